@@ -1,0 +1,58 @@
+#include "harness.h"
+
+#include <tapegrad/core/backend.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+namespace tg::bench {
+namespace {
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double timed(const std::function<void()>& f) {
+  const double start = now();
+  f();
+  return now() - start;
+}
+double quantile(const std::vector<double>& sorted, double q) { return sorted[size_t(q * double(sorted.size() - 1) + 0.5)]; }
+Timing summary(std::vector<double> t) {
+  std::sort(t.begin(), t.end());
+  return {quantile(t, 0.5), quantile(t, 0.1), quantile(t, 0.9), int(t.size())};
+}
+}  // namespace
+
+Timing measure(const std::function<void()>& f, MeasureOptions o) {
+  for (const double start = now(); now() - start < o.warmup;) f();
+  std::vector<double> t;
+  for (const double start = now(); int(t.size()) < o.min_runs || now() - start < o.min_seconds;) t.push_back(timed(f));
+  return summary(t);
+}
+Paired measure_pair(const std::function<void()>& a, const std::function<void()>& b, MeasureOptions o) {
+  for (const double start = now(); now() - start < o.warmup;) a(), b();
+  std::vector<double> ta, tb, ratio;
+  for (const double start = now(); int(ta.size()) < o.min_runs || now() - start < o.min_seconds;) {
+    ta.push_back(timed(a));
+    tb.push_back(timed(b));
+    ratio.push_back(ta.back() / tb.back());
+  }
+  return {summary(ta), summary(tb), summary(ratio).median};
+}
+
+std::string machine() {
+  std::string model = "unknown processor";
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name")) {
+      model = line.substr(line.find(':') + 2);
+      break;
+    }
+  return fmt::format("{}, {} cpu(s), {}, {} {}", model, std::thread::hardware_concurrency(), runtime_of({}).describe(0),
+#ifdef __clang__
+                     "clang", __clang_version__);
+#else
+                     "g++", __VERSION__);
+#endif
+}
+}  // namespace tg::bench

@@ -1,0 +1,30 @@
+// Measuring for the programs of this folder: medians of many runs with the spread, and what machine it was. Not for
+// tests: nothing here passes or fails.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tg::bench {
+
+struct Timing {
+  double median, p10, p90;  // seconds per run
+  int runs;
+};
+// Runs f until it has taken `warmup` seconds, then at least `min_runs` times and `min_seconds`. f ends synchronised.
+struct MeasureOptions {
+  double warmup = 0.2, min_seconds = 1;
+  int min_runs = 50;
+};
+Timing measure(const std::function<void()>& f, MeasureOptions = {});
+// a and b in turn, run by run, so that a noisy machine disturbs both: medians of each, and the median of the ratios a / b.
+struct Paired {
+  Timing a, b;
+  double ratio;
+};
+Paired measure_pair(const std::function<void()>& a, const std::function<void()>& b, MeasureOptions = {});
+
+// "AMD EPYC ..., 2 cpus, x86-64-v4, 2 thread(s), g++ 12.2.0": a line for every table of results.
+std::string machine();
+
+}  // namespace tg::bench

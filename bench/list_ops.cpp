@@ -1,0 +1,72 @@
+// Prints the table of ops by backend as it was linked. --update-readme FILE writes it between the two marks in FILE,
+// --check-readme FILE fails when FILE does not hold it. --kernels lists every kernel with its file.
+#include <tapegrad/core/registry.h>
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+
+namespace {
+constexpr std::string_view kBegin = "<!-- ops:begin -->\n", kEnd = "<!-- ops:end -->";
+
+std::string table() {
+  std::map<std::string_view, std::set<tg::Backend>> kernels;
+  for (auto& k : tg::all_kernels()) kernels[k.op].insert(k.backend);
+  std::string text = "| op | cpu | cuda | gradient |\n|---|---|---|---|\n";
+  for (auto& op : tg::all_ops()) {
+    const auto cell = [&](tg::Backend b) {
+      if (op.is_view) return "view";
+      if (kernels[op.name].contains(b)) return "kernel";
+      return op.composes ? "composed" : "";
+    };
+    text += fmt::format("| {} | {} | {} | {} |\n", op.name, cell(tg::Backend::cpu), cell(tg::Backend::cuda),
+                        op.has_vjp ? "yes" : "");
+  }
+  return text;
+}
+std::string read(const std::string& path) {
+  std::ifstream f(path);
+  if (!f) throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] cannot read {}.", path));
+  return {std::istreambuf_iterator<char>(f), {}};
+}
+int readme(const std::string& path, bool update) {
+  const std::string text = read(path);
+  const size_t begin = text.find(kBegin), end = text.find(kEnd);
+  if (begin == text.npos || end == text.npos || end < begin)
+    throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] {} has no lines '{}' and '{}' to write between.", path,
+                                                     kBegin.substr(0, kBegin.size() - 1), kEnd));
+  const std::string want = text.substr(0, begin) + std::string(kBegin) + table() + text.substr(end);
+  if (want == text) return 0;
+  if (!update) {
+    fmt::print(stderr, "the table of ops in {} is out of date: run list_ops --update-readme {}\n", path, path);
+    return 1;
+  }
+  std::ofstream f(path);
+  f << want;
+  f.close();
+  if (!f) throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] cannot write {}.", path));
+  return 0;
+}
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (argc == 3 && (mode == "--update-readme" || mode == "--check-readme")) return readme(argv[2], mode == "--update-readme");
+  if (argc == 2 && mode == "--kernels") {
+    for (auto& k : tg::all_kernels())
+      fmt::print("{:<20} {:<5} level {} {}:{}\n", k.op, tg::name_of(k.backend), k.level, k.file, k.line);
+    return 0;
+  }
+  if (argc != 1) {
+    fmt::print(stderr, "usage: list_ops [--kernels | --update-readme FILE | --check-readme FILE]\n");
+    return 2;
+  }
+  fmt::print("{}", table());
+  return 0;
+} catch (const std::exception& e) {
+  fmt::print(stderr, "{}\n", e.what());
+  return 1;
+}

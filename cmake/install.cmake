@@ -1,0 +1,16 @@
+# install + export: find_package(tapegrad CONFIG) gives tapegrad::tapegrad, with headers as <tapegrad/...>.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets)
+install(EXPORT tapegradTargets NAMESPACE tapegrad:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
+install(DIRECTORY core ops autograd models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad
+        FILES_MATCHING PATTERN "*.h" PATTERN apps EXCLUDE PATTERN tapegrad.h EXCLUDE)
+install(FILES models/tapegrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad)
+if(TG_APPS)
+  install(TARGETS tg_app DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+configure_package_config_file(cmake/tapegradConfig.cmake.in ${PROJECT_BINARY_DIR}/tapegradConfig.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tapegradConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tapegradConfig.cmake ${PROJECT_BINARY_DIR}/tapegradConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)

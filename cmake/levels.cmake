@@ -1,0 +1,35 @@
+# CPU kernel files are compiled for the baseline and again for each level in TG_CPU_LEVELS; registration at start-up
+# keeps the highest that the machine has (core/registry.h). The baseline's objects come first in the archive, so that
+# functions which several levels define inline are taken from code that runs everywhere.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(TG_CPU_LEVELS "3;4" CACHE STRING "x86-64 levels with kernels of their own, beside the baseline: 3 (AVX2), 4 (AVX-512)")
+else()
+  set(TG_CPU_LEVELS "" CACHE STRING "no levels on ${CMAKE_SYSTEM_PROCESSOR}")
+endif()
+
+# GCC's generic tuning beats its models of recent processors in Eigen's products; errno and traps of math functions are
+# not used anywhere, and without them loops vectorise.
+set(TG_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR TG_SANITIZE)
+  set(TG_KERNEL_FLAGS -fno-math-errno -fno-trapping-math)
+endif()
+
+function(tg_add_kernel_levels target kernels)
+  set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
+  foreach(level IN LISTS TG_CPU_LEVELS)
+    if(NOT level MATCHES "^[34]$")
+      message(FATAL_ERROR "TG_CPU_LEVELS is ${TG_CPU_LEVELS}. It may hold 3 and 4.")
+    endif()
+    add_library(tg_kernels_v${level} OBJECT ${kernels})
+    target_compile_features(tg_kernels_v${level} PUBLIC cxx_std_20)
+    target_compile_options(tg_kernels_v${level} PRIVATE -march=x86-64-v${level} -mtune=generic)
+    if(level EQUAL 4)
+      target_compile_options(tg_kernels_v${level} PRIVATE -mprefer-vector-width=512)
+    endif()
+    # Eigen's namespace carries the level, or the linker would keep one level's products for all.
+    target_compile_definitions(tg_kernels_v${level} PRIVATE TG_ISA_LEVEL=${level} Eigen=Eigen_v${level})
+    target_include_directories(tg_kernels_v${level} PRIVATE ${PROJECT_BINARY_DIR}/include)
+    target_link_libraries(tg_kernels_v${level} PRIVATE tg_flags fmt::fmt Threads::Threads Eigen3::Eigen)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_kernels_v${level}>)
+  endforeach()
+endfunction()

@@ -1,0 +1,38 @@
+// What a backend offers besides kernels: memory, copies, synchronisation, threads. One BackendRuntime per backend,
+// registered at start-up by cpu/ and cuda/; a build without a backend has none, and asking for it is an Error that says
+// how to get it. Users read memory_stats(), synchronize() and the thread functions; kernels see Context (op.h) only.
+#pragma once
+#include <tapegrad/core/allocator.h>
+#include <tapegrad/core/device.h>
+
+#include <string>
+
+namespace tg {
+
+class BackendRuntime {
+ public:
+  virtual ~BackendRuntime() = default;
+  virtual int device_count() const = 0;
+  virtual std::string describe(int index) const = 0;  // for logs: "x86-64-v4, 2 threads"
+  virtual Allocator& allocator(int index) = 0;
+  virtual void synchronize(int index) = 0;  // returns when all work queued so far is done
+  virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;  // done on return
+  virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;    // done on return
+};
+
+// An Error when this build or machine does not have the device; it names what is missing.
+BackendRuntime& runtime_of(Device);
+bool has_device(Device);
+bool register_backend(Backend, BackendRuntime*);
+
+// Bytes of tensors on a device: live, peak since reset_peak(), cached for reuse.
+MemoryStats memory_stats(Device = {});
+void reset_peak(Device = {});
+void empty_cache(Device = {});
+void synchronize(Device = {});
+
+// Threads of the CPU backend, for the whole process. Results do not depend on it. An Error outside [1, cpus available].
+int num_threads();
+void set_num_threads(int);
+
+}  // namespace tg

@@ -1,0 +1,30 @@
+// Device: which backend and which of its devices. What a backend can do is in backend.h.
+#pragma once
+#include <tapegrad/core/error.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tg {
+
+enum class Backend : uint8_t { cpu, cuda };
+inline constexpr int kBackends = 2;
+
+struct Device {
+  Backend backend = Backend::cpu;
+  int8_t index = 0;
+  static Device cpu() { return {}; }
+  static Device cuda(int index = 0) { return {Backend::cuda, int8_t(index)}; }
+  static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"; an Error for anything else
+  bool operator==(const Device&) const = default;
+};
+std::string_view name_of(Backend);
+std::string to_string(Device);  // "cpu", "cuda:0"
+
+}  // namespace tg
+
+template <> struct fmt::formatter<tg::Device> : tg::PlainFormatter {
+  template <class C> auto format(tg::Device d, C& c) const {
+    return write(tg::to_string(d), c);
+  }
+};

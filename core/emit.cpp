@@ -1,0 +1,163 @@
+// emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
+// it runs at once. Also what a vjp reads back from the tape.
+#include <tapegrad/core/evaluate.h>
+
+#include <algorithm>
+
+namespace tg {
+namespace {
+constinit thread_local bool t_lazy = false, t_grad = true;
+constinit thread_local uint64_t t_seq = 0;
+
+struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its producer, and with it the whole tape
+  static constexpr auto kName = "detach";
+  Layouts infer(Inputs in) const override {
+    Layouts l{in[0].layout()};
+    l[0].aliases_input = 0;
+    return l;
+  }
+};
+}  // namespace
+
+LazyScope::LazyScope() : previous_(std::exchange(t_lazy, true)) {}
+LazyScope::~LazyScope() { t_lazy = previous_; }
+NoGrad::NoGrad() : previous_(std::exchange(t_grad, false)) {}
+NoGrad::~NoGrad() { t_grad = previous_; }
+bool grad_enabled() { return t_grad; }
+bool lazy_enabled() { return t_lazy; }
+
+Tensor Tensor::detach() const {
+  if (!value()->producer) return Tensor(value());
+  NoGrad off;
+  return emit1(stateless<Detach>(), {*this});
+}
+
+Tensors Op::vjp(const Vjp&) const {
+  detail::fail(Error::Kind::missing_gradient,
+               fmt::format("[{}] has no gradient. Give it a vjp, or cut the graph with detach().", name()));
+}
+Tensors Op::compose(Inputs) const {
+  detail::fail(Error::Kind::internal, fmt::format("[{}] says that it composes and has no compose().", name()));
+}
+
+void Node::release() {
+  released = true;
+  for (auto& e : in) {
+    e.producer = nullptr;
+    if (done) e.value = nullptr;
+  }
+  for (auto& o : out) o.saved = nullptr;
+}
+void Node::dispose(const Node* n) {
+  constinit thread_local Node* dead = nullptr;
+  constinit thread_local bool active = false;
+  const_cast<Node*>(n)->next_dead = std::exchange(dead, const_cast<Node*>(n));
+  if (active) return;
+  for (active = true; dead;) delete std::exchange(dead, dead->next_dead);  // ~Node may end another: it joins the list
+  active = false;
+}
+
+namespace {
+Layouts checked_layouts(const Op& op, Inputs in) {
+  try {
+    for (size_t i = 0; i < in.size(); ++i) {
+      TG_CHECK(in[i], value, "[{}] input {} is an empty tensor. Pass a tensor that has a value.", op.name(), i);
+      TG_CHECK(in[i].device() == in[0].device(), device,
+               "[{}] inputs lie on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with .to(device).",
+               op.name(), in[0], in[0].device(), i, in[i], in[i].device());
+    }
+    return op.infer(in);
+  } catch (const Error& e) {
+    throw detail::with_scope(e, current_scope());
+  }
+}
+
+Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) {
+  Mask tracked = 0;
+  if (t_grad)
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].requires_grad()) tracked |= bit(i);
+  auto node = make<Node>();
+  node->scope = current_scope();
+  node->first_id = next_ids(layouts.size());
+  node->tracked = tracked;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const Variable& x = *in[i].variable();
+    Value& v = *x.value;
+    // A clock per thread that never falls behind what it reads.
+    if (v.producer) t_seq = std::max(t_seq, v.producer->seq);
+    auto& e = node->in.emplace_back(x.id, x.value, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
+                                    v.storage ? v.storage->version : detail::kUnset);
+    if (!tracked) continue;
+    e.shape = v.layout.shape;
+    if (!(tracked & bit(i)) || !x.requires_grad) continue;
+    e.hooks = x.hooks;
+    // A leaf that is still lazy has a producer too, but no tape.
+    if (v.producer && v.producer->tracked) e.producer = v.producer;
+  }
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    auto v = make<Value>(layouts[i]);
+    v->producer = node;
+    v->index = uint32_t(i);
+    node->out.emplace_back(layouts[i], v.get(), nullptr, 0u);
+    outs.emplace_back(make<Variable>(node->id(i), std::move(v), tracked && is_float(layouts[i].dtype)));
+  }
+  node->seq = ++t_seq;
+  node->op = std::move(op);
+  return node;
+}
+}  // namespace
+
+Tensors emit(OpPtr op, Inputs in) {
+  const Layouts layouts = checked_layouts(*op, in);
+  const Traits traits = op->traits();
+  if (traits.composes && !op->supports(layouts[0].device.backend)) return op->compose(in);
+  Tensors outs;
+  auto node = make_node(std::move(op), in, layouts, outs);
+  if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+  return outs;
+}
+void emit_update(OpPtr op, Inputs in, size_t n) {
+  NoGrad off;
+  Tensors outs;
+  auto node = make_node(std::move(op), in, checked_layouts(*op, in), outs);
+  size_t assigned = 0;
+  try {  // assigned first, so that the node is the old value's last owner
+    for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
+    if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+  } catch (...) {
+    for (size_t k = 0; k < assigned; ++k) in[k].variable()->value = node->in[k].value;
+    throw;
+  }
+}
+
+namespace {
+Tensor handle(uint64_t id, Ref<Value> v, bool tracked, const std::string* label) {
+  Tensor t(make<Variable>(id, std::move(v), tracked));
+  t.variable()->label = label;
+  return t;
+}
+}  // namespace
+Tensor Vjp::in(size_t i) const {
+  const Edge& e = node_.in[i];
+  TG_CHECK(e.value, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
+  detail::check_version(node_, i);
+  return handle(e.id, e.value, wants(i), e.label);
+}
+Tensor Vjp::out(size_t i) const {
+  Out& o = node_.out[i];
+  TG_CHECK(node_.op->saves_out(node_.tracked) & bit(i), internal, "[{}] vjp reads output {}, which saves_out() does not keep.",
+           node_.op->name(), i);
+  if (!o.live) {  // the handle is gone: a new one on the saved storage
+    auto v = make<Value>(o.layout);
+    v->storage = o.saved;
+    v->producer = &node_;
+    v->index = uint32_t(i);
+    o.live = v.get();
+    detail::check_version(node_, i, true);
+    return handle(node_.id(i), std::move(v), is_float(o.layout.dtype), nullptr);
+  }
+  detail::check_version(node_, i, true);
+  return handle(node_.id(i), o.live, is_float(o.layout.dtype), nullptr);
+}
+}  // namespace tg

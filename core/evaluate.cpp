@@ -1,0 +1,111 @@
+// Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. Order and storage of
+// several nodes are decided in plan.cpp.
+#include <tapegrad/core/evaluate.h>
+
+#include <atomic>
+
+namespace tg {
+namespace detail {
+EngineStats& mutable_stats() {
+  static constinit thread_local EngineStats s{};
+  return s;
+}
+}  // namespace detail
+const EngineStats& engine_stats() { return detail::mutable_stats(); }
+
+namespace detail {
+Error with_scope(const Error& e, const Scope* s) {  // once: the innermost op that failed knows best
+  if (!s->parent || e.scoped()) return e;
+  return Error(e.kind(), fmt::format("{}\n    in {}", e.what(), s->path()), true);
+}
+uint64_t next_mark() {
+  static std::atomic<uint64_t> n{0};
+  return n.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+void check_version(const Node& n, size_t i, bool output) {
+  const Storage* s = output ? n.out[i].saved.get() : n.in[i].value->storage.get();
+  const uint32_t then = output ? n.out[i].version : n.in[i].version;
+  if (!s || then == kUnset || s->version == then) return;
+  const std::string* label = output ? nullptr : n.in[i].label;
+  const Layout& layout = output ? n.out[i].layout : n.in[i].value->layout;
+  const Error e(Error::Kind::state,
+                fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through any "
+                            "view counts. Write to a copy, or after {}.",
+                            n.op->name(), output ? "output" : "input", i, label ? fmt::format(" '{}'", *label) : "", layout,
+                            n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
+                            n.done ? "backward" : "evaluate"));
+  throw with_scope(e, n.scope);
+}
+
+Donors eager_donors(const Node& n) {
+  return choose_donors(n, [&](size_t i) {
+    const auto& v = n.in[i].value;
+    return v.use_count() == 1 && v->storage.use_count() == 1 && fills_storage(v->layout, v->storage->bytes);
+  });
+}
+
+namespace {
+void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
+  const bool tape = n.tape();
+  const Mask keep_in = tape ? n.op->saves_in(n.tracked) : 0, keep_out = tape ? n.op->saves_out(n.tracked) : 0;
+  n.done = true;
+  for (size_t i = 0; i < n.out.size(); ++i) {
+    Out& o = n.out[i];
+    if (keep_out & bit(i)) o.saved = made[i], o.version = made[i]->version;
+    if (!o.live) continue;
+    o.live->storage = made[i];
+    if (!n.tracked) std::exchange(o.live, nullptr)->producer = nullptr;
+  }
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    Edge& e = n.in[i];
+    if (keep_in & bit(i)) e.version = e.value->storage->version;
+    else e.value = nullptr;
+  }
+}
+
+void execute(Node& n, const Donors& donors) {
+  TG_CHECK(!n.error, state, "[{}] cannot be read: it failed before: {}", n.op->name(), *n.error);
+  SmallVec<Buf, 4> in, out;
+  SmallVec<Ref<Storage>, 3> made;
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    const Value& v = *n.in[i].value;
+    if (n.in[i].version != kUnset) check_version(n, i);
+    in.emplace_back(&v.layout, v.storage->data);
+  }
+  for (size_t i = 0; i < n.out.size(); ++i) {
+    const Layout& l = n.out[i].layout;
+    const int from = l.aliases_input >= 0 ? l.aliases_input : donors[i];
+    made.emplace_back(from >= 0 ? n.in[size_t(from)].value->storage : make<Storage>(l.device, l.bytes()));
+    out.emplace_back(&l, made[i]->data);
+  }
+  if (n.op->traits().kind != Kind::view) {
+    Context c{n.out[0].layout.device};
+    n.op->run({in.data(), in.size()}, {out.data(), out.size()}, c);
+    ++mutable_stats().kernels;
+  }
+  finish(n, made);
+}
+}  // namespace
+
+void run_node(Node& n, const Donors& donors) {
+  const Ref<Node> guard(&n);  // finish() may drop the last other reference
+  try {
+    execute(n, donors);
+  } catch (const Error& e) {
+    if (n.error) throw;
+    for (int8_t d : donors)
+      if (d >= 0) ++n.in[size_t(d)].value->storage->version;  // it may be half written
+    const Error full = with_scope(e, n.scope);
+    n.error = intern(full.what());
+    throw full;
+  }
+}
+
+void run_or_evaluate(Node& n, Inputs outs) {
+  for (auto& e : n.in)
+    if (!e.value->storage) return evaluate(outs);
+  run_node(n, eager_donors(n));
+}
+}  // namespace detail
+}  // namespace tg

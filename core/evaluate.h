@@ -1,0 +1,38 @@
+// What emit.cpp and autograd/ need of the executor: version checks, the eager fast path, marks for graph walks.
+// Not for op authors and not for users; their header is op.h.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg::detail {
+
+inline constexpr uint32_t kUnset = ~0u;  // version of an input that was lazy when it was captured
+
+Error with_scope(const Error&, const Scope*);                      // adds "in <path>" once
+void check_version(const Node&, size_t i, bool output = false);    // throws when input or output i was written since
+void run_or_evaluate(Node&, Inputs outs);                          // eager: one node, no plan
+uint64_t next_mark();
+
+// Per output: the input whose storage it takes over, or -1.
+using Donors = SmallVec<int8_t, 3>;
+void run_node(Node&, const Donors&);
+Donors eager_donors(const Node&);
+// Chooses among the inputs that traits().may_alias allows, of equal shape and dtype, those for which free(i) holds.
+template <class Free> Donors choose_donors(const Node& n, Free free) {
+  Donors d;
+  const Mask may = n.op->traits().may_alias;
+  size_t next = 0;
+  for (const Out& o : n.out) {
+    int8_t& donor = d.emplace_back(int8_t(-1));
+    if (o.layout.aliases_input >= 0) continue;
+    for (size_t i = next; may && i < n.in.size() && donor < 0; ++i) {
+      const Layout& l = n.in[i].value->layout;
+      if (may & bit(i) && l.dtype == o.layout.dtype && l.shape == o.layout.shape && free(i)) donor = int8_t(i), next = i + 1;
+    }
+  }
+  return d;
+}
+inline bool fills_storage(const Layout& l, size_t bytes) {
+  return l.offset == 0 && l.is_contiguous() && l.bytes() == bytes;
+}
+
+}  // namespace tg::detail

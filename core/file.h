@@ -1,0 +1,41 @@
+// Files on disk: a read-only mapping, a write that happens wholly or not at all, and folders. POSIX. Knows no file
+// format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error of kind io that names
+// the path and the reason the system gave.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tg {
+
+// The bytes of a regular file, mapped for reading; pages come in when they are read. An empty file has no bytes. The
+// mapping survives that the path is replaced or removed; to cut the file shorter meanwhile ends the process (SIGBUS).
+class MappedFile {
+ public:
+  explicit MappedFile(std::string path);  // an Error when it is missing, not readable or no regular file
+  ~MappedFile();
+  MappedFile(MappedFile&&) noexcept;
+  MappedFile& operator=(MappedFile&&) noexcept;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+ private:
+  std::string path_;
+  std::span<const std::byte> bytes_;
+};
+
+using Sink = std::function<void(std::span<const std::byte>)>;  // appends to the file being written
+// Makes or replaces `path` with what `produce` passes to its sink: into a temporary file of the same folder, which is
+// synchronised and then renamed. On any failure, and when `produce` throws, the temporary file is removed and the
+// former file is as it was. A symbolic link is replaced by the file.
+void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
+void write_file_atomically(const std::string& path, std::string_view content);
+
+// Makes the folder and its parents where they are missing; an Error when that fails or files cannot be made in it.
+void make_folder(const std::string& path);
+
+}  // namespace tg

@@ -1,0 +1,66 @@
+#include <tapegrad/core/layout.h>
+
+#include <array>
+#include <charconv>
+#include <limits>
+
+namespace tg {
+namespace {
+constexpr std::array<std::string_view, kDTypes> kNames = {"f64", "f32", "f16", "bf16", "i64",
+                                                          "i32", "i8",  "u16", "u8",   "bool"};
+}  // namespace
+
+size_t size_of(DType d) {
+  static constexpr uint8_t kSizes[kDTypes] = {8, 4, 2, 2, 8, 4, 1, 2, 1, 1};
+  return kSizes[size_t(d)];
+}
+std::string_view name_of(DType d) { return kNames[size_t(d)]; }
+DType dtype_from_name(std::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i)
+    if (kNames[i] == name) return DType(i);
+  std::string all;
+  for (auto n : kNames) all += fmt::format("{}{}", all.empty() ? "" : ", ", n);
+  throw Error(Error::Kind::dtype, fmt::format("[dtype] there is no dtype '{}'. Use one of {}.", name, all));
+}
+
+std::string_view name_of(Backend b) { return b == Backend::cpu ? "cpu" : "cuda"; }
+std::string to_string(Device d) {
+  return d.backend == Backend::cpu ? std::string("cpu") : fmt::format("cuda:{}", int(d.index));
+}
+Device Device::parse(std::string_view text) {
+  if (text == "cpu") return cpu();
+  if (text == "cuda") return cuda();
+  if (text.starts_with("cuda:")) {
+    int index = 0;
+    const char *first = text.data() + 5, *last = text.data() + text.size();
+    if (auto r = std::from_chars(first, last, index); r.ec == std::errc() && r.ptr == last && index >= 0 && index < 128)
+      return cuda(index);
+  }
+  throw Error(Error::Kind::device, fmt::format("[device] '{}' is no device. Use cpu, cuda or cuda:N.", text));
+}
+
+std::string to_string(const Dims& d) {
+  std::string s = "(";
+  for (size_t i = 0; i < d.size(); ++i) s += fmt::format("{}{}", i ? ", " : "", d[i]);
+  return s + ")";
+}
+size_t normal_dim(std::string_view op, int64_t dim, const Shape& s) {
+  const auto n = int64_t(s.size());
+  TG_CHECK(dim >= -n && dim < n, shape, "[{}] dimension {} is outside of shape {}. It must be in [{}, {}).", op, dim, s,
+           -n, n);
+  return size_t(dim < 0 ? dim + n : dim);
+}
+int64_t checked_numel(std::string_view op, const Shape& s) {
+  int64_t n = 1;
+  bool zero = false;
+  for (int64_t d : s) {
+    TG_CHECK(d >= 0, shape, "[{}] shape {} has a negative size. Sizes are 0 or more.", op, s);
+    zero |= d == 0;
+  }
+  if (zero) return 0;
+  for (int64_t d : s)
+    TG_CHECK(!__builtin_mul_overflow(n, d, &n) && n <= std::numeric_limits<int64_t>::max() / 16, shape,
+             "[{}] shape {} has more elements than 64 bits can count in bytes. Split the tensor.", op, s);
+  return n;
+}
+}  // namespace tg

@@ -1,0 +1,187 @@
+// Elementary functions for kernels, one source for host and device: branch-free float versions that a compiler turns
+// into vector code inside a plain loop (selects only, no tables, no calls), and double versions that call std.
+// Not a replacement of <cmath>: sincos has a bounded domain, and errors are a few ulp, not half of one.
+// exact:: holds the two functions of the random numbers, which give the same bits on every target. Users:
+// kernels, rng.h.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+// TG_HD: may be called from device code. TG_HD_INLINE: moreover always inlined, so that each object file compiled for
+// another instruction set keeps its own copy and the linker has none to merge, with or without optimisation.
+#ifdef __CUDACC__
+#define TG_HD __host__ __device__
+#define TG_HD_INLINE __host__ __device__ __forceinline__
+#else
+#define TG_HD
+#define TG_HD_INLINE inline __attribute__((always_inline))
+#endif
+
+namespace tg::math {
+namespace detail {
+// The builtin behind std::bit_cast: the std function is neither callable on the device nor inlined without
+// optimisation.
+TG_HD_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+TG_HD_INLINE float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
+
+constexpr uint32_t kSign = 0x80000000u;
+TG_HD_INLINE float infinity() { return float_of(0x7f800000u); }
+TG_HD_INLINE float nan() { return float_of(0x7fc00000u); }
+TG_HD_INLINE float abs(float x) { return float_of(bits_of(x) & ~kSign); }
+TG_HD_INLINE float with_sign_of(float magnitude, float x) {
+  return float_of(bits_of(magnitude) | (bits_of(x) & kSign));
+}
+// Integer masks, because a select of floats may become a branch where floating-point traps are respected.
+TG_HD_INLINE float blend(uint32_t mask, float yes, float no) {
+  return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
+}
+TG_HD_INLINE float select(bool condition, float yes, float no) { return blend(0u - uint32_t(condition), yes, no); }
+TG_HD_INLINE float fused(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);  // a call of fmaf where the target has no such instruction; the same bits
+#endif
+}
+// a * b + c. Exact: always rounded once. Otherwise the compiler may or may not contract it, whatever is fast.
+template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
+  if constexpr (kExact)
+    return fused(a, b, c);
+  else
+    return a * b + c;
+}
+// Horner's rule, lowest coefficient first. All coefficients in this file are minimax fits of the relative error,
+// rounded to float one after the other, lowest first, the rest fitted again each time.
+template <bool kExact> TG_HD_INLINE float poly(float, float c0) { return c0; }
+template <bool kExact, class... C> TG_HD_INLINE float poly(float x, float c0, C... c) {
+  return mad<kExact>(x, poly<kExact>(x, c...), c0);
+}
+
+constexpr float kLn2Hi = 0.693359375f, kLn2Lo = -2.12194440e-4f;  // the first has 9 bits: |n| < 2^15 times it is exact
+
+// e^x = 2^n (1 + q) with |q| < 0.42, q accurate even when it is tiny. |x| < 2^14.
+struct ExpParts {
+  float q;
+  int32_t n;
+};
+TG_HD_INLINE ExpParts exp_parts(float x) {
+  constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, which is left in the low bits
+  const float t = x * 1.44269504f + kMagic;
+  const float n = t - kMagic;
+  const float r = (x - n * kLn2Hi) - n * kLn2Lo;
+  const float p = poly<false>(r, 0.5f, 0.166665435f, 0.0416664034f, 0.00836659037f, 0.00139406603f);
+  return {r * r * p + r, int32_t(bits_of(t) - bits_of(kMagic))};
+}
+TG_HD_INLINE float power_of_two(int32_t n) { return float_of(uint32_t(n + 127) << 23); }  // -126 <= n <= 127
+
+// log of a positive normal number times 2^extra.
+template <bool kExact> TG_HD_INLINE float log_normal(float x, float extra) {
+  const uint32_t u = bits_of(x);
+  const int32_t k = int32_t(u - 0x3f2aaaabu) >> 23;          // x = 2^k m with m in [2/3, 4/3)
+  const float f = float_of(u - (uint32_t(k) << 23)) - 1.0f;  // exact
+  const float p = poly<kExact>(f, -0.5f, 0.333332241f, -0.249996886f, 0.200100332f, -0.166854724f, 0.140110761f,
+                               -0.121150501f, 0.139617473f, -0.131919414f);
+  const float y = mad<kExact>(f * f, p, f);
+  const float n = float(k) + extra;
+  return mad<kExact>(n, kLn2Hi, mad<kExact>(n, kLn2Lo, y));
+}
+
+// sin and cos of r + quadrant * pi/2, |r| <= pi/4 (a little more is harmless).
+template <bool kExact> TG_HD_INLINE void sincos_quadrant(float r, uint32_t quadrant, float& s, float& c) {
+  const float z = r * r;
+  const float sine = with_sign_of(
+      mad<kExact>(r * z, poly<kExact>(z, -0.166666552f, 0.00833219197f, -0.00019518788f), r), r);  // -0 stays -0
+  const float cosine = poly<kExact>(z, 1.0f, -0.5f, 0.0416666456f, -0.00138873013f, 2.44306684e-05f);
+  const uint32_t swap = 0u - (quadrant & 1u);
+  s = float_of(bits_of(blend(swap, cosine, sine)) ^ (quadrant & 2u) << 30);
+  c = float_of(bits_of(blend(swap, sine, cosine)) ^ ((quadrant + 1u) & 2u) << 30);
+}
+}  // namespace detail
+
+// e^x. 1.1 ulp; inf from 88.73 up; denormal results are rounded once, 0 below -103.98.
+TG_HD_INLINE float exp(float x) {
+  x = detail::select(x > 89.0f, 89.0f, x);
+  x = detail::select(x < -104.0f, -104.0f, x);
+  const auto [q, n] = detail::exp_parts(x);
+  // Two steps, as n may be 128 or -150; the first product is exact.
+  return (1.0f + q) * detail::power_of_two(n >> 1) * detail::power_of_two(n - (n >> 1));
+}
+TG_HD_INLINE double exp(double x) { return std::exp(x); }
+
+// Natural logarithm. 1 ulp, denormal arguments included; log(0) = -inf, NaN below 0.
+TG_HD_INLINE float log(float x) {
+  const uint32_t u = detail::bits_of(x);
+  const bool tiny = u < 0x00800000u;
+  const float y = detail::log_normal<false>(detail::select(tiny, x * 0x1p23f, x), detail::select(tiny, -23.0f, 0.0f));
+  const float not_positive = detail::select(u << 1 == 0, -detail::infinity(), detail::nan());
+  const float special = detail::select(u == 0x7f800000u, x, not_positive);
+  return detail::select(u - 1u < 0x7f7fffffu, y, special);  // positive and finite
+}
+TG_HD_INLINE double log(double x) { return std::log(x); }
+
+// tanh(x) = (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; the difference from 1 is never formed, so small x keep
+// their digits. 2.5 ulp.
+TG_HD_INLINE float tanh(float x) {
+  const float a = detail::abs(x);
+  const auto [q, n] = detail::exp_parts(2.0f * detail::select(a > 10.0f, 10.0f, a));
+  const float scale = detail::power_of_two(n);
+  const float m = q * scale + (scale - 1.0f);  // e^2|x| - 1
+  return detail::with_sign_of(m / (m + 2.0f), x);
+}
+TG_HD_INLINE double tanh(double x) { return std::tanh(x); }
+
+// Error function, 1.3 ulp: x + x P(x^2) below 0.925, 1 - exp(P(|x|)) above, where P is fitted to log(erfc).
+TG_HD_INLINE float erf(float x) {
+  const float a = detail::abs(x);
+  const float z = a * a;
+  const float small = detail::poly<false>(z, 0.128379166f, -0.376126289f, 0.112836257f, -0.0268557277f, 0.00519238133f,
+                                          -0.000804930518f, 7.99380214e-05f);
+  const float t = detail::select(a > 4.0f, 4.0f, a);  // erfc(4) is less than half an ulp of 1
+  const float g = detail::poly<false>(t, -0.000203407297f, -1.1276437f, -0.637235999f, -0.103884384f, 0.0222041216f,
+                                      -0.00303748227f, 0.00019535044f);
+  const auto [q, n] = detail::exp_parts(g);
+  const float large = 1.0f - (1.0f + q) * detail::power_of_two(n);
+  return detail::with_sign_of(detail::select(a < 0.925f, a * small + a, large), x);
+}
+TG_HD_INLINE double erf(double x) { return std::erf(x); }
+
+// 1 / (1 + e^-x). 2.3 ulp; written with e^-|x| so that nothing overflows and small results keep their digits.
+TG_HD_INLINE float sigmoid(float x) {
+  const float e = exp(-detail::abs(x));
+  return detail::select(x < 0.0f, e, 1.0f) / (1.0f + e);
+}
+TG_HD_INLINE double sigmoid(double x) {
+  const double e = std::exp(-std::fabs(x));
+  return (x < 0.0 ? e : 1.0) / (1.0 + e);
+}
+
+// s = sin(x), c = cos(x), x in radians, 1.6 ulp, for |x| < 2^29; beyond that (floats there are ten periods apart), for
+// infinities and NaN both are NaN. The argument is reduced in double, where the product with the first part is exact.
+TG_HD_INLINE void sincos(float x, float& s, float& c) {
+  constexpr double kMagic = 0x1.8p52, kHalfPiHi = 0x1.921fb4p0, kHalfPiLo = 0x1.4442d18469899p-24;
+  const float bounded = detail::select(detail::abs(x) < 0x1p29f, x, detail::nan());
+  const double t = double(bounded) * 0.63661977236758134308 + kMagic;
+  const double n = t - kMagic;
+  const float r = float((double(bounded) - n * kHalfPiHi) - n * kHalfPiLo);
+  detail::sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
+}
+TG_HD_INLINE void sincos(double x, double& s, double& c) {
+  s = std::sin(x);
+  c = std::cos(x);
+}
+
+// The same bits on every processor, compiler and setting of contraction: each sum that follows a product is an explicit
+// fma, every other operation stands where no contraction is possible or is exact.
+namespace exact {
+// Natural logarithm of a positive normal number.
+TG_HD_INLINE float log(float x) { return detail::log_normal<true>(x, 0.0f); }
+
+// sin and cos of 2 pi u, u in [0, 1).
+TG_HD_INLINE void sincos2pi(float u, float& s, float& c) {
+  constexpr float kMagic = 0x1.8p23f;
+  const float t = detail::fused(u, 4.0f, kMagic);
+  const float r = detail::fused(t - kMagic, -0.25f, u);  // exact, |r| <= 1/8
+  detail::sincos_quadrant<true>(r * 6.28318531f, detail::bits_of(t), s, c);
+}
+}  // namespace exact
+}  // namespace tg::math

@@ -1,0 +1,70 @@
+#include <tapegrad/core/op.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace tg {
+namespace {
+struct Registry {  // leaked: static objects of any file may register first or read last
+  std::vector<OpInfo (*)()> ops;
+  std::vector<KernelInfo> kernels;
+};
+Registry& registry() {
+  static auto& r = *new Registry;
+  return r;
+}
+std::string_view from_source_root(const char* file) {
+  std::string_view f = file;
+  for (std::string_view folder : {"/cpu/", "/cuda/", "/tests/", "/bench/"})
+    if (size_t at = f.rfind(folder); at != f.npos) return f.substr(at + 1);
+  return f;
+}
+int detect_isa_level() {
+  int level = 1;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) level = 3;
+  if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    level = 4;
+#endif
+  if (const char* wish = std::getenv("TG_ISA")) level = std::min(level, std::max(1, std::atoi(wish)));
+  return level;
+}
+}  // namespace
+
+int isa_level() {
+  static const int level = detect_isa_level();
+  return level;
+}
+bool register_kernel(const char* op, KernelSlot& slot, Backend b, AnyKernel fn, const KernelOrigin& origin) {
+  if (origin.level > isa_level()) return false;
+  registry().kernels.push_back({op, b, from_source_root(origin.file), origin.line, origin.level});
+  if (origin.level >= slot.level) slot = {fn, origin.level};
+  return true;
+}
+bool register_op(OpInfo (*info)()) {
+  registry().ops.push_back(info);
+  return true;
+}
+std::vector<OpInfo> all_ops() {
+  std::vector<OpInfo> r;
+  for (auto info : registry().ops) r.push_back(info());
+  std::sort(r.begin(), r.end(), [](auto& a, auto& b) { return a.name < b.name; });
+  return r;
+}
+std::vector<KernelInfo> all_kernels() {
+  auto r = registry().kernels;
+  std::stable_sort(r.begin(), r.end(), [](auto& a, auto& b) {
+    return std::tie(a.op, a.backend, a.level) < std::tie(b.op, b.backend, b.level);
+  });
+  return r;
+}
+void fail_no_kernel(const Op& op, Backend b) {
+  detail::fail(Error::Kind::missing_kernel,
+               fmt::format("[{}] has no kernel for backend {}. list_ops shows which ops a build has; move the inputs to a "
+                           "device that has it with .to(device).",
+                           op.name(), name_of(b)));
+}
+}  // namespace tg

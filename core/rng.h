@@ -1,0 +1,108 @@
+// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3,
+// SC'11). Word i is a pure function of (seed, offset, i), the same bits in every kernel, thread and backend, normals
+// included. Not for cryptography, and no global generator. Users: random kernels, initialisers, data order.
+#pragma once
+#include <tapegrad/core/math.h>
+
+#include <cstdint>
+#include <span>
+
+namespace tg {
+
+// The whole state of a generator; copy it or store the two numbers. `offset` counts blocks of four 32-bit words:
+// whoever draws n words moves on by ceil(n / 4), so that every draw starts at a block and the two words of a normal
+// stay together.
+struct Rng {
+  uint64_t seed = 0, offset = 0;
+
+  // The state now, for the per-index functions below with i in [0, n); moves past those n words.
+  Rng take(uint64_t n);
+  // The generator of another stream of the same seed (data order, dropout, initialisation ...): another key, offset 0.
+  // Depends on seed and stream only, not on what has been drawn.
+  Rng split(uint64_t stream) const;
+
+  // The functions below draw on the host and take one block per number (below: one per try).
+  uint64_t below(uint64_t n);              // in [0, n), each equally likely; n of at least 1
+  float uniform();                         // in [0, 1), a multiple of 2^-24
+  float normal();                          // mean 0, standard deviation 1
+  void shuffle(std::span<int64_t> items);  // all permutations equally likely (Fisher and Yates)
+
+  // out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, with `at` the state before; hi itself can come
+  // out by that rounding. Finite lo <= hi.
+  void fill_uniform(std::span<float> out, float lo, float hi);
+  // out[i] = mean + stddev * normal(at, i), rounded once. Finite, stddev >= 0.
+  void fill_normal(std::span<float> out, float mean, float stddev);
+
+  friend bool operator==(const Rng&, const Rng&) = default;
+};
+
+struct Words {
+  uint32_t x, y, z, w;
+};
+
+namespace detail {
+TG_HD_INLINE Words philox_round(Words c, uint32_t key0, uint32_t key1) {
+  const uint64_t a = uint64_t(0xD2511F53u) * c.x, b = uint64_t(0xCD9E8D57u) * c.z;
+  return {uint32_t(b >> 32) ^ c.y ^ key0, uint32_t(b), uint32_t(a >> 32) ^ c.w ^ key1, uint32_t(a)};
+}
+// No indexed array, which would keep loops over i from being vectorised.
+TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
+  const uint32_t odd = 0u - uint32_t(lane & 1u), high = 0u - uint32_t(lane >> 1 & 1u);
+  const uint32_t low_pair = (b.y & odd) | (b.x & ~odd), high_pair = (b.w & odd) | (b.z & ~odd);
+  return (high_pair & high) | (low_pair & ~high);
+}
+}  // namespace detail
+
+// The bijection itself: ten rounds on a 128-bit counter, key = (low half, high half) of a 64-bit number.
+TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
+  constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+  const uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
+  Words c = detail::philox_round(counter, k0, k1);  // unrolled by hand: loops around this are vectorised only then
+  c = detail::philox_round(c, k0 + kStep0, k1 + kStep1);
+  c = detail::philox_round(c, k0 + kStep0 * 2, k1 + kStep1 * 2);
+  c = detail::philox_round(c, k0 + kStep0 * 3, k1 + kStep1 * 3);
+  c = detail::philox_round(c, k0 + kStep0 * 4, k1 + kStep1 * 4);
+  c = detail::philox_round(c, k0 + kStep0 * 5, k1 + kStep1 * 5);
+  c = detail::philox_round(c, k0 + kStep0 * 6, k1 + kStep1 * 6);
+  c = detail::philox_round(c, k0 + kStep0 * 7, k1 + kStep1 * 7);
+  c = detail::philox_round(c, k0 + kStep0 * 8, k1 + kStep1 * 8);
+  return detail::philox_round(c, k0 + kStep0 * 9, k1 + kStep1 * 9);
+}
+
+// Words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0 here; Rng::split uses the rest.
+TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
+  const uint64_t n = at.offset + block;
+  return philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, at.seed);
+}
+// The i-th word after at.offset. A kernel that needs all of them reads random_block, four at a time.
+TG_HD_INLINE uint32_t random_word(Rng at, uint64_t i) { return detail::word_of(random_block(at, i >> 2), i); }
+
+// In [0, 1): the upper 24 bits as a fraction, exact.
+TG_HD_INLINE float uniform(uint32_t word) { return float(int32_t(word >> 8)) * 0x1p-24f; }
+
+// Two independent standard normals out of two words (Box and Muller). The radius uses all 32 bits of its word, as
+// (word + 1/2) / 2^32 rounded once: never 0, and tails reach 6.7 standard deviations. Same bits on every target.
+TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& first, float& second) {
+  const float low = float(int32_t(radius_word & 255u)) + 0.5f;
+  const float u = math::detail::fused(low, 0x1p-32f, float(int32_t(radius_word >> 8)) * 0x1p-24f);
+#ifdef __CUDA_ARCH__
+  const float radius = __fsqrt_rn(-2.0f * math::exact::log(u));
+#else
+  const float radius = __builtin_sqrtf(-2.0f * math::exact::log(u));
+#endif
+  float s, c;
+  math::exact::sincos2pi(uniform(angle_word), s, c);
+  // Bare products could be contracted with whatever a caller adds to them.
+  first = math::detail::fused(radius, c, 0.0f);
+  second = math::detail::fused(radius, s, 0.0f);
+}
+
+// The i-th standard normal after at.offset: made of the words 2 (i / 2) and 2 (i / 2) + 1.
+TG_HD_INLINE float normal(Rng at, uint64_t i) {
+  const Words b = random_block(at, i >> 2);
+  float first, second;
+  normal_pair(detail::word_of(b, i & 2u), detail::word_of(b, (i & 2u) + 1u), first, second);
+  return math::detail::blend(0u - uint32_t(i & 1u), second, first);
+}
+
+}  // namespace tg

@@ -1,0 +1,308 @@
+#include <fmt/ranges.h>
+#include <tapegrad/core/safetensors.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+namespace tg {
+namespace {
+static_assert(std::endian::native == std::endian::little, "the format is little-endian and is copied as it is");
+
+constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr std::array<std::string_view, kDTypes> kNames = {"F64", "F32", "F16", "BF16", "I64", "I32",
+                                                          "I8",  "U16", "U8",  "BOOL"};  // in the order of DType
+constexpr size_t kLongest = 1000;  // of what a message shows of a header, which may be hostile
+constexpr std::string_view kMetadata = "__metadata__";
+
+[[noreturn]] void fail(const std::string& path, std::string_view what) {
+  throw Error(Error::Kind::io,
+              fmt::format("[safetensors] {} is no safetensors file: {}. The format is 8 bytes of header length, a JSON "
+                          "header and the bytes of the tensors without gaps. Check that the file is complete and of "
+                          "this format.",
+                          path, what.substr(0, kLongest)));
+}
+
+struct Entry {
+  std::optional<DType> dtype;
+  std::optional<std::vector<uint64_t>> shape, offsets;
+};
+
+// Reads the header by events: a document made of it would keep the last of equal keys and nest without limit. Anything
+// the format does not have at a place is refused there, so the depth is at most 3.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderReader(const std::string& path) : path_(path) {}
+
+  std::map<std::string, Entry> entries;
+  std::map<std::string, std::string> metadata;
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("a boolean"); }
+  bool number_integer(int64_t x) override { return unexpected(fmt::format("the negative number {}", x)); }
+  bool number_float(double, const std::string& text) override {
+    return unexpected(fmt::format("{}, which is no integer of 64 bits,", text));
+  }
+  bool binary(binary_t&) override { return unexpected("binary data"); }
+  bool number_unsigned(uint64_t x) override {
+    if (at_ != At::list) unexpected(fmt::format("the number {}", x));
+    list_->push_back(x);
+    return true;
+  }
+  bool string(std::string& text) override {
+    if (at_ == At::metadata) {
+      metadata[key_] = text;
+    } else if (at_ == At::tensor && key_ == "dtype") {
+      const auto found = std::find(kNames.begin(), kNames.end(), text);
+      if (found == kNames.end())
+        fail(path_,
+             fmt::format("tensor '{}' has dtype '{}', which is none of {}", name_, text, fmt::join(kNames, " ")));
+      entry_->dtype = DType(found - kNames.begin());
+    } else {
+      unexpected(fmt::format("the string '{}'", text));
+    }
+    return true;
+  }
+  bool start_object(size_t) override {
+    if (at_ == At::start) {
+      at_ = At::top;
+    } else if (at_ == At::top && name_ == kMetadata) {
+      at_ = At::metadata;
+    } else if (at_ == At::top) {
+      at_ = At::tensor;
+      entry_ = &entries[name_];
+    } else {
+      unexpected("an object");
+    }
+    return true;
+  }
+  bool end_object() override {
+    if (at_ == At::tensor && !(entry_->dtype && entry_->shape && entry_->offsets))
+      fail(path_, fmt::format("tensor '{}' lacks {}", name_,
+                              !entry_->dtype   ? "dtype"
+                              : !entry_->shape ? "shape"
+                                               : "data_offsets"));
+    at_ = at_ == At::top ? At::start : At::top;
+    return true;
+  }
+  bool key(std::string& text) override {
+    (at_ == At::top ? name_ : key_) = text;
+    bool repeated;
+    if (at_ == At::top) {
+      repeated = text == kMetadata ? std::exchange(saw_metadata_, true) : entries.contains(text);
+    } else if (at_ == At::metadata) {
+      repeated = metadata.contains(text);
+    } else {
+      if (text != "dtype" && text != "shape" && text != "data_offsets")
+        fail(path_, fmt::format("tensor '{}' has the unknown field '{}'", name_, text));
+      repeated = text == "dtype" ? bool(entry_->dtype) : bool(text == "shape" ? entry_->shape : entry_->offsets);
+    }
+    if (repeated) fail(path_, fmt::format("{} appears twice", place()));
+    return true;
+  }
+  bool start_array(size_t) override {
+    if (at_ != At::tensor || key_ == "dtype") unexpected("an array");
+    list_ = &(key_ == "shape" ? entry_->shape : entry_->offsets).emplace();
+    at_ = At::list;
+    return true;
+  }
+  bool end_array() override {
+    at_ = At::tensor;
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
+    fail(path_, fmt::format("its header is no JSON at byte {} of it", position));
+  }
+
+ private:
+  enum class At { start, top, metadata, tensor, list };
+
+  std::string place() const {
+    if (at_ == At::start) return "the header";
+    if (at_ == At::top) return fmt::format("'{}'", name_);
+    return fmt::format("'{}' of '{}'", key_, name_);
+  }
+  [[noreturn]] bool unexpected(std::string_view what) const {
+    fail(path_, fmt::format("there is {} as {}", what, place()));
+  }
+
+  const std::string& path_;
+  At at_ = At::start;
+  std::string name_, key_;
+  bool saw_metadata_ = false;
+  Entry* entry_ = nullptr;
+  std::vector<uint64_t>* list_ = nullptr;
+};
+
+// The entry's meaning; its offsets count from `data`, where the file has `available` bytes left.
+SafetensorsInfo checked_info(const std::string& path, const std::string& name, const Entry& e, size_t data,
+                             size_t available) {
+  const auto wrong = [&](std::string_view what) { fail(path, fmt::format("tensor '{}' {}", name, what)); };
+  const auto sizes = fmt::format("({})", fmt::join(*e.shape, ", "));
+  if (e.shape->size() > kMaxDims)
+    wrong(fmt::format("has shape {} of {} dimensions, more than the {} supported", sizes, e.shape->size(), kMaxDims));
+  SafetensorsInfo info{.dtype = *e.dtype, .shape = {}, .offset = 0, .bytes = size_of(*e.dtype)};
+  int64_t largest = int64_t(info.bytes);  // with sizes of 0 counted as 1: strides must not overflow either
+  for (uint64_t size : *e.shape) {
+    if (size > uint64_t(INT64_MAX) || __builtin_mul_overflow(largest, std::max<int64_t>(int64_t(size), 1), &largest))
+      wrong(fmt::format("has shape {}, whose bytes 63 bits cannot count", sizes));
+    info.shape.push_back(int64_t(size));
+    info.bytes *= size;
+  }
+  const auto& o = *e.offsets;
+  if (o.size() != 2) wrong(fmt::format("has {} data_offsets, which must be 2: begin and end", o.size()));
+  if (o[0] > o[1] || o[1] > available)
+    wrong(fmt::format("lies at bytes [{}, {}) of the data, which has {} bytes", o[0], o[1], available));
+  if (o[1] - o[0] != info.bytes)
+    wrong(fmt::format("of shape {} and dtype {} takes {} bytes, but its data_offsets [{}, {}] give {}", sizes,
+                      info.dtype, info.bytes, o[0], o[1], o[1] - o[0]));
+  info.offset = data + o[0];
+  return info;
+}
+
+// Each byte of the data belongs to exactly one tensor.
+void check_coverage(const std::string& path, const std::map<std::string, SafetensorsInfo>& tensors, size_t data,
+                    size_t end) {
+  std::vector<const std::pair<const std::string, SafetensorsInfo>*> order;
+  for (const auto& t : tensors) order.push_back(&t);
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
+    return std::pair(a->second.offset, a->second.bytes) < std::pair(b->second.offset, b->second.bytes);
+  });
+  size_t at = data;
+  const std::string* previous = nullptr;
+  for (const auto* t : order) {
+    const auto& [name, info] = *t;
+    if (info.offset < at)
+      fail(path, fmt::format("tensor '{}' begins at byte {} of the data, before '{}' ends at {}", name,
+                             info.offset - data, *previous, at - data));
+    if (info.offset > at)
+      fail(path, fmt::format("bytes [{}, {}) of the data, before tensor '{}', belong to no tensor", at - data,
+                             info.offset - data, name));
+    at += info.bytes;
+    previous = &name;
+  }
+  if (at != end)
+    fail(path, fmt::format("its last {} bytes belong to no tensor: the header describes {} bytes of data", end - at,
+                           at - data));
+}
+
+const void* elements(const Tensor& t) {
+  return visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
+}
+
+std::string header_text(const std::vector<const StateDict::value_type*>& order,
+                        const std::map<std::string, std::string>& metadata) {
+  nlohmann::json header = nlohmann::json::object();
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  size_t at = 0;
+  for (const auto* t : order) {
+    const auto& [name, tensor] = *t;
+    const size_t end = at + tensor.layout().bytes();
+    header[name] = {{"dtype", kNames[size_t(tensor.dtype())]},
+                    {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())},
+                    {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  const std::string_view text = file_.text();
+  if (text.size() < 8) fail(path, fmt::format("it has {} bytes, too few for the length of a header", text.size()));
+  uint64_t length;
+  std::memcpy(&length, text.data(), 8);
+  if (length > kMaxHeader)
+    fail(path,
+         fmt::format("its first 8 bytes give a header of {} bytes, more than the {} allowed", length, kMaxHeader));
+  if (length > text.size() - 8)
+    fail(path, fmt::format("its header of {} bytes does not fit into the file of {} bytes", length, text.size()));
+  const std::string_view header = text.substr(8, length);
+  if (!header.starts_with('{')) fail(path, "its header does not begin with '{'");
+
+  HeaderReader reader(path);
+  nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
+  const size_t data = 8 + length;
+  for (const auto& [name, entry] : reader.entries)
+    tensors_[name] = checked_info(path, name, entry, data, text.size() - data);
+  check_coverage(path, tensors_, data, text.size());
+  metadata_ = std::move(reader.metadata);
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, info] : tensors_) all.push_back(name);
+  return all;
+}
+const SafetensorsInfo& SafetensorsFile::info(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  TG_CHECK(found != tensors_.end(), value,
+           "[safetensors] {} has no tensor '{}' among its {}. Names are compared letter by letter. Look at names().",
+           path(), name, tensors_.size());
+  return found->second;
+}
+Tensor SafetensorsFile::tensor(const std::string& name, Device device) const {
+  const SafetensorsInfo& i = info(name);
+  const auto bytes = file_.bytes().subspan(i.offset, i.bytes);
+  if (i.dtype == DType::boolean) {
+    const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+    if (bad != bytes.end())
+      fail(path(), fmt::format("element {} of the BOOL tensor '{}' is {}, neither 0 nor 1", bad - bytes.begin(), name,
+                               unsigned(*bad)));
+  }
+  return from_bytes(bytes, i.shape, i.dtype, device);
+}
+StateDict SafetensorsFile::tensors(Device device) const {
+  StateDict all;
+  for (const auto& [name, info] : tensors_) all[name] = tensor(name, device);
+  return all;
+}
+
+void write_safetensors(const std::string& path, const StateDict& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<const StateDict::value_type*> order;
+  for (const auto& entry : tensors) {
+    TG_CHECK(entry.first != kMetadata, value,
+             "[safetensors] a tensor for {} is named '{}'. The format keeps that name for the metadata. Rename it.",
+             path, kMetadata);
+    TG_CHECK(entry.second, value,
+             "[safetensors] '{}' for {} is an empty Tensor. Only tensors with a value can be written. Leave it out.",
+             entry.first, path);
+    order.push_back(&entry);
+  }
+  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // by name already
+    return size_of(a->second.dtype()) > size_of(b->second.dtype());
+  });
+  std::string header;
+  try {
+    header = header_text(order, metadata);
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(Error::Kind::value,
+                fmt::format("[safetensors] a name or the metadata for {} is not UTF-8: {}. JSON has "
+                            "no other text. Correct the names.",
+                            path, e.what()));
+  }
+  TG_CHECK(header.size() <= kMaxHeader, value,
+           "[safetensors] the header of {} takes {} bytes. The format allows {}. Put less into the metadata, or split "
+           "the file.",
+           path, header.size(), kMaxHeader);
+
+  write_file_atomically(path, [&](const Sink& write) {
+    const uint64_t length = header.size();
+    write(std::as_bytes(std::span(&length, 1)));
+    write(std::as_bytes(std::span(header)));
+    for (const auto* entry : order) {
+      const Tensor t = entry->second.detach().to(Device::cpu()).contiguous();
+      write({static_cast<const std::byte*>(elements(t)), t.layout().bytes()});
+    }
+  });
+}
+
+}  // namespace tg

@@ -1,0 +1,82 @@
+// Bytes, values and handles, without ops.
+#include <tapegrad/core/op.h>
+
+#include <atomic>
+
+namespace tg {
+namespace {
+std::atomic<uint64_t> g_ids{1};
+constinit thread_local uint64_t t_id = 0, t_id_end = 0;
+}  // namespace
+
+uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter per emit would be contended
+  constexpr uint64_t kBlock = 1 << 16;
+  if (t_id + n > t_id_end) [[unlikely]] {
+    t_id = g_ids.fetch_add(kBlock + n, std::memory_order_relaxed);
+    t_id_end = t_id + kBlock + n;
+  }
+  return std::exchange(t_id, t_id + n);
+}
+
+Storage::Storage(Device d, size_t n)
+    : allocator(runtime_of(d).allocator(d.index)), data(static_cast<std::byte*>(allocator.allocate(n))), bytes(n) {}
+Storage::~Storage() { allocator.deallocate(data, bytes); }
+
+Value::Value(const Layout& l) : layout(l) {}
+Value::~Value() {
+  if (producer) producer->out[index].live = nullptr;
+}
+
+Tensor::Tensor(Ref<Value> v) : var_(make<Variable>(next_ids(), std::move(v), false)) {}
+
+Tensor empty(const Layout& l) {
+  checked_numel("empty", l.shape);
+  auto v = make<Value>(l);
+  v->storage = make<Storage>(l.device, l.bytes());
+  return Tensor(std::move(v));
+}
+Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
+  const int64_t n = checked_numel("from", shape);
+  TG_CHECK(size_t(n) * size_of(dtype) == bytes.size(), shape,
+           "[from] {} values do not fill {}, which has {} elements. Pass as many values as the shape has.",
+           bytes.size() / size_of(dtype), shape, n);
+  Tensor t = empty(Layout::contiguous(shape, dtype, d));
+  if (!bytes.empty()) runtime_of(d).copy_from_host(d.index, t.value()->storage->data, bytes.data(), bytes.size());
+  return t;
+}
+
+Tensor& Tensor::requires_grad_(bool on) {
+  TG_CHECK(!(value()->producer && value()->producer->tape()), state,
+           "[requires_grad_] {} is the result of tracked ops. Only leaves take the flag; use detach().", *this);
+  TG_CHECK(!on || is_float(dtype()), dtype,
+           "[requires_grad_] {} is not of a floating dtype. Only f64, f32, f16 and bf16 have gradients.", *this);
+  var_->requires_grad = on;
+  return *this;
+}
+void* Tensor::read(DType t) const {
+  TG_CHECK(t == dtype(), dtype, "[data] tensor is {}, read as {}. Use .to(DType::{}).", *this, t, t);
+  TG_CHECK(is_contiguous(), shape,
+           "[data] tensor {} has strides {}. Only contiguous data has a plain pointer; use contiguous().", *this,
+           strides());
+  if (!materialised()) evaluate({this, 1});
+  return value()->storage->data + layout().offset * int64_t(size_of(t));
+}
+void Tensor::assign(const Tensor& t) const {
+  TG_CHECK(t.shape() == shape() && t.dtype() == dtype() && t.device() == device(), shape,
+           "[assign] {} cannot take {}. Shapes, dtypes and devices must agree.", *this, t);
+  TG_CHECK(!t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
+           "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGrad, or detach().",
+           *this, t);
+  var_->value = t.value();
+}
+void Tensor::on_grad(Hook f) {
+  if (!var_->hooks) var_->hooks = make<Hooks>();
+  var_->hooks->list.push_back(std::move(f));
+}
+std::string describe(const Tensor& t) {
+  if (!t) return "an empty tensor";
+  std::string s = t.label().empty() ? fmt::format("{}", t.layout()) : fmt::format("'{}' {}", t.label(), t.layout());
+  if (t.device() != Device()) s += fmt::format(" on {}", t.device());
+  return s;
+}
+}  // namespace tg

@@ -1,0 +1,31 @@
+// The CPU as a backend: host memory, memcpy, the thread pool.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/registry.h>
+#include <tapegrad/cpu/allocator.h>
+#include <tapegrad/cpu/thread_pool.h>
+
+#include <cstring>
+
+namespace tg {
+int num_threads() { return cpu::num_threads(); }
+void set_num_threads(int n) { cpu::set_num_threads(n); }
+
+namespace cpu {
+namespace {
+class CpuRuntime final : public BackendRuntime {
+ public:
+  int device_count() const override { return 1; }
+  std::string describe(int) const override {
+    const int level = isa_level();
+    return fmt::format("{}, {} thread(s)", level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level), num_threads());
+  }
+  Allocator& allocator(int) override { return cpu_allocator(); }
+  void synchronize(int) override {}
+  void copy_from_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_to_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+};
+// Leaked: tensors in static storage may be freed after this file's statics.
+[[maybe_unused]] const bool registered = register_backend(Backend::cpu, new CpuRuntime);
+}  // namespace
+}  // namespace cpu
+}  // namespace tg

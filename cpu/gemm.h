@@ -1,0 +1,23 @@
+// Matrix products for kernels: C (m x n, rows of length ldc) = A B or C += A B, with A and B given by row and column
+// strides. Eigen does the arithmetic of a tile; the cut into tiles depends on m, n and k alone.
+#pragma once
+#include <tapegrad/cpu/isa.h>
+
+namespace tg::cpu::TG_ISA_NS {
+
+template <class T> struct MatView {  // element (i, j) at p[i * row + j * col]; row or col must be 1 for speed
+  const T* p;
+  int64_t row, col;
+  MatView at(int64_t i, int64_t j) const { return {p + i * row + j * col, row, col}; }
+  MatView transposed() const { return {p, col, row}; }
+};
+struct GemmOptions {
+  bool accumulate = false;  // C += A B
+};
+// On the thread pool. C must not overlap A or B. float and double.
+template <class T> void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});
+// On the calling thread, for use inside a tile.
+template <class T>
+void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});
+
+}  // namespace tg::cpu::TG_ISA_NS

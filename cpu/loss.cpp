@@ -1,0 +1,122 @@
+// Kernels of ops/loss.h: a row of logits at a time, the losses of the rows added in f64.
+#include <tapegrad/core/math.h>
+#include <tapegrad/cpu/rows.h>
+#include <tapegrad/cpu/sums.h>
+#include <tapegrad/ops/loss.h>
+
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+template <class To, class From> std::vector<To> flat(const Buf& b) {  // in row-major order
+  std::vector<To> v;
+  if (b.numel() == 0) return v;
+  for_each<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(To(b.data<From>()[at])); });
+  return v;
+}
+
+struct Targets {
+  std::vector<int64_t> ids;  // one per row; -1 where ignored
+  int64_t kept = 0;
+
+  Targets(const CrossEntropyOptions& o, const Buf& b, int64_t classes) {
+    visit_index(b.dtype(), [&]<class I>() { ids = flat<int64_t, I>(b); });
+    for (size_t i = 0; i < ids.size(); ++i) {
+      int64_t& id = ids[i];
+      if (o.ignore_index == id) {
+        id = -1;
+        continue;
+      }
+      ++kept;
+      if (id < 0 || id >= classes) [[unlikely]]
+        fail(o, b, i, classes);
+    }
+    TG_CHECK(kept > 0 || o.reduction != Reduction::mean, value,
+             "[cross_entropy] no row is left for the mean: 0 of {} target(s) differ from ignore_index ({}). The mean "
+             "needs one "
+             "or more. Drop such batches, or use Reduction::sum, which is 0.",
+             ids.size(), o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set");
+  }
+  [[noreturn]] void fail(const CrossEntropyOptions& o, const Buf& b, size_t i, int64_t classes) const {
+    Dims where = b.shape();
+    for (size_t d = where.size(), rest = i; d-- > 0; rest /= size_t(b.shape()[d]))
+      where[d] = int64_t(rest % size_t(b.shape()[d]));
+    throw Error(
+        Error::Kind::value,
+        fmt::format("[cross_entropy] target {} at position {} of targets {} is no class. Targets must be in [0, {}), "
+                    "the last size of the logits, or ignore_index ({}). Check the targets.",
+                    ids[i], where, *b.layout, classes,
+                    o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set"));
+  }
+};
+
+void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context&) {
+  const int64_t n = in[0].shape().back();
+  const Targets targets(op.o, in[1], n);
+  const auto rows = int64_t(targets.ids.size());
+  visit_float(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows<T> x(in[0]);
+    const C s = C(op.o.label_smoothing);
+    C* const lse = out[1].data<C>();
+    std::vector<C> losses(static_cast<size_t>(rows));
+    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
+      std::vector<T> scratch;
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t target = targets.ids[size_t(r)];
+        lse[r] = 0;
+        if (target < 0) continue;
+        const T* p = x(r, scratch);
+        const C top = lane_max<C>(n, [&](int64_t j) { return C(p[j]); });
+        const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return math::exp(C(p[j]) - top); }));
+        lse[r] = top + log_sum;
+        // Differences from the maximum: large logits do not cost the loss its digits.
+        C loss = (C(1) - s) * (log_sum - (C(p[target]) - top));
+        if (s != C(0)) loss += s * (log_sum - lane_sum<C>(n, [&](int64_t j) { return C(p[j]) - top; }) / C(n));
+        losses[size_t(r)] = loss;
+      }
+    });
+    C* const y = out[0].data<C>();
+    if (op.o.reduction == Reduction::none) {
+      std::copy_n(losses.data(), rows, y);
+      return;
+    }
+    const double total = lane_sum<double>(rows, [&](int64_t r) { return double(losses[size_t(r)]); });
+    y[0] = C(op.o.reduction == Reduction::mean ? total / double(targets.kept) : total);
+  });
+}
+
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target), g the gradient of the row's loss.
+void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context&) {
+  const int64_t n = in[0].shape().back();
+  const Targets targets(op.o, in[1], n);
+  const auto rows = int64_t(targets.ids.size());
+  visit_float(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows<T> x(in[0]);
+    const C s = C(op.o.label_smoothing), even = n ? s / C(n) : C(0);
+    const auto lse = flat<C, C>(in[2]), dloss = flat<C, C>(in[3]);
+    const C divisor = op.o.reduction == Reduction::mean ? C(targets.kept) : C(1);
+    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
+      std::vector<T> scratch;
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t target = targets.ids[size_t(r)];
+        T* to = out[0].data<T>() + r * n;
+        if (target < 0) {
+          std::fill_n(to, n, T(C(0)));
+          continue;
+        }
+        const T* p = x(r, scratch);
+        const C at = lse[size_t(r)], base = even,
+                g = dloss[op.o.reduction == Reduction::none ? size_t(r) : 0] / divisor;
+        const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // before p may be overwritten
+        for (int64_t j = 0; j < n; ++j) to[j] = T(g * (math::exp(C(p[j]) - at) - base));
+        to[target] = T(g * hit);
+      }
+    });
+  });
+}
+TG_KERNEL(CrossEntropy, cpu, cross_entropy);
+TG_KERNEL(CrossEntropyGrad, cpu, cross_entropy_grad);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

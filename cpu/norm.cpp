@@ -1,0 +1,132 @@
+// Kernels of ops/norm.h: a row at a time, through scratch rows in the compute dtype (so that the output may take over
+// an input, and 16-bit values are widened once). Variance in two passes. RMSNorm is LayerNorm with a mean of 0.
+#include <tapegrad/cpu/rows.h>
+#include <tapegrad/cpu/sums.h>
+#include <tapegrad/ops/norm.h>
+
+#include <cmath>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+// A vector of n parameters in the compute dtype; n times `otherwise` where there is none.
+template <class T> std::vector<compute_t<T>> parameter(Bufs in, size_t i, int64_t n, compute_t<T> otherwise) {
+  std::vector<compute_t<T>> v(size_t(n), otherwise);
+  if (i < in.size())
+    for (int64_t j = 0; j < n; ++j) v[size_t(j)] = in[i].data<T>()[j * in[i].strides()[0]];
+  return v;
+}
+
+// mean: null for RMSNorm.
+template <class T> void forward(Bufs in, const Buf& y, compute_t<T>* mean, compute_t<T>* rstd, double eps) {
+  using C = compute_t<T>;
+  const int64_t n = y.shape().back(), rows = Shape(y.shape().begin(), y.shape().end() - 1).product();
+  const Rows<T> x(in[0]);
+  const auto w = parameter<T>(in, 1, n, 1), b = parameter<T>(in, 2, n, 0);
+  for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
+    std::vector<T> scratch;
+    std::vector<C> row(static_cast<size_t>(n));
+    C* const d = row.data();
+    for (int64_t r = begin; r < end; ++r) {
+      const T* p = x(r, scratch);
+      const C m = mean && n ? lane_sum<C>(n, [&](int64_t j) { return C(p[j]); }) / C(n) : C(0);
+      for (int64_t j = 0; j < n; ++j) d[j] = C(p[j]) - m;
+      const C var = n ? lane_sum<C>(n, [&](int64_t j) { return d[j] * d[j]; }) / C(n) : C(0);
+      const C scale = C(1) / std::sqrt(var + C(eps));
+      T* to = y.data<T>() + r * n;
+      for (int64_t j = 0; j < n; ++j) to[j] = T(d[j] * scale * w[size_t(j)] + b[size_t(j)]);
+      if (mean) mean[r] = m;
+      rstd[r] = scale;
+    }
+  });
+}
+
+// One value per row, whatever its strides.
+template <class C> std::vector<C> per_row(const Buf& b) {
+  std::vector<C> v;
+  if (b.numel() == 0) return v;
+  for_each<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(b.data<C>()[at]); });
+  return v;
+}
+
+// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
+// db = sum of dy over rows; without a mean, mean(g) is left out. Sums over rows: at most 64 chunks fixed by the shape,
+// rows in order within a chunk, chunks in order.
+template <class T> struct Backward {
+  using C = compute_t<T>;
+  Rows<T> dy, x;
+  std::vector<C> mean, rstd, w;  // mean: empty for RMSNorm
+  T *dx = nullptr, *dw = nullptr, *db = nullptr;
+
+  Backward(Bufs in, Bufs out, NormWants wants, bool centred)
+      : dy(in[0]), x(in[1]), rstd(per_row<C>(in[centred ? 3 : 2])), w(parameter<T>(in, centred ? 4 : 3, x.n, 1)) {
+    if (centred) mean = per_row<C>(in[2]);
+    size_t next = 0;
+    if (wants.dx) dx = out[next++].data<T>();
+    if (wants.dw) dw = out[next++].data<T>();
+    if (wants.db) db = out[next++].data<T>();
+  }
+
+  // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
+  void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
+    const int64_t n = x.n;
+    std::vector<T> x_scratch, dy_scratch;
+    std::vector<C> hat(static_cast<size_t>(n)), grad(hat.size());
+    C *const h = hat.data(), *const g = grad.data();
+    for (int64_t r = begin; r < end; ++r) {
+      const T *p = x(r, x_scratch), *d = dy(r, dy_scratch);
+      const C m = mean.empty() ? C(0) : mean[size_t(r)], scale = rstd[size_t(r)];
+      for (int64_t j = 0; j < n; ++j) h[j] = (C(p[j]) - m) * scale;
+      if (dw)
+        for (int64_t j = 0; j < n; ++j) sum_w[j] += C(d[j]) * h[j];
+      if (db)
+        for (int64_t j = 0; j < n; ++j) sum_b[j] += C(d[j]);
+      if (!dx) continue;
+      for (int64_t j = 0; j < n; ++j) g[j] = C(d[j]) * w[size_t(j)];
+      const C along = lane_sum<C>(n, [&](int64_t j) { return g[j] * h[j]; }) / C(n);
+      const C shift = mean.empty() ? C(0) : lane_sum<C>(n, [&](int64_t j) { return g[j]; }) / C(n);
+      T* to = dx + r * n;
+      for (int64_t j = 0; j < n; ++j) to[j] = T(scale * (g[j] - shift - h[j] * along));
+    }
+  }
+  void run() const {
+    const int64_t n = x.n, count = int64_t(rstd.size());
+    if (n == 0) return;
+    const int64_t chunk = std::max({int64_t(1), kGrain / n, (count + 63) / 64}), chunks = (count + chunk - 1) / chunk;
+    std::vector<C> part_w(dw ? size_t(chunks * n) : 0), part_b(db ? size_t(chunks * n) : 0);
+    parallel_for(count, chunk, [&](int64_t begin, int64_t end) {
+      const int64_t at = begin / chunk * n;
+      rows(begin, end, dw ? part_w.data() + at : nullptr, db ? part_b.data() + at : nullptr);
+    });
+    const auto total = [&](const std::vector<C>& part, T* to) {
+      std::vector<C> sum(static_cast<size_t>(n));
+      for (int64_t c = 0; c < chunks; ++c)
+        for (int64_t j = 0; j < n; ++j) sum[size_t(j)] += part[size_t(c * n + j)];
+      for (int64_t j = 0; j < n; ++j) to[j] = T(sum[size_t(j)]);
+    };
+    if (dw) total(part_w, dw);
+    if (db) total(part_b, db);
+  }
+};
+
+void layer_norm(const LayerNorm& op, Bufs in, Bufs out, Context&) {
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    forward<T>(in, out[0], out[1].data<C>(), out[2].data<C>(), op.eps);
+  });
+}
+void rms_norm(const RmsNorm& op, Bufs in, Bufs out, Context&) {
+  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(in, out[0], nullptr, out[1].data<compute_t<T>>(), op.eps); });
+}
+void layer_norm_grad(const LayerNormGrad& op, Bufs in, Bufs out, Context&) {
+  visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(in, out, op.wants, true).run(); });
+}
+void rms_norm_grad(const RmsNormGrad& op, Bufs in, Bufs out, Context&) {
+  visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(in, out, op.wants, false).run(); });
+}
+TG_KERNEL(LayerNorm, cpu, layer_norm);
+TG_KERNEL(RmsNorm, cpu, rms_norm);
+TG_KERNEL(LayerNormGrad, cpu, layer_norm_grad);
+TG_KERNEL(RmsNormGrad, cpu, rms_norm_grad);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

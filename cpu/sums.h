@@ -1,0 +1,41 @@
+// Sums with a fixed order of additions: the same bits for any thread count and any alignment. 16 running sums, added as
+// a tree, then the rest.
+#pragma once
+#include <tapegrad/cpu/isa.h>
+
+#include <limits>
+
+namespace tg::cpu::TG_ISA_NS {
+
+inline constexpr int kLanes = 16;
+
+// sum over i < n of f(i), in C.
+template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
+  C lane[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int k = 0; k < kLanes; ++k) lane[k] += f(i + k);
+  for (int k = 0; i + k < n; ++k) lane[k] += f(i + k);
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int k = 0; k < half; ++k) lane[k] += lane[k + half];
+  return lane[0];
+}
+// max over i < n of f(i); n >= 1. NaN wins, counted on its own: one comparison that does both is no vector instruction.
+template <class C, class F> inline C lane_max(int64_t n, F&& f) {
+  C lane[kLanes];
+  for (int k = 0; k < kLanes; ++k) lane[k] = f(0);
+  const auto larger = [](C a, C b) { return a < b ? b : a; };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int k = 0; k < kLanes; ++k) lane[k] = larger(lane[k], f(i + k));
+  for (int k = 0; i + k < n; ++k) lane[k] = larger(lane[k], f(i + k));
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int k = 0; k < half; ++k) lane[k] = larger(lane[k], lane[k + half]);
+  const int32_t missing = lane_sum<int32_t>(n, [&](int64_t j) {
+    const C x = f(j);
+    return int32_t(x != x);
+  });
+  return missing ? std::numeric_limits<C>::quiet_NaN() : lane[0];
+}
+
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,278 @@
+// One job at a time: the owner of busy_ publishes it, opens the gate, works itself, closes the gate and waits for those
+// who went in. Workers that sleep through a job are not waited for.
+#include <tapegrad/cpu/thread_pool.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#ifdef __linux__
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <fstream>
+#endif
+
+namespace tg::cpu {
+namespace {
+constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial stretch between two kernels
+constexpr int64_t kChunksPerThread = 16;               // enough to even out tiles of unequal cost
+constexpr uint32_t kOpen = 1u << 31;
+constexpr auto relaxed = std::memory_order_relaxed;
+constexpr auto acquire = std::memory_order_acquire;
+
+constinit thread_local bool t_in_tile = false;
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// done() became true within kSpin.
+template <class F> bool spin_until(F done) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i, pause())
+      if (done()) return true;
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+#ifdef __linux__
+using CpuSet = cpu_set_t[16];  // one cpu_set_t holds 1024 cpus, and the kernel refuses a mask that is too short for it
+
+std::vector<int> usable_cpus() {
+  CpuSet set;
+  std::vector<int> cpus;
+  if (sched_getaffinity(getpid(), sizeof set, set) == 0) {
+    for (int i = 0; i < int(8 * sizeof set); ++i)
+      if (CPU_ISSET_S(i, sizeof set, set)) cpus.push_back(i);
+  }
+  for (int i = 0; cpus.empty() && i < int(std::max(1u, std::thread::hardware_concurrency())); ++i) cpus.push_back(i);
+  return cpus;
+}
+// The lowest cpu of the core that cpu is part of; cpu itself where the system does not say.
+int core_of(int cpu) {
+  std::ifstream f(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
+  int first = cpu;
+  return f >> first ? first : cpu;
+}
+int current_cpu() { return sched_getcpu(); }
+// A hint: a worker that cannot be placed (the mask was narrowed since) still works.
+void pin(std::thread& worker, int cpu) {
+  CpuSet set;
+  CPU_ZERO_S(sizeof set, set);
+  CPU_SET_S(cpu, sizeof set, set);
+  (void)pthread_setaffinity_np(worker.native_handle(), sizeof set, set);
+}
+#else
+std::vector<int> usable_cpus() { return std::vector<int>(std::max(1u, std::thread::hardware_concurrency())); }
+int core_of(int cpu) { return cpu; }
+int current_cpu() { return 0; }
+void pin(std::thread&, int) {}
+#endif
+
+// cpus with that of the calling thread in front, then one per other core, then the siblings.
+std::vector<int> placement(std::vector<int> cpus) {
+  const auto here = std::find(cpus.begin(), cpus.end(), current_cpu());
+  if (here != cpus.end()) std::rotate(cpus.begin(), here, here + 1);
+  std::set<int> cores;
+  std::vector<int> place, siblings;
+  for (int cpu : cpus) (cores.insert(core_of(cpu)).second ? place : siblings).push_back(cpu);
+  place.insert(place.end(), siblings.begin(), siblings.end());
+  return place;
+}
+
+class Pool {
+ public:
+  Pool() : cpus_(usable_cpus()), threads_(detail::threads_from(std::getenv("TG_THREADS"), max_threads())) {}
+  int threads() const { return threads_.load(relaxed); }
+  int max_threads() const { return int(cpus_.size()); }
+  void resize(int n);
+  void run(int64_t tiles, void (*call)(void*, int64_t), void* f);
+
+ private:
+  void start_workers();
+  void make_room();
+  void work(uint32_t seen);
+  void take_tiles();
+  void close_gate();
+
+  const std::vector<int> cpus_;  // ascending
+  std::atomic<int> threads_;
+  std::mutex busy_;  // held by whoever uses the pool; guards what is not atomic
+  std::vector<std::thread> workers_;
+  std::vector<int> places_;  // the cpu of each worker
+  int home_ = 0;             // a cpu that no worker is on
+  std::chrono::steady_clock::time_point moved_;
+  std::atomic<bool> stop_{false};
+
+  // The job: written while the gate is closed and nobody is inside.
+  alignas(64) int64_t tiles_ = 0;
+  int64_t chunk_ = 1;
+  void (*call_)(void*, int64_t) = nullptr;
+  void* f_ = nullptr;
+  std::exception_ptr error_;
+  std::atomic<bool> failed_{false};
+
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with every job; workers wait on it
+  alignas(64) std::atomic<int64_t> next_{0};    // the first tile that nobody has taken
+  alignas(64) std::atomic<uint32_t> gate_{0};   // kOpen + the number of workers inside
+};
+
+void Pool::start_workers() {
+  const size_t want = size_t(threads() - 1);
+  if (workers_.size() == want) return;
+  const std::vector<int> cpus = placement(cpus_);
+  home_ = cpus[0];
+  try {
+    while (workers_.size() < want) {
+      workers_.emplace_back([this, seen = epoch_.load(relaxed)] { work(seen); });
+      places_.push_back(cpus[workers_.size()]);
+      pin(workers_.back(), places_.back());
+    }
+  } catch (const std::system_error& e) {
+    TG_CHECK(
+        false, state,
+        "[threads] worker {} of {} does not start: {}. The system limits the number of threads. Set TG_THREADS to a "
+        "smaller number or raise the limit.",
+        workers_.size() + 1, want, e.what());
+  }
+}
+
+// The scheduler leaves a caller that woke up on a worker's cpu there, at half speed for both, even with another cpu
+// idle; the caller's affinity is not ours to change, so the worker changes places. At most once a millisecond: two
+// callers that take turns would drive it back and forth.
+void Pool::make_room() {
+  const int here = current_cpu();
+  if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
+  const auto there = std::find(places_.begin(), places_.end(), here);
+  if (there != places_.end()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - moved_ < std::chrono::milliseconds(1)) return;
+    moved_ = now;
+    *there = home_;
+    pin(workers_[size_t(there - places_.begin())], home_);
+  }
+  home_ = here;
+}
+
+void Pool::work(uint32_t seen) {
+  for (;;) {
+    if (!spin_until([&] { return epoch_.load(acquire) != seen; })) epoch_.wait(seen, acquire);
+    seen = epoch_.load(acquire);
+    if (stop_.load(relaxed)) return;
+    uint32_t gate = gate_.load(relaxed);
+    while ((gate & kOpen) && !gate_.compare_exchange_weak(gate, gate + 1, acquire, relaxed)) {
+    }
+    if (!(gate & kOpen)) continue;
+    take_tiles();
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
+  }
+}
+
+void Pool::take_tiles() {
+  t_in_tile = true;
+  try {
+    for (int64_t tile; !failed_.load(relaxed) && (tile = next_.fetch_add(chunk_, relaxed)) < tiles_;) {
+      const int64_t end = std::min(tile + chunk_, tiles_);
+      for (; tile < end && !failed_.load(relaxed); ++tile) call_(f_, tile);
+    }
+  } catch (...) {
+    if (!failed_.exchange(true, relaxed)) error_ = std::current_exception();
+  }
+  t_in_tile = false;
+}
+
+void Pool::close_gate() {
+  uint32_t inside = gate_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
+  if (inside == 0 || spin_until([&] { return gate_.load(acquire) == 0; })) return;
+  while ((inside = gate_.load(acquire)) != 0) gate_.wait(inside, acquire);
+}
+
+void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
+  std::unique_lock lock(busy_, std::defer_lock);
+  if (t_in_tile || threads() == 1 || !lock.try_lock()) {
+    for (int64_t tile = 0; tile < tiles; ++tile) call(f, tile);
+    return;
+  }
+  start_workers();
+  make_room();
+  const int64_t helpers = int64_t(workers_.size());
+  tiles_ = tiles;
+  chunk_ = std::max<int64_t>(1, tiles / (kChunksPerThread * (helpers + 1)));
+  call_ = call;
+  f_ = f;
+  failed_.store(false, relaxed);
+  next_.store(0, relaxed);
+  gate_.store(kOpen, std::memory_order_release);
+  epoch_.fetch_add(1);
+  if (tiles > helpers) {
+    epoch_.notify_all();
+  } else {
+    for (int64_t i = 1; i < tiles; ++i) epoch_.notify_one();
+  }
+  take_tiles();
+  close_gate();
+  if (failed_.load(relaxed)) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Pool::resize(int n) {
+  TG_CHECK(
+      n >= 1 && n <= max_threads(), value,
+      "[set_num_threads] {} threads. The number must be in 1..{}, the cpus this process may use. Pass such a number.",
+      n, max_threads());
+  TG_CHECK(!t_in_tile, state,
+           "[set_num_threads] called inside a parallel_for. The pool cannot change while it works. Call it before.");
+  std::lock_guard lock(busy_);
+  if (n == threads()) return;
+  stop_.store(true, relaxed);
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
+  for (auto& w : workers_) w.join();
+  workers_.clear();
+  places_.clear();
+  stop_.store(false, relaxed);
+  threads_.store(n, relaxed);
+}
+
+// Leaked: destructors of objects in static storage may still run kernels, and the workers outlive main().
+Pool& pool() {
+  static Pool& p = *new Pool;
+  return p;
+}
+}  // namespace
+
+namespace detail {
+int threads_from(const char* env, int cpus) {
+  if (!env) return cpus;
+  int n = 0;
+  const char* end = env + std::strlen(env);
+  const auto r = std::from_chars(env, end, n);
+  TG_CHECK(
+      r.ec == std::errc() && r.ptr == end && n >= 1 && n <= cpus, value,
+      "[threads] TG_THREADS is '{}'. It must be a number in 1..{}, the cpus this process may use. Change or unset it.",
+      env, cpus);
+  return n;
+}
+void run_tiles(int64_t tiles, void (*call)(void*, int64_t), void* f) { pool().run(tiles, call, f); }
+}  // namespace detail
+
+int num_threads() { return pool().threads(); }
+int max_threads() { return pool().max_threads(); }
+void set_num_threads(int n) { pool().resize(n); }
+}  // namespace tg::cpu

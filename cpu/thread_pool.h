@@ -1,0 +1,54 @@
+// The thread pool of the CPU backend: parallel_for runs numbered tiles on the calling thread and the workers. Not a
+// task queue, and not for users: kernels call it. How work is cut into tiles is the caller's choice and must depend on
+// the problem alone; then results do not depend on the number of threads. After fork() the child has no workers:
+// parallel_for runs on the calling thread there, unless another thread was inside it at that moment; set_num_threads
+// must not be called in the child once the parent has used the pool.
+#pragma once
+#include <tapegrad/core/error.h>
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace tg::cpu {
+
+// Threads a parallel_for may use, the caller included. Default: the cpus in the process's affinity mask; the
+// environment variable TG_THREADS overrides it (a value error when it is not a number in 1..max_threads()).
+int num_threads();
+// n in 1..max_threads(), otherwise a value error. Waits for a parallel_for of another thread; a state error inside one.
+void set_num_threads(int n);
+// The number of cpus in the process's affinity mask when the pool was first used.
+int max_threads();
+
+namespace detail {
+void run_tiles(int64_t tiles, void (*call)(void* f, int64_t tile), void* f);
+int threads_from(const char* env, int cpus);  // the meaning of TG_THREADS; null is unset
+}  // namespace detail
+
+// f(tile) once for every tile in [0, tiles), in any order, on any thread; returns when all are done. f is an object
+// with a call operator, called from several threads at once. Runs on the calling thread alone when tiles <= 1, inside
+// another parallel_for, or while another thread uses the pool. An exception skips the tiles not yet begun; the first
+// one is rethrown here.
+template <class F> void parallel_for(int64_t tiles, F&& f) {
+  using Callable = std::remove_reference_t<F>;
+  if (tiles <= 1) {
+    if (tiles == 1) f(int64_t(0));
+    return;
+  }
+  detail::run_tiles(
+      tiles, [](void* g, int64_t tile) { (*static_cast<Callable*>(g))(tile); },
+      const_cast<void*>(static_cast<const void*>(std::addressof(f))));
+}
+
+// f(begin, end) for [0, n) cut into pieces of `grain` (the last may be shorter). grain < 1 is a value error.
+template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
+  TG_CHECK(grain >= 1, value, "[parallel_for] grain is {}. A piece has at least 1 element. Pass a positive grain.",
+           grain);
+  if (n <= 0) return;
+  parallel_for((n - 1) / grain + 1, [&](int64_t tile) {
+    const int64_t begin = tile * grain;
+    f(begin, n - begin < grain ? n : begin + grain);
+  });
+}
+
+}  // namespace tg::cpu

@@ -1,0 +1,52 @@
+// Options of a subcommand and the loop that parses, runs and reports: the only door to the argument parser, so that one
+// file pays for compiling it. Wrong usage ends with status 2, an Error with status 1, both as one message on stderr.
+// Users: the files of this folder.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tg::apps {
+
+// What was typed makes no sense; the message says what would.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Command {
+ public:
+  using Take = std::function<void(const std::string& word)>;
+
+  // --flag WORD: take gets the word. `kind` stands for the word in the help (INT, FILE ...); `shown` is the default
+  // there.
+  virtual void option(const std::string& flag, const std::string& kind, const std::string& shown,
+                      const std::string& help, Take take) = 0;
+  virtual void list(const std::string& flag, const std::string& kind, const std::string& help,
+                    std::vector<std::string>& words) = 0;                               // --flag WORD...
+  virtual void toggle(const std::string& flag, const std::string& help, bool& on) = 0;  // --flag
+
+  // --flag WORD into a variable whose value now is the default.
+  void option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value);
+  void option(const std::string& flag, const std::string& help, int64_t& value);
+  void option(const std::string& flag, const std::string& help, uint64_t& value);
+  void option(const std::string& flag, const std::string& help, double& value);
+
+ protected:
+  ~Command() = default;
+};
+
+struct Subcommand {
+  std::string name, help;
+  std::function<std::function<void()>(Command&)> declare;  // registers options; returns what runs once they are parsed
+};
+
+// The whole program; returns its exit status.
+int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);
+
+Subcommand train_command();
+Subcommand generate_command();
+Subcommand inspect_command();
+
+}  // namespace tg::apps

@@ -1,0 +1,63 @@
+// `tapegrad generate`: continues a prompt, token by token as they are made.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/io/model_dir.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace tg::apps {
+namespace {
+
+struct Options {
+  std::string model, prompt = "\n", device = "cpu";
+  int64_t max_tokens = 200, threads = 0;
+  SampleOptions sampling;
+  bool no_cache = false;
+};
+
+void put(const std::string& text) {
+  const bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  TG_CHECK(done, io, "[generate] standard output cannot be written.");
+}
+
+void run(const Options& o) {
+  if (o.model.empty()) throw UsageError("generate needs --model DIR");
+  const Device device = Device::parse(o.device);
+  runtime_of(device);
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, -1, 1 << 20)));
+  const LoadedModel m = load_model(o.model, device);
+  TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
+  const std::vector<int64_t> prompt = m.tokenizer->encode(o.prompt);
+  const auto show = [&](int64_t token) {
+    put(m.tokenizer->decode({&token, 1}));
+    return true;
+  };
+  o.sampling.validate();
+  put(o.prompt);
+  generate(m.model, prompt, o.max_tokens, o.sampling, {.use_cache = !o.no_cache, .on_token = show});
+  put("\n");
+}
+
+}  // namespace
+
+Subcommand generate_command() {
+  return {"generate", "continue a prompt with a trained model", [](Command& c) -> std::function<void()> {
+            auto o = std::make_shared<Options>();
+            c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
+            c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
+                     [o](const std::string& word) { o->prompt = word; });
+            c.option("--max-tokens", "tokens to make", o->max_tokens);
+            c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
+            c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);
+            c.option("--top-p", "draw from the most likely tokens that reach this probability", o->sampling.top_p);
+            c.option("--seed", "of the draws", o->sampling.seed);
+            c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
+            c.option("--device", "NAME", "cpu or cuda", o->device);
+            c.option("--threads", "threads of the CPU, 0: all", o->threads);
+            return [o] { run(*o); };
+          }};
+}
+
+}  // namespace tg::apps

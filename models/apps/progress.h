@@ -1,0 +1,28 @@
+// What a person sees of a training run: one line that is rewritten when standard output is a terminal, else a plain
+// line every few seconds. Not the log (models/train/log.h).
+#pragma once
+#include <tapegrad/models/train/log.h>
+
+#include <chrono>
+
+namespace tg::apps {
+
+class Progress {
+ public:
+  Progress(int64_t steps, bool quiet);
+  ~Progress();                     // ends the line, so that what comes after starts on one of its own
+  void show(const StepRecord&);    // after each step
+  void print(const std::string&);  // a text between the lines
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string line(const StepRecord&, int bar) const;
+  void end_line();
+
+  int64_t steps_;
+  bool quiet_, terminal_, open_ = false;  // open_: the cursor stands behind the rewritten line
+  double val_loss_;
+  Clock::time_point start_ = Clock::now(), shown_;
+};
+
+}  // namespace tg::apps

@@ -1,0 +1,7 @@
+// The command line `tapegrad`: one file per subcommand.
+#include <tapegrad/models/apps/command.h>
+
+int main(int argc, char** argv) {
+  return tg::apps::run_command_line(
+      argc, argv, {tg::apps::train_command(), tg::apps::generate_command(), tg::apps::inspect_command()});
+}

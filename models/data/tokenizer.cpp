@@ -1,0 +1,152 @@
+#include <tapegrad/core/error.h>
+#include <tapegrad/models/data/tokenizer.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace tg {
+namespace {
+constexpr std::string_view kBytes = "bytes", kCharacters = "characters";
+
+struct Utf8 {
+  char32_t code = 0;
+  size_t length = 0;  // 0: these bytes are no character
+};
+// The character at the front of `text`, which is not empty. Strict: no overlong forms, no surrogates, at most U+10FFFF
+// (The Unicode Standard, table 3-7).
+Utf8 first_of(std::string_view text) {
+  const auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  if (lead < 0xC2 || lead > 0xF4) return {};
+  const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (text.size() < length) return {};
+  uint32_t code = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0u) != 0x80u) return {};
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
+  return {code, length};
+}
+// f(code point, its text, its offset) for each character.
+template <class F> void for_each_character(std::string_view text, F f) {
+  for (size_t at = 0; at < text.size();) {
+    const Utf8 c = first_of(text.substr(at));
+    TG_CHECK(c.length > 0, value,
+             "[tokenizer] byte {} of the text, {:#04x}, begins no UTF-8 character. A character tokenizer reads UTF-8. "
+             "Convert the text, or use the byte tokenizer.",
+             at, uint8_t(text[at]));
+    f(c.code, text.substr(at, c.length), at);
+    at += c.length;
+  }
+}
+void append_utf8(std::string& to, char32_t code) {
+  const auto put = [&](uint32_t byte) { to += char(uint8_t(byte)); };
+  const uint32_t c = code;
+  if (c < 0x80) return put(c);
+  if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+  } else {
+    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
+  }
+  put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+}
+void check_id(int64_t id, size_t position, int64_t vocab_size) {
+  TG_CHECK(id >= 0 && id < vocab_size, value,
+           "[tokenizer] id {} at position {} is none of the vocabulary's. Ids must be in [0, {}). Decode with the "
+           "tokenizer that the model was trained with.",
+           id, position, vocab_size);
+}
+[[noreturn]] void fail_json(std::string_view what) {
+  throw Error(Error::Kind::value, fmt::format("[tokenizer] the tokenizer's JSON is wrong: {}. It must be as to_json() "
+                                              "writes it. Take it from the config of the model.",
+                                              what));
+}
+}  // namespace
+
+std::vector<int64_t> ByteTokenizer::encode(std::string_view text) const {
+  std::vector<int64_t> ids(text.size());
+  std::transform(text.begin(), text.end(), ids.begin(), [](char c) { return int64_t(uint8_t(c)); });
+  return ids;
+}
+std::string ByteTokenizer::decode(std::span<const int64_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    check_id(ids[i], i, vocab_size());
+    text += char(uint8_t(ids[i]));
+  }
+  return text;
+}
+std::string ByteTokenizer::to_json() const { return nlohmann::json{{"type", kBytes}}.dump(); }
+
+CharTokenizer CharTokenizer::from_text(std::string_view text) {
+  TG_CHECK(!text.empty(), value,
+           "[tokenizer] the text is empty. The characters of a text make the vocabulary of a character tokenizer. Pass "
+           "the training text.");
+  std::set<char32_t> seen;
+  for_each_character(text, [&](char32_t code, std::string_view, size_t) { seen.insert(code); });
+  return CharTokenizer({seen.begin(), seen.end()});
+}
+std::vector<int64_t> CharTokenizer::encode(std::string_view text) const {
+  std::vector<int64_t> ids;
+  ids.reserve(text.size());
+  for_each_character(text, [&](char32_t code, std::string_view character, size_t at) {
+    const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
+    const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
+    TG_CHECK(
+        found != characters_.end() && *found == code, value,
+        "[tokenizer] the character {}U+{:04X} at byte {} is not among the {} of the model's vocabulary. A character "
+        "tokenizer knows the characters of its training text only. Leave it out, or train with the byte tokenizer.",
+        printable ? fmt::format("'{}' ", character) : "", uint32_t(code), at, characters_.size());
+    ids.push_back(found - characters_.begin());
+  });
+  return ids;
+}
+std::string CharTokenizer::decode(std::span<const int64_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    check_id(ids[i], i, vocab_size());
+    append_utf8(text, characters_[size_t(ids[i])]);
+  }
+  return text;
+}
+std::string CharTokenizer::to_json() const {
+  std::string all;
+  for (char32_t c : characters_) append_utf8(all, c);
+  return nlohmann::json{{"type", kCharacters}, {"characters", all}}.dump();
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) fail_json("it is no JSON object");
+  const auto field = [&](std::string_view key) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_string()) fail_json(fmt::format("it has no string \"{}\"", key));
+    return found->get<std::string>();
+  };
+  const std::string type = field("type");
+  if (type != kBytes && type != kCharacters)
+    fail_json(fmt::format("its type is \"{}\", which is neither \"{}\" nor \"{}\"", type, kBytes, kCharacters));
+  for (const auto& [key, value] : json.items())
+    if (key != "type" && (type == kBytes || key != "characters"))
+      fail_json(fmt::format("type \"{}\" has no field \"{}\"", type, key));
+  if (type == kBytes) return std::make_unique<ByteTokenizer>();
+
+  std::vector<char32_t> characters;
+  for_each_character(field("characters"), [&](char32_t code, std::string_view, size_t at) {
+    if (!characters.empty() && characters.back() >= code)
+      fail_json(fmt::format("the character U+{:04X} at byte {} of \"characters\" is not above the one before it",
+                            uint32_t(code), at));
+    characters.push_back(code);
+  });
+  if (characters.empty()) fail_json("\"characters\" is empty");
+  return std::unique_ptr<Tokenizer>(new CharTokenizer(std::move(characters)));
+}
+
+}  // namespace tg

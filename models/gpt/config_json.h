@@ -1,0 +1,18 @@
+// The configuration of a Gpt as JSON text, as it stands in the files of a model. The fields are those of GptConfig,
+// under the same names; norm and activation are written by name. For checkpoints and the command line.
+#pragma once
+#include <tapegrad/models/gpt/gpt.h>
+
+#include <string>
+#include <string_view>
+
+namespace tg {
+
+// An object with every field, two spaces of indentation.
+std::string to_json(const GptConfig&);
+// The inverse; fields that are not there keep their defaults. An Error names an unknown key and the known one nearest
+// to it, a key that comes twice, a value of the wrong type or one that GptConfig::validate() refuses, and what is no
+// JSON.
+GptConfig gpt_config_from_json(std::string_view text);
+
+}  // namespace tg

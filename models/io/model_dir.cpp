@@ -1,0 +1,60 @@
+#include <tapegrad/core/file.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/nearest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace tg {
+namespace {
+using Json = nlohmann::ordered_json;
+constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
+
+std::string config_path(const std::string& folder) { return folder + "/config.json"; }
+std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
+
+Json read_config(const std::string& folder) {
+  const std::string path = config_path(folder);
+  Json config;
+  try {
+    config = Json::parse(model_config_text(folder));
+  } catch (const Json::exception& e) {
+    detail::fail(Error::Kind::value, fmt::format("[model] {} is not JSON: {}.", path, e.what()));
+  }
+  TG_CHECK(config.is_object() && config.contains("model"), value,
+           "[model] {} has no object \"model\". It must be as training writes it. Is it the config of another program?",
+           path);
+  for (const auto& [key, value] : config.items())
+    TG_CHECK(std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys), value,
+             "[model] {}: '{}' is not known.{} The keys are {}.", path, key, did_you_mean(key, kKeys), listed(kKeys));
+  return config;
+}
+
+}  // namespace
+
+void save_model(const std::string& folder, const Gpt& model, const Params& params, const Tokenizer* tokenizer,
+                const std::string& train_json) {
+  Json config;
+  config["model"] = Json::parse(to_json(model.config()));
+  config["tokenizer"] = tokenizer ? Json::parse(tokenizer->to_json()) : Json();
+  if (!train_json.empty()) config["train"] = Json::parse(train_json);
+  write_file_atomically(config_path(folder), config.dump(2) + "\n");
+  write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
+}
+
+LoadedModel load_model(const std::string& folder, Device device) {
+  const Json config = read_config(folder);
+  const GptConfig shape = gpt_config_from_json(config["model"].dump());
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (const auto t = config.find("tokenizer"); t != config.end() && !t->is_null())
+    tokenizer = Tokenizer::from_json(t->dump());
+  Params params(device);
+  params.load(SafetensorsFile(weights_path(folder)).tensors(device));
+  const Gpt model(params, shape);
+  params.check_all_used();
+  return {params, model, std::move(tokenizer)};
+}
+
+std::string model_config_text(const std::string& folder) { return std::string(MappedFile(config_path(folder)).text()); }
+
+}  // namespace tg

@@ -1,0 +1,119 @@
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/optim_step.h>
+
+#include <cmath>
+#include <set>
+
+namespace tg {
+namespace {
+// A leaf of its own with the values of `name` in `state`, or an Error.
+Tensor moment(const StateDict& state, const std::string& name, const Tensor& like) {
+  const auto it = state.find(name);
+  TG_CHECK(it != state.end() && it->second, value,
+           "[adamw] the state has no '{}'. Load the state that was saved with these parameters.", name);
+  const Tensor& t = it->second;
+  TG_CHECK(t.shape() == like.shape() && is_float(t.dtype()), shape,
+           "[adamw] '{}' is {} in the state and must be {}. Load the state that was saved with these parameters.", name,
+           t.layout(), like.layout());
+  return t.detach().to(like.dtype()).to(like.device()).contiguous();
+}
+}  // namespace
+
+void AdamWConfig::validate() const {
+  TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[adamw] lr is {}. It must be finite and 0 or more.", lr);
+  TG_CHECK(beta1 >= 0 && beta1 < 1, value, "[adamw] beta1 is {}. It must be in [0, 1).", beta1);
+  TG_CHECK(beta2 >= 0 && beta2 < 1, value, "[adamw] beta2 is {}. It must be in [0, 1).", beta2);
+  TG_CHECK(eps > 0 && std::isfinite(eps), value, "[adamw] eps is {}. It must be finite and more than 0.", eps);
+  TG_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), value,
+           "[adamw] weight_decay is {}. It must be finite and 0 or more.", weight_decay);
+}
+
+AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config) : config_(config) {
+  config_.validate();
+  TG_CHECK(!parameters.empty(), value, "[adamw] no parameters. Pass Params::trainable() after the model is made.");
+  std::set<std::string_view> names;
+  std::set<uint64_t> ids;
+  for (const Parameter& p : parameters) {
+    TG_CHECK(p.tensor && p.tensor.requires_grad(), value,
+             "[adamw] '{}' does not require a gradient. Pass Params::trainable(), which leaves frozen parameters out.",
+             p.name);
+    TG_CHECK(p.tensor.dtype() == DType::f32 || p.tensor.dtype() == DType::f64, dtype,
+             "[adamw] '{}' is {}. Updates of 16-bit values are mostly rounded away; keep the parameters in f32.",
+             p.name, p.tensor.layout());
+    TG_CHECK(names.insert(p.name).second && ids.insert(p.tensor.id()).second, value,
+             "[adamw] '{}' comes twice. Each parameter is updated once a step.", p.name);
+  }
+  NoGrad off;
+  InScope here("adamw");
+  for (Parameter& p : parameters) {
+    auto moments = [&](const char* suffix) { return zeros_like(p.tensor).label(p.name + suffix); };
+    Tensor m = moments(".m"), v = moments(".v");
+    slots_.push_back({std::move(p), std::move(m), std::move(v)});
+  }
+}
+
+std::vector<Tensor> AdamW::gradients(const GradMap& grads) const {
+  std::vector<Tensor> r;
+  for (const Slot& s : slots_) {
+    r.push_back(grads[s.p.tensor]);
+    TG_CHECK(r.back(), missing_gradient,
+             "[adamw] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
+             "backward(); freeze it with requires_grad_(false) before the optimiser is made, or leave it out.",
+             s.p.name, s.p.tensor.shape());
+  }
+  return r;
+}
+
+Tensor AdamW::step(const GradMap& grads, StepOptions o) {
+  TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
+           o.clip_norm);
+  TG_CHECK(!std::isnan(o.lr) && !std::isinf(o.lr), value, "[adamw] lr is {}. It must be finite.", o.lr);
+  NoGrad off;
+  InScope here("adamw");
+  const std::vector<Tensor> g = gradients(grads);
+  const Tensor norm = global_norm(g);
+  const Tensor clip = o.clip_norm > 0 ? norm : Tensor();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& s = slots_[i];
+    const AdamWOptions a{.beta1 = config_.beta1,
+                         .beta2 = config_.beta2,
+                         .eps = config_.eps,
+                         .weight_decay = s.p.tensor.ndim() >= 2 ? config_.weight_decay : 0};
+    adamw_step(s.p.tensor, s.m, s.v, g[i], a, o.lr < 0 ? config_.lr : o.lr, steps_ + 1, clip, o.clip_norm);
+  }
+  ++steps_;
+  return norm;
+}
+
+StateDict AdamW::state() const {
+  StateDict r;
+  for (const Slot& s : slots_) {
+    r[s.p.name + ".m"] = s.m.detach();
+    r[s.p.name + ".v"] = s.v.detach();
+  }
+  return r;
+}
+void AdamW::load_state(const StateDict& state, int64_t steps) {
+  TG_CHECK(steps >= 0, value, "[adamw] steps is {}. It must be 0 or more.", steps);
+  NoGrad off;
+  std::vector<Tensor> m, v;
+  std::set<std::string> known;
+  for (const Slot& s : slots_) {
+    m.push_back(moment(state, *known.insert(s.p.name + ".m").first, s.m));
+    v.push_back(moment(state, *known.insert(s.p.name + ".v").first, s.v));
+  }
+  for (auto& [name, t] : state)
+    TG_CHECK(known.contains(name), value,
+             "[adamw] '{}' of the state belongs to none of the {} parameters. Load the state "
+             "that was saved with these parameters.",
+             name, slots_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].m.assign(m[i]);
+    slots_[i].v.assign(v[i]);
+  }
+  steps_ = steps;
+}
+
+}  // namespace tg

@@ -1,0 +1,52 @@
+// AdamW with decoupled weight decay (Loshchilov and Hutter 2019): the state of the optimiser and the walk over the
+// parameters. The arithmetic is adamw_step() of ops/optim_step.h, the learning rate over time is in schedule.h.
+#pragma once
+#include <tapegrad/autograd/backward.h>
+#include <tapegrad/models/nn/module.h>
+
+namespace tg {
+
+struct AdamWConfig {
+  double lr = 3e-4;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;           // added to the root of the corrected second moment
+  double weight_decay = 0.01;  // of parameters with two dimensions or more; biases and norms get none
+  void validate() const;       // an Error names the field that is wrong
+  bool operator==(const AdamWConfig&) const = default;
+};
+
+struct StepOptions {
+  double clip_norm = 0;  // gradients are scaled so that the norm of all together is at most this; 0: they are not
+  double lr = -1;        // of this step; negative: that of the configuration
+};
+
+class AdamW {
+ public:
+  // The parameters require gradients (Params::trainable()) and are f32 or f64. Both moments start at 0, of the same
+  // dtype.
+  explicit AdamW(std::vector<Parameter>, AdamWConfig = {});
+
+  // One update, in place. Returns the norm of all gradients together before clipping, a 0-d f32 tensor; nothing waits
+  // for it. An Error names the first parameter without a gradient, and nothing has changed then.
+  Tensor step(const GradMap&, StepOptions = {});
+  int64_t steps() const { return steps_; }
+  const AdamWConfig& config() const { return config_; }
+
+  // For checkpoints: "<name>.m" and "<name>.v", the values at this moment.
+  StateDict state() const;
+  // Continues from such a state after `steps` steps. All or nothing: an Error names what is missing, unknown or of
+  // another shape.
+  void load_state(const StateDict&, int64_t steps);
+
+ private:
+  struct Slot {
+    Parameter p;
+    Tensor m, v;
+  };
+  std::vector<Tensor> gradients(const GradMap&) const;
+  AdamWConfig config_;
+  std::vector<Slot> slots_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace tg

@@ -1,0 +1,18 @@
+// Everything a program needs: tensors, ops, backward, models and their training. Library files include the headers they
+// use instead.
+#pragma once
+#include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/rng.h>
+#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/tensor.h>
+#include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/optim/schedule.h>
+#include <tapegrad/models/train/log.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/models/train/trainer.h>
+#include <tapegrad/ops/ops.h>

@@ -1,0 +1,41 @@
+// TrainConfig: what a training run is, beside the model and the data. A plain struct with one list of its fields, from
+// which JSON, flags and help are made. Users: Trainer, run_config.h.
+#pragma once
+#include <cstdint>
+
+namespace tg {
+
+struct TrainConfig {
+  int64_t batch = 12;  // windows in a step
+  int64_t max_steps = 2000;
+  double lr = 1e-3;  // AdamW; reached after `warmup` steps, then a cosine down to min_lr at max_steps
+  double min_lr = 1e-4;
+  int64_t warmup = 100;  // a run with fewer steps ends inside the warm-up
+  double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
+  double weight_decay = 0.1;  // on matrices only
+  double clip_norm = 1;       // of all gradients together; 0: no clipping
+  int64_t eval_every = 250;   // steps between validations; 0: only after the last step
+  double val_fraction = 0.1;  // the last part of the data is for validation
+  uint64_t seed = 1;          // of the weights, the windows and dropout, each from a stream of its own
+
+  void validate() const;  // an Error names the field and what it may be
+};
+
+// f(name, field, help) for each field, in order.
+template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
+  f("batch", c.batch, "windows in a step");
+  f("max_steps", c.max_steps, "steps of training");
+  f("lr", c.lr, "learning rate after warm-up");
+  f("min_lr", c.min_lr, "learning rate at the end of the cosine");
+  f("warmup", c.warmup, "steps of linear warm-up");
+  f("beta1", c.beta1, "AdamW: decay of the first moment");
+  f("beta2", c.beta2, "AdamW: decay of the second moment");
+  f("eps", c.eps, "AdamW: added to the root of the second moment");
+  f("weight_decay", c.weight_decay, "AdamW: decay of the matrices");
+  f("clip_norm", c.clip_norm, "largest norm of the gradient, 0: no limit");
+  f("eval_every", c.eval_every, "steps between validations, 0: only at the end");
+  f("val_fraction", c.val_fraction, "last part of the data, kept for validation");
+  f("seed", c.seed, "of weights, data order and dropout");
+}
+
+}  // namespace tg

@@ -1,0 +1,223 @@
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/train/run_config.h>
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace tg {
+namespace {
+using Json = nlohmann::ordered_json;
+
+constexpr std::pair<std::string_view, std::string_view> kModelHelp[] = {
+    {"vocab_size", "token ids of the model, 0: those of the tokenizer"},
+    {"context", "tokens that the model sees at once"},
+    {"layers", "transformer blocks"},
+    {"heads", "attention heads; they divide the width"},
+    {"width", "size of the residual stream"},
+    {"ff_width", "hidden size of the MLPs, 0: 4 * width"},
+    {"norm", "layer_norm or rms_norm"},
+    {"activation", "gelu, gelu_tanh or silu"},
+    {"bias", "biases in Linear layers and LayerNorm"},
+    {"tied_head", "the head's weight is the token table"},
+    {"dropout", "part of the activations dropped in training"},
+    {"norm_eps", "added to the variance in norms"},
+    {"init_std", "standard deviation of new weights"},
+};
+
+// Named values in a table, for lookup and for lists.
+template <class T> struct Named {
+  std::string_view name;
+  T (*make)();
+};
+constexpr Named<GptConfig> kArchs[] = {{"nano", [] { return RunConfig().model; }}};
+constexpr Named<RunConfig> kPresets[] = {
+    {"shakespeare-cpu",  // a character model in minutes: the defaults
+     [] {
+       RunConfig run;
+       run.tokenizer = "char";
+       return run;
+     }},
+    {"demo",  // a byte model in about a minute
+     [] {
+       RunConfig run;
+       run.model.context = 128;
+       run.train.batch = 8;
+       run.train.max_steps = 1500;
+       run.train.lr = 2e-3;
+       run.train.min_lr = 2e-4;
+       run.train.warmup = 50;
+       run.train.eval_every = 250;
+       run.train.val_fraction = 0.05;
+       return run;
+     }},
+};
+template <class Table> std::vector<std::string_view> names_of(const Table& table) {
+  std::vector<std::string_view> names;
+  for (const auto& entry : table) names.push_back(entry.name);
+  return names;
+}
+template <class T, size_t N> T make_named(std::string_view what, std::string_view name, const Named<T> (&table)[N]) {
+  for (const auto& entry : table)
+    if (entry.name == name) return entry.make();
+  const auto names = names_of(table);
+  detail::fail(Error::Kind::value, fmt::format("[config] there is no {} '{}'.{} The names are: {}.", what, name,
+                                               did_you_mean(name, names), listed(names)));
+}
+
+// Every setting with its value, model first.
+Json flat(const RunConfig& run) {
+  Json fields = Json::parse(to_json(run.model));
+  visit_train_fields(run.train, [&](const char* name, const auto& x, const char*) { fields[name] = x; });
+  fields["tokenizer"] = run.tokenizer;
+  return fields;
+}
+std::vector<std::string_view> known_names(const Json& fields) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, x] : fields.get_ref<const Json::object_t&>()) names.push_back(name);
+  return names;
+}
+const char* kind_of(const Json& x) {
+  return x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
+}
+
+void expect(bool ok, std::string_view name, const Json& x, std::string_view rule) {
+  TG_CHECK(ok, value, "[config] {} is {}. It must be {}.", name, x.dump(-1, ' ', false, Json::error_handler_t::replace),
+           rule);
+}
+void read(std::string_view name, const Json& x, int64_t& to) {
+  expect(x.is_number_integer() && !(x.is_number_unsigned() && x.get<uint64_t>() > uint64_t(INT64_MAX)), name, x,
+         "an integer");
+  to = x.get<int64_t>();
+}
+void read(std::string_view name, const Json& x, uint64_t& to) {
+  expect(x.is_number_unsigned() || (x.is_number_integer() && x.get<int64_t>() >= 0), name, x,
+         "an integer of at least 0");
+  to = x.get<uint64_t>();
+}
+void read(std::string_view name, const Json& x, double& to) {
+  expect(x.is_number(), name, x, "a number");
+  to = x.get<double>();
+}
+
+// The parser would keep the last of two equal keys and any depth of nesting; both end here.
+Json parse_object(std::string_view text, const std::string& source) {
+  std::vector<std::set<std::string>> keys(4);
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& x) {
+    TG_CHECK(depth < int(keys.size()), value, "[config] {} is nested too deeply. Settings are plain values.", source);
+    if (event == Json::parse_event_t::object_start) keys[size_t(depth)].clear();
+    if (event == Json::parse_event_t::key)
+      TG_CHECK(keys[size_t(depth) - 1].insert(x.get<std::string>()).second, value,
+               "[config] {}: '{}' comes twice. Each key stands once.", source, x.get<std::string>());
+    return true;
+  };
+  Json object;
+  try {
+    object = Json::parse(text, watch);
+  } catch (const Json::exception& e) {
+    detail::fail(Error::Kind::value, fmt::format("[config] {} is not JSON: {}.", source, e.what()));
+  }
+  TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
+           object.type_name());
+  return object;
+}
+
+void collect(const Json& object, const Json& fields, const std::string& source, std::vector<Setting>& to) {
+  for (const auto& [key, x] : object.items()) {
+    if ((key == "model" || key == "train") && x.is_object()) {
+      collect(x, fields, source, to);
+    } else if (key == "tokenizer" && x.is_object()) {  // as a model's config.json has it, vocabulary and all
+      to.push_back({key, x.value("type", "") == "characters" ? "\"char\"" : "\"byte\""});
+    } else if (key == "tokenizer" && x.is_null()) {  // trained on token ids
+      continue;
+    } else {
+      TG_CHECK(fields.contains(key), value, "[config] {}: '{}' is not known.{} The keys are {}.", source, key,
+               did_you_mean(key, known_names(fields)), listed(known_names(fields)));
+      to.push_back({key, x.dump()});
+    }
+  }
+}
+
+}  // namespace
+
+RunConfig preset(std::string_view name) { return make_named("preset", name, kPresets); }
+GptConfig arch(std::string_view name) { return make_named("arch", name, kArchs); }
+std::string preset_names() { return listed(names_of(kPresets)); }
+std::string arch_names() { return listed(names_of(kArchs)); }
+
+std::vector<RunField> run_fields() {
+  std::vector<RunField> list;
+  const RunConfig run;
+  const Json fields = flat(run);
+  const auto add = [&](std::string_view name, std::string_view help) {
+    const Json& x = fields.at(std::string(name));
+    list.push_back({std::string(name), kind_of(x), x.is_string() ? x.get<std::string>() : x.dump(), std::string(help)});
+  };
+  for (const auto& [name, help] : kModelHelp) add(name, help);
+  visit_train_fields(run.train, [&](const char* name, const auto&, const char* help) { add(name, help); });
+  add("tokenizer", "byte, or char: the characters of the text");
+  TG_CHECK(list.size() == fields.size(), internal, "[config] {} settings, {} of them with a help text.", fields.size(),
+           list.size());
+  return list;
+}
+
+Setting setting_from_word(std::string_view name, std::string_view word) {
+  const Json fields = flat(RunConfig());
+  const auto field = fields.find(name);
+  TG_CHECK(field != fields.end(), value, "[config] there is no setting '{}'.{}", name,
+           did_you_mean(name, known_names(fields)));
+  if (field->is_string()) return {std::string(name), Json(word).dump(-1, ' ', false, Json::error_handler_t::replace)};
+  Json x = Json::parse(word, nullptr, false);
+  if (field->is_number_float()) {  // more spellings than JSON: .5
+    double number = NAN;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    x = error == std::errc() && end == word.data() + word.size() && std::isfinite(number) ? Json(number) : Json();
+  }
+  const bool fits = field->is_boolean()          ? x.is_boolean()
+                    : field->is_number_integer() ? x.is_number_integer()
+                                                 : x.is_number();
+  TG_CHECK(fits, value, "[config] {} is '{}'. It must be {}.", name, word,
+           field->is_boolean()          ? "true or false"
+           : field->is_number_integer() ? "a whole number"
+                                        : "a number");
+  return {std::string(name), x.dump()};
+}
+
+std::vector<Setting> settings_from_json(std::string_view text, const std::string& source) {
+  std::vector<Setting> settings;
+  collect(parse_object(text, source), flat(RunConfig()), source, settings);
+  return settings;
+}
+
+RunConfig with_settings(const RunConfig& base, std::span<const Setting> settings) {
+  Json fields = flat(base);
+  for (const Setting& s : settings) {
+    TG_CHECK(fields.contains(s.name), value, "[config] there is no setting '{}'.{}", s.name,
+             did_you_mean(s.name, known_names(fields)));
+    fields[s.name] = Json::parse(s.json);
+  }
+  RunConfig run;
+  visit_train_fields(run.train, [&](const char* name, auto& x, const char*) { read(name, fields.at(name), x); });
+  run.train.validate();
+  expect(fields["tokenizer"] == "byte" || fields["tokenizer"] == "char", "tokenizer", fields["tokenizer"],
+         "byte or char");
+  run.tokenizer = fields["tokenizer"].get<std::string>();
+
+  Json model = Json::parse(to_json(run.model));  // for its names
+  for (const auto& [name, x] : model.items()) model[name] = fields.at(name);
+  const bool of_tokenizer = model["vocab_size"] == 0;
+  if (of_tokenizer) model["vocab_size"] = 1;  // passes the checks of the rest
+  run.model = gpt_config_from_json(model.dump());
+  if (of_tokenizer) run.model.vocab_size = 0;
+  return run;
+}
+
+std::string to_json(const TrainConfig& config) {
+  Json fields;
+  visit_train_fields(config, [&](const char* name, const auto& x, const char*) { fields[name] = x; });
+  return fields.dump(2);
+}
+
+}  // namespace tg

@@ -1,0 +1,17 @@
+// Conversions: another dtype, another device, contiguous strides. Users call the members of Tensor (to, contiguous,
+// to_vector, item); only they emit these ops.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+
+struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. Floats to integers are cut towards 0
+  static constexpr auto kName = "cast";
+  DType to;
+  explicit Cast(DType t) : to(t) {}
+  Layouts infer(Inputs) const override;
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(to)); }
+};
+
+}  // namespace tg

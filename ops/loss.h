@@ -1,0 +1,45 @@
+// Losses. Cross-entropy is one op: it needs no second buffer of the logits' size, and its gradient is made in one pass
+// from the saved log-sum-exp of each row.
+#pragma once
+#include <tapegrad/core/op.h>
+
+#include <optional>
+
+namespace tg {
+
+enum class Reduction { mean, sum, none };
+struct CrossEntropyOptions {
+  Reduction reduction = Reduction::mean;
+  std::optional<int64_t> ignore_index;  // rows with this target add nothing and are left out of the mean's divisor
+  double label_smoothing = 0;           // in [0, 1): the part of the target spread evenly over all classes
+  void key(Key& k) const {
+    k.add(int(reduction)), k.add(ignore_index.has_value()), k.add(ignore_index.value_or(0)), k.add(label_smoothing);
+  }
+};
+
+struct CrossEntropy : OpOf<CrossEntropy> {  // (logits, targets) -> (loss, log-sum-exp of each row, 0 where ignored)
+  static constexpr auto kName = "cross_entropy";
+  CrossEntropyOptions o;
+  explicit CrossEntropy(CrossEntropyOptions opt) : o(opt) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0, 1); }
+  Mask saves_out(Mask) const override { return bits(1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { o.key(k); }
+};
+struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum-exp, dloss) -> dlogits
+  static constexpr auto kName = "cross_entropy_grad";
+  CrossEntropyOptions o;
+  explicit CrossEntropyGrad(CrossEntropyOptions opt) : o(opt) {}
+  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  void key(Key& k) const override { o.key(k); }
+};
+
+// -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...) i32 or i64 in [0,
+// V). With smoothing s: (1 - s) times that plus s times the mean of -log softmax over all V (Szegedy et al. 2016). The
+// result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else f32. When the op runs, a
+// target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
+
+}  // namespace tg

@@ -1,0 +1,34 @@
+// Matrix products. Operands may be any views: kernels read strides, so a transposed weight costs no copy.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+
+struct MatmulOptions {
+  bool trans_a = false, trans_b = false;  // read the last two dimensions of a or b swapped
+};
+struct Matmul : OpOf<Matmul> {
+  static constexpr auto kName = "matmul";
+  MatmulOptions o;
+  explicit Matmul(MatmulOptions opt) : o(opt) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override {
+    return (tracked & 1) << 1 | (tracked & 2) >> 1;  // a frozen weight keeps no activations
+  }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(o.trans_a), k.add(o.trans_b); }
+};
+struct Linear : OpOf<Linear> {  // (x, weight[, bias])
+  static constexpr auto kName = "linear";
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
+  Tensors vjp(const Vjp&) const override;
+};
+
+// (..., M, K) x (..., K, N) -> (..., M, N); leading dimensions broadcast. f64, f32, bf16 (accumulated in f32).
+Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions = {});
+// x (..., in), weight (out, in), bias (out) -> x weight^T + bias, (..., out).
+Tensor linear(const Tensor& x, const Tensor& weight);
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+}  // namespace tg

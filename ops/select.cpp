@@ -1,0 +1,39 @@
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/select.h>
+
+namespace tg {
+Layouts ArgMax::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  if (!is_index(x.dtype())) check::computes(kName, x);
+  TG_CHECK(
+      x.shape()[dim] > 0, shape,
+      "[argmax] dimension {} of {} has no elements. The largest of nothing is undefined. Pass at least one element.",
+      dim, x);
+  Shape s = x.shape();
+  s.erase(dim);
+  return {Layout::contiguous(s, DType::i64, x.device())};
+}
+Tensor argmax(const Tensor& x, int64_t dim) {
+  TG_CHECK(x, value, "[argmax] the input is an empty tensor. Pass a tensor that has a value.");
+  const NoGrad off;  // an index has no gradient: no tape behind it
+  return emit1(make<ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
+}
+
+Layouts SelectTopK::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  check::ndim_at_least(kName, x, 1);
+  check::computes(kName, x);
+  TG_CHECK(k >= 1 && k <= x.shape().back(), value,
+           "[topk] k is {}, the rows of {} have {} elements. It must be in [1, {}].", k, x, x.shape().back(),
+           x.shape().back());
+  Shape s = x.shape();
+  s.back() = k;
+  return {Layout::contiguous(s, x.dtype(), x.device()), Layout::contiguous(s, DType::i64, x.device())};
+}
+Tensors SelectTopK::vjp(const Vjp& v) const { return {emit1(make<TopKGrad>(v.in_shape(0)), {v.grad(), v.out(1)})}; }
+Layouts TopKGrad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
+TopK topk(const Tensor& x, int64_t k) {
+  Tensors r = emit(make<SelectTopK>(k), {&x, 1});
+  return {std::move(r[0]), std::move(r[1])};
+}
+}  // namespace tg

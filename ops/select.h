@@ -1,0 +1,43 @@
+// Positions of the largest elements: argmax over any dimension, and the k largest of the last one. Ties go to the lower
+// index, and NaN counts as larger than everything. Users: sampling, accuracy.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+
+struct ArgMax : OpOf<ArgMax> {
+  static constexpr auto kName = "argmax";
+  size_t dim;
+  explicit ArgMax(size_t d) : dim(d) {}
+  Layouts infer(Inputs) const override;
+  void key(Key& k) const override { k.add(uint64_t(dim)); }
+};
+struct SelectTopK : OpOf<SelectTopK> {  // x -> (values, indices)
+  static constexpr auto kName = "topk";
+  int64_t k;
+  explicit SelectTopK(int64_t count) : k(count) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_out(Mask) const override { return bits(1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& to) const override { to.add(k); }
+};
+struct TopKGrad : OpOf<TopKGrad> {  // (dy, indices) -> zeros of shape `to` with dy at the indices of each row
+  static constexpr auto kName = "topk_grad";
+  Shape to;
+  explicit TopKGrad(const Shape& s) : to(s) {}
+  Layouts infer(Inputs) const override;
+  void key(Key& k) const override { k.add(to); }
+};
+
+// The index of the first largest element along a dimension, which is dropped: i64. Takes f64, f32, bf16, i64, i32; no
+// gradient. An Error when the dimension has size 0.
+Tensor argmax(const Tensor& x, int64_t dim = -1);
+
+struct TopK {
+  Tensor values, indices;  // (..., k): x's dtype, i64
+};
+// The k largest of each row of x (..., n), largest first. Gradients flow through the values. f64, f32, bf16; an Error
+// when k is outside of [1, n].
+TopK topk(const Tensor& x, int64_t k);
+
+}  // namespace tg

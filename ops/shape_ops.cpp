@@ -1,0 +1,167 @@
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <tapegrad/ops/check.h>
+
+namespace tg {
+Layouts Reshape::infer(Inputs in) const {
+  Layout l = in[0].layout();
+  l.shape = to;
+  l.strides = strides;
+  l.aliases_input = 0;
+  return {l};
+}
+Tensors Reshape::vjp(const Vjp& v) const { return {reshape(v.grad(), v.in_shape(0))}; }
+Layouts Transpose::infer(Inputs in) const {
+  Layout l = in[0].layout();
+  std::swap(l.shape[a], l.shape[b]);
+  std::swap(l.strides[a], l.strides[b]);
+  l.aliases_input = 0;
+  return {l};
+}
+Tensors Transpose::vjp(const Vjp& v) const { return {transpose(v.grad(), int64_t(a), int64_t(b))}; }
+Layouts Slice::infer(Inputs in) const {
+  Layout l = in[0].layout();
+  l.offset += start * l.strides[dim];
+  l.shape[dim] = stop - start;
+  l.aliases_input = 0;
+  return {l};
+}
+Tensors Slice::vjp(const Vjp& v) const { return {emit1(make<Pad>(dim, start, v.in_shape(0)), {v.grad()})}; }
+Layouts Split::infer(Inputs in) const {
+  Layouts r;
+  int64_t at = 0;
+  for (int64_t n : sizes) {
+    Layout l = in[0].layout();
+    l.offset += at * l.strides[dim];
+    l.shape[dim] = n;
+    l.aliases_input = 0;
+    r.emplace_back(l);
+    at += n;
+  }
+  return r;
+}
+Tensors Split::vjp(const Vjp& v) const {
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (v.grad(i)) {
+      parts.push_back(v.grad(i));
+      continue;
+    }
+    Shape s = v.in_shape(0);  // nothing flowed into this part
+    s[dim] = sizes[i];
+    parts.push_back(zeros(s, v.in_dtype(0), v.device()));
+  }
+  return {concat(parts, int64_t(dim))};
+}
+Layouts Expand::infer(Inputs in) const {
+  Layout l = in[0].layout();
+  const Shape& from = l.shape;
+  bool ok = from.size() <= to.size();
+  for (size_t i = 0; ok && i < from.size(); ++i) ok = from[i] == 1 || from[i] == to[to.size() - from.size() + i];
+  TG_CHECK(ok, shape, "[expand] {} cannot be repeated to {}. Aligned at the right, each size must be equal or 1.", in[0], to);
+  l.strides = broadcast_strides(l, to);
+  l.shape = to;
+  l.aliases_input = 0;
+  return {l};
+}
+Tensors Expand::vjp(const Vjp& v) const { return {sum_to(v.grad(), v.in_shape(0))}; }
+Layouts Pad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
+Tensors Pad::vjp(const Vjp& v) const { return {slice(v.grad(), int64_t(dim), start, start + v.in_shape(0)[dim])}; }
+Layouts Concat::infer(Inputs in) const {
+  Shape s = in[0].shape();
+  for (size_t k = 1; k < in.size(); ++k) {
+    check::same_dtype(kName, in[0], in[k]);
+    Shape other = in[k].shape();
+    bool ok = other.size() == s.size();
+    for (size_t i = 0; ok && i < s.size(); ++i) ok = i == dim || s[i] == other[i];
+    TG_CHECK(ok, shape, "[concat] input {} is {}, input 0 is {}. All sizes but that of dimension {} must agree.", k, in[k],
+             in[0], dim);
+    s[dim] += other[dim];
+  }
+  return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
+}
+Tensors Concat::vjp(const Vjp& v) const {
+  Tensors g;
+  int64_t at = 0;
+  for (size_t i = 0; i < v.inputs(); ++i) {
+    const int64_t n = v.in_shape(i)[dim];
+    g.emplace_back(v.wants(i) ? slice(v.grad(), int64_t(dim), at, at + n) : Tensor());
+    at += n;
+  }
+  return g;
+}
+
+namespace {
+// Strides that read `from` in row-major order as `to`, if there are any: runs of dimensions that step evenly may be cut
+// anew, each run apart.
+bool view_strides(const Layout& from, const Shape& to, Strides& out) {
+  out = Layout::contiguous(to, from.dtype).strides;
+  if (from.is_contiguous() || from.numel() == 0) return true;
+  size_t t = to.size();
+  int64_t run = 1, step = 0;  // elements of the current run of `from`, stride of its last dimension
+  for (size_t d = from.shape.size(); d-- > 0;) {
+    if (from.shape[d] == 1) continue;
+    if (run == 1) step = from.strides[d];
+    run *= from.shape[d];
+    size_t next = d;  // the dimension to the left that is not 1
+    while (next > 0 && from.shape[next - 1] == 1) --next;
+    if (next > 0 && from.strides[next - 1] == from.strides[d] * from.shape[d]) continue;
+    int64_t done = 1;
+    while (t > 0 && (done < run || to[t - 1] == 1)) {
+      --t;
+      out[t] = step * done;
+      done *= to[t];
+    }
+    if (done != run) return false;
+    run = 1;
+  }
+  return true;
+}
+}  // namespace
+
+Tensor reshape(const Tensor& x, const Shape& to) {
+  Shape s = to;
+  int64_t known = 1, free = -1;
+  for (size_t i = 0; i < s.size(); ++i) {
+    if (s[i] == -1 && free < 0) free = int64_t(i);
+    else known *= s[i];
+  }
+  if (free >= 0 && known > 0 && x.numel() % known == 0) s[size_t(free)] = x.numel() / known;
+  TG_CHECK(std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && s.product() == x.numel(), shape,
+           "[reshape] {} has {} elements and does not fit {}. The products must agree; one size may be -1.", x, x.numel(), to);
+  if (s == x.shape()) return x;
+  Strides strides;
+  if (view_strides(x.layout(), s, strides)) return emit1(make<Reshape>(s, strides), {x});
+  return emit1(make<Reshape>(s, Layout::contiguous(s, x.dtype()).strides), {x.contiguous()});
+}
+Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
+  check::ndim_at_least("transpose", x, 2);
+  return emit1(make<Transpose>(normal_dim("transpose", a, x.shape()), normal_dim("transpose", b, x.shape())), {x});
+}
+Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
+  const size_t d = normal_dim("slice", dim, x.shape());
+  const int64_t n = x.shape()[d], from = start < 0 ? start + n : start, to = std::min(n, stop < 0 ? stop + n : stop);
+  TG_CHECK(0 <= from && from <= to, shape,
+           "[slice] [{}, {}) of dimension {} is outside of {}. start must be in [0, {}] and not after stop.", start, stop, dim,
+           x, n);
+  return emit1(make<Slice>(d, from, to), {x});
+}
+Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
+  const size_t d = normal_dim("split", dim, x.shape());
+  int64_t total = 0;
+  bool ok = !sizes.empty();
+  for (int64_t n : sizes) ok &= n >= 0, total += n;
+  TG_CHECK(ok && total == x.shape()[d], shape,
+           "[split] parts {} do not make up dimension {} of {}, which has {} elements. Their sum must be that.", sizes, dim, x,
+           x.shape()[d]);
+  return emit(make<Split>(d, sizes), {&x, 1});
+}
+Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make<Expand>(to), {x}); }
+Tensor concat(Inputs x, int64_t dim) {
+  TG_CHECK(!x.empty(), value, "[concat] got no tensors. Pass at least one.");
+  TG_CHECK(x[0], value, "[concat] input 0 is an empty tensor. Pass a tensor that has a value.");
+  return std::move(emit(make<Concat>(normal_dim("concat", dim, x[0].shape())), x)[0]);
+}
+}  // namespace tg

@@ -1,0 +1,24 @@
+// Softmax over one dimension. The loss has its own fused form (loss.h), and so has attention.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+
+struct Softmax : OpOf<Softmax> {  // over the last dimension
+  static constexpr auto kName = "softmax";
+  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_out(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+};
+struct SoftmaxGrad : OpOf<SoftmaxGrad> {  // (y, dy) -> y * (dy - sum(dy * y))
+  static constexpr auto kName = "softmax_grad";
+  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
+  Layouts infer(Inputs) const override;
+};
+
+// exp(x - max) / sum(exp(x - max)) along `dim`; x's shape and dtype (f64, f32, bf16 computed in f32).
+// Entries of -inf become 0; a row of nothing else is NaN.
+Tensor softmax(const Tensor& x, int64_t dim = -1);
+
+}  // namespace tg

@@ -1,0 +1,39 @@
+# Builds and runs the project in this folder against an installed copy and against the sources:
+#   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources] -P run.cmake
+# The copy is installed below the build tree. The sources are built anew, unoptimised and for one CPU level: this asks
+# whether they build inside another project, the test programs ask the rest.
+cmake_minimum_required(VERSION 3.25)
+load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH source)
+cmake_path(GET source PARENT_PATH source)
+set(work ${BUILD}/consumer)
+if(NOT WAY)
+  set(WAY installed sources)
+endif()
+
+function(run)
+  execute_process(COMMAND ${ARGV} COMMAND_ECHO STDOUT RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGV " " command)
+    message(FATAL_ERROR "consumer: '${command}' ended with ${status}")
+  endif()
+endfunction()
+
+foreach(way IN LISTS WAY)
+  set(prefixes ${tg_CMAKE_PREFIX_PATH})
+  if(way STREQUAL installed)
+    file(REMOVE_RECURSE ${work}/prefix)
+    run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+    list(PREPEND prefixes ${work}/prefix)
+    set(options -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
+  else()
+    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF)
+  endif()
+  string(REPLACE ";" "\\;" prefixes "${prefixes}")
+  file(REMOVE_RECURSE ${work}/${way})
+  run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
+    -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} -DCMAKE_BUILD_TYPE=Debug
+    -DCMAKE_CXX_FLAGS_DEBUG=-O0 ${options})
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target train)
+  run(${work}/${way}/train)
+endforeach()

@@ -1,0 +1,398 @@
+"""Writes the expected values that the C++ tests compare with: *.safetensors in this folder.
+
+    python make_fixtures.py [--out DIR]
+
+Made with Python 3.11, torch 2.15.0 (CPU, one thread), numpy 2.4.6, safetensors 0.8.0 (numpy and safetensors serve
+only to read the files back). Everything is computed by torch in float64, except the f32 half of adamw.safetensors.
+Every random number is rounded to a float32 value before use, so a float32 test starts from exactly the same inputs.
+Each tensor has its own generator, seeded with the CRC of its name: a new case leaves the other cases as they are.
+
+ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order of the signatures in OPS below;
+                   .out0 .out1 outputs; .w random weights of out0's shape; .grad<i> gradient of sum(out0 * w) with
+                   respect to in<i> (absent for integer inputs; no .w and .grad where out0 is an integer).
+                   metadata['<op>.<variant>'] is a JSON object with the op's attributes ('{}' if it has none), so the
+                   metadata lists all cases.
+adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_avg|exp_avg_sq>'; grad is (10, ...),
+                   one gradient per step; exp_avg* are the state after step 10. metadata['config'] holds the settings.
+gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
+                   logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
+                   again from the initial weights and give losses (10) (each before its step) and final.
+                   metadata['config'] holds the model, metadata['adamw'] the optimiser. Linear weights are (out, in).
+"""
+
+import argparse
+import itertools
+import json
+import math
+import pathlib
+import struct
+import zlib
+
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+
+F64 = torch.float64
+
+
+def randn(name, *shape, spread=1.0, shift=0.0):
+    g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return (shift + spread * torch.randn(shape, generator=g, dtype=F64)).to(torch.float32).to(F64)
+
+
+def randint(name, high, *shape):
+    g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return torch.randint(0, high, shape, generator=g, dtype=torch.int64)
+
+
+def save(path, tensors, metadata):
+    """Own writer, because the library keeps metadata in a hash map whose order changes from run to run."""
+    types = {torch.float64: ("F64", 0), torch.int64: ("I64", 1), torch.float32: ("F32", 2), torch.int32: ("I32", 3)}
+    header, body = {"__metadata__": dict(sorted(metadata.items()))}, bytearray()
+    # Widest types first: every tensor is then aligned to its own element size.
+    for key, t in sorted(tensors.items(), key=lambda kv: (types[kv[1].dtype][1], kv[0])):
+        data = t.detach().contiguous().numpy().tobytes()
+        header[key] = {"dtype": types[t.dtype][0], "shape": list(t.shape),
+                       "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    print(f"{path.name}: {path.stat().st_size} bytes, {len(tensors)} tensors")
+
+
+def load(path):
+    with safe_open(path, framework="pt") as f:
+        return {k: f.get_tensor(k) for k in f.keys()}, dict(f.metadata())
+
+
+def attention(q, k, v, *, causal, scale):
+    """(B, NH, T, HS). Causal: the last query sees every key, so query i sees keys j <= i + Tk - Tq."""
+    scores = scale * (q @ k.mT)
+    if causal:
+        tq, tk = scores.shape[-2:]
+        hidden = torch.arange(tk) > torch.arange(tq)[:, None] + (tk - tq)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def cross_entropy(logits, targets, *, reduction, ignore_index=-100, label_smoothing=0.0):
+    """Over the last dim. The mean is over the rows that are kept; an ignored row adds nothing, smoothing included."""
+    rows = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index,
+                           label_smoothing=label_smoothing, reduction=reduction)
+    return rows.view(targets.shape) if reduction == "none" else rows
+
+
+OPS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "matmul": lambda a, b, trans_a, trans_b: (a.mT if trans_a else a) @ (b.mT if trans_b else b),
+    "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+    "exp": torch.exp,
+    "tanh": torch.tanh,
+    "gelu": lambda x, approximate: F.gelu(x, approximate=approximate),
+    "silu": F.silu,
+    "softmax": lambda x, dim: torch.softmax(x, dim),
+    "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
+    "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
+    "embedding": lambda ids, weight: weight[ids],
+    "attention": attention,
+    "cross_entropy": cross_entropy,
+    "sum": lambda x, dims, keepdim: x.sum(dims, keepdim=keepdim),  # dims [] means all
+    "mean": lambda x, dims, keepdim: x.mean(dims, keepdim=keepdim),
+    "reshape": lambda x, shape: x.reshape(shape),
+    "transpose": lambda x, dim0, dim1: x.transpose(dim0, dim1),
+    "slice": lambda x, dim, start, stop: x.narrow(dim, start, stop - start),
+    "concat": lambda *xs, dim: torch.cat(xs, dim),
+    "argmax": lambda x, dim: x.argmax(dim),
+    "topk": lambda x, k, dim: tuple(x.topk(k, dim)),  # values in falling order, and their indices
+}
+
+
+def run_op(case, inputs, attributes):
+    out = OPS[case.split(".")[0]](*inputs, **attributes)
+    return out if isinstance(out, tuple) else (out,)
+
+
+def case(key, shapes, spread=1.0, shift=0.0, **attributes):
+    return key, [randn(f"{key}.in{i}", *s, spread=spread, shift=shift) for i, s in enumerate(shapes)], attributes
+
+
+def plain_cases():
+    for op in ("add", "sub", "mul", "div"):
+        for variant, shapes in (("same", [(3, 5), (3, 5)]), ("broadcast", [(3, 1, 5), (4, 5)]),
+                                ("scalar", [(3, 5), ()]), ("scalar_left", [(), (3, 5)])):
+            key, inputs, attributes = case(f"{op}.{variant}", shapes)
+            if op == "div":
+                inputs[1] = (inputs[1] + 0.5 * inputs[1].sign()).to(torch.float32).to(F64)  # away from the pole
+            yield key, inputs, attributes
+    yield case("exp.plain", [(3, 7)])
+    yield case("tanh.plain", [(3, 7)], 2)
+    yield case("silu.plain", [(3, 7)], 3)
+    yield case("gelu.exact", [(3, 7)], 2, approximate="none")
+    yield case("gelu.tanh", [(3, 7)], 2, approximate="tanh")
+    for op in ("sum", "mean"):
+        yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False)
+        yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False)
+        yield case(f"{op}.dims02_keep", [(2, 3, 5)], dims=[0, 2], keepdim=True)
+    yield case("reshape.merge", [(2, 3, 5)], shape=[6, 5])
+    yield case("reshape.split", [(6, 5)], shape=[2, 3, 5])
+    yield case("transpose.2d", [(3, 5)], dim0=0, dim1=1)
+    yield case("transpose.outer", [(2, 3, 5)], dim0=0, dim1=2)
+    yield case("slice.middle", [(2, 5, 3)], dim=1, start=1, stop=4)
+    yield case("slice.last_dim", [(3, 7)], dim=1, start=4, stop=7)
+    yield case("concat.dim1", [(2, 3, 4), (2, 1, 4)], dim=1)
+    yield case("concat.three", [(1, 5), (3, 5), (2, 5)], dim=0)
+    yield case("argmax.last", [(2, 3, 7)], dim=-1)
+    yield case("topk.last", [(2, 3, 7)], k=3, dim=-1)
+
+
+def network_cases():
+    for variant, a, b in (("2d", (3, 5), (5, 4)), ("batched", (2, 3, 4, 5), (2, 3, 5, 6)),
+                          ("broadcast", (2, 1, 4, 5), (3, 5, 2)), ("shared_b", (2, 4, 5), (5, 3))):
+        for ta, tb in ((False, False), (True, False), (False, True), (True, True)):
+            stored = [(*s[:-2], s[-1], s[-2]) if swap else s for s, swap in ((a, ta), (b, tb))]
+            yield case("matmul." + variant + "_ta" * ta + "_tb" * tb, stored, trans_a=ta, trans_b=tb)
+    yield case("linear.bias", [(2, 3, 5), (4, 5), (4,)])
+    yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
+    yield case("softmax.last", [(3, 7)], 2, dim=-1)
+    yield case("softmax.large", [(3, 7)], 2, 1000, dim=-1)  # overflows unless the maximum is taken off first
+    for op, extra in (("layer_norm", ["weight", "bias"]), ("layer_norm", ["weight"]), ("layer_norm", []),
+                      ("rms_norm", ["weight"]), ("rms_norm", [])):
+        yield case(f"{op}.{'_'.join(extra) or 'plain'}", [(2, 3, 7)] + [(7,)] * len(extra), eps=1e-5)
+    key = "embedding.repeats"
+    yield key, [torch.tensor([[3, 0, 3, 10, 7], [7, 3, 1, 0, 10]]), randn(key + ".in1", 11, 4)], {}
+    for name in ("causal", "causal_tail", "full", "full_tail"):
+        shapes = [(2, 3, 2 if "tail" in name else 5, 4), (2, 3, 5, 4), (2, 3, 5, 4)]
+        yield case("attention." + name, shapes, causal="causal" in name, scale=0.5)  # 1 / sqrt(4)
+
+
+def loss_cases():
+    ignore, smooth = {"ignore_index": -1}, {"label_smoothing": 0.1}
+    for variant, reduction, options in (
+            ("mean", "mean", {}), ("sum", "sum", {}), ("none", "none", {}), ("large", "mean", {}),
+            ("ignore_mean", "mean", ignore), ("ignore_sum", "sum", ignore), ("ignore_none", "none", ignore),
+            ("smooth", "mean", smooth), ("smooth_sum", "sum", smooth), ("smooth_ignore", "mean", ignore | smooth)):
+        key = f"cross_entropy.{variant}"
+        logits = randn(key + ".in0", 2, 5, 11, spread=2, shift=1000 if variant == "large" else 0)
+        targets = randint(key + ".in1", 11, 2, 5)
+        if "ignore_index" in options:
+            targets[0, 1] = targets[1, 0] = targets[1, 4] = -1
+        yield key, [logits, targets], {"reduction": reduction} | options
+
+
+def make_ops():
+    tensors, metadata = {}, {}
+    for key, inputs, attributes in itertools.chain(plain_cases(), network_cases(), loss_cases()):
+        metadata[key] = json.dumps(attributes)
+        tensors |= {f"{key}.in{i}": x.clone() for i, x in enumerate(inputs)}
+        leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+        outs = run_op(key, leaves, attributes)
+        tensors |= {f"{key}.out{i}": y.detach() for i, y in enumerate(outs)}
+        if outs[0].is_floating_point():
+            tensors[f"{key}.w"] = w = randn(key + ".w", *outs[0].shape)
+            (outs[0] * w).sum().backward()
+            tensors |= {f"{key}.grad{i}": x.grad for i, x in enumerate(leaves) if x.requires_grad}
+    return tensors, metadata
+
+
+def check_ops(path):
+    """From the file alone: outputs again, and gradients by finite differences."""
+    tensors, metadata = load(path)
+    for key, text in metadata.items():
+        attributes = json.loads(text)
+        inputs = [tensors[f"{key}.in{i}"] for i in range(sum(k.startswith(key + ".in") for k in tensors))]
+        for i, y in enumerate(run_op(key, inputs, attributes)):
+            assert torch.equal(y, tensors[f"{key}.out{i}"]), key
+        if f"{key}.w" not in tensors:
+            continue
+        leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+        objective = lambda *xs: (run_op(key, xs, attributes)[0] * tensors[f"{key}.w"]).sum()
+        assert torch.autograd.gradcheck(objective, leaves, eps=1e-6, atol=1e-7, rtol=1e-6), key
+        objective(*leaves).backward()
+        for i, x in enumerate(leaves):
+            if x.requires_grad:
+                torch.testing.assert_close(x.grad, tensors[f"{key}.grad{i}"], rtol=1e-13, atol=1e-14)
+    check_attention(tensors)
+    print(f"  checked: {len(metadata)} cases read back, gradients equal to finite differences")
+
+
+def check_attention(t):
+    """Against torch's own, which places the causal mask otherwise when there are fewer queries than keys."""
+    tail = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    for variant, how in (("causal", {"is_causal": True}), ("causal_tail", {"attn_mask": tail}), ("full", {}),
+                         ("full_tail", {})):
+        key = f"attention.{variant}"
+        expected = F.scaled_dot_product_attention(*(t[f"{key}.in{i}"] for i in range(3)), **how)
+        torch.testing.assert_close(t[key + ".out0"], expected, rtol=1e-12, atol=1e-13)
+
+
+def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
+    """weight_decay applies to the parameters with two dims, the others get none. The plain per-tensor loop."""
+    groups = [{"params": [p for p in parameters if (p.ndim == 2) == decayed], "weight_decay": weight_decay * decayed}
+              for decayed in (True, False)]
+    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, foreach=False)
+
+
+def make_adamw():
+    config = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
+    tensors = {}
+    for dtype, prefix in ((torch.float32, "f32"), (F64, "f64")):
+        params, grads = {}, {}
+        for name, shape in (("matrix", (7, 5)), ("vector", (5,))):
+            params[name] = randn(f"adamw.{name}", *shape).to(dtype).requires_grad_()
+            grads[name] = randn(f"adamw.{name}.grad", 10, *shape).to(dtype)
+            tensors[f"{prefix}.{name}.init"] = params[name].detach().clone()
+            tensors[f"{prefix}.{name}.grad"] = grads[name]
+        optimiser = adamw(params.values(), **config)
+        for step in range(1, 11):
+            for name, p in params.items():
+                p.grad = grads[name][step - 1].clone()
+            optimiser.step()
+            if step in (1, 2, 10):
+                tensors |= {f"{prefix}.{n}.step{step}": p.detach().clone() for n, p in params.items()}
+        for name, p in params.items():
+            tensors |= {f"{prefix}.{name}.{s}": optimiser.state[p][s].clone() for s in ("exp_avg", "exp_avg_sq")}
+    return tensors, {"config": json.dumps(config | {"decayed": ["matrix"], "steps": 10})}
+
+
+def check_adamw(path):
+    """Against the published update (decoupled decay of the old value), written out."""
+    tensors, metadata = load(path)
+    c = json.loads(metadata["config"])
+    for prefix, rtol in (("f64", 1e-13), ("f32", 2e-6)):
+        for name in ("matrix", "vector"):
+            t = {k.rsplit(".", 1)[1]: v for k, v in tensors.items() if k.startswith(f"{prefix}.{name}.")}
+            p, m, v = t["init"], torch.zeros_like(t["init"]), torch.zeros_like(t["init"])
+            decay = c["weight_decay"] if name in c["decayed"] else 0.0
+            for step, g in enumerate(t["grad"], start=1):
+                m = c["beta1"] * m + (1 - c["beta1"]) * g
+                v = c["beta2"] * v + (1 - c["beta2"]) * g * g
+                mhat, vhat = m / (1 - c["beta1"] ** step), v / (1 - c["beta2"] ** step)
+                p = p - c["lr"] * (mhat / (vhat.sqrt() + c["eps"]) + decay * p)
+                if f"step{step}" in t:
+                    torch.testing.assert_close(p, t[f"step{step}"], rtol=rtol, atol=rtol)
+            torch.testing.assert_close(m, t["exp_avg"], rtol=rtol, atol=rtol)
+            torch.testing.assert_close(v, t["exp_avg_sq"], rtol=rtol, atol=rtol)
+    print("  checked: equal to the written-out update")
+
+
+# Standard deviation 0.2 where such models use 0.02: with widths this small, logits, attention scores and gradients
+# would else be so near to zero that a wrong mask or scale would hardly show. Norm gains are 1 + 0.1 N(0, 1), not 1,
+# so that a gain left out shows. Both kinds of projection onto the residual stream: 0.2 / sqrt(2 * blocks).
+INIT_STD = 0.2
+GPT_ADAMW = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
+GPTS = {
+    "gpt_doc004": {"vocab": 61, "context": 16, "width": 20, "heads": 4, "blocks": 2, "batch": 3, "norm": "rms_norm",
+                   "norm_eps": 1e-5, "norm_bias": False, "linear_bias": False, "activation": "gelu_exact",
+                   "positions": "learned", "tied_head": False},
+    "gpt_nano": {"vocab": 53, "context": 12, "width": 24, "heads": 3, "blocks": 2, "batch": 2, "norm": "layer_norm",
+                 "norm_eps": 1e-5, "norm_bias": False, "linear_bias": False, "activation": "gelu_exact",
+                 "positions": "learned", "tied_head": True},
+}
+
+
+def gpt_init(name, c):
+    d = c["width"]
+    shapes = {"wte.weight": (c["vocab"], d), "wpe.weight": (c["context"], d)}
+    for i in range(c["blocks"]):
+        h = f"h.{i}."
+        shapes |= {h + "ln_1.weight": (d,), h + "ln_2.weight": (d,)}
+        shapes |= {f"{h}attn.{part}.weight": (d, d) for part in ("q", "k", "v", "proj")}
+        shapes |= {h + "mlp.fc.weight": (4 * d, d), h + "mlp.proj.weight": (d, 4 * d)}
+    shapes["ln_f.weight"] = (d,)
+    if not c["tied_head"]:
+        shapes["lm_head.weight"] = (c["vocab"], d)
+
+    out = {}
+    for key, shape in shapes.items():
+        std = INIT_STD / math.sqrt(2 * c["blocks"]) if ".proj." in key else INIT_STD
+        gain = len(shape) == 1
+        out[key] = randn(f"{name}.{key}", *shape, spread=0.1 if gain else std, shift=1.0 if gain else 0.0)
+    return out
+
+
+def gpt_logits(w, tokens, c):
+    batch, time = tokens.shape
+    norm = OPS[c["norm"]]
+    heads = lambda x: x.view(batch, time, c["heads"], -1).transpose(1, 2)
+    x = w["wte.weight"][tokens] + w["wpe.weight"][:time]
+    for i in range(c["blocks"]):
+        block = {key.removeprefix(f"h.{i}."): value for key, value in w.items() if key.startswith(f"h.{i}.")}
+        y = norm(x, block["ln_1.weight"], eps=c["norm_eps"])
+        q, k, v = (heads(y @ block[f"attn.{part}.weight"].T) for part in "qkv")
+        y = attention(q, k, v, causal=True, scale=1 / math.sqrt(q.shape[-1]))
+        x = x + y.transpose(1, 2).reshape(batch, time, -1) @ block["attn.proj.weight"].T
+        y = norm(x, block["ln_2.weight"], eps=c["norm_eps"]) @ block["mlp.fc.weight"].T
+        x = x + F.gelu(y) @ block["mlp.proj.weight"].T
+    return norm(x, w["ln_f.weight"], eps=c["norm_eps"]) @ w.get("lm_head.weight", w["wte.weight"]).T
+
+
+def gpt_loss(w, tokens, targets, c):
+    return cross_entropy(gpt_logits(w, tokens, c), targets, reduction="mean")
+
+
+def make_gpt(name, c):
+    text = randint(name + ".text", c["vocab"], 11, c["batch"], c["context"] + 1)
+    tokens, targets = text[..., :-1].contiguous(), text[..., 1:].contiguous()
+    init = gpt_init(name, c)
+    w = {key: value.clone().requires_grad_() for key, value in init.items()}
+    logits = gpt_logits(w, tokens[0], c)
+    loss = cross_entropy(logits, targets[0], reduction="mean")
+    loss.backward()
+    out = {"tokens": tokens, "targets": targets, "logits": logits.detach(), "loss": loss.detach()}
+    out |= {"init." + key: value for key, value in init.items()}
+    out |= {"grad." + key: value.grad.clone() for key, value in w.items()}
+    optimiser, losses = adamw(w.values(), **GPT_ADAMW), []
+    for step in range(1, 11):
+        optimiser.zero_grad()
+        loss = gpt_loss(w, tokens[step], targets[step], c)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    out |= {"losses": torch.stack(losses)} | {"final." + key: value.detach() for key, value in w.items()}
+    print(f"{name}: logits std {out['logits'].std():.3f}, loss {out['loss']:.4f}, "
+          f"losses {losses[0]:.4f} .. {losses[-1]:.4f}, {sum(p.numel() for p in w.values())} parameters")
+    return out, {"config": json.dumps(c), "adamw": json.dumps(GPT_ADAMW)}
+
+
+def check_gpt(path):
+    """Gradients by gradcheck on single weights, and by central differences along a random direction on all of them."""
+    t, metadata = load(path)
+    c = json.loads(metadata["config"])
+    w = {key.removeprefix("init."): value for key, value in t.items() if key.startswith("init.")}
+    loss_at = lambda weights: gpt_loss(weights, t["tokens"][0], t["targets"][0], c)
+    torch.testing.assert_close(loss_at(w), t["loss"], rtol=1e-14, atol=0)
+    logits = t["logits"]
+    by_hand = (logits.exp().sum(-1).log() - logits.gather(-1, t["targets"][0][..., None])[..., 0]).mean()
+    torch.testing.assert_close(by_hand, t["loss"], rtol=1e-13, atol=0)
+    for key in ("h.0.ln_1.weight", "h.1.ln_2.weight", "ln_f.weight"):
+        gain = w[key].clone().requires_grad_()
+        assert torch.autograd.gradcheck(lambda x: loss_at(w | {key: x}), (gain,), eps=1e-5, atol=1e-9, rtol=1e-6), key
+    for key, value in w.items():
+        direction, h = randn("direction." + key, *value.shape), 1e-4
+        slope = (loss_at(w | {key: value + h * direction}) - loss_at(w | {key: value - h * direction})) / (2 * h)
+        torch.testing.assert_close(slope, (t["grad." + key] * direction).sum(), rtol=1e-5, atol=1e-7)
+        assert not torch.equal(t["final." + key], value), key
+    print(f"  checked: read back, gradients of all {len(w)} weights equal to finite differences")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # sums in one order
+    print("torch", torch.__version__)
+    jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw)}
+    jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
+    for name, (make, check) in jobs.items():
+        path = folder / f"{name}.safetensors"
+        save(path, *make())
+        check(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+#include "op_cases.h"
+
+#include <tapegrad/ops/ops.h>
+
+#include <cmath>
+
+namespace tg {
+namespace {
+constexpr TensorInit floats(const Shape& s, double lo = -2, double hi = 2) { return {s, lo, hi}; }
+TensorInit indices(const Shape& s, int64_t n) { return {s, 0, double(n), true, false}; }
+
+struct Cases {
+  int64_t r, c;
+  std::vector<OpCase> list = {};
+
+  // f returns one Tensor.
+  template <class F>
+  OpCase& one(std::string op, std::string variant, std::vector<TensorInit> in, F f) {
+    return list.emplace_back(std::move(op), std::move(variant), std::move(in), [f](Inputs x) { return Tensors{f(x)}; });
+  }
+  template <class F>
+  void unary(const F*) {
+    one(F::kName, "plain", {floats({r, c}, F::kDomain.lo, F::kDomain.hi)},
+        [](Inputs x) { return emit1(stateless<Unary<F>>(), {x[0]}); });
+  }
+  template <class F>
+  void binary(const F*) {
+    const double lo = std::is_same_v<F, Div> ? 0.5 : -2;  // away from the pole
+    const auto f = [](Inputs x) { return emit1(stateless<Binary<F>>(), {x[0], x[1]}); };
+    const auto in = [&](const Shape& x, const Shape& y) { return std::vector{floats(x, lo), floats(y, lo)}; };
+    one(F::kName, "same", in({r, c}, {r, c}), f);
+    one(F::kName, "row", in({2, r, c}, {c}), f);
+    one(F::kName, "column", in({r, 1}, {r, c}), f);
+    one(F::kName, "outer", in({r, 1}, {1, c}), f);
+    one(F::kName, "middle", in({2, 1, c}, {r, 1}), f);
+    one(F::kName, "0-d", in({r, c}, {}), f);
+    one(F::kName, "itself", {floats({r, c}, lo)}, [f](Inputs x) { return f(std::vector{x[0], x[0]}); });
+    for (bool left : {false, true})
+      one(F::kName, left ? "number_left" : "number", {floats({r, c}, lo)},
+          [left](Inputs x) { return emit1(make<BinaryScalar<F>>(1.5, left), {x[0]}); });
+  }
+  template <class... F>
+  void pointwise(TypeList<F...>) {
+    if constexpr ((requires { F::kDomain; } && ...)) (unary(static_cast<const F*>(nullptr)), ...);
+    else (binary(static_cast<const F*>(nullptr)), ...);
+  }
+  void reductions() {
+    const std::vector<TensorInit> in{floats({2, r, c})};
+    one("sum", "all", in, [](Inputs x) { return sum(x[0]); });
+    one("sum", "first", in, [](Inputs x) { return sum(x[0], {0}); });
+    one("sum", "middle", in, [](Inputs x) { return sum(x[0], {1}); });
+    one("sum", "last_keep", in, [](Inputs x) { return sum(x[0], {-1}, {.keepdim = true}); });
+    one("sum", "outer", in, [](Inputs x) { return sum(x[0], {0, 2}); });
+    one("sum", "none", in, [](Inputs x) { return sum(x[0], {}); });
+    one("sum_to", "broadcast", in, [n = c](Inputs x) { return sum_to(x[0], {1, n}); });
+    if (r * c == 0) return;
+    one("mean", "all", in, [](Inputs x) { return mean(x[0]); });
+    one("mean", "middle_keep", in, [](Inputs x) { return mean(x[0], {1}, {.keepdim = true}); });
+  }
+  void views() {
+    const std::vector<TensorInit> in{floats({2, r, c})};
+    one("reshape", "merge", in, [n = r, m = c](Inputs x) { return reshape(x[0], {2 * n, m}); });
+    one("reshape", "of_transposed", in, [n = 2 * r * c](Inputs x) { return reshape(transpose(x[0], 0, 2), {n}); });
+    one("reshape", "split", {floats({r, 2 * c})}, [n = r, m = c](Inputs x) { return reshape(x[0], {n, 2, m}); });
+    one("transpose", "last", in, [](Inputs x) { return transpose(x[0]); });
+    one("transpose", "outer", in, [](Inputs x) { return transpose(x[0], 0, 2); });
+    one("transpose", "contiguous", in, [](Inputs x) { return transpose(x[0]).contiguous(); });
+    one("slice", "front", in, [n = c](Inputs x) { return slice(x[0], 2, 0, n / 2); });
+    one("slice", "back", in, [n = r](Inputs x) { return slice(x[0], 1, n / 2, n); });
+    one("slice", "overlapping", in, [](Inputs x) {
+      return add(slice(x[0], 0, 0, 1), slice(x[0], 0, -1, 2));
+    });
+    one("expand", "column", {floats({r, 1})}, [n = r, m = c](Inputs x) { return expand(x[0], {2, n, m}); });
+    one("concat", "first", {floats({r, c}), floats({2, c}), floats({r, c})}, [](Inputs x) { return concat(x, 0); });
+    one("concat", "last", {floats({r, c}), floats({r, 3})}, [](Inputs x) { return concat(x, -1); });
+    one("concat", "twice_the_same", {floats({r, c})}, [](Inputs x) { return concat({x[0], x[0]}, 1); });
+    list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}); });
+    one("split", "one_part", in, [n = r](Inputs x) { return split(x[0], {n / 2, n - n / 2}, 1)[1]; });
+  }
+  void products() {
+    for (int k = 0; k < 4; ++k) {
+      const MatmulOptions o{.trans_a = k % 2 == 1, .trans_b = k / 2 == 1};
+      const std::string flags = std::string(o.trans_a ? "_ta" : "") + (o.trans_b ? "_tb" : "");
+      const auto a = [&](Shape s) { return o.trans_a ? std::swap(s[s.size() - 2], s.back()), floats(s) : floats(s); };
+      const auto b = [&](Shape s) { return o.trans_b ? std::swap(s[s.size() - 2], s.back()), floats(s) : floats(s); };
+      const auto f = [o](Inputs x) { return matmul(x[0], x[1], o); };
+      one("matmul", "2d" + flags, {a({r, c}), b({c, 4})}, f);
+      one("matmul", "batched" + flags, {a({2, r, c}), b({2, c, 3})}, f);
+      one("matmul", "broadcast" + flags, {a({2, 1, r, c}), b({3, c, 2})}, f);
+      one("matmul", "shared_b" + flags, {a({2, r, c}), b({c, 3})}, f);
+      one("matmul", "shared_a" + flags, {a({4, c}), b({2, c, r})}, f);
+    }
+    one("matmul", "itself", {floats({r, c})}, [](Inputs x) { return matmul(x[0], x[0], {.trans_b = true}); });
+    const auto with_bias = [](Inputs x) { return linear(x[0], x[1], x[2]); };
+    one("linear", "no_bias", {floats({2, r, c}), floats({4, c})}, [](Inputs x) { return linear(x[0], x[1]); });
+    one("linear", "bias", {floats({2, r, c}), floats({4, c}), floats({4})}, with_bias);
+    one("linear", "vector", {floats({c}), floats({r, c}), floats({r})}, with_bias);
+  }
+  void rows() {
+    one("softmax", "last", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0]); });
+    one("softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0], 1); });
+    one("softmax", "large", {floats({r, c}, 1000, 1004)}, [](Inputs x) { return softmax(x[0]); });
+    if (c == 0) return;
+    // A large eps: with one column, or two that are nearly equal, a small one would magnify every rounding.
+    const TensorInit x = floats({2, r, c}, 1, 3), w = floats({c}, 0.5), b = floats({c});
+    one("layer_norm", "plain", {x}, [](Inputs in) { return layer_norm(in[0], {}, {}, 0.1); });
+    one("layer_norm", "weight", {x, w}, [](Inputs in) { return layer_norm(in[0], in[1], {}, 0.1); });
+    one("layer_norm", "bias", {x, w, b}, [](Inputs in) { return layer_norm(in[0], in[1], in[2], 0.1); });
+    one("rms_norm", "plain", {x}, [](Inputs in) { return rms_norm(in[0], {}, 0.1); });
+    one("rms_norm", "weight", {x, w}, [](Inputs in) { return rms_norm(in[0], in[1], 0.1); });
+  }
+  void lookups() {
+    const std::vector<TensorInit> in{indices({2, r}, 4), floats({4, c})};
+    one("embedding", "i64", in, [](Inputs x) { return embedding(x[0], x[1]); });
+    one("embedding", "i32", in, [](Inputs x) { return embedding(x[0].to(DType::i32), x[1]); });
+    if (c == 0) return;
+    one("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); }).gradcheck = 0;
+    list.emplace_back("topk", "some", std::vector{floats({r, c})}, [k = (c + 1) / 2](Inputs x) {
+      const TopK t = topk(x[0], k);
+      return Tensors{t.values, t.indices};
+    });
+    if (r > 0) one("argmax", "middle", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], 1); }).gradcheck = 0;
+  }
+  void attentions() {
+    if (r * c == 0) return;
+    const auto with = [](AttentionOptions o) { return [o](Inputs x) { return attention(x[0], x[1], x[2], o); }; };
+    const auto kv = floats({2, 2, r, c}), longer = floats({2, 2, r + 2, c}), q = floats({2, 4, r, c});
+    one("attention", "causal", {floats({2, 2, r, c}), kv, kv}, with({}));
+    one("attention", "causal_groups_tail", {q, longer, longer}, with({}));
+    one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
+    one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
+  }
+  void losses() {
+    if (c == 0) return;
+    const std::vector<TensorInit> in{floats({2, r, c}), indices({2, r}, c)};
+    const auto loss = [&](const char* variant, CrossEntropyOptions o, bool narrow = false) {
+      if (r == 0 && o.reduction == Reduction::mean) return;
+      one("cross_entropy", variant, in, [=](Inputs x) {
+        return cross_entropy(x[0], narrow ? x[1].to(DType::i32) : x[1], o);
+      });
+    };
+    loss("mean", {});
+    loss("mean_i32", {}, true);
+    loss("sum", {Reduction::sum, {}, 0});
+    loss("none", {Reduction::none, {}, 0});
+    loss("smooth", {Reduction::mean, {}, 0.1});
+    loss("ignore_sum", {Reduction::sum, 0, 0});
+    loss("ignore_smooth_none", {Reduction::none, 0, 0.2});
+    if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // of one row all could be ignored: an Error
+  }
+  void others() {
+    one("dropout", "half", {floats({r, c})}, [](Inputs x) {
+      Rng rng{7, 1};
+      return dropout(x[0], 0.5, rng);
+    });
+    one("global_norm", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) { return global_norm(x); })
+        .gradcheck = 0;
+    one("detach", "plain", {floats({r, c})}, [](Inputs x) { return x[0].detach(); }).gradcheck = 0;
+  }
+};
+}  // namespace
+
+std::vector<OpCase> op_cases(CaseSizes s) {
+  Cases c{s.rows, s.cols};
+  c.pointwise(UnaryFns());
+  c.pointwise(BinaryFns());
+  c.reductions();
+  c.views();
+  c.products();
+  c.rows();
+  c.lookups();
+  c.attentions();
+  c.losses();
+  c.others();
+  return std::move(c.list);
+}
+
+std::vector<Tensor> make_inputs(const OpCase& c, DType t, uint64_t seed) {
+  Rng rng{seed};
+  std::vector<Tensor> r;
+  for (const TensorInit& i : c.in) {
+    std::vector<double> v(static_cast<size_t>(i.shape.product()));
+    for (double& x : v) {
+      x = i.lo + (i.hi - i.lo) * double(rng.uniform());
+      if (i.index) x = std::floor(x);
+    }
+    r.push_back(from<double>(v, i.shape).to(i.index ? DType::i64 : t));
+  }
+  return r;
+}
+}  // namespace tg

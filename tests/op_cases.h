@@ -1,0 +1,36 @@
+// One struct per use of an op that the tests know. Adding an op adds its uses to op_cases.cpp; a pointwise function is
+// found by its entry in UnaryFns or BinaryFns and its domain, and needs nothing here. test_ops.cpp runs every case in
+// every way: against f64, against central differences, lazy, strided, at odd sizes, between sentinels, on two threads.
+#pragma once
+#include <tapegrad/core/op.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tg {
+
+struct TensorInit {
+  Shape shape;
+  double lo = -2, hi = 2;     // uniform
+  bool index = false;         // whole numbers in [lo, hi), as i64
+  bool differentiable = true;  // false for what the op treats as a constant
+};
+struct OpCase {
+  std::string op, variant;
+  std::vector<TensorInit> in;
+  std::function<Tensors(Inputs)> fn;
+  // max|a - b| / max|b| against f64 from the same inputs; bf16 keeps 8 bits of each result
+  double f32 = 1e-5, bf16 = 2e-2;
+  double gradcheck = 1e-7;  // 0: not differentiable
+  std::string name() const { return op + "." + variant; }
+};
+struct CaseSizes {
+  int64_t rows = 3, cols = 5;
+};
+// Every case at these sizes; those that the op forbids at them (the mean of nothing) are left out.
+std::vector<OpCase> op_cases(CaseSizes = {});
+// Values of f64, f32 or bf16 that every wider dtype holds exactly; leaves.
+std::vector<Tensor> make_inputs(const OpCase&, DType, uint64_t seed = 1);
+
+}  // namespace tg

@@ -1,0 +1,258 @@
+// Gpt. The oracle is torch in f64 (tests/data/make_fixtures.py): two small models, forward, backward and ten AdamW
+// steps. Its q, k and v weights are our qkv weight, one after the other.
+#include "helpers.h"
+
+#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <cmath>
+
+using namespace tg;
+
+namespace {
+double norm_error(const Tensor& a, const Tensor& b) {  // norm(a - b) / norm(b)
+  REQUIRE(a.shape() == b.shape());
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  double error = 0, size = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    error += (x[i] - y[i]) * (x[i] - y[i]);
+    size += y[i] * y[i];
+  }
+  return std::sqrt(error / size);
+}
+void contains(const std::string& text, std::string_view part) {
+  INFO(text);
+  INFO(part);
+  CHECK(has(text, part));
+}
+
+struct Oracle {
+  SafetensorsFile file;
+  GptConfig config;
+
+  explicit Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safetensors") {
+    config = name == "gpt_nano" ? GptConfig{.vocab_size = 53, .context = 12, .layers = 2, .heads = 3, .width = 24}
+                                : GptConfig{.vocab_size = 61,
+                                            .context = 16,
+                                            .layers = 2,
+                                            .heads = 4,
+                                            .width = 20,
+                                            .norm = NormKind::rms_norm,
+                                            .tied_head = false};
+  }
+  // All tensors "<kind>.<weight>" under our names.
+  StateDict weights(const std::string& kind) const {
+    StateDict r;
+    for (const std::string& full : file.names()) {
+      if (!full.starts_with(kind + ".")) continue;
+      const std::string name = full.substr(kind.size() + 1);
+      const size_t at = name.find(".attn.");
+      const std::string part = at == name.npos ? "" : name.substr(at + 6);
+      if (part == "k.weight" || part == "v.weight") continue;
+      if (part != "q.weight") {
+        r[name] = file.tensor(full);
+        continue;
+      }
+      const std::string attn = name.substr(0, at + 6);
+      auto of = [&](const char* letter) { return file.tensor(kind + "." + attn + letter + ".weight"); };
+      r[attn + "qkv.weight"] = concat({of("q"), of("k"), of("v")}, 0);
+    }
+    return r;
+  }
+  Tensor batch(const std::string& which, int64_t step) const {  // (B, T) i64
+    const Tensor all = file.tensor(which);
+    return reshape(slice(all, 0, step, step + 1), {all.size(1), all.size(2)});
+  }
+};
+
+Gpt loaded(const Oracle& o, const Params& params) {
+  params.load(o.weights("init"));
+  Gpt model(params, o.config);
+  params.check_all_used();
+  return model;
+}
+
+GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
+}  // namespace
+
+TEST_CASE("logits, loss and gradients equal torch") {
+  for (const std::string name : {"gpt_doc004", "gpt_nano"})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(name);
+      CAPTURE(name_of(dtype));
+      const double bound = dtype == DType::f32 ? 1e-5 : 1e-11;
+      const Oracle o(name);
+      const Params params(Device(), 0, dtype);
+      const Gpt model = loaded(o, params);
+      const Tensor logits = model.forward(o.batch("tokens", 0));
+      CHECK(distance(logits, o.file.tensor("logits")) <= bound);
+      const Tensor loss = cross_entropy(logits, o.batch("targets", 0));
+      CHECK(distance(loss, o.file.tensor("loss")) <= bound);
+      const GradMap grads = backward(loss);
+      const StateDict expected = o.weights("grad");
+      CHECK(params.all().size() == expected.size());
+      for (auto& p : params.all()) {
+        CAPTURE(p.name);
+        CHECK(distance(grads[p.tensor], expected.at(p.name)) <= bound);
+      }
+    }
+}
+
+TEST_CASE("bf16 parameters: logits near those of torch") {
+  const Oracle o("gpt_nano");
+  const Params params(Device(), 0, DType::bf16);
+  const Gpt model = loaded(o, params);
+  const Tensor logits = model.forward(o.batch("tokens", 0));
+  CHECK(logits.dtype() == DType::bf16);
+  // Each value is rounded to 8 bits, 2^-9 of itself, after each of some 20 ops.
+  CHECK(distance(logits, o.file.tensor("logits")) <= 20 * 0x1p-9);
+}
+
+TEST_CASE("ten AdamW steps equal torch") {
+  for (const std::string name : {"gpt_doc004", "gpt_nano"})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(name);
+      CAPTURE(name_of(dtype));
+      // Adam divides by the gradient's size, so that weights whose gradient is nearly 0 follow the sign of rounding.
+      const bool f32 = dtype == DType::f32;
+      const double loss_bound = f32 ? 1e-5 : 1e-13, weight_bound = f32 ? 1e-4 : 1e-12;
+      const Oracle o(name);
+      const Params params(Device(), 0, dtype);
+      const Gpt model = loaded(o, params);
+      AdamW opt(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
+      std::vector<double> losses;
+      for (int64_t step = 1; step <= 10; ++step) {
+        const Tensor loss = cross_entropy(model.forward(o.batch("tokens", step)), o.batch("targets", step));
+        opt.step(backward(loss));
+        losses.push_back(loss.item<double>());
+      }
+      CHECK(distance(from(losses, {10}), o.file.tensor("losses")) <= loss_bound);
+      const StateDict expected = o.weights("final");
+      for (auto& p : params.all()) {
+        CAPTURE(p.name);
+        CHECK(norm_error(p.tensor, expected.at(p.name)) <= weight_bound);
+      }
+    }
+}
+
+TEST_CASE("lazy training equals eager training bit for bit") {
+  auto train = [](bool lazy) {
+    const Oracle o("gpt_nano");
+    const Params params;
+    GptConfig config = o.config;
+    config.dropout = 0.2;
+    params.load(o.weights("init"));
+    const Gpt model(params, config);
+    AdamW opt(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
+    Rng rng{7};
+    std::vector<float> r;
+    for (int64_t step = 1; step <= 5; ++step) {
+      const Tensor tokens = o.batch("tokens", step), targets = o.batch("targets", step);
+      Mode mode(lazy);
+      const Tensor loss = cross_entropy(model.forward(tokens, {.rng = &rng}), targets);
+      const Tensor norm = opt.step(backward(loss), {.clip_norm = 1});
+      std::vector<Tensor> roots{loss, norm};
+      for (auto& p : params.all()) roots.push_back(p.tensor);
+      evaluate(roots);
+      r.push_back(loss.item<float>());
+      r.push_back(norm.item<float>());
+    }
+    for (auto& p : params.all())
+      for (float x : p.tensor.to_vector<float>()) r.push_back(x);
+    return r;
+  };
+  CHECK(train(true) == train(false));
+}
+
+TEST_CASE("every variant learns, and all of its parameters get gradients") {
+  for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm})
+    for (const Activation act : {Activation::gelu, Activation::gelu_tanh, Activation::silu})
+      for (const bool bias : {false, true}) {
+        CAPTURE(name_of(norm));
+        CAPTURE(name_of(act));
+        CAPTURE(bias);
+        GptConfig c = tiny();
+        c.norm = norm, c.activation = act, c.bias = bias, c.tied_head = bias, c.ff_width = 12;
+        const Params params(Device(), 5);
+        const Gpt model(params, c);
+        const Tensor tokens = from({1, 2, 3, 4, 5, 6, 7, 8}, {1, 8}), targets = from({2, 3, 4, 5, 6, 7, 8, 9}, {1, 8});
+        AdamW opt(params.trainable(), {.lr = 0.02});
+        double first = 0, last = 0;
+        for (int i = 0; i < 30; ++i) {
+          const Tensor loss = cross_entropy(model.forward(tokens), targets);
+          opt.step(backward(loss), {.clip_norm = 1});  // throws if a parameter has no gradient
+          last = loss.item<double>();
+          if (i == 0) first = last;
+        }
+        CHECK(first > 1);
+        CHECK(last < 0.2 * first);
+      }
+}
+
+TEST_CASE("forward: what it refuses, and where the error was") {
+  const Params params;
+  const Gpt model(params, tiny());
+  contains(error_of([&] { model.forward(zeros({1, 9}, DType::i64)); }), "9 positions, and the context is 8");
+  contains(error_of([&] { model.forward(zeros({8}, DType::i64)); }),
+           "tokens must be (B, T) of i32 or i64, got (8) i64");
+  contains(error_of([&] { model.forward(zeros({1, 8})); }), "got (1, 8) f32");
+  contains(error_of([&] { model.forward(Tensor()); }), "got an empty tensor");
+  contains(error_of([&] { model.forward(zeros({1, 0}, DType::i64)); }), "at least one sequence and one token");
+  for (const int64_t id : {int64_t(11), int64_t(-1)}) {
+    const std::string m = error_of([&] { model.forward(from({int64_t(3), id}, {1, 2})); });
+    contains(m, std::to_string(id));
+    contains(m, "11");
+    contains(m, "in gpt.wte");
+  }
+  const nn::Mlp mlp(params.at("own").at("mlp"), 8, {});
+  contains(error_of([&] { mlp.forward(zeros({2, 7})); }), "in own.mlp.fc");
+}
+
+TEST_CASE("dropout only when a generator is given, and another mask each time") {
+  GptConfig c = tiny();
+  c.dropout = 0.5;
+  const Params params;
+  const Gpt model(params, c);
+  const Tensor tokens = from({1, 2, 3}, {1, 3});
+  Rng rng{4}, same{4};
+  const auto plain = model.forward(tokens).to_vector<float>();
+  const auto one = model.forward(tokens, {.rng = &rng}).to_vector<float>();
+  const auto two = model.forward(tokens, {.rng = &rng}).to_vector<float>();
+  CHECK(model.forward(tokens).to_vector<float>() == plain);
+  CHECK(one != plain);
+  CHECK(one != two);
+  CHECK(model.forward(tokens, {.rng = &same}).to_vector<float>() == one);
+}
+
+TEST_CASE("cache: logits as without it, whatever the pieces") {
+  for (const std::string name : {"gpt_doc004", "gpt_nano"}) {
+    const Oracle o(name);
+    const Params params;
+    const Gpt model = loaded(o, params);
+    NoGrad off;
+    const Tensor tokens = o.batch("tokens", 0);  // (B, T) as long as the context
+    const Tensor whole = model.forward(tokens);
+    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1, 1, 1, 1}, {5, 2, 1, 3}, {7}}) {
+      KvCache cache;
+      int64_t at = 0;
+      for (const int64_t n : pieces) {
+        const Tensor part = model.forward(slice(tokens, 1, at, at + n), {.cache = &cache});
+        CHECK(distance(part, slice(whole, 1, at, at + n)) <= 1e-5);
+        at += n;
+        CHECK(cache.length() == at);
+      }
+      const Tensor last = model.forward(slice(tokens, 1, at, tokens.size(1)), {.cache = &cache, .last_only = true});
+      CHECK(distance(last, slice(whole, 1, tokens.size(1) - 1, tokens.size(1))) <= 1e-5);
+      const std::string m = error_of([&] { model.forward(slice(tokens, 1, 0, 2), {.cache = &cache}); });
+      contains(m, fmt::format("2 tokens after {} in the cache are {} positions, and the context is {}", tokens.size(1),
+                              tokens.size(1) + 2, tokens.size(1)));
+      CHECK(cache.length() == tokens.size(1));
+      cache.clear();
+      CHECK(cache.length() == 0);
+    }
+  }
+}

@@ -1,0 +1,186 @@
+// The float functions of core/math.h against the double ones of <cmath>, over bit patterns of every exponent and sign.
+#include <doctest/doctest.h>
+#include <tapegrad/core/math.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace {
+namespace math = tg::math;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Distance between two floats of this size; 2^-149 for zero and denormals.
+double ulp_of(float x) { return x == 0 ? 0x1p-149 : std::ldexp(1.0, std::max(std::ilogb(x), -126) - 23); }
+
+struct Sweep {
+  double worst = 0;  // in ulp of the right result
+  float worst_at = 0;
+  int wrong = 0;  // NaN, infinity or sign not as it should be
+  float wrong_at = 0;
+};
+// Every 997th pattern in [first, last] and both ends.
+template <class F, class Reference>
+Sweep sweep(F f, Reference reference, uint32_t first = 0, uint32_t last = 0xffffffffu) {
+  Sweep result;
+  const auto check = [&](uint32_t pattern) {
+    const float x = std::bit_cast<float>(pattern), y = f(x);
+    const double exact = reference(double(x));
+    const float rounded = float(exact);
+    bool right = std::isnan(rounded) == std::isnan(y) && std::isinf(rounded) == std::isinf(y);
+    if (!std::isnan(rounded)) right = right && std::signbit(rounded) == std::signbit(y);
+    if (!right) {
+      ++result.wrong;
+      result.wrong_at = x;
+    } else if (std::isfinite(rounded)) {
+      const double error = std::fabs(double(y) - exact) / ulp_of(rounded);
+      if (error > result.worst) result.worst = error, result.worst_at = x;
+    }
+  };
+  for (uint64_t u = first; u < last; u += 997) check(uint32_t(u));
+  check(last);
+  return result;
+}
+void expect_within(const Sweep& s, double ulps) {
+  CAPTURE(s.worst_at);
+  CAPTURE(s.wrong_at);
+  CHECK(s.wrong == 0);
+  CHECK(s.worst <= ulps);
+  CHECK(s.worst > 0.25);  // a sweep that saw only trivial values proves nothing
+}
+bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+uint32_t pattern_of(float x) { return std::bit_cast<uint32_t>(x); }
+}  // namespace
+
+// The limits are what was measured over every 97th pattern, with and without contraction, rounded up to a tenth.
+TEST_CASE("math: exp") {
+  expect_within(sweep([](float x) { return math::exp(x); }, [](double x) { return std::exp(x); }), 1.1);
+  // The strip where results are denormal, densely: 0 < exp(x) < 2^-126.
+  expect_within(sweep([](float x) { return math::exp(x); }, [](double x) { return std::exp(x); }, pattern_of(-87.3f),
+                      pattern_of(-104.5f)),
+                1.1);
+  CHECK(same(math::exp(0.0f), 1.0f));
+  CHECK(same(math::exp(-0.0f), 1.0f));
+  CHECK(same(math::exp(kInf), kInf));
+  CHECK(same(math::exp(-kInf), 0.0f));
+  CHECK(std::isnan(math::exp(kNan)));
+  CHECK(std::isfinite(math::exp(88.72283f)));
+  CHECK(same(math::exp(88.72284f), kInf));
+  CHECK(same(math::exp(-103.0f), 0x1p-149f));
+}
+
+TEST_CASE("math: log") {
+  expect_within(sweep([](float x) { return math::log(x); }, [](double x) { return std::log(x); }), 1.0);
+  // Round 1, where the result is small, and across the seams of the reduction (2/3, 4/3).
+  expect_within(sweep([](float x) { return math::log(x); }, [](double x) { return std::log(x); }, pattern_of(0.6f),
+                      pattern_of(1.5f)),
+                1.0);
+  CHECK(same(math::log(1.0f), 0.0f));
+  CHECK(same(math::log(0.0f), -kInf));
+  CHECK(same(math::log(-0.0f), -kInf));
+  CHECK(same(math::log(kInf), kInf));
+  CHECK(std::isnan(math::log(-1.0f)));
+  CHECK(std::isnan(math::log(-0x1p-149f)));
+  CHECK(std::isnan(math::log(-kInf)));
+  CHECK(std::isnan(math::log(kNan)));
+  CHECK(math::log(0x1p-149f) == doctest::Approx(-149 * std::log(2.0)).epsilon(1e-7));
+}
+
+TEST_CASE("math: tanh, erf and sigmoid") {
+  expect_within(sweep([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }), 2.5);
+  expect_within(sweep([](float x) { return math::erf(x); }, [](double x) { return std::erf(x); }), 1.3);
+  expect_within(sweep([](float x) { return math::sigmoid(x); }, [](double x) { return math::sigmoid(x); }), 2.3);
+  for (float zero : {0.0f, -0.0f}) {
+    CHECK(same(math::tanh(zero), zero));
+    CHECK(same(math::erf(zero), zero));
+    CHECK(same(math::sigmoid(zero), 0.5f));
+  }
+  CHECK(same(math::tanh(-0x1p-149f), -0x1p-149f));
+  for (float sign : {1.0f, -1.0f}) {
+    CHECK(same(math::tanh(sign * kInf), sign));
+    CHECK(same(math::erf(sign * kInf), sign));
+    CHECK(same(math::tanh(sign * 9.5f), sign));
+    CHECK(same(math::erf(sign * 4.5f), sign));
+  }
+  CHECK(same(math::sigmoid(kInf), 1.0f));
+  CHECK(same(math::sigmoid(-kInf), 0.0f));
+  CHECK(math::sigmoid(-100.0f) > 0.0f);  // denormal, not flushed
+  CHECK(std::isnan(math::tanh(kNan)));
+  CHECK(std::isnan(math::erf(kNan)));
+  CHECK(std::isnan(math::sigmoid(kNan)));
+}
+
+TEST_CASE("math: sincos") {
+  const auto bounded = [](double x, double y) { return std::fabs(x) < 0x1p29 ? y : double(kNan); };
+  const auto sine = [](float x) {
+    float s, c;
+    math::sincos(x, s, c);
+    return s;
+  };
+  const auto cosine = [](float x) {
+    float s, c;
+    math::sincos(x, s, c);
+    return c;
+  };
+  expect_within(sweep(sine, [&](double x) { return bounded(x, std::sin(x)); }), 1.6);
+  expect_within(sweep(cosine, [&](double x) { return bounded(x, std::cos(x)); }), 1.6);
+  CHECK(same(sine(-0.0f), -0.0f));
+  CHECK(same(cosine(0.0f), 1.0f));
+  double s, c;
+  math::sincos(0.75, s, c);
+  CHECK(s == std::sin(0.75));
+  CHECK(c == std::cos(0.75));
+}
+
+TEST_CASE("math: exact functions") {
+  expect_within(sweep([](float x) { return math::exact::log(x); }, [](double x) { return std::log(x); }, 0x00800000u,
+                      0x7f7fffffu),
+                1.0);
+  constexpr double kTurn = 6.283185307179586477;
+  const auto sine = [](float u) {
+    float s, c;
+    math::exact::sincos2pi(u, s, c);
+    return s;
+  };
+  const auto cosine = [](float u) {
+    float s, c;
+    math::exact::sincos2pi(u, s, c);
+    return c;
+  };
+  const uint32_t last = pattern_of(1.0f) - 1;
+  expect_within(sweep(
+                    sine, [](double u) { return std::sin(kTurn * u); }, 0, last),
+                2.0);
+  expect_within(sweep(
+                    cosine, [](double u) { return std::cos(kTurn * u); }, 0, last),
+                2.0);
+  CHECK(same(sine(0.25f), 1.0f));
+  CHECK(cosine(0.25f) == 0.0f);
+  CHECK(same(cosine(0.5f), -1.0f));
+  CHECK(same(sine(0.75f), -1.0f));
+}
+
+TEST_CASE("math: the vector code of a plain loop keeps the limits") {
+  // Vector and scalar code may contract differently: the same limits, not the same bits.
+  std::vector<float> x(1003), e(x.size()), l(x.size()), t(x.size()), r(x.size()), g(x.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(i) * 0.02f - 10.0f;
+  for (size_t i = 0; i < x.size(); ++i) e[i] = math::exp(x[i]);
+  for (size_t i = 0; i < x.size(); ++i) l[i] = math::log(x[i]);
+  for (size_t i = 0; i < x.size(); ++i) t[i] = math::tanh(x[i]);
+  for (size_t i = 0; i < x.size(); ++i) r[i] = math::erf(x[i]);
+  for (size_t i = 0; i < x.size(); ++i) g[i] = math::sigmoid(x[i]);
+  const auto close = [](float a, double b, double ulps) {
+    return std::isnan(b) ? std::isnan(a) : a == float(b) || std::fabs(a - b) <= ulps * ulp_of(float(b));
+  };
+  for (size_t i = 0; i < x.size(); ++i) {
+    CAPTURE(x[i]);
+    REQUIRE(close(e[i], std::exp(double(x[i])), 1.1));
+    REQUIRE(close(l[i], std::log(double(x[i])), 1.0));
+    REQUIRE(close(t[i], std::tanh(double(x[i])), 2.5));
+    REQUIRE(close(r[i], std::erf(double(x[i])), 1.3));
+    REQUIRE(close(g[i], math::sigmoid(double(x[i])), 2.3));
+  }
+}

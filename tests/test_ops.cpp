@@ -1,0 +1,370 @@
+// Every op case in every way, and against PyTorch's values in tests/data/ops.safetensors (make_fixtures.py wrote it).
+#include <tapegrad/core/safetensors.h>
+#include <tapegrad/ops/ops.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_set>
+
+#include "helpers.h"
+#include "op_cases.h"
+
+using namespace tg;
+namespace {
+struct Result {
+  Tensors out;
+  std::vector<Tensor> grads;  // one per input; empty where there is none
+};
+std::vector<Tensor> weights_of(const Tensors& out) {  // depend on nothing but shape and dtype
+  std::vector<Tensor> w;
+  for (size_t k = 0; k < out.size(); ++k)
+    w.push_back(random(out[k].shape(), 100 + k, 0.5, 1.5).to(is_float(out[k].dtype()) ? out[k].dtype() : DType::f32));
+  return w;
+}
+Tensor weighted(const Tensors& out, const std::vector<Tensor>& weights) {
+  Tensor loss;
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (!is_float(out[k].dtype())) continue;
+    const Tensor part = sum(out[k] * weights[k]);
+    loss = loss ? loss + part : part;
+  }
+  return loss;
+}
+// Outputs, and the gradients of their weighted sum. x are leaves; through temporaries, the op reads values that nobody
+// else holds, so that a kernel may write in place.
+Result run_case(const OpCase& c, std::vector<Tensor> x, const std::vector<Tensor>& weights, bool temporaries = false) {
+  for (size_t i = 0; i < x.size(); ++i) x[i].requires_grad_(c.gradcheck > 0 && c.in[i].differentiable);
+  std::vector<Tensor> used = x;
+  if (temporaries)
+    for (auto& t : used) t = t * 1.0;
+  Result r{c.fn(used), {}};
+  if (c.gradcheck == 0) return r;
+  const GradMap g = backward(weighted(r.out, weights));
+  for (auto& t : x) r.grads.push_back(g[t]);
+  return r;
+}
+Result run_case(const OpCase& c, const std::vector<Tensor>& x) {
+  Tensors out;
+  {
+    NoGrad off;
+    out = c.fn(x);
+  }
+  return run_case(c, x, weights_of(out));
+}
+std::vector<Tensor> roots_of(const Result& r) {
+  std::vector<Tensor> all(r.out.begin(), r.out.end());
+  for (auto& g : r.grads)
+    if (g) all.push_back(g);
+  return all;
+}
+std::vector<Tensor> wide(std::vector<Tensor> x) {
+  for (auto& t : x) {
+    t = t.detach();
+    if (is_float(t.dtype())) t = t.to(DType::f64);
+  }
+  return x;
+}
+template <class F>
+void for_pairs(const OpCase& c, const Result& a, const Result& b, F check) {
+  const auto pair = [&](const std::string& what, size_t i, const Tensor& x, const Tensor& y) {
+    INFO(c.name(), what, i, ": ", describe(x), " against ", describe(y), ", off by ", distance(x, y));
+    CHECK(x.shape() == y.shape());
+    check(x, y);
+  };
+  REQUIRE(a.out.size() == b.out.size());
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (size_t k = 0; k < a.out.size(); ++k) pair(".out", k, a.out[k], b.out[k]);
+  for (size_t i = 0; i < a.grads.size(); ++i) {
+    INFO(c.name(), ".grad", i);
+    REQUIRE(bool(a.grads[i]) == bool(b.grads[i]));
+    if (a.grads[i]) pair(".grad", i, a.grads[i], b.grads[i]);
+  }
+}
+void check_close(const OpCase& c, const Result& a, const Result& b, double tolerance) {
+  for_pairs(c, a, b, [&](const Tensor& x, const Tensor& y) { CHECK(distance(x, y) <= tolerance); });
+}
+void check_equal(const OpCase& c, const Result& a, const Result& b) {
+  for_pairs(c, a, b, [&](const Tensor& x, const Tensor& y) { CHECK(bits_of(x) == bits_of(y)); });
+}
+void check_against_f64(const OpCase& c, DType t) {
+  const auto x = make_inputs(c, t);
+  const auto w = weights_of(c.fn(x));
+  const Result got = run_case(c, x, w), expected = run_case(c, wide(x), wide(w));
+  for (size_t i = 0; i < got.grads.size(); ++i)
+    if (got.grads[i]) CHECK(got.grads[i].layout().dtype == t);
+  check_close(c, got, expected, t == DType::f32 ? c.f32 : c.bf16);
+}
+}  // namespace
+
+TEST_CASE("f32 against f64 from the same inputs, values and gradients") {
+  for (auto& c : op_cases()) check_against_f64(c, DType::f32);
+}
+TEST_CASE("bf16 against f64 from the same inputs, values and gradients") {
+  for (auto& c : op_cases()) check_against_f64(c, DType::bf16);
+}
+TEST_CASE("gradients against central differences, every element") {
+  for (auto& c : op_cases()) {
+    if (c.gradcheck == 0) continue;
+    const auto x = make_inputs(c, DType::f64);
+    const auto w = weights_of(c.fn(x));
+    const Result r = run_case(c, x, w);
+    for (size_t i = 0; i < x.size(); ++i) {
+      CAPTURE(c.name());
+      CAPTURE(i);
+      CHECK(bool(r.grads[i]) == c.in[i].differentiable);
+      if (!r.grads[i]) continue;
+      const auto f = [&](const Tensor& moved) {
+        auto at = x;
+        at[i] = moved;
+        return weighted(c.fn(at), w);
+      };
+      CHECK(gradcheck(f, x[i], r.grads[i]) < c.gradcheck);
+    }
+  }
+}
+TEST_CASE("only the wanted gradients: one tracked input at a time gives the same as all") {
+  for (auto& c : op_cases()) {
+    if (c.gradcheck == 0 || c.in.size() < 2) continue;
+    const auto x = make_inputs(c, DType::f64);
+    const auto w = weights_of(c.fn(x));
+    const Result all = run_case(c, x, w);
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!c.in[i].differentiable) continue;
+      for (auto& t : x) t.variable()->requires_grad = false;
+      x[i].variable()->requires_grad = true;
+      const GradMap g = backward(weighted(c.fn(x), w));
+      CAPTURE(c.name());
+      CAPTURE(i);
+      CHECK(g.size() == 1);
+      CHECK(distance(g[x[i]], all.grads[i]) < 1e-14);
+    }
+  }
+}
+TEST_CASE("lazy equals eager bit for bit, in place too") {
+  for (auto& c : op_cases())
+    for (bool temporaries : {false, true}) {
+      const auto x = make_inputs(c, DType::f32);
+      const auto w = weights_of(c.fn(x));
+      const Result eager = run_case(c, x, w);
+      LazyScope lazy;
+      const Result r = run_case(c, x, w, temporaries);
+      evaluate(roots_of(r));
+      check_equal(c, r, eager);
+    }
+}
+TEST_CASE("values in any layout give the same results") {
+  // The order in which these add follows the layout of what they read; all others give the same bits.
+  const std::set<std::string> order_follows_layout{"matmul", "linear", "sum", "sum_to", "mean"};
+  for (auto& c : op_cases({4, 6})) {
+    const auto check = [&](const Result& a, const Result& b) {
+      if (order_follows_layout.contains(c.op)) check_close(c, a, b, 1e-6);
+      else check_equal(c, a, b);
+    };
+    const auto x = make_inputs(c, DType::f32);
+    const Result expected = run_case(c, x);
+    for (Store how : kStores) {
+      auto other = x;
+      for (auto& t : other) t = stored(t, how);
+      CAPTURE(int(how));
+      check(run_case(c, other), expected);
+    }
+    auto repeated = x, dense = x;
+    NoGrad off;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (x[i].ndim() == 0) continue;
+      repeated[i] = expand(slice(x[i], 0, 0, 1), x[i].shape()).detach();
+      dense[i] = stored(repeated[i], Store::contiguous);
+    }
+    check(Result{c.fn(repeated), {}}, Result{c.fn(dense), {}});
+  }
+}
+TEST_CASE("odd sizes round the widths of vectors and blocks") {
+  for (int64_t n : {1, 2, 15, 16, 17, 31, 33, 64, 257}) {
+    CAPTURE(n);
+    for (auto& c : op_cases({3, n})) check_against_f64(c, DType::f32);
+    for (auto& c : op_cases({n, 2})) check_against_f64(c, DType::f32);
+  }
+}
+TEST_CASE("size 0 and size 1 in each dimension") {
+  for (CaseSizes s : {CaseSizes{0, 5}, CaseSizes{3, 0}, CaseSizes{0, 0}, CaseSizes{1, 1}})
+    for (auto& c : op_cases(s))
+      for (DType t : {DType::f64, DType::f32, DType::bf16}) {
+        CAPTURE(s.rows);
+        CAPTURE(s.cols);
+        const auto x = make_inputs(c, t);
+        const Result r = run_case(c, x), expected = run_case(c, wide(x));
+        check_close(c, r, expected, t == DType::bf16 ? 0.1 : c.f32);  // a lone value has no larger one beside it
+        for (size_t i = 0; i < r.grads.size(); ++i)
+          if (r.grads[i]) CHECK(r.grads[i].shape() == x[i].shape());
+      }
+}
+TEST_CASE("one thread and two give the same bits") {
+  const int before = num_threads();
+  if (before == 1) MESSAGE("this machine offers one thread: nothing to compare");
+  for (auto& c : op_cases({129, 257})) {
+    const auto x = make_inputs(c, DType::f32);
+    set_num_threads(1);
+    const Result one = run_case(c, x);
+    set_num_threads(before);
+    check_equal(c, run_case(c, x), one);
+  }
+}
+
+// Kernels write every byte of their outputs and none beside them.
+namespace {
+struct Use {  // one node of a graph that was not run yet
+  OpPtr op;
+  std::vector<Ref<Value>> in, out;
+  std::vector<Layout> layouts;
+};
+std::vector<Use> uses_of(const std::vector<Tensor>& roots) {
+  std::vector<Use> uses;
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> todo;
+  const auto visit = [&](const Value& v) {
+    if (v.producer && !v.producer->done && seen.insert(v.producer.get()).second) todo.push_back(v.producer.get());
+  };
+  for (auto& r : roots) visit(*r.value());
+  while (!todo.empty()) {
+    const Node& n = *todo.back();
+    todo.pop_back();
+    Use& u = uses.emplace_back(Use{n.op, {}, {}, {}});
+    for (auto& e : n.in) u.in.push_back(e.value), visit(*e.value);
+    for (auto& o : n.out) u.out.emplace_back(o.live), u.layouts.push_back(o.layout);
+  }
+  return uses;
+}
+constexpr int64_t kGuard = 1024;
+Tensor guarded(const Layout& l) {
+  Tensor t = empty(Layout::contiguous({int64_t(l.bytes()) + 2 * kGuard}, DType::u8));
+  std::memset(t.mutable_data<uint8_t>(), 0xa5, size_t(t.numel()));
+  return t;
+}
+void check_guards(const Use& u) {
+  std::vector<Tensor> memory;
+  std::vector<Buf> in, out;
+  for (auto& v : u.in) in.push_back({&v->layout, v->storage->data});
+  for (auto& l : u.layouts) memory.push_back(guarded(l));
+  for (size_t k = 0; k < u.layouts.size(); ++k)
+    out.push_back({&u.layouts[k], memory[k].value()->storage->data + kGuard});
+  Context context{};
+  u.op->run(in, out, context);
+  for (size_t k = 0; k < out.size(); ++k) {
+    CAPTURE(u.op->name());
+    CAPTURE(k);
+    const auto *begin = memory[k].data<uint8_t>(), *end = begin + memory[k].numel();
+    const auto untouched = [](uint8_t b) { return b == 0xa5; };
+    CHECK(std::all_of(begin, begin + kGuard, untouched));
+    CHECK(std::all_of(end - kGuard, end, untouched));
+    if (u.out[k]) CHECK(std::memcmp(begin + kGuard, u.out[k]->storage->data, u.layouts[k].bytes()) == 0);
+  }
+}
+}  // namespace
+TEST_CASE("kernels write every byte of their outputs and none beside them") {
+  std::set<std::string> kernels;
+  for (CaseSizes s : {CaseSizes{3, 5}, CaseSizes{17, 33}, CaseSizes{5, 1}, CaseSizes{0, 5}})
+    for (DType t : {DType::f64, DType::f32, DType::bf16})
+      for (auto& c : op_cases(s)) {
+        CAPTURE(c.name());
+        const auto x = make_inputs(c, t);
+        std::vector<Use> uses;
+        {
+          LazyScope lazy;
+          const auto roots = roots_of(run_case(c, x));
+          uses = uses_of(roots);
+          evaluate(roots);
+        }
+        for (auto& u : uses) {
+          if (u.op->traits().kind == Kind::view) continue;
+          kernels.emplace(u.op->name());
+          check_guards(u);
+        }
+      }
+  for (auto& info : all_ops()) {  // no op is left out
+    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn"};  // and ops of tests
+    CAPTURE(info.name);
+    CHECK((info.is_view || kernels.contains(std::string(info.name)) || elsewhere.contains(info.name) ||
+           info.name.starts_with("test_")));
+  }
+}
+
+namespace {
+using nlohmann::json;
+Dims dims_of(const json& j) {
+  const auto v = j.get<std::vector<int64_t>>();
+  return Dims(v.begin(), v.end());
+}
+CrossEntropyOptions loss_options(const json& a) {
+  CrossEntropyOptions o;
+  const auto name = a.at("reduction").get<std::string>();
+  o.reduction = name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
+  if (a.contains("ignore_index")) o.ignore_index = a["ignore_index"].get<int64_t>();
+  o.label_smoothing = a.value("label_smoothing", 0.0);
+  return o;
+}
+Tensors oracle_op(const std::string& op, Inputs x, const json& a) {
+  if (op == "add") return {x[0] + x[1]};
+  if (op == "sub") return {x[0] - x[1]};
+  if (op == "mul") return {x[0] * x[1]};
+  if (op == "div") return {x[0] / x[1]};
+  if (op == "matmul") return {matmul(x[0], x[1], {a.at("trans_a"), a.at("trans_b")})};
+  if (op == "linear") return {x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])};
+  if (op == "exp") return {tg::exp(x[0])};
+  if (op == "tanh") return {tg::tanh(x[0])};
+  if (op == "silu") return {silu(x[0])};
+  if (op == "gelu") return {a.at("approximate") == "tanh" ? gelu_tanh(x[0]) : gelu(x[0])};
+  if (op == "softmax") return {softmax(x[0], a.at("dim"))};
+  if (op == "layer_norm")
+    return {layer_norm(x[0], x.size() > 1 ? x[1] : Tensor(), x.size() > 2 ? x[2] : Tensor(), a.at("eps"))};
+  if (op == "rms_norm") return {rms_norm(x[0], x.size() > 1 ? x[1] : Tensor(), a.at("eps"))};
+  if (op == "embedding") return {embedding(x[0], x[1])};
+  if (op == "attention") return {attention(x[0], x[1], x[2], {a.at("causal"), a.at("scale")})};
+  if (op == "cross_entropy") return {cross_entropy(x[0], x[1], loss_options(a))};
+  const bool all = a.contains("dims") && a["dims"].empty();
+  const auto keep = [&] { return ReduceOptions{a.at("keepdim")}; };
+  if (op == "sum") return {all ? sum(x[0]) : sum(x[0], dims_of(a["dims"]), keep())};
+  if (op == "mean") return {all ? mean(x[0]) : mean(x[0], dims_of(a["dims"]), keep())};
+  if (op == "reshape") return {reshape(x[0], dims_of(a.at("shape")))};
+  if (op == "transpose") return {transpose(x[0], a.at("dim0"), a.at("dim1"))};
+  if (op == "slice") return {slice(x[0], a.at("dim"), a.at("start"), a.at("stop"))};
+  if (op == "concat") return {concat(x, a.at("dim"))};
+  if (op == "argmax") return {argmax(x[0], a.at("dim"))};
+  if (op == "topk") {
+    const TopK t = topk(x[0], a.at("k"));
+    return {t.values, t.indices};
+  }
+  FAIL("no such op: ", op);
+  return {};
+}
+void check_oracle(const SafetensorsFile& file, const std::string& key, const json& attributes, DType t) {
+  const auto read = [&](const std::string& name) {
+    const Tensor x = file.tensor(key + name);
+    return is_float(x.dtype()) ? x.to(t) : x;
+  };
+  // f64: two orders of one sum apart. f32: the inputs are exact, the results are rounded a few times; of "large" they
+  // are differences of numbers near 1000, whose spacing is 6e-5.
+  const double tolerance = t == DType::f64 ? 1e-11 : key == "cross_entropy.large" ? 1e-4 : 1e-5;
+  const auto check = [&](const Tensor& got, const std::string& name) {
+    CAPTURE(key + name);
+    CHECK(distance(got, file.tensor(key + name)) <= tolerance);
+  };
+  std::vector<Tensor> x;
+  for (int i = 0; file.has(key + ".in" + std::to_string(i)); ++i) {
+    x.push_back(read(".in" + std::to_string(i)));
+    if (is_float(x.back().dtype())) x.back().requires_grad_();
+  }
+  const Tensors out = oracle_op(key.substr(0, key.find('.')), x, attributes);
+  for (size_t k = 0; k < out.size(); ++k) check(out[k], ".out" + std::to_string(k));
+  CHECK_FALSE(file.has(key + ".out" + std::to_string(out.size())));
+  if (!file.has(key + ".w")) return;
+  const GradMap g = backward(sum(out[0] * read(".w")));
+  for (size_t i = 0; i < x.size(); ++i)
+    if (is_float(x[i].dtype())) check(g[x[i]], ".grad" + std::to_string(i));
+}
+}  // namespace
+TEST_CASE("values and gradients of PyTorch") {
+  const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
+  CHECK(file.metadata().size() >= 77);
+  for (auto& [key, attributes] : file.metadata())
+    for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, json::parse(attributes), t);
+}

@@ -1,0 +1,181 @@
+// The thread pool of the CPU backend.
+#include <doctest/doctest.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/cpu/thread_pool.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+using namespace tg;
+using cpu::parallel_for;
+
+namespace {
+struct Threads {  // sets the number for one test
+  int before = cpu::num_threads();
+  explicit Threads(int n) { cpu::set_num_threads(std::min(n, cpu::max_threads())); }
+  ~Threads() { cpu::set_num_threads(before); }
+};
+template <class F> void expect(Error::Kind kind, const std::string& part, F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    CHECK(e.kind() == kind);
+    CHECK_MESSAGE(std::string(e.what()).find(part) != std::string::npos, e.what());
+    return;
+  }
+  FAIL_CHECK("no Error with: " << part);
+}
+}  // namespace
+
+TEST_CASE("every tile runs exactly once, for any number of threads and tiles") {
+  for (int threads = 1; threads <= std::min(4, cpu::max_threads()); ++threads) {
+    Threads use(threads);
+    for (int64_t tiles : {-3, 0, 1, 2, 3, 31, 1000, 54321}) {
+      std::vector<std::atomic<int>> seen(size_t(std::max<int64_t>(tiles, 0)));
+      parallel_for(tiles, [&](int64_t t) { seen.at(size_t(t)).fetch_add(1); });
+      CHECK(std::all_of(seen.begin(), seen.end(), [](const auto& n) { return n == 1; }));
+    }
+  }
+}
+
+TEST_CASE("parallel_for with a grain: fixed pieces, whatever the number of threads") {
+  for (int threads : {1, 2}) {
+    Threads use(threads);
+    for (int64_t n : {0, 1, 63, 64, 65, 1000}) {
+      std::vector<int64_t> end(size_t(n), -1);
+      parallel_for(n, 64, [&](int64_t b, int64_t e) { std::fill(end.begin() + b, end.begin() + e, e); });
+      for (int64_t i = 0; i < n; ++i) REQUIRE(end[size_t(i)] == std::min(n, (i / 64 + 1) * 64));
+    }
+  }
+  expect(Error::Kind::value, "grain is 0", [] { parallel_for(10, 0, [](int64_t, int64_t) {}); });
+}
+
+TEST_CASE("the workers take part, on threads of their own") {
+  if (cpu::max_threads() < 2) return;
+  Threads use(2);
+  std::atomic<int> arrived{0};
+  std::thread::id id[2];
+  parallel_for(2, [&](int64_t t) {  // ends only if the two tiles run at the same time
+    id[t] = std::this_thread::get_id();
+    for (++arrived; arrived < 2;) std::this_thread::yield();
+  });
+  CHECK(id[0] != id[1]);
+  CHECK(std::count(id, id + 2, std::this_thread::get_id()) == 1);
+}
+
+#ifdef __linux__
+TEST_CASE("a worker leaves the cpu that the caller has come to") {
+  if (cpu::max_threads() != 2) return;  // with more cpus than threads in use another cpu may be free
+  Threads use(2);
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  for (int c = 0; c < CPU_SETSIZE; ++c) {
+    if (!CPU_ISSET(c, &before)) continue;
+    CPU_ZERO(&one);
+    CPU_SET(c, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the pool moves a worker once a millisecond
+    std::atomic<int> arrived{0};
+    int where[2];
+    parallel_for(2, [&](int64_t t) {
+      for (++arrived; arrived < 2;) std::this_thread::yield();
+      where[t] = sched_getcpu();
+    });
+    CHECK(where[0] != where[1]);
+  }
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+}
+#endif
+
+TEST_CASE("an exception reaches the caller, skips what is left, and the pool stays usable") {
+  for (int threads : {1, 2}) {
+    Threads use(threads);
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int64_t> ran{0};
+      const auto job = [&] {
+        parallel_for(1 << 20, [&](int64_t t) {
+          ++ran;
+          TG_CHECK(t != 5, value, "[test] tile 5");
+        });
+      };
+      expect(Error::Kind::value, "[test] tile 5", job);
+      CHECK(ran < (1 << 20));
+      ran = 0;
+      parallel_for(100, [&](int64_t) { ++ran; });
+      CHECK(ran == 100);
+    }
+  }
+}
+
+TEST_CASE("a nested parallel_for runs on the thread of its tile") {
+  Threads use(2);
+  std::atomic<int> inner{0}, moved{0};
+  parallel_for(16, [&](int64_t) {
+    const auto me = std::this_thread::get_id();
+    parallel_for(8, [&](int64_t) {
+      ++inner;
+      moved += std::this_thread::get_id() != me;
+    });
+  });
+  CHECK(inner == 16 * 8);
+  CHECK(moved == 0);
+}
+
+TEST_CASE("several threads may call at once") {
+  constexpr int kCallers = 3, kRounds = 300;
+  Threads use(2);
+  int64_t sums[kCallers] = {};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < kCallers; ++c) {
+    callers.emplace_back([&, c] {
+      for (int r = 0; r < kRounds; ++r) {
+        int64_t part[40] = {};
+        parallel_for(40, [&](int64_t t) { part[t] = t + c; });
+        sums[c] += std::accumulate(part, part + 40, int64_t(0));
+      }
+    });
+  }
+  // Whoever holds the pool may wait for a thread that wants it too.
+  parallel_for(2, [&](int64_t) { std::thread([] { parallel_for(2, [](int64_t) {}); }).join(); });
+  for (auto& t : callers) t.join();
+  for (int c = 0; c < kCallers; ++c) CHECK(sums[c] == kRounds * (780 + 40 * c));
+}
+
+TEST_CASE("jobs after a sleep of the workers, and after a change of their number") {
+  Threads use(2);
+  for (int r = 0; r < 30; ++r) {
+    if (r % 10 == 5) cpu::set_num_threads(1);
+    if (r % 10 == 7) cpu::set_num_threads(std::min(2, cpu::max_threads()));
+    std::this_thread::sleep_for(std::chrono::microseconds(r % 3 * 300));  // more than the time the workers spin
+    std::atomic<int> n{0};
+    parallel_for(64, [&](int64_t) { ++n; });
+    CHECK(n == 64);
+  }
+}
+
+TEST_CASE("set_num_threads and TG_THREADS refuse what is not a number of cpus") {
+  Threads keep(cpu::num_threads());
+  const int max = cpu::max_threads();
+  for (int bad : {0, -1, max + 1, 1 << 30})
+    expect(Error::Kind::value, std::to_string(bad) + " threads", [&] { cpu::set_num_threads(bad); });
+  cpu::set_num_threads(max);
+  CHECK(cpu::num_threads() == max);
+  CHECK(cpu::detail::threads_from(nullptr, 6) == 6);
+  CHECK(cpu::detail::threads_from("4", 6) == 4);
+  for (const std::string bad : {"", "0", "-2", "7", "two", "4 ", "4x", "99999999999999999999"})
+    expect(Error::Kind::value, "TG_THREADS is '" + bad + "'", [&] { cpu::detail::threads_from(bad.c_str(), 6); });
+  if (max > 1) {
+    cpu::set_num_threads(2);
+    expect(Error::Kind::state, "inside", [] { parallel_for(4, [](int64_t) { cpu::set_num_threads(1); }); });
+    CHECK(cpu::num_threads() == 2);
+  }
+}

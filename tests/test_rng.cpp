@@ -1,0 +1,253 @@
+// core/rng.h: known answers of Philox4x32-10, fixed bits of everything made from it, and its statistics. All
+// statistical checks run on fixed seeds: they are deterministic, and their limits are 4 to 5 standard errors of a right
+// generator.
+#include <doctest/doctest.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/rng.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace {
+using tg::Rng;
+using tg::Words;
+
+std::array<uint32_t, 4> list(Words w) { return {w.x, w.y, w.z, w.w}; }
+uint64_t key(uint32_t first, uint32_t second) { return uint64_t(second) << 32 | first; }
+bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+
+// FNV-1a over the bit patterns.
+uint64_t hash_of(const std::vector<float>& v) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (float x : v) h = (h ^ std::bit_cast<uint32_t>(x)) * 0x100000001b3u;
+  return h;
+}
+std::vector<float> normals(Rng rng, size_t n) {
+  std::vector<float> v(n);
+  rng.fill_normal(v, 0, 1);
+  return v;
+}
+// Kolmogorov-Smirnov: the largest distance of the empirical distribution from `cdf`, times sqrt(n).
+template <class Cdf> double ks(std::vector<float> v, Cdf cdf) {
+  std::sort(v.begin(), v.end());
+  double d = 0;
+  const double n = double(v.size());
+  for (size_t i = 0; i < v.size(); ++i) {
+    const double p = cdf(double(v[i]));
+    d = std::max({d, p - double(i) / n, double(i + 1) / n - p});
+  }
+  return d * std::sqrt(n);
+}
+// sum of (seen - expected)^2 / expected over equally likely cells.
+double chi_squared(const std::vector<int>& seen) {
+  const double expected = double(std::accumulate(seen.begin(), seen.end(), 0)) / double(seen.size());
+  double sum = 0;
+  for (int s : seen) sum += (s - expected) * (s - expected) / expected;
+  return sum;
+}
+}  // namespace
+
+TEST_CASE("rng: Philox4x32-10 known answers") {
+  // The three vectors published with the paper's reference implementation.
+  using A = std::array<uint32_t, 4>;
+  CHECK(list(tg::philox4x32({0, 0, 0, 0}, 0)) == A{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(list(tg::philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t(0))) == A{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(list(tg::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, key(0xa4093822, 0x299f31d0))) ==
+        A{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("rng: words are indexed from the offset, in blocks of four") {
+  const Rng at{7, (uint64_t(1) << 32) - 2};  // the block number crosses 32 bits
+  for (uint64_t i = 0; i < 40; ++i) {
+    const uint64_t n = at.offset + i / 4;
+    CHECK(tg::random_word(at, i) == list(tg::philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, 7))[i % 4]);
+    CHECK(tg::random_word(Rng{7, at.offset + 3}, i) == tg::random_word(at, i + 12));
+  }
+  Rng rng{7, 10};
+  CHECK(rng.take(0) == Rng{7, 10});
+  CHECK(rng.take(1) == Rng{7, 10});
+  CHECK(rng.take(4) == Rng{7, 11});
+  CHECK(rng.take(5) == Rng{7, 12});
+  CHECK(rng == Rng{7, 14});
+}
+
+TEST_CASE("rng: bulk functions equal the per-index ones, bit by bit") {
+  for (size_t n : {0, 1, 2, 3, 4, 5, 63, 1027}) {
+    const Rng at{99, 5};
+    Rng rng = at;
+    std::vector<float> u(n), z(n);
+    rng.fill_uniform(u, -3.0f, 0.7f);
+    CHECK(rng.offset == at.offset + (n + 3) / 4);
+    rng = at;
+    rng.fill_normal(z, 0.3f, 1.7f);
+    CHECK(rng.offset == at.offset + (n + 3) / 4);
+    for (size_t i = 0; i < n; ++i) {
+      REQUIRE(same(u[i], std::fma(tg::uniform(tg::random_word(at, i)), 0.7f + 3.0f, -3.0f)));
+      REQUIRE(same(z[i], std::fma(tg::normal(at, i), 1.7f, 0.3f)));
+    }
+  }
+  Rng a{1, 0}, b{1, 0};
+  CHECK(same(a.uniform(), tg::uniform(tg::random_word(b, 0))));
+  CHECK(same(a.normal(), tg::normal(Rng{1, 1}, 0)));
+  CHECK(a.offset == 2);
+}
+
+TEST_CASE("rng: vector loops give the bits of single calls") {
+  const Rng at{2024, 3};
+  std::vector<float> looped(4099);
+  for (size_t i = 0; i < looped.size(); ++i) looped[i] = tg::normal(at, i);  // vectorised when optimised
+  for (size_t i = 0; i < looped.size(); ++i) {
+    const volatile uint64_t index = i;  // keeps this loop scalar
+    REQUIRE(same(looped[i], tg::normal(at, index)));
+  }
+}
+
+TEST_CASE("rng: fixed bits on every compiler and instruction set") {
+  CHECK(hash_of(normals({1337, 0}, 1000000)) == 0xf52fb92aba7c8107u);
+  std::vector<float> u(1000000);
+  Rng rng{1337, 0};
+  rng.fill_uniform(u, 0, 1);
+  CHECK(hash_of(u) == 0x5372527ec4ad6bd2u);
+}
+
+TEST_CASE("rng: extreme words") {
+  CHECK(tg::uniform(0) == 0.0f);
+  CHECK(tg::uniform(~0u) == 1.0f - 0x1p-24f);
+  for (uint32_t radius : {0u, 1u, 255u, 256u, ~0u})
+    for (uint32_t angle : {0u, 0x40000000u, 0x80000000u, ~0u}) {
+      float a, b;
+      tg::normal_pair(radius, angle, a, b);
+      CHECK(std::isfinite(a));
+      CHECK(std::isfinite(b));
+      // a^2 + b^2 = -2 log((radius + 1/2) / 2^32)
+      const double square = -2 * std::log((radius + 0.5) * 0x1p-32);
+      CHECK(std::fabs(double(a) * a + double(b) * b - square) < 1e-6 * square + 1e-7);
+    }
+}
+
+TEST_CASE("rng: distribution of uniforms") {
+  std::vector<float> u(1000000);
+  Rng rng{42, 0};
+  rng.fill_uniform(u, 0, 1);
+  CHECK(*std::min_element(u.begin(), u.end()) >= 0.0f);
+  CHECK(*std::max_element(u.begin(), u.end()) < 1.0f);
+  CHECK(ks(u, [](double x) { return x; }) < 2.2);  // P(larger) = 1.2e-4
+  // Pairs of neighbours fill the unit square evenly: 256 cells, mean 255, standard deviation 22.6.
+  std::vector<int> cells(256);
+  for (size_t i = 0; i + 1 < u.size(); i += 2) ++cells[size_t(u[i] * 16) * 16 + size_t(u[i + 1] * 16)];
+  CHECK(std::fabs(chi_squared(cells) - 255) < 4.5 * 22.6);
+}
+
+TEST_CASE("rng: distribution of normals") {
+  const size_t n = 1000000;
+  const std::vector<float> z = normals({43, 0}, n);
+  double m1 = 0, m2 = 0, m3 = 0, m4 = 0, neighbours = 0;
+  size_t beyond3 = 0, beyond4 = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double x = z[i];
+    m1 += x, m2 += x * x, m3 += x * x * x, m4 += x * x * x * x;
+    if (i % 2) neighbours += x * z[i - 1];
+    beyond3 += std::fabs(x) > 3;
+    beyond4 += std::fabs(x) > 4;
+  }
+  // Standard errors of the moments of n normals: 1, sqrt 2, sqrt 15, sqrt 96 over sqrt n (1e-3).
+  CHECK(std::fabs(m1 / n) < 4e-3);
+  CHECK(std::fabs(m2 / n - 1) < 4e-3 * std::sqrt(2));
+  CHECK(std::fabs(m3 / n) < 4e-3 * std::sqrt(15));
+  CHECK(std::fabs(m4 / n - 3) < 4e-3 * std::sqrt(96));
+  CHECK(std::fabs(neighbours / (n / 2.0)) < 4e-3 * std::sqrt(2));  // both halves of a pair are uncorrelated
+  // Two-sided tails: 2699.8 and 63.34 expected per million.
+  CHECK(std::fabs(double(beyond3) - 2699.8) < 4.5 * std::sqrt(2699.8));
+  CHECK(std::fabs(double(beyond4) - 63.34) < 4.5 * std::sqrt(63.34));
+  CHECK(ks(z, [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2)); }) < 2.2);
+}
+
+TEST_CASE("rng: below is unbiased and bounded") {
+  Rng rng{5, 0};
+  std::vector<int> seen(13);
+  for (int i = 0; i < 130000; ++i) ++seen.at(rng.below(13));
+  CHECK(chi_squared(seen) < 12 + 4.5 * std::sqrt(24.0));  // 12 degrees of freedom
+  CHECK(rng.below(1) == 0);
+  CHECK_THROWS_WITH_AS(rng.below(0), doctest::Contains("[rng] below(0)"), tg::Error);
+  // For n = 3 * 2^62 a remainder without rejection would give the lowest third twice as often as the others.
+  const uint64_t n = uint64_t(3) << 62;
+  std::vector<int> thirds(3);
+  Rng big{6, 0};
+  const int draws = 30000;
+  for (int i = 0; i < draws; ++i) ++thirds.at(size_t(big.below(n) >> 62));
+  CHECK(chi_squared(thirds) < 2 + 4.5 * 2);  // 2 degrees of freedom
+  // A quarter of the tries is rejected: tries per draw are geometric with mean 4/3 and variance 4/9.
+  CHECK(std::fabs(double(big.offset) - draws * 4.0 / 3) < 4.5 * std::sqrt(draws * 4.0 / 9));
+}
+
+TEST_CASE("rng: shuffle") {
+  std::vector<int64_t> items(1000);
+  std::iota(items.begin(), items.end(), 0);
+  std::vector<int64_t> a = items, b = items, c = items;
+  Rng first{11, 0}, again{11, 0}, other{12, 0};
+  first.shuffle(a);
+  again.shuffle(b);
+  other.shuffle(c);
+  CHECK(a == b);
+  CHECK(first == again);
+  CHECK(a != c);
+  CHECK(a != items);
+  std::sort(a.begin(), a.end());
+  CHECK(a == items);
+  // All 24 orders of four items, equally often.
+  std::vector<int> orders(24);
+  Rng rng{13, 0};
+  for (int i = 0; i < 48000; ++i) {
+    std::array<int64_t, 4> p{0, 1, 2, 3};
+    rng.shuffle(p);
+    size_t rank = 0;  // in the factorial number system
+    for (size_t j = 0; j < 4; ++j)
+      rank = rank * (4 - j) + size_t(std::count_if(&p[j], p.data() + 4, [&](auto x) { return x < p[j]; }));
+    ++orders.at(rank);
+  }
+  CHECK(chi_squared(orders) < 23 + 4.5 * std::sqrt(46.0));
+  const uint64_t offset = rng.offset;
+  rng.shuffle({});
+  std::array<int64_t, 1> one{7};
+  rng.shuffle(one);
+  CHECK(one[0] == 7);
+  CHECK(rng.offset == offset);
+}
+
+TEST_CASE("rng: split") {
+  const Rng root{1, 17};
+  CHECK(root.split(0) == Rng{1, 0}.split(0));
+  CHECK(root.split(0).offset == 0);
+  std::vector<uint64_t> seeds{root.seed};
+  for (uint64_t s = 0; s < 1000; ++s) seeds.push_back(root.split(s).seed);
+  seeds.push_back(root.split(uint64_t(1) << 32).seed);  // the upper half of the stream counts
+  seeds.push_back(Rng{2, 0}.split(0).seed);
+  std::sort(seeds.begin(), seeds.end());
+  CHECK(std::adjacent_find(seeds.begin(), seeds.end()) == seeds.end());
+  // Two streams are uncorrelated: the mean product of n pairs has the standard error 1 / sqrt n.
+  const size_t n = 100000;
+  const std::vector<float> a = normals(root.split(0), n), b = normals(root.split(1), n);
+  CHECK(std::fabs(std::inner_product(a.begin(), a.end(), b.begin(), 0.0) / n) < 4.5 / std::sqrt(n));
+}
+
+TEST_CASE("rng: refused arguments") {
+  Rng rng{1, 0};
+  std::vector<float> v(3, 9.0f);
+  const float inf = INFINITY, nan = NAN;
+  CHECK_THROWS_WITH_AS(rng.fill_uniform(v, 1, 0), doctest::Contains("[rng] fill_uniform from 1 to 0"), tg::Error);
+  CHECK_THROWS_AS(rng.fill_uniform(v, -inf, 0), tg::Error);
+  CHECK_THROWS_AS(rng.fill_uniform(v, 0, nan), tg::Error);
+  CHECK_THROWS_AS(rng.fill_uniform(v, -3e38f, 3e38f), tg::Error);
+  CHECK_THROWS_WITH_AS(rng.fill_normal(v, 0, -1), doctest::Contains("standard deviation -1"), tg::Error);
+  CHECK_THROWS_AS(rng.fill_normal(v, nan, 1), tg::Error);
+  CHECK(v == std::vector<float>(3, 9.0f));
+  CHECK(rng == Rng{1, 0});  // a refused call draws nothing
+  rng.fill_uniform(v, 2, 2);
+  CHECK(v == std::vector<float>(3, 2.0f));
+  rng.fill_normal(v, -1, 0);
+  CHECK(v == std::vector<float>(3, -1.0f));
+}
