@@ -9,10 +9,11 @@
 namespace tg {
 namespace {
 void check_tracked(const Tensor& t) {
-  TG_CHECK(t.requires_grad(), state,
-           "[backward] {} does not depend on a tensor that requires a gradient. Call requires_grad_() on a leaf before the "
-           "forward pass, and leave no NoGrad open.",
-           t);
+  TG_CHECK(
+      t.requires_grad(), state,
+      "[backward] {} does not depend on a tensor that requires a gradient. Call requires_grad_() on a leaf before the "
+      "forward pass, and leave no NoGrad open.",
+      t);
 }
 struct Tape {
   std::vector<Ref<Node>> nodes;                 // newest first
@@ -29,9 +30,10 @@ Tape collect(const Tensor& output) {
   visit(output.value()->producer);
   for (size_t k = 0; k < t.nodes.size(); ++k) {
     const Ref<Node> n = t.nodes[k];
-    TG_CHECK(!n->released, state,
-             "[backward] [{}] was released by an earlier backward. Pass {{.retain_graph = true}} to that one.\n    in {}",
-             n->op->name(), n->scope->path());
+    TG_CHECK(
+        !n->released, state,
+        "[backward] [{}] was released by an earlier backward. Pass {{.retain_graph = true}} to that one.\n    in {}",
+        n->op->name(), n->scope->path());
     for (size_t i = 0; i < n->in.size(); ++i) {
       if (!(n->tracked & bit(i))) continue;
       ++t.uses[n->in[i].id];
@@ -96,8 +98,8 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) 
 }
 GradMap backward(const Tensor& loss, BackwardOptions opt) {
   TG_CHECK(loss, value, "[backward] got an empty tensor. Pass the loss.");
-  TG_CHECK(loss.numel() == 1, shape, "[backward] starts from one number, not from {}. Take sum() first, or pass a gradient.",
-           loss);
+  TG_CHECK(loss.numel() == 1, shape,
+           "[backward] starts from one number, not from {}. Take sum() first, or pass a gradient.", loss);
   check_tracked(loss);
   return backward(loss, ones_like(loss), opt);
 }

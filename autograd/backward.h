@@ -1,5 +1,6 @@
 // Reverse mode over the tape. Every vjp emits ops, so under LazyScope the backward graph is lazy, and with create_graph
-// it can be differentiated again. Gradients are returned by id, outside the tensors: nothing accumulates behind one's back.
+// it can be differentiated again. Gradients are returned by id, outside the tensors: nothing accumulates behind one's
+// back.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -27,8 +28,8 @@ class GradMap {
  private:
   std::unordered_map<uint64_t, Tensor> map_;
 };
-// d loss / d leaf for every tracked leaf. loss has one element. An Error when it is untracked, when its tape was released
-// by an earlier backward, or when a saved tensor was changed since.
+// d loss / d leaf for every tracked leaf. loss has one element. An Error when it is untracked, when its tape was
+// released by an earlier backward, or when a saved tensor was changed since.
 GradMap backward(const Tensor& loss, BackwardOptions = {});
 // The same for an output of any shape: grad has its shape and dtype.
 GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {});

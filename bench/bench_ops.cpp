@@ -1,10 +1,11 @@
-// Costs of the engine: ns per emitted 2x2 add in each mode, with labels and scopes, medians of 15 rounds of 10 000; beside
-// libtorch where it is at hand. Then a few kernels. Run on a quiet machine; compare ratios, not figures of two machines.
+// Costs of the engine: ns per emitted 2x2 add in each mode, with labels and scopes, medians of 15 rounds of 10 000;
+// beside libtorch where it is at hand. Then a few kernels. Run on a quiet machine; compare ratios, not figures of two
+// machines.
 #include "harness.h"
 #include "torch_emit.h"
 
-#include <tapegrad/tapegrad.h>
 #include <fmt/format.h>
+#include <tapegrad/tapegrad.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,8 +32,9 @@ struct Row {
 void emit_table() {
   InScope a("gpt"), b("h"), c("mlp");
   const Tensor x = ones({2, 2}).label("x"), w = zeros({2, 2}).label("w").requires_grad_();
-  Row rows[] = {{"eager, untracked"},        {"eager, tracked"},    {"backward of a tracked chain"}, {"release of a tracked chain"},
-                {"lazy emit, untracked"},    {"lazy emit, tracked"}, {"replay: key, run, release"}};
+  Row rows[] = {{"eager, untracked"},           {"eager, tracked"},       {"backward of a tracked chain"},
+                {"release of a tracked chain"}, {"lazy emit, untracked"}, {"lazy emit, tracked"},
+                {"replay: key, run, release"}};
   const auto chain = [&](Tensor& y) {
     for (int i = 0; i < kOps; ++i) y = add(y, x);
   };
@@ -57,7 +59,8 @@ void emit_table() {
   for (auto& r : rows) fmt::print("  {:<32} {:7.0f}\n", r.name, r.median());
   bench::TorchEmit torch;
   if (bench::torch_emit(torch))
-    fmt::print("  libtorch {:<23} {:7.0f}\n  libtorch, tracked{:<15} {:7.0f}\n", torch.version, torch.untracked, "", torch.tracked);
+    fmt::print("  libtorch {:<23} {:7.0f}\n  libtorch, tracked{:<15} {:7.0f}\n", torch.version, torch.untracked, "",
+               torch.tracked);
   else
     fmt::print("  (libtorch beside it: configure with -DTG_TORCH_DIR=<site-packages/torch>)\n");
 }
@@ -72,7 +75,8 @@ void threads_table() {
                         std::thread t(own);
                         own();
                         t.join();
-                      }) / (20 * kOps);
+                      }) /
+                      (20 * kOps);
   fmt::print("eager, tracked: one thread {:.0f}, each of two {:.0f} ns per op\n", one, both);
 }
 void gemm_table() {
@@ -81,11 +85,13 @@ void gemm_table() {
   struct Case {
     int64_t m, n, k;
   };
-  for (auto [m, n, k] : {Case{768, 384, 128}, Case{768, 512, 128}, Case{2048, 768, 768}, Case{2048, 3072, 768}, Case{1024, 1024, 1024}}) {
+  for (auto [m, n, k] : {Case{768, 384, 128}, Case{768, 512, 128}, Case{2048, 768, 768}, Case{2048, 3072, 768},
+                         Case{1024, 1024, 1024}}) {
     const Tensor a = randn({m, k}, rng), b = randn({n, k}, rng);
     const auto t = bench::measure([&] { linear(a, b); }, {.min_seconds = 0.5, .min_runs = 20});
     const double flop = 2e-9 * double(m) * double(n) * double(k);
-    fmt::print("  {:>5} x {:>5} x {:>5}  {:7.1f}  ({:.1f} .. {:.1f})\n", m, n, k, flop / t.median, flop / t.p90, flop / t.p10);
+    fmt::print("  {:>5} x {:>5} x {:>5}  {:7.1f}  ({:.1f} .. {:.1f})\n", m, n, k, flop / t.median, flop / t.p90,
+               flop / t.p10);
   }
 }
 }  // namespace

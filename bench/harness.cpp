@@ -1,7 +1,7 @@
 #include "harness.h"
 
-#include <tapegrad/core/backend.h>
 #include <fmt/format.h>
+#include <tapegrad/core/backend.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,9 @@ double timed(const std::function<void()>& f) {
   f();
   return now() - start;
 }
-double quantile(const std::vector<double>& sorted, double q) { return sorted[size_t(q * double(sorted.size() - 1) + 0.5)]; }
+double quantile(const std::vector<double>& sorted, double q) {
+  return sorted[size_t(q * double(sorted.size() - 1) + 0.5)];
+}
 Timing summary(std::vector<double> t) {
   std::sort(t.begin(), t.end());
   return {quantile(t, 0.5), quantile(t, 0.1), quantile(t, 0.9), int(t.size())};

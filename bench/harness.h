@@ -17,7 +17,8 @@ struct MeasureOptions {
   int min_runs = 50;
 };
 Timing measure(const std::function<void()>& f, MeasureOptions = {});
-// a and b in turn, run by run, so that a noisy machine disturbs both: medians of each, and the median of the ratios a / b.
+// a and b in turn, run by run, so that a noisy machine disturbs both: medians of each, and the median of the ratios a /
+// b.
 struct Paired {
   Timing a, b;
   double ratio;

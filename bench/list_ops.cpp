@@ -1,7 +1,7 @@
 // Prints the table of ops by backend as it was linked. --update-readme FILE writes it between the two marks in FILE,
 // --check-readme FILE fails when FILE does not hold it. --kernels lists every kernel with its file.
-#include <tapegrad/core/registry.h>
 #include <fmt/format.h>
+#include <tapegrad/core/registry.h>
 
 #include <fstream>
 #include <iterator>
@@ -54,7 +54,8 @@ int readme(const std::string& path, bool update) {
 
 int main(int argc, char** argv) try {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (argc == 3 && (mode == "--update-readme" || mode == "--check-readme")) return readme(argv[2], mode == "--update-readme");
+  if (argc == 3 && (mode == "--update-readme" || mode == "--check-readme"))
+    return readme(argv[2], mode == "--update-readme");
   if (argc == 2 && mode == "--kernels") {
     for (auto& k : tg::all_kernels())
       fmt::print("{:<20} {:<5} level {} {}:{}\n", k.op, tg::name_of(k.backend), k.level, k.file, k.line);

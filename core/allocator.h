@@ -7,10 +7,10 @@
 namespace tg {
 
 struct MemoryStats {
-  int64_t live = 0;      // bytes of tensors that exist now
-  int64_t peak = 0;      // largest live since the last reset_peak()
-  int64_t cached = 0;    // bytes kept for reuse, not part of live
-  int64_t total = 0;     // bytes handed out since the process began
+  int64_t live = 0;    // bytes of tensors that exist now
+  int64_t peak = 0;    // largest live since the last reset_peak()
+  int64_t cached = 0;  // bytes kept for reuse, not part of live
+  int64_t total = 0;   // bytes handed out since the process began
 };
 
 class Allocator {

@@ -12,13 +12,15 @@ bool register_backend(Backend b, BackendRuntime* r) {
 BackendRuntime& runtime_of(Device d) {
   BackendRuntime* r = g_runtimes[size_t(d.backend)];
   if (!r && d.backend == Backend::cuda)
-    detail::fail(Error::Kind::device, "[device] cuda was asked for, and this build has no CUDA backend. "
-                                      "Configure with -DTG_CUDA=ON, or use the device cpu.");
+    detail::fail(Error::Kind::device,
+                 "[device] cuda was asked for, and this build has no CUDA backend. "
+                 "Configure with -DTG_CUDA=ON, or use the device cpu.");
   if (!r)
-    detail::fail(Error::Kind::device, "[device] the CPU backend was not linked. Link the target tapegrad::tapegrad, "
-                                      "which keeps the whole archive, and not the archive alone.");
-  TG_CHECK(d.index >= 0 && d.index < r->device_count(), device, "[device] there is no {}: this machine has {} {} device(s).",
-           d, r->device_count(), name_of(d.backend));
+    detail::fail(Error::Kind::device,
+                 "[device] the CPU backend was not linked. Link the target tapegrad::tapegrad, "
+                 "which keeps the whole archive, and not the archive alone.");
+  TG_CHECK(d.index >= 0 && d.index < r->device_count(), device,
+           "[device] there is no {}: this machine has {} {} device(s).", d, r->device_count(), name_of(d.backend));
   return *r;
 }
 bool has_device(Device d) {

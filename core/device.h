@@ -24,7 +24,5 @@ std::string to_string(Device);  // "cpu", "cuda:0"
 }  // namespace tg
 
 template <> struct fmt::formatter<tg::Device> : tg::PlainFormatter {
-  template <class C> auto format(tg::Device d, C& c) const {
-    return write(tg::to_string(d), c);
-  }
+  template <class C> auto format(tg::Device d, C& c) const { return write(tg::to_string(d), c); }
 };

@@ -53,27 +53,56 @@ struct f16 {
 };
 
 template <DType D> struct TypeOf;
-template <> struct TypeOf<DType::f64> { using type = double; };
-template <> struct TypeOf<DType::f32> { using type = float; };
-template <> struct TypeOf<DType::f16> { using type = f16; };
-template <> struct TypeOf<DType::bf16> { using type = bf16; };
-template <> struct TypeOf<DType::i64> { using type = int64_t; };
-template <> struct TypeOf<DType::i32> { using type = int32_t; };
-template <> struct TypeOf<DType::i8> { using type = int8_t; };
-template <> struct TypeOf<DType::u16> { using type = uint16_t; };
-template <> struct TypeOf<DType::u8> { using type = uint8_t; };
-template <> struct TypeOf<DType::boolean> { using type = bool; };
+template <> struct TypeOf<DType::f64> {
+  using type = double;
+};
+template <> struct TypeOf<DType::f32> {
+  using type = float;
+};
+template <> struct TypeOf<DType::f16> {
+  using type = f16;
+};
+template <> struct TypeOf<DType::bf16> {
+  using type = bf16;
+};
+template <> struct TypeOf<DType::i64> {
+  using type = int64_t;
+};
+template <> struct TypeOf<DType::i32> {
+  using type = int32_t;
+};
+template <> struct TypeOf<DType::i8> {
+  using type = int8_t;
+};
+template <> struct TypeOf<DType::u16> {
+  using type = uint16_t;
+};
+template <> struct TypeOf<DType::u8> {
+  using type = uint8_t;
+};
+template <> struct TypeOf<DType::boolean> {
+  using type = bool;
+};
 
 template <class T> constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, double>) return DType::f64;
-  else if constexpr (std::is_same_v<T, float>) return DType::f32;
-  else if constexpr (std::is_same_v<T, f16>) return DType::f16;
-  else if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
-  else if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
-  else if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
-  else if constexpr (std::is_same_v<T, int8_t>) return DType::i8;
-  else if constexpr (std::is_same_v<T, uint16_t>) return DType::u16;
-  else if constexpr (std::is_same_v<T, uint8_t>) return DType::u8;
+  if constexpr (std::is_same_v<T, double>)
+    return DType::f64;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::f32;
+  else if constexpr (std::is_same_v<T, f16>)
+    return DType::f16;
+  else if constexpr (std::is_same_v<T, bf16>)
+    return DType::bf16;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DType::i64;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::i32;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return DType::i8;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return DType::u16;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return DType::u8;
   else {
     static_assert(std::is_same_v<T, bool>, "not an element type of tensors");
     return DType::boolean;
@@ -81,9 +110,15 @@ template <class T> constexpr DType dtype_of() {
 }
 
 // What a kernel computes in when it reads T: 16-bit floats in f32, the rest in itself.
-template <class T> struct ComputeOf { using type = T; };
-template <> struct ComputeOf<f16> { using type = float; };
-template <> struct ComputeOf<bf16> { using type = float; };
+template <class T> struct ComputeOf {
+  using type = T;
+};
+template <> struct ComputeOf<f16> {
+  using type = float;
+};
+template <> struct ComputeOf<bf16> {
+  using type = float;
+};
 template <class T> using compute_t = typename ComputeOf<T>::type;
 
 // f.template operator()<T>() with the C++ type of d.
@@ -105,14 +140,12 @@ template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
 
 constexpr bool is_float(DType d) { return d <= DType::bf16; }
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
-size_t size_of(DType);                        // bytes of one element
-std::string_view name_of(DType);              // "f32", "bool" ...
+size_t size_of(DType);                         // bytes of one element
+std::string_view name_of(DType);               // "f32", "bool" ...
 DType dtype_from_name(std::string_view name);  // an Error lists the names
 
 }  // namespace tg
 
 template <> struct fmt::formatter<tg::DType> : tg::PlainFormatter {
-  template <class C> auto format(tg::DType d, C& c) const {
-    return write(tg::name_of(d), c);
-  }
+  template <class C> auto format(tg::DType d, C& c) const { return write(tg::name_of(d), c); }
 };

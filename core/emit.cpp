@@ -62,9 +62,10 @@ Layouts checked_layouts(const Op& op, Inputs in) {
   try {
     for (size_t i = 0; i < in.size(); ++i) {
       TG_CHECK(in[i], value, "[{}] input {} is an empty tensor. Pass a tensor that has a value.", op.name(), i);
-      TG_CHECK(in[i].device() == in[0].device(), device,
-               "[{}] inputs lie on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with .to(device).",
-               op.name(), in[0], in[0].device(), i, in[i], in[i].device());
+      TG_CHECK(
+          in[i].device() == in[0].device(), device,
+          "[{}] inputs lie on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with .to(device).",
+          op.name(), in[0], in[0].device(), i, in[i], in[i].device());
     }
     return op.infer(in);
   } catch (const Error& e) {
@@ -146,8 +147,8 @@ Tensor Vjp::in(size_t i) const {
 }
 Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
-  TG_CHECK(node_.op->saves_out(node_.tracked) & bit(i), internal, "[{}] vjp reads output {}, which saves_out() does not keep.",
-           node_.op->name(), i);
+  TG_CHECK(node_.op->saves_out(node_.tracked) & bit(i), internal,
+           "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
   if (!o.live) {  // the handle is gone: a new one on the saved storage
     auto v = make<Value>(o.layout);
     v->storage = o.saved;

@@ -1,6 +1,6 @@
-// The one exception type, the checks that throw it, and interned scopes ('gpt.h.3.mlp') that say where an op was emitted.
-// Form of a message: [op] what is wrong: the values. The rule. What to do. <newline> in <scope path>
-// No logging here (log.h) and no error codes anywhere: every failure a caller can cause is an Error.
+// The one exception type, the checks that throw it, and interned scopes ('gpt.h.3.mlp') that say where an op was
+// emitted. Form of a message: [op] what is wrong: the values. The rule. What to do. <newline> in <scope path> No
+// logging here (log.h) and no error codes anywhere: every failure a caller can cause is an Error.
 #pragma once
 #include <fmt/core.h>
 
@@ -30,10 +30,10 @@ namespace detail {
 }  // namespace detail
 
 // Checks of what a caller passed: always on. The arguments are evaluated on failure only.
-#define TG_CHECK(cond, kind, ...)                                                              \
-  do {                                                                                         \
-    if (!(cond)) [[unlikely]]                                                                  \
-      ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__));                 \
+#define TG_CHECK(cond, kind, ...)                                              \
+  do {                                                                         \
+    if (!(cond)) [[unlikely]]                                                  \
+      ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (0)
 // Invariants of our own: on unless NDEBUG.
 #ifdef NDEBUG

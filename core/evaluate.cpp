@@ -29,12 +29,13 @@ void check_version(const Node& n, size_t i, bool output) {
   if (!s || then == kUnset || s->version == then) return;
   const std::string* label = output ? nullptr : n.in[i].label;
   const Layout& layout = output ? n.out[i].layout : n.in[i].value->layout;
-  const Error e(Error::Kind::state,
-                fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through any "
-                            "view counts. Write to a copy, or after {}.",
-                            n.op->name(), output ? "output" : "input", i, label ? fmt::format(" '{}'", *label) : "", layout,
-                            n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
-                            n.done ? "backward" : "evaluate"));
+  const Error e(
+      Error::Kind::state,
+      fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through any "
+                  "view counts. Write to a copy, or after {}.",
+                  n.op->name(), output ? "output" : "input", i, label ? fmt::format(" '{}'", *label) : "", layout,
+                  n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
+                  n.done ? "backward" : "evaluate"));
   throw with_scope(e, n.scope);
 }
 
@@ -59,8 +60,10 @@ void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
-    if (keep_in & bit(i)) e.version = e.value->storage->version;
-    else e.value = nullptr;
+    if (keep_in & bit(i))
+      e.version = e.value->storage->version;
+    else
+      e.value = nullptr;
   }
 }
 

@@ -7,9 +7,9 @@ namespace tg::detail {
 
 inline constexpr uint32_t kUnset = ~0u;  // version of an input that was lazy when it was captured
 
-Error with_scope(const Error&, const Scope*);                      // adds "in <path>" once
-void check_version(const Node&, size_t i, bool output = false);    // throws when input or output i was written since
-void run_or_evaluate(Node&, Inputs outs);                          // eager: one node, no plan
+Error with_scope(const Error&, const Scope*);                    // adds "in <path>" once
+void check_version(const Node&, size_t i, bool output = false);  // throws when input or output i was written since
+void run_or_evaluate(Node&, Inputs outs);                        // eager: one node, no plan
 uint64_t next_mark();
 
 // Per output: the input whose storage it takes over, or -1.
@@ -26,7 +26,8 @@ template <class Free> Donors choose_donors(const Node& n, Free free) {
     if (o.layout.aliases_input >= 0) continue;
     for (size_t i = next; may && i < n.in.size() && donor < 0; ++i) {
       const Layout& l = n.in[i].value->layout;
-      if (may & bit(i) && l.dtype == o.layout.dtype && l.shape == o.layout.shape && free(i)) donor = int8_t(i), next = i + 1;
+      if (may & bit(i) && l.dtype == o.layout.dtype && l.shape == o.layout.shape && free(i))
+        donor = int8_t(i), next = i + 1;
     }
   }
   return d;

@@ -34,10 +34,11 @@ int64_t slab_bytes();                            // of the chunks that blocks ar
 void slab_release();  // gives back chunks that are free as a whole, except what other running threads keep
 
 template <class Self> struct Counted {
-  static constexpr uint32_t kImmortal = 1u << 31;  // objects in static storage: never counted, hence never a contended cache line
+  static constexpr uint32_t kImmortal =
+      1u << 31;  // objects in static storage: never counted, hence never a contended cache line
   mutable std::atomic<uint32_t> refs{0};
   Counted() = default;
-  Counted(const Counted&) {}                       // a copy is a new object with its own count
+  Counted(const Counted&) {}  // a copy is a new object with its own count
   Counted& operator=(const Counted&) = delete;
   static void* operator new(size_t n) { return slab_alloc(n); }
   static void operator delete(void* p, size_t n) { slab_free(p, n); }
@@ -49,8 +50,13 @@ template <class T> class Ref {
   Ref(T* p = nullptr) : p_(p) { take(); }
   Ref(const Ref& o) : p_(o.p_) { take(); }
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
-  template <class U> requires std::is_convertible_v<U*, T*> Ref(Ref<U> o) noexcept : p_(o.detach()) {}
-  Ref& operator=(Ref o) noexcept { std::swap(p_, o.p_); return *this; }
+  template <class U>
+    requires std::is_convertible_v<U*, T*>
+  Ref(Ref<U> o) noexcept : p_(o.detach()) {}
+  Ref& operator=(Ref o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
   ~Ref() { drop(); }
   T* get() const { return p_; }
   T* detach() { return std::exchange(p_, nullptr); }
@@ -61,7 +67,8 @@ template <class T> class Ref {
 
  private:
   void take() const {
-    if (p_ && !(p_->refs.load(std::memory_order_relaxed) & T::kImmortal)) p_->refs.fetch_add(1, std::memory_order_relaxed);
+    if (p_ && !(p_->refs.load(std::memory_order_relaxed) & T::kImmortal))
+      p_->refs.fetch_add(1, std::memory_order_relaxed);
   }
   void drop() const {  // the last owner needs no read-modify-write: nobody else can revive the object
     if (!p_) return;
@@ -76,16 +83,32 @@ template <class T, class... A> Ref<T> make(A&&... a) { return Ref<T>(new T(std::
 template <class T, size_t N> class SmallVec {
  public:
   SmallVec() = default;
-  SmallVec(std::initializer_list<T> l) { for (auto& x : l) emplace_back(x); }
-  SmallVec(const SmallVec& o) { for (auto& x : o) emplace_back(x); }
-  SmallVec(SmallVec&& o) noexcept { for (auto& x : o) emplace_back(std::move(x)); o.clear(); }
-  SmallVec& operator=(SmallVec o) noexcept { clear(); for (auto& x : o) emplace_back(std::move(x)); return *this; }
-  ~SmallVec() { clear(); if (data_ != inline_()) ::operator delete(data_, std::align_val_t(alignof(T))); }
+  SmallVec(std::initializer_list<T> l) {
+    for (auto& x : l) emplace_back(x);
+  }
+  SmallVec(const SmallVec& o) {
+    for (auto& x : o) emplace_back(x);
+  }
+  SmallVec(SmallVec&& o) noexcept {
+    for (auto& x : o) emplace_back(std::move(x));
+    o.clear();
+  }
+  SmallVec& operator=(SmallVec o) noexcept {
+    clear();
+    for (auto& x : o) emplace_back(std::move(x));
+    return *this;
+  }
+  ~SmallVec() {
+    clear();
+    if (data_ != inline_()) ::operator delete(data_, std::align_val_t(alignof(T)));
+  }
   template <class... A> T& emplace_back(A&&... a) {
     if (size_ == cap_) grow();
     return *new (data_ + size_++) T{std::forward<A>(a)...};
   }
-  void clear() { while (size_) data_[--size_].~T(); }
+  void clear() {
+    while (size_) data_[--size_].~T();
+  }
   T* begin() { return data_; }
   T* end() { return data_ + size_; }
   const T* begin() const { return data_; }
@@ -102,9 +125,13 @@ template <class T, size_t N> class SmallVec {
   T* inline_() { return reinterpret_cast<T*>(buf_); }
   void grow() {
     auto* p = static_cast<T*>(::operator new(2 * cap_ * sizeof(T), std::align_val_t(alignof(T))));
-    for (uint32_t i = 0; i < size_; ++i) { new (p + i) T(std::move(data_[i])); data_[i].~T(); }
+    for (uint32_t i = 0; i < size_; ++i) {
+      new (p + i) T(std::move(data_[i]));
+      data_[i].~T();
+    }
     if (data_ != inline_()) ::operator delete(data_, std::align_val_t(alignof(T)));
-    data_ = p; cap_ *= 2;
+    data_ = p;
+    cap_ *= 2;
   }
   alignas(T) std::byte buf_[N * sizeof(T)];
   T* data_ = inline_();

@@ -68,13 +68,13 @@ class Vjp;
 struct Op : Counted<Op> {
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;
-  virtual Layouts infer(Inputs) const = 0;                     // the only place for checks of shapes and dtypes
-  virtual Tensors vjp(const Vjp&) const;                       // default: throws "[name] has no gradient"
-  virtual Tensors compose(Inputs) const;                       // the same outputs out of plainer ops, if traits say so
+  virtual Layouts infer(Inputs) const = 0;  // the only place for checks of shapes and dtypes
+  virtual Tensors vjp(const Vjp&) const;    // default: throws "[name] has no gradient"
+  virtual Tensors compose(Inputs) const;    // the same outputs out of plainer ops, if traits say so
   virtual Traits traits() const { return {}; }
-  virtual Mask saves_in(Mask /*tracked*/) const { return 0; }  // default: nothing, so a forgotten bit is an error at
+  virtual Mask saves_in(Mask /*tracked*/) const { return 0; }   // default: nothing, so a forgotten bit is an error at
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }  // the first backward and never a leak
-  virtual void key(Key&) const {}                              // attributes, except those that change every step
+  virtual void key(Key&) const {}                               // attributes, except those that change every step
   virtual const void* type() const = 0;
   virtual bool supports(Backend) const = 0;
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
@@ -169,7 +169,8 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 }
 #define TG_CAT_(a, b) a##b
 #define TG_CAT(a, b) TG_CAT_(a, b)
-#define TG_KERNEL_ORIGIN static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL};
+#define TG_KERNEL_ORIGIN \
+  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL};
 #define TG_KERNEL(OpT, backend, fn)                              \
   TG_KERNEL_ORIGIN                                               \
   [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) = \
@@ -184,7 +185,8 @@ template <class Self> struct OpOf : Op {
   bool supports(Backend b) const final { return Kernels<Self>::table[size_t(b)].fn != nullptr; }
   void run(Bufs in, Bufs out, Context& c) const final {
     auto fn = reinterpret_cast<typename Kernels<Self>::Fn>(Kernels<Self>::table[size_t(c.device.backend)].fn);
-    if (!fn) [[unlikely]] fail_no_kernel(*this, c.device.backend);
+    if (!fn) [[unlikely]]
+      fail_no_kernel(*this, c.device.backend);
     fn(static_cast<const Self&>(*this), in, out, c);
   }
 
@@ -192,14 +194,18 @@ template <class Self> struct OpOf : Op {
   OpOf() { (void)listed_; }
 
  private:
-  static constexpr bool overrides_vjp() { return !std::is_same_v<decltype(&Self::vjp), Tensors (Op::*)(const Vjp&) const>; }
+  static constexpr bool overrides_vjp() {
+    return !std::is_same_v<decltype(&Self::vjp), Tensors (Op::*)(const Vjp&) const>;
+  }
   static constexpr bool overrides_compose() {
     return !std::is_same_v<decltype(&Self::compose), Tensors (Op::*)(Inputs) const>;
   }
   static inline const bool listed_ = register_op([] {
-    return OpInfo{Self::kName, overrides_vjp(), overrides_compose(), requires { Self::kView; }};
-  });
+    return OpInfo{Self::kName, overrides_vjp(), overrides_compose(), requires {Self::kView; }
 };
+});
+}
+;
 
 // Base of views: a Layout on the input's storage (aliases_input >= 0), no kernel.
 template <class Self> struct ViewOp : OpOf<Self> {

@@ -40,7 +40,8 @@ void collect(Graph& g, Inputs roots) {  // explicit stack: 10^6 levels are fine
   std::sort(g.nodes.begin(), g.nodes.end(), [](auto& a, auto& b) { return a->seq < b->seq; });
 }
 
-// Structure (ops, keys, edges, layouts of leaves) and liveness (who is held from outside): both decide what a plan may do.
+// Structure (ops, keys, edges, layouts of leaves) and liveness (who is held from outside): both decide what a plan may
+// do.
 Key key_of(Graph& g) {
   Key key;
   std::unordered_map<const Value*, uint32_t> leaves;
@@ -61,7 +62,8 @@ Key key_of(Graph& g) {
           g.slots.push_back({v, 0, s, 0, shared});
           key.add(v->layout.shape);
           key.add(v->layout.strides);
-          key.add(uint64_t(v->layout.offset) << 16 | uint64_t(v->layout.dtype) << 8 | uint64_t(v->layout.device.backend));
+          key.add(uint64_t(v->layout.offset) << 16 | uint64_t(v->layout.dtype) << 8 |
+                  uint64_t(v->layout.device.backend));
         }
       }
       g.in.push_back(s);

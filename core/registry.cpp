@@ -62,9 +62,10 @@ std::vector<KernelInfo> all_kernels() {
   return r;
 }
 void fail_no_kernel(const Op& op, Backend b) {
-  detail::fail(Error::Kind::missing_kernel,
-               fmt::format("[{}] has no kernel for backend {}. list_ops shows which ops a build has; move the inputs to a "
-                           "device that has it with .to(device).",
-                           op.name(), name_of(b)));
+  detail::fail(
+      Error::Kind::missing_kernel,
+      fmt::format("[{}] has no kernel for backend {}. list_ops shows which ops a build has; move the inputs to a "
+                  "device that has it with .to(device).",
+                  op.name(), name_of(b)));
 }
 }  // namespace tg

@@ -70,7 +70,5 @@ int64_t checked_numel(std::string_view op, const Shape&);
 }  // namespace tg
 
 template <> struct fmt::formatter<tg::Dims> : tg::PlainFormatter {
-  template <class C> auto format(const tg::Dims& d, C& c) const {
-    return write(tg::to_string(d), c);
-  }
+  template <class C> auto format(const tg::Dims& d, C& c) const { return write(tg::to_string(d), c); }
 };

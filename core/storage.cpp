@@ -29,6 +29,12 @@ Value::~Value() {
 
 Tensor::Tensor(Ref<Value> v) : var_(make<Variable>(next_ids(), std::move(v), false)) {}
 
+void Tensor::fail_empty() {
+  detail::fail(Error::Kind::value,
+               "[tensor] an empty tensor was read: it was made without a value, was moved from, or is a "
+               "gradient that was not reached. Give it a value before it is used.");
+}
+
 Tensor empty(const Layout& l) {
   checked_numel("empty", l.shape);
   auto v = make<Value>(l);

@@ -50,12 +50,16 @@ struct Variable : Counted<Variable> {
 
 class Tensor {
  public:
-  Tensor() = default;  // no value: false as a bool; ops refuse it
+  Tensor() = default;  // no value: false as a bool; every use but assignment is an Error
   explicit Tensor(Ref<Variable> v) : var_(std::move(v)) {}
   explicit Tensor(Ref<Value> v);  // a fresh leaf
   explicit operator bool() const { return bool(var_); }
 
-  const Layout& layout() const { return var_->value->layout; }
+  const Layout& layout() const {
+    if (!var_) [[unlikely]]
+      fail_empty();
+    return var_->value->layout;
+  }
   const Shape& shape() const { return layout().shape; }
   int64_t size(int64_t dim) const { return shape()[normal_dim("size", dim, shape())]; }
   size_t ndim() const { return shape().size(); }
@@ -66,7 +70,7 @@ class Tensor {
   bool is_contiguous() const { return layout().is_contiguous(); }
   uint64_t id() const { return var_->id; }
   bool materialised() const { return bool(var_->value->storage); }  // false while lazy
-  bool requires_grad() const { return var_->requires_grad; }
+  bool requires_grad() const { return var_ && var_->requires_grad; }
   Tensor& requires_grad_(bool on = true);  // leaves only
   Tensor& label(std::string_view text) {   // shown in errors, dumps and profiles
     var_->label = intern(text);
@@ -98,6 +102,7 @@ class Tensor {
   const Ref<Value>& value() const { return var_->value; }
 
  private:
+  [[noreturn]] static void fail_empty();
   void* read(DType) const;
   void copy_to_host(void* to, DType) const;
   Ref<Variable> var_;
@@ -126,9 +131,7 @@ template <class T> Tensor from(std::initializer_list<T> v, const Shape& shape, D
 }  // namespace tg
 
 template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {  // describe()
-  template <class C> auto format(const tg::Tensor& t, C& c) const {
-    return write(tg::describe(t), c);
-  }
+  template <class C> auto format(const tg::Tensor& t, C& c) const { return write(tg::describe(t), c); }
 };
 
 namespace tg {
@@ -139,7 +142,8 @@ template <class T> std::vector<T> Tensor::to_vector() const {
   return v;
 }
 template <class T> T Tensor::item() const {
-  TG_CHECK(numel() == 1, shape, "[item] {} has {} elements. Only a tensor with one element is a number.", *this, numel());
+  TG_CHECK(numel() == 1, shape, "[item] {} has {} elements. Only a tensor with one element is a number.", *this,
+           numel());
   T x;
   copy_to_host(&x, dtype_of<T>());
   return x;

@@ -17,7 +17,8 @@ class CpuRuntime final : public BackendRuntime {
   int device_count() const override { return 1; }
   std::string describe(int) const override {
     const int level = isa_level();
-    return fmt::format("{}, {} thread(s)", level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level), num_threads());
+    return fmt::format("{}, {} thread(s)", level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
+                       num_threads());
   }
   Allocator& allocator(int) override { return cpu_allocator(); }
   void synchronize(int) override {}

@@ -23,7 +23,8 @@ template <class To, class From> To convert(From x) {
 using At = std::array<int64_t, 2>;
 template <class From, class To> void direct(const Buf& in, const Buf& out) {
   for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
-    map_row(n, out.data<To>() + at[0], [](auto x) { return x; }, RowOperand<From>(in.data<From>() + at[1], step[1]));
+    map_row(
+        n, out.data<To>() + at[0], [](auto x) { return x; }, RowOperand<From>(in.data<From>() + at[1], step[1]));
   });
 }
 template <class From> void widen(const Buf& in, int64_t at, int64_t step, int64_t n, Wide<From>* to) {
@@ -43,11 +44,15 @@ void through_wide(const Buf& in, const Buf& out) {
       int64_t ints[kBlock];
       double floats[kBlock];
       visit_dtype(in.dtype(), [&]<class From>() {
-        if constexpr (std::is_integral_v<From>) widen<From>(in, from, step[1], m, ints);
-        else widen<From>(in, from, step[1], m, floats);
+        if constexpr (std::is_integral_v<From>)
+          widen<From>(in, from, step[1], m, ints);
+        else
+          widen<From>(in, from, step[1], m, floats);
       });
-      if (is_float(in.dtype())) store(floats);
-      else store(ints);
+      if (is_float(in.dtype()))
+        store(floats);
+      else
+        store(ints);
     }
   });
 }
@@ -59,7 +64,8 @@ template <size_t Bytes> void copy(const Buf& in, const Buf& out) {
   for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
     const T* x = in.data<T>() + at[1];
     T* y = out.data<T>() + at[0];
-    if (step[1] == 1) std::copy_n(x, n, y);
+    if (step[1] == 1)
+      std::copy_n(x, n, y);
     else
       for (int64_t i = 0; i < n; ++i) y[i] = x[i * step[1]];
   });

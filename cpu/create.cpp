@@ -14,7 +14,8 @@ void full(const Full& op, Bufs, Bufs out, Context&) {
   visit_dtype(out[0].dtype(), [&]<class T>() { fill<T>(out, [v = compute_t<T>(op.value)](int64_t) { return v; }); });
 }
 void arange(const Arange& op, Bufs, Bufs out, Context&) {
-  visit_dtype(out[0].dtype(), [&]<class T>() { fill<T>(out, [&](int64_t i) { return op.start + double(i) * op.step; }); });
+  visit_dtype(out[0].dtype(),
+              [&]<class T>() { fill<T>(out, [&](int64_t i) { return op.start + double(i) * op.step; }); });
 }
 // out[i] = the i-th value that bulk(generator, floats) writes, in any dtype: drawn in f32 and then converted.
 template <class F> void draw(Bufs out, Rng rng, F bulk) {

@@ -33,17 +33,34 @@ void tile(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
   if (!o.accumulate)
     for (int64_t i = 0; i < m; ++i) std::fill(c + i * ldc, c + i * ldc + n, T(0));
   if (k == 0) return;
-  if (a.col == 1 && b.col == 1) add_product(map<T, RowMajor>(a, m, k), map<T, RowMajor>(b, k, n), c, ldc);
-  else if (a.col == 1) add_product(map<T, RowMajor>(a, m, k), map<T, ColMajor>(b, k, n), c, ldc);
-  else if (b.col == 1) add_product(map<T, ColMajor>(a, m, k), map<T, RowMajor>(b, k, n), c, ldc);
-  else add_product(map<T, ColMajor>(a, m, k), map<T, ColMajor>(b, k, n), c, ldc);
+  if (a.col == 1 && b.col == 1)
+    add_product(map<T, RowMajor>(a, m, k), map<T, RowMajor>(b, k, n), c, ldc);
+  else if (a.col == 1)
+    add_product(map<T, RowMajor>(a, m, k), map<T, ColMajor>(b, k, n), c, ldc);
+  else if (b.col == 1)
+    add_product(map<T, ColMajor>(a, m, k), map<T, RowMajor>(b, k, n), c, ldc);
+  else
+    add_product(map<T, ColMajor>(a, m, k), map<T, ColMajor>(b, k, n), c, ldc);
 }
-// A tile's edge: a multiple of the register block, large enough that packing its operands is cheap, small enough that
-// there are several tiles.
-int64_t tile_edge(int64_t size, int64_t pieces, int64_t most) {
-  const int64_t want = (size + pieces - 1) / pieces;
-  return std::clamp<int64_t>((want + 47) / 48 * 48, 48, most);
-}
+// The cut of an m x n product into rows x cols tiles. Each tile packs its own operands, so a cut of m packs B again and
+// a cut of n packs A again: of the cuts with enough tiles, the one that packs least.
+struct Cut {
+  int64_t rows, cols, m, n;  // tiles down and across, and their sizes
+  Cut(int64_t size_m, int64_t size_n, int64_t k) {
+    constexpr int64_t kTile = 1 << 22;  // multiply-adds of a tile: some 60 us
+    const int64_t want = std::clamp<int64_t>((size_m * size_n * k + kTile - 1) / kTile, 1, 16);
+    int64_t least = INT64_MAX;
+    for (int64_t r = 1; r <= want; ++r) {
+      const int64_t c = (want + r - 1) / r, packed = r * size_n + c * size_m;
+      if (packed < least) least = packed, rows = r, cols = c;
+    }
+    m = edge(size_m, rows, 4), n = edge(size_n, cols, 16);
+    rows = (size_m + m - 1) / m, cols = (size_n + n - 1) / n;
+  }
+  static int64_t edge(int64_t size, int64_t pieces, int64_t multiple) {
+    return ((size + pieces - 1) / pieces + multiple - 1) / multiple * multiple;
+  }
+};
 }  // namespace
 
 template <class T>
@@ -59,12 +76,10 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
   std::vector<T> scratch_a, scratch_b;
   a = packed(a, m, k, scratch_a);
   b = packed(b, k, n, scratch_b);
-  // The longer side is cut first: the other operand's panel is packed once per tile of it.
-  const int64_t tm = m >= n ? tile_edge(m, 8, 384) : tile_edge(m, 2, 768), tn = m >= n ? tile_edge(n, 2, 768) : tile_edge(n, 8, 384);
-  const int64_t rows = (m + tm - 1) / tm, cols = (n + tn - 1) / tn;
-  parallel_for(rows * cols, [&](int64_t t) {
-    const int64_t i = t / cols * tm, j = t % cols * tn;
-    tile(std::min(tm, m - i), std::min(tn, n - j), k, a.at(i, 0), b.at(0, j), c + i * ldc + j, ldc, o);
+  const Cut cut(m, n, k);
+  parallel_for(cut.rows * cut.cols, [&](int64_t t) {
+    const int64_t i = t / cut.cols * cut.m, j = t % cut.cols * cut.n;
+    tile(std::min(cut.m, m - i), std::min(cut.n, n - j), k, a.at(i, 0), b.at(0, j), c + i * ldc + j, ldc, o);
   });
 }
 template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions);

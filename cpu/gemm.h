@@ -15,7 +15,8 @@ struct GemmOptions {
   bool accumulate = false;  // C += A B
 };
 // On the thread pool. C must not overlap A or B. float and double.
-template <class T> void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});
+template <class T>
+void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});
 // On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});

@@ -9,7 +9,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-inline constexpr int64_t kGrain = 1 << 14;  // elements of a tile: some 5 us of cheap work, above the cost of waking threads
+inline constexpr int64_t kGrain =
+    1 << 14;  // elements of a tile: some 5 us of cheap work, above the cost of waking threads
 
 template <size_t N> struct Walk {
   Shape shape;  // merged; never empty
@@ -20,11 +21,15 @@ template <size_t N> struct Walk {
       if (s[d] == 1) continue;
       bool merge = !shape.empty();
       for (size_t k = 0; merge && k < N; ++k) merge = strides[k].back() == st[k][d] * s[d];
-      if (merge) shape.back() *= s[d];
-      else shape.push_back(s[d]);
+      if (merge)
+        shape.back() *= s[d];
+      else
+        shape.push_back(s[d]);
       for (size_t k = 0; k < N; ++k) {
-        if (merge) strides[k].back() = st[k][d];
-        else strides[k].push_back(st[k][d]);
+        if (merge)
+          strides[k].back() = st[k][d];
+        else
+          strides[k].push_back(st[k][d]);
       }
     }
     if (!shape.empty()) return;
@@ -37,7 +42,8 @@ template <size_t N> struct Walk {
     const size_t inner = shape.size() - 1;
     int64_t index[kMaxDims] = {};
     std::array<int64_t, N> at{}, step;
-    for (size_t d = inner + 1, rest = size_t(begin); d-- > 0; rest /= size_t(shape[d])) index[d] = int64_t(rest % size_t(shape[d]));
+    for (size_t d = inner + 1, rest = size_t(begin); d-- > 0; rest /= size_t(shape[d]))
+      index[d] = int64_t(rest % size_t(shape[d]));
     for (size_t k = 0; k < N; ++k) {
       step[k] = strides[k][inner];
       for (size_t d = 0; d <= inner; ++d) at[k] += index[d] * strides[k][d];
@@ -61,14 +67,18 @@ template <size_t N> struct Walk {
 template <class Signature> class FunctionRef;
 template <class... A> class FunctionRef<void(A...)> {
  public:
-  template <class F> FunctionRef(F& f) : call_([](void* g, A... a) { (*static_cast<F*>(g))(a...); }), object_(const_cast<void*>(static_cast<const void*>(&f))) {}
+  template <class F>
+  FunctionRef(F& f)
+      : call_([](void* g, A... a) { (*static_cast<F*>(g))(a...); }),
+        object_(const_cast<void*>(static_cast<const void*>(&f))) {}
   void operator()(A... a) const { call_(object_, a...); }
 
  private:
   void (*call_)(void*, A...);
   void* object_;
 };
-template <size_t N> using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
+template <size_t N>
+using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
 
 // The same on the thread pool: row(n, at, step) is called from several threads.
 template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& strides, RowFn<N> row) {
@@ -113,7 +123,8 @@ template <class T> class RowOperand {
   int64_t step_;
   T buffer_[kBlock];
 };
-// out[i] = f(x[i], ...) over n elements, in compute_t<T>. Each index is read before it is written: out may be an operand.
+// out[i] = f(x[i], ...) over n elements, in compute_t<T>. Each index is read before it is written: out may be an
+// operand.
 template <class T, class F, class... X> void map_row(int64_t n, T* out, F&& f, RowOperand<X>... x) {
   for (int64_t at = 0; at < n; at += kBlock) {
     const int64_t m = std::min(kBlock, n - at);

@@ -21,7 +21,8 @@ template <class T> struct Operand {
       strides = dense(b.shape());
       using At = std::array<int64_t, 2>;
       for_rows<2>(b.shape(), {strides, b.strides()}, [&](int64_t n, At at, At step) {
-        map_row(n, scratch.data() + at[0], [](float x) { return x; }, RowOperand<T>(b.data<T>() + at[1], step[1]));
+        map_row(
+            n, scratch.data() + at[0], [](float x) { return x; }, RowOperand<T>(b.data<T>() + at[1], step[1]));
       });
       p = scratch.data();
     }
@@ -75,14 +76,19 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context&) {
         using At = std::array<int64_t, 2>;
         walk.rows(begin, end, [&](int64_t r, At at, At step) {
           for (int64_t x = 0; x < r; ++x, ++i) {
-            const auto va = matrix(a, at[0] + x * step[0], op.o.trans_a), vb = matrix(b, at[1] + x * step[1], op.o.trans_b);
-            if (many) gemm_serial<C>(m, n, k, va, vb, c + i * m * n, n);
-            else gemm<C>(m, n, k, va, vb, c + i * m * n, n);
+            const auto va = matrix(a, at[0] + x * step[0], op.o.trans_a),
+                       vb = matrix(b, at[1] + x * step[1], op.o.trans_b);
+            if (many)
+              gemm_serial<C>(m, n, k, va, vb, c + i * m * n, n);
+            else
+              gemm<C>(m, n, k, va, vb, c + i * m * n, n);
           }
         });
       };
-      if (many) parallel_for(count, std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(1, m * n * k)), range);
-      else range(0, count);
+      if (many)
+        parallel_for(count, std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(1, m * n * k)), range);
+      else
+        range(0, count);
     });
   });
 }
@@ -94,7 +100,8 @@ void linear(const Linear&, Bufs in, Bufs out, Context&) {
     const Operand<T> w(in[1]);
     const Buf& x = in[0];
     // The rows of x: by its strides when its leading dimensions are one, else copied.
-    const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1), {Strides(x.strides().begin(), x.strides().end() - 1)});
+    const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
+                       {Strides(x.strides().begin(), x.strides().end() - 1)});
     const bool one = rows.shape.size() == 1;
     std::vector<T> dense_x;
     Layout flat = Layout::contiguous({m, k}, x.dtype());
@@ -117,8 +124,8 @@ void linear(const Linear&, Bufs in, Bufs out, Context&) {
             for (int64_t j = 0; j < n; ++j) c[i * n + j] = bias.p[j * bias.strides[0]];
         });
       }
-      gemm<C>(m, n, k, {a.p, a.strides[0], a.strides[1]}, MatView<C>{w.p, w.strides[0], w.strides[1]}.transposed(), c, n,
-              {.accumulate = in.size() > 2});
+      gemm<C>(m, n, k, {a.p, a.strides[0], a.strides[1]}, MatView<C>{w.p, w.strides[0], w.strides[1]}.transposed(), c,
+              n, {.accumulate = in.size() > 2});
     });
   });
 }

@@ -36,7 +36,8 @@ template <class T> void sum_rows(const T* x, T* y, int64_t rows, int64_t n) {
 template <class T> void sum_columns(const T* x, T* y, int64_t outer, int64_t n, int64_t inner) {
   using A = Acc<T>;
   constexpr int64_t kRows = 128;
-  const int64_t width = std::clamp<int64_t>(kGrain / std::max<int64_t>(1, n), 64, 512), blocks = (inner + width - 1) / width;
+  const int64_t width = std::clamp<int64_t>(kGrain / std::max<int64_t>(1, n), 64, 512),
+                blocks = (inner + width - 1) / width;
   parallel_for(outer * blocks, [&](int64_t t) {
     const int64_t o = t / blocks, first = t % blocks * width, w = std::min(width, inner - first);
     A total[512] = {}, part[512];
@@ -59,15 +60,20 @@ void sum(const Sum& op, Bufs in, Bufs out, Context&) {
   for (size_t d = 0, phase = 0; d < s.size(); ++d) {
     const bool r = op.dims >> d & 1;
     if (r && phase == 2 && s[d] != 1) together = false;
-    if (r) phase = std::max<size_t>(phase, 1), n *= s[d];
-    else if (phase == 0) outer *= s[d];
-    else if (s[d] != 1) phase = 2, inner *= s[d];
-    else inner *= s[d];
+    if (r)
+      phase = std::max<size_t>(phase, 1), n *= s[d];
+    else if (phase == 0)
+      outer *= s[d];
+    else if (s[d] != 1)
+      phase = 2, inner *= s[d];
+    else
+      inner *= s[d];
   }
   visit_number(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     if (out[0].numel() == 0) return;
-    if (together) return inner == 1 ? sum_rows(in[0].data<T>(), y, outer, n) : sum_columns(in[0].data<T>(), y, outer, n, inner);
+    if (together)
+      return inner == 1 ? sum_rows(in[0].data<T>(), y, outer, n) : sum_columns(in[0].data<T>(), y, outer, n, inner);
     std::vector<T> copy(size_t(in[0].numel()));
     Shape order;
     Strides from;

@@ -1,4 +1,5 @@
-// Rows of the last dimension: what kernels of softmax, norms, losses and embeddings read. Elementwise kernels use loop.h.
+// Rows of the last dimension: what kernels of softmax, norms, losses and embeddings read. Elementwise kernels use
+// loop.h.
 #pragma once
 #include <tapegrad/cpu/loop.h>
 

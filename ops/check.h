@@ -1,4 +1,5 @@
-// Checks that the infer() of many ops share. Each throws an Error that names the op, the values, the rule and the way out.
+// Checks that the infer() of many ops share. Each throws an Error that names the op, the values, the rule and the way
+// out.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -10,10 +11,12 @@ inline void computes(std::string_view op, const Tensor& x) {
            "[{}] cannot compute on {}. Use f64, f32 or bf16: .to(DType::f32).", op, x);
 }
 inline void same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
-  TG_CHECK(a.dtype() == b.dtype(), dtype, "[{}] dtypes differ: {} and {}. There is no promotion; use .to(dtype).", op, a, b);
+  TG_CHECK(a.dtype() == b.dtype(), dtype, "[{}] dtypes differ: {} and {}. There is no promotion; use .to(dtype).", op,
+           a, b);
 }
 inline void ndim_at_least(std::string_view op, const Tensor& x, size_t n) {
-  TG_CHECK(x.ndim() >= n, shape, "[{}] needs {} dimension(s) or more, got {}. Add sizes of 1 with reshape().", op, n, x);
+  TG_CHECK(x.ndim() >= n, shape, "[{}] needs {} dimension(s) or more, got {}. Add sizes of 1 with reshape().", op, n,
+           x);
 }
 inline void index(std::string_view op, const Tensor& ids) {
   TG_CHECK(is_index(ids.dtype()), dtype, "[{}] indices must be i32 or i64, got {}. Use .to(DType::i64).", op, ids);

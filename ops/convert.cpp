@@ -10,7 +10,8 @@ Tensor Tensor::to(Device d) const {
   if (d == device()) return *this;
   runtime_of(d);
   TG_CHECK(!requires_grad() || !grad_enabled(), state,
-           "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.", *this);
+           "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
+           *this);
   const Tensor source = contiguous();
   evaluate({source});
   const Layout& l = source.layout();

@@ -5,7 +5,8 @@
 
 namespace tg {
 
-struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. Floats to integers are cut towards 0
+struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. Integers wrap; floats to
+                            // integers are cut towards 0, saturate, and NaN becomes 0
   static constexpr auto kName = "cast";
   DType to;
   explicit Cast(DType t) : to(t) {}

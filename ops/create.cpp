@@ -19,17 +19,20 @@ Layouts Arange::infer(Inputs) const { return {layout}; }
 Layouts RandomNormal::infer(Inputs) const { return {layout}; }
 Layouts RandomUniform::infer(Inputs) const { return {layout}; }
 
-Tensor full(const Shape& s, double value, DType t, Device d) { return emit1(make<Full>(checked("full", s, t, d), value), {}); }
+Tensor full(const Shape& s, double value, DType t, Device d) {
+  return emit1(make<Full>(checked("full", s, t, d), value), {});
+}
 Tensor zeros(const Shape& s, DType t, Device d) { return full(s, 0, t, d); }
 Tensor ones(const Shape& s, DType t, Device d) { return full(s, 1, t, d); }
 Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.dtype(), x.device()); }
 Tensor ones_like(const Tensor& x) { return full(x.shape(), 1, x.dtype(), x.device()); }
 Tensor arange(double start, double stop, double step, DType t, Device d) {
   TG_CHECK(step != 0 && std::isfinite(start) && std::isfinite(stop) && std::isfinite(step), value,
-           "[arange] start {}, stop {}, step {} make no sequence. They must be finite, and step not 0.", start, stop, step);
+           "[arange] start {}, stop {}, step {} make no sequence. They must be finite, and step not 0.", start, stop,
+           step);
   const double n = std::max(0.0, std::ceil((stop - start) / step));
-  TG_CHECK(n < 0x1p53, value, "[arange] start {}, stop {}, step {} make {} values, more than memory can hold.", start, stop,
-           step, n);
+  TG_CHECK(n < 0x1p53, value, "[arange] start {}, stop {}, step {} make {} values, more than memory can hold.", start,
+           stop, step, n);
   return emit1(make<Arange>(checked("arange", {int64_t(n)}, t, d), start, step), {});
 }
 Tensor randn(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {

@@ -11,19 +11,23 @@ Layouts Matmul::infer(Inputs in) const {
   check::computes(kName, in[0]);
   const Shape &a = in[0].shape(), &b = in[1].shape();
   const size_t na = a.size(), nb = b.size();
-  const int64_t m = a[na - 1 - !o.trans_a], ka = a[na - 1 - o.trans_a], kb = b[nb - 1 - !o.trans_b], n = b[nb - 1 - o.trans_b];
-  TG_CHECK(ka == kb, shape,
-           "[matmul] inner sizes differ: lhs is {}{}, rhs is {}{}. The lhs's last size ({}) must equal the rhs's second to "
-           "last ({}). Did you pass the weight untransposed?",
-           in[0], o.trans_a ? " transposed" : "", in[1], o.trans_b ? " transposed" : "", ka, kb);
+  const int64_t m = a[na - 1 - !o.trans_a], ka = a[na - 1 - o.trans_a], kb = b[nb - 1 - !o.trans_b],
+                n = b[nb - 1 - o.trans_b];
+  TG_CHECK(
+      ka == kb, shape,
+      "[matmul] inner sizes differ: lhs is {}{}, rhs is {}{}. The lhs's last size ({}) must equal the rhs's second to "
+      "last ({}). Did you pass the weight untransposed?",
+      in[0], o.trans_a ? " transposed" : "", in[1], o.trans_b ? " transposed" : "", ka, kb);
   const size_t batch = std::max(na, nb) - 2;
   Shape r;
   for (size_t i = 0; i < batch; ++i) {
-    const int64_t x = i + na < batch + 2 ? 1 : a[i + na - batch - 2], y = i + nb < batch + 2 ? 1 : b[i + nb - batch - 2];
-    TG_CHECK(x == y || x == 1 || y == 1, shape,
-             "[matmul] batch sizes do not broadcast: lhs is {}, rhs is {}. Before the last two dimensions each size must be "
-             "equal or 1.",
-             in[0], in[1]);
+    const int64_t x = i + na < batch + 2 ? 1 : a[i + na - batch - 2],
+                  y = i + nb < batch + 2 ? 1 : b[i + nb - batch - 2];
+    TG_CHECK(
+        x == y || x == 1 || y == 1, shape,
+        "[matmul] batch sizes do not broadcast: lhs is {}, rhs is {}. Before the last two dimensions each size must be "
+        "equal or 1.",
+        in[0], in[1]);
     r.push_back(x == 1 ? y : x);
   }
   r.push_back(m);
@@ -60,10 +64,11 @@ Layouts Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check::ndim_at_least(kName, x, 1);
   TG_CHECK(w.ndim() == 2, shape, "[linear] weight {} is no matrix. It must be (out, in).", w);
-  TG_CHECK(x.shape().back() == w.shape()[1], shape,
-           "[linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size ({}). Did "
-           "you pass the weight transposed?",
-           x, w, x.shape().back(), w.shape()[1]);
+  TG_CHECK(
+      x.shape().back() == w.shape()[1], shape,
+      "[linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size ({}). Did "
+      "you pass the weight transposed?",
+      x, w, x.shape().back(), w.shape()[1]);
   check::same_dtype(kName, x, w);
   check::computes(kName, x);
   if (in.size() > 2) {
@@ -79,11 +84,11 @@ Layouts Linear::infer(Inputs in) const {
 Tensors Linear::vjp(const Vjp& v) const {
   const Tensor& g = v.grad();
   const Shape &xs = v.in_shape(0), &ws = v.in_shape(1);
-  const int64_t rows = g.numel() / std::max<int64_t>(1, ws[0]);
-  const Tensor flat = reshape(g, {ws[0] ? rows : 0, ws[0]});
+  const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
+  const Tensor flat = reshape(g, {rows, ws[0]});
   Tensors r;
   r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1)), xs) : Tensor());
-  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {flat.shape()[0], ws[1]}), {.trans_a = true}) : Tensor());
+  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {rows, ws[1]}), {.trans_a = true}) : Tensor());
   if (v.inputs() > 2) r.emplace_back(v.wants(2) ? sum(flat, {0}) : Tensor());
   return r;
 }

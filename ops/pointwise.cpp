@@ -20,8 +20,8 @@ Layouts infer_binary(std::string_view name, Inputs in, bool floats_only) {
   Shape r = big;
   for (size_t i = 0, skip = big.size() - small.size(); i < small.size(); ++i) {
     TG_CHECK(small[i] == r[i + skip] || small[i] == 1 || r[i + skip] == 1, shape,
-             "[{}] shapes do not broadcast: {} and {}. Aligned at the right, each size must be equal or 1.", name, in[0],
-             in[1]);
+             "[{}] shapes do not broadcast: {} and {}. Aligned at the right, each size must be equal or 1.", name,
+             in[0], in[1]);
     if (small[i] != 1) r[i + skip] = small[i];
   }
   return {Layout::contiguous(r, x.dtype, x.device)};
@@ -34,7 +34,8 @@ Layouts infer_scalar(std::string_view name, Inputs in, double s, bool floats_onl
 }
 
 Tensors Add::vjp(const Vjp& v) {
-  return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(), v.wants(1) ? sum_to(v.grad(), v.in_shape(1)) : Tensor()};
+  return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(),
+          v.wants(1) ? sum_to(v.grad(), v.in_shape(1)) : Tensor()};
 }
 Tensors Sub::vjp(const Vjp& v) {
   return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(),

@@ -1,6 +1,7 @@
 // Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type lists
 // UnaryFns and BinaryFns are the only lists: kernels of every backend, tests and fixtures fold over them.
-// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else changes.
+// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
+// changes.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/ops/check.h>
@@ -43,7 +44,9 @@ struct Gelu {  // x P(X <= x) with X ~ N(0, 1): Hendrycks & Gimpel 2016
   static constexpr char kName[] = "gelu", kGradName[] = "gelu_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
-  template <class T> TG_HD_INLINE static T cdf(T x) { return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752440))); }
+  template <class T> TG_HD_INLINE static T cdf(T x) {
+    return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752440)));
+  }
   template <class T> TG_HD_INLINE static T f(T x) { return x * cdf(x); }
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
@@ -53,7 +56,9 @@ struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the appro
   static constexpr char kName[] = "gelu_tanh", kGradName[] = "gelu_tanh_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
-  template <class T> TG_HD_INLINE static T inner(T x) { return T(0.79788456080286535588) * (x + T(0.044715) * x * x * x); }
+  template <class T> TG_HD_INLINE static T inner(T x) {
+    return T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
+  }
   template <class T> TG_HD_INLINE static T f(T x) { return T(0.5) * x * (T(1) + math::tanh(inner(x))); }
   template <class T> TG_HD_INLINE static T df(T x, T) {
     const T t = math::tanh(inner(x)), du = T(0.79788456080286535588) * (T(1) + T(3 * 0.044715) * x * x);
@@ -67,9 +72,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(kDy)}; }
-  Layouts infer(Inputs in) const override {
-    return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
-  }
+  Layouts infer(Inputs in) const override { return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())}; }
 };
 template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
@@ -83,9 +86,12 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   Tensors vjp(const Vjp& v) const override {
     static_assert(F::kSaves.x || F::kSaves.y, "a derivative that reads nothing is a constant: compose it");
     const OpPtr& grad = stateless<UnaryGrad<F>>();
-    if constexpr (F::kSaves.x && F::kSaves.y) return {emit1(grad, {v.in(0), v.out(0), v.grad()})};
-    else if constexpr (F::kSaves.x) return {emit1(grad, {v.in(0), v.grad()})};
-    else return {emit1(grad, {v.out(0), v.grad()})};
+    if constexpr (F::kSaves.x && F::kSaves.y)
+      return {emit1(grad, {v.in(0), v.out(0), v.grad()})};
+    else if constexpr (F::kSaves.x)
+      return {emit1(grad, {v.in(0), v.grad()})};
+    else
+      return {emit1(grad, {v.out(0), v.grad()})};
   }
 };
 

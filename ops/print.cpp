@@ -7,7 +7,7 @@
 
 namespace tg {
 namespace {
-constexpr int64_t kEdge = 3;  // values shown at each end of a dimension that is cut
+constexpr int64_t kEdge = 3;    // values shown at each end of a dimension that is cut
 constexpr int64_t kWhole = 10;  // sizes up to this are shown whole
 
 struct Printer {
@@ -16,9 +16,12 @@ struct Printer {
   std::string text;
 
   void value(double x) {
-    if (layout.dtype == DType::boolean) text += x != 0 ? "true" : "false";
-    else if (is_float(layout.dtype)) text += fmt::format("{:.4g}", x);
-    else text += fmt::format("{}", int64_t(x));
+    if (layout.dtype == DType::boolean)
+      text += x != 0 ? "true" : "false";
+    else if (is_float(layout.dtype))
+      text += fmt::format("{:.4g}", x);
+    else
+      text += fmt::format("{}", int64_t(x));
   }
   void block(size_t dim, int64_t at, int64_t count) {
     if (dim == layout.shape.size()) return value(v[size_t(at)]);

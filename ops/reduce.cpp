@@ -8,8 +8,10 @@ namespace {
 Shape reduced(const Shape& s, uint8_t dims, bool keep) {
   Shape r;
   for (size_t i = 0; i < s.size(); ++i)
-    if (!(dims >> i & 1)) r.push_back(s[i]);
-    else if (keep) r.push_back(1);
+    if (!(dims >> i & 1))
+      r.push_back(s[i]);
+    else if (keep)
+      r.push_back(1);
   return r;
 }
 uint8_t mask_of(std::string_view op, const Tensor& x, const Dims& dims) {
@@ -47,7 +49,9 @@ Tensor mean_of(const Tensor& x, uint8_t mask, bool keep) {
 }
 }  // namespace
 Tensor mean(const Tensor& x) { return mean_of(x, all_of(x), false); }
-Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) { return mean_of(x, mask_of("mean", x, dims), o.keepdim); }
+Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
+  return mean_of(x, mask_of("mean", x, dims), o.keepdim);
+}
 Tensor sum_to(const Tensor& x, const Shape& to) {
   if (x.shape() == to) return x;
   const size_t skip = x.ndim() - to.size();

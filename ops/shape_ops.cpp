@@ -57,10 +57,12 @@ Tensors Split::vjp(const Vjp& v) const {
 }
 Layouts Expand::infer(Inputs in) const {
   Layout l = in[0].layout();
+  checked_numel(kName, to);
   const Shape& from = l.shape;
   bool ok = from.size() <= to.size();
   for (size_t i = 0; ok && i < from.size(); ++i) ok = from[i] == 1 || from[i] == to[to.size() - from.size() + i];
-  TG_CHECK(ok, shape, "[expand] {} cannot be repeated to {}. Aligned at the right, each size must be equal or 1.", in[0], to);
+  TG_CHECK(ok, shape, "[expand] {} cannot be repeated to {}. Aligned at the right, each size must be equal or 1.",
+           in[0], to);
   l.strides = broadcast_strides(l, to);
   l.shape = to;
   l.aliases_input = 0;
@@ -76,8 +78,8 @@ Layouts Concat::infer(Inputs in) const {
     Shape other = in[k].shape();
     bool ok = other.size() == s.size();
     for (size_t i = 0; ok && i < s.size(); ++i) ok = i == dim || s[i] == other[i];
-    TG_CHECK(ok, shape, "[concat] input {} is {}, input 0 is {}. All sizes but that of dimension {} must agree.", k, in[k],
-             in[0], dim);
+    TG_CHECK(ok, shape, "[concat] input {} is {}, input 0 is {}. All sizes but that of dimension {} must agree.", k,
+             in[k], in[0], dim);
     s[dim] += other[dim];
   }
   return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
@@ -125,12 +127,15 @@ Tensor reshape(const Tensor& x, const Shape& to) {
   Shape s = to;
   int64_t known = 1, free = -1;
   for (size_t i = 0; i < s.size(); ++i) {
-    if (s[i] == -1 && free < 0) free = int64_t(i);
-    else known *= s[i];
+    if (s[i] == -1 && free < 0)
+      free = int64_t(i);
+    else
+      known *= s[i];
   }
   if (free >= 0 && known > 0 && x.numel() % known == 0) s[size_t(free)] = x.numel() / known;
   TG_CHECK(std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && s.product() == x.numel(), shape,
-           "[reshape] {} has {} elements and does not fit {}. The products must agree; one size may be -1.", x, x.numel(), to);
+           "[reshape] {} has {} elements and does not fit {}. The products must agree; one size may be -1.", x,
+           x.numel(), to);
   if (s == x.shape()) return x;
   Strides strides;
   if (view_strides(x.layout(), s, strides)) return emit1(make<Reshape>(s, strides), {x});
@@ -144,8 +149,8 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
   const size_t d = normal_dim("slice", dim, x.shape());
   const int64_t n = x.shape()[d], from = start < 0 ? start + n : start, to = std::min(n, stop < 0 ? stop + n : stop);
   TG_CHECK(0 <= from && from <= to, shape,
-           "[slice] [{}, {}) of dimension {} is outside of {}. start must be in [0, {}] and not after stop.", start, stop, dim,
-           x, n);
+           "[slice] [{}, {}) of dimension {} is outside of {}. start must be in [0, {}] and not after stop.", start,
+           stop, dim, x, n);
   return emit1(make<Slice>(d, from, to), {x});
 }
 Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
@@ -154,8 +159,8 @@ Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
   bool ok = !sizes.empty();
   for (int64_t n : sizes) ok &= n >= 0, total += n;
   TG_CHECK(ok && total == x.shape()[d], shape,
-           "[split] parts {} do not make up dimension {} of {}, which has {} elements. Their sum must be that.", sizes, dim, x,
-           x.shape()[d]);
+           "[split] parts {} do not make up dimension {} of {}, which has {} elements. Their sum must be that.", sizes,
+           dim, x, x.shape()[d]);
   return emit(make<Split>(d, sizes), {&x, 1});
 }
 Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make<Expand>(to), {x}); }

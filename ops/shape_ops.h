@@ -77,6 +77,8 @@ Tensors split(const Tensor& x, const Dims& sizes, int64_t dim = -1);
 Tensor expand(const Tensor& x, const Shape& to);
 // Tensors of equal shapes but for `dim`, one after the other; at least one.
 Tensor concat(Inputs, int64_t dim = 0);
-inline Tensor concat(std::initializer_list<Tensor> x, int64_t dim = 0) { return concat(Inputs(x.begin(), x.size()), dim); }
+inline Tensor concat(std::initializer_list<Tensor> x, int64_t dim = 0) {
+  return concat(Inputs(x.begin(), x.size()), dim);
+}
 
 }  // namespace tg

@@ -23,10 +23,7 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-template <class T = float>
-std::vector<T> values(const Tensor& t) {
-  return t.to_vector<T>();
-}
+template <class T = float> std::vector<T> values(const Tensor& t) { return t.to_vector<T>(); }
 // The elements in row-major order, bit by bit: NaN equals itself, and 0 is not -0.
 inline std::vector<std::byte> bits_of(const Tensor& t) {
   const Tensor c = t.detach().contiguous();
@@ -35,15 +32,13 @@ inline std::vector<std::byte> bits_of(const Tensor& t) {
   return std::vector<std::byte>(p, p + c.layout().bytes());
 }
 // Uniform in [lo, hi), other values for every seed.
-template <class T = float>
-Tensor random(const Shape& s, uint64_t seed, double lo = -1, double hi = 1) {
+template <class T = float> Tensor random(const Shape& s, uint64_t seed, double lo = -1, double hi = 1) {
   Rng rng{seed};
   std::vector<T> v(static_cast<size_t>(s.product()));
   for (auto& x : v) x = T(lo + (hi - lo) * double(rng.uniform()));
   return from<T>(v, s);
 }
-template <class T = float>
-Tensor filled(const Shape& s, T x) {
+template <class T = float> Tensor filled(const Shape& s, T x) {
   return from<T>(std::vector<T>(static_cast<size_t>(s.product()), x), s);
 }
 
@@ -53,8 +48,7 @@ inline constexpr Store kStores[] = {Store::contiguous, Store::transposed, Store:
 inline Tensor stored(const Tensor& x, Store how) {
   NoGrad off;
   const Tensor c = x.detach().contiguous();
-  if (how == Store::transposed && x.ndim() >= 2)
-    return transpose(transpose(c, 0, -1).contiguous(), 0, -1).detach();
+  if (how == Store::transposed && x.ndim() >= 2) return transpose(transpose(c, 0, -1).contiguous(), 0, -1).detach();
   if (how == Store::sliced && x.ndim() >= 1) {  // rows of something else before and after: an offset
     const Tensor other = slice(concat({c, c, c}, 0), 0, 0, std::min<int64_t>(1, c.size(0)));
     const int64_t at = other.size(0);

@@ -12,8 +12,8 @@ namespace tg {
 
 struct TensorInit {
   Shape shape;
-  double lo = -2, hi = 2;     // uniform
-  bool index = false;         // whole numbers in [lo, hi), as i64
+  double lo = -2, hi = 2;      // uniform
+  bool index = false;          // whole numbers in [lo, hi), as i64
   bool differentiable = true;  // false for what the op treats as a constant
 };
 struct OpCase {

@@ -1,5 +1,5 @@
-// Two linear layers with dropout, trained by AdamW with a rising learning rate, out of ops alone: the step that the tests
-// of plans, memory and threads share.
+// Two linear layers with dropout, trained by AdamW with a rising learning rate, out of ops alone: the step that the
+// tests of plans, memory and threads share.
 #pragma once
 #include <tapegrad/ops/ops.h>
 

@@ -41,7 +41,8 @@ TEST_CASE("gradients against central differences through several ops") {
             },
             random<double>({3, 5}, 5)) < 1e-8);
   // In f32 for a while: central differences of rounded values see steps of 6e-8 / 2e-5.
-  CHECK(gradcheck([&](auto& x) { return sum(tg::tanh(x.to(DType::f32))).to(DType::f64); }, random<double>({3}, 5)) < 2e-2);
+  CHECK(gradcheck([&](auto& x) { return sum(tg::tanh(x.to(DType::f32))).to(DType::f64); }, random<double>({3}, 5)) <
+        2e-2);
 }
 TEST_CASE("one leaf used many times, and one that is not reached") {
   Tensor x = random({2, 3}, 1).requires_grad_(), unused = random({2}, 2).requires_grad_();
@@ -151,9 +152,7 @@ TEST_CASE("NoGrad, detach and requires_grad_(false) cut the graph") {
     NoGrad off;
     CHECK_FALSE(grad_enabled());
     CHECK_FALSE((x * x).requires_grad());
-    {
-      NoGrad again;
-    }
+    { NoGrad again; }
     CHECK_FALSE(grad_enabled());
   }
   CHECK(grad_enabled());
@@ -163,7 +162,8 @@ TEST_CASE("NoGrad, detach and requires_grad_(false) cut the graph") {
   CHECK(values(backward(sum(y.detach() * x))[x]) == values(x * x));
   x.requires_grad_(false);
   CHECK_FALSE((x * x).requires_grad());
-  CHECK(has(error_of([&] { backward(sum(x * x)); }), "[backward] () f32 does not depend on a tensor that requires a gradient."));
+  CHECK(has(error_of([&] { backward(sum(x * x)); }),
+            "[backward] () f32 does not depend on a tensor that requires a gradient."));
 }
 TEST_CASE("indices are not tracked, and gradients flow past them") {
   Tensor x = random({2, 5}, 1).requires_grad_();
@@ -175,9 +175,13 @@ TEST_CASE("indices are not tracked, and gradients flow past them") {
 }
 TEST_CASE("what cannot be the start of backward") {
   Tensor x = random({2, 3}, 1).requires_grad_();
-  CHECK(has(error_of([&] { backward(x * x); }), "[backward] starts from one number, not from (2, 3) f32. Take sum() first"));
+  CHECK(has(error_of([&] { backward(x * x); }),
+            "[backward] starts from one number, not from (2, 3) f32. Take sum() first"));
   CHECK(has(error_of([&] { backward(Tensor()); }), "[backward] got an empty tensor. Pass the loss."));
-  CHECK(has(error_of([&] { x.requires_grad_().detach().requires_grad_(); (x * x).requires_grad_(); }),
+  CHECK(has(error_of([&] {
+              x.requires_grad_().detach().requires_grad_();
+              (x * x).requires_grad_();
+            }),
             "[requires_grad_] (2, 3) f32 is the result of tracked ops. Only leaves take the flag; use detach()."));
   CHECK(has(error_of([&] { from<int64_t>({1}, {1}).requires_grad_(); }), "is not of a floating dtype"));
 }
@@ -190,7 +194,8 @@ TEST_CASE("a write after save is found at backward, through a view and in a save
   slice(w, 0, 1, 2).mutable_data<float>()[0] = 9;
   const auto e = error_of([&] { backward(y); });
   CAPTURE(e);
-  CHECK(has(e, "[matmul] input 1 'h.3.attn.w' (3, 2) f32 was changed after it was saved for backward: it had version "));
+  CHECK(
+      has(e, "[matmul] input 1 'h.3.attn.w' (3, 2) f32 was changed after it was saved for backward: it had version "));
   CHECK(has(e, "in gpt.h.3"));
   Tensor t = tg::tanh(x);
   const Tensor l = sum(t);

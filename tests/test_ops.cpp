@@ -64,8 +64,7 @@ std::vector<Tensor> wide(std::vector<Tensor> x) {
   }
   return x;
 }
-template <class F>
-void for_pairs(const OpCase& c, const Result& a, const Result& b, F check) {
+template <class F> void for_pairs(const OpCase& c, const Result& a, const Result& b, F check) {
   const auto pair = [&](const std::string& what, size_t i, const Tensor& x, const Tensor& y) {
     INFO(c.name(), what, i, ": ", describe(x), " against ", describe(y), ", off by ", distance(x, y));
     CHECK(x.shape() == y.shape());
@@ -157,8 +156,10 @@ TEST_CASE("values in any layout give the same results") {
   const std::set<std::string> order_follows_layout{"matmul", "linear", "sum", "sum_to", "mean"};
   for (auto& c : op_cases({4, 6})) {
     const auto check = [&](const Result& a, const Result& b) {
-      if (order_follows_layout.contains(c.op)) check_close(c, a, b, 1e-6);
-      else check_equal(c, a, b);
+      if (order_follows_layout.contains(c.op))
+        check_close(c, a, b, 1e-6);
+      else
+        check_equal(c, a, b);
     };
     const auto x = make_inputs(c, DType::f32);
     const Result expected = run_case(c, x);
@@ -197,6 +198,14 @@ TEST_CASE("size 0 and size 1 in each dimension") {
         for (size_t i = 0; i < r.grads.size(); ++i)
           if (r.grads[i]) CHECK(r.grads[i].shape() == x[i].shape());
       }
+}
+TEST_CASE("attention over a single key: its value, and no gradient of q and k") {
+  Tensor q = random({1, 2, 3, 4}, 1).requires_grad_(), k = random({1, 2, 1, 4}, 2).requires_grad_();
+  const Tensor v = random({1, 2, 1, 4}, 3), y = attention(q, k, v, {.causal = false});
+  CHECK(values(y) == values(expand(v, q.shape())));
+  const GradMap g = backward(sum(y * y));
+  for (auto& t : {g[q], g[k]})
+    for (float x : values(t)) CHECK(std::abs(x) < 1e-6);  // what rounding leaves of dp - sum(dp)
 }
 TEST_CASE("one thread and two give the same bits") {
   const int before = num_threads();
@@ -280,7 +289,7 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           check_guards(u);
         }
       }
-  for (auto& info : all_ops()) {  // no op is left out
+  for (auto& info : all_ops()) {                                                                 // no op is left out
     static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn"};  // and ops of tests
     CAPTURE(info.name);
     CHECK((info.is_view || kernels.contains(std::string(info.name)) || elsewhere.contains(info.name) ||

@@ -1,4 +1,5 @@
-// The whole training step: forward, backward, AdamW, with dropout and a changing learning rate; its plan and its memory.
+// The whole training step: forward, backward, AdamW, with dropout and a changing learning rate; its plan and its
+// memory.
 #include "helpers.h"
 #include "small_training.h"
 

@@ -59,10 +59,10 @@ TEST_CASE("from and back, in every dtype") {
   CHECK(has(error_of([] { from<float>({}, {-1}); }), "(-1)"));
 }
 TEST_CASE("every dtype to every other, with saturation, NaN and infinities") {
-  const std::vector<double> hard{0,     -0.0,   1,     -1,    1.5,   -1.5,   2.9999, 127,    128,   -128,  -129,   255,
-                                 256,   65504,  65519, 65520, 65535, 65536,  1e-8,   6e-5,   1e5,   -1e5,  3e9,    -3e9,
-                                 1e19,  -1e19,  1e39,  -1e39, 1e300, kInf,   -kInf,  kNan,   1e-40, 1e-46, 0.1,    -0.3,
-                                 0x1p62, 16777217, 2147483647, -2147483648.0};
+  const std::vector<double> hard{0,     -0.0, 1,     -1,    1.5,   -1.5,  2.9999, 127,      128,        -128,
+                                 -129,  255,  256,   65504, 65519, 65520, 65535,  65536,    1e-8,       6e-5,
+                                 1e5,   -1e5, 3e9,   -3e9,  1e19,  -1e19, 1e39,   -1e39,    1e300,      kInf,
+                                 -kInf, kNan, 1e-40, 1e-46, 0.1,   -0.3,  0x1p62, 16777217, 2147483647, -2147483648.0};
   const Tensor source = from<double>(hard, {int64_t(hard.size())});
   for (DType a : kAll) {
     const Tensor x = source.to(a);
@@ -87,7 +87,8 @@ TEST_CASE("every dtype to every other, with saturation, NaN and infinities") {
   }
 }
 TEST_CASE("conversions of integers are exact") {
-  const std::vector<int64_t> v{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), (1LL << 53) + 1, -5};
+  const std::vector<int64_t> v{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
+                               (1LL << 53) + 1, -5};
   CHECK(values<int64_t>(from(v, {4})) == v);
   CHECK(values<int64_t>(transpose(from(v, {2, 2})).contiguous()) == std::vector<int64_t>{v[0], v[2], v[1], v[3]});
 }
@@ -114,22 +115,26 @@ TEST_CASE("bf16 and f16 round to nearest, ties to even") {
     x.bits = uint16_t(b);
     f16 y;
     y.bits = uint16_t(b);
-    if (!std::isnan(float(x))) CHECK(bf16(float(x)).bits == b);
-    else CHECK(std::isnan(float(bf16(float(x)))));
-    if (!std::isnan(float(y))) CHECK(f16(float(y)).bits == b);
-    else CHECK(std::isnan(float(f16(float(y)))));
+    if (!std::isnan(float(x)))
+      CHECK(bf16(float(x)).bits == b);
+    else
+      CHECK(std::isnan(float(bf16(float(x)))));
+    if (!std::isnan(float(y)))
+      CHECK(f16(float(y)).bits == b);
+    else
+      CHECK(std::isnan(float(f16(float(y)))));
   }
   struct Row {
     float x;
     uint16_t as_bf16, as_f16;
   };
-  for (auto [x, b, h] : {Row{1, 0x3f80, 0x3c00}, Row{-2, 0xc000, 0xc000}, Row{0x1.01p0f, 0x3f80, 0x3c04},
-                         Row{0x1.03p0f, 0x3f82, 0x3c0c}, Row{0x1.010002p0f, 0x3f81, 0x3c04}, Row{0x1.002p0f, 0x3f80, 0x3c00},
-                         Row{0x1.006p0f, 0x3f80, 0x3c02}, Row{65504, 0x4780, 0x7bff}, Row{65519.996f, 0x4780, 0x7bff},
-                         Row{65520, 0x4780, 0x7c00}, Row{0x1p-24f, 0x3380, 0x0001}, Row{0x1p-25f, 0x3300, 0x0000},
-                         Row{0x1.8p-24f, 0x33c0, 0x0002}, Row{0x1.ff8p-15f, 0x3880, 0x03ff}, Row{0x1.ffcp-15f, 0x3880, 0x0400},
-                         Row{3.4e38f, 0x7f80, 0x7c00}, Row{-0.0f, 0x8000, 0x8000},
-                         Row{float(kInf), 0x7f80, 0x7c00}, Row{float(-kInf), 0xff80, 0xfc00}}) {
+  for (auto [x, b, h] :
+       {Row{1, 0x3f80, 0x3c00}, Row{-2, 0xc000, 0xc000}, Row{0x1.01p0f, 0x3f80, 0x3c04}, Row{0x1.03p0f, 0x3f82, 0x3c0c},
+        Row{0x1.010002p0f, 0x3f81, 0x3c04}, Row{0x1.002p0f, 0x3f80, 0x3c00}, Row{0x1.006p0f, 0x3f80, 0x3c02},
+        Row{65504, 0x4780, 0x7bff}, Row{65519.996f, 0x4780, 0x7bff}, Row{65520, 0x4780, 0x7c00},
+        Row{0x1p-24f, 0x3380, 0x0001}, Row{0x1p-25f, 0x3300, 0x0000}, Row{0x1.8p-24f, 0x33c0, 0x0002},
+        Row{0x1.ff8p-15f, 0x3880, 0x03ff}, Row{0x1.ffcp-15f, 0x3880, 0x0400}, Row{3.4e38f, 0x7f80, 0x7c00},
+        Row{-0.0f, 0x8000, 0x8000}, Row{float(kInf), 0x7f80, 0x7c00}, Row{float(-kInf), 0xff80, 0xfc00}}) {
     CAPTURE(x);
     CHECK(bf16(x).bits == b);
     CHECK(f16(x).bits == h);
@@ -195,9 +200,10 @@ TEST_CASE("operators, and numbers on either side") {
 TEST_CASE("views share storage, and reshape copies only where it must") {
   const Tensor x = from<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {2, 3, 2});
   const auto storage = [](const Tensor& t) { return t.value()->storage.get(); };
-  for (const Tensor& v : {reshape(x, {3, -1}), transpose(x, 0, 2), slice(x, 1, 1, 3), expand(slice(x, 0, 0, 1), {4, 3, 2}),
-                          split(x, {1, 2}, 1)[1], reshape(transpose(x, 0, 1), {3, 2, 2, 1}), x.detach(),
-                          reshape(slice(x, 1, 1, 3), {2, 4}), reshape(transpose(slice(x, 2, 0, 1), 0, 1), {3, 2})})
+  for (const Tensor& v :
+       {reshape(x, {3, -1}), transpose(x, 0, 2), slice(x, 1, 1, 3), expand(slice(x, 0, 0, 1), {4, 3, 2}),
+        split(x, {1, 2}, 1)[1], reshape(transpose(x, 0, 1), {3, 2, 2, 1}), x.detach(),
+        reshape(slice(x, 1, 1, 3), {2, 4}), reshape(transpose(slice(x, 2, 0, 1), 0, 1), {3, 2})})
     CHECK(storage(v) == storage(x));
   const Tensor copy = reshape(transpose(x, 0, 1), {12});
   CHECK(storage(copy) != storage(x));
@@ -220,10 +226,13 @@ TEST_CASE("views share storage, and reshape copies only where it must") {
 }
 TEST_CASE("reading: dtype, layout and count are checked") {
   Tensor x = random({2, 3}, 1).label("w");
-  CHECK(has(error_of([&] { (void)x.data<double>(); }), "[data] tensor is 'w' (2, 3) f32, read as f64. Use .to(DType::f64)."));
-  CHECK(has(error_of([&] { (void)transpose(x).data<float>(); }),
-            "[data] tensor (3, 2) f32 has strides (1, 3). Only contiguous data has a plain pointer; use contiguous()."));
-  CHECK(has(error_of([&] { (void)x.item<float>(); }), "[item] 'w' (2, 3) f32 has 6 elements. Only a tensor with one element"));
+  CHECK(has(error_of([&] { (void)x.data<double>(); }),
+            "[data] tensor is 'w' (2, 3) f32, read as f64. Use .to(DType::f64)."));
+  CHECK(
+      has(error_of([&] { (void)transpose(x).data<float>(); }),
+          "[data] tensor (3, 2) f32 has strides (1, 3). Only contiguous data has a plain pointer; use contiguous()."));
+  CHECK(has(error_of([&] { (void)x.item<float>(); }),
+            "[item] 'w' (2, 3) f32 has 6 elements. Only a tensor with one element"));
   CHECK(x.data<float>() == x.mutable_data<float>());
   CHECK(x.size(-1) == 3);
   CHECK(has(error_of([&] { (void)x.size(2); }), "[size]"));
@@ -237,7 +246,8 @@ TEST_CASE("assign repoints one variable for all its handles") {
   w.assign(filled({2}, 3.f));
   CHECK(values(same_w) == std::vector<float>(2, 3));
   CHECK(w.id() == id);
-  CHECK(has(error_of([&] { w.assign(filled({3}, 1.f)); }), "[assign] (2) f32 cannot take (3) f32. Shapes, dtypes and devices"));
+  CHECK(has(error_of([&] { w.assign(filled({3}, 1.f)); }),
+            "[assign] (2) f32 cannot take (3) f32. Shapes, dtypes and devices"));
   CHECK(has(error_of([&] { w.assign(filled({2}, 1.)); }), "cannot take (2) f64"));
 }
 TEST_CASE("printing") {

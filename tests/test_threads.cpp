@@ -1,4 +1,5 @@
-// Different threads run different graphs; one graph belongs to one thread at a time. Meant for the thread sanitizer too.
+// Different threads run different graphs; one graph belongs to one thread at a time. Meant for the thread sanitizer
+// too.
 #include "helpers.h"
 #include "small_training.h"
 
@@ -7,8 +8,7 @@
 using namespace tg;
 namespace {
 // f(0) and f(1) at once; rethrows what either threw.
-template <class F>
-void both(F f) {
+template <class F> void both(F f) {
   std::exception_ptr failed[2];
   const auto run = [&](size_t i) {
     try {
@@ -106,8 +106,10 @@ TEST_CASE("training and inference at once") {
   int wrong = 0;
   both([&](size_t i) {
     for (int k = 0; k < 20; ++k) {
-      if (i == 0) trained = train_small(true, 3);
-      else wrong += values(matmul(x, w)) != y;
+      if (i == 0)
+        trained = train_small(true, 3);
+      else
+        wrong += values(matmul(x, w)) != y;
     }
   });
   CHECK(trained == expected);
