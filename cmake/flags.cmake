@@ -2,11 +2,6 @@
 # No -ffast-math and no -march=native anywhere: results are defined, and binaries run on any x86-64 (levels.cmake).
 add_library(tg_flags INTERFACE)
 target_compile_options(tg_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${TG_WERROR}>:-Werror>)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ 12 is wrong about Eigen's products and about small vectors in std::vector: the warnings go, the checks stay.
-  target_compile_options(tg_flags INTERFACE -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow
-                                            -Wno-stringop-overread)
-endif()
 if(TG_SANITIZE)
   string(REPLACE ";" "," sanitizers "${TG_SANITIZE}")
   target_compile_options(tg_flags INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)

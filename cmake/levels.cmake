@@ -19,6 +19,11 @@ set(TG_PLAIN_KERNELS cpu/create.cpp cpu/embedding.cpp cpu/select.cpp cpu/shape_o
 
 function(tg_add_kernel_levels target kernels)
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ 12 takes the undefined parts of its own AVX-512 intrinsics, which Eigen calls, for a mistake.
+    set_source_files_properties(cpu/gemm.cpp PROPERTIES COMPILE_OPTIONS
+                                "${TG_KERNEL_FLAGS};-Wno-uninitialized;-Wno-maybe-uninitialized")
+  endif()
   list(REMOVE_ITEM kernels ${TG_PLAIN_KERNELS})
   foreach(level IN LISTS TG_CPU_LEVELS)
     if(NOT level MATCHES "^[34]$")
