@@ -1,3 +1,4 @@
+// Float on AVX2 and AVX-512 machines is computed here on the register tiles of cpu/gemm_micro.h, the rest by Eigen.
 // The only file that includes Eigen. Its namespace carries the ISA level (cmake/levels.cmake), or the linker would keep
 // one level's code for all.
 #include <tapegrad/cpu/gemm.h>
@@ -5,18 +6,41 @@
 
 #include <Eigen/Core>
 
+#include <algorithm>
+#include <memory>
+#include <new>
 #include <vector>
+#if TG_ISA_LEVEL >= 3
+#include <tapegrad/cpu/gemm_micro.h>
+#endif
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class T, int Order> auto map(MatView<T> v, int64_t rows, int64_t cols) {
-  using Mat = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Order>;
-  return Eigen::Map<const Mat, 0, Eigen::OuterStride<>>(v.p, rows, cols,
-                                                        Eigen::OuterStride<>(Order == Eigen::RowMajor ? v.row : v.col));
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
+  if (parallel) return parallel_for(n, f);
+  for (int64_t i = 0; i < n; ++i) f(i);
 }
-template <class T, class A, class B> void add_product(const A& a, const B& b, T* c, int64_t ldc) {
-  using Mat = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  Eigen::Map<Mat, 0, Eigen::OuterStride<>>(c, a.rows(), b.cols(), Eigen::OuterStride<>(ldc)).noalias() += a * b;
+
+template <class T> struct Product {
+  int64_t m, n, k;
+  MatView<T> a, b;
+  T* c;
+  int64_t ldc;
+  bool accumulate;
+};
+
+// Eigen: double, and float on machines of the baseline.
+namespace eigen {
+// The blocked product itself: expressions would add paths for vectors and small matrices, which cost more to compile
+// than all the rest and whose sums depend on alignment.
+template <class T, int A, int B>
+void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
+  using namespace Eigen::internal;
+  constexpr int dyn = Eigen::Dynamic;
+  gemm_blocking_space<Eigen::RowMajor, T, T, dyn, dyn, dyn> blocking(m, n, k, 1, true);
+  general_matrix_matrix_product<int64_t, T, A, false, T, B, false, Eigen::RowMajor, 1>::run(
+      m, n, k, a, lda, b, ldb, c, 1, ldc, T(1), blocking, nullptr);
 }
 // Strides that are 1 in neither direction (or odd ones of single rows and columns) are copied to row-major first.
 template <class T> MatView<T> packed(MatView<T> v, int64_t rows, int64_t cols, std::vector<T>& scratch) {
@@ -27,20 +51,17 @@ template <class T> MatView<T> packed(MatView<T> v, int64_t rows, int64_t cols, s
     for (int64_t j = 0; j < cols; ++j) scratch[size_t(i * cols + j)] = v.p[i * v.row + j * v.col];
   return {scratch.data(), cols, 1};
 }
-template <class T>
-void tile(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions o) {
+template <class T> void tile(const Product<T>& p) {
   using Eigen::ColMajor, Eigen::RowMajor;
-  if (!o.accumulate)
-    for (int64_t i = 0; i < m; ++i) std::fill(c + i * ldc, c + i * ldc + n, T(0));
-  if (k == 0) return;
-  if (a.col == 1 && b.col == 1)
-    add_product(map<T, RowMajor>(a, m, k), map<T, RowMajor>(b, k, n), c, ldc);
-  else if (a.col == 1)
-    add_product(map<T, RowMajor>(a, m, k), map<T, ColMajor>(b, k, n), c, ldc);
-  else if (b.col == 1)
-    add_product(map<T, ColMajor>(a, m, k), map<T, RowMajor>(b, k, n), c, ldc);
-  else
-    add_product(map<T, ColMajor>(a, m, k), map<T, ColMajor>(b, k, n), c, ldc);
+  if (!p.accumulate)
+    for (int64_t i = 0; i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, T(0));
+  if (p.k == 0) return;
+  const bool a = p.a.col == 1, b = p.b.col == 1;
+  const auto product = a && b ? add_product<T, RowMajor, RowMajor>
+                       : a    ? add_product<T, RowMajor, ColMajor>
+                       : b    ? add_product<T, ColMajor, RowMajor>
+                              : add_product<T, ColMajor, ColMajor>;
+  product(p.m, p.n, p.k, p.a.p, a ? p.a.row : p.a.col, p.b.p, b ? p.b.row : p.b.col, p.c, p.ldc);
 }
 // The cut of an m x n product into rows x cols tiles. Each tile packs its own operands, so a cut of m packs B again and
 // a cut of n packs A again: of the cuts with enough tiles, the one that packs least.
@@ -48,39 +69,171 @@ struct Cut {
   int64_t rows, cols, m, n;  // tiles down and across, and their sizes
   Cut(int64_t size_m, int64_t size_n, int64_t k) {
     constexpr int64_t kTile = 1 << 22;  // multiply-adds of a tile: some 60 us
-    const int64_t want = std::clamp<int64_t>((size_m * size_n * k + kTile - 1) / kTile, 1, 16);
+    const int64_t want = std::clamp<int64_t>(ceil_div(size_m * size_n * k, kTile), 1, 16);
     int64_t least = INT64_MAX;
     for (int64_t r = 1; r <= want; ++r) {
-      const int64_t c = (want + r - 1) / r, packed = r * size_n + c * size_m;
+      const int64_t c = ceil_div(want, r), packed = r * size_n + c * size_m;
       if (packed < least) least = packed, rows = r, cols = c;
     }
-    m = edge(size_m, rows, 4), n = edge(size_n, cols, 16);
-    rows = (size_m + m - 1) / m, cols = (size_n + n - 1) / n;
-  }
-  static int64_t edge(int64_t size, int64_t pieces, int64_t multiple) {
-    return ((size + pieces - 1) / pieces + multiple - 1) / multiple * multiple;
+    m = ceil_div(ceil_div(size_m, rows), 4) * 4, n = ceil_div(ceil_div(size_n, cols), 16) * 16;
+    rows = ceil_div(size_m, m), cols = ceil_div(size_n, n);
   }
 };
+template <class T> void multiply(Product<T> p, bool parallel) {
+  std::vector<T> scratch_a, scratch_b;
+  p.a = packed(p.a, p.m, p.k, scratch_a);
+  p.b = packed(p.b, p.k, p.n, scratch_b);
+  if (!parallel || p.m * p.n * p.k < (1 << 18)) return tile(p);
+  const Cut cut(p.m, p.n, p.k);
+  parallel_for(cut.rows * cut.cols, [&](int64_t t) {
+    const int64_t i = t / cut.cols * cut.m, j = t % cut.cols * cut.n;
+    tile<T>({std::min(cut.m, p.m - i), std::min(cut.n, p.n - j), p.k, p.a.at(i, 0), p.b.at(0, j), p.c + i * p.ldc + j,
+             p.ldc, p.accumulate});
+  });
+}
+}  // namespace eigen
+
+#if TG_ISA_LEVEL >= 3
+// Own products of floats. k is cut into blocks of at most kDepth: kRows x kDepth of A stay in L1 while panels of B
+// (kDepth x kCols) pass by, from L2.
+namespace own {
+using namespace micro;
+constexpr int64_t kDepth = 384, kWidth = 2048, kTileCols = 512, kTileRows = 16 * kRows;
+constexpr int64_t kFewRows = 96;      // up to here a panel of B is packed by the one tile that needs it
+constexpr int64_t kSerial = 1 << 20;  // multiply-adds, some 10 us: less runs on the calling thread
+
+// Memory of the calling thread, kept from call to call.
+class Scratch {
+ public:
+  float* get(int64_t n) {
+    if (n > size_) {
+      size_ = 0, memory_.reset();
+      memory_.reset(static_cast<float*>(::operator new(size_t(n) * sizeof(float), std::align_val_t(64))));
+      size_ = n;
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
+  };
+  std::unique_ptr<float, Free> memory_;
+  int64_t size_ = 0;
+};
+thread_local Scratch t_shared, t_own;  // of the caller, read by all threads; of a tile
+
+struct Block {  // [first, first + depth) of k
+  int64_t first, depth;
+};
+// Element (i, j) gets one partial sum per block, so the blocks depend on k alone.
+int64_t depth_of(int64_t k) { return ceil_div(k, ceil_div(k, kDepth)); }
+int64_t blocks(int64_t k) { return ceil_div(k, depth_of(k)); }
+Block block(int64_t k, int64_t index) {
+  const int64_t first = index * depth_of(k);
+  return {first, std::min(depth_of(k), k - first)};
+}
+
+// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is no whole number of vectors.
+void add_tile(const Product<float>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
+              MatView<float> a, const float* b, int64_t bk) {
+  float* c = p.c + i * p.ldc + j;
+  const bool add = p.accumulate || l.first > 0;
+  const auto run = (cols > kLanes ? kTiles<2> : kTiles<1>)[size_t(rows - 1)];
+  if (cols == kCols || cols == kLanes) return run(l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add);
+  alignas(64) float buffer[kRows * kCols];
+  run(l.depth, a.p, a.row, a.col, b, bk, buffer, kCols, false);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t s = 0; s < cols; ++s)
+      c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols + s] : buffer[r * kCols + s];
+}
+
+// kCols columns from j on for a handful of rows: nothing is packed, B passes by once.
+bool add_in_place(const Product<float>& p, const Block& l, int64_t j, int64_t cols) {
+  const MatView<float> a = p.a.at(0, l.first), b = p.b.at(l.first, j);
+  const bool columns = b.row == 1 && cols == kCols;
+  if (p.m > kFew || (!columns && (b.col != 1 || cols != kWide * kLanes))) return false;
+  const auto run = (columns ? kColumnTiles : kTiles<kWide>)[size_t(p.m - 1)];
+  run(l.depth, a.p, a.row, a.col, b.p, columns ? b.col : b.row, p.c + j, p.ldc, p.accumulate || l.first > 0);
+  return true;
+}
+// Few rows: A where it lies, each panel of B from its own tile's hands into L1.
+void few_rows(const Product<float>& p, bool parallel) {
+  const int64_t width = p.m <= kFew && p.b.col == 1 ? kWide * kLanes : kCols, strips = ceil_div(p.n, width);
+  const int64_t per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
+  for_tiles(parallel, ceil_div(strips, per_tile), [&](int64_t t) {
+    float* to = t_own.get(kDepth * kCols);
+    const int64_t end = std::min(p.n, (t + 1) * per_tile * width);
+    for (int64_t j = t * per_tile * width; j < end;) {
+      int64_t cols = std::min(width, end - j);
+      if (cols < width) cols = std::min<int64_t>(kCols, cols);
+      for (int64_t q = 0; q < blocks(p.k); ++q) {
+        const Block l = block(p.k, q);
+        if (add_in_place(p, l, j, cols)) continue;
+        MatView<float> b = p.b.at(l.first, j);
+        if (b.col != 1 || (cols != kCols && cols != kLanes)) pack_b(l.depth, cols, b, to), b = {to, kCols, 1};
+        for (int64_t i = 0; i < p.m; i += kRows)
+          add_tile(p, l, i, std::min<int64_t>(kRows, p.m - i), j, cols, p.a.at(i, l.first), b.p, b.row);
+      }
+      j += cols;
+    }
+  });
+}
+
+// Columns [j0, j0 + n) of C and one block of k: B is packed once, by all threads, then tiles of C pack their rows of A.
+void add_block(const Product<float>& p, const Block& l, int64_t j0, int64_t n, bool parallel) {
+  const int64_t panels = ceil_div(n, kCols), panel = l.depth * kCols;
+  float* shared = t_shared.get(panels * panel);
+  for_tiles(parallel, panels, [&](int64_t q) {
+    const int64_t j = q * kCols;
+    pack_b(l.depth, std::min<int64_t>(kCols, n - j), p.b.at(l.first, j0 + j), shared + q * panel);
+  });
+  const int64_t tile_rows = std::clamp<int64_t>(ceil_div(p.m, 16 * kRows) * kRows, 4 * kRows, kTileRows);
+  const int64_t across = ceil_div(n, kTileCols), down = ceil_div(p.m, tile_rows);
+  for_tiles(parallel, across * down, [&](int64_t t) {
+    const int64_t i0 = t / across * tile_rows, m = std::min(tile_rows, p.m - i0);
+    const int64_t first = t % across * kTileCols, last = std::min(n, first + kTileCols);
+    MatView<float> a = p.a.at(i0, l.first);
+    if (a.col != 1 || (a.row != l.depth && last - first > 4 * kCols))
+      a = pack_a(m, l.depth, a, t_own.get(kTileRows * kDepth));
+    for (int64_t i = 0; i < m; i += kRows)
+      for (int64_t j = first; j < last; j += kCols)
+        add_tile(p, l, i0 + i, std::min<int64_t>(kRows, m - i), j0 + j, std::min<int64_t>(kCols, n - j),
+                 {a.p + i * (a.col == 1 ? a.row : l.depth), a.row, a.col}, shared + j / kCols * panel, kCols);
+  });
+}
+
+void multiply(const Product<float>& p, bool parallel) {
+  if (p.k == 0) {
+    for (int64_t i = 0; !p.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, 0.0f);
+    return;
+  }
+  parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial;  // a few rows cost what reading B costs
+  if (p.m <= kFewRows) return few_rows(p, parallel);
+  for (int64_t j = 0; j < p.n; j += kWidth)
+    for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
+}
+}  // namespace own
+#endif
+
+template <class T> void multiply(const Product<T>& p, bool parallel) {
+  if (p.m == 0 || p.n == 0) return;
+#if TG_ISA_LEVEL >= 3
+  if constexpr (std::is_same_v<T, float>)
+    return own::multiply(p, parallel);
+  else
+#endif
+    return eigen::multiply(p, parallel);
+}
 }  // namespace
 
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions o) {
-  if (m == 0 || n == 0) return;
-  std::vector<T> scratch_a, scratch_b;
-  tile(m, n, k, packed(a, m, k, scratch_a), packed(b, k, n, scratch_b), c, ldc, o);
+  multiply<T>({m, n, k, a, b, c, ldc, o.accumulate}, false);
 }
-
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions o) {
-  if (m == 0 || n == 0 || k == 0 || m * n * k < (1 << 18)) return gemm_serial(m, n, k, a, b, c, ldc, o);
-  std::vector<T> scratch_a, scratch_b;
-  a = packed(a, m, k, scratch_a);
-  b = packed(b, k, n, scratch_b);
-  const Cut cut(m, n, k);
-  parallel_for(cut.rows * cut.cols, [&](int64_t t) {
-    const int64_t i = t / cut.cols * cut.m, j = t % cut.cols * cut.n;
-    tile(std::min(cut.m, m - i), std::min(cut.n, n - j), k, a.at(i, 0), b.at(0, j), c + i * ldc + j, ldc, o);
-  });
+  multiply<T>({m, n, k, a, b, c, ldc, o.accumulate}, true);
 }
 template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions);
 template void gemm(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions);

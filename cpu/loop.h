@@ -141,6 +141,16 @@ template <class T, size_t N> using BlockLoop = FunctionRef<void(int64_t n, T* ou
 template <class T, size_t N> void map_blocks(Bufs in, Bufs out, BlockLoop<T, N> loop) {
   const Shape& s = out[0].shape();
   T* y = out[0].data<T>();
+  const int64_t size = s.product();
+  if (size <= kBlock) {  // small: a walk would cost more than the work
+    std::array<const T*, N> x;
+    bool plain = true;
+    for (size_t k = 0; plain && k < N; ++k) {
+      plain = in[k].shape() == s && in[k].is_contiguous();
+      x[k] = in[k].data<T>();
+    }
+    if (plain) return loop(size, y, x);
+  }
   std::array<Strides, N + 1> strides{out[0].strides()};
   for (size_t k = 0; k < N; ++k) strides[k + 1] = broadcast_strides(*in[k].layout, s);
   using At = std::array<int64_t, N + 1>;

@@ -1,0 +1,197 @@
+// Register tiles and packing of the f32 product (cpu/gemm.cpp, its only user) for AVX2 and AVX-512, in the compiler's
+// vector extensions. Every function gives an element of C one chain of fused multiply-adds over ascending k, whatever
+// the tile around it; cuts, threads and memory are the caller's business.
+#pragma once
+#include <tapegrad/cpu/gemm.h>
+
+#include <immintrin.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace tg::cpu::TG_ISA_NS::micro {
+#if TG_ISA_LEVEL == 4
+inline constexpr int kLanes = 16, kRows = 12;
+#else
+inline constexpr int kLanes = 8, kRows = 6;
+#endif
+inline constexpr int kCols = 2 * kLanes;  // kRows x kCols sums fill all but a few of the vector registers
+typedef float V __attribute__((vector_size(4 * kLanes)));
+typedef V AnyV __attribute__((aligned(4), may_alias));
+inline V load(const float* p) { return *reinterpret_cast<const AnyV*>(p); }
+inline constexpr int kFew = 3, kWide = kRows * 2 / kFew;  // rows and vectors of the tile for few rows
+inline void store(float* p, V v) { *reinterpret_cast<AnyV*>(p) = v; }
+
+template <int R, int W> void add_rows(V (&sum)[R][W], const float* c, int64_t ldc) {
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r, c += ldc)
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) sum[r][w] += load(c + w * kLanes);
+}
+// C (R x W vectors, rows ldc apart) = or += A B. Element (r, t) of A at a[r * ar + t * ak], row t of B at b + t * bk.
+template <int R, int W>
+void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bk, float* c, int64_t ldc,
+          bool add) {
+  V sum[R][W] = {};
+  const float* row[(R + 2) / 3];  // one pointer for three rows: offsets 0, ar and 2 ar are x86 addresses
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
+  float* to = c;
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r, to += ldc) __builtin_prefetch(to, 1), __builtin_prefetch(to + W * kLanes - 1, 1);
+#pragma GCC unroll 1
+  for (; k > 0; --k, b += bk) {
+    V x[W];
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) {
+      x[w] = load(b + w * kLanes);
+      if (W > 2)
+        __builtin_prefetch(b + 16 * bk + w * kLanes, 0, 2);  // B as it lies: hardware does not see the next row coming
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const float y = row[r / 3][r % 3 * ar];
+#pragma GCC unroll 8
+      for (int w = 0; w < W; ++w) sum[r][w] += y * x[w];
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r += 3) row[r / 3] += ak;
+  }
+  if (add) add_rows(sum, c, ldc);
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r, c += ldc)
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) store(c + w * kLanes, sum[r][w]);
+}
+using Tile = decltype(&tile<1, 1>);
+// kTiles<W>[R - 1], for R up to the registers there are.
+template <int W>
+inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
+  return std::array<Tile, sizeof...(R)>{tile<R + 1, W>...};
+}(std::make_integer_sequence<int, (W > 2 ? kFew : kRows)>());
+
+// Four vectors of four-element rows: x[q] holds rows q, q + 4, q + 8... one after another. Returns its transpose: x[t]
+// holds element t of rows 0, 1, 2...
+inline void transpose(V (&x)[4]) {
+#if TG_ISA_LEVEL == 4
+#define TG_MIX(a, b, i, j, k, l)                                                                                    \
+  __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
+                          k + 12, l + 12)
+#else
+#define TG_MIX(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4)
+#endif
+  constexpr int n = kLanes;  // where the second operand begins
+  const V a = TG_MIX(x[0], x[1], 0, n, 1, n + 1), b = TG_MIX(x[2], x[3], 0, n, 1, n + 1);
+  const V c = TG_MIX(x[0], x[1], 2, n + 2, 3, n + 3), d = TG_MIX(x[2], x[3], 2, n + 2, 3, n + 3);
+  x[0] = TG_MIX(a, b, 0, 1, n, n + 1), x[1] = TG_MIX(a, b, 2, 3, n + 2, n + 3);
+  x[2] = TG_MIX(c, d, 0, 1, n, n + 1), x[3] = TG_MIX(c, d, 2, 3, n + 2, n + 3);
+#undef TG_MIX
+}
+// Four neighbours from each of kLanes rows that lie ld4 / 4 apart, transposed; p[q] is in row q, and moves on by four.
+inline void load_transposed(const float* (&p)[4], int64_t ld4, V (&x)[4]) {
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) {
+    asm("" : "+r"(p[q]));  // or the compiler keeps a pointer per row, more than there are registers
+#if TG_ISA_LEVEL == 4      // masked broadcasts, unlike shuffles, do not all wait for one execution port
+    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(p[q]));
+    v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps(p[q] + ld4));
+    v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps(p[q] + 2 * ld4));
+    x[q] = _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps(p[q] + 3 * ld4));
+#else
+    x[q] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p[q])), _mm_loadu_ps(p[q] + ld4), 1);
+#endif
+    p[q] += 4;
+  }
+  transpose(x);
+}
+
+// kLanes columns of B, each of k neighbours and ld apart, to rows of `to`, kCols apart.
+inline void pack_columns(int64_t k, const float* b, int64_t ld, float* to) {
+  const float* p[4] = {b, b + ld, b + 2 * ld, b + 3 * ld};
+  int64_t t = 0;
+  for (; t + 4 <= k; t += 4, to += 4 * kCols) {
+    V x[4];
+    load_transposed(p, 4 * ld, x);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) store(to + q * kCols, x[q]);
+  }
+  for (; t < k; ++t, to += kCols)
+    for (int j = 0; j < kLanes; ++j) to[j] = b[j * ld + t];
+}
+// tile<R, 2> for B whose columns are neighbours in k, b.col = bc apart: transposed in registers, used at once.
+template <int R>
+void tile_columns(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bc, float* c, int64_t ldc,
+                  bool add) {
+  V sum[R][2] = {};
+  const float* p[2][4];
+  for (int w = 0; w < 2; ++w)
+    for (int q = 0; q < 4; ++q) p[w][q] = b + (w * kLanes + q) * bc;
+  int64_t t = 0;
+  for (; t + 4 <= k; t += 4) {
+    if (t % 16 == 0) {  // more streams than the hardware follows
+      const float* line = b + t + 32;
+#pragma GCC unroll 4
+      for (int j = 0; j < kCols; ++j, line += bc) __builtin_prefetch(line, 0, 3);
+    }
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) {
+      V x[4];
+      load_transposed(p[w], 4 * bc, x);
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q)
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + (t + q) * ak] * x[q];
+    }
+  }
+  for (; t < k; ++t)
+    for (int w = 0; w < 2; ++w) {
+      V x;
+      for (int j = 0; j < kLanes; ++j) x[j] = b[(w * kLanes + j) * bc + t];
+      for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + t * ak] * x;
+    }
+  if (add) add_rows(sum, c, ldc);
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < 2; ++w) store(c + r * ldc + w * kLanes, sum[r][w]);
+}
+inline constexpr std::array<Tile, kFew> kColumnTiles{tile_columns<1>, tile_columns<2>, tile_columns<3>};
+
+// A panel of B (k x cols, cols <= kCols) to rows of kCols at `to`, with zeros after cols.
+inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
+  int64_t done = 0;
+  if (b.col == 1) {
+    if (cols == kCols) {
+      for (int64_t t = 0; t < k; ++t)
+        for (int w = 0; w < 2; ++w) store(to + t * kCols + w * kLanes, load(b.p + t * b.row + w * kLanes));
+      return;
+    }
+  } else if (b.row == 1) {
+    for (; done + kLanes <= cols; done += kLanes) pack_columns(k, b.p + done * b.col, b.col, to + done);
+  }
+  if (done == kCols) return;
+  for (int64_t t = 0; t < k; ++t) {
+    for (int64_t j = done; j < kCols; j += kLanes) store(to + t * kCols + j, V{});
+    for (int64_t j = done; j < cols; ++j) to[t * kCols + j] = b.p[t * b.row + j * b.col];
+  }
+}
+
+// Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.
+inline MatView<float> pack_a(int64_t m, int64_t k, MatView<float> a, float* to) {
+  if (a.row == 1) {  // neighbours down a column stay neighbours
+    for (int64_t t = 0; t < k; ++t) {
+      int64_t i = 0;
+      for (; i + kRows <= m; i += kRows)
+        std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, kRows * sizeof(float));
+      std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, size_t(m - i) * sizeof(float));
+    }
+    return {to, 1, kRows};
+  }
+  for (int64_t i = 0; i < m; ++i) {
+    if (a.col == 1)
+      std::memcpy(to + i * k, a.p + i * a.row, size_t(k) * sizeof(float));
+    else
+      for (int64_t t = 0; t < k; ++t) to[i * k + t] = a.p[i * a.row + t * a.col];
+  }
+  return {to, k, 1};
+}
+}  // namespace tg::cpu::TG_ISA_NS::micro
