@@ -16,5 +16,6 @@ add_custom_target(demo
   COMMAND ${CMAKE_COMMAND} -E echo ""
   COMMAND ${CMAKE_COMMAND} -E echo "Again, with a prompt and a seed of your own:"
   COMMAND ${CMAKE_COMMAND} -E echo "  $<TARGET_FILE:tg_app> generate --model ${demo_out} --prompt \"#include\" --seed 2"
+  COMMENT "Training a small GPT on the sources of this repository"
   DEPENDS tg_app
   USES_TERMINAL VERBATIM)

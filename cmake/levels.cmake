@@ -19,6 +19,8 @@ set(TG_PLAIN_KERNELS cpu/create.cpp cpu/embedding.cpp cpu/select.cpp cpu/shape_o
 
 function(tg_add_kernel_levels target kernels)
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
+  # Without optimisation, Eigen's intrinsics do not compile behind a precompiled header.
+  set_source_files_properties(cpu/gemm.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 takes the undefined parts of its own AVX-512 intrinsics, which Eigen calls, for a mistake.
     set_source_files_properties(cpu/gemm.cpp PROPERTIES COMPILE_OPTIONS

@@ -34,6 +34,6 @@ foreach(way IN LISTS WAY)
   run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
     -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} -DCMAKE_BUILD_TYPE=Debug
     -DCMAKE_CXX_FLAGS_DEBUG=-O0 ${options})
-  run(${CMAKE_COMMAND} --build ${work}/${way} --target train)
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target train readme)
   run(${work}/${way}/train)
 endforeach()
