@@ -51,20 +51,32 @@ Tensors run_vjp(Node& n, Inputs grads) {
     throw detail::with_scope(e, n.scope);
   }
 }
+// What a hook or a vjp hands back must look like the gradient that it stands for.
+void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType dtype, Device device) {
+  TG_CHECK(g.shape() == shape && g.dtype() == dtype && g.device() == device, shape,
+           "[{}] returned {} for a gradient of {} {}. Shape, dtype and device must be those of the tensor.", who, g,
+           shape, dtype);
+}
+void call_hooks(const Hooks* hooks, Tensor& g) {
+  if (!hooks) return;
+  for (auto& hook : hooks->list)
+    if (Tensor t = hook(g)) {
+      check_like("on_grad", t, g.shape(), g.dtype(), g.device());
+      g = t;
+    }
+}
 // Adds gin to the gradients of n's inputs; calls the hooks of those that are complete.
 void distribute(const Node& n, const Tensors& gin, Tape& tape, std::unordered_map<uint64_t, Tensor>& grads) {
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Edge& e = n.in[i];
     if (!(n.tracked & bit(i))) continue;
     if (i < gin.size() && gin[i]) {
+      check_like(n.op->name(), gin[i], e.shape, e.dtype, n.out[0].layout.device);
       auto [it, first] = grads.try_emplace(e.id, gin[i]);
       if (!first) it->second = add(it->second, gin[i]);
     }
     if (--tape.uses[e.id] != 0 || !e.hooks) continue;
-    auto it = grads.find(e.id);
-    if (it == grads.end()) continue;
-    for (auto& hook : e.hooks->list)
-      if (Tensor t = hook(it->second)) it->second = t;
+    if (auto it = grads.find(e.id); it != grads.end()) call_hooks(e.hooks.get(), it->second);
   }
 }
 }  // namespace
@@ -78,7 +90,7 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) 
   if (!opt.create_graph) off.emplace();
   GradMap result;
   auto& grads = result.map();
-  grads[output.id()] = grad;
+  call_hooks(output.variable()->hooks.get(), grads[output.id()] = grad);
   for (auto& n : tape.nodes) {
     Tensors g;
     bool any = false;

@@ -13,8 +13,8 @@ BackendRuntime& runtime_of(Device d) {
   BackendRuntime* r = g_runtimes[size_t(d.backend)];
   if (!r && d.backend == Backend::cuda)
     detail::fail(Error::Kind::device,
-                 "[device] cuda was asked for, and this build has no CUDA backend. "
-                 "Configure with -DTG_CUDA=ON, or use the device cpu.");
+                 "[device] cuda was asked for, and this build has no CUDA backend. Use the device cpu, or a "
+                 "build of tapegrad that was configured with one (TG_CUDA).");
   if (!r)
     detail::fail(Error::Kind::device,
                  "[device] the CPU backend was not linked. Link the target tapegrad::tapegrad, "

@@ -67,7 +67,9 @@ Layouts checked_layouts(const Op& op, Inputs in) {
           "[{}] inputs lie on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with .to(device).",
           op.name(), in[0], in[0].device(), i, in[i], in[i].device());
     }
-    return op.infer(in);
+    Layouts layouts = op.infer(in);
+    for (auto& l : layouts) checked_numel(op.name(), l.shape);  // broadcasting can make more than memory can count
+    return layouts;
   } catch (const Error& e) {
     throw detail::with_scope(e, current_scope());
   }
@@ -143,7 +145,9 @@ Tensor Vjp::in(size_t i) const {
   const Edge& e = node_.in[i];
   TG_CHECK(e.value, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
   detail::check_version(node_, i);
-  return handle(e.id, e.value, wants(i), e.label);
+  Tensor t = handle(e.id, e.value, wants(i), e.label);
+  t.variable()->hooks = e.hooks;  // ops of a second backward see the same leaf
+  return t;
 }
 Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
@@ -152,6 +156,7 @@ Tensor Vjp::out(size_t i) const {
   if (!o.live) {  // the handle is gone: a new one on the saved storage
     auto v = make<Value>(o.layout);
     v->storage = o.saved;
+    v->version = o.version;
     v->producer = &node_;
     v->index = uint32_t(i);
     o.live = v.get();

@@ -25,8 +25,9 @@ uint64_t next_mark() {
 
 void check_version(const Node& n, size_t i, bool output) {
   const Storage* s = output ? n.out[i].saved.get() : n.in[i].value->storage.get();
-  const uint32_t then = output ? n.out[i].version : n.in[i].version;
-  if (!s || then == kUnset || s->version == then) return;
+  uint32_t then = output ? n.out[i].version : n.in[i].version;
+  if (!output && then == kUnset) then = n.in[i].value->version;  // lazy when it was captured: as its op left it
+  if (!s || s->version == then) return;
   const std::string* label = output ? nullptr : n.in[i].label;
   const Layout& layout = output ? n.out[i].layout : n.in[i].value->layout;
   const Error e(
@@ -56,6 +57,7 @@ void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
     if (keep_out & bit(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
     o.live->storage = made[i];
+    o.live->version = made[i]->version;
     if (!n.tracked) std::exchange(o.live, nullptr)->producer = nullptr;
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -73,7 +75,7 @@ void execute(Node& n, const Donors& donors) {
   SmallVec<Ref<Storage>, 3> made;
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Value& v = *n.in[i].value;
-    if (n.in[i].version != kUnset) check_version(n, i);
+    check_version(n, i);
     in.emplace_back(&v.layout, v.storage->data);
   }
   for (size_t i = 0; i < n.out.size(); ++i) {

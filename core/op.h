@@ -63,8 +63,8 @@ struct Traits {
 
 class Vjp;
 // What to compute: attributes are members, immutable once emitted.
-// Contract of gradients: vjp returns fresh gradients (an empty Tensor where none is wanted); it never accumulates, the
-// engine adds, and the first gradient is moved in.
+// Contract of gradients: vjp returns gradients (an empty Tensor where none is wanted), which may be the one it was
+// given; it never writes into it and never accumulates. The engine adds, and the first gradient is moved in.
 struct Op : Counted<Op> {
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;

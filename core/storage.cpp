@@ -56,7 +56,7 @@ Tensor& Tensor::requires_grad_(bool on) {
            "[requires_grad_] {} is the result of tracked ops. Only leaves take the flag; use detach().", *this);
   TG_CHECK(!on || is_float(dtype()), dtype,
            "[requires_grad_] {} is not of a floating dtype. Only f64, f32, f16 and bf16 have gradients.", *this);
-  var_->requires_grad = on;
+  var().requires_grad = on;
   return *this;
 }
 void* Tensor::read(DType t) const {
@@ -73,10 +73,10 @@ void Tensor::assign(const Tensor& t) const {
   TG_CHECK(!t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
            "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGrad, or detach().",
            *this, t);
-  var_->value = t.value();
+  var().value = t.value();
 }
 void Tensor::on_grad(Hook f) {
-  if (!var_->hooks) var_->hooks = make<Hooks>();
+  if (!var().hooks) var_->hooks = make<Hooks>();
   var_->hooks->list.push_back(std::move(f));
 }
 std::string describe(const Tensor& t) {

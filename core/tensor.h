@@ -29,6 +29,7 @@ struct Value : Counted<Value> {
   Ref<Storage> storage;  // null while lazy
   Ref<Node> producer;    // null once run, unless it is the tape
   uint32_t index = 0;    // which output of producer
+  uint32_t version = 0;  // of the storage, when an op made it
   explicit Value(const Layout&);
   ~Value();
 };
@@ -55,11 +56,7 @@ class Tensor {
   explicit Tensor(Ref<Value> v);  // a fresh leaf
   explicit operator bool() const { return bool(var_); }
 
-  const Layout& layout() const {
-    if (!var_) [[unlikely]]
-      fail_empty();
-    return var_->value->layout;
-  }
+  const Layout& layout() const { return var().value->layout; }
   const Shape& shape() const { return layout().shape; }
   int64_t size(int64_t dim) const { return shape()[normal_dim("size", dim, shape())]; }
   size_t ndim() const { return shape().size(); }
@@ -68,22 +65,22 @@ class Tensor {
   int64_t numel() const { return layout().numel(); }
   const Strides& strides() const { return layout().strides; }  // in elements
   bool is_contiguous() const { return layout().is_contiguous(); }
-  uint64_t id() const { return var_->id; }
-  bool materialised() const { return bool(var_->value->storage); }  // false while lazy
+  uint64_t id() const { return var().id; }
+  bool materialised() const { return bool(var().value->storage); }  // false while lazy
   bool requires_grad() const { return var_ && var_->requires_grad; }
   Tensor& requires_grad_(bool on = true);  // leaves only
   Tensor& label(std::string_view text) {   // shown in errors, dumps and profiles
-    var_->label = intern(text);
+    var().label = intern(text);
     return *this;
   }
-  std::string_view label() const { return var_->label ? std::string_view(*var_->label) : std::string_view(); }
+  std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
 
   // The elements where they lie: evaluates, checks the dtype, wants contiguous data. A pointer of the tensor's device.
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
   // The same for writing; a tape or a pending op that needs the old value will find out and throw.
   template <class T> T* mutable_data() {
     void* p = read(dtype_of<T>());
-    ++var_->value->storage->version;
+    ++var().value->storage->version;
     return static_cast<T*>(p);
   }
   // Copies to the host, in row-major order, cast to T; from any layout, dtype and device.
@@ -99,9 +96,14 @@ class Tensor {
   void on_grad(Hook);                // called when its gradient is complete; register before first use
 
   const Ref<Variable>& variable() const { return var_; }
-  const Ref<Value>& value() const { return var_->value; }
+  const Ref<Value>& value() const { return var().value; }
 
  private:
+  Variable& var() const {
+    if (!var_) [[unlikely]]
+      fail_empty();
+    return *var_;
+  }
   [[noreturn]] static void fail_empty();
   void* read(DType) const;
   void copy_to_host(void* to, DType) const;

@@ -22,4 +22,7 @@ inline void index(std::string_view op, const Tensor& ids) {
   TG_CHECK(is_index(ids.dtype()), dtype, "[{}] indices must be i32 or i64, got {}. Use .to(DType::i64).", op, ids);
 }
 
+// A number that is to become an element of an integer dtype: whole, finite and in range. Floating dtypes take any.
+void representable(std::string_view op, double x, DType);
+
 }  // namespace tg::check

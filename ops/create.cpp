@@ -1,3 +1,4 @@
+#include <tapegrad/ops/check.h>
 #include <tapegrad/ops/create.h>
 
 #include <cmath>
@@ -14,12 +15,22 @@ void check_random(std::string_view op, DType t) {
 }
 }  // namespace
 
+void check::representable(std::string_view op, double x, DType t) {
+  if (is_float(t)) return;
+  const bool wide = t == DType::i64, is_signed = t == DType::i8 || t == DType::i32 || wide;
+  const double bits = 8 * double(size_of(t)), top = t == DType::boolean ? 2 : std::exp2(is_signed ? bits - 1 : bits);
+  TG_CHECK(x == std::floor(x) && x < top && x >= (is_signed ? -top : 0), value,
+           "[{}] {} is no value of {}. It must be a whole number from {} to {}; a floating dtype takes fractions.", op,
+           x, t, is_signed ? -top : 0.0, top - 1);
+}
+
 Layouts Full::infer(Inputs) const { return {layout}; }
 Layouts Arange::infer(Inputs) const { return {layout}; }
 Layouts RandomNormal::infer(Inputs) const { return {layout}; }
 Layouts RandomUniform::infer(Inputs) const { return {layout}; }
 
 Tensor full(const Shape& s, double value, DType t, Device d) {
+  check::representable("full", value, t);
   return emit1(make<Full>(checked("full", s, t, d), value), {});
 }
 Tensor zeros(const Shape& s, DType t, Device d) { return full(s, 0, t, d); }
@@ -33,6 +44,11 @@ Tensor arange(double start, double stop, double step, DType t, Device d) {
   const double n = std::max(0.0, std::ceil((stop - start) / step));
   TG_CHECK(n < 0x1p53, value, "[arange] start {}, stop {}, step {} make {} values, more than memory can hold.", start,
            stop, step, n);
+  if (n > 0) {
+    check::representable("arange", start, t);
+    check::representable("arange", start + (n - 1) * step, t);
+    if (n > 1) check::representable("arange", start + step, t);
+  }
   return emit1(make<Arange>(checked("arange", {int64_t(n)}, t, d), start, step), {});
 }
 Tensor randn(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {

@@ -133,9 +133,10 @@ Tensor reshape(const Tensor& x, const Shape& to) {
       known *= s[i];
   }
   if (free >= 0 && known > 0 && x.numel() % known == 0) s[size_t(free)] = x.numel() / known;
-  TG_CHECK(std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && s.product() == x.numel(), shape,
-           "[reshape] {} has {} elements and does not fit {}. The products must agree; one size may be -1.", x,
-           x.numel(), to);
+  TG_CHECK(
+      std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && checked_numel("reshape", s) == x.numel(),
+      shape, "[reshape] {} has {} elements and does not fit {}. The products must agree; one size may be -1.", x,
+      x.numel(), to);
   if (s == x.shape()) return x;
   Strides strides;
   if (view_strides(x.layout(), s, strides)) return emit1(make<Reshape>(s, strides), {x});
@@ -155,10 +156,13 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
 }
 Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
   const size_t d = normal_dim("split", dim, x.shape());
-  int64_t total = 0;
+  int64_t left = x.shape()[d];
   bool ok = !sizes.empty();
-  for (int64_t n : sizes) ok &= n >= 0, total += n;
-  TG_CHECK(ok && total == x.shape()[d], shape,
+  for (int64_t n : sizes) {
+    ok = ok && n >= 0 && n <= left;
+    if (ok) left -= n;
+  }
+  TG_CHECK(ok && left == 0, shape,
            "[split] parts {} do not make up dimension {} of {}, which has {} elements. Their sum must be that.", sizes,
            dim, x, x.shape()[d]);
   return emit(make<Split>(d, sizes), {&x, 1});

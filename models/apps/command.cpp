@@ -82,11 +82,12 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
     throw UsageError(e.what());
   }
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  refuse_extras(chosen.empty() ? app : *chosen.front());
+  refuse_extras(app);
+  if (!chosen.empty()) refuse_extras(*chosen.front());
   if (chosen.empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
   for (size_t i = 0; i < subcommands.size(); ++i)
     if (subcommands[i].name == chosen.front()->get_name()) bodies[i]();
-  if (std::fflush(stdout) != 0) return report(1, "[io] standard output cannot be written.");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(1, "[io] standard output cannot be written.");
   return 0;
 }
 
@@ -117,6 +118,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
     app.set_help_flag("-h,--help", "print this and exit");
     app.get_formatter()->column_width(34);
     app.allow_extras();
+    app.require_subcommand(0, 1);  // one command: its words may be named like another
     return parse_and_run(app, argc, argv, subcommands);
   } catch (const UsageError& e) {
     return report(2, e.what());

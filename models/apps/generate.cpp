@@ -26,7 +26,7 @@ void run(const Options& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   const Device device = Device::parse(o.device);
   runtime_of(device);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, -1, 1 << 20)));
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   const LoadedModel m = load_model(o.model, device);
   TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
   const std::vector<int64_t> prompt = m.tokenizer->encode(o.prompt);

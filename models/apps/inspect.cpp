@@ -2,15 +2,14 @@
 #include <fmt/core.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 namespace tg::apps {
 namespace {
-using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string model;
@@ -23,9 +22,7 @@ struct Contents {
 };
 Contents open(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return {Json(), SafetensorsFile(path)};
-  Json config = Json::parse(model_config_text(path), nullptr, false);
-  TG_CHECK(!config.is_discarded(), value, "[inspect] {}/config.json is not JSON. It must be as training writes it.",
-           path);
+  Json config = parse_json(model_config_text(path), "inspect", path + "/config.json");
   return {std::move(config), SafetensorsFile(path + "/model.safetensors")};
 }
 

@@ -98,12 +98,13 @@ void train(const Options& o) {
   RunConfig run = run_of(o);
   const Device device = Device::parse(o.device);
   runtime_of(device);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, -1, 1 << 20)));
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   const Data data = read_data(o.data, run);
   const Params params(device, run.train.seed);
   const Gpt model(params, run.model);
   Trainer trainer(model, params, data.tokens, run.train);
-  TG_CHECK(o.sample_every <= 0 || data.tokenizer, value,
+  TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
+  TG_CHECK(o.sample_every == 0 || data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.", o.data[0]);
 
   make_folder(o.out);
@@ -113,7 +114,8 @@ void train(const Options& o) {
   trainer.run([&](const StepRecord& r) {
     log.write(r);
     progress.show(r);
-    if (r.val_loss || trainer.done()) save_model(o.out, model, params, data.tokenizer.get(), to_json(run.train));
+    const bool due = run.train.eval_every > 0 && r.step % run.train.eval_every == 0;
+    if (due || trainer.done()) save_model(o.out, model, params, data.tokenizer.get(), to_json(run.train));
     if (o.sample_every > 0 && r.step % o.sample_every == 0)
       progress.print(fmt::format("--- step {}\n{}\n---", r.step, sample_text(model, *data.tokenizer, run.train.seed)));
   });

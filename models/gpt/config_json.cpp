@@ -1,14 +1,13 @@
 #include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/nearest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
 namespace tg {
 namespace {
-using Json = nlohmann::ordered_json;
 
 // The one list of fields, for reading and for writing.
 template <class Config, class F> void for_fields(Config& c, F f) {
@@ -57,23 +56,6 @@ template <class T> Json written(const T& x) {
   else
     return x;
 }
-
-// The parser would keep the last of equal keys and build any depth of nesting: both end here.
-Json parse(std::string_view text) {
-  std::set<std::string> keys;
-  auto watch = [&](int depth, Json::parse_event_t event, Json& j) {
-    TG_CHECK(depth <= 4, value, "[gpt_config] the text is nested too deeply. It must be one object of plain values.");
-    if (event == Json::parse_event_t::key && depth == 1)
-      TG_CHECK(keys.insert(j.get<std::string>()).second, value, "[gpt_config] '{}' comes twice. Each key stands once.",
-               j.get<std::string>());
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception& e) {
-    detail::fail(Error::Kind::value, fmt::format("[gpt_config] the text is not JSON: {}.", e.what()));
-  }
-}
 }  // namespace
 
 std::string to_json(const GptConfig& config) {
@@ -83,7 +65,7 @@ std::string to_json(const GptConfig& config) {
 }
 
 GptConfig gpt_config_from_json(std::string_view text) {
-  const Json j = parse(text);
+  const Json j = parse_json(text, "gpt_config", "the text");
   TG_CHECK(j.is_object(), value, "[gpt_config] the text holds {}. It must be an object: {{\"width\": 128, ...}}.",
            j.type_name());
   GptConfig config;

@@ -8,6 +8,11 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
   TG_CHECK(layer >= 0 && layer <= known, state,
            "[kv_cache] layer {} comes after {} layers. They must come in order from 0.", layer, known);
   if (layer == known) {
+    TG_CHECK(
+        known == 0 || layers_[0].k.size(2) == next.k.size(2), state,
+        "[kv_cache] layer {} is new, and layer 0 holds {} positions already. A cache belongs to one model; clear() it "
+        "first.",
+        layer, layers_[0].k.size(2) - next.k.size(2));
     // A copy: next is a view of the queries, keys and values of a whole layer, which would stay alive with it.
     layers_.push_back({next.k.contiguous(), next.v.contiguous()});
     return layers_.back();

@@ -1,13 +1,12 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/nearest.h>
 
-#include <nlohmann/json.hpp>
-
 namespace tg {
 namespace {
-using Json = nlohmann::ordered_json;
+
 constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
@@ -15,12 +14,7 @@ std::string weights_path(const std::string& folder) { return folder + "/model.sa
 
 Json read_config(const std::string& folder) {
   const std::string path = config_path(folder);
-  Json config;
-  try {
-    config = Json::parse(model_config_text(folder));
-  } catch (const Json::exception& e) {
-    detail::fail(Error::Kind::value, fmt::format("[model] {} is not JSON: {}.", path, e.what()));
-  }
+  Json config = parse_json(model_config_text(folder), "model", path);
   TG_CHECK(config.is_object() && config.contains("model"), value,
            "[model] {} has no object \"model\". It must be as training writes it. Is it the config of another program?",
            path);
@@ -48,6 +42,9 @@ LoadedModel load_model(const std::string& folder, Device device) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (const auto t = config.find("tokenizer"); t != config.end() && !t->is_null())
     tokenizer = Tokenizer::from_json(t->dump());
+  TG_CHECK(!tokenizer || tokenizer->vocab_size() == shape.vocab_size, value,
+           "[model] {}: the tokenizer has {} tokens and the model {}. They were written as one; restore the file.",
+           config_path(folder), tokenizer->vocab_size(), shape.vocab_size);
   Params params(device);
   params.load(SafetensorsFile(weights_path(folder)).tensors(device));
   const Gpt model(params, shape);

@@ -1,15 +1,14 @@
 #include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/nearest.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 namespace tg {
 namespace {
-using Json = nlohmann::ordered_json;
 
 constexpr std::pair<std::string_view, std::string_view> kModelHelp[] = {
     {"vocab_size", "token ids of the model, 0: those of the tokenizer"},
@@ -102,23 +101,8 @@ void read(std::string_view name, const Json& x, double& to) {
   to = x.get<double>();
 }
 
-// The parser would keep the last of two equal keys and any depth of nesting; both end here.
 Json parse_object(std::string_view text, const std::string& source) {
-  std::vector<std::set<std::string>> keys(4);
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& x) {
-    TG_CHECK(depth < int(keys.size()), value, "[config] {} is nested too deeply. Settings are plain values.", source);
-    if (event == Json::parse_event_t::object_start) keys[size_t(depth)].clear();
-    if (event == Json::parse_event_t::key)
-      TG_CHECK(keys[size_t(depth) - 1].insert(x.get<std::string>()).second, value,
-               "[config] {}: '{}' comes twice. Each key stands once.", source, x.get<std::string>());
-    return true;
-  };
-  Json object;
-  try {
-    object = Json::parse(text, watch);
-  } catch (const Json::exception& e) {
-    detail::fail(Error::Kind::value, fmt::format("[config] {} is not JSON: {}.", source, e.what()));
-  }
+  Json object = parse_json(text, "config", source);
   TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
            object.type_name());
   return object;
@@ -129,7 +113,10 @@ void collect(const Json& object, const Json& fields, const std::string& source, 
     if ((key == "model" || key == "train") && x.is_object()) {
       collect(x, fields, source, to);
     } else if (key == "tokenizer" && x.is_object()) {  // as a model's config.json has it, vocabulary and all
-      to.push_back({key, x.value("type", "") == "characters" ? "\"char\"" : "\"byte\""});
+      const Json type = x.value("type", Json());
+      TG_CHECK(type == "characters" || type == "bytes", value,
+               "[config] {}: the tokenizer's type is {}. It must be \"bytes\" or \"characters\".", source, type.dump());
+      to.push_back({key, type == "characters" ? "\"char\"" : "\"byte\""});
     } else if (key == "tokenizer" && x.is_null()) {  // trained on token ids
       continue;
     } else {

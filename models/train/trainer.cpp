@@ -40,6 +40,14 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
   if (config.val_fraction > 0) Windows(data_.val, config.batch, model.config().context);  // throws when it is too short
 }
 
+namespace {
+void check_finite(std::string_view what, double x, const StepRecord& r) {
+  TG_CHECK(std::isfinite(x), value,
+           "[train] the {} of step {} is {}. It must be finite. Lower the learning rate (now {}) or use more warm-up.",
+           what, r.step, x, r.lr);
+}
+}  // namespace
+
 StepRecord Trainer::step() {
   TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to go on.", config_.max_steps);
   const auto start = std::chrono::steady_clock::now();
@@ -52,7 +60,10 @@ StepRecord Trainer::step() {
   r.ms = took.count() * 1e3;
   r.tokens_per_s = double(config_.batch * model_.config().context) / std::max(took.count(), 1e-9);
   const bool due = done() || (config_.eval_every > 0 && steps_ % config_.eval_every == 0);
-  if (due && config_.val_fraction > 0) r.val_loss = evaluate();
+  if (due && config_.val_fraction > 0) {
+    r.val_loss = evaluate();
+    check_finite("validation loss", *r.val_loss, r);
+  }
   r.peak_bytes = memory_stats(model_.device()).peak;
   return r;
 }
@@ -65,13 +76,11 @@ void Trainer::update(StepRecord& r) {
     const Tensor loss =
         cross_entropy(model_.forward(batch.tokens.to(device), {.rng = &dropout_}), batch.targets.to(device));
     r.loss = loss.item<double>();
-    TG_CHECK(
-        std::isfinite(r.loss), value,
-        "[train] the loss of step {} is {}. It must be finite. Lower the learning rate (now {}) or use more warm-up.",
-        r.step, r.loss, r.lr);
+    check_finite("loss", r.loss, r);
     grads = backward(loss);
   }
   r.grad_norm = optimizer_.step(grads, {.clip_norm = config_.clip_norm, .lr = r.lr}).item<double>();
+  check_finite("gradient's norm", r.grad_norm, r);
 }
 
 void Trainer::run(const std::function<void(const StepRecord&)>& on_step) {

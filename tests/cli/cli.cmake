@@ -184,6 +184,7 @@ refused(1 "It must be byte or char" train --data text.txt --tokenizer words --ou
 refused(1 "batch is 0" train --data text.txt --batch 0 --out never)
 refused(1 "shakespeare-cpu" train --data text.txt --preset shakespear --out never)
 refused(1 "Did you mean 'nano'?" train --data text.txt --arch nano2 --out never)
+refused(2 "unknown flag '--bogus'" --bogus train --data text.txt --out never)
 refused(1 "this build has no CUDA backend" train --data text.txt --device cuda --out never)
 refused(1 "tpu" train --data text.txt --device tpu --out never)
 refused(1 "threads" train --data text.txt --threads -1 --out never)
