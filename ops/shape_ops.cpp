@@ -125,13 +125,13 @@ bool view_strides(const Layout& from, const Shape& to, Strides& out) {
 
 Tensor reshape(const Tensor& x, const Shape& to) {
   Shape s = to;
-  int64_t known = 1, free = -1;
-  for (size_t i = 0; i < s.size(); ++i) {
-    if (s[i] == -1 && free < 0)
-      free = int64_t(i);
-    else
-      known *= s[i];
-  }
+  int64_t free = -1;
+  for (size_t i = 0; i < s.size() && free < 0; ++i)
+    if (s[i] == -1) free = int64_t(i);
+  if (free >= 0) s[size_t(free)] = 1;
+  const bool negative = std::any_of(s.begin(), s.end(), [](int64_t d) { return d < 0; });
+  const int64_t known = negative ? 0 : checked_numel("reshape", s);
+  if (free >= 0) s[size_t(free)] = -1;
   if (free >= 0 && known > 0 && x.numel() % known == 0) s[size_t(free)] = x.numel() / known;
   TG_CHECK(
       std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && checked_numel("reshape", s) == x.numel(),
