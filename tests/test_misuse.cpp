@@ -94,3 +94,62 @@ TEST_CASE("a damaged config.json") {
             "the tokenizer has 256 tokens and the model 77"));
   std::filesystem::remove_all(folder);
 }
+TEST_CASE("inputs on different devices are refused by every op that takes two") {
+  const auto elsewhere = [](const Shape& s,
+                            DType t = DType::f32) {  // a value that was never computed: no device needed
+    return Tensor(make<Value>(Layout::contiguous(s, t, Device::cuda(1))));
+  };
+  const Tensor x = ones({2, 2}), ids = zeros({2}, DType::i64), heads = ones({1, 1, 2, 2});
+  const std::vector<std::pair<std::string_view, std::function<void()>>> uses{
+      {"add",
+       [&] {
+         x + elsewhere({2, 2});
+       }},
+      {"sub",
+       [&] {
+         x - elsewhere({2, 2});
+       }},
+      {"mul",
+       [&] {
+         x* elsewhere({2, 2});
+       }},
+      {"div",
+       [&] {
+         x / elsewhere({2, 2});
+       }},
+      {"matmul",
+       [&] {
+         matmul(x, elsewhere({2, 2}));
+       }},
+      {"linear",
+       [&] {
+         linear(x, elsewhere({2, 2}));
+       }},
+      {"linear", [&] { linear(x, x, elsewhere({2})); }},
+      {"layer_norm", [&] { layer_norm(x, elsewhere({2})); }},
+      {"rms_norm", [&] { rms_norm(x, elsewhere({2})); }},
+      {"embedding",
+       [&] {
+         embedding(ids, elsewhere({5, 2}));
+       }},
+      {"cross_entropy", [&] { cross_entropy(x, elsewhere({2}, DType::i64)); }},
+      {"attention",
+       [&] {
+         attention(heads, heads, elsewhere({1, 1, 2, 2}));
+       }},
+      {"concat",
+       [&] {
+         concat({x, elsewhere({2, 2})});
+       }},
+      {"global_norm", [&] {
+         global_norm(std::vector<Tensor>{x, elsewhere({2, 2})});
+       }}};
+  for (auto& [op, use] : uses) {
+    CAPTURE(op);
+    const std::string e = error_of(use);
+    CAPTURE(e);
+    CHECK(has(e, fmt::format("[{}] inputs lie on different devices: input 0 is ", op)));
+    CHECK(has(e, "on cuda:1"));
+    CHECK(has(e, "Move one with .to(device)."));
+  }
+}
