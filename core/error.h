@@ -1,6 +1,6 @@
-// The one exception type, the checks that throw it, and interned scopes ('gpt.h.3.mlp') that say where an op was
-// emitted. Form of a message: [op] what is wrong: the values. The rule. What to do. <newline> in <scope path> No
-// logging here (log.h) and no error codes anywhere: every failure a caller can cause is an Error.
+// The one exception type, the checks that throw it, and interned scopes ('gpt.h.3.mlp'): where an op was emitted.
+// Form of a message: [op] what is wrong: the values. The rule. What to do. Then, on a line of its own, the scope.
+// No logging here and no error codes anywhere: every failure a caller can cause is an Error.
 #pragma once
 #include <fmt/core.h>
 

@@ -180,6 +180,7 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 
 // Base of every op: struct LayerNorm : OpOf<LayerNorm> with a static kName, and attributes as members.
 template <class Self> struct OpOf : Op {
+  static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }
   const void* type() const final { return &Kernels<Self>::table; }
   bool supports(Backend b) const final { return Kernels<Self>::table[size_t(b)].fn != nullptr; }
@@ -200,12 +201,9 @@ template <class Self> struct OpOf : Op {
   static constexpr bool overrides_compose() {
     return !std::is_same_v<decltype(&Self::compose), Tensors (Op::*)(Inputs) const>;
   }
-  static inline const bool listed_ = register_op([] {
-    return OpInfo{Self::kName, overrides_vjp(), overrides_compose(), requires {Self::kView; }
+  static OpInfo info() { return {Self::kName, overrides_vjp(), overrides_compose(), Self::kView}; }
+  static inline const bool listed_ = register_op(info);
 };
-});
-}
-;
 
 // Base of views: a Layout on the input's storage (aliases_input >= 0), no kernel.
 template <class Self> struct ViewOp : OpOf<Self> {
