@@ -4,6 +4,7 @@
 #include <tapegrad/ops/create.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/norm.h>

@@ -51,7 +51,25 @@ struct Cases {
     one("sum", "outer", in, [](Inputs x) { return sum(x[0], {0, 2}); });
     one("sum", "none", in, [](Inputs x) { return sum(x[0], {}); });
     one("sum_to", "broadcast", in, [n = c](Inputs x) { return sum_to(x[0], {1, n}); });
+    one("cumsum", "last", in, [](Inputs x) { return cumsum(x[0], -1); });
+    one("cumsum", "middle", in, [](Inputs x) { return cumsum(x[0], 1); });
+    one("cumsum", "first", in, [](Inputs x) { return cumsum(x[0], 0); });
+    one("cumsum", "integers", {indices({r, c}, 9)}, [](Inputs x) { return cumsum(x[0], 1); }).gradcheck = 0;
+    one("max", "none", in, [](Inputs x) { return max(x[0], {}); });
+    one("min", "first", in, [](Inputs x) { return min(x[0], {0}); });
+    one("var", "first", in, [](Inputs x) { return var(x[0], {0}); });
     if (r * c == 0) return;
+    one("max", "all", in, [](Inputs x) { return max(x[0]); });
+    one("max", "last_keep", in, [](Inputs x) { return max(x[0], {-1}, {.keepdim = true}); });
+    one("max", "outer", in, [](Inputs x) { return max(x[0], {0, 2}); });
+    one("max", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return max(x[0], {1}); }).gradcheck = 0;
+    one("min", "all", in, [](Inputs x) { return min(x[0]); });
+    one("min", "middle", in, [](Inputs x) { return min(x[0], {1}); });
+    one("min", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return min(x[0], {-1}); }).gradcheck = 0;
+    one("var", "all", in, [](Inputs x) { return var(x[0]); });
+    one("var", "outer", in, [](Inputs x) { return var(x[0], {0, 2}); });
+    one("var", "middle_keep", in, [](Inputs x) { return var(x[0], {1}, {.keepdim = true, .correction = 0}); });
+    if (c > 1) one("var", "last", in, [](Inputs x) { return var(x[0], {-1}); });
     one("mean", "all", in, [](Inputs x) { return mean(x[0]); });
     one("mean", "middle_keep", in, [](Inputs x) { return mean(x[0], {1}, {.keepdim = true}); });
   }
@@ -95,6 +113,8 @@ struct Cases {
   void rows() {
     one("softmax", "last", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0]); });
     one("softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0], 1); });
+    one("log_softmax", "last", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0]); });
+    one("log_softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0], 1); });
     one("softmax", "large", {floats({r, c}, 1000, 1004)}, [](Inputs x) { return softmax(x[0]); });
     if (c == 0) return;
     // A large eps: with one column, or two that are nearly equal, a small one would magnify every rounding.
@@ -109,6 +129,27 @@ struct Cases {
     const std::vector<TensorInit> in{indices({2, r}, 4), floats({4, c})};
     one("embedding", "i64", in, [](Inputs x) { return embedding(x[0], x[1]); });
     one("embedding", "i32", in, [](Inputs x) { return embedding(x[0].to(DType::i32), x[1]); });
+    const TensorInit x = floats({2, 4, c});  // 4 slices to choose from
+    one("index_select", "middle", {x, indices({r}, 4)}, [](Inputs v) { return index_select(v[0], 1, v[1]); });
+    one("index_select", "first", {in[1], indices({r}, 4)},
+        [](Inputs v) { return index_select(v[0], 0, v[1].to(DType::i32)); });
+    one("index_select", "last", {floats({r, 4}), indices({c}, 4)},
+        [](Inputs v) { return index_select(v[0], -1, v[1]); });
+    one("index_select", "integers", {indices({r, 4}, 9), indices({c}, 4)}, [](Inputs v) {
+      return index_select(v[0], -1, v[1]);
+    }).gradcheck = 0;
+    one("gather", "middle", {x, indices({1, r, c}, 4)}, [](Inputs v) { return gather(v[0], 1, v[1]); });
+    one("gather", "last", {floats({r, 4}), indices({r, c}, 4)},
+        [](Inputs v) { return gather(v[0], -1, v[1].to(DType::i32)); });
+    one("gather", "integers", {indices({r, 4}, 9), indices({r, c}, 4)}, [](Inputs v) {
+      return gather(v[0], -1, v[1]);
+    }).gradcheck = 0;
+    const auto add = [](int64_t dim) { return [dim](Inputs v) { return scatter_add(v[0], dim, v[1], v[2]); }; };
+    one("scatter_add", "middle", {x, indices({1, r, c}, 4), floats({1, r, c})}, add(1));
+    one("scatter_add", "last", {floats({r, 4}), indices({r, c}, 4), floats({r, c})}, add(-1));
+    one("scatter_add", "line", {floats({4}), indices({c}, 4), floats({c})},
+        [](Inputs v) { return scatter_add(v[0], 0, v[1].to(DType::i32), v[2]); });
+    one("scatter_add", "integers", {indices({r, 4}, 9), indices({r, c}, 4), indices({r, c}, 9)}, add(-1)).gradcheck = 0;
     if (c == 0) return;
     one("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); }).gradcheck = 0;
     list.emplace_back("topk", "some", std::vector{floats({r, c})}, [k = (c + 1) / 2](Inputs x) {
@@ -129,6 +170,10 @@ struct Cases {
     one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
   }
   void losses() {
+    for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
+      if (r * c > 0 || reduction != Reduction::mean)
+        one("mse_loss", std::array{"mean", "sum", "none"}[size_t(reduction)], {floats({2, r, c}), floats({2, r, c})},
+            [=](Inputs x) { return mse_loss(x[0], x[1], reduction); });
     if (c == 0) return;
     const std::vector<TensorInit> in{floats({2, r, c}), indices({2, r}, c)};
     const auto loss = [&](const char* variant, CrossEntropyOptions o, bool narrow = false) {

@@ -102,6 +102,15 @@ OPS = {
     "cross_entropy": cross_entropy,
     "sum": lambda x, dims, keepdim: x.sum(dims, keepdim=keepdim),  # dims [] means all
     "mean": lambda x, dims, keepdim: x.mean(dims, keepdim=keepdim),
+    "max": lambda x, dims, keepdim: x.amax(dims, keepdim=keepdim),
+    "min": lambda x, dims, keepdim: x.amin(dims, keepdim=keepdim),
+    "var": lambda x, dims, keepdim, correction: x.var(dims or None, keepdim=keepdim, correction=correction),
+    "cumsum": lambda x, dim: x.cumsum(dim),
+    "log_softmax": lambda x, dim: F.log_softmax(x, dim),
+    "mse_loss": lambda x, target, reduction: F.mse_loss(x, target, reduction=reduction),
+    "gather": lambda x, index, dim: x.gather(dim, index),
+    "index_select": lambda x, index, dim: x.index_select(dim, index),
+    "scatter_add": lambda x, index, src, dim: x.scatter_add(dim, index, src),
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, dim0, dim1: x.transpose(dim0, dim1),
     "slice": lambda x, dim, start, stop: x.narrow(dim, start, stop - start),
@@ -133,10 +142,14 @@ def plain_cases():
     yield case("silu.plain", [(3, 7)], 3)
     yield case("gelu.exact", [(3, 7)], 2, approximate="none")
     yield case("gelu.tanh", [(3, 7)], 2, approximate="tanh")
-    for op in ("sum", "mean"):
-        yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False)
-        yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False)
-        yield case(f"{op}.dims02_keep", [(2, 3, 5)], dims=[0, 2], keepdim=True)
+    for op, extra in (("sum", {}), ("mean", {}), ("max", {}), ("min", {}), ("var", {"correction": 1})):
+        yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False, **extra)
+        yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False, **extra)
+        yield case(f"{op}.dims02_keep", [(2, 3, 5)], dims=[0, 2], keepdim=True, **extra)
+    yield case("var.population", [(3, 7)], dims=[-1], keepdim=False, correction=0)
+    yield case("var.far_from_0", [(3, 7)], 1, 1000, dims=[-1], keepdim=False, correction=1)
+    yield case("cumsum.last", [(3, 7)], dim=-1)
+    yield case("cumsum.middle", [(2, 3, 5)], dim=1)
     yield case("reshape.merge", [(2, 3, 5)], shape=[6, 5])
     yield case("reshape.split", [(6, 5)], shape=[2, 3, 5])
     yield case("transpose.2d", [(3, 5)], dim0=0, dim1=1)
@@ -149,6 +162,19 @@ def plain_cases():
     yield case("topk.last", [(2, 3, 7)], k=3, dim=-1)
 
 
+def index_cases():
+    for variant, dim, x, index in (("last", -1, (3, 7), (3, 5)), ("first", 0, (4, 5), (6, 5)),
+                                   ("part", 1, (3, 4, 5), (2, 6, 3))):  # index smaller than x beside dim
+        key = f"gather.{variant}"
+        yield key, [randn(key + ".in0", *x), randint(key + ".in1", x[dim], *index)], {"dim": dim}
+        key = f"scatter_add.{variant}"
+        yield (key, [randn(key + ".in0", *x), randint(key + ".in1", x[dim], *index), randn(key + ".in2", *index)],
+               {"dim": dim})
+    for variant, dim in (("first", 0), ("middle", 1), ("last", -1)):
+        key = f"index_select.{variant}"
+        yield key, [randn(key + ".in0", 3, 4, 5), torch.tensor([2, 0, 2, 1, 2])], {"dim": dim}
+
+
 def network_cases():
     for variant, a, b in (("2d", (3, 5), (5, 4)), ("batched", (2, 3, 4, 5), (2, 3, 5, 6)),
                           ("broadcast", (2, 1, 4, 5), (3, 5, 2)), ("shared_b", (2, 4, 5), (5, 3))):
@@ -158,6 +184,9 @@ def network_cases():
     yield case("linear.bias", [(2, 3, 5), (4, 5), (4,)])
     yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
     yield case("softmax.last", [(3, 7)], 2, dim=-1)
+    yield case("log_softmax.last", [(3, 7)], 2, dim=-1)
+    yield case("log_softmax.middle", [(2, 3, 5)], 2, dim=1)
+    yield case("log_softmax.large", [(3, 7)], 2, 1000, dim=-1)
     yield case("softmax.large", [(3, 7)], 2, 1000, dim=-1)  # overflows unless the maximum is taken off first
     for op, extra in (("layer_norm", ["weight", "bias"]), ("layer_norm", ["weight"]), ("layer_norm", []),
                       ("rms_norm", ["weight"]), ("rms_norm", [])):
@@ -170,6 +199,8 @@ def network_cases():
 
 
 def loss_cases():
+    for reduction in ("mean", "sum", "none"):
+        yield case(f"mse_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], reduction=reduction)
     ignore, smooth = {"ignore_index": -1}, {"label_smoothing": 0.1}
     for variant, reduction, options in (
             ("mean", "mean", {}), ("sum", "sum", {}), ("none", "none", {}), ("large", "mean", {}),
@@ -185,7 +216,7 @@ def loss_cases():
 
 def make_ops():
     tensors, metadata = {}, {}
-    for key, inputs, attributes in itertools.chain(plain_cases(), network_cases(), loss_cases()):
+    for key, inputs, attributes in itertools.chain(plain_cases(), index_cases(), network_cases(), loss_cases()):
         metadata[key] = json.dumps(attributes)
         tensors |= {f"{key}.in{i}": x.clone() for i, x in enumerate(inputs)}
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
