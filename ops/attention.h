@@ -26,7 +26,6 @@ struct AttentionGrad : OpOf<AttentionGrad> {  // (q, k, v, y, lse, dy) -> (dq, d
   static constexpr auto kName = "attention_grad";
   AttentionOptions o;
   explicit AttentionGrad(AttentionOptions opt) : o(opt) {}
-  Traits traits() const override { return {.composes = true}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;  // with the matrices of scores
   void key(Key& k) const override { k.add(o.causal), k.add(o.scale); }

@@ -32,7 +32,7 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum
   static constexpr auto kName = "cross_entropy_grad";
   CrossEntropyOptions o;
   explicit CrossEntropyGrad(CrossEntropyOptions opt) : o(opt) {}
-  Traits traits() const override { return {.may_alias = bits(0), .composes = true}; }
+  Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   void key(Key& k) const override { o.key(k); }

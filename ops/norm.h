@@ -36,7 +36,7 @@ struct LayerNormGrad : OpOf<LayerNormGrad> {  // (dy, x, mean, rstd[, weight])
   static constexpr auto kName = "layer_norm_grad";
   NormWants wants;
   explicit LayerNormGrad(NormWants w) : wants(w) {}
-  Traits traits() const override { return {.may_alias = bits(0), .composes = true}; }
+  Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db); }
@@ -45,7 +45,7 @@ struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, weight])
   static constexpr auto kName = "rms_norm_grad";
   NormWants wants;
   explicit RmsNormGrad(NormWants w) : wants(w) {}
-  Traits traits() const override { return {.may_alias = bits(0), .composes = true}; }
+  Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw); }

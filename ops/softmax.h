@@ -13,7 +13,7 @@ struct Softmax : OpOf<Softmax> {  // over the last dimension
 };
 struct SoftmaxGrad : OpOf<SoftmaxGrad> {  // (y, dy) -> y * (dy - sum(dy * y))
   static constexpr auto kName = "softmax_grad";
-  Traits traits() const override { return {.may_alias = bits(0, 1), .composes = true}; }
+  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };
@@ -26,7 +26,7 @@ struct LogSoftmax : OpOf<LogSoftmax> {  // over the last dimension
 };
 struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {  // (y, dy) -> dy - exp(y) * sum(dy)
   static constexpr auto kName = "log_softmax_grad";
-  Traits traits() const override { return {.may_alias = bits(0, 1), .composes = true}; }
+  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };
