@@ -146,31 +146,32 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   const int64_t n = beside[dim], step = y_strides[dim], id_step = index.strides()[dim], src_step = src.strides()[dim];
   beside[dim] = 1;
   const Walk<3> walk(beside, {y_strides, index.strides(), src.strides()});
+  const bool apart = walk.strides[0].back() > step;  // elements of a line lie closer than lines do
+  const int64_t grain = std::max<int64_t>(apart ? 1 : 64, kGrain / std::max<int64_t>(1, n));
   std::atomic<bool> ok = true;
-  parallel_for(walk.shape.product(), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)),
-               [&](int64_t begin, int64_t end) {
-                 using At = std::array<int64_t, 3>;
-                 walk.rows(begin, end, [&](int64_t lines, const At& at, const At& s) {
-                   A* to = y + at[0];
-                   const I* id = index.data<I>() + at[1];
-                   const T* from = src.data<T>() + at[2];
-                   bool good = true;
-                   const auto add = [&](int64_t i, int64_t j) {
-                     const int64_t k = id[i * id_step + j * s[1]];
-                     if (inside(k, size)) [[likely]]
-                       to[k * step + j * s[0]] += A(from[i * src_step + j * s[2]]);
-                     else
-                       good = false;
-                   };
-                   if (s[0] > step)  // elements of a line lie closer than lines do
-                     for (int64_t j = 0; j < lines; ++j)
-                       for (int64_t i = 0; i < n; ++i) add(i, j);
-                   else
-                     for (int64_t i = 0; i < n; ++i)
-                       for (int64_t j = 0; j < lines; ++j) add(i, j);
-                   if (!good) ok.store(false, std::memory_order_relaxed);
-                 });
-               });
+  parallel_for(walk.shape.product(), grain, [&](int64_t begin, int64_t end) {
+    using At = std::array<int64_t, 3>;
+    walk.rows(begin, end, [&](int64_t lines, const At& at, const At& s) {
+      A* to = y + at[0];
+      const I* id = index.data<I>() + at[1];
+      const T* from = src.data<T>() + at[2];
+      bool good = true;
+      const auto add = [&](int64_t i, int64_t j) {
+        const int64_t k = id[i * id_step + j * s[1]];
+        if (inside(k, size)) [[likely]]
+          to[k * step + j * s[0]] += A(from[i * src_step + j * s[2]]);
+        else
+          good = false;
+      };
+      if (apart)
+        for (int64_t j = 0; j < lines; ++j)
+          for (int64_t i = 0; i < n; ++i) add(i, j);
+      else
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t j = 0; j < lines; ++j) add(i, j);
+      if (!good) ok.store(false, std::memory_order_relaxed);
+    });
+  });
   return ok;
 }
 void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context&) {
