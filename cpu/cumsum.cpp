@@ -55,7 +55,7 @@ template <class T> void scan_rows(const T* x, T* y, int64_t rows, const Order& o
 template <class T> void scan_columns(const T* x, T* y, int64_t outer, const Order& order, int64_t inner) {
   using A = Acc<T>;
   constexpr int64_t kWidth = 512;
-  const int64_t width = std::clamp<int64_t>(kGrain / order.n, 64, kWidth), blocks = (inner + width - 1) / width;
+  const int64_t width = std::clamp<int64_t>(kGrain / order.n, 256, kWidth), blocks = (inner + width - 1) / width;
   parallel_for(outer * blocks, [&](int64_t t) {
     const int64_t o = t / blocks, first = t % blocks * width, w = std::min(width, inner - first);
     A sum[kWidth] = {};

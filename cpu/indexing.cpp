@@ -1,6 +1,7 @@
 // Kernels of ops/indexing.h and ops/embedding.h. Reading by index is one walk over the output, whatever the op. Adding
 // by index gives each element of the result one writer, which adds in the order of the source.
 #include <tapegrad/cpu/rows.h>
+#include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
 
@@ -104,41 +105,6 @@ void embedding(const Embedding& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Tokens sorted by id, so that each slice of the result has one writer.
-void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
-  const auto ids = flat_indices(in[0]);
-  report_outside(in[0], op.size,
-                 [&](int64_t id, const Dims& p) { fail_outside(op.name(), in[0], id, p, op.dim, op.size); });
-  const auto m = int64_t(ids.size());
-  const Shape& s = out[0].shape();
-  const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),
-                outer = Shape(s.begin(), s.begin() + op.dim).product();
-  std::vector<int64_t> first(size_t(op.size) + 1), order(ids.size());  // of id v: order[first[v] .. first[v + 1])
-  for (int64_t id : ids) ++first[size_t(id) + 1];
-  for (size_t v = 0; v < size_t(op.size); ++v) first[v + 1] += first[v];
-  auto next = first;
-  for (size_t i = 0; i < ids.size(); ++i) order[size_t(next[size_t(ids[i])]++)] = int64_t(i);
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    std::vector<T> copy;
-    const T* dy = contiguous_data(in[1], copy);
-    for_row_tiles(outer * op.size, n, [&](int64_t begin, int64_t end) {
-      std::vector<C> row(static_cast<size_t>(n));
-      C* const sum = row.data();
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t o = t / op.size, v = t % op.size;
-        std::fill_n(sum, n, C(0));
-        for (int64_t k = first[size_t(v)]; k < first[size_t(v) + 1]; ++k) {
-          const T* d = dy + (o * m + order[size_t(k)]) * n;
-          for (int64_t j = 0; j < n; ++j) sum[j] += C(d[j]);
-        }
-        T* to = out[0].data<T>() + t * n;
-        for (int64_t j = 0; j < n; ++j) to[j] = T(sum[j]);
-      }
-    });
-  });
-}
-
 // Lines along the dimension are independent: one thread adds a line, or neighbouring lines side by side, in order.
 template <class A, class T, class I>
 bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides, size_t dim, int64_t size) {
@@ -147,7 +113,7 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   beside[dim] = 1;
   const Walk<3> walk(beside, {y_strides, index.strides(), src.strides()});
   const bool apart = walk.strides[0].back() > step;  // elements of a line lie closer than lines do
-  const int64_t grain = std::max<int64_t>(apart ? 1 : 64, kGrain / std::max<int64_t>(1, n));
+  const int64_t grain = std::max<int64_t>(apart ? 1 : 256, kGrain / std::max<int64_t>(1, n));
   std::atomic<bool> ok = true;
   parallel_for(walk.shape.product(), grain, [&](int64_t begin, int64_t end) {
     using At = std::array<int64_t, 3>;
@@ -174,35 +140,83 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   });
   return ok;
 }
-void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context&) {
-  const Buf &x = in[0], &index = in[1], &src = in[2], &y = out[0];
-  const int64_t size = x.size(op.dim);
+// y = x (zeros when null) with src added at the indices; false: an index is outside.
+template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, const Buf& y, size_t dim) {
+  using A = compute_t<T>;
+  std::vector<A> wide(std::is_same_v<T, A> ? 0 : size_t(y.numel()));  // bf16 is rounded once
+  A* sums = wide.data();
+  if constexpr (std::is_same_v<T, A>) sums = y.data<T>();
+  const Strides strides = dense(y.shape());
+  const Shape all{y.numel()};
+  if (!x)
+    for_rows<1>(all, {Strides{1}}, [&](int64_t n, const auto& at, const auto&) { std::fill_n(sums + at[0], n, A(0)); });
+  else if (static_cast<const void*>(sums) != x->data<T>())
+    for_rows<2>(y.shape(), {strides, x->strides()}, [&](int64_t n, const auto& at, const auto& step) {
+      map_row(
+          n, sums + at[0], [](A v) { return v; }, RowOperand<T>(x->data<T>() + at[1], step[1]));
+    });
   bool ok = true;
-  visit_number(y.dtype(), [&]<class T>() {
-    using A = compute_t<T>;
-    using At = std::array<int64_t, 2>;
-    std::vector<A> wide(std::is_same_v<T, A> ? 0 : size_t(y.numel()));  // bf16 is rounded once
-    A* sums;
-    if constexpr (std::is_same_v<T, A>)
-      sums = y.data<T>();
-    else
-      sums = wide.data();
-    const Strides strides = dense(y.shape());
-    if (static_cast<const void*>(sums) != x.data<T>() || !x.is_contiguous())
-      for_rows<2>(x.shape(), {strides, x.strides()}, [&](int64_t n, const At& at, const At& step) {
-        map_row(
-            n, sums + at[0], [](A v) { return v; }, RowOperand<T>(x.data<T>() + at[1], step[1]));
-      });
-    visit_index(index.dtype(), [&]<class I>() { ok = add_lines<A, T, I>(index, src, sums, strides, op.dim, size); });
-    if constexpr (!std::is_same_v<T, A>)
-      for_rows<1>(Shape{y.numel()}, {Strides{1}}, [&](int64_t n, const std::array<int64_t, 1>& at, const auto&) {
-        for (int64_t i = 0; i < n; ++i) y.data<T>()[at[0] + i] = T(sums[at[0] + i]);
-      });
-  });
-  if (!ok)
-    report_outside(index, size,
-                   [&](int64_t id, const Dims& p) { fail_outside(op.name(), index, id, p, op.dim, size); });
+  visit_index(index.dtype(), [&]<class I>() { ok = add_lines<A, T, I>(index, src, sums, strides, dim, y.size(dim)); });
+  if constexpr (!std::is_same_v<T, A>)
+    for_rows<1>(all, {Strides{1}}, [&](int64_t n, const auto& at, const auto&) {
+      map_row(
+          n, y.data<T>() + at[0], [](A v) { return v; }, RowOperand<A>(sums + at[0], 1));
+    });
+  return ok;
 }
+void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context&) {
+  const Buf& index = in[1];
+  const int64_t size = out[0].size(op.dim);
+  bool ok = true;
+  visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], index, in[2], out[0], op.dim); });
+  if (ok) return;
+  report_outside(index, size, [&](int64_t id, const Dims& p) { fail_outside(op.name(), index, id, p, op.dim, size); });
+}
+
+// Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line instead.
+void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
+  const auto ids = flat_indices(in[0]);
+  report_outside(in[0], op.size,
+                 [&](int64_t id, const Dims& p) { fail_outside(op.name(), in[0], id, p, op.dim, op.size); });
+  const auto m = int64_t(ids.size());
+  const Shape& s = out[0].shape();
+  const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),
+                outer = Shape(s.begin(), s.begin() + op.dim).product();
+  if (n < kLanes) {
+    Layout each = *in[0].layout;  // the index of each element of dy
+    each.shape = in[1].shape();
+    each.strides = Strides::filled(each.shape.size(), 0);
+    each.strides[op.dim] = in[0].strides()[0];
+    const Buf index{&each, in[0].bytes};
+    visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(nullptr, index, in[1], out[0], op.dim); });
+    return;
+  }
+  std::vector<int64_t> first(size_t(op.size) + 1), order(ids.size());  // of id v: order[first[v] .. first[v + 1])
+  for (int64_t id : ids) ++first[size_t(id) + 1];
+  for (size_t v = 0; v < size_t(op.size); ++v) first[v + 1] += first[v];
+  auto next = first;
+  for (size_t i = 0; i < ids.size(); ++i) order[size_t(next[size_t(ids[i])]++)] = int64_t(i);
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    std::vector<T> copy;
+    const T* dy = contiguous_data(in[1], copy);
+    for_row_tiles(outer * op.size, n, [&](int64_t begin, int64_t end) {
+      std::vector<C> row(static_cast<size_t>(n));
+      C* const sum = row.data();
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t o = t / op.size, v = t % op.size;
+        std::fill_n(sum, n, C(0));
+        for (int64_t k = first[size_t(v)]; k < first[size_t(v) + 1]; ++k) {
+          const T* d = dy + (o * m + order[size_t(k)]) * n;
+          for (int64_t j = 0; j < n; ++j) sum[j] += C(d[j]);
+        }
+        T* to = out[0].data<T>() + t * n;
+        for (int64_t j = 0; j < n; ++j) to[j] = T(sum[j]);
+      }
+    });
+  });
+}
+
 TG_KERNEL(Gather, cpu, gather);
 TG_KERNEL(IndexSelect, cpu, index_select);
 TG_KERNEL(IndexSelectGrad, cpu, index_select_grad);
