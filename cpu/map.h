@@ -28,7 +28,10 @@ class BlockOperand {
   template <class T> void gather_as(int64_t at, int64_t n) {
     const T* p = reinterpret_cast<const T*>(p_) + at * step_;
     auto* to = reinterpret_cast<T*>(buffer_);
-    for (int64_t i = 0; i < n; ++i) to[i] = p[i * step_];
+    if (step_ == 0)
+      std::fill_n(to, n, *p);
+    else
+      for (int64_t i = 0; i < n; ++i) to[i] = p[i * step_];
   }
   void gather_bf16(int64_t at, int64_t n) {
     const bf16* p = reinterpret_cast<const bf16*>(p_) + at * step_;
