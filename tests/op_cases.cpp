@@ -189,6 +189,11 @@ struct Cases {
     loss("none", {Reduction::none, {}, 0});
     loss("smooth", {Reduction::mean, {}, 0.1});
     loss("ignore_sum", {Reduction::sum, 0, 0});
+    if (r > 0)  // every first row is ignored, by a target that is no class
+      one("cross_entropy", "ignore_half", in, [](Inputs x) {
+        const Tensor targets = concat({slice(x[1], 0, 0, 1) * 0.0 - 1.0, slice(x[1], 0, 1, 2)}, 0);
+        return cross_entropy(x[0], targets, {Reduction::mean, -1, 0.1});
+      });
     loss("ignore_smooth_none", {Reduction::none, 0, 0.2});
     if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // of one row all could be ignored: an Error
   }
