@@ -113,7 +113,8 @@ TG_HD_INLINE double log_of_float(float a) {
   p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
   const double y = double(int32_t(k)) * 0.69314718055994530942 + (2 * s + 2 * s * z * p);
   const double special = double(select(a == 0.0f, -infinity(), a));  // infinity and NaN stay
-  return select((a > 0.0f) & (a < infinity()), y, special);
+  const float inf = infinity();
+  return select((a > 0.0f) & (a < inf), y, special);
 }
 // e^t for a result that is rounded to a float.
 TG_HD_INLINE double exp_to_float(double t) {
@@ -237,6 +238,7 @@ TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
 // is NaN. Squares are x * x. The float version computes exp(y log|x|) in double: 0.51 ulp, so that a power that is a
 // float comes out exact.
 TG_HD_INLINE float pow(float x, float y) {
+  const float inf = detail::infinity();
   const double l = detail::log_of_float(detail::abs(x));
   const double r = detail::exp_to_float(double(y) * l);
   const float whole = detail::abs(y);  // from 2^24 up all floats are even numbers
@@ -246,10 +248,9 @@ TG_HD_INLINE float pow(float x, float y) {
   const float magnitude = float(r);
   const bool negative = detail::bits_of(x) >> 31;
   float p = detail::select(negative & is_whole & !is_even, -magnitude, magnitude);
-  p = detail::select((x < 0.0f) & !is_whole & (whole != detail::infinity()) & (x != -detail::infinity()), detail::nan(),
-                     p);
+  p = detail::select((x < 0.0f) & !is_whole & (whole != inf) & (x != -inf), detail::nan(), p);
   p = detail::select(y == 2.0f, x * x, p);
-  const bool one = (y == 0.0f) | (x == 1.0f) | ((x == -1.0f) & (whole == detail::infinity()));
+  const bool one = (y == 0.0f) | (x == 1.0f) | ((x == -1.0f) & (whole == inf));
   return detail::select(one, 1.0f, p);
 }
 TG_HD_INLINE double pow(double x, double y) { return y == 2.0 ? x * x : std::pow(x, y); }
