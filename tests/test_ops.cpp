@@ -207,6 +207,21 @@ TEST_CASE("attention over a single key: its value, and no gradient of q and k") 
   for (auto& t : {g[q], g[k]})
     for (float x : values(t)) CHECK(std::abs(x) < 1e-6);  // what rounding leaves of dp - sum(dp)
 }
+TEST_CASE("rope: scores depend on distances only, lengths on nothing, and no angle is lost at far positions") {
+  Tensor q = random<double>({1, 8}, 1), k = random<double>({1, 8}, 2);
+  const auto score = [&](int64_t i, int64_t j) {
+    return sum(rope(q, {.start = i}) * rope(k, {.start = j})).item<double>();
+  };
+  CHECK(score(3, 1) != doctest::Approx(score(3, 2)));
+  for (const int64_t by : {1, 50, 1000000}) CHECK(score(3 + by, 1 + by) == doctest::Approx(score(3, 1)).epsilon(1e-9));
+  CHECK(score(77, 77) == doctest::Approx(sum(q * k).item<double>()));
+  const Tensor x = random({64, 128}, 3);
+  for (const int64_t start : {int64_t(0), int64_t(1) << 20, (int64_t(1) << 29) - 64}) {
+    const RopeOptions o{.start = start};
+    CHECK(distance(rope(x, o), rope(x.to(DType::f64), o)) < 5e-7);
+  }
+  CHECK(bits_of(rope(slice(x, 0, 5, 9), {.start = 5})) == bits_of(slice(rope(x), 0, 5, 9)));
+}
 TEST_CASE("one thread and two give the same bits") {
   const int before = num_threads();
   if (before == 1) MESSAGE("this machine offers one thread: nothing to compare");
@@ -289,8 +304,9 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           check_guards(u);
         }
       }
-  for (auto& info : all_ops()) {                                                                 // no op is left out
-    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn"};  // and ops of tests
+  for (auto& info : all_ops()) {  // no op is left out
+    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn",
+                                                      "trunc_normal"};  // and ops of tests
     CAPTURE(info.name);
     CHECK((info.is_view || kernels.contains(std::string(info.name)) || elsewhere.contains(info.name) ||
            info.name.starts_with("test_")));
@@ -327,6 +343,8 @@ Tensors oracle_op(const std::string& op, Inputs x, const json& a) {
     return {layer_norm(x[0], x.size() > 1 ? x[1] : Tensor(), x.size() > 2 ? x[2] : Tensor(), a.at("eps"))};
   if (op == "rms_norm") return {rms_norm(x[0], x.size() > 1 ? x[1] : Tensor(), a.at("eps"))};
   if (op == "embedding") return {embedding(x[0], x[1])};
+  if (op == "rope") return {rope(x[0], {a.at("theta"), a.at("start")})};
+  if (op == "swiglu") return {swiglu(x[0])};
   if (op == "attention") return {attention(x[0], x[1], x[2], {a.at("causal"), a.at("scale")})};
   if (op == "cross_entropy") return {cross_entropy(x[0], x[1], loss_options(a))};
   const bool all = a.contains("dims") && a["dims"].empty();
@@ -373,7 +391,7 @@ void check_oracle(const SafetensorsFile& file, const std::string& key, const jso
 }  // namespace
 TEST_CASE("values and gradients of PyTorch") {
   const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
-  CHECK(file.metadata().size() >= 77);
+  CHECK(file.metadata().size() >= 82);
   for (auto& [key, attributes] : file.metadata())
     for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, json::parse(attributes), t);
 }

@@ -76,6 +76,19 @@ def attention(q, k, v, *, causal, scale):
     return scores.softmax(-1) @ v
 
 
+def rope(x, *, theta, start):
+    """(..., T, HS): pairs (x_2i, x_2i+1) as complex numbers, times e^(i angle)."""
+    half = torch.arange(x.shape[-1] // 2, dtype=F64)
+    angles = (start + torch.arange(x.shape[-2], dtype=F64))[:, None] * theta ** (-2 * half / x.shape[-1])
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def swiglu(x):
+    gate, value = x.chunk(2, -1)
+    return F.silu(gate) * value
+
+
 def cross_entropy(logits, targets, *, reduction, ignore_index=-100, label_smoothing=0.0):
     """Over the last dim. The mean is over the rows that are kept; an ignored row adds nothing, smoothing included."""
     rows = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index,
@@ -99,6 +112,8 @@ OPS = {
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
     "embedding": lambda ids, weight: weight[ids],
     "attention": attention,
+    "rope": rope,
+    "swiglu": swiglu,
     "cross_entropy": cross_entropy,
     "sum": lambda x, dims, keepdim: x.sum(dims, keepdim=keepdim),  # dims [] means all
     "mean": lambda x, dims, keepdim: x.mean(dims, keepdim=keepdim),
@@ -164,6 +179,11 @@ def network_cases():
         yield case(f"{op}.{'_'.join(extra) or 'plain'}", [(2, 3, 7)] + [(7,)] * len(extra), eps=1e-5)
     key = "embedding.repeats"
     yield key, [torch.tensor([[3, 0, 3, 10, 7], [7, 3, 1, 0, 10]]), randn(key + ".in1", 11, 4)], {}
+    yield case("rope.plain", [(2, 3, 5, 8)], theta=10000.0, start=0)
+    yield case("rope.start", [(7, 6)], theta=100.0, start=12345)
+    yield case("rope.one_pair", [(2, 4, 2)], theta=10000.0, start=1)
+    yield case("swiglu.plain", [(2, 3, 10)], 3)
+    yield case("swiglu.vector", [(6,)], 3)
     for name in ("causal", "causal_tail", "full", "full_tail"):
         shapes = [(2, 3, 2 if "tail" in name else 5, 4), (2, 3, 5, 4), (2, 3, 5, 4)]
         yield case("attention." + name, shapes, causal="causal" in name, scale=0.5)  # 1 / sqrt(4)
