@@ -13,7 +13,7 @@ struct Swiglu : OpOf<Swiglu> {
 };
 struct SwigluGrad : OpOf<SwigluGrad> {  // (x, dy) -> dx (..., 2F), both halves in one pass
   static constexpr auto kName = "swiglu_grad";
-  Traits traits() const override { return {.may_alias = bits(0), .composes = true}; }
+  Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };

@@ -32,8 +32,9 @@ struct Pass {
   std::vector<Tensor> grads;
 };
 Pass pass_of(const Gpt& model, const Params& params, const Oracle& o, ForwardOptions options) {
-  Pass r{model.forward(o.batch("tokens", 0), options), {}};
-  const GradMap g = backward(cross_entropy(r.logits, o.batch("targets", 0)));
+  auto all = [&](const char* n) { const Tensor t = o.file.tensor(n); return reshape(t, {t.size(0) * t.size(1), t.size(2)}); };
+  Pass r{model.forward(all("tokens"), options), {}};
+  const GradMap g = backward(cross_entropy(r.logits, all("targets")));
   for (auto& p : params.all()) r.grads.push_back(g[p.tensor]);
   return r;
 }
