@@ -207,6 +207,12 @@ TEST_CASE("attention over a single key: its value, and no gradient of q and k") 
   for (auto& t : {g[q], g[k]})
     for (float x : values(t)) CHECK(std::abs(x) < 1e-6);  // what rounding leaves of dp - sum(dp)
 }
+TEST_CASE("swiglu_grad is what it is composed of") {
+  const Tensor x = random<double>({4, 6}, 1, -4, 4), dy = random<double>({4, 3}, 2);
+  const OpPtr op = stateless<SwigluGrad>();
+  const std::vector<Tensor> in{x, dy};
+  CHECK(distance(emit(op, in)[0], op->compose(in)[0]) < 1e-15);
+}
 TEST_CASE("rope: scores depend on distances only, lengths on nothing, and no angle is lost at far positions") {
   Tensor q = random<double>({1, 8}, 1), k = random<double>({1, 8}, 2);
   const auto score = [&](int64_t i, int64_t j) {
