@@ -86,6 +86,16 @@ TEST_CASE("bf16: each weight is cast once, and activations take less memory") {
   CHECK(ratio > 0.4);
 }
 
+TEST_CASE("rotary positions keep no more memory than learned ones") {
+  GptConfig c = deep();
+  const Params rotary(Device(), 3), learned(Device(), 3);
+  const Gpt with(rotary, c);
+  c.positions = Positions::learned;
+  const Gpt without(learned, c);
+  const Tensor tokens = some_tokens({8, 64});
+  CHECK(kept_bytes(with, tokens, {}) <= kept_bytes(without, tokens, {}));
+}
+
 TEST_CASE("bf16 with a cache: logits near those without it") {
   const Oracle o("gpt_gqa");
   const Params params;
@@ -162,6 +172,8 @@ TEST_CASE("generate: rotary positions and grouped keys, with the cache and witho
     const auto with = generate(model, prompt, 20, sampling);
     CHECK(with.size() == 20);
     CHECK(with == generate(model, prompt, 20, sampling, {.use_cache = false, .on_token = {}}));
+    LazyScope lazy;
+    CHECK(with == generate(model, prompt, 20, sampling));
   }
 }
 

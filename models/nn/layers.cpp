@@ -99,12 +99,15 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2), hs = width / heads, kv_width = kv_heads * hs;
   const auto split_heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, -1, hs}), 1, 2); };
-  const Tensors parts = split(qkv.forward(x, c.compute), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
-  Tensor q = split_heads(parts[0]);                                                     // (B, NH, T, HS)
-  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                       // (B, NHkv, T, HS) x 2
+  Tensors parts = split(qkv.forward(x, c.compute), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
+  Tensor q = split_heads(parts[0]);                                               // (B, NH, T, HS)
+  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                 // (B, NHkv, T, HS) x 2
+  parts.clear();
   if (positions == Positions::rope) {
     const RopeOptions o{.theta = rope_theta, .start = c.position};
     q = rope(q, o), kv.k = rope(kv.k, o);
+    // On the tape, a view of the values would keep the memory of queries and keys before they were turned.
+    if (kv.v.requires_grad()) kv.v = kv.v.contiguous();
   }
   if (c.cache) kv = c.cache->append(c.layer, kv);                    // (B, NHkv, past + T, HS) x 2
   const Tensor y = attention(q, kv.k, kv.v);                         // (B, NH, T, HS)
