@@ -172,7 +172,7 @@ TG_HD_INLINE void sincos(float x, float& s, float& c) {
 }
 // The same for an angle that float would round away: 1.6 ulp, or 2^-48 where a zero is nearer than that.
 TG_HD_INLINE void sincos(double x, float& s, float& c) {
-  detail::sincos_reduced(__builtin_fabs(x) < 0x1p29 ? x : double(detail::nan()), s, c);
+  detail::sincos_reduced(std::fabs(x) < 0x1p29 ? x : double(detail::nan()), s, c);
 }
 TG_HD_INLINE void sincos(double x, double& s, double& c) {
   s = std::sin(x);
