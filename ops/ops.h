@@ -12,6 +12,8 @@
 #include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/select.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/softmax.h>
+#include <tapegrad/ops/swiglu.h>

@@ -212,6 +212,16 @@ struct Cases {
     one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
     one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
   }
+  void gates_and_positions() {
+    // Pairs: an even number of columns. (Of one row at position 0 nothing turns.)
+    const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
+    one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
+    one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
+    one("rope", "heads", {floats({2, r, 2, 2 * c})},
+        [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
+    one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+    one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+  }
   void losses() {
     for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
       if (r * c > 0 || reduction != Reduction::mean)
@@ -265,6 +275,7 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.lookups();
   c.indexing();
   c.attentions();
+  c.gates_and_positions();
   c.losses();
   c.others();
   return std::move(c.list);

@@ -325,8 +325,9 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           check_guards(u);
         }
       }
-  for (auto& info : all_ops()) {                                                                 // no op is left out
-    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn"};  // and ops of tests
+  for (auto& info : all_ops()) {  // no op is left out
+    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn",
+                                                      "trunc_normal"};  // and ops of tests
     CAPTURE(info.name);
     CHECK((info.is_view || kernels.contains(std::string(info.name)) || elsewhere.contains(info.name) ||
            info.name.starts_with("test_")));
@@ -401,6 +402,8 @@ Tensors oracle_op(const std::string& op, Inputs x, const json& a) {
   if (op == "index_select") return {index_select(x[0], a.at("dim"), x[1])};
   if (op == "scatter_add") return {scatter_add(x[0], a.at("dim"), x[1], x[2])};
   if (op == "embedding") return {embedding(x[0], x[1])};
+  if (op == "rope") return {rope(x[0], {a.at("theta"), a.at("start")})};
+  if (op == "swiglu") return {swiglu(x[0])};
   if (op == "attention") return {attention(x[0], x[1], x[2], {a.at("causal"), a.at("scale")})};
   if (op == "cross_entropy") return {cross_entropy(x[0], x[1], loss_options(a))};
   const bool all = a.contains("dims") && a["dims"].empty();
