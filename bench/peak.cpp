@@ -10,6 +10,7 @@
 #include <cmath>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace tg::bench {
@@ -69,11 +70,13 @@ template <class F> double on_all_threads(F f) {
   for (auto& t : threads) t.join();
   return seconds(*std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end()));
 }
-// The highest rate of work that `once(repeats)` reaches, which takes so many seconds; repeats grow to fill a round.
+// The highest rate of work that `once(repeats)` reaches, which takes so many seconds; repeats grow to fill a round. The
+// shorter of two, since a thread that had to wait for a processor says nothing.
 template <class Once> double best_rate(double work, double round, Once once) {
   constexpr int kRounds = 5;
+  const auto shorter = [&](int64_t repeats) { return std::min(once(repeats), once(repeats)); };
   int64_t repeats = 1;
-  for (double took = 0; (took = once(repeats)) < round;)
+  for (double took; (took = shorter(repeats)) < round;)
     repeats = std::max(2 * repeats, int64_t(0.8 * double(repeats) * round / std::max(took, 1e-9)));
   double best = 0;
   for (int i = 0; i < kRounds; ++i) best = std::max(best, work * double(repeats) / once(repeats));

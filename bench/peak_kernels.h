@@ -10,7 +10,7 @@ template <class T> struct Vector {
 template <class T> TG_PEAK_TARGET double multiply_add(int64_t n) {
   using V = typename Vector<T>::type;
   V chain[TG_PEAK_CHAINS], factor = {}, term = {};
-  for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) factor[i] = T(0.999), term[i] = T(i);
+  for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) factor[i] = T(0.999), term[i] = T(i + 1);  // stays normal
   for (int k = 0; k < TG_PEAK_CHAINS; ++k) chain[k] = term + T(k);
   for (; n > 0; --n)
     for (int k = 0; k < TG_PEAK_CHAINS; ++k) chain[k] = chain[k] * factor + term;
