@@ -55,7 +55,7 @@ int main(int argc, char** argv) try {
   if (!flags) return status;
   const Machine m = machine();
   fmt::print("{}, {} cpu(s), {}, {}\n", m.cpu, m.cpus, m.backend, m.compiler);
-  Peaks peaks(flags->quick ? 1e-4 : 0.03);
+  Peaks peaks(flags->quick ? 0 : flags->seconds);
   const auto results = measure_all(*flags, peaks);
   print_peaks(peaks);
   if (!flags->json.empty())

@@ -70,23 +70,42 @@ template <class F> double on_all_threads(F f) {
   for (auto& t : threads) t.join();
   return seconds(*std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end()));
 }
-// The highest rate of work that `once(repeats)` reaches, which takes so many seconds; repeats grow to fill a round. The
-// shorter of two, since a thread that had to wait for a processor says nothing.
-template <class Once> double best_rate(double work, double round, Once once) {
-  constexpr int kRounds = 5;
-  const auto shorter = [&](int64_t repeats) { return std::min(once(repeats), once(repeats)); };
+// The highest rate of work that `once(repeats)` reaches, which takes so many seconds, in `total` seconds. Rounds are
+// short: of a machine that is busy with other work, some still fall between its turns.
+template <class Once> double best_rate(double work, double total, Once once) {
+  constexpr double kRound = 1e-3;
+  constexpr int kLeast = 5;
   int64_t repeats = 1;
-  for (double took; (took = shorter(repeats)) < round;)
-    repeats = std::max(2 * repeats, int64_t(0.8 * double(repeats) * round / std::max(took, 1e-9)));
+  for (double took; (took = std::min(once(repeats), once(repeats))) < kRound;)
+    repeats = std::max(2 * repeats, int64_t(0.8 * double(repeats) * kRound / std::max(took, 1e-9)));
   double best = 0;
-  for (int i = 0; i < kRounds; ++i) best = std::max(best, work * double(repeats) / once(repeats));
+  const auto start = Clock::now();
+  for (int i = 0; i < kLeast || seconds(Clock::now() - start) < total; ++i)
+    best = std::max(best, work * double(repeats) / once(repeats));
   return best;
 }
 
-std::atomic<double> sink;  // results go here, so that loops are not removed
-double multiply_add_rate(MultiplyAdd f, double flop, double round) {
-  return best_rate(1e-9 * flop * num_threads(), round,
-                   [&](int64_t n) { return on_all_threads([&](int) { return [&] { sink = f(n); }; }); });
+// The best round of each thread, together: threads share nothing here, so that their rounds need not coincide.
+double multiply_add_rate(MultiplyAdd f, double flop, double total) {
+  constexpr double kRound = 2e-4;
+  constexpr int kLeast = 20;
+  std::atomic<double> rate = 0, sink;  // sink: results go there, so that loops are not removed
+  on_all_threads([&](int) {
+    return [&] {
+      const auto timed = [&](int64_t n) {
+        const auto start = Clock::now();
+        sink = f(n);
+        return seconds(Clock::now() - start);
+      };
+      int64_t n = 1000;
+      while (std::min(timed(n), timed(n)) < kRound) n *= 2;
+      double best = timed(n);
+      const auto start = Clock::now();
+      for (int i = 0; i < kLeast || seconds(Clock::now() - start) < total; ++i) best = std::min(best, timed(n));
+      rate += 1e-9 * flop * double(n) / best;
+    };
+  });
+  return rate;
 }
 
 class Array {
@@ -100,10 +119,10 @@ class Array {
   float* p_;
 };
 // `arrays` of them take `bytes` on all threads together.
-double stream_rate(Stream f, int arrays, int64_t bytes, double round) {
+double stream_rate(Stream f, int arrays, int64_t bytes, double total) {
   const int64_t n = bytes / num_threads() / arrays / int64_t(sizeof(float)) / 16 * 16;
   const double moved = 1e-9 * double(n) * sizeof(float) * arrays * num_threads();
-  return best_rate(moved, round, [&](int64_t passes) {
+  return best_rate(moved, total, [&](int64_t passes) {
     return on_all_threads([&](int) {
       return [f, n, passes, to = Array(n), a = Array(n), b = Array(arrays == 3 ? n : 16)] {
         for (int64_t i = 0; i < passes; ++i) {

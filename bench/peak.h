@@ -14,10 +14,10 @@ struct Bandwidth {
   double best() const { return copy > triad ? copy : triad; }
 };
 
-// Each figure is the best of several rounds and is measured when it is first asked for.
+// Each figure is the best of short rounds in about so many seconds, and is measured when it is first asked for.
 class Peaks {
  public:
-  explicit Peaks(double seconds_per_round) : seconds_(seconds_per_round) {}
+  explicit Peaks(double seconds) : seconds_(seconds) {}
   // Of f32 or f64; 16-bit kernels compute in f32.
   double gflops(DType);
   // Arrays that take `bytes` together, shared out over the threads; rounded to a power of 2, at least 16 KiB for each
