@@ -7,10 +7,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/registry.h>
-
-#include <span>
 
 using namespace tg;
 using namespace tg::bench;
@@ -53,14 +52,18 @@ int main(int argc, char** argv) try {
   int status = 0;
   const auto flags = parse_flags(argc, argv, status);
   if (!flags) return status;
+  if (flags->cpu_time) set_num_threads(1), use_cpu_time();
   const Machine m = machine();
-  fmt::print("{}, {} cpu(s), {}, {}\n", m.cpu, m.cpus, m.backend, m.compiler);
+  fmt::print("{}, {} cpu(s), {}, {}{}\n", m.cpu, m.cpus, m.backend, m.compiler,
+             flags->cpu_time ? ", processor time" : "");
   Peaks peaks(flags->quick ? 0 : flags->seconds);
   const auto results = measure_all(*flags, peaks);
   print_peaks(peaks);
   if (!flags->json.empty())
     write_json(flags->json,
-               {m, flags->commit, fmt::format("{}", fmt::join(std::span(argv, size_t(argc)), " ")), results}, peaks);
+               {m, flags->commit, flags->cpu_time ? "processor" : "wall",
+                fmt::format("{}", fmt::join(argv, argv + argc, " ")), results},
+               peaks);
   return 0;
 } catch (const std::exception& e) {
   fmt::print(stderr, "{}\n", e.what());

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The rows of bench_ops in PyTorch (eager, CPU, as many threads), side by side.
 
-    python bench/compare_torch.py build/release/bin/bench_ops [--filter TEXT] [--seconds S] [--rounds N] [--json FILE]
+    python bench/compare_torch.py build/release/bin/bench_ops [--filter TEXT] [--seconds S] [--rounds N] [--cpu-time]
 
 Both programs run in turn, so that other work on the machine disturbs both; each figure is the median of its rounds, and
 the ratio is PyTorch's time over ours: above 1 ours is faster. Backward rows run the backward of one retained graph.
+On a busy machine --cpu-time compares one thread each, by its processor time.
 """
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -56,19 +57,20 @@ def time_torch(report, seconds):
 
     torch.set_num_threads(report["machine"]["threads"])
     torch.manual_seed(1)
+    now = time.process_time if report["clock"] == "processor" else time.perf_counter
     result = {"version": torch.__version__}
     for row in report["rows"]:
         run = runs(torch, row["name"], row["shape"], row["dtype"])
         if run is None:
             continue
-        start = time.perf_counter()
-        while time.perf_counter() - start < seconds / 3:
+        start = now()
+        while now() - start < seconds / 3:
             run()
-        times, start = [], time.perf_counter()
-        while len(times) < 9 or time.perf_counter() - start < seconds:
-            t = time.perf_counter()
+        times, start = [], now()
+        while len(times) < 9 or now() - start < seconds:
+            t = now()
             run()
-            times.append(time.perf_counter() - t)
+            times.append(now() - t)
         result[text(row)] = statistics.median(times)
         del run
     return result
@@ -84,6 +86,7 @@ def main():
     parser.add_argument("--filter", default="", help="only rows with this in their text")
     parser.add_argument("--seconds", type=float, default=0.2, help="at least, for each row and round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
     parser.add_argument("--json", help="write the table to this file")
     parser.add_argument("--time-torch", metavar="REPORT", help=argparse.SUPPRESS)  # the other process
     args = parser.parse_args()
@@ -100,7 +103,8 @@ def main():
         for number in range(args.rounds):
             print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
             subprocess.run(
-                [args.program, "--json", path, "--filter", args.filter, "--seconds", str(args.seconds)],
+                [args.program, "--json", path, "--filter", args.filter, "--seconds", str(args.seconds)]
+                + ["--cpu-time"] * args.cpu_time,
                 check=True, stdout=subprocess.DEVNULL)
             with open(path) as f:
                 report = json.load(f)

@@ -5,15 +5,14 @@
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 namespace tg::bench {
 namespace {
 template <class F> double seconds(F f) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now();
   f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now() - start;
 }
 struct Mode {
   RowId id;
@@ -74,7 +73,7 @@ Mode two_threads(EmitOptions o) {
 
 std::vector<Result> emit_rows(const std::function<bool(const RowId&)>& wanted, EmitOptions o) {
   std::vector<Mode> modes = chains(o);
-  modes.push_back(two_threads(o));
+  if (num_threads() > 1) modes.push_back(two_threads(o));
   std::vector<Result> rows;
   for (const Mode& m : modes) rows.push_back(row(m, o.ops));
   TorchEmit torch;

@@ -14,6 +14,7 @@ std::optional<Flags> parse_flags(int argc, char** argv, int& status) {
       ->capture_default_str()
       ->check(CLI::Range(0., 60.));
   app.add_option("--commit", flags.commit, "what was built, kept in the JSON file")->type_name("TEXT");
+  app.add_flag("--cpu-time", flags.cpu_time, "one thread, and its processor time: for a machine busy with other work");
   app.add_flag("--quick", flags.quick, "one run of the small rows: does it work?");
   try {
     app.parse(argc, argv);

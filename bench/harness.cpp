@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <thread>
 
 namespace tg::bench {
 namespace {
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+bool cpu_time = false;
 double timed(const std::function<void()>& f) {
   const double start = now();
   f();
@@ -20,6 +21,16 @@ double quantile(const std::vector<double>& sorted, double q) {
   return sorted[size_t(q * double(sorted.size() - 1) + 0.5)];
 }
 }  // namespace
+
+double now() {
+  if (cpu_time) {
+    timespec t;
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+void use_cpu_time() { cpu_time = true; }
 
 Timing summary(std::vector<double> t) {
   std::sort(t.begin(), t.end());

@@ -7,6 +7,9 @@
 
 namespace tg::bench {
 
+double now();         // seconds
+void use_cpu_time();  // from here on now() counts the processor time of this process: for one thread on a busy machine
+
 struct Timing {
   double median, p10, p90;  // seconds per run
   int runs;

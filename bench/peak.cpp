@@ -1,12 +1,13 @@
 #include "peak.h"
 
+#include "harness.h"
+
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/registry.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <new>
 #include <thread>
@@ -49,26 +50,23 @@ const Kernels& kernels() {
   return baseline::kKernels;
 }
 
-using Clock = std::chrono::steady_clock;
-double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
 // From when the first of the threads begins f(thread) until the last has ended; they begin together.
 template <class F> double on_all_threads(F f) {
   const int n = num_threads();
   std::atomic<int> waiting = n;
-  std::vector<Clock::time_point> begin(static_cast<size_t>(n)), end(static_cast<size_t>(n));
+  std::vector<double> begin(static_cast<size_t>(n)), end(static_cast<size_t>(n));
   std::vector<std::thread> threads;
   for (int t = 0; t < n; ++t)
     threads.emplace_back([&, t] {
       auto prepared = f(t);
       --waiting;
       while (waiting > 0) std::this_thread::yield();
-      begin[size_t(t)] = Clock::now();
+      begin[size_t(t)] = now();
       prepared();
-      end[size_t(t)] = Clock::now();
+      end[size_t(t)] = now();
     });
   for (auto& t : threads) t.join();
-  return seconds(*std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end()));
+  return *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end());
 }
 // The highest rate of work that `once(repeats)` reaches, which takes so many seconds, in `total` seconds. Rounds are
 // short: of a machine that is busy with other work, some still fall between its turns.
@@ -79,8 +77,8 @@ template <class Once> double best_rate(double work, double total, Once once) {
   for (double took; (took = std::min(once(repeats), once(repeats))) < kRound;)
     repeats = std::max(2 * repeats, int64_t(0.8 * double(repeats) * kRound / std::max(took, 1e-9)));
   double best = 0;
-  const auto start = Clock::now();
-  for (int i = 0; i < kLeast || seconds(Clock::now() - start) < total; ++i)
+  const auto start = now();
+  for (int i = 0; i < kLeast || now() - start < total; ++i)
     best = std::max(best, work * double(repeats) / once(repeats));
   return best;
 }
@@ -93,15 +91,15 @@ double multiply_add_rate(MultiplyAdd f, double flop, double total) {
   on_all_threads([&](int) {
     return [&] {
       const auto timed = [&](int64_t n) {
-        const auto start = Clock::now();
+        const auto start = now();
         sink = f(n);
-        return seconds(Clock::now() - start);
+        return now() - start;
       };
       int64_t n = 1000;
       while (std::min(timed(n), timed(n)) < kRound) n *= 2;
       double best = timed(n);
-      const auto start = Clock::now();
-      for (int i = 0; i < kLeast || seconds(Clock::now() - start) < total; ++i) best = std::min(best, timed(n));
+      const auto start = now();
+      for (int i = 0; i < kLeast || now() - start < total; ++i) best = std::min(best, timed(n));
       rate += 1e-9 * flop * double(n) / best;
     };
   });

@@ -35,6 +35,7 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
       {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
   j["date"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now()));
   j["commit"] = report.commit;
+  j["clock"] = report.clock;
   j["command"] = report.command;
   j["bandwidth"] = Json::array();
   for (const auto& [bytes, b] : peaks.bandwidths())

@@ -32,7 +32,7 @@ void print(const Result&);
 
 struct Report {
   Machine machine;
-  std::string commit, command;
+  std::string commit, clock, command;  // clock: wall or processor
   std::vector<Result> rows;
 };
 // Machine, date, peaks and rows, atomically; an Error when the file cannot be written.
