@@ -5,10 +5,15 @@
 #include <tapegrad/core/file.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 namespace tg::bench {
 using Json = nlohmann::ordered_json;
+
+namespace {
+double five_digits(double x) { return std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr); }
+}  // namespace
 
 std::string RowId::text() const {
   return fmt::format("{}{}{}{}{}", name, shape.empty() ? "" : " ", fmt::join(shape, "x"), dtype.empty() ? "" : " ",
@@ -39,13 +44,14 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
   j["command"] = report.command;
   j["bandwidth"] = Json::array();
   for (const auto& [bytes, b] : peaks.bandwidths())
-    j["bandwidth"].push_back({{"bytes", bytes}, {"copy", b.copy}, {"triad", b.triad}});
+    j["bandwidth"].push_back({{"bytes", bytes}, {"copy", five_digits(b.copy)}, {"triad", five_digits(b.triad)}});
   j["rows"] = Json::array();
   for (const Result& r : report.rows) {
-    Json row = {{"name", r.id.name},  {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit},
-                {"median", r.median}, {"p10", r.p10},        {"p90", r.p90},        {"peak", Json()},
-                {"percent", Json()},  {"runs", r.runs},      {"seconds", r.seconds}};
-    if (r.peak > 0) row["peak"] = r.peak, row["percent"] = 100 * r.median / r.peak;
+    Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
+    row["median"] = five_digits(r.median), row["p10"] = five_digits(r.p10), row["p90"] = five_digits(r.p90);
+    row["peak"] = row["percent"] = Json();
+    if (r.peak > 0) row["peak"] = five_digits(r.peak), row["percent"] = five_digits(100 * r.median / r.peak);
+    row["runs"] = r.runs, row["seconds"] = five_digits(r.seconds);
     j["rows"].push_back(std::move(row));
   }
   write_file_atomically(path, j.dump(1) + "\n");

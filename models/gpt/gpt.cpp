@@ -10,10 +10,8 @@ nn::NormOptions norm_options(const GptConfig& c) { return {.kind = c.norm, .bias
 }  // namespace
 
 void GptConfig::validate() const {
-  constexpr int64_t kTooLarge = int64_t(1) << 31;  // products of two of them, and 4 * width, fit 64 bits
   auto positive = [](std::string_view name, int64_t n) {
     TG_CHECK(n >= 1, value, "[gpt_config] {} is {}. It must be 1 or more.", name, n);
-    TG_CHECK(n < kTooLarge, value, "[gpt_config] {} is {}. It must be below 2^31.", name, n);
   };
   positive("vocab_size", vocab_size);
   positive("context", context);
@@ -23,7 +21,6 @@ void GptConfig::validate() const {
   TG_CHECK(width % heads == 0, value,
            "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part.", width, heads);
   TG_CHECK(ff_width >= 0, value, "[gpt_config] ff_width is {}. It must be 1 or more, or 0 for 4 * width.", ff_width);
-  TG_CHECK(ff_width < kTooLarge, value, "[gpt_config] ff_width is {}. It must be below 2^31.", ff_width);
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
   TG_CHECK(norm_eps > 0 && std::isfinite(norm_eps), value,
            "[gpt_config] norm_eps is {}. It must be more than 0 and finite.", norm_eps);
