@@ -9,11 +9,14 @@ Each tensor has its own generator, seeded with the CRC of its name: a new case l
 
 ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order of the signatures in OPS below;
                    .out0 .out1 outputs; .w random weights of out0's shape; .grad<i> gradient of sum(out0 * w) with
-                   respect to in<i> (absent for integer inputs; no .w and .grad where out0 is an integer).
+                   respect to in<i> (absent for integer inputs; no .w and .grad where out0 is an integer or bool).
                    metadata['<op>.<variant>'] is a JSON object with the op's attributes ('{}' if it has none), so the
                    metadata lists all cases.
 adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_avg|exp_avg_sq>'; grad is (10, ...),
                    one gradient per step; exp_avg* are the state after step 10. metadata['config'] holds the settings.
+adam_forms.safetensors  'init' (6, 4), 'grad' (10, 6, 4), and after ten steps '<form>.final' for each form of ADAM_FORMS
+                   below: torch.optim.Adam and AdamW, and the update of sqrt(1 - beta2^t) / (1 - beta1^t) m /
+                   (sqrt(v) + eps) with the decay before or after it. metadata['config'] holds the settings.
 gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
                    logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
                    again from the initial weights and give losses (10) (each before its step) and final.
@@ -25,6 +28,7 @@ import itertools
 import json
 import math
 import pathlib
+import re
 import struct
 import zlib
 
@@ -47,7 +51,8 @@ def randint(name, high, *shape):
 
 def save(path, tensors, metadata):
     """Own writer, because the library keeps metadata in a hash map whose order changes from run to run."""
-    types = {torch.float64: ("F64", 0), torch.int64: ("I64", 1), torch.float32: ("F32", 2), torch.int32: ("I32", 3)}
+    types = {torch.float64: ("F64", 0), torch.int64: ("I64", 1), torch.float32: ("F32", 2), torch.int32: ("I32", 3),
+             torch.bool: ("BOOL", 4)}
     header, body = {"__metadata__": dict(sorted(metadata.items()))}, bytearray()
     # Widest types first: every tensor is then aligned to its own element size.
     for key, t in sorted(tensors.items(), key=lambda kv: (types[kv[1].dtype][1], kv[0])):
@@ -83,17 +88,43 @@ def cross_entropy(logits, targets, *, reduction, ignore_index=-100, label_smooth
     return rows.view(targets.shape) if reduction == "none" else rows
 
 
+HEADER = pathlib.Path(__file__).resolve().parents[2] / "ops" / "pointwise.h"
+
+
+def unary_functions():
+    """{name: (lo, hi, cell)} of the list UnaryFns: a new function needs an entry there and nothing here."""
+    text = HEADER.read_text()
+    found = {}
+    for name in re.search(r"using UnaryFns\s*=\s*TypeList<([^>]*)>", text)[1].split(","):
+        struct = text[text.index(f"struct {name.strip()} {{"):]
+        lo, hi, *cell = map(float, re.search(r"kDomain\{([^}]*)\}", struct)[1].split(","))
+        found[re.search(r'kName\[\] = "(\w+)"', struct)[1]] = lo, hi, *(cell or [0.0])
+    return found
+
+
+UNARY = unary_functions()
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
+}
+COMPARE = {name: getattr(torch, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def with_number(f):
+    """f(x, y), or with a number in the place of y, of x if it is on the left: maximum and minimum take tensors only."""
+    def call(x, y=None, *, number=None, left=False):
+        if number is not None:
+            y = torch.tensor(number, dtype=x.dtype)
+        return f(y, x) if left else f(x, y)
+    return call
+
+
 OPS = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
+    "where": lambda condition, x, y: torch.where(condition.bool(), x, y),
+    "masked_fill": lambda x, mask, value: x.masked_fill(mask.bool(), value),
+    "clamp": torch.clamp,
     "matmul": lambda a, b, trans_a, trans_b: (a.mT if trans_a else a) @ (b.mT if trans_b else b),
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
-    "exp": torch.exp,
-    "tanh": torch.tanh,
-    "gelu": lambda x, approximate: F.gelu(x, approximate=approximate),
-    "silu": F.silu,
     "softmax": lambda x, dim: torch.softmax(x, dim),
     "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
@@ -109,6 +140,9 @@ OPS = {
     "argmax": lambda x, dim: x.argmax(dim),
     "topk": lambda x, k, dim: tuple(x.topk(k, dim)),  # values in falling order, and their indices
 }
+OPS |= {name: getattr(torch, name, None) or getattr(F, name, None) for name in UNARY}
+OPS |= {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+OPS |= {name: with_number(f) for name, f in (BINARY | COMPARE).items()}
 
 
 def run_op(case, inputs, attributes):
@@ -120,19 +154,50 @@ def case(key, shapes, spread=1.0, shift=0.0, **attributes):
     return key, [randn(f"{key}.in{i}", *s, spread=spread, shift=shift) for i, s in enumerate(shapes)], attributes
 
 
-def plain_cases():
-    for op in ("add", "sub", "mul", "div"):
+def uniform(name, *shape, lo, hi, cell=0.0):
+    """In [lo, hi]; with cells, within a fifth of a cell from the middle of one: their edges are kinks."""
+    g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    x = lo + (hi - lo) * torch.rand(shape, generator=g, dtype=F64)
+    if cell:
+        x = ((x / cell).floor() + 0.5 + 0.4 * ((x / cell) % 1 - 0.5)) * cell
+    return x.to(torch.float32).to(F64)
+
+
+def pointwise_cases():
+    for op, (lo, hi, cell) in UNARY.items():
+        yield f"{op}.plain", [uniform(f"{op}.plain.in0", 3, 7, lo=lo, hi=hi, cell=cell)], {}
+    for op in BINARY:
         for variant, shapes in (("same", [(3, 5), (3, 5)]), ("broadcast", [(3, 1, 5), (4, 5)]),
                                 ("scalar", [(3, 5), ()]), ("scalar_left", [(), (3, 5)])):
             key, inputs, attributes = case(f"{op}.{variant}", shapes)
             if op == "div":
                 inputs[1] = (inputs[1] + 0.5 * inputs[1].sign()).to(torch.float32).to(F64)  # away from the pole
+            if op == "pow":
+                inputs[0] = (inputs[0].abs() + 0.25).to(torch.float32).to(F64)
             yield key, inputs, attributes
-    yield case("exp.plain", [(3, 7)])
-    yield case("tanh.plain", [(3, 7)], 2)
-    yield case("silu.plain", [(3, 7)], 3)
-    yield case("gelu.exact", [(3, 7)], 2, approximate="none")
-    yield case("gelu.tanh", [(3, 7)], 2, approximate="tanh")
+        for variant, left in (("number", False), ("number_left", True)):
+            key, inputs, _ = case(f"{op}.{variant}", [(3, 5)])
+            if op in ("div", "pow"):
+                inputs[0] = (inputs[0].abs() + 0.25).to(torch.float32).to(F64)
+            yield key, inputs, {"number": 0.75, "left": left}
+    for op in COMPARE:
+        for variant, shapes in (("same", [(3, 5), (3, 5)]), ("broadcast", [(3, 1, 5), (4, 5)])):
+            key, inputs, attributes = case(f"{op}.{variant}", shapes)
+            yield key, [x.round() for x in inputs], attributes  # some are equal
+        key, inputs, _ = case(f"{op}.number", [(3, 5)])
+        yield key, [x.round() for x in inputs], {"number": 1.0}
+    for variant, shapes in (("same", [(3, 5)] * 3), ("broadcast", [(2, 1, 5), (3, 1), (5,)])):
+        key = f"where.{variant}"
+        x, y = (randn(f"{key}.in{i}", *shapes[i]) for i in (1, 2))
+        yield key, [randint(key + ".in0", 2, *shapes[0]), x, y], {}
+    for variant, shape in (("same", (3, 5)), ("broadcast", (5,))):
+        key = f"masked_fill.{variant}"
+        yield key, [randn(key + ".in0", 3, 5), randint(key + ".in1", 2, *shape)], {"value": -2.5}
+    for variant, bounds in (("both", {"min": -0.5, "max": 0.75}), ("min", {"min": 0.0}), ("max", {"max": 0.25})):
+        yield case(f"clamp.{variant}", [(3, 7)], **bounds)
+
+
+def plain_cases():
     for op in ("sum", "mean"):
         yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False)
         yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False)
@@ -185,7 +250,7 @@ def loss_cases():
 
 def make_ops():
     tensors, metadata = {}, {}
-    for key, inputs, attributes in itertools.chain(plain_cases(), network_cases(), loss_cases()):
+    for key, inputs, attributes in itertools.chain(pointwise_cases(), plain_cases(), network_cases(), loss_cases()):
         metadata[key] = json.dumps(attributes)
         tensors |= {f"{key}.in{i}": x.clone() for i, x in enumerate(inputs)}
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
@@ -379,6 +444,53 @@ def check_gpt(path):
     print(f"  checked: read back, gradients of all {len(w)} weights equal to finite differences")
 
 
+ADAM_FORMS = {
+    "adam": {"decay": "l2", "weight_decay": 0.0, "eps_placement": "corrected"},
+    "adam_l2": {"decay": "l2", "weight_decay": 0.5, "eps_placement": "corrected"},
+    "adamw": {"decay": "before", "weight_decay": 0.5, "eps_placement": "corrected"},
+    "uncorrected_after": {"decay": "after", "weight_decay": 0.5, "eps_placement": "uncorrected"},
+    "uncorrected_before": {"decay": "before", "weight_decay": 0.5, "eps_placement": "uncorrected"},
+}
+ADAM_FORM_NUMBERS = {"lr": 3e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-3}  # an eps that is seen
+
+
+def make_adam_forms():
+    n = ADAM_FORM_NUMBERS
+    init, grads = randn("adam_forms.init", 6, 4), randn("adam_forms.grad", 10, 6, 4, spread=0.01)
+    tensors = {"init": init, "grad": grads}
+    for form, f in ADAM_FORMS.items():
+        p = init.clone().requires_grad_()
+        if f["eps_placement"] == "corrected":
+            cls = torch.optim.Adam if f["decay"] == "l2" else torch.optim.AdamW
+            optimiser = cls([p], lr=n["lr"], betas=(n["beta1"], n["beta2"]), eps=n["eps"],
+                            weight_decay=f["weight_decay"], foreach=False)
+            for g in grads:
+                p.grad = g.clone()
+                optimiser.step()
+            tensors[form + ".final"] = p.detach().clone()
+            continue
+        w, m, v = init.clone(), torch.zeros_like(init), torch.zeros_like(init)
+        for t, g in enumerate(grads, start=1):
+            if f["decay"] == "before":
+                w = w - n["lr"] * f["weight_decay"] * w
+            m = n["beta1"] * m + (1 - n["beta1"]) * g
+            v = n["beta2"] * v + (1 - n["beta2"]) * g * g
+            rate = n["lr"] * math.sqrt(1 - n["beta2"] ** t) / (1 - n["beta1"] ** t)
+            w = w - rate * m / (v.sqrt() + n["eps"])
+            if f["decay"] == "after":
+                w = w - n["lr"] * f["weight_decay"] * w
+        tensors[form + ".final"] = w
+    return tensors, {"config": json.dumps({"forms": ADAM_FORMS, "numbers": n})}
+
+
+def check_adam_forms(path):
+    """All forms differ, so that a test cannot mistake one for another."""
+    tensors, _ = load(path)
+    finals = [tensors[form + ".final"] for form in ADAM_FORMS]
+    for a, b in itertools.combinations(finals, 2):
+        assert (a - b).abs().max() > 1e-4, "two forms gave the same"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
@@ -386,7 +498,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # sums in one order
     print("torch", torch.__version__)
-    jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw)}
+    jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
+            "adam_forms": (make_adam_forms, check_adam_forms)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"
