@@ -19,7 +19,10 @@ Result measured(const OpRow& row, const Flags& flags, Peaks& peaks) {
       flags.quick ? MeasureOptions{.warmup = 0, .min_seconds = 0, .min_runs = 1}
                   : MeasureOptions{.warmup = flags.seconds / 3, .min_seconds = flags.seconds, .min_runs = 9};
   const Timing t = measure(row.make(), options);
-  if (row.bytes > 0) return rate(row.id, "GB/s", 1e-9 * row.bytes, t, peaks.bandwidth(row.bytes).best());
+  if (row.bytes > 0) {
+    const Bandwidth b = peaks.bandwidth(row.bytes);
+    return rate(row.id, "GB/s", 1e-9 * row.bytes, t, row.in_place ? b.update : b.best());
+  }
   return rate(row.id, "GFLOP/s", 1e-9 * row.flop, t, peaks.gflops(dtype_from_name(row.id.dtype)));
 }
 bool small(const OpRow& row) { return row.flop < 3e8 && row.bytes < 3e7; }
@@ -44,7 +47,8 @@ void print_peaks(Peaks& peaks) {
   fmt::print("peaks: {:.1f} GFLOP/s f32, {:.1f} f64, on registers\n", peaks.gflops(DType::f32),
              peaks.gflops(DType::f64));
   for (const auto& [bytes, b] : peaks.bandwidths())
-    fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f} GB/s\n", bytes / 1024, b.copy, b.triad);
+    fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f} GB/s\n", bytes / 1024, b.copy, b.triad,
+               b.update);
 }
 }  // namespace
 

@@ -90,10 +90,11 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
 }
 // Reads the weight, two moments and the gradient, writes all but the gradient.
 void adamw_rows(Rows& rows, int64_t n) {
-  rows.push_back({.id = {"adamw_step", {n}, "f32"}, .bytes = 7.0 * 4 * double(n), .make = [=]() -> Run {
-                    return [w = input({n}, DType::f32), m = zeros({n}), v = zeros({n}), g = input({n}, DType::f32),
-                            t = int64_t(0)]() mutable { adamw_step(w, m, v, g, {}, 1e-4, ++t); };
-                  }});
+  rows.push_back(
+      {.id = {"adamw_step", {n}, "f32"}, .bytes = 7.0 * 4 * double(n), .in_place = true, .make = [=]() -> Run {
+         return [w = input({n}, DType::f32), m = zeros({n}), v = zeros({n}), g = input({n}, DType::f32),
+                 t = int64_t(0)]() mutable { adamw_step(w, m, v, g, {}, 1e-4, ++t); };
+       }});
 }
 }  // namespace
 

@@ -10,6 +10,7 @@ namespace tg::bench {
 struct OpRow {
   RowId id;
   double flop = 0, bytes = 0;                        // one of them; bytes: inputs read and outputs written, once each
+  bool in_place = false;                             // writes what it reads: the peak is that of an update
   std::function<std::function<void()>()> make = {};  // makes the inputs and returns what runs once
 };
 std::vector<OpRow> op_rows();

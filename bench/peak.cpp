@@ -21,7 +21,7 @@ using Stream = void (*)(float* to, const float* a, const float* b, int64_t n);
 struct Kernels {
   MultiplyAdd f32, f64;
   double flop_f32, flop_f64;  // in a round
-  Stream copy, triad;
+  Stream copy, triad, update;
 };
 
 #define TG_PEAK_NAME baseline
@@ -116,10 +116,10 @@ class Array {
  private:
   float* p_;
 };
-// `arrays` of them take `bytes` on all threads together.
-double stream_rate(Stream f, int arrays, int64_t bytes, double total) {
+// `arrays` of them take `bytes` on all threads together; a pass moves `moves` times the bytes of one.
+double stream_rate(Stream f, int arrays, int moves, int64_t bytes, double total) {
   const int64_t n = bytes / num_threads() / arrays / int64_t(sizeof(float)) / 16 * 16;
-  const double moved = 1e-9 * double(n) * sizeof(float) * arrays * num_threads();
+  const double moved = 1e-9 * double(n) * sizeof(float) * moves * num_threads();
   return best_rate(moved, total, [&](int64_t passes) {
     return on_all_threads([&](int) {
       return [f, n, passes, to = Array(n), a = Array(n), b = Array(arrays == 3 ? n : 16)] {
@@ -146,8 +146,9 @@ Bandwidth Peaks::bandwidth(double bytes) {
   const auto size = int64_t(std::exp2(std::round(std::log2(std::clamp(bytes, smallest, 0x1p29)))));
   const auto known = bandwidths_.find(size);
   if (known != bandwidths_.end()) return known->second;
-  return bandwidths_[size] = {stream_rate(kernels().copy, 2, size, seconds_),
-                              stream_rate(kernels().triad, 3, size, seconds_)};
+  const Kernels& k = kernels();
+  return bandwidths_[size] = {stream_rate(k.copy, 2, 2, size, seconds_), stream_rate(k.triad, 3, 3, size, seconds_),
+                              stream_rate(k.update, 2, 3, size, seconds_)};
 }
 
 }  // namespace tg::bench

@@ -9,8 +9,9 @@
 
 namespace tg::bench {
 
-struct Bandwidth {
-  double copy, triad;  // GB/s; bytes read and bytes written count once each
+struct Bandwidth {     // GB/s; bytes read and bytes written count once each
+  double copy, triad;  // a = b; a = b + 3 c: the memory of a is read before it is written, which does not count
+  double update;       // a = b + a / 2: nothing is moved that does not count
   double best() const { return copy > triad ? copy : triad; }
 };
 

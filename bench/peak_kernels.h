@@ -34,9 +34,15 @@ TG_PEAK_TARGET inline void triad(float* to, const float* a, const float* b, int6
   for (int64_t i = 0; i < n; i += kLanes)
     *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i) + 3.0f * *reinterpret_cast<const V*>(b + i);
 }
+TG_PEAK_TARGET inline void update(float* to, const float* a, const float*, int64_t n) {
+  using V = Vector<float>::type;
+  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
+  for (int64_t i = 0; i < n; i += kLanes)
+    *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i) + 0.5f * *reinterpret_cast<const V*>(to + i);
+}
 
 constexpr Kernels kKernels{
-    multiply_add<float>, multiply_add<double>, flop_per_round<float>(), flop_per_round<double>(), copy, triad};
+    multiply_add<float>, multiply_add<double>, flop_per_round<float>(), flop_per_round<double>(), copy, triad, update};
 }  // namespace TG_PEAK_NAME
 #undef TG_PEAK_NAME
 #undef TG_PEAK_TARGET

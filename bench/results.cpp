@@ -44,7 +44,10 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
   j["command"] = report.command;
   j["bandwidth"] = Json::array();
   for (const auto& [bytes, b] : peaks.bandwidths())
-    j["bandwidth"].push_back({{"bytes", bytes}, {"copy", five_digits(b.copy)}, {"triad", five_digits(b.triad)}});
+    j["bandwidth"].push_back({{"bytes", bytes},
+                              {"copy", five_digits(b.copy)},
+                              {"triad", five_digits(b.triad)},
+                              {"update", five_digits(b.update)}});
   j["rows"] = Json::array();
   for (const Result& r : report.rows) {
     Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
