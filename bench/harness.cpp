@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <thread>
 
 namespace tg::bench {
 namespace {
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+bool cpu_time = false;
 double timed(const std::function<void()>& f) {
   const double start = now();
   f();
@@ -19,11 +20,22 @@ double timed(const std::function<void()>& f) {
 double quantile(const std::vector<double>& sorted, double q) {
   return sorted[size_t(q * double(sorted.size() - 1) + 0.5)];
 }
+}  // namespace
+
+double now() {
+  if (cpu_time) {
+    timespec t;
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+void use_cpu_time() { cpu_time = true; }
+
 Timing summary(std::vector<double> t) {
   std::sort(t.begin(), t.end());
   return {quantile(t, 0.5), quantile(t, 0.1), quantile(t, 0.9), int(t.size())};
 }
-}  // namespace
 
 Timing measure(const std::function<void()>& f, MeasureOptions o) {
   for (const double start = now(); now() - start < o.warmup;) f();
@@ -42,19 +54,19 @@ Paired measure_pair(const std::function<void()>& a, const std::function<void()>&
   return {summary(ta), summary(tb), summary(ratio).median};
 }
 
-std::string machine() {
-  std::string model = "unknown processor";
+Machine machine() {
+  std::string cpu = "unknown processor";
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
     if (line.starts_with("model name")) {
-      model = line.substr(line.find(':') + 2);
+      cpu = line.substr(line.find(':') + 2);
       break;
     }
-  return fmt::format("{}, {} cpu(s), {}, {} {}", model, std::thread::hardware_concurrency(), runtime_of({}).describe(0),
 #ifdef __clang__
-                     "clang", __clang_version__);
+  const std::string compiler = "clang " __clang_version__;
 #else
-                     "g++", __VERSION__);
+  const std::string compiler = "g++ " __VERSION__;
 #endif
+  return {cpu, runtime_of({}).describe(0), compiler, int(std::thread::hardware_concurrency()), num_threads()};
 }
 }  // namespace tg::bench

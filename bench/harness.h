@@ -7,10 +7,15 @@
 
 namespace tg::bench {
 
+double now();         // seconds
+void use_cpu_time();  // from here on now() counts the processor time of this process: for one thread on a busy machine
+
 struct Timing {
   double median, p10, p90;  // seconds per run
   int runs;
 };
+Timing summary(std::vector<double> seconds);  // of at least one run
+
 // Runs f until it has taken `warmup` seconds, then at least `min_runs` times and `min_seconds`. f ends synchronised.
 struct MeasureOptions {
   double warmup = 0.2, min_seconds = 1;
@@ -25,7 +30,10 @@ struct Paired {
 };
 Paired measure_pair(const std::function<void()>& a, const std::function<void()>& b, MeasureOptions = {});
 
-// "AMD EPYC ..., 2 cpus, x86-64-v4, 2 thread(s), g++ 12.2.0": a line for every table of results.
-std::string machine();
+struct Machine {
+  std::string cpu, backend, compiler;  // "AMD EPYC ...", "x86-64-v4, 2 thread(s)", "g++ 12.2.0"
+  int cpus, threads;
+};
+Machine machine();
 
 }  // namespace tg::bench

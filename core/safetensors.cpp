@@ -214,8 +214,8 @@ std::string header_text(const std::vector<const StateDict::value_type*>& order,
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
-  const std::string_view text = file_.text();
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (text.size() < 8) fail(path, fmt::format("it has {} bytes, too few for the length of a header", text.size()));
   uint64_t length;
   std::memcpy(&length, text.data(), 8);
@@ -230,22 +230,27 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   HeaderReader reader(path);
   nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
   const size_t data = 8 + length;
+  SafetensorsHeader result;
   for (const auto& [name, entry] : reader.entries)
-    tensors_[name] = checked_info(path, name, entry, data, text.size() - data);
-  check_coverage(path, tensors_, data, text.size());
-  metadata_ = std::move(reader.metadata);
+    result.tensors[name] = checked_info(path, name, entry, data, text.size() - data);
+  check_coverage(path, result.tensors, data, text.size());
+  result.metadata = std::move(reader.metadata);
+  return result;
 }
+
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : file_(path), header_(parse_safetensors(file_.bytes(), path)) {}
 
 std::vector<std::string> SafetensorsFile::names() const {
   std::vector<std::string> all;
-  for (const auto& [name, info] : tensors_) all.push_back(name);
+  for (const auto& [name, info] : header_.tensors) all.push_back(name);
   return all;
 }
 const SafetensorsInfo& SafetensorsFile::info(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  TG_CHECK(found != tensors_.end(), value,
+  const auto found = header_.tensors.find(name);
+  TG_CHECK(found != header_.tensors.end(), value,
            "[safetensors] {} has no tensor '{}' among its {}. Names are compared letter by letter. Look at names().",
-           path(), name, tensors_.size());
+           path(), name, header_.tensors.size());
   return found->second;
 }
 Tensor SafetensorsFile::tensor(const std::string& name, Device device) const {
@@ -261,7 +266,7 @@ Tensor SafetensorsFile::tensor(const std::string& name, Device device) const {
 }
 StateDict SafetensorsFile::tensors(Device device) const {
   StateDict all;
-  for (const auto& [name, info] : tensors_) all[name] = tensor(name, device);
+  for (const auto& [name, info] : header_.tensors) all[name] = tensor(name, device);
   return all;
 }
 

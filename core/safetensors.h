@@ -6,6 +6,7 @@
 #include <tapegrad/core/tensor.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,24 +20,30 @@ struct SafetensorsInfo {
   size_t offset = 0, bytes = 0;  // where its elements are in the file: row-major, little-endian
 };
 
-// A file open for reading. The constructor checks the whole header against the format and the size of the file, so that
-// damaged or hostile input ends in an Error of kind io naming the file, the tensor and the values; nothing is read yet.
+struct SafetensorsHeader {
+  std::map<std::string, SafetensorsInfo> tensors;
+  std::map<std::string, std::string> metadata;
+};
+// The header of a whole file in memory, checked against the format and the size of the file: damaged or hostile input
+// ends in an Error of kind io naming the file as `path`, the tensor and the values. Elements are not read.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
+
+// A file open for reading. The constructor checks the header as parse_safetensors() does; no element is read yet.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   std::vector<std::string> names() const;  // sorted
-  bool has(const std::string& name) const { return tensors_.contains(name); }
+  bool has(const std::string& name) const { return header_.tensors.contains(name); }
   const SafetensorsInfo& info(const std::string& name) const;  // an Error when there is no such tensor
   Tensor tensor(const std::string& name, Device = {}) const;   // a copy
   StateDict tensors(Device = {}) const;                        // copies of all
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
  private:
   MappedFile file_;
-  std::map<std::string, SafetensorsInfo> tensors_;
-  std::map<std::string, std::string> metadata_;
+  SafetensorsHeader header_;
 };
 
 // Writes all tensors (any layout and device; lazy ones are evaluated), atomically as file.h says. The same input gives

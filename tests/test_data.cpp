@@ -1,44 +1,17 @@
 // models/data: tokenizers (exact ids, exact text, exact messages) and token data (batches, windows, splits).
-#include <doctest/doctest.h>
-#include <tapegrad/core/file.h>
+#include "files.h"
+
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/tokenizer.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <map>
 #include <numeric>
 
 namespace {
-namespace fs = std::filesystem;
 using namespace tg;
 using Ids = std::vector<int64_t>;
 
-struct Folder {  // an own folder for each test, removed at its end
-  std::string path;
-  Folder() : path((fs::temp_directory_path() / fmt::format("tapegrad-data-{}-XXXXXX", getpid())).string()) {
-    REQUIRE(mkdtemp(path.data()));
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path, name); }
-};
-
-template <class F> std::string error_of(Error::Kind kind, F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    CHECK(int(e.kind()) == int(kind));
-    return e.what();
-  }
-  return "no error";
-}
 template <class F> std::string value_error(F f) { return error_of(Error::Kind::value, f); }
-#define CHECK_HAS(message, part)                           \
-  do {                                                     \
-    const std::string m_ = (message);                      \
-    CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
-  } while (0)
-
 TokenData counting(int64_t n, int64_t first = 0) {  // token i is first + i
   Ids ids(static_cast<size_t>(n));
   std::iota(ids.begin(), ids.end(), first);
@@ -134,8 +107,10 @@ TEST_CASE("tokenizer: JSON and back") {
   CHECK(bytes->decode(bytes->encode("\xff\x01")) == "\xff\x01");
 
   const auto error = [](const char* json) { return value_error([&] { Tokenizer::from_json(json); }); };
-  CHECK_HAS(error(""), "[tokenizer] the tokenizer's JSON is wrong: it is no JSON object.");
-  CHECK_HAS(error("{\"type\":"), "it is no JSON object");
+  CHECK_HAS(error(""), "[tokenizer] the tokenizer's JSON is not JSON: ");
+  CHECK_HAS(error("{\"type\":"), "is not JSON");
+  CHECK_HAS(error(R"({"type":"bytes","type":"bytes"})"), "'type' comes twice");
+  CHECK_HAS(error(std::string(1'000'000, '[').c_str()), "nested too deeply");
   CHECK_HAS(error("[]"), "it is no JSON object");
   CHECK_HAS(error("{}"), "it has no string \"type\"");
   CHECK_HAS(error(R"({"type":1})"), "it has no string \"type\"");
@@ -293,6 +268,7 @@ TEST_CASE("data: batches need context + 1 tokens") {
   CHECK_HAS(value_error([&] { Batches(parts.val, 1, 4, Rng{}); }), "[data] the validation part of count has 2 tokens");
   CHECK_HAS(value_error([&] { Batches(parts.train, 1, 18, Rng{}); }),
             "[data] the training part of count has 18 tokens");
+  CHECK_HAS(value_error([] { Batches(counting(4), 1, INT64_MAX, Rng{}); }), "needs at least 9223372036854775808.");
   CHECK_HAS(value_error([] { Batches(counting(4), 0, 2, Rng{}); }), "[data] batch 0 and context 2. Both must be");
   CHECK_HAS(value_error([] { Batches(counting(4), 2, 0, Rng{}); }), "[data] batch 2 and context 0");
 }

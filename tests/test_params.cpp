@@ -293,6 +293,39 @@ TEST_CASE("configuration as JSON") {
   contains(refused("[1]"), "It must be an object");
   contains(refused("{\"width\": "), "the text is not JSON");
   contains(refused(std::string(1000000, '[').c_str()), "nested too deeply");
+  contains(refused(R"({"width": {"width": {"width": 1, "width": 1}}})"), "'width' comes twice");
+  contains(refused(R"({"width": 1e2})"), "'width' is 100.0. It must be an integer.");
+  contains(refused(R"({"width": 99999999999999999999})"), "'width' is 1e+20. It must be an integer.");
+  contains(refused(R"({"heads": -0})"), "heads is 0");
+  for (const char* number : {"NaN", "Infinity", "-Infinity", "1e999", "01", "+1", ".5", "1."}) {
+    CAPTURE(number);
+    contains(refused(fmt::format(R"({{"dropout": {}}})", number).c_str()), "the text is not JSON");
+  }
+  contains(refused("{\"norm\": \"\xff\"}"), "the text is not JSON");
+  contains(refused(R"({"norm": "\ud800"})"), "the text is not JSON");
+  contains(refused("{} {}"), "the text is not JSON");
+}
+
+TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an Error or a configuration") {
+  const std::string good = to_json(tiny());
+  for (size_t n = 0; n < good.size(); ++n) {
+    const std::string cut = good.substr(0, n);
+    contains(error_of([&] { gpt_config_from_json(cut); }), "the text is not JSON");
+  }
+  size_t accepted = 0;
+  for (size_t i = 0; i < 8 * good.size(); ++i) {
+    std::string text = good;
+    text[i / 8] = char(text[i / 8] ^ 1 << i % 8);
+    try {
+      const GptConfig c = gpt_config_from_json(text);
+      CHECK(gpt_config_from_json(to_json(c)) == c);
+      ++accepted;  // another digit, another blank
+    } catch (const Error& e) {
+      CHECK(int(e.kind()) == int(Error::Kind::value));
+    }
+  }
+  CHECK(accepted > 0);
+  CHECK(accepted < 2 * good.size());
 }
 
 TEST_CASE("the nearest known word") {

@@ -281,6 +281,7 @@ TEST_CASE("settings: presets, files and words") {
   CHECK_HAS(file(R"({"widht": 96})"), "f.json: 'widht' is not known. Did you mean 'width'?");
   CHECK_HAS(file(R"({"model": {"lyaers": 96}})"), "Did you mean 'layers'?");
   CHECK_HAS(file(R"({"width": 96, "width": 64})"), "'width' comes twice");
+  CHECK_HAS(file(R"({"width": 96, "model": {"width": 64}})"), "f.json: 'width' comes twice, in two groups");
   CHECK_HAS(file("{"), "f.json is not JSON");
   CHECK_HAS(file("3"), "must be an object");
   CHECK_HAS(file("[[[[[[[["), "nested too deeply");
@@ -299,6 +300,9 @@ TEST_CASE("settings: presets, files and words") {
   CHECK_HAS(word("wdith", "1"), "Did you mean 'width'?");
   const auto bad = settings_from_json(R"({"lr": "high", "width": 1.5})", "f.json");
   CHECK_HAS(error_of([&] { with_settings(RunConfig(), bad); }), "lr is \"high\". It must be a number.");
+  const std::vector<Setting> no_json{{"width", "{"}}, nested{{"width", std::string(100000, '[')}};
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), no_json); }), "[config] width is not JSON");
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), nested); }), "[config] width is nested too deeply");
 }
 
 TEST_CASE("train: two trainings and two generations at once are what they are alone") {

@@ -116,7 +116,7 @@ Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng)
       data_.size() > context, value,
       "[data] {} has {} tokens, but a context of {} needs at least {}. Each window takes context + 1 tokens. Use more "
       "text, a smaller context or another split.",
-      data_.name(), data_.size(), context, context + 1);
+      data_.name(), data_.size(), context, uint64_t(context) + 1);
 }
 Batch Batches::next() {
   const auto starts = uint64_t(data_.size() - context_);

@@ -1,8 +1,8 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/io/json.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 namespace tg {
@@ -123,7 +123,7 @@ std::string CharTokenizer::to_json() const {
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON");
   if (!json.is_object()) fail_json("it is no JSON object");
   const auto field = [&](std::string_view key) {
     const auto found = json.find(key);

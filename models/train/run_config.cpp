@@ -221,6 +221,10 @@ Setting setting_from_word(std::string_view name, std::string_view word) {
 std::vector<Setting> settings_from_json(std::string_view text, const std::string& source) {
   std::vector<Setting> settings;
   collect(parse_object(text, source), flat(RunConfig()), source, settings);
+  std::set<std::string_view> names;
+  for (const Setting& s : settings)
+    TG_CHECK(names.insert(s.name).second, value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.",
+             source, s.name);
   return settings;
 }
 
@@ -229,7 +233,7 @@ RunConfig with_settings(const RunConfig& base, std::span<const Setting> settings
   for (const Setting& s : settings) {
     TG_CHECK(fields.contains(s.name), value, "[config] there is no setting '{}'.{}", s.name,
              did_you_mean(s.name, known_names(fields)));
-    fields[s.name] = Json::parse(s.json);
+    fields[s.name] = parse_json(s.json, "config", s.name);
   }
   RunConfig run;
   visit_train_fields(run.train, [&](const char* name, auto& x, const char*) { read(name, fields.at(name), x); });

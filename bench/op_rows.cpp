@@ -1,0 +1,124 @@
+#include "op_rows.h"
+
+#include <tapegrad/tapegrad.h>
+
+namespace tg::bench {
+namespace {
+using Rows = std::vector<OpRow>;
+using Run = std::function<void()>;
+
+Tensor input(const Shape& shape, DType dtype) {
+  Rng rng{1};
+  return randn(shape, rng).to(dtype);
+}
+Tensor leaf(const Shape& shape, DType dtype) { return input(shape, dtype).requires_grad_(); }
+// The backward of y = f() again and again; its leaves are tracked.
+Run backward_of(const std::function<Tensor()>& f) {
+  const Tensor y = f(), dy = input(y.shape(), y.dtype());
+  return [=] { backward(y, dy, {.retain_graph = true}); };
+}
+std::string name(DType d) { return std::string(name_of(d)); }
+
+// y (M, N) = x (M, K) w (N, K)^T; backward: dx and dw.
+void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, DType d) {
+  rows.push_back({.id = {"linear", {m, n, k}, name(d)}, .flop = 2.0 * double(m * n * k), .make = [=]() -> Run {
+                    return [x = input({m, k}, d), w = input({n, k}, d)] { linear(x, w); };
+                  }});
+}
+void add_linear_backward(Rows& rows, int64_t m, int64_t n, int64_t k, DType d) {
+  rows.push_back({.id = {"linear_backward", {m, n, k}, name(d)}, .flop = 4.0 * double(m * n * k), .make = [=] {
+                    return backward_of([=] { return linear(leaf({m, k}, d), leaf({n, k}, d)); });
+                  }});
+}
+void linear_rows(Rows& rows) {
+  struct Case {
+    int64_t m, n, k;
+  };
+  constexpr Case kNano{768, 512, 128}, kGpt2{1024, 3072, 768};
+  for (auto [m, n, k] : {Case{768, 384, 128}, kNano, Case{768, 128, 512}, Case{768, 65, 128}, Case{1024, 1024, 1024},
+                         Case{1024, 2304, 768}, kGpt2, Case{1024, 768, 3072}, Case{1024, 50257, 768}})
+    add_linear(rows, m, n, k, DType::f32);
+  for (auto [m, n, k] : {kNano, kGpt2}) {
+    add_linear(rows, m, n, k, DType::f64);
+    add_linear(rows, m, n, k, DType::bf16);
+    for (const DType d : {DType::f32, DType::f64, DType::bf16}) add_linear_backward(rows, m, n, k, d);
+  }
+}
+
+// Ops on rows (R, C) that read and write whole tensors; `forward` and `backward` count them.
+void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d, double forward, double backward,
+                 const std::function<Tensor(const Tensor& x)>& f) {
+  const double bytes = double(r * c) * double(size_of(d));
+  rows.push_back({.id = {op, {r, c}, name(d)}, .bytes = forward * bytes, .make = [=]() -> Run {
+                    return [x = input({r, c}, d), f] { f(x); };
+                  }});
+  rows.push_back({.id = {op + "_backward", {r, c}, name(d)}, .bytes = backward * bytes, .make = [=] {
+                    return backward_of([=] { return f(leaf({r, c}, d)); });
+                  }});
+}
+void norm_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  // x -> y; (dy, x) -> dx, with gradients of weight and bias
+  add_on_rows(rows, "layer_norm", r, c, d, 2, 3,
+              [w = leaf({c}, d), b = leaf({c}, d)](const Tensor& x) { return layer_norm(x, w, b); });
+  add_on_rows(rows, "rms_norm", r, c, d, 2, 3, [w = leaf({c}, d)](const Tensor& x) { return rms_norm(x, w); });
+}
+void cross_entropy_rows(Rows& rows, int64_t r, int64_t c) {
+  std::vector<int64_t> ids(static_cast<size_t>(r));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % c;
+  add_on_rows(rows, "cross_entropy", r, c, DType::f32, 1, 2,  // logits -> loss; logits -> dlogits
+              [targets = from(ids, {r})](const Tensor& x) { return cross_entropy(x, targets); });
+}
+void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  const double bytes = double(r * c) * double(size_of(d));
+  rows.push_back({.id = {"add", {r, c}, name(d)}, .bytes = 3 * bytes, .make = [=]() -> Run {
+                    return [x = input({r, c}, d), y = input({r, c}, d)] { add(x, y); };
+                  }});
+  add_on_rows(rows, "gelu", r, c, d, 2, 3, [](const Tensor& x) { return gelu(x); });
+}
+
+// Causal. A query and a key meet in T (T + 1) / 2 pairs: two products of HS forward, five backward, of which one is
+// made again (Dao et al. 2022).
+void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
+  const Shape shape{b, nh, t, hs};
+  const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
+  rows.push_back({.id = {"attention", {b, nh, t, hs}, name(d)}, .flop = 2 * product, .make = [=]() -> Run {
+                    return [q = input(shape, d), k = input(shape, d), v = input(shape, d)] { attention(q, k, v); };
+                  }});
+  rows.push_back({.id = {"attention_backward", {b, nh, t, hs}, name(d)}, .flop = 5 * product, .make = [=] {
+                    return backward_of([=] { return attention(leaf(shape, d), leaf(shape, d), leaf(shape, d)); });
+                  }});
+}
+// Reads the weight, two moments and the gradient, writes all but the gradient.
+void adamw_rows(Rows& rows, int64_t n) {
+  rows.push_back(
+      {.id = {"adamw_step", {n}, "f32"}, .bytes = 7.0 * 4 * double(n), .in_place = true, .make = [=]() -> Run {
+         return [w = input({n}, DType::f32), m = zeros({n}), v = zeros({n}), g = input({n}, DType::f32),
+                 t = int64_t(0)]() mutable { adamw_step(w, m, v, g, {}, 1e-4, ++t); };
+       }});
+}
+}  // namespace
+
+std::vector<OpRow> op_rows() {
+  Rows rows;
+  linear_rows(rows);
+  for (const DType d : {DType::f32, DType::bf16}) {
+    norm_rows(rows, 768, 128, d);
+    norm_rows(rows, 4096, 768, d);
+  }
+  for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3072, 64}, {4096, 1024}})
+    add_on_rows(rows, "softmax", r, c, DType::f32, 2, 3, [](const Tensor& x) { return softmax(x); });
+  cross_entropy_rows(rows, 768, 256);
+  cross_entropy_rows(rows, 1024, 50257);
+  attention_rows(rows, 12, 4, 64, 32, DType::f32);
+  for (const int64_t t : {64, 256, 1024}) attention_rows(rows, 1, 12, t, 64, DType::f32);
+  attention_rows(rows, 1, 12, 1024, 64, DType::bf16);
+  adamw_rows(rows, int64_t(1) << 20);
+  adamw_rows(rows, int64_t(1) << 24);
+  for (const DType d : {DType::f32, DType::bf16}) {
+    pointwise_rows(rows, 768, 512, d);
+    pointwise_rows(rows, 4096, 3072, d);
+  }
+  return rows;
+}
+
+}  // namespace tg::bench

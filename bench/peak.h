@@ -1,0 +1,35 @@
+// What this machine can do, measured in the same run as what is compared with it: multiply-adds on registers, and the
+// bandwidth of memory for a given working set, both on all threads of the CPU backend. Loops of our own for the level
+// of instructions that the kernels use (core/registry.h).
+#pragma once
+#include <tapegrad/core/dtype.h>
+
+#include <cstdint>
+#include <map>
+
+namespace tg::bench {
+
+struct Bandwidth {     // GB/s; bytes read and bytes written count once each
+  double copy, triad;  // a = b; a = b + 3 c: the memory of a is read before it is written, which does not count
+  double update;       // a = b + a / 2: nothing is moved that does not count
+  double best() const { return copy > triad ? copy : triad; }
+};
+
+// Each figure is the best of short rounds in about so many seconds, and is measured when it is first asked for.
+class Peaks {
+ public:
+  explicit Peaks(double seconds) : seconds_(seconds) {}
+  // Of f32 or f64; 16-bit kernels compute in f32.
+  double gflops(DType);
+  // Arrays that take `bytes` together, shared out over the threads; rounded to a power of 2, at least 16 KiB for each
+  // thread and at most 512 MiB in all.
+  Bandwidth bandwidth(double bytes);
+  const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // by bytes
+
+ private:
+  double seconds_;
+  double f32_ = 0, f64_ = 0;
+  std::map<int64_t, Bandwidth> bandwidths_;
+};
+
+}  // namespace tg::bench

@@ -1,0 +1,50 @@
+// The loops of peak.cpp for one instruction set. Included there once for each, with TG_PEAK_NAME, the attribute
+// TG_PEAK_TARGET, the bytes of a register TG_PEAK_WIDTH and as many chains TG_PEAK_CHAINS as registers hold.
+namespace TG_PEAK_NAME {
+
+template <class T> struct Vector {
+  typedef T type __attribute__((vector_size(TG_PEAK_WIDTH)));
+};
+
+// n rounds of one multiply-add in each chain; chains are independent, so that latency does not count.
+template <class T> TG_PEAK_TARGET double multiply_add(int64_t n) {
+  using V = typename Vector<T>::type;
+  V chain[TG_PEAK_CHAINS], factor = {}, term = {};
+  for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) factor[i] = T(0.999), term[i] = T(i + 1);  // stays normal
+  for (int k = 0; k < TG_PEAK_CHAINS; ++k) chain[k] = term + T(k);
+  for (; n > 0; --n)
+    for (int k = 0; k < TG_PEAK_CHAINS; ++k) chain[k] = chain[k] * factor + term;
+  V sum = {};
+  for (int k = 0; k < TG_PEAK_CHAINS; ++k) sum += chain[k];
+  double result = 0;
+  for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) result += double(sum[i]);
+  return result;
+}
+template <class T> constexpr double flop_per_round() { return 2.0 * TG_PEAK_CHAINS * TG_PEAK_WIDTH / sizeof(T); }
+
+// Arrays are 64-byte aligned and n is a multiple of 16 floats.
+TG_PEAK_TARGET inline void copy(float* to, const float* a, const float*, int64_t n) {
+  using V = Vector<float>::type;
+  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
+  for (int64_t i = 0; i < n; i += kLanes) *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i);
+}
+TG_PEAK_TARGET inline void triad(float* to, const float* a, const float* b, int64_t n) {
+  using V = Vector<float>::type;
+  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
+  for (int64_t i = 0; i < n; i += kLanes)
+    *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i) + 3.0f * *reinterpret_cast<const V*>(b + i);
+}
+TG_PEAK_TARGET inline void update(float* to, const float* a, const float*, int64_t n) {
+  using V = Vector<float>::type;
+  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
+  for (int64_t i = 0; i < n; i += kLanes)
+    *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i) + 0.5f * *reinterpret_cast<const V*>(to + i);
+}
+
+constexpr Kernels kKernels{
+    multiply_add<float>, multiply_add<double>, flop_per_round<float>(), flop_per_round<double>(), copy, triad, update};
+}  // namespace TG_PEAK_NAME
+#undef TG_PEAK_NAME
+#undef TG_PEAK_TARGET
+#undef TG_PEAK_WIDTH
+#undef TG_PEAK_CHAINS
