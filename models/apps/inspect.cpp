@@ -74,11 +74,14 @@ void run(const Options& o) {
 }  // namespace
 
 Subcommand inspect_command() {
-  return {"inspect", "list the tensors and the configuration of a model", [](Command& c) -> std::function<void()> {
+  return {"inspect", "list the tensors and the configuration of a model", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
             c.option("--model", "PATH", "a model folder or a .safetensors file", o->model);
             c.toggle("--json", "print JSON", o->json);
-            return [o] { run(*o); };
+            return [o] {
+              run(*o);
+              return 0;
+            };
           }};
 }
 

@@ -44,5 +44,18 @@ std::vector<Setting> settings_from_json(std::string_view text, const std::string
 RunConfig with_settings(const RunConfig&, std::span<const Setting>);
 
 std::string to_json(const TrainConfig&);  // one object with every field
+std::string to_json(const RunConfig&);    // {"model": {...}, "train": {...}, "tokenizer": "byte"}
+// The inverse of the latter. `source` is what messages call the text. An Error for a field that is missing, unknown, of
+// the wrong type or out of range.
+RunConfig run_config_from_json(std::string_view text, const std::string& source);
+
+// Bytes that training it takes at the very least, whatever the device: f32 parameters with gradients and moments, the
+// tokens of a step, logits of a micro-batch and one activation of each layer. For a refusal before memory runs out.
+double least_bytes(const RunConfig&);
+
+struct Difference {
+  std::string name, before, after;  // values as JSON
+};
+std::vector<Difference> differences(const RunConfig& before, const RunConfig& after);  // settings that differ, in order
 
 }  // namespace tg
