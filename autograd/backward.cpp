@@ -2,9 +2,11 @@
 #include <tapegrad/core/evaluate.h>
 #include <tapegrad/ops/create.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 
 namespace tg {
 namespace {
@@ -15,38 +17,46 @@ void check_tracked(const Tensor& t) {
       "forward pass, and leave no NoGrad open.",
       t);
 }
+using Ids = std::unordered_set<uint64_t>;
 struct Tape {
   std::vector<Ref<Node>> nodes;                 // newest first
   std::unordered_map<uint64_t, uint32_t> uses;  // contributions still to come, per id
+  Ids ends;                                     // taken for leaves without hooks
 };
-Tape collect(const Tensor& output) {
-  Tape t;
+Tape collect(Inputs outputs, Ids ends) {
+  Tape t{.nodes = {}, .uses = {}, .ends = std::move(ends)};
   const uint64_t mark = detail::next_mark();
-  auto visit = [&](const Ref<Node>& n) {
-    if (!n || !n->tracked || n->mark == mark) return;
+  auto visit = [&](const Ref<Node>& n, uint64_t id) {
+    if (!n || !n->tracked || n->mark == mark || t.ends.contains(id)) return;
     n->mark = mark;
     t.nodes.push_back(n);
   };
-  visit(output.value()->producer);
+  for (auto& o : outputs) visit(o.value()->producer, o.id());
   for (size_t k = 0; k < t.nodes.size(); ++k) {
     const Ref<Node> n = t.nodes[k];
     TG_CHECK(
         !n->released, state,
         "[backward] [{}] was released by an earlier backward. Pass {{.retain_graph = true}} to that one.\n    in {}",
         n->op->name(), n->scope->path());
-    for (size_t i = 0; i < n->in.size(); ++i) {
-      if (!(n->tracked & bit(i))) continue;
-      ++t.uses[n->in[i].id];
-      visit(n->in[i].producer);
+    for (auto& e : n->in) {
+      if (!e.tracked) continue;
+      ++t.uses[e.id];
+      visit(e.producer, e.id);
     }
   }
   std::sort(t.nodes.begin(), t.nodes.end(), [](auto& a, auto& b) { return a->seq > b->seq; });
   return t;
 }
+Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
+  if (op.has_vjp || !op.composes) return op.vjp(v);
+  std::vector<Tensor> in;
+  for (size_t i = 0; i < v.inputs(); ++i) in.push_back(v.in(i));
+  return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
+}
 Tensors run_vjp(Node& n, Inputs grads) {
   InScope scope(n.scope);  // its gradient ops belong to the layer of the forward op
   try {
-    return n.op->vjp(Vjp(n, grads));
+    return vjp_of(*n.op, Vjp(n, grads), grads);
   } catch (const Error& e) {
     throw detail::with_scope(e, n.scope);
   }
@@ -65,32 +75,39 @@ void call_hooks(const Hooks* hooks, Tensor& g) {
       g = t;
     }
 }
+using Gradients = std::unordered_map<uint64_t, Tensor>;
+void accumulate(Gradients& grads, uint64_t id, const Tensor& g) {
+  auto [it, first] = grads.try_emplace(id, g);
+  if (!first) it->second = add(it->second, g);
+}
 // Adds gin to the gradients of n's inputs; calls the hooks of those that are complete.
-void distribute(const Node& n, const Tensors& gin, Tape& tape, std::unordered_map<uint64_t, Tensor>& grads) {
+void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads) {
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Edge& e = n.in[i];
-    if (!(n.tracked & bit(i))) continue;
+    if (!e.tracked) continue;
     if (i < gin.size() && gin[i]) {
       check_like(n.op->name(), gin[i], e.shape, e.dtype, n.out[0].layout.device);
-      auto [it, first] = grads.try_emplace(e.id, gin[i]);
-      if (!first) it->second = add(it->second, gin[i]);
+      accumulate(grads, e.id, gin[i]);
     }
-    if (--tape.uses[e.id] != 0 || !e.hooks) continue;
+    if (--tape.uses[e.id] != 0 || !e.hooks || tape.ends.contains(e.id)) continue;
     if (auto it = grads.find(e.id); it != grads.end()) call_hooks(e.hooks.get(), it->second);
   }
 }
-}  // namespace
-
-GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) {
-  check_tracked(output);
-  TG_CHECK(grad.shape() == output.shape() && grad.dtype() == output.dtype(), shape,
-           "[backward] the output is {}, its gradient {}. Shapes and dtypes must agree.", output, grad);
-  Tape tape = collect(output);
+void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
+  for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), given[k]);
+  for (auto& o : outputs) {  // the others are called when what flows into them is complete
+    if (tape.uses.contains(o.id()) || tape.ends.contains(o.id())) continue;
+    if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks.get(), it->second);
+  }
+}
+GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
+  Tape tape = collect(outputs, std::move(ends));
   std::optional<NoGrad> off;
-  if (!opt.create_graph) off.emplace();
+  std::optional<WithGrad> on;
+  opt.create_graph ? void(on.emplace()) : void(off.emplace());
   GradMap result;
   auto& grads = result.map();
-  call_hooks(output.variable()->hooks.get(), grads[output.id()] = grad);
+  start(outputs, given, tape, grads);
   for (auto& n : tape.nodes) {
     Tensors g;
     bool any = false;
@@ -108,11 +125,61 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) 
   }
   return result;
 }
+}  // namespace
+
+GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
+  TG_CHECK(outputs.size() == given.size() && !outputs.empty(), value,
+           "[backward] got {} output(s) and {} gradient(s). There must be one for each, and at least one.",
+           outputs.size(), given.size());
+  std::vector<Tensor> from, grads;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    TG_CHECK(outputs[k], value, "[backward] output {} is an empty tensor. Pass tensors that have a value.", k);
+    if (!given[k]) continue;
+    check_tracked(outputs[k]);
+    TG_CHECK(given[k].shape() == outputs[k].shape() && given[k].dtype() == outputs[k].dtype(), shape,
+             "[backward] the output is {}, its gradient {}. Shapes and dtypes must agree.", outputs[k], given[k]);
+    from.push_back(outputs[k]);
+    grads.push_back(given[k]);
+  }
+  return walk(from, grads, {}, opt);
+}
+GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) {
+  TG_CHECK(grad, value, "[backward] the gradient is an empty tensor. Pass one of the output's shape.");
+  return backward({&output, 1}, {&grad, 1}, opt);
+}
 GradMap backward(const Tensor& loss, BackwardOptions opt) {
   TG_CHECK(loss, value, "[backward] got an empty tensor. Pass the loss.");
   TG_CHECK(loss.numel() == 1, shape,
            "[backward] starts from one number, not from {}. Take sum() first, or pass a gradient.", loss);
   check_tracked(loss);
   return backward(loss, ones_like(loss), opt);
+}
+
+Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads) {
+  std::vector<Tensor> x(in.begin(), in.end());
+  Ids ends;
+  for (auto& t : captured) ends.insert(t.id());
+  const bool create = grad_enabled();
+  WithGrad on;
+  for (auto& t : x)  // of equal inputs each has a gradient of its own
+    if (!ends.insert(t.id()).second) t = emit1(make<Reshape>(t.shape(), t.strides()), {t}), ends.insert(t.id());
+  Tensors y = f(x);
+  TG_CHECK(y.size() == grads.size(), internal,
+           "[backward] a function that gave {} outputs gives {} when it runs again. It must do the same each time.",
+           grads.size(), y.size());
+  std::vector<Tensor> from, given;
+  for (size_t k = 0; k < y.size(); ++k) {
+    if (!grads[k] || !y[k].requires_grad()) continue;
+    check_like("backward", grads[k], y[k].shape(), y[k].dtype(), y[k].device());
+    from.push_back(y[k]);
+    given.push_back(grads[k]);
+  }
+  y.clear();
+  GradMap g;
+  if (!from.empty()) g = walk(from, given, std::move(ends), {.create_graph = create});
+  Tensors r;
+  for (auto& t : x) r.emplace_back(t.requires_grad() ? g[t] : Tensor());
+  for (auto& t : captured) r.emplace_back(g[t]);
+  return r;
 }
 }  // namespace tg

@@ -4,6 +4,7 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <functional>
 #include <unordered_map>
 
 namespace tg {
@@ -33,5 +34,15 @@ class GradMap {
 GradMap backward(const Tensor& loss, BackwardOptions = {});
 // The same for an output of any shape: grad has its shape and dtype.
 GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {});
+// The same for several outputs at once, whose contributions add up; an output without a gradient may be untracked.
+GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
+
+namespace detail {
+// The vjp of a function of tensors that is made of ops: runs it on the tape and goes back from its outputs, with the
+// gradients that v has for them, to `in` and to the tensors of `captured` (which f reads by other ways), no further and
+// without calling their hooks. Returns the gradients of in, then of captured; empty where none flowed. Differentiable
+// itself when gradients are recorded.
+Tensors pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads);
+}  // namespace detail
 
 }  // namespace tg

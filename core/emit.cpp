@@ -8,6 +8,7 @@ namespace tg {
 namespace {
 constinit thread_local bool t_lazy = false, t_grad = true;
 constinit thread_local uint64_t t_seq = 0;
+constinit thread_local std::vector<Tensor>* t_reads = nullptr;  // see ReadsOfTracked
 
 struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its producer, and with it the whole tape
   static constexpr auto kName = "detach";
@@ -23,6 +24,10 @@ LazyScope::LazyScope() : previous_(std::exchange(t_lazy, true)) {}
 LazyScope::~LazyScope() { t_lazy = previous_; }
 NoGrad::NoGrad() : previous_(std::exchange(t_grad, false)) {}
 NoGrad::~NoGrad() { t_grad = previous_; }
+WithGrad::WithGrad() : previous_(std::exchange(t_grad, true)) {}
+WithGrad::~WithGrad() { t_grad = previous_; }
+detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : previous_(std::exchange(t_reads, &to)) {}
+detail::ReadsOfTracked::~ReadsOfTracked() { t_reads = previous_; }
 bool grad_enabled() { return t_grad; }
 bool lazy_enabled() { return t_lazy; }
 
@@ -37,7 +42,7 @@ Tensors Op::vjp(const Vjp&) const {
                fmt::format("[{}] has no gradient. Give it a vjp, or cut the graph with detach().", name()));
 }
 Tensors Op::compose(Inputs) const {
-  detail::fail(Error::Kind::internal, fmt::format("[{}] says that it composes and has no compose().", name()));
+  detail::fail(Error::Kind::internal, fmt::format("[{}] has no compose().", name()));
 }
 
 void Node::release() {
@@ -85,15 +90,20 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   node->first_id = next_ids(layouts.size());
   node->tracked = tracked;
   for (size_t i = 0; i < in.size(); ++i) {
-    const Variable& x = *in[i].variable();
+    Variable& x = *in[i].variable();
     Value& v = *x.value;
     // A clock per thread that never falls behind what it reads.
     if (v.producer) t_seq = std::max(t_seq, v.producer->seq);
     auto& e = node->in.emplace_back(x.id, x.value, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
-                                    v.storage ? v.storage->version : detail::kUnset);
-    if (!tracked) continue;
+                                    tracked && x.requires_grad, v.storage ? v.storage->version : detail::kUnset);
+    if (!tracked) {
+      if (t_reads && x.requires_grad) [[unlikely]]
+        t_reads->push_back(in[i]);
+      continue;
+    }
     e.shape = v.layout.shape;
-    if (!(tracked & bit(i)) || !x.requires_grad) continue;
+    if (!e.tracked) continue;
+    x.recorded = true;
     e.hooks = x.hooks;
     // A leaf that is still lazy has a producer too, but no tape.
     if (v.producer && v.producer->tracked) e.producer = v.producer;
@@ -113,8 +123,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
 
 Tensors emit(OpPtr op, Inputs in) {
   const Layouts layouts = checked_layouts(*op, in);
-  const Traits traits = op->traits();
-  if (traits.composes && !op->supports(layouts[0].device.backend)) return op->compose(in);
+  if (op->composes && !op->supports(layouts[0].device.backend)) return op->compose(in);
   Tensors outs;
   auto node = make_node(std::move(op), in, layouts, outs);
   if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});

@@ -12,7 +12,20 @@ namespace tg {
 
 class Error : public std::runtime_error {
  public:
-  enum class Kind { shape, dtype, device, value, state, missing_kernel, missing_gradient, cuda, io, comm, internal };
+  enum class Kind {
+    shape,
+    dtype,
+    device,
+    value,
+    state,
+    missing_kernel,
+    missing_gradient,
+    non_finite,
+    cuda,
+    io,
+    comm,
+    internal
+  };
 
   Error(Kind kind, const std::string& what, bool scoped = false)
       : std::runtime_error(what), kind_(kind), scoped_(scoped) {}

@@ -3,6 +3,7 @@
 #include <tapegrad/core/evaluate.h>
 
 #include <atomic>
+#include <optional>
 
 namespace tg {
 namespace detail {
@@ -86,8 +87,12 @@ void execute(Node& n, const Donors& donors) {
   }
   if (n.op->traits().kind != Kind::view) {
     Context c{n.out[0].layout.device};
+    std::optional<AnomalyCheck> check;
+    if (anomaly_enabled()) [[unlikely]]
+      check.emplace(n, Bufs{in.data(), in.size()});
     n.op->run({in.data(), in.size()}, {out.data(), out.size()}, c);
     ++mutable_stats().kernels;
+    if (check) check->after({out.data(), out.size()});
   }
   finish(n, made);
 }

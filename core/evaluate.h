@@ -12,6 +12,31 @@ void check_version(const Node&, size_t i, bool output = false);  // throws when 
 void run_or_evaluate(Node&, Inputs outs);                        // eager: one node, no plan
 uint64_t next_mark();
 
+// During its life, tensors that require a gradient and are read where nothing is recorded are noted.
+class ReadsOfTracked {
+ public:
+  explicit ReadsOfTracked(std::vector<Tensor>& to);
+  ~ReadsOfTracked();
+  ReadsOfTracked(const ReadsOfTracked&) = delete;
+  ReadsOfTracked& operator=(const ReadsOfTracked&) = delete;
+
+ private:
+  std::vector<Tensor>* previous_;
+};
+
+// Which inputs of a node hold a NaN or an infinity, before its kernel may write over them; afterwards, the Error of
+// AnomalyScope for its outputs.
+class AnomalyCheck {
+ public:
+  AnomalyCheck(const Node&, Bufs in);
+  void after(Bufs out) const;
+
+ private:
+  const Node& node_;
+  std::string inputs_;
+  bool nan_ = false, infinite_ = false;
+};
+
 // Per output: the input whose storage it takes over, or -1.
 using Donors = SmallVec<int8_t, 3>;
 void run_node(Node&, const Donors&);

@@ -1,5 +1,5 @@
-// Modes of the calling thread: whether ops are recorded on the tape, and whether they run at once or when read.
-// RAII only; both nest.
+// Modes of the calling thread: whether ops are recorded on the tape, whether they run at once or when read, and whether
+// their results are searched for NaN and infinities. RAII only; all nest.
 #pragma once
 
 namespace tg {
@@ -11,6 +11,18 @@ class NoGrad {
   ~NoGrad();
   NoGrad(const NoGrad&) = delete;
   NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// Inside a NoGrad: ops emitted during its life are recorded again.
+class WithGrad {
+ public:
+  WithGrad();
+  ~WithGrad();
+  WithGrad(const WithGrad&) = delete;
+  WithGrad& operator=(const WithGrad&) = delete;
 
  private:
   bool previous_;
@@ -28,7 +40,22 @@ class LazyScope {
   bool previous_;
 };
 
+// All results of ops that run during its life are read: the first NaN, and the first infinity that an op makes out of
+// finite inputs (unless it is told to: full, masked_fill), is an Error of kind non_finite that names the op, its scope
+// and its inputs. For finding where a run begins to diverge; it makes every op several times slower.
+class AnomalyScope {
+ public:
+  AnomalyScope();
+  ~AnomalyScope();
+  AnomalyScope(const AnomalyScope&) = delete;
+  AnomalyScope& operator=(const AnomalyScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
 bool grad_enabled();
 bool lazy_enabled();
+bool anomaly_enabled();
 
 }  // namespace tg

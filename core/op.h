@@ -55,22 +55,25 @@ using Layouts = SmallVec<Layout, 3>;
 enum class Kind : uint8_t { opaque, pointwise, view };
 struct Traits {
   Kind kind = Kind::opaque;
-  Mask may_alias = 0;     // inputs whose storage an output of equal layout may take over: the kernel reads index i in
-                          // full before it writes index i
-  bool random = false;    // two uses with equal inputs differ: never merged
-  bool composes = false;  // compose() is there
+  Mask may_alias = 0;   // inputs whose storage an output of equal layout may take over: the kernel reads index i in
+                        // full before it writes index i
+  bool random = false;  // two uses with equal inputs differ: never merged
+  bool may_be_infinite = false;  // infinities in its outputs are meant, and no anomaly
 };
 
 class Vjp;
 // What to compute: attributes are members, immutable once emitted.
 // Contract of gradients: vjp returns gradients (an empty Tensor where none is wanted), which may be the one it was
-// given; it never writes into it and never accumulates. The engine adds, and the first gradient is moved in.
+// given; it never writes into it and never accumulates. The engine adds, and the first gradient is moved in. An op
+// without a vjp is differentiated through compose(): so gradient ops have second derivatives.
 struct Op : Counted<Op> {
+  const bool has_vjp, composes;
+  Op(bool own_vjp, bool own_compose) : has_vjp(own_vjp), composes(own_compose) {}
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;
   virtual Layouts infer(Inputs) const = 0;  // the only place for checks of shapes and dtypes
   virtual Tensors vjp(const Vjp&) const;    // default: throws "[name] has no gradient"
-  virtual Tensors compose(Inputs) const;    // the same outputs out of plainer ops, if traits say so
+  virtual Tensors compose(Inputs) const;    // the same outputs out of plainer ops, on any backend
   virtual Traits traits() const { return {}; }
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }   // default: nothing, so a forgotten bit is an error at
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }  // the first backward and never a leak
@@ -89,6 +92,7 @@ struct Edge {  // one input of a node: the value until run or while saved, the r
   const std::string* label;
   Shape shape;  // a gradient has this shape even when the data is gone
   DType dtype;
+  bool tracked;  // the masks of a node know the inputs from 31 on only together
   uint32_t version;
 };
 struct Out {
@@ -127,7 +131,7 @@ class Vjp {
   const Shape& in_shape(size_t i) const { return node_.in[i].shape; }
   DType in_dtype(size_t i) const { return node_.in[i].dtype; }
   Device device() const { return node_.out[0].layout.device; }
-  bool wants(size_t i) const { return node_.tracked & bit(i); }
+  bool wants(size_t i) const { return node_.in[i].tracked; }
 
  private:
   Node& node_;
@@ -184,6 +188,8 @@ template <class Self> struct OpOf : Op {
   std::string_view name() const override { return Self::kName; }
   const void* type() const final { return &Kernels<Self>::table; }
   bool supports(Backend b) const final { return Kernels<Self>::table[size_t(b)].fn != nullptr; }
+  // What compose() needs to be differentiated.
+  Mask saves_in(Mask) const override { return overrides_compose() && !overrides_vjp() ? ~Mask(0) : 0; }
   void run(Bufs in, Bufs out, Context& c) const final {
     auto fn = reinterpret_cast<typename Kernels<Self>::Fn>(Kernels<Self>::table[size_t(c.device.backend)].fn);
     if (!fn) [[unlikely]]
@@ -192,7 +198,7 @@ template <class Self> struct OpOf : Op {
   }
 
  protected:
-  OpOf() { (void)listed_; }
+  OpOf() : Op(overrides_vjp(), overrides_compose()) { (void)listed_; }
 
  private:
   static constexpr bool overrides_vjp() {

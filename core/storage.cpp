@@ -76,6 +76,10 @@ void Tensor::assign(const Tensor& t) const {
   var().value = t.value();
 }
 void Tensor::on_grad(Hook f) {
+  TG_CHECK(!var().recorded || var_->hooks || !value()->producer, state,
+           "[on_grad] {} has been read by an op already, which will not call this hook. Register hooks of an "
+           "intermediate right after it is made.",
+           *this);
   if (!var().hooks) var_->hooks = make<Hooks>();
   var_->hooks->list.push_back(std::move(f));
 }

@@ -45,7 +45,7 @@ struct Variable : Counted<Variable> {
   Ref<Value> value;
   const std::string* label = nullptr;
   Ref<Hooks> hooks;
-  bool requires_grad;
+  bool requires_grad, recorded = false;  // recorded: a node of the tape reads it
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };
 
@@ -93,7 +93,9 @@ class Tensor {
 
   Tensor detach() const;             // the same value off the tape: the only way to cut a graph
   void assign(const Tensor&) const;  // repoints the Variable; nothing is evaluated or copied
-  void on_grad(Hook);                // called when its gradient is complete; register before first use
+  // Called when its gradient is complete, by the ops that read it from now on; so an intermediate that an op has read
+  // already is an Error.
+  void on_grad(Hook);
 
   const Ref<Variable>& variable() const { return var_; }
   const Ref<Value>& value() const { return var().value; }

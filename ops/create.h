@@ -11,6 +11,7 @@ struct Full : OpOf<Full> {
   Layout layout;
   double value;
   Full(const Layout& l, double x) : layout(l), value(x) {}
+  Traits traits() const override { return {.may_be_infinite = value - value != 0}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(value); }
 };

@@ -16,7 +16,6 @@ struct Missing : OpOf<Missing> {  // no kernel anywhere
 struct Composed : OpOf<Composed> {  // no kernel, but made of others
   static constexpr auto kName = "test_composed";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
-  Traits traits() const override { return {.composes = true}; }
   Tensors compose(Inputs in) const override { return {in[0] * 2.0 + in[0]}; }
 };
 void fragile(const Fragile&, Bufs, Bufs, Context&) { throw Error(Error::Kind::internal, "[test_fragile] broke"); }
