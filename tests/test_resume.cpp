@@ -288,3 +288,34 @@ TEST_CASE("a run that no memory can hold is counted without overflow") {
   run.train.batch = INT64_MAX;
   CHECK(least_bytes(run) > 1e30);
 }
+
+TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left behind them") {
+  Folder folder;
+  const std::string path = folder / "log.jsonl";
+  const auto lines = [](int64_t from, int64_t to) {
+    std::string text;
+    for (int64_t i = from; i <= to; ++i) text += to_json(StepRecord{.step = i, .loss = 0.5}) + "\n";
+    return text;
+  };
+  const auto resumed = [&](const std::string& text, int64_t step) {
+    write_file_atomically(path, text);
+    StepLog log = StepLog::resume(path, step);
+    const int64_t last = log.last_step();
+    log.write({.step = step + 1, .loss = 0.5});
+    return std::pair(last, read_file(path));
+  };
+  using Result = std::pair<int64_t, std::string>;
+  CHECK(resumed(lines(1, 3), 3) == Result{3, lines(1, 4)});
+  CHECK(resumed(lines(1, 9), 3) == Result{3, lines(1, 4)});                              // newer than the checkpoint
+  CHECK(resumed(lines(1, 3) + lines(4, 4).substr(0, 20), 3) == Result{3, lines(1, 4)});  // torn
+  CHECK(resumed(lines(1, 3) + lines(4, 4).substr(0, lines(4, 4).size() - 1), 4) ==
+        Result{3, lines(1, 3) + lines(5, 5)});
+  CHECK(resumed(lines(1, 2), 3) == Result{2, lines(1, 2) + lines(4, 4)});  // older
+  CHECK(resumed(lines(1, 2) + std::string(50, '\0') + "\n" + lines(3, 3), 3) == Result{2, lines(1, 2) + lines(4, 4)});
+  CHECK(resumed(lines(1, 2) + "{\"step\":\"3\"}\n", 3) == Result{2, lines(1, 2) + lines(4, 4)});
+  CHECK(resumed(lines(1, 3) + lines(2, 3), 3) == Result{3, lines(1, 4)});  // steps rise
+  CHECK(resumed("", 0) == Result{0, lines(1, 1)});
+  std::filesystem::remove(path);
+  CHECK(StepLog::resume(path, 3).last_step() == 0);
+  CHECK(read_file(path).empty());
+}

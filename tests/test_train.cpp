@@ -123,9 +123,6 @@ TEST_CASE("train: ends of runs") {
   Run without(c);
   without.trainer.run([](const StepRecord& r) { CHECK(!r.val_loss); });
   CHECK_HAS(error_of([&] { without.trainer.evaluate(); }), "0 tokens");
-  GptConfig wild = tiny_model();
-  wild.init_std = 1e38;  // the logits overflow
-  CHECK_HAS(error_of([&] { Run(c, wild).trainer.step(); }), "the loss of step 1 is");
   c.max_steps = 12;  // which steps validate and save
   const auto steps = [&](auto asks) {
     std::vector<int64_t> v;
@@ -300,37 +297,6 @@ TEST_CASE("train: two trainings and two generations at once are what they are al
   }
 }
 
-TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left behind them") {
-  Folder folder;
-  const std::string path = folder / "log.jsonl";
-  const auto lines = [](int64_t from, int64_t to) {
-    std::string text;
-    for (int64_t i = from; i <= to; ++i) text += to_json(StepRecord{.step = i, .loss = 0.5}) + "\n";
-    return text;
-  };
-  const auto resumed = [&](const std::string& text, int64_t step) {
-    write_file_atomically(path, text);
-    StepLog log = StepLog::resume(path, step);
-    const int64_t last = log.last_step();
-    log.write({.step = step + 1, .loss = 0.5});
-    return std::pair(last, read_file(path));
-  };
-  using Result = std::pair<int64_t, std::string>;
-  CHECK(resumed(lines(1, 3), 3) == Result{3, lines(1, 4)});
-  CHECK(resumed(lines(1, 9), 3) == Result{3, lines(1, 4)});                              // newer than the checkpoint
-  CHECK(resumed(lines(1, 3) + lines(4, 4).substr(0, 20), 3) == Result{3, lines(1, 4)});  // torn
-  CHECK(resumed(lines(1, 3) + lines(4, 4).substr(0, lines(4, 4).size() - 1), 4) ==
-        Result{3, lines(1, 3) + lines(5, 5)});
-  CHECK(resumed(lines(1, 2), 3) == Result{2, lines(1, 2) + lines(4, 4)});  // older
-  CHECK(resumed(lines(1, 2) + std::string(50, '\0') + "\n" + lines(3, 3), 3) == Result{2, lines(1, 2) + lines(4, 4)});
-  CHECK(resumed(lines(1, 2) + "{\"step\":\"3\"}\n", 3) == Result{2, lines(1, 2) + lines(4, 4)});
-  CHECK(resumed(lines(1, 3) + lines(2, 3), 3) == Result{3, lines(1, 4)});  // steps rise
-  CHECK(resumed("", 0) == Result{0, lines(1, 1)});
-  std::filesystem::remove(path);
-  CHECK(StepLog::resume(path, 3).last_step() == 0);
-  CHECK(read_file(path).empty());
-}
-
 TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of one large batch") {
   const Params params({}, 3);
   GptConfig g = tiny_model();
@@ -389,4 +355,50 @@ TEST_CASE("train: two micro-batches of 4 make the steps of a batch of 8") {
     CHECK(parts[i].tokens_per_s == doctest::Approx(8 * 16 / parts[i].ms * 1e3));
   }
   CHECK(small.trainer.state().data == large.trainer.state().data);
+}
+
+TEST_CASE("train: a step that is not finite names the op and its scope, and changes nothing") {
+  TrainConfig c = tiny_train();
+  c.val_fraction = 0;
+  const auto unchanged = [](Trainer& t) {  // the message of a step; the trainer is as before it
+    const TrainerState before = t.state();
+    const std::string message = error_of([&] { t.step(); });
+    const TrainerState after = t.state();
+    CHECK(after.step == before.step);
+    CHECK(after.optimizer_steps == before.optimizer_steps);
+    CHECK(after.data == before.data);
+    CHECK(after.dropout == before.dropout);
+    for (const auto& [name, x] : before.tensors) CHECK(bits_of(x) == bits_of(after.tensors.at(name)));
+    return message;
+  };
+  SUBCASE("the loss") {
+    GptConfig wild = tiny_model();
+    wild.init_std = 1e38;  // the logits overflow
+    Run run(c, wild);
+    const std::string message = unchanged(run.trainer);
+    CHECK_HAS(message, "[train] the loss of step 1 is");
+    CHECK_HAS(message, "every op checked, this is where it began:\n[");
+    CHECK_HAS(message, "\n    in gpt");
+  }
+  SUBCASE("the gradient") {
+    Run run(c);
+    Tensor weight = run.params.get("h.0.mlp.fc.weight", {128, 32}, Init::normal(1));
+    int64_t calls = 0;
+    weight.on_grad([&](const Tensor& g) { return ++calls >= 3 ? g * 1e30 * 1e30 : g; });
+    run.trainer.step();
+    run.trainer.step();
+    const std::string message = unchanged(run.trainer);
+    CHECK(calls == 4);  // the step, and once more
+    CHECK_HAS(message, "[train] the gradient's norm of step 3 is inf");
+    CHECK_HAS(message, "[mul_scalar]");
+    CHECK_HAS(message, "h.0.mlp.fc");
+  }
+  SUBCASE("what does not happen again is not explained away") {
+    Run run(c);
+    Tensor weight = run.params.get("wpe.weight", {16, 32}, Init::normal(1));
+    int64_t calls = 0;
+    weight.on_grad([&](const Tensor& g) { return ++calls == 1 ? g * 1e30 * 1e30 : g; });
+    CHECK_HAS(unchanged(run.trainer), "it came out finite: no op can be named");
+    CHECK(!std::isnan(run.trainer.step().loss));  // goes on from where it was
+  }
 }

@@ -45,17 +45,17 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
 
 // The Error about a number that is not finite. again() computes it once more, from the same state.
 void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
-  std::string found = "Computed once more with every op checked, none made a number that is not finite.";
+  std::string found = "Computed once more with every op checked, it came out finite: no op can be named.";
   try {
     AnomalyScope check;
     again();
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::non_finite) throw;
-    found = e.what();
+    found = fmt::format("Computed once more with every op checked, this is where it began:\n{}", e.what());
   }
   throw Error(Error::Kind::non_finite,
               fmt::format("[train] the {} of step {} is {}. It must be finite. Lower the learning rate (now {}) or use "
-                          "more warm-up. The first op that made it:\n{}",
+                          "more warm-up. {}",
                           what, r.step, x, r.lr, found));
 }
 
@@ -103,11 +103,12 @@ void Trainer::update(StepRecord& r) {
     dropout_ = dropout;
   };
   try {
-    const Gradients g = gradients();
+    Gradients g = gradients();
     r.loss = g.loss;
     r.grad_norm = g.norm;
     if (!std::isfinite(g.loss) || !std::isfinite(g.norm)) {
       const bool loss = !std::isfinite(g.loss);
+      g.grads = {};  // their memory is for the second run
       explain(loss ? "loss" : "gradient's norm", loss ? g.loss : g.norm, r, [&] {
         rewind();
         gradients();
