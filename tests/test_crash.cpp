@@ -19,13 +19,13 @@ using namespace tg;
 
 namespace {
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 // The program with these arguments, in `folder`, where its stderr goes to the file "stderr".
 class Process {
  public:
-  Process(const std::string& folder, const Words& arguments, const std::string& fault = "") {
-    Words words = {TG_APP};
+  Process(const std::string& folder, const Arguments& arguments, const std::string& fault = "") {
+    Arguments words = {TG_APP};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& w : words) argv.push_back(w.data());
@@ -37,6 +37,7 @@ class Process {
     const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     dup2(null, 0), dup2(null, 1), dup2(error, 2);
     setenv("TG_THREADS", "1", 1);
+    ::signal(SIGINT, SIG_DFL);  // ignored where the tests are a background job
     fault.empty() ? unsetenv("TG_FAULT") : setenv("TG_FAULT", fault.c_str(), 1);
     if (chdir(folder.c_str()) == 0) execv(TG_APP, argv.data());
     _exit(126);
@@ -93,11 +94,11 @@ int64_t lines_of(const std::string& path) {
 // A folder with a text, a run in it that nothing cut off, and the files it made.
 struct Reference {
   Folder folder;
-  Words command;
+  Arguments command;
   std::string model, config, checkpoint, log;
   std::chrono::duration<double> took{};
 
-  explicit Reference(const Words& settings) {
+  explicit Reference(const Arguments& settings) {
     write_file_atomically(folder / "text.txt", rhyme());
     command = {"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "run"};
     command.insert(command.end(), settings.begin(), settings.end());
@@ -129,9 +130,9 @@ struct Reference {
   }
 };
 
-const Words kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
-                     "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",
-                     "--dropout", "0.1", "--val-fraction", "0.02"};
+const Arguments kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
+                         "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",
+                         "--dropout", "0.1", "--val-fraction", "0.02"};
 
 // Runs once for each n with TG_FAULT=<fault>:n, from 1 until the run is no longer struck; every stride-th n only.
 // Returns how many it struck.
@@ -184,7 +185,7 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
   const char* given = std::getenv("TG_KILL_SEED");
   const uint64_t seed = given ? std::stoull(given) : std::random_device()();
   MESSAGE("TG_KILL_SEED=" << seed << " makes these moments again");
-  Words settings = kTiny;
+  Arguments settings = kTiny;
   settings.insert(settings.end(), {"--checkpoint-every", "3"});
   settings[std::distance(settings.begin(), std::find(settings.begin(), settings.end(), "--max-steps")) + 1] = "60";
   const Reference reference(settings);
@@ -207,7 +208,7 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
 }
 
 TEST_CASE("Ctrl-C and SIGTERM: the step ends, a checkpoint is written, and the run goes on to the same bytes") {
-  Words settings = kTiny;
+  Arguments settings = kTiny;
   for (const auto& [flag, value] : {std::pair("--max-steps", "300"), {"--eval-every", "0"}, {"--width", "32"}})
     *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
   const Reference reference(settings);
@@ -234,12 +235,12 @@ TEST_CASE("Ctrl-C and SIGTERM: the step ends, a checkpoint is written, and the r
 }
 
 TEST_CASE("a second Ctrl-C ends the process at once") {
-  Words settings = kTiny;
+  Arguments settings = kTiny;
   for (const auto& [flag, value] : {std::pair("--batch", "10000"), {"--width", "128"}})  // steps of many seconds
     *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
   Folder folder;
   write_file_atomically(folder / "text.txt", rhyme());
-  Words command = {"train", "--data", "text.txt", "--out", "run"};
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
   command.insert(command.end(), settings.begin(), settings.end());
   Process p(folder.path, command);
   REQUIRE(wait_for(p, [&] { return fs::exists(folder / "run/log.jsonl"); }));
@@ -253,11 +254,11 @@ TEST_CASE("a second Ctrl-C ends the process at once") {
 }
 
 TEST_CASE("a folder that vanishes during a run is an error at the next step") {
-  Words settings = kTiny;
+  Arguments settings = kTiny;
   *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
   Folder folder;
   write_file_atomically(folder / "text.txt", rhyme());
-  Words command = {"train", "--data", "text.txt", "--out", "run"};
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
   command.insert(command.end(), settings.begin(), settings.end());
   SUBCASE("removed") {
     Process p(folder.path, command);
@@ -283,7 +284,7 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
 TEST_CASE("TG_FAULT that is no fault is an error") {
   Folder folder;
   write_file_atomically(folder / "text.txt", rhyme());
-  Words command = {"train", "--data", "text.txt", "--out", "run"};
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
   command.insert(command.end(), kTiny.begin(), kTiny.end());
   for (const char* fault : {"write:1", "before-write", "before-write:", "before-write:0", "before-write:-1",
                             "before-write:1x", "before-wrote:1", "during-write:1", "within-fsync:1", "1", " "}) {

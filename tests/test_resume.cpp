@@ -2,6 +2,7 @@
 // file that is not such a state is an Error that says why.
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <tapegrad/models/io/checkpoint.h>
 
 #include <fstream>
@@ -31,6 +32,12 @@ std::vector<std::vector<std::byte>> bits_of_all(const TrainerState& s) {
   std::vector<std::vector<std::byte>> v;
   for (const auto& [name, t] : s.tensors) v.push_back(bits_of(t));
   return v;
+}
+StepRecord record(int64_t step) {
+  StepRecord r;
+  r.step = step;
+  r.loss = 0.5;
+  return r;
 }
 // The message of loading a file of this content.
 std::string load_error(const std::string& content) {
@@ -294,14 +301,14 @@ TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left beh
   const std::string path = folder / "log.jsonl";
   const auto lines = [](int64_t from, int64_t to) {
     std::string text;
-    for (int64_t i = from; i <= to; ++i) text += to_json(StepRecord{.step = i, .loss = 0.5}) + "\n";
+    for (int64_t i = from; i <= to; ++i) text += to_json(record(i)) + "\n";
     return text;
   };
   const auto resumed = [&](const std::string& text, int64_t step) {
     write_file_atomically(path, text);
     StepLog log = StepLog::resume(path, step);
     const int64_t last = log.last_step();
-    log.write({.step = step + 1, .loss = 0.5});
+    log.write(record(step + 1));
     return std::pair(last, read_file(path));
   };
   using Result = std::pair<int64_t, std::string>;
@@ -318,4 +325,24 @@ TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left beh
   std::filesystem::remove(path);
   CHECK(StepLog::resume(path, 3).last_step() == 0);
   CHECK(read_file(path).empty());
+}
+
+TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {
+  Folder folder;
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  REQUIRE(waitpid(gone, nullptr, 0) == gone);
+  const std::string path = folder / "model.safetensors";
+  const std::string kept[] = {path,
+                              fmt::format("{}.{}-0.tmp", path, getpid()),
+                              fmt::format("{}.{}-0.tmp.txt", path, gone),
+                              path + ".x-0.tmp",
+                              path + ".0-0.tmp",
+                              fmt::format("{}.{}-0.tmp", folder / "other", gone)};
+  for (const std::string& name : kept) write_file_atomically(name, "x");
+  for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
+  remove_leftovers(path);
+  for (const std::string& name : kept) CHECK(std::filesystem::exists(name));
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == std::ssize(kept));
+  remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

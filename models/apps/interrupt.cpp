@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <utility>
 
 namespace tg::apps {
 namespace {
@@ -25,8 +26,11 @@ Interrupt::Interrupt() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;  // writes that wait go on
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, &g_former_int);
-  sigaction(SIGTERM, &action, &g_former_term);
+  for (const auto& [signal, former] : {std::pair(SIGINT, &g_former_int), std::pair(SIGTERM, &g_former_term)}) {
+    sigaction(signal, nullptr, former);
+    if (former->sa_handler != SIG_IGN)
+      sigaction(signal, &action, nullptr);  // ignored, as in background jobs: it stays so
+  }
 }
 Interrupt::~Interrupt() {
   sigaction(SIGINT, &g_former_int, nullptr);
