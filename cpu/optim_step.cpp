@@ -45,13 +45,18 @@ void global_norm(const GlobalNorm&, Bufs in, Bufs out, Context&) {
 }
 
 template <class T> struct AdamWNumbers {  // computed in double, used in T
-  T decay, beta1, rest1, beta2, rest2, rate, root, eps, clip = 1;
+  T before = 1, after = 1, l2 = 0, beta1, rest1, beta2, rest2, rate, root, eps, clip = 1;
   AdamWNumbers(const AdamWStep& op, Bufs in) {
     const AdamWOptions& o = op.o;
-    decay = T(1 - op.lr * o.weight_decay), eps = T(o.eps);
-    beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2);
-    rate = T(op.lr / (1 - std::pow(o.beta1, double(op.t))));
-    root = T(1 / std::sqrt(1 - std::pow(o.beta2, double(op.t))));
+    if (o.decay == WeightDecay::l2)
+      l2 = T(o.weight_decay);
+    else
+      (o.decay == WeightDecay::before ? before : after) = T(1 - op.lr * o.weight_decay);
+    beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
+    const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
+    const bool corrected = o.eps_placement == EpsPlacement::corrected;
+    rate = T(corrected ? op.lr / first : op.lr * second / first);
+    root = T(corrected ? 1 / second : 1);
     if (in.size() < 5) return;
     const double c = op.max_norm / (double(*in[4].data<float>()) + 1e-6);
     clip = T(c > 1 ? 1 : c);  // NaN stays: a bad gradient shows
@@ -65,9 +70,9 @@ void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<con
   T *w1 = out[0], *m1 = out[1], *v1 = out[2];
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) {
-    const T x = g[i] * c.clip, a = c.beta1 * m[i] + c.rest1 * x, b = c.beta2 * v[i] + c.rest2 * (x * x);
-    const T y = w[i] * c.decay - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
-    w1[i] = y, m1[i] = a, v1[i] = b;
+    const T x = g[i] * c.clip + c.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x, b = c.beta2 * v[i] + c.rest2 * (x * x);
+    const T y = w[i] * c.before - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
+    w1[i] = y * c.after, m1[i] = a, v1[i] = b;
   }
 }
 void adamw_step(const AdamWStep& op, Bufs in, Bufs out, Context&) {

@@ -12,6 +12,7 @@
 #include <tapegrad/ops/shape_ops.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numbers>
 
 using namespace tg;
@@ -56,7 +57,36 @@ TEST_CASE("adamw equals torch over ten steps") {
   }
 }
 
-TEST_CASE("only parameters with two dimensions decay") {
+TEST_CASE("every form of Adam equals its oracle over ten steps") {
+  const SafetensorsFile file(TG_TEST_DATA "/adam_forms.safetensors");
+  const auto config = nlohmann::json::parse(file.metadata().at("config"));
+  const auto& n = config.at("numbers");
+  CHECK(config.at("forms").size() == 5);
+  for (const auto& [form, f] : config.at("forms").items())
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      CAPTURE(form);
+      CAPTURE(dtype);
+      AdamWConfig c{.lr = n.at("lr"),
+                    .beta1 = n.at("beta1"),
+                    .beta2 = n.at("beta2"),
+                    .eps = n.at("eps"),
+                    .weight_decay = f.at("weight_decay")};
+      const std::string decay = f.at("decay");
+      c.decay = decay == "l2" ? WeightDecay::l2 : decay == "after" ? WeightDecay::after : WeightDecay::before;
+      if (f.at("eps_placement") == "uncorrected") c.eps_placement = EpsPlacement::uncorrected;
+      const Parameter p{"w", file.tensor("init").to(dtype).detach().requires_grad_()};
+      AdamW opt({p}, c);
+      for (int64_t step = 0; step < 10; ++step) {
+        GradMap grads;
+        grads.map()[p.tensor.id()] = reshape(slice(file.tensor("grad"), 0, step, step + 1), p.tensor.shape()).to(dtype);
+        opt.step(grads);
+      }
+      CHECK(distance(p.tensor, file.tensor(form + ".final")) <= (dtype == DType::f32 ? 1e-6 : 1e-14));
+    }
+  CHECK(AdamWConfig::adam().weight_decay == 0);
+}
+
+TEST_CASE("only parameters with two dimensions decay, or all") {
   std::vector<Parameter> params{{"w", leaf({2, -4}, {1, 2})}, {"b", leaf({2, -4}, {2})}};
   AdamW opt(params, {.lr = 0.5, .weight_decay = 0.1});
   GradMap grads;
@@ -65,6 +95,9 @@ TEST_CASE("only parameters with two dimensions decay") {
   CHECK(norm.item<float>() == 0);
   CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1.9f, -3.8f});  // w (1 - lr decay)
   CHECK(params[1].tensor.to_vector<float>() == std::vector<float>{2, -4});
+  AdamW all({params[1]}, {.lr = 0.5, .weight_decay = 0.1, .decay_all = true});
+  all.step(grads);
+  CHECK(params[1].tensor.to_vector<float>() == std::vector<float>{1.9f, -3.8f});
 }
 
 TEST_CASE("clipping scales all gradients by their common norm") {
@@ -196,7 +229,20 @@ TEST_CASE("lazy steps equal eager ones bit for bit") {
   CHECK(train(true) == train(false));
 }
 
-TEST_CASE("schedule: warm-up, cosine, constant") {
+TEST_CASE("schedule: constant, and warm-up to a constant rate") {
+  const Schedule constant{.kind = ScheduleKind::constant, .lr = 0.5};
+  for (int64_t i : {0, 1, 1000000}) CHECK(constant.at(i) == 0.5);
+  const Schedule warm{.kind = ScheduleKind::constant, .lr = 1, .warmup = 3};
+  CHECK(warm.at(0) == doctest::Approx(0.25));
+  CHECK(warm.at(2) == doctest::Approx(0.75));
+  CHECK(warm.at(3) == 1);
+  CHECK(warm.at(1000000) == 1);
+}
+
+TEST_CASE("schedule: cosine, with warm-up and without") {
+  const Schedule plain{.lr = 1, .min_lr = 0.1, .total = 20};
+  CHECK(plain.at(0) == 1);
+  CHECK(plain.at(10) == doctest::Approx(0.55));
   const Schedule s{.lr = 1, .min_lr = 0.1, .warmup = 4, .total = 20};
   CHECK(s.at(0) == doctest::Approx(1.0 / 5));
   CHECK(s.at(3) == doctest::Approx(4.0 / 5));

@@ -80,7 +80,9 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
     const AdamWOptions a{.beta1 = config_.beta1,
                          .beta2 = config_.beta2,
                          .eps = config_.eps,
-                         .weight_decay = s.p.tensor.ndim() >= 2 ? config_.weight_decay : 0};
+                         .weight_decay = config_.decay_all || s.p.tensor.ndim() >= 2 ? config_.weight_decay : 0,
+                         .decay = config_.decay,
+                         .eps_placement = config_.eps_placement};
     adamw_step(s.p.tensor, s.m, s.v, g[i], a, o.lr < 0 ? config_.lr : o.lr, steps_ + 1, clip, o.clip_norm);
   }
   ++steps_;

@@ -1,17 +1,23 @@
-// AdamW with decoupled weight decay (Loshchilov and Hutter 2019): the state of the optimiser and the walk over the
+// Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019): the state of the optimiser and the walk over the
 // parameters. The arithmetic is adamw_step() of ops/optim_step.h, the learning rate over time is in schedule.h.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/module.h>
+#include <tapegrad/ops/optim_step.h>
 
 namespace tg {
 
 struct AdamWConfig {
   double lr = 3e-4;
   double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;           // added to the root of the corrected second moment
+  double eps = 1e-8;
   double weight_decay = 0.01;  // of parameters with two dimensions or more; biases and norms get none
-  void validate() const;       // an Error names the field that is wrong
+  bool decay_all = false;      // they do
+  WeightDecay decay = WeightDecay::before;
+  EpsPlacement eps_placement = EpsPlacement::corrected;
+
+  static AdamWConfig adam(double lr = 1e-3) { return {.lr = lr, .weight_decay = 0, .decay = WeightDecay::l2}; }
+  void validate() const;  // an Error names the field that is wrong
   bool operator==(const AdamWConfig&) const = default;
 };
 

@@ -14,6 +14,9 @@ ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order 
                    metadata lists all cases.
 adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_avg|exp_avg_sq>'; grad is (10, ...),
                    one gradient per step; exp_avg* are the state after step 10. metadata['config'] holds the settings.
+adam_forms.safetensors  'init' (6, 4), 'grad' (10, 6, 4), and after ten steps '<form>.final' for each form of ADAM_FORMS
+                   below: torch.optim.Adam and AdamW, and the update of sqrt(1 - beta2^t) / (1 - beta1^t) m /
+                   (sqrt(v) + eps) with the decay before or after it. metadata['config'] holds the settings.
 gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
                    logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
                    again from the initial weights and give losses (10) (each before its step) and final.
@@ -379,6 +382,53 @@ def check_gpt(path):
     print(f"  checked: read back, gradients of all {len(w)} weights equal to finite differences")
 
 
+ADAM_FORMS = {
+    "adam": {"decay": "l2", "weight_decay": 0.0, "eps_placement": "corrected"},
+    "adam_l2": {"decay": "l2", "weight_decay": 0.5, "eps_placement": "corrected"},
+    "adamw": {"decay": "before", "weight_decay": 0.5, "eps_placement": "corrected"},
+    "uncorrected_after": {"decay": "after", "weight_decay": 0.5, "eps_placement": "uncorrected"},
+    "uncorrected_before": {"decay": "before", "weight_decay": 0.5, "eps_placement": "uncorrected"},
+}
+ADAM_FORM_NUMBERS = {"lr": 3e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-3}  # an eps that is seen
+
+
+def make_adam_forms():
+    n = ADAM_FORM_NUMBERS
+    init, grads = randn("adam_forms.init", 6, 4), randn("adam_forms.grad", 10, 6, 4, spread=0.01)
+    tensors = {"init": init, "grad": grads}
+    for form, f in ADAM_FORMS.items():
+        p = init.clone().requires_grad_()
+        if f["eps_placement"] == "corrected":
+            cls = torch.optim.Adam if f["decay"] == "l2" else torch.optim.AdamW
+            optimiser = cls([p], lr=n["lr"], betas=(n["beta1"], n["beta2"]), eps=n["eps"],
+                            weight_decay=f["weight_decay"], foreach=False)
+            for g in grads:
+                p.grad = g.clone()
+                optimiser.step()
+            tensors[form + ".final"] = p.detach().clone()
+            continue
+        w, m, v = init.clone(), torch.zeros_like(init), torch.zeros_like(init)
+        for t, g in enumerate(grads, start=1):
+            if f["decay"] == "before":
+                w = w - n["lr"] * f["weight_decay"] * w
+            m = n["beta1"] * m + (1 - n["beta1"]) * g
+            v = n["beta2"] * v + (1 - n["beta2"]) * g * g
+            rate = n["lr"] * math.sqrt(1 - n["beta2"] ** t) / (1 - n["beta1"] ** t)
+            w = w - rate * m / (v.sqrt() + n["eps"])
+            if f["decay"] == "after":
+                w = w - n["lr"] * f["weight_decay"] * w
+        tensors[form + ".final"] = w
+    return tensors, {"config": json.dumps({"forms": ADAM_FORMS, "numbers": n})}
+
+
+def check_adam_forms(path):
+    """All forms differ, so that a test cannot mistake one for another."""
+    tensors, _ = load(path)
+    finals = [tensors[form + ".final"] for form in ADAM_FORMS]
+    for a, b in itertools.combinations(finals, 2):
+        assert (a - b).abs().max() > 1e-4, "two forms gave the same"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
@@ -386,7 +436,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # sums in one order
     print("torch", torch.__version__)
-    jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw)}
+    jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
+            "adam_forms": (make_adam_forms, check_adam_forms)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"
