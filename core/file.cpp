@@ -56,8 +56,9 @@ Fault parse_fault(const char* variable) {
       {"before-", When::before}, {"within-", When::within}, {"after-", When::after}, {"fail-", When::fail}};
   constexpr std::string_view kCalls[] = {"open", "write", "fsync", "close", "rename", "any"};
   std::string_view text = variable;
-  for (const auto& [name, when] : kWhen)
-    if (text.starts_with(name)) f.when = when, text.remove_prefix(name.size());
+  const auto found =
+      std::find_if(std::begin(kWhen), std::end(kWhen), [&](const auto& w) { return text.starts_with(w.first); });
+  if (found != std::end(kWhen)) f.when = found->second, text.remove_prefix(found->first.size());
   const size_t colon = std::min(text.find(':'), text.size());
   f.call = text.substr(0, colon);
   const bool known = std::find(std::begin(kCalls), std::end(kCalls), f.call) != std::end(kCalls);

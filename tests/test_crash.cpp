@@ -209,24 +209,30 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
 
 TEST_CASE("Ctrl-C and SIGTERM: the step ends, a checkpoint is written, and the run goes on to the same bytes") {
   Arguments settings = kTiny;
-  for (const auto& [flag, value] : {std::pair("--max-steps", "300"), {"--eval-every", "0"}, {"--width", "32"}})
+  for (const auto& [flag, value] : {std::pair("--max-steps", "2000"), {"--eval-every", "0"}, {"--width", "32"}})
     *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
   const Reference reference(settings);
   for (const int signal : {SIGINT, SIGTERM}) {
-    reference.begin_again();
-    Process p(reference.folder.path, reference.command);
-    REQUIRE(wait_for(p, [&] { return lines_of(reference.folder / "run/log.jsonl") >= 3; }));
-    p.send(signal);
-    REQUIRE(p.status() == 128 + signal);
+    int status = 0;
+    std::string errors;
+    for (int i = 0; i < 5 && status == 0; ++i) {  // a machine that is busy may let the run end before the signal
+      reference.begin_again();
+      Process p(reference.folder.path, reference.command);
+      REQUIRE(wait_for(p, [&] { return lines_of(reference.folder / "run/log.jsonl") >= 3; }));
+      p.send(signal);
+      status = p.status();
+      errors = p.errors();
+    }
+    REQUIRE(status == 128 + signal);
     const int64_t lines = lines_of(reference.folder / "run/log.jsonl");
-    CHECK(lines < 300);
+    CHECK(lines < 2000);
     CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
-    CHECK_HAS(p.errors(), fmt::format("stopped after step {} of 300; `tapegrad train --resume run` goes on", lines));
+    CHECK_HAS(errors, fmt::format("stopped after step {} of 2000; `tapegrad train --resume run` goes on", lines));
 
     // The same command once more would begin from nothing: refused.
     Process fresh(reference.folder.path, reference.command);
     CHECK(fresh.status() == 1);
-    CHECK_HAS(fresh.errors(), fmt::format("is of a run that stopped at step {} of 300", lines));
+    CHECK_HAS(fresh.errors(), fmt::format("is of a run that stopped at step {} of 2000", lines));
 
     fs::remove(reference.folder / "run/model.safetensors");  // is no part of the state
     CHECK(reference.go_on() == 0);
@@ -286,8 +292,9 @@ TEST_CASE("TG_FAULT that is no fault is an error") {
   write_file_atomically(folder / "text.txt", rhyme());
   Arguments command = {"train", "--data", "text.txt", "--out", "run"};
   command.insert(command.end(), kTiny.begin(), kTiny.end());
-  for (const char* fault : {"write:1", "before-write", "before-write:", "before-write:0", "before-write:-1",
-                            "before-write:1x", "before-wrote:1", "during-write:1", "within-fsync:1", "1", " "}) {
+  for (const char* fault :
+       {"write:1", "before-write", "before-write:", "before-write:0", "before-write:-1", "before-write:1x",
+        "before-wrote:1", "during-write:1", "within-fsync:1", "before-after-write:1", "1", " "}) {
     CAPTURE(fault);
     Process p(folder.path, command, fault);
     CHECK(p.status() == 1);

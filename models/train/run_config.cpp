@@ -3,6 +3,7 @@
 #include <tapegrad/models/io/nearest.h>
 #include <tapegrad/models/train/run_config.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -233,7 +234,8 @@ double least_bytes(const RunConfig& run) {
   const double ff = m.ff_width ? double(m.ff_width) : 4 * c;
   const double parameters = v * c + layers * (2 * c * c + 2 * c * ff);
   const double tokens = double(run.train.batch) * double(m.context);
-  return 16 * parameters + tokens * (4 * v + 4 * c * layers + 8 * double(run.train.accumulate));
+  const double activations = tokens * (2 * v + 2 * c * layers);  // gone when all gradients are there
+  return 12 * parameters + std::max(4 * parameters, activations) + 8 * tokens * double(run.train.accumulate);
 }
 
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after) {
