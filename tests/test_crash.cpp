@@ -157,11 +157,11 @@ int strike_everywhere(const Reference& reference, const std::string& fault, int 
 }
 
 #ifdef TG_SANITIZED
-constexpr int kStride = 23, kKills = 3;
+constexpr int kStride = 23, kKills = 3, kLongRun = 300;
 #define TG_POINTS "every 23rd system call that writes (each of them without sanitizers)"
 #define TG_KILLS "3 (20 without sanitizers)"
 #else
-constexpr int kStride = 1, kKills = 20;
+constexpr int kStride = 1, kKills = 20, kLongRun = 2000;
 #define TG_POINTS "every system call that writes"
 #define TG_KILLS "20"
 #endif
@@ -209,7 +209,8 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
 
 TEST_CASE("Ctrl-C and SIGTERM: the step ends, a checkpoint is written, and the run goes on to the same bytes") {
   Arguments settings = kTiny;
-  for (const auto& [flag, value] : {std::pair("--max-steps", "2000"), {"--eval-every", "0"}, {"--width", "32"}})
+  for (const auto& [flag, value] :
+       {std::pair("--max-steps", std::to_string(kLongRun)), {"--eval-every", "0"}, {"--width", "32"}})
     *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
   const Reference reference(settings);
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -225,14 +226,15 @@ TEST_CASE("Ctrl-C and SIGTERM: the step ends, a checkpoint is written, and the r
     }
     REQUIRE(status == 128 + signal);
     const int64_t lines = lines_of(reference.folder / "run/log.jsonl");
-    CHECK(lines < 2000);
+    CHECK(lines < kLongRun);
     CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
-    CHECK_HAS(errors, fmt::format("stopped after step {} of 2000; `tapegrad train --resume run` goes on", lines));
+    CHECK_HAS(errors,
+              fmt::format("stopped after step {} of {}; `tapegrad train --resume run` goes on", lines, kLongRun));
 
     // The same command once more would begin from nothing: refused.
     Process fresh(reference.folder.path, reference.command);
     CHECK(fresh.status() == 1);
-    CHECK_HAS(fresh.errors(), fmt::format("is of a run that stopped at step {} of 2000", lines));
+    CHECK_HAS(fresh.errors(), fmt::format("is of a run that stopped at step {} of {}", lines, kLongRun));
 
     fs::remove(reference.folder / "run/model.safetensors");  // is no part of the state
     CHECK(reference.go_on() == 0);
@@ -292,7 +294,7 @@ TEST_CASE("TG_FAULT that is no fault is an error") {
   write_file_atomically(folder / "text.txt", rhyme());
   Arguments command = {"train", "--data", "text.txt", "--out", "run"};
   command.insert(command.end(), kTiny.begin(), kTiny.end());
-  for (const char* fault :
+  for (const std::string fault :
        {"write:1", "before-write", "before-write:", "before-write:0", "before-write:-1", "before-write:1x",
         "before-wrote:1", "during-write:1", "within-fsync:1", "before-after-write:1", "1", " "}) {
     CAPTURE(fault);
