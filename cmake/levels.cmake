@@ -8,16 +8,19 @@ else()
 endif()
 
 # GCC's generic tuning beats its models of recent processors in Eigen's products; errno and traps of math functions are
-# not used anywhere, and without them loops vectorise.
-set(TG_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math)
+# not used anywhere, and without them loops vectorise. These two are options of the targets and not of the kernel files:
+# what a precompiled header was told of sqrt() and the like holds for the file that includes it.
+set(TG_MATH_FLAGS -fno-math-errno -fno-trapping-math)
+set(TG_KERNEL_FLAGS -O3)
 if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR TG_SANITIZE)
-  set(TG_KERNEL_FLAGS -fno-math-errno -fno-trapping-math)
+  set(TG_KERNEL_FLAGS "")
 endif()
 
 # Kernels that only move data or follow indices: vector instructions would not help them.
 set(TG_PLAIN_KERNELS cpu/create.cpp cpu/embedding.cpp cpu/select.cpp cpu/shape_ops.cpp)
 
 function(tg_add_kernel_levels target kernels)
+  target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   # Without optimisation, Eigen's intrinsics do not compile behind a precompiled header.
   set_source_files_properties(cpu/gemm.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
@@ -33,7 +36,7 @@ function(tg_add_kernel_levels target kernels)
     endif()
     add_library(tg_kernels_v${level} OBJECT ${kernels})
     target_compile_features(tg_kernels_v${level} PUBLIC cxx_std_20)
-    target_compile_options(tg_kernels_v${level} PRIVATE -march=x86-64-v${level} -mtune=generic)
+    target_compile_options(tg_kernels_v${level} PRIVATE ${TG_MATH_FLAGS} -march=x86-64-v${level} -mtune=generic)
     if(level EQUAL 4)
       target_compile_options(tg_kernels_v${level} PRIVATE -mprefer-vector-width=512)
     endif()

@@ -36,6 +36,11 @@ TG_HD_INLINE float blend(uint32_t mask, float yes, float no) {
   return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
 }
 TG_HD_INLINE float select(bool condition, float yes, float no) { return blend(0u - uint32_t(condition), yes, no); }
+TG_HD_INLINE double select(bool condition, double yes, double no) {
+  const uint64_t mask = 0u - uint64_t(condition);
+  return __builtin_bit_cast(double,
+                            (__builtin_bit_cast(uint64_t, yes) & mask) | (__builtin_bit_cast(uint64_t, no) & ~mask));
+}
 TG_HD_INLINE float fused(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
@@ -95,6 +100,34 @@ template <bool kExact> TG_HD_INLINE void sincos_quadrant(float r, uint32_t quadr
   const uint32_t swap = 0u - (quadrant & 1u);
   s = float_of(bits_of(blend(swap, cosine, sine)) ^ (quadrant & 2u) << 30);
   c = float_of(bits_of(blend(swap, sine, cosine)) ^ ((quadrant + 1u) & 2u) << 30);
+}
+
+// The two halves of pow(), in double with errors below 1e-11; series, as a double costs few lanes and pow is rare.
+// Natural logarithm of a float >= 0, denormals included: 2 atanh(s) with s = (m - 1) / (m + 1), |s| <= 1/5.
+TG_HD_INLINE double log_of_float(float a) {
+  const uint64_t u = __builtin_bit_cast(uint64_t, double(a));
+  const auto k = int64_t(u - 0x3fe5555555555555u) >> 52;  // a = 2^k m with m in [2/3, 4/3)
+  const double m = __builtin_bit_cast(double, u - (uint64_t(k) << 52)), s = (m - 1.0) / (m + 1.0), z = s * s;
+  double p = 1.0 / 17;
+  p = p * z + 1.0 / 15, p = p * z + 1.0 / 13, p = p * z + 1.0 / 11, p = p * z + 1.0 / 9;
+  p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
+  const double y = double(int32_t(k)) * 0.69314718055994530942 + (2 * s + 2 * s * z * p);
+  const double special = double(select(a == 0.0f, -infinity(), a));  // infinity and NaN stay
+  const float inf = infinity();
+  return select((a > 0.0f) & (a < inf), y, special);
+}
+// e^t for a result that is rounded to a float.
+TG_HD_INLINE double exp_to_float(double t) {
+  constexpr double kMagic = 0x1.8p52;
+  t = select(t > 90.0, 90.0, t);
+  t = select(t < -110.0, -110.0, t);
+  const double at = t * 1.44269504088896340736 + kMagic, n = at - kMagic;
+  const double r = t - n * 0.69314718055994530942;
+  double p = 1.0 / 3628800;
+  p = p * r + 1.0 / 362880, p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120, p = p * r + 1.0 / 24, p = p * r + 1.0 / 6, p = p * r + 0.5;
+  const int64_t k = int64_t(__builtin_bit_cast(uint64_t, at) - __builtin_bit_cast(uint64_t, kMagic));
+  return (1.0 + (r + r * r * p)) * __builtin_bit_cast(double, uint64_t(k + 1023) << 52);
 }
 }  // namespace detail
 
@@ -169,6 +202,58 @@ TG_HD_INLINE void sincos(double x, double& s, double& c) {
   s = std::sin(x);
   c = std::cos(x);
 }
+
+// Beyond the domain of sincos, |x| >= 2^29, the float versions are NaN.
+TG_HD_INLINE float sin(float x) {
+  float s, c;
+  sincos(x, s, c);
+  return s;
+}
+TG_HD_INLINE double sin(double x) { return std::sin(x); }
+TG_HD_INLINE float cos(float x) {
+  float s, c;
+  sincos(x, s, c);
+  return c;
+}
+TG_HD_INLINE double cos(double x) { return std::cos(x); }
+
+// Correctly rounded. rsqrt is rounded twice: 1.5 ulp.
+TG_HD_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+TG_HD_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
+TG_HD_INLINE float rsqrt(float x) { return 1.0f / sqrt(x); }
+TG_HD_INLINE double rsqrt(double x) { return 1.0 / sqrt(x); }
+
+// Exactly one of the two, whatever the other is.
+TG_HD_INLINE float select(bool condition, float yes, float no) { return detail::select(condition, yes, no); }
+TG_HD_INLINE double select(bool condition, double yes, double no) { return detail::select(condition, yes, no); }
+TG_HD_INLINE int32_t select(bool condition, int32_t yes, int32_t no) { return condition ? yes : no; }
+TG_HD_INLINE int64_t select(bool condition, int64_t yes, int64_t no) { return condition ? yes : no; }
+
+TG_HD_INLINE float abs(float x) { return detail::abs(x); }
+TG_HD_INLINE double abs(double x) { return __builtin_fabs(x); }
+TG_HD_INLINE int32_t abs(int32_t x) { return x < 0 ? -x : x; }
+TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
+
+// x^y, special values as IEEE 754 has them: x^0 and 1^y are 1 even for NaN, a negative x with a y that is no integer
+// is NaN. Squares are x * x. The float version computes exp(y log|x|) in double: 0.51 ulp, so that a power that is a
+// float comes out exact.
+TG_HD_INLINE float pow(float x, float y) {
+  const float inf = detail::infinity();
+  const double l = detail::log_of_float(detail::abs(x));
+  const double r = detail::exp_to_float(double(y) * l);
+  const float whole = detail::abs(y);  // from 2^24 up all floats are even numbers
+  const double h = 0.5 * double(detail::select(whole < 0x1p25f, whole, 0x1p25f));
+  constexpr double kMagic = 0x1.8p52;  // rounds to an integer
+  const bool is_even = (h + kMagic) - kMagic == h, is_whole = (2 * h + kMagic) - kMagic == 2 * h;
+  const float magnitude = float(r);
+  const bool negative = detail::bits_of(x) >> 31;
+  float p = detail::select(negative & is_whole & !is_even, -magnitude, magnitude);
+  p = detail::select((x < 0.0f) & !is_whole & (whole != inf) & (x != -inf), detail::nan(), p);
+  p = detail::select(y == 2.0f, x * x, p);
+  const bool one = (y == 0.0f) | (x == 1.0f) | ((x == -1.0f) & (whole == inf));
+  return detail::select(one, 1.0f, p);
+}
+TG_HD_INLINE double pow(double x, double y) { return y == 2.0 ? x * x : std::pow(x, y); }
 
 // The same bits on every processor, compiler and setting of contraction: each sum that follows a product is an explicit
 // fma, every other operation stands where no contraction is possible or is exact.

@@ -135,34 +135,4 @@ template <class T, class F, class... X> void map_row(int64_t n, T* out, F&& f, R
   }
 }
 
-// The loop of a pointwise op over neighbouring elements of N operands.
-template <class T, size_t N> using BlockLoop = FunctionRef<void(int64_t n, T* out, const std::array<const T*, N>& in)>;
-// out = loop(in...) with broadcasting: all that does not depend on the function is compiled once per dtype and N.
-template <class T, size_t N> void map_blocks(Bufs in, Bufs out, BlockLoop<T, N> loop) {
-  const Shape& s = out[0].shape();
-  T* y = out[0].data<T>();
-  const int64_t size = s.product();
-  if (size <= kBlock) {  // small: a walk would cost more than the work
-    std::array<const T*, N> x;
-    bool plain = true;
-    for (size_t k = 0; plain && k < N; ++k) {
-      plain = in[k].shape() == s && in[k].is_contiguous();
-      x[k] = in[k].data<T>();
-    }
-    if (plain) return loop(size, y, x);
-  }
-  std::array<Strides, N + 1> strides{out[0].strides()};
-  for (size_t k = 0; k < N; ++k) strides[k + 1] = broadcast_strides(*in[k].layout, s);
-  using At = std::array<int64_t, N + 1>;
-  for_rows<N + 1>(s, strides, [&](int64_t n, const At& at, const At& step) {
-    [&]<size_t... K>(std::index_sequence<K...>) {
-      std::array<RowOperand<T>, N> x{RowOperand<T>(in[K].data<T>() + at[K + 1], step[K + 1])...};
-      for (int64_t i = 0; i < n; i += kBlock) {
-        const int64_t m = std::min(kBlock, n - i);
-        loop(m, y + at[0] + i, {x[K].block(i, m)...});
-      }
-    }(std::make_index_sequence<N>());
-  });
-}
-
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,64 +1,72 @@
-// Kernels of ops/pointwise.h, made by folding over its lists.
-#include <tapegrad/cpu/loop.h>
+// Kernels of ops/pointwise.h and ops/binary.h, made by folding over their lists.
+#include <tapegrad/cpu/map.h>
 #include <tapegrad/ops/pointwise.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// out[i] = f(in[i]...), computed in compute_t<T>.
-template <class T, size_t N, class F> void map(Bufs in, Bufs out, F f) {
-  using C = compute_t<T>;
-  const auto loop = [f](int64_t n, T* y, const std::array<const T*, N>& x) {
-    TG_SAME_INDEX
-    for (int64_t i = 0; i < n; ++i) {
-      if constexpr (N == 1)
-        y[i] = T(f(C(x[0][i])));
-      else if constexpr (N == 2)
-        y[i] = T(f(C(x[0][i]), C(x[1][i])));
-      else
-        y[i] = T(f(C(x[0][i]), C(x[1][i]), C(x[2][i])));
-    }
-  };
-  map_blocks<T, N>(in, out, BlockLoop<T, N>(loop));
+// The types that F computes in: double and float, and the integers if it takes them.
+template <class F, class G> void visit_taken(DType d, G&& g) {
+  if constexpr (takes_integers<F>)
+    if (is_index(d)) return visit_index(d, g);
+  visit_computed(d, g);
 }
-
 template <class F> void unary(const Unary<F>&, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() { map<T, 1>(in, out, [](auto x) { return F::f(x); }); });
+  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(in, out, [](T x) { return F::f(x); }); });
 }
 template <class F> void unary_grad(const UnaryGrad<F>&, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() {
+  visit_computed(out[0].dtype(), [&]<class T>() {
     if constexpr (UnaryGrad<F>::kDy == 2)
-      map<T, 3>(in, out, [](auto x, auto y, auto g) { return F::df(x, y) * g; });
+      map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::df(x, y) * g; });
     else
-      map<T, 2>(in, out, [](auto s, auto g) { return F::df(s, s) * g; });
+      map<T, T, T>(in, out, [](T s, T g) { return F::df(s, s) * g; });
   });
 }
 template <class F> void binary(const Binary<F>&, Bufs in, Bufs out, Context&) {
-  const auto run = [&]<class T>() { map<T, 2>(in, out, [](auto x, auto y) { return F::f(x, y); }); };
-  if constexpr (std::is_same_v<F, Div>)
-    visit_float(out[0].dtype(), run);
-  else
-    visit_number(out[0].dtype(), run);
+  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T, T>(in, out, [](T x, T y) { return F::f(x, y); }); });
 }
 template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs out, Context&) {
-  const auto run = [&]<class T>() {
-    const auto s = compute_t<T>(op.s);
+  visit_taken<F>(out[0].dtype(), [&]<class T>() {
+    const T s = T(op.s);
     if (op.left)
-      map<T, 1>(in, out, [s](auto x) { return F::f(s, x); });
+      map<T, T>(in, out, [s](T x) { return F::f(s, x); });
     else
-      map<T, 1>(in, out, [s](auto x) { return F::f(x, s); });
-  };
-  if constexpr (std::is_same_v<F, Div>)
-    visit_float(out[0].dtype(), run);
-  else
-    visit_number(out[0].dtype(), run);
+      map<T, T>(in, out, [s](T x) { return F::f(x, s); });
+  });
+}
+template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, Context&) {
+  visit_computed(out[0].dtype(), [&]<class T>() {
+    if (op.by_y)
+      map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::dy(x, y) * g; });
+    else
+      map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::dx(x, y) * g; });
+  });
+}
+template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context&) {
+  visit_computed(out[0].dtype(), [&]<class T>() {
+    const T s = T(op.s);
+    if (op.left)
+      map<T, T, T>(in, out, [s](T x, T g) { return F::dy(s, x) * g; });
+    else
+      map<T, T, T>(in, out, [s](T x, T g) { return F::dx(x, s) * g; });
+  });
 }
 
+template <class F> void add_unary(const KernelOrigin& o) {
+  add_kernel<Unary<F>, Backend::cpu, unary<F>>(o);
+  if constexpr (!is_linear<F>) add_kernel<UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
+}
+template <class F> void add_binary(const KernelOrigin& o) {
+  add_kernel<Binary<F>, Backend::cpu, binary<F>>(o);
+  add_kernel<BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);
+  if constexpr (has_partials<F>) {
+    add_kernel<BinaryGrad<F>, Backend::cpu, binary_grad<F>>(o);
+    add_kernel<BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
+  }
+}
 constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
 template <class... U, class... B> bool add_all(TypeList<U...>, TypeList<B...>, const KernelOrigin& o) {
-  (add_kernel<Unary<U>, Backend::cpu, unary<U>>(o), ...);
-  (add_kernel<UnaryGrad<U>, Backend::cpu, unary_grad<U>>(o), ...);
-  (add_kernel<Binary<B>, Backend::cpu, binary<B>>(o), ...);
-  (add_kernel<BinaryScalar<B>, Backend::cpu, binary_scalar<B>>(o), ...);
+  (add_unary<U>(o), ...);
+  (add_binary<B>(o), ...);
   return true;
 }
 [[maybe_unused]] const bool registered = add_all(UnaryFns{}, BinaryFns{}, kPointwiseOrigin);

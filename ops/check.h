@@ -22,6 +22,9 @@ inline void index(std::string_view op, const Tensor& ids) {
   TG_CHECK(is_index(ids.dtype()), dtype, "[{}] indices must be i32 or i64, got {}. Use .to(DType::i64).", op, ids);
 }
 
+// The shape that all inputs broadcast to: aligned at the right, each size must be equal or 1.
+Shape broadcast(std::string_view op, Inputs);
+
 // A number that is to become an element of an integer dtype: whole, finite and in range. Floating dtypes take any.
 void representable(std::string_view op, double x, DType);
 

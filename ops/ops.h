@@ -1,6 +1,7 @@
 // Every public function on tensors. For users; op authors include the header they need.
 #pragma once
 #include <tapegrad/ops/attention.h>
+#include <tapegrad/ops/choose.h>
 #include <tapegrad/ops/create.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>

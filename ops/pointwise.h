@@ -1,21 +1,16 @@
-// Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type lists
-// UnaryFns and BinaryFns are the only lists: kernels of every backend, tests and fixtures fold over them.
+// Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type list
+// UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
 // To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
-// changes.
+// changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives of any order
+// come from df alone: it is instantiated for Sym too (symbolic.h), so it branches by math::select.
 #pragma once
-#include <tapegrad/core/math.h>
-#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/binary.h>
 
 namespace tg {
 
-template <class... T> struct TypeList {};
-struct Saves {  // what the derivative reads: the input, the output
+struct Saves {  // what the derivative reads: the input, the output; neither where it is a constant
   bool x = false, y = false;
 };
-struct Domain {  // where tests sample the input
-  double lo, hi;
-};
-
 struct Exp {
   static constexpr char kName[] = "exp", kGradName[] = "exp_grad";
   static constexpr Saves kSaves{.y = true};
@@ -23,12 +18,89 @@ struct Exp {
   template <class T> TG_HD_INLINE static T f(T x) { return math::exp(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return y; }
 };
+struct Log {
+  static constexpr char kName[] = "log", kGradName[] = "log_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{0.2, 4};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::log(x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) { return T(1) / x; }
+};
+struct Sqrt {
+  static constexpr char kName[] = "sqrt", kGradName[] = "sqrt_grad";
+  static constexpr Saves kSaves{.y = true};
+  static constexpr Domain kDomain{0.2, 4};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::sqrt(x); }
+  template <class T> TG_HD_INLINE static T df(T, T y) { return T(0.5) / y; }
+};
+struct Rsqrt {
+  static constexpr char kName[] = "rsqrt", kGradName[] = "rsqrt_grad";
+  static constexpr Saves kSaves{.y = true};
+  static constexpr Domain kDomain{0.2, 4};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::rsqrt(x); }
+  template <class T> TG_HD_INLINE static T df(T, T y) { return T(-0.5) * y * y * y; }
+};
+struct Sin {
+  static constexpr char kName[] = "sin", kGradName[] = "sin_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-4, 4};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::sin(x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) { return math::cos(x); }
+};
+struct Cos {
+  static constexpr char kName[] = "cos", kGradName[] = "cos_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-4, 4};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::cos(x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) { return -math::sin(x); }
+};
 struct Tanh {
   static constexpr char kName[] = "tanh", kGradName[] = "tanh_grad";
   static constexpr Saves kSaves{.y = true};
   static constexpr Domain kDomain{-3, 3};
   template <class T> TG_HD_INLINE static T f(T x) { return math::tanh(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return T(1) - y * y; }
+};
+struct Sigmoid {
+  static constexpr char kName[] = "sigmoid", kGradName[] = "sigmoid_grad";
+  static constexpr Saves kSaves{.y = true};
+  static constexpr Domain kDomain{-4, 4};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::sigmoid(x); }
+  template <class T> TG_HD_INLINE static T df(T, T y) { return y * (T(1) - y); }
+};
+struct Erf {
+  static constexpr char kName[] = "erf", kGradName[] = "erf_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-3, 3};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::erf(x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) {
+    return T(1.12837916709551257390) * math::exp(-(x * x));
+  }  // 2 / sqrt(pi)
+};
+struct Neg {
+  static constexpr char kName[] = "neg";
+  static constexpr bool kIntegers = true;
+  static constexpr Saves kSaves{};
+  static constexpr Domain kDomain{-2, 2};
+  template <class T> TG_HD_INLINE static T f(T x) { return -x; }
+  template <class T> TG_HD_INLINE static T df(T, T) { return T(-1); }
+};
+struct Abs {
+  static constexpr char kName[] = "abs", kGradName[] = "abs_grad";
+  static constexpr bool kIntegers = true;
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-3, 3, 1};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::abs(x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) {  // 0 at 0
+    return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
+  }
+};
+struct Relu {  // max(x, 0); NaN stays NaN
+  static constexpr char kName[] = "relu", kGradName[] = "relu_grad";
+  static constexpr bool kIntegers = true;
+  static constexpr Saves kSaves{.y = true};
+  static constexpr Domain kDomain{-3, 3, 1};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::select(x < T(0), T(0), x); }
+  template <class T> TG_HD_INLINE static T df(T, T y) { return math::select(y <= T(0), T(0), T(1)); }
 };
 struct Silu {  // x / (1 + exp(-x)): Elfwing et al. 2017
   static constexpr char kName[] = "silu", kGradName[] = "silu_grad";
@@ -65,126 +137,59 @@ struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the appro
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
   }
 };
-using UnaryFns = TypeList<Exp, Tanh, Silu, Gelu, GeluTanh>;
+using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, Neg, Abs, Relu, Silu, Gelu, GeluTanh>;
 
+template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
 // (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(kDy)}; }
   Layouts infer(Inputs in) const override { return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())}; }
+  Tensors compose(Inputs in) const override { return {(F::df(Sym(in[0]), Sym(in[kDy - 1])) * Sym(in[kDy])).tensor()}; }
 };
 template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs in) const override {
-    check::computes(kName, in[0]);
+    if (!takes_integers<F> || !is_index(in[0].dtype())) check::computes(kName, in[0]);
     return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
   }
   Mask saves_in(Mask) const override { return F::kSaves.x; }
   Mask saves_out(Mask) const override { return F::kSaves.y; }
   Tensors vjp(const Vjp& v) const override {
-    static_assert(F::kSaves.x || F::kSaves.y, "a derivative that reads nothing is a constant: compose it");
-    const OpPtr& grad = stateless<UnaryGrad<F>>();
-    if constexpr (F::kSaves.x && F::kSaves.y)
-      return {emit1(grad, {v.in(0), v.out(0), v.grad()})};
-    else if constexpr (F::kSaves.x)
-      return {emit1(grad, {v.in(0), v.grad()})};
-    else
-      return {emit1(grad, {v.out(0), v.grad()})};
+    if constexpr (is_linear<F>) {
+      return {(F::df(Sym(0), Sym(0)) * Sym(v.grad())).tensor()};
+    } else {
+      const OpPtr& grad = stateless<UnaryGrad<F>>();
+      if constexpr (F::kSaves.x && F::kSaves.y)
+        return {emit1(grad, {v.in(0), v.out(0), v.grad()})};
+      else if constexpr (F::kSaves.x)
+        return {emit1(grad, {v.in(0), v.grad()})};
+      else
+        return {emit1(grad, {v.out(0), v.grad()})};
+    }
   }
 };
 
-// Binary functions broadcast, aligned at the right. The second name is that of the op with a number on one side.
-struct Add {
-  static constexpr char kName[] = "add", kScalarName[] = "add_scalar";
-  template <class T> TG_HD_INLINE static T f(T x, T y) { return x + y; }
-  static Mask saves(Mask) { return 0; }
-  static Mask saves_scalar(bool) { return 0; }
-  static Tensors vjp(const Vjp&);
-  static Tensor vjp_scalar(const Vjp&, double s, bool left);
-};
-struct Sub {
-  static constexpr char kName[] = "sub", kScalarName[] = "sub_scalar";
-  template <class T> TG_HD_INLINE static T f(T x, T y) { return x - y; }
-  static Mask saves(Mask) { return 0; }
-  static Mask saves_scalar(bool) { return 0; }
-  static Tensors vjp(const Vjp&);
-  static Tensor vjp_scalar(const Vjp&, double s, bool left);
-};
-struct Mul {
-  static constexpr char kName[] = "mul", kScalarName[] = "mul_scalar";
-  template <class T> TG_HD_INLINE static T f(T x, T y) { return x * y; }
-  static Mask saves(Mask tracked) { return (tracked & 1) << 1 | (tracked & 2) >> 1; }  // x for dy, y for dx
-  static Mask saves_scalar(bool) { return 0; }
-  static Tensors vjp(const Vjp&);
-  static Tensor vjp_scalar(const Vjp&, double s, bool left);
-};
-struct Div {  // floating dtypes only
-  static constexpr char kName[] = "div", kScalarName[] = "div_scalar";
-  template <class T> TG_HD_INLINE static T f(T x, T y) { return x / y; }
-  static Mask saves(Mask tracked) { return tracked & 2 ? bits(0, 1) : bits(1); }
-  static Mask saves_scalar(bool left) { return left; }
-  static Tensors vjp(const Vjp&);
-  static Tensor vjp_scalar(const Vjp&, double s, bool left);
-};
-using BinaryFns = TypeList<Add, Sub, Mul, Div>;
-
-Layouts infer_binary(std::string_view name, Inputs, bool floats_only);
-Layouts infer_scalar(std::string_view name, Inputs, double s, bool floats_only);
-template <class F> struct Binary : OpOf<Binary<F>> {
-  static constexpr auto kName = F::kName;
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0, 1)}; }
-  Layouts infer(Inputs in) const override { return infer_binary(kName, in, std::is_same_v<F, Div>); }
-  Mask saves_in(Mask tracked) const override { return F::saves(tracked); }
-  Tensors vjp(const Vjp& v) const override { return F::vjp(v); }
-};
-// F(x, s), or F(s, x) when the number is on the left. Numbers often change from step to step: not in the key.
-template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
-  static constexpr auto kName = F::kScalarName;
-  double s;
-  bool left;
-  BinaryScalar(double number, bool on_left) : s(number), left(on_left) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
-  Layouts infer(Inputs in) const override { return infer_scalar(F::kName, in, s, std::is_same_v<F, Div>); }
-  Mask saves_in(Mask) const override { return F::saves_scalar(left); }
-  Tensors vjp(const Vjp& v) const override { return {F::vjp_scalar(v, s, left)}; }
-  void key(Key& k) const override { k.add(left); }
-};
-
-// Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16).
+// Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16; neg, abs and
+// relu also i64 and i32). NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN from
+// |x| = 2^29 up.
 inline Tensor exp(const Tensor& x) { return emit1(stateless<Unary<Exp>>(), {x}); }
+inline Tensor log(const Tensor& x) { return emit1(stateless<Unary<Log>>(), {x}); }
+inline Tensor sqrt(const Tensor& x) { return emit1(stateless<Unary<Sqrt>>(), {x}); }
+inline Tensor rsqrt(const Tensor& x) { return emit1(stateless<Unary<Rsqrt>>(), {x}); }  // 1 / sqrt(x)
+inline Tensor sin(const Tensor& x) { return emit1(stateless<Unary<Sin>>(), {x}); }
+inline Tensor cos(const Tensor& x) { return emit1(stateless<Unary<Cos>>(), {x}); }
 inline Tensor tanh(const Tensor& x) { return emit1(stateless<Unary<Tanh>>(), {x}); }
+inline Tensor sigmoid(const Tensor& x) { return emit1(stateless<Unary<Sigmoid>>(), {x}); }
+inline Tensor erf(const Tensor& x) { return emit1(stateless<Unary<Erf>>(), {x}); }
+inline Tensor neg(const Tensor& x) { return emit1(stateless<Unary<Neg>>(), {x}); }
+inline Tensor abs(const Tensor& x) { return emit1(stateless<Unary<Abs>>(), {x}); }
+inline Tensor relu(const Tensor& x) { return emit1(stateless<Unary<Relu>>(), {x}); }
 inline Tensor silu(const Tensor& x) { return emit1(stateless<Unary<Silu>>(), {x}); }
 inline Tensor gelu(const Tensor& x) { return emit1(stateless<Unary<Gelu>>(), {x}); }
 inline Tensor gelu_tanh(const Tensor& x) { return emit1(stateless<Unary<GeluTanh>>(), {x}); }
-
-// x op y with broadcasting: aligned at the right, each size must be equal or 1. Equal dtypes: f64, f32, bf16, i64, i32
-// (div: floating only).
-inline Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Add>>(), {x, y}); }
-inline Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Sub>>(), {x, y}); }
-inline Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Mul>>(), {x, y}); }
-inline Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Div>>(), {x, y}); }
-// The same with a number, which takes the tensor's dtype; an Error when an integer tensor meets a fraction.
-inline Tensor add(const Tensor& x, double s) { return emit1(make<BinaryScalar<Add>>(s, false), {x}); }
-inline Tensor sub(const Tensor& x, double s) { return emit1(make<BinaryScalar<Sub>>(s, false), {x}); }
-inline Tensor sub(double s, const Tensor& x) { return emit1(make<BinaryScalar<Sub>>(s, true), {x}); }
-inline Tensor mul(const Tensor& x, double s) { return emit1(make<BinaryScalar<Mul>>(s, false), {x}); }
-inline Tensor div(const Tensor& x, double s) { return emit1(make<BinaryScalar<Div>>(s, false), {x}); }
-inline Tensor div(double s, const Tensor& x) { return emit1(make<BinaryScalar<Div>>(s, true), {x}); }
-
-inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
-inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }
-inline Tensor operator*(const Tensor& x, const Tensor& y) { return mul(x, y); }
-inline Tensor operator/(const Tensor& x, const Tensor& y) { return div(x, y); }
-inline Tensor operator+(const Tensor& x, double s) { return add(x, s); }
-inline Tensor operator+(double s, const Tensor& x) { return add(x, s); }
-inline Tensor operator-(const Tensor& x, double s) { return sub(x, s); }
-inline Tensor operator-(double s, const Tensor& x) { return sub(s, x); }
-inline Tensor operator*(const Tensor& x, double s) { return mul(x, s); }
-inline Tensor operator*(double s, const Tensor& x) { return mul(x, s); }
-inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
-inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
-inline Tensor operator-(const Tensor& x) { return mul(x, -1.0); }
+inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 }  // namespace tg

@@ -94,7 +94,6 @@ inline double distance(const Tensor& a, const Tensor& b) {
 // max |central difference - gradient| / max(1, |gradient|) of a scalar function of one of its f64 inputs.
 inline double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at, const Tensor& gradient,
                         double h = 1e-5) {
-  NoGrad off;
   const auto x = values<double>(at), g = values<double>(gradient);
   double worst = 0, scale = 1;
   for (double y : g) scale = std::max(scale, std::abs(y));

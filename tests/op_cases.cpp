@@ -17,30 +17,71 @@ struct Cases {
   template <class F> OpCase& one(std::string op, std::string variant, std::vector<TensorInit> in, F f) {
     return list.emplace_back(std::move(op), std::move(variant), std::move(in), [f](Inputs x) { return Tensors{f(x)}; });
   }
+  // An operand of F; the first and the second of two keep off the kinks between them.
+  template <class F> static TensorInit operand(const Shape& s, size_t i = 0) {
+    constexpr Domain d = F::kDomain;
+    return {s, d.lo, d.hi, false, true, d.cell, i == 0 ? 0.5 : 0.0};
+  }
   template <class F> void unary(const F*) {
-    one(F::kName, "plain", {floats({r, c}, F::kDomain.lo, F::kDomain.hi)},
-        [](Inputs x) { return emit1(stateless<Unary<F>>(), {x[0]}); });
+    one(F::kName, "plain", {operand<F>({r, c})}, [](Inputs x) { return emit1(stateless<Unary<F>>(), {x[0]}); });
   }
   template <class F> void binary(const F*) {
-    const double lo = std::is_same_v<F, Div> ? 0.5 : -2;  // away from the pole
     const auto f = [](Inputs x) { return emit1(stateless<Binary<F>>(), {x[0], x[1]}); };
-    const auto in = [&](const Shape& x, const Shape& y) { return std::vector{floats(x, lo), floats(y, lo)}; };
+    const auto in = [](const Shape& x, const Shape& y) { return std::vector{operand<F>(x), operand<F>(y, 1)}; };
     one(F::kName, "same", in({r, c}, {r, c}), f);
     one(F::kName, "row", in({2, r, c}, {c}), f);
     one(F::kName, "column", in({r, 1}, {r, c}), f);
     one(F::kName, "outer", in({r, 1}, {1, c}), f);
     one(F::kName, "middle", in({2, 1, c}, {r, 1}), f);
     one(F::kName, "0-d", in({r, c}, {}), f);
-    one(F::kName, "itself", {floats({r, c}, lo)}, [f](Inputs x) { return f(std::vector{x[0], x[0]}); });
+    one(F::kName, "itself", {operand<F>({r, c})}, [f](Inputs x) { return f(std::vector{x[0], x[0]}); });
+    const double s = F::kDomain.cell > 0 ? F::kDomain.cell : 1.5;  // a kink there, or no special number
     for (bool left : {false, true})
-      one(F::kName, left ? "number_left" : "number", {floats({r, c}, lo)},
-          [left](Inputs x) { return emit1(make<BinaryScalar<F>>(1.5, left), {x[0]}); });
+      one(F::kName, left ? "number_left" : "number", {operand<F>({r, c})},
+          [=](Inputs x) { return emit1(make<BinaryScalar<F>>(s, left), {x[0]}); });
   }
-  template <class... F> void pointwise(TypeList<F...>) {
-    if constexpr ((requires { F::kDomain; } && ...))
-      (unary(static_cast<const F*>(nullptr)), ...);
-    else
-      (binary(static_cast<const F*>(nullptr)), ...);
+  template <class F> void comparison(const F*) {
+    const auto f = [](Inputs x) { return emit1(stateless<Compare<F>>(), {x[0], x[1]}); };
+    const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {  // few values: some are equal
+      one(F::kName, variant, {indices(x, 3), indices(y, 3)}, f).gradcheck = 0;
+    };
+    compare("i64", {r, c}, {r, c});
+    compare("row", {2, r, c}, {c});
+    compare("outer", {r, 1}, {1, c});
+    compare("0-d", {r, c}, {});
+    const auto whole = [](const Tensor& x) { return x.to(DType::i32).to(x.dtype()); };
+    one(F::kName, "floats", {floats({r, c}), floats({c})}, [=](Inputs x) {
+      return f(std::vector{whole(x[0]), whole(x[1])});
+    }).gradcheck = 0;
+    one(F::kName, "number", {floats({r, c})}, [=](Inputs x) {
+      return emit1(make<CompareScalar<F>>(1.0), {whole(x[0])});
+    }).gradcheck = 0;
+    one(F::kName, "i32_number", {indices({r, c}, 3)}, [](Inputs x) {
+      return emit1(make<CompareScalar<F>>(1.0), {x[0].to(DType::i32)});
+    }).gradcheck = 0;
+  }
+  template <class... F> void unaries(TypeList<F...>) { (unary(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void binaries(TypeList<F...>) { (binary(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void comparisons(TypeList<F...>) { (comparison(static_cast<const F*>(nullptr)), ...); }
+  void choices() {
+    const auto choose = [&](const char* variant, const Shape& condition, const Shape& x, const Shape& y) {
+      one("where", variant, {indices(condition, 2), floats(x), floats(y)},
+          [](Inputs in) { return where(in[0].to(DType::boolean), in[1], in[2]); });
+    };
+    choose("same", {r, c}, {r, c}, {r, c});
+    choose("condition_row", {c}, {2, r, c}, {r, c});
+    choose("outer", {r, 1}, {1, c}, {});
+    choose("middle", {2, 1, c}, {r, 1}, {c});
+    const std::vector<TensorInit> masked{indices({r, c}, 2), floats({r, c})};
+    one("where", "number", masked, [](Inputs in) { return where(in[0].to(DType::boolean), in[1], 0.5); });
+    one("where", "number_left", masked, [](Inputs in) { return where(in[0].to(DType::boolean), 0.5, in[1]); });
+    one("masked_fill", "same", masked, [](Inputs in) { return masked_fill(in[1], in[0].to(DType::boolean), 0.5); });
+    one("masked_fill", "row", {indices({c}, 2), floats({2, r, c})},
+        [](Inputs in) { return masked_fill(in[1], in[0].to(DType::boolean), -2); });
+    const std::vector<TensorInit> x{{{r, c}, -3, 3, false, true, 1}};
+    one("clamp", "both", x, [](Inputs in) { return clamp(in[0], {.min = -1, .max = 2}); });
+    one("clamp", "min", x, [](Inputs in) { return clamp(in[0], {.min = 0}); });
+    one("clamp", "max", x, [](Inputs in) { return clamp(in[0], {.max = 1}); });
   }
   void reductions() {
     const std::vector<TensorInit> in{floats({2, r, c})};
@@ -160,8 +201,11 @@ struct Cases {
 
 std::vector<OpCase> op_cases(CaseSizes s) {
   Cases c{s.rows, s.cols};
-  c.pointwise(UnaryFns());
-  c.pointwise(BinaryFns());
+  c.unaries(UnaryFns());
+  c.binaries(BinaryFns());
+  c.comparisons(CompareFns());
+  c.choices();
+  for (OpCase& k : c.list) k.second = k.gradcheck > 0 ? 1e-6 : 0;
   c.reductions();
   c.views();
   c.products();
@@ -180,6 +224,10 @@ std::vector<Tensor> make_inputs(const OpCase& c, DType t, uint64_t seed) {
     std::vector<double> v(static_cast<size_t>(i.shape.product()));
     for (double& x : v) {
       x = i.lo + (i.hi - i.lo) * double(rng.uniform());
+      if (i.cell > 0) {
+        const double k = std::floor(x / i.cell), within = x / i.cell - k;
+        x = (k + i.at + 0.4 * (within - 0.5)) * i.cell;
+      }
       if (i.index) x = std::floor(x);
     }
     r.push_back(from<double>(v, i.shape).to(i.index ? DType::i64 : t));

@@ -15,6 +15,7 @@ struct TensorInit {
   double lo = -2, hi = 2;      // uniform
   bool index = false;          // whole numbers in [lo, hi), as i64
   bool differentiable = true;  // false for what the op treats as a constant
+  double cell = 0, at = 0.5;   // > 0: only within a fifth of `cell` from (k + at) cell for whole k; kinks lie elsewhere
 };
 struct OpCase {
   std::string op, variant;
@@ -23,6 +24,7 @@ struct OpCase {
   // max|a - b| / max|b| against f64 from the same inputs; bf16 keeps 8 bits of each result
   double f32 = 1e-5, bf16 = 2e-2;
   double gradcheck = 1e-7;  // 0: not differentiable
+  double second = 0;        // the same for the gradients of gradients; 0: not tested
   std::string name() const { return op + "." + variant; }
 };
 struct CaseSizes {

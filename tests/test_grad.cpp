@@ -83,9 +83,8 @@ TEST_CASE("second derivative through matmul, eager and lazy") {
 }
 TEST_CASE("an op without a gradient says so") {
   Tensor x = random({1}, 1).requires_grad_();
-  const Tensor g = backward(sum(silu(x)), {.create_graph = true})[x];
-  CHECK(has(error_of([&] { backward(sum(g)); }), "[silu_grad] has no gradient. Give it a vjp, or cut the graph with"));
-  CHECK(has(error_of([&] { backward(emit1(make<Plain>(), {x})); }), "[test_plain] has no gradient"));
+  CHECK(has(error_of([&] { backward(emit1(make<Plain>(), {x})); }),
+            "[test_plain] has no gradient. Give it a vjp, or cut the graph with"));
   CHECK(values(backward(sum(emit1(make<Plain>(), {x}).detach() * x))[x]) == values(x));
   try {
     backward(emit1(make<Plain>(), {x}));

@@ -135,6 +135,52 @@ TEST_CASE("math: sincos") {
   CHECK(c == std::cos(0.75));
 }
 
+TEST_CASE("math: sin, cos, sqrt, rsqrt, abs, select") {
+  const auto bounded = [](double x, double y) { return std::fabs(x) < 0x1p29 ? y : double(kNan); };
+  expect_within(sweep([](float x) { return math::sin(x); }, [&](double x) { return bounded(x, std::sin(x)); }), 1.6);
+  expect_within(sweep([](float x) { return math::cos(x); }, [&](double x) { return bounded(x, std::cos(x)); }), 1.6);
+  expect_within(sweep([](float x) { return math::sqrt(x); }, [](double x) { return std::sqrt(x); }), 0.5);
+  expect_within(sweep([](float x) { return math::rsqrt(x); }, [](double x) { return 1 / std::sqrt(x); }), 1.5);
+  CHECK(same(math::sqrt(-0.0f), -0.0f));
+  CHECK(same(math::rsqrt(-0.0f), -kInf));
+  CHECK(same(math::abs(-0.0f), 0.0f));
+  CHECK(math::abs(-kInf) == kInf);
+  CHECK(math::abs(-0.5) == 0.5);
+  CHECK(math::abs(int64_t(-7)) == 7);
+  for (bool yes : {true, false}) {
+    CHECK(math::select(yes, 1.0f, 2.0f) == (yes ? 1.0f : 2.0f));
+    CHECK(std::isnan(math::select(yes, 1.0f, kNan)) != yes);
+    CHECK(math::select(yes, 1.0, 2.0) == (yes ? 1.0 : 2.0));
+    CHECK(math::select(yes, 1, 2) == (yes ? 1 : 2));
+  }
+}
+
+TEST_CASE("math: pow") {
+  const float special[] = {0.0f,    -0.0f,    1,          -1,        2,      -2,         0.5f,       -0.5f,
+                           3,       -3,       -2.5f,      kInf,      -kInf,  kNan,       0x1p-149f,  -0x1p-149f,
+                           3.4e38f, -3.4e38f, 8388607.5f, 8388609.f, 1e-20f, 16777215.f, 16777216.f, 33554434.f};
+  for (float x : special)
+    for (float y : special) {
+      const float p = math::pow(x, y), rounded = float(std::pow(double(x), double(y)));
+      CAPTURE(x);
+      CAPTURE(y);
+      CAPTURE(p);
+      if (std::isnan(rounded))
+        CHECK(std::isnan(p));
+      else if (!std::isfinite(rounded) || rounded == 0 || rounded == 1)
+        CHECK(same(p, rounded));
+      else
+        CHECK(std::fabs(double(p) - std::pow(double(x), double(y))) <= 0.501 * ulp_of(rounded));
+    }
+  for (float y : {0.5f, -1.0f, 3.0f, -2.5f, 0.01f, 17.0f})
+    expect_within(sweep([y](float x) { return math::pow(x, y); }, [y](double x) { return std::pow(x, double(y)); }),
+                  0.501);
+  expect_within(
+      sweep([](float y) { return math::pow(1.001f, y); }, [](double y) { return std::pow(double(1.001f), y); }), 0.501);
+  for (float x : {0.1f, 3.3f, -1e10f, 1e-30f}) CHECK(same(math::pow(x, 2.0f), x * x));
+  CHECK(math::pow(0.1, 2.0) == 0.1 * 0.1);
+}
+
 TEST_CASE("math: exact functions") {
   expect_within(sweep([](float x) { return math::exact::log(x); }, [](double x) { return std::log(x); }, 0x00800000u,
                       0x7f7fffffu),

@@ -60,6 +60,46 @@ TEST_CASE("pointwise") {
       {[&] { tg::exp(Tensor()); }, Why::value, {"[exp] input 0 is an empty tensor."}},
   });
 }
+TEST_CASE("comparisons, where, masked_fill and clamp") {
+  const Tensor x = f32({2, 3}), ints = i64({3}), yes = zeros({3}, DType::boolean), half = x.to(DType::f16);
+  const double nan = std::nan("");
+  expect_at_emit({
+      {[&] { tg::pow(ints, ints); }, Why::dtype, {"[pow] cannot compute on (3) i64. Use f64, f32 or bf16"}},
+      {[&] { tg::sqrt(ints); }, Why::dtype, {"[sqrt] cannot compute on (3) i64"}},
+      {[&] { maximum(ints, 0.5); }, Why::dtype, {"[maximum] 0.5 is no whole number and the tensor is (3) i64."}},
+      {[&] { relu(yes); }, Why::dtype, {"[relu] cannot compute on (3) bool"}},
+      {[&] { lt(yes, yes); }, Why::dtype, {"[lt] cannot compute on (3) bool"}},
+      {[&] { eq(half, half); }, Why::dtype, {"[eq] cannot compute on (2, 3) f16"}},
+      {[&] { gt(x, ints); }, Why::dtype, {"[gt] dtypes differ: (2, 3) f32 and (3) i64. There is no promotion"}},
+      {[&] { ge(ints, 0.5); }, Why::value, {"[ge] 0.5 is no value of i64."}},
+      {[&] { eq(yes, 2.0); }, Why::value, {"[eq] 2 is no value of bool. It must be a whole number from 0 to 1"}},
+      {[&] { ne(x, f32({2})); },
+       Why::shape,
+       {"[ne] shapes do not broadcast: (2, 3) f32 and (2) f32. Aligned at the right, each size must be equal or 1."}},
+      {[&] { where(x, x, x); },
+       Why::dtype,
+       {"[where] the condition is (2, 3) f32. It must be bool: compare first, as in ne(x, 0), or use"}},
+      {[&] { where(yes, x, ints); }, Why::dtype, {"[where] dtypes differ: (2, 3) f32 and (3) i64"}},
+      {[&] { where(yes, x, f32({2})); },
+       Why::shape,
+       {"[where] shapes do not broadcast: (3) bool and (2, 3) f32 and (2) f32."}},
+      {[&] { where(yes, ints, 0.5); }, Why::value, {"[where] 0.5 is no value of i64."}},
+      {[&] { where(yes, Tensor(), 0.5); }, Why::value, {"[where] input 1 is an empty tensor"}},
+      {[&] { masked_fill(x, x, 0); }, Why::dtype, {"[masked_fill] the mask is (2, 3) f32. It must be bool"}},
+      {[&] { masked_fill(ints, yes, nan); }, Why::value, {"[masked_fill] nan is no value of i64."}},
+      {[&] {
+         masked_fill(f32({3}), zeros({2, 3}, DType::boolean), 0);
+       },
+       Why::shape,
+       {"[masked_fill] the mask is (2, 3) bool, x is (3) f32. A mask is repeated to x's shape, never x to the"}},
+      {[&] { masked_fill(x, zeros({2}, DType::boolean), 0); }, Why::shape, {"[masked_fill] shapes do not broadcast"}},
+      {[&] { clamp(x, {}); }, Why::value, {"[clamp] there is no bound. Pass min, max or both: clamp(x, {.min = 0})."}},
+      {[&] { clamp(x, {.min = 2, .max = 1}); }, Why::value, {"[clamp] min 2 is above max 1. It must not be."}},
+      {[&] { clamp(x, {.max = nan}); }, Why::value, {"[clamp] a bound is nan."}},
+      {[&] { clamp(ints, {.min = 0.5}); }, Why::value, {"[clamp] 0.5 is no value of i64."}},
+      {[&] { clamp(half, {.min = 0}); }, Why::dtype, {"[clamp] cannot compute on (2, 3) f16"}},
+  });
+}
 TEST_CASE("matmul and linear") {
   const Tensor w = f32({3, 5}).label("w");
   expect_at_emit({
@@ -388,7 +428,17 @@ TEST_CASE("an empty tensor is refused by every op") {
                                                 [&] { global_norm({none}); },
                                                 [&] { linear(x, none); },
                                                 [&] { linear(x, x, none); },
-                                                [&] { none + 1.0; }};
+                                                [&] { none + 1.0; },
+                                                [&] { -none; },
+                                                [&] { maximum(none, 0.0); },
+                                                [&] { tg::pow(none, 2.0); },
+                                                [&] { eq(none, x); },
+                                                [&] { lt(none, 0.0); },
+                                                [&] { where(none, x, x); },
+                                                [&] { where(none, x, 0.0); },
+                                                [&] { where(x, 0.0, none); },
+                                                [&] { masked_fill(x, none, 0); },
+                                                [&] { clamp(none, {.min = 0}); }};
   for (size_t i = 0; i < uses.size(); ++i) {
     CAPTURE(i);
     CHECK(has(error_of(uses[i]), "empty tensor"));

@@ -9,7 +9,7 @@ Each tensor has its own generator, seeded with the CRC of its name: a new case l
 
 ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order of the signatures in OPS below;
                    .out0 .out1 outputs; .w random weights of out0's shape; .grad<i> gradient of sum(out0 * w) with
-                   respect to in<i> (absent for integer inputs; no .w and .grad where out0 is an integer).
+                   respect to in<i> (absent for integer inputs; no .w and .grad where out0 is an integer or bool).
                    metadata['<op>.<variant>'] is a JSON object with the op's attributes ('{}' if it has none), so the
                    metadata lists all cases.
 adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_avg|exp_avg_sq>'; grad is (10, ...),
@@ -28,6 +28,7 @@ import itertools
 import json
 import math
 import pathlib
+import re
 import struct
 import zlib
 
@@ -50,7 +51,8 @@ def randint(name, high, *shape):
 
 def save(path, tensors, metadata):
     """Own writer, because the library keeps metadata in a hash map whose order changes from run to run."""
-    types = {torch.float64: ("F64", 0), torch.int64: ("I64", 1), torch.float32: ("F32", 2), torch.int32: ("I32", 3)}
+    types = {torch.float64: ("F64", 0), torch.int64: ("I64", 1), torch.float32: ("F32", 2), torch.int32: ("I32", 3),
+             torch.bool: ("BOOL", 4)}
     header, body = {"__metadata__": dict(sorted(metadata.items()))}, bytearray()
     # Widest types first: every tensor is then aligned to its own element size.
     for key, t in sorted(tensors.items(), key=lambda kv: (types[kv[1].dtype][1], kv[0])):
@@ -86,17 +88,43 @@ def cross_entropy(logits, targets, *, reduction, ignore_index=-100, label_smooth
     return rows.view(targets.shape) if reduction == "none" else rows
 
 
+HEADER = pathlib.Path(__file__).resolve().parents[2] / "ops" / "pointwise.h"
+
+
+def unary_functions():
+    """{name: (lo, hi, cell)} of the list UnaryFns: a new function needs an entry there and nothing here."""
+    text = HEADER.read_text()
+    found = {}
+    for name in re.search(r"using UnaryFns\s*=\s*TypeList<([^>]*)>", text)[1].split(","):
+        struct = text[text.index(f"struct {name.strip()} {{"):]
+        lo, hi, *cell = map(float, re.search(r"kDomain\{([^}]*)\}", struct)[1].split(","))
+        found[re.search(r'kName\[\] = "(\w+)"', struct)[1]] = lo, hi, *(cell or [0.0])
+    return found
+
+
+UNARY = unary_functions()
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
+}
+COMPARE = {name: getattr(torch, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def with_number(f):
+    """f(x, y), or with a number in the place of y, of x if it is on the left: maximum and minimum take tensors only."""
+    def call(x, y=None, *, number=None, left=False):
+        if number is not None:
+            y = torch.tensor(number, dtype=x.dtype)
+        return f(y, x) if left else f(x, y)
+    return call
+
+
 OPS = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
+    "where": lambda condition, x, y: torch.where(condition.bool(), x, y),
+    "masked_fill": lambda x, mask, value: x.masked_fill(mask.bool(), value),
+    "clamp": torch.clamp,
     "matmul": lambda a, b, trans_a, trans_b: (a.mT if trans_a else a) @ (b.mT if trans_b else b),
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
-    "exp": torch.exp,
-    "tanh": torch.tanh,
-    "gelu": lambda x, approximate: F.gelu(x, approximate=approximate),
-    "silu": F.silu,
     "softmax": lambda x, dim: torch.softmax(x, dim),
     "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
@@ -112,6 +140,9 @@ OPS = {
     "argmax": lambda x, dim: x.argmax(dim),
     "topk": lambda x, k, dim: tuple(x.topk(k, dim)),  # values in falling order, and their indices
 }
+OPS |= {name: getattr(torch, name, None) or getattr(F, name, None) for name in UNARY}
+OPS |= {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+OPS |= {name: with_number(f) for name, f in (BINARY | COMPARE).items()}
 
 
 def run_op(case, inputs, attributes):
@@ -123,19 +154,50 @@ def case(key, shapes, spread=1.0, shift=0.0, **attributes):
     return key, [randn(f"{key}.in{i}", *s, spread=spread, shift=shift) for i, s in enumerate(shapes)], attributes
 
 
-def plain_cases():
-    for op in ("add", "sub", "mul", "div"):
+def uniform(name, *shape, lo, hi, cell=0.0):
+    """In [lo, hi]; with cells, within a fifth of a cell from the middle of one: their edges are kinks."""
+    g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    x = lo + (hi - lo) * torch.rand(shape, generator=g, dtype=F64)
+    if cell:
+        x = ((x / cell).floor() + 0.5 + 0.4 * ((x / cell) % 1 - 0.5)) * cell
+    return x.to(torch.float32).to(F64)
+
+
+def pointwise_cases():
+    for op, (lo, hi, cell) in UNARY.items():
+        yield f"{op}.plain", [uniform(f"{op}.plain.in0", 3, 7, lo=lo, hi=hi, cell=cell)], {}
+    for op in BINARY:
         for variant, shapes in (("same", [(3, 5), (3, 5)]), ("broadcast", [(3, 1, 5), (4, 5)]),
                                 ("scalar", [(3, 5), ()]), ("scalar_left", [(), (3, 5)])):
             key, inputs, attributes = case(f"{op}.{variant}", shapes)
             if op == "div":
                 inputs[1] = (inputs[1] + 0.5 * inputs[1].sign()).to(torch.float32).to(F64)  # away from the pole
+            if op == "pow":
+                inputs[0] = (inputs[0].abs() + 0.25).to(torch.float32).to(F64)
             yield key, inputs, attributes
-    yield case("exp.plain", [(3, 7)])
-    yield case("tanh.plain", [(3, 7)], 2)
-    yield case("silu.plain", [(3, 7)], 3)
-    yield case("gelu.exact", [(3, 7)], 2, approximate="none")
-    yield case("gelu.tanh", [(3, 7)], 2, approximate="tanh")
+        for variant, left in (("number", False), ("number_left", True)):
+            key, inputs, _ = case(f"{op}.{variant}", [(3, 5)])
+            if op in ("div", "pow"):
+                inputs[0] = (inputs[0].abs() + 0.25).to(torch.float32).to(F64)
+            yield key, inputs, {"number": 0.75, "left": left}
+    for op in COMPARE:
+        for variant, shapes in (("same", [(3, 5), (3, 5)]), ("broadcast", [(3, 1, 5), (4, 5)])):
+            key, inputs, attributes = case(f"{op}.{variant}", shapes)
+            yield key, [x.round() for x in inputs], attributes  # some are equal
+        key, inputs, _ = case(f"{op}.number", [(3, 5)])
+        yield key, [x.round() for x in inputs], {"number": 1.0}
+    for variant, shapes in (("same", [(3, 5)] * 3), ("broadcast", [(2, 1, 5), (3, 1), (5,)])):
+        key = f"where.{variant}"
+        x, y = (randn(f"{key}.in{i}", *shapes[i]) for i in (1, 2))
+        yield key, [randint(key + ".in0", 2, *shapes[0]), x, y], {}
+    for variant, shape in (("same", (3, 5)), ("broadcast", (5,))):
+        key = f"masked_fill.{variant}"
+        yield key, [randn(key + ".in0", 3, 5), randint(key + ".in1", 2, *shape)], {"value": -2.5}
+    for variant, bounds in (("both", {"min": -0.5, "max": 0.75}), ("min", {"min": 0.0}), ("max", {"max": 0.25})):
+        yield case(f"clamp.{variant}", [(3, 7)], **bounds)
+
+
+def plain_cases():
     for op in ("sum", "mean"):
         yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False)
         yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False)
@@ -188,7 +250,7 @@ def loss_cases():
 
 def make_ops():
     tensors, metadata = {}, {}
-    for key, inputs, attributes in itertools.chain(plain_cases(), network_cases(), loss_cases()):
+    for key, inputs, attributes in itertools.chain(pointwise_cases(), plain_cases(), network_cases(), loss_cases()):
         metadata[key] = json.dumps(attributes)
         tensors |= {f"{key}.in{i}": x.clone() for i, x in enumerate(inputs)}
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]

@@ -1,33 +1,43 @@
 #include <tapegrad/ops/pointwise.h>
-#include <tapegrad/ops/reduce.h>
 
 #include <cmath>
 
 namespace tg {
 namespace {
-void check_arithmetic(std::string_view name, const Tensor& x, bool floats_only) {
-  if (floats_only || !is_index(x.dtype())) check::computes(name, x);
+void check_arithmetic(std::string_view name, const Tensor& x, bool integers) {
+  if (!integers || !is_index(x.dtype())) check::computes(name, x);
 }
 }  // namespace
 
-Layouts infer_binary(std::string_view name, Inputs in, bool floats_only) {
-  const Layout &x = in[0].layout(), &y = in[1].layout();
-  check::same_dtype(name, in[0], in[1]);
-  check_arithmetic(name, in[0], floats_only);
-  if (x.shape == y.shape) return {Layout::contiguous(x.shape, x.dtype, x.device)};
-  const bool x_longer = x.shape.size() >= y.shape.size();
-  const Shape &big = x_longer ? x.shape : y.shape, &small = x_longer ? y.shape : x.shape;
-  Shape r = big;
-  for (size_t i = 0, skip = big.size() - small.size(); i < small.size(); ++i) {
-    TG_CHECK(small[i] == r[i + skip] || small[i] == 1 || r[i + skip] == 1, shape,
-             "[{}] shapes do not broadcast: {} and {}. Aligned at the right, each size must be equal or 1.", name,
-             in[0], in[1]);
-    if (small[i] != 1) r[i + skip] = small[i];
+Shape check::broadcast(std::string_view name, Inputs in) {
+  Shape r = in[0].shape();
+  for (const Tensor& x : in.subspan(1)) {
+    const Shape& s = x.shape();
+    if (s == r) continue;
+    while (r.size() < s.size()) r.insert(0, 1);
+    for (size_t i = 0, skip = r.size() - s.size(); i < s.size(); ++i) {
+      if (s[i] == r[i + skip] || s[i] == 1) continue;
+      if (r[i + skip] != 1) {
+        std::string all = describe(in[0]);
+        for (const Tensor& t : in.subspan(1)) all += " and " + describe(t);
+        detail::fail(Error::Kind::shape,
+                     fmt::format("[{}] shapes do not broadcast: {}. Aligned at the right, each size "
+                                 "must be equal or 1.",
+                                 name, all));
+      }
+      r[i + skip] = s[i];
+    }
   }
-  return {Layout::contiguous(r, x.dtype, x.device)};
+  return r;
 }
-Layouts infer_scalar(std::string_view name, Inputs in, double s, bool floats_only) {
-  check_arithmetic(name, in[0], floats_only);
+
+Layouts infer_binary(std::string_view name, Inputs in, bool integers) {
+  check::same_dtype(name, in[0], in[1]);
+  check_arithmetic(name, in[0], integers);
+  return {Layout::contiguous(check::broadcast(name, in), in[0].dtype(), in[0].device())};
+}
+Layouts infer_scalar(std::string_view name, Inputs in, double s, bool integers) {
+  check_arithmetic(name, in[0], integers);
   TG_CHECK(is_float(in[0].dtype()) || s == std::floor(s), dtype,
            "[{}] {} is no whole number and the tensor is {}. Use .to(DType::f32) first.", name, s, in[0]);
   check::representable(name, s, in[0].dtype());

@@ -1,0 +1,129 @@
+// Ops that decide element by element: comparisons (bool, off the tape), where, masked_fill and clamp. All but clamp
+// broadcast, aligned at the right: each size must be equal or 1.
+#pragma once
+#include <tapegrad/ops/binary.h>
+
+#include <optional>
+
+namespace tg {
+
+struct Eq {
+  static constexpr char kName[] = "eq", kScalarName[] = "eq_scalar";
+  static constexpr bool kBools = true;  // bool operands too
+  template <class T> TG_HD_INLINE static bool f(T x, T y) { return x == y; }
+};
+struct Ne {
+  static constexpr char kName[] = "ne", kScalarName[] = "ne_scalar";
+  static constexpr bool kBools = true;
+  template <class T> TG_HD_INLINE static bool f(T x, T y) { return x != y; }
+};
+struct Lt {
+  static constexpr char kName[] = "lt", kScalarName[] = "lt_scalar";
+  static constexpr bool kBools = false;
+  template <class T> TG_HD_INLINE static bool f(T x, T y) { return x < y; }
+};
+struct Le {
+  static constexpr char kName[] = "le", kScalarName[] = "le_scalar";
+  static constexpr bool kBools = false;
+  template <class T> TG_HD_INLINE static bool f(T x, T y) { return x <= y; }
+};
+struct Gt {
+  static constexpr char kName[] = "gt", kScalarName[] = "gt_scalar";
+  static constexpr bool kBools = false;
+  template <class T> TG_HD_INLINE static bool f(T x, T y) { return x > y; }
+};
+struct Ge {
+  static constexpr char kName[] = "ge", kScalarName[] = "ge_scalar";
+  static constexpr bool kBools = false;
+  template <class T> TG_HD_INLINE static bool f(T x, T y) { return x >= y; }
+};
+using CompareFns = TypeList<Eq, Ne, Lt, Le, Gt, Ge>;
+
+Layouts infer_compare(std::string_view name, Inputs, bool bools);
+Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
+template <class F> struct Compare : OpOf<Compare<F>> {
+  static constexpr auto kName = F::kName;
+  Traits traits() const override { return {.kind = Kind::pointwise}; }
+  Layouts infer(Inputs in) const override { return infer_compare(kName, in, F::kBools); }
+};
+template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
+  static constexpr auto kName = F::kScalarName;
+  double s;
+  explicit CompareScalar(double number) : s(number) {}
+  Traits traits() const override { return {.kind = Kind::pointwise}; }
+  Layouts infer(Inputs in) const override { return infer_compare_scalar(F::kName, in, s, F::kBools); }
+};
+struct Where : OpOf<Where> {  // (condition, x, y)
+  static constexpr auto kName = "where";
+  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(1, 2)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+};
+struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
+  static constexpr auto kName = "masked_fill";
+  double value;
+  explicit MaskedFill(double v) : value(v) {}
+  Traits traits() const override {
+    return {.kind = Kind::pointwise, .may_alias = bits(0), .may_be_infinite = value - value != 0};
+  }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(value); }
+};
+struct ClampOptions {
+  std::optional<double> min = {}, max = {};  // one at least
+};
+struct Clamp : OpOf<Clamp> {
+  static constexpr auto kName = "clamp";
+  ClampOptions o;
+  explicit Clamp(const ClampOptions& options) : o(options) {}
+  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key&) const override;
+};
+struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, else 0
+  static constexpr auto kName = "clamp_grad";
+  ClampOptions o;
+  explicit ClampGrad(const ClampOptions& options) : o(options) {}
+  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(1)}; }
+  Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
+  void key(Key&) const override;
+};
+
+// x == y and so on, element by element: bool, without a gradient. Equal dtypes: f64, f32, bf16, i64, i32; eq and ne
+// also bool. NaN is unequal to everything. A number is taken in the dtype of the tensor; an Error when that has no such
+// value.
+Tensor eq(const Tensor& x, const Tensor& y);
+Tensor ne(const Tensor& x, const Tensor& y);
+Tensor lt(const Tensor& x, const Tensor& y);
+Tensor le(const Tensor& x, const Tensor& y);
+Tensor gt(const Tensor& x, const Tensor& y);
+Tensor ge(const Tensor& x, const Tensor& y);
+Tensor eq(const Tensor& x, double s);
+Tensor ne(const Tensor& x, double s);
+Tensor lt(const Tensor& x, double s);
+Tensor le(const Tensor& x, double s);
+Tensor gt(const Tensor& x, double s);
+Tensor ge(const Tensor& x, double s);
+
+// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, any. What was not chosen has
+// gradient 0, even where it is NaN. A number takes the dtype of the tensor.
+Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y);
+Tensor where(const Tensor& condition, const Tensor& x, double y);
+Tensor where(const Tensor& condition, double x, const Tensor& y);
+
+// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype that has such
+// a value.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+
+// min where x < min, max where x > max, x elsewhere, NaN included: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The
+// gradient is 1 from min to max, both included, and 0 outside. An Error without a bound, for one that is NaN, and for
+// min > max.
+Tensor clamp(const Tensor& x, const ClampOptions&);
+
+}  // namespace tg

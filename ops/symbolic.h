@@ -1,0 +1,51 @@
+// Sym: a value that stands in a formula for what it will be, a Tensor or a number. The templates f and df of
+// pointwise.h compute with numbers inside kernels; given Syms, the same templates emit ops instead. That is how
+// gradients are differentiated again without being written twice. For ops/pointwise.h only: users write tensors.
+#pragma once
+#include <tapegrad/core/tensor.h>
+
+namespace tg {
+
+class Sym {
+ public:
+  explicit Sym(double number) : number_(number) {}
+  explicit Sym(const Tensor& t) : tensor_(t) {}
+  bool is_number() const { return !tensor_; }
+  double number() const { return number_; }
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  Tensor tensor_;
+  double number_ = 0;
+};
+struct SymBool {  // what a comparison gives: a bool tensor, or a bool; what was compared decides dtype and device
+  Tensor mask, compared;
+  bool value = false;
+};
+
+Sym operator+(const Sym&, const Sym&);
+Sym operator-(const Sym&, const Sym&);
+Sym operator*(const Sym&, const Sym&);
+Sym operator/(const Sym&, const Sym&);
+Sym operator-(const Sym&);
+SymBool operator==(const Sym&, const Sym&);
+SymBool operator<(const Sym&, const Sym&);
+SymBool operator<=(const Sym&, const Sym&);
+SymBool operator>(const Sym&, const Sym&);
+SymBool operator>=(const Sym&, const Sym&);
+
+// Beside the functions of core/math.h; a derivative may call these.
+namespace math {
+Sym exp(const Sym&);
+Sym log(const Sym&);
+Sym sqrt(const Sym&);
+Sym rsqrt(const Sym&);
+Sym tanh(const Sym&);
+Sym sigmoid(const Sym&);
+Sym erf(const Sym&);
+Sym sin(const Sym&);
+Sym cos(const Sym&);
+Sym pow(const Sym&, const Sym&);
+Sym select(const SymBool&, const Sym& yes, const Sym& no);
+}  // namespace math
+}  // namespace tg
