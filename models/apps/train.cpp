@@ -245,6 +245,7 @@ class Files {
   bool log_is_whole_ = true;
   StepLog log_;
 };
+
 // All steps that are left, or those until a signal; the exit status.
 int run_steps(const Options& o, const Start& s, const Gpt& model, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
