@@ -188,15 +188,24 @@ TG_HD_INLINE double sigmoid(double x) {
   return (x < 0.0 ? e : 1.0) / (1.0 + e);
 }
 
-// s = sin(x), c = cos(x), x in radians, 1.6 ulp, for |x| < 2^29; beyond that (floats there are ten periods apart), for
-// infinities and NaN both are NaN. The argument is reduced in double, where the product with the first part is exact.
-TG_HD_INLINE void sincos(float x, float& s, float& c) {
+namespace detail {
+// |x| < 2^29, or NaN. The product with the first part of pi/2 is exact, whatever the bits of x.
+TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
   constexpr double kMagic = 0x1.8p52, kHalfPiHi = 0x1.921fb4p0, kHalfPiLo = 0x1.4442d18469899p-24;
-  const float bounded = detail::select(detail::abs(x) < 0x1p29f, x, detail::nan());
-  const double t = double(bounded) * 0.63661977236758134308 + kMagic;
+  const double t = x * 0.63661977236758134308 + kMagic;
   const double n = t - kMagic;
-  const float r = float((double(bounded) - n * kHalfPiHi) - n * kHalfPiLo);
-  detail::sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
+  const float r = float((x - n * kHalfPiHi) - n * kHalfPiLo);
+  sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
+}
+}  // namespace detail
+// s = sin(x), c = cos(x), x in radians, 1.6 ulp, for |x| < 2^29; beyond that (floats there are ten periods apart), for
+// infinities and NaN both are NaN. The argument is reduced in double.
+TG_HD_INLINE void sincos(float x, float& s, float& c) {
+  detail::sincos_reduced(double(detail::select(detail::abs(x) < 0x1p29f, x, detail::nan())), s, c);
+}
+// The same for an angle that float would round away: 1.6 ulp, or 2^-48 where a zero is nearer than that.
+TG_HD_INLINE void sincos(double x, float& s, float& c) {
+  detail::sincos_reduced(std::fabs(x) < 0x1p29 ? x : double(detail::nan()), s, c);
 }
 TG_HD_INLINE void sincos(double x, double& s, double& c) {
   s = std::sin(x);

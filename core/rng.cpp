@@ -42,6 +42,16 @@ TG_HD_INLINE void normal_blocks(Rng at, float* out, uint64_t blocks, Affine to) 
   }
 }
 
+TG_HD_INLINE void truncated_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
+  for (uint64_t b = 0; b < blocks; ++b) {
+    const Words w = random_block(at, b);
+    out[4 * b] = math::detail::fused(truncated_normal(w.x), to.scale, to.shift);
+    out[4 * b + 1] = math::detail::fused(truncated_normal(w.y), to.scale, to.shift);
+    out[4 * b + 2] = math::detail::fused(truncated_normal(w.z), to.scale, to.shift);
+    out[4 * b + 3] = math::detail::fused(truncated_normal(w.w), to.scale, to.shift);
+  }
+}
+
 #if TG_FMA_VARIANT
 __attribute__((target("avx2,fma"))) void uniform_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
   uniform_blocks(at, out, blocks, to);
@@ -49,9 +59,18 @@ __attribute__((target("avx2,fma"))) void uniform_blocks_fma(Rng at, float* out, 
 __attribute__((target("avx2,fma"))) void normal_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
   normal_blocks(at, out, blocks, to);
 }
+__attribute__((target("avx2,fma"))) void truncated_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
+  truncated_blocks(at, out, blocks, to);
+}
 bool has_fma() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
 
+void check_spread(const char* function, float mean, float stddev) {
+  TG_CHECK(std::isfinite(mean) && std::isfinite(stddev) && stddev >= 0, value,
+           "[rng] {} with mean {} and standard deviation {}. Both must be finite, the deviation not negative. Correct "
+           "the arguments.",
+           function, mean, stddev);
+}
 }  // namespace
 
 Rng Rng::take(uint64_t n) {
@@ -104,10 +123,7 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
 }
 
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
-  TG_CHECK(std::isfinite(mean) && std::isfinite(stddev) && stddev >= 0, value,
-           "[rng] fill_normal with mean {} and standard deviation {}. Both must be finite, the deviation not negative. "
-           "Correct the arguments.",
-           mean, stddev);
+  check_spread("fill_normal", mean, stddev);
   const Rng at = take(out.size());
   const Affine to{stddev, mean};
   const uint64_t blocks = out.size() / 4;
@@ -119,6 +135,21 @@ void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
     normal_blocks(at, out.data(), blocks, to);
   for (uint64_t i = 4 * blocks; i < out.size(); ++i)
     out[i] = math::detail::fused(tg::normal(at, i), to.scale, to.shift);
+}
+
+void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) {
+  check_spread("fill_truncated_normal", mean, stddev);
+  const Rng at = take(out.size());
+  const Affine to{stddev, mean};
+  const uint64_t blocks = out.size() / 4;
+#if TG_FMA_VARIANT
+  if (has_fma())
+    truncated_blocks_fma(at, out.data(), blocks, to);
+  else
+#endif
+    truncated_blocks(at, out.data(), blocks, to);
+  for (uint64_t i = 4 * blocks; i < out.size(); ++i)
+    out[i] = math::detail::fused(truncated_normal(random_word(at, i)), to.scale, to.shift);
 }
 
 }  // namespace tg

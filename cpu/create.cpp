@@ -35,12 +35,16 @@ template <class F> void draw(Bufs out, Rng rng, F bulk) {
 void random_normal(const RandomNormal& op, Bufs, Bufs out, Context&) {
   draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_normal(to, float(op.mean), float(op.std)); });
 }
+void random_truncated_normal(const RandomTruncatedNormal& op, Bufs, Bufs out, Context&) {
+  draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_truncated_normal(to, float(op.mean), float(op.std)); });
+}
 void random_uniform(const RandomUniform& op, Bufs, Bufs out, Context&) {
   draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_uniform(to, float(op.lo), float(op.hi)); });
 }
 TG_KERNEL(Full, cpu, full);
 TG_KERNEL(Arange, cpu, arange);
 TG_KERNEL(RandomNormal, cpu, random_normal);
+TG_KERNEL(RandomTruncatedNormal, cpu, random_truncated_normal);
 TG_KERNEL(RandomUniform, cpu, random_uniform);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

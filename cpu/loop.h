@@ -6,6 +6,7 @@
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <array>
+#include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 
@@ -100,6 +101,36 @@ template <size_t N, class F> void for_each(const Shape& s, const std::array<Stri
 }
 // Strides of contiguous data of this shape.
 inline Strides dense(const Shape& s) { return Layout::contiguous(s, DType::f32).strides; }
+// The elements in row-major order, one thread: for indices and for one number per row.
+template <class To, class From> std::vector<To> flat(const Buf& b) {
+  std::vector<To> v;
+  if (b.numel() == 0) return v;
+  v.reserve(size_t(b.numel()));
+  for_each<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(To(b.data<From>()[at])); });
+  return v;
+}
+inline std::vector<int64_t> flat_indices(const Buf& b) {
+  std::vector<int64_t> v;
+  visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
+  return v;
+}
+// Where the i-th element in row-major order is.
+inline Dims position_of(size_t i, const Shape& s) {
+  Dims where = s;
+  for (size_t d = s.size(); d-- > 0; i /= size_t(s[d])) where[d] = int64_t(i % size_t(s[d]));
+  return where;
+}
+// The elements where they lie if they are contiguous, else copied in row-major order to `scratch`.
+template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
+  if (b.is_contiguous()) return b.data<T>();
+  scratch.resize(size_t(b.numel()));
+  using At = std::array<int64_t, 2>;
+  for_rows<2>(b.shape(), {dense(b.shape()), b.strides()}, [&](int64_t n, const At& at, const At& step) {
+    const T* from = b.data<T>() + at[1];
+    for (int64_t i = 0; i < n; ++i) scratch[size_t(at[0] + i * step[0])] = from[i * step[1]];
+  });
+  return scratch.data();
+}
 
 // One operand of a row in blocks: where it lies when its elements are neighbours, else gathered into a buffer. So each
 // function has one loop, over neighbours.

@@ -1,4 +1,4 @@
-// Kernels of ops/loss.h: a row of logits at a time, the losses of the rows added in f64.
+// Kernels of ops/loss.h: a row of logits at a time, the losses of the rows added in f64; squared differences in chunks.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/sums.h>
@@ -8,19 +8,12 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class To, class From> std::vector<To> flat(const Buf& b) {  // in row-major order
-  std::vector<To> v;
-  if (b.numel() == 0) return v;
-  for_each<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(To(b.data<From>()[at])); });
-  return v;
-}
-
 struct Targets {
   std::vector<int64_t> ids;  // one per row; -1 where ignored
   int64_t kept = 0;
 
   Targets(const CrossEntropyOptions& o, const Buf& b, int64_t classes) {
-    visit_index(b.dtype(), [&]<class I>() { ids = flat<int64_t, I>(b); });
+    ids = flat_indices(b);
     for (size_t i = 0; i < ids.size(); ++i) {
       int64_t& id = ids[i];
       if (o.ignore_index == id) {
@@ -38,14 +31,11 @@ struct Targets {
              ids.size(), o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set");
   }
   [[noreturn]] void fail(const CrossEntropyOptions& o, const Buf& b, size_t i, int64_t classes) const {
-    Dims where = b.shape();
-    for (size_t d = where.size(), rest = i; d-- > 0; rest /= size_t(b.shape()[d]))
-      where[d] = int64_t(rest % size_t(b.shape()[d]));
     throw Error(
         Error::Kind::value,
         fmt::format("[cross_entropy] target {} at position {} of targets {} is no class. Targets must be in [0, {}), "
                     "the last size of the logits, or ignore_index ({}). Check the targets.",
-                    ids[i], where, *b.layout, classes,
+                    ids[i], position_of(i, b.shape()), *b.layout, classes,
                     o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set"));
   }
 };
@@ -116,6 +106,31 @@ void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context&)
     });
   });
 }
+void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context&) {
+  constexpr int64_t kChunk = 4096;  // elements one partial sum covers
+  visit_float(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    std::vector<T> x_copy, t_copy;
+    const T *x = contiguous_data(in[0], x_copy), *t = contiguous_data(in[1], t_copy);
+    const int64_t n = in[0].numel();
+    C* const y = out[0].data<C>();
+    if (op.reduction == Reduction::none) {
+      parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) y[i] = (C(x[i]) - C(t[i])) * (C(x[i]) - C(t[i]));
+      });
+      return;
+    }
+    std::vector<double> part(size_t((n + kChunk - 1) / kChunk));
+    parallel_for(n, kChunk, [&](int64_t begin, int64_t end) {
+      part[size_t(begin / kChunk)] = double(lane_sum<C>(end - begin, [p = x + begin, q = t + begin](int64_t i) {
+        return (C(p[i]) - C(q[i])) * (C(p[i]) - C(q[i]));
+      }));
+    });
+    const double total = lane_sum<double>(int64_t(part.size()), [&](int64_t i) { return part[size_t(i)]; });
+    y[0] = C(op.reduction == Reduction::mean ? total / double(n) : total);
+  });
+}
+TG_KERNEL(MseLoss, cpu, mse_loss);
 TG_KERNEL(CrossEntropy, cpu, cross_entropy);
 TG_KERNEL(CrossEntropyGrad, cpu, cross_entropy_grad);
 }  // namespace

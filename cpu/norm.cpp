@@ -41,14 +41,6 @@ template <class T> void forward(Bufs in, const Buf& y, compute_t<T>* mean, compu
   });
 }
 
-// One value per row, whatever its strides.
-template <class C> std::vector<C> per_row(const Buf& b) {
-  std::vector<C> v;
-  if (b.numel() == 0) return v;
-  for_each<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(b.data<C>()[at]); });
-  return v;
-}
-
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
 // db = sum of dy over rows; without a mean, mean(g) is left out. Sums over rows: at most 64 chunks fixed by the shape,
 // rows in order within a chunk, chunks in order.
@@ -59,8 +51,8 @@ template <class T> struct Backward {
   T *dx = nullptr, *dw = nullptr, *db = nullptr;
 
   Backward(Bufs in, Bufs out, NormWants wants, bool centred)
-      : dy(in[0]), x(in[1]), rstd(per_row<C>(in[centred ? 3 : 2])), w(parameter<T>(in, centred ? 4 : 3, x.n, 1)) {
-    if (centred) mean = per_row<C>(in[2]);
+      : dy(in[0]), x(in[1]), rstd(flat<C, C>(in[centred ? 3 : 2])), w(parameter<T>(in, centred ? 4 : 3, x.n, 1)) {
+    if (centred) mean = flat<C, C>(in[2]);
     size_t next = 0;
     if (wants.dx) dx = out[next++].data<T>();
     if (wants.dw) dw = out[next++].data<T>();

@@ -1,90 +1,272 @@
-// Kernel of ops/reduce.h. The input is read as (outer, reduced, inner) where that is possible without a copy, else
-// through a contiguous scratch copy with the reduced dimensions last.
+// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner) where that is possible without a copy, else
+// through a contiguous scratch copy with the reduced dimensions last. What is added up, and how, is a small struct per
+// reduction; the walk is written once.
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/reduce.h>
 
+#include <cstring>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kChunk = 4096;  // elements one partial sum covers
+constexpr int64_t kChunk = 4096;  // elements one partial result covers
+constexpr int64_t kWidth = 512;   // columns of one block, at most
 
 // Integers add up in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 
-// y[o] = sum of the row x[o * n .. + n): partial sums of chunks, added in order.
-template <class T> void sum_rows(const T* x, T* y, int64_t rows, int64_t n) {
+// A reduction: row() of n neighbours from x[at] on, all of one output; column() takes one element into each of w
+// neighbouring outputs, from out on; join() adds what comes later to what came before.
+template <class T> struct Add {
   using A = Acc<T>;
+  const T* x;
+  T* y;
+  A start() const { return 0; }
+  A join(A a, A b) const { return a + b; }
+  A row(int64_t /*out*/, int64_t at, int64_t n) const {
+    const T* p = x + at;
+    return lane_sum<A>(n, [p](int64_t i) { return A(p[i]); });
+  }
+  void column(A* part, int64_t /*out*/, int64_t at, int64_t w) const {
+    const T* p = x + at;
+    for (int64_t j = 0; j < w; ++j) part[j] += A(p[j]);
+  }
+  void store(int64_t out, A total) const { y[out] = T(total); }
+};
+template <class T> struct AddTo : Add<T> {  // sums in the compute dtype, divided: means
+  using A = Acc<T>;
+  A* means;
+  A count;
+  void store(int64_t out, A total) const { means[out] = total / count; }
+};
+template <class T> struct AddSquares {  // (x - mean)^2, divided
+  using A = Acc<T>;
+  const T* x;
+  T* y;
+  const A* means;
+  A divisor;
+  A start() const { return 0; }
+  A join(A a, A b) const { return a + b; }
+  A row(int64_t out, int64_t at, int64_t n) const {
+    const T* p = x + at;
+    const A m = means[out];
+    return lane_sum<A>(n, [p, m](int64_t i) { return (A(p[i]) - m) * (A(p[i]) - m); });
+  }
+  void column(A* part, int64_t out, int64_t at, int64_t w) const {
+    const T* p = x + at;
+    const A* m = means + out;
+    for (int64_t j = 0; j < w; ++j) part[j] += (A(p[j]) - m[j]) * (A(p[j]) - m[j]);
+  }
+  void store(int64_t out, A total) const { y[out] = T(total / divisor); }
+};
+// The largest, or the smallest as the largest of negated values; NaN wins. By an explicit vector type, since compilers
+// do not vectorise conditions across lanes.
+template <class T, bool kLargest> struct Best {
+  using A = compute_t<T>;
+  typedef A Lanes __attribute__((vector_size(kLanes * sizeof(A))));
+  const T* x;
+  T* y;
+  static A key(T v) {
+    if constexpr (kLargest)
+      return A(v);
+    else if constexpr (std::is_integral_v<A>)
+      return ~A(v);  // -v would overflow for the smallest
+    else
+      return -A(v);
+  }
+  static void load(Lanes& v, const T* p) {
+    A lane[kLanes];
+    for (int k = 0; k < kLanes; ++k) lane[k] = key(p[k]);
+    std::memcpy(&v, lane, sizeof v);
+  }
+  static void take(Lanes& most, const Lanes& v) { most = ((v > most) | (v != v)) ? v : most; }
+  A start() const {
+    if constexpr (std::is_integral_v<A>)
+      return std::numeric_limits<A>::min();
+    else
+      return -std::numeric_limits<A>::infinity();
+  }
+  A join(A a, A b) const { return b > a || b != b ? b : a; }
+  A row(int64_t /*out*/, int64_t at, int64_t n) const {
+    const T* p = x + at;
+    A best = start();
+    int64_t i = 0;
+    if (n >= kLanes) {
+      Lanes most, v;
+      load(most, p);
+      for (i = kLanes; i + kLanes <= n; i += kLanes) load(v, p + i), take(most, v);
+      A lane[kLanes];
+      std::memcpy(lane, &most, sizeof lane);
+      for (A a : lane) best = join(best, a);
+    }
+    for (; i < n; ++i) best = join(best, key(p[i]));
+    return best;
+  }
+  void column(A* part, int64_t /*out*/, int64_t at, int64_t w) const {
+    const T* p = x + at;
+    int64_t j = 0;
+    for (; j + kLanes <= w; j += kLanes) {
+      Lanes most, v;
+      std::memcpy(&most, part + j, sizeof most);
+      load(v, p + j);
+      take(most, v);
+      std::memcpy(part + j, &most, sizeof most);
+    }
+    for (; j < w; ++j) part[j] = join(part[j], key(p[j]));
+  }
+  void store(int64_t out, A best) const {
+    if constexpr (kLargest)
+      y[out] = T(best);
+    else if constexpr (std::is_integral_v<A>)
+      y[out] = T(~best);
+    else
+      y[out] = T(-best);
+  }
+};
+
+// A value equals itself, NaN too: the largest of a row with a NaN is that NaN.
+template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b)); }
+template <class T> struct Ties {  // how many elements equal the extremum
+  using A = compute_t<T>;
+  const T *x, *best;
+  A* count;
+  A start() const { return 0; }
+  A join(A a, A b) const { return a + b; }
+  A row(int64_t out, int64_t at, int64_t n) const {
+    const T* p = x + at;
+    const A b = best[out];
+    return lane_sum<A>(n, [p, b](int64_t i) { return same(A(p[i]), b) ? A(1) : A(0); });
+  }
+  void column(A* part, int64_t out, int64_t at, int64_t w) const {
+    const T *p = x + at, *b = best + out;
+    for (int64_t j = 0; j < w; ++j) part[j] += same(A(p[j]), A(b[j])) ? A(1) : A(0);
+  }
+  void store(int64_t out, A total) const { count[out] = total; }
+};
+
+struct Axes {
+  int64_t outer = 1, n = 1, inner = 1;
+};
+// Each output from a row of n neighbours: partial results of chunks, joined in order.
+template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
+  using A = typename R::A;
   const int64_t chunks = std::max<int64_t>(1, (n + kChunk - 1) / kChunk);
   std::vector<A> part(size_t(rows * chunks));
   const int64_t per_tile = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(n, kChunk)));
   parallel_for(rows * chunks, per_tile, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t first = t % chunks * kChunk;
-      const T* p = x + t / chunks * n + first;
-      part[size_t(t)] = lane_sum<A>(std::min(kChunk, n - first), [&](int64_t i) { return A(p[i]); });
+      const int64_t first = t % chunks * kChunk, o = t / chunks;
+      part[size_t(t)] = r.row(o, o * n + first, std::min(kChunk, n - first));
     }
   });
   for (int64_t o = 0; o < rows; ++o) {
-    A s = 0;
-    for (int64_t c = 0; c < chunks; ++c) s += part[size_t(o * chunks + c)];
-    y[o] = T(s);
+    A total = r.start();
+    for (int64_t c = 0; c < chunks; ++c) total = r.join(total, part[size_t(o * chunks + c)]);
+    r.store(o, total);
   }
 }
-// y[o][j] = sum over r of x[o][r][j]: blocks of columns, rows in order within chunks of 128.
-template <class T> void sum_columns(const T* x, T* y, int64_t outer, int64_t n, int64_t inner) {
-  using A = Acc<T>;
+// Each output from a column: blocks of columns, rows in order within chunks of 128.
+template <class R> void reduce_columns(const R& r, const Axes& z) {
+  using A = typename R::A;
   constexpr int64_t kRows = 128;
-  const int64_t width = std::clamp<int64_t>(kGrain / std::max<int64_t>(1, n), 64, 512),
-                blocks = (inner + width - 1) / width;
-  parallel_for(outer * blocks, [&](int64_t t) {
-    const int64_t o = t / blocks, first = t % blocks * width, w = std::min(width, inner - first);
-    A total[512] = {}, part[512];
-    for (int64_t r0 = 0; r0 < n; r0 += kRows) {
-      std::fill(part, part + w, A(0));
-      for (int64_t r = r0; r < std::min(n, r0 + kRows); ++r) {
-        const T* p = x + (o * n + r) * inner + first;
-        for (int64_t j = 0; j < w; ++j) part[j] += A(p[j]);
-      }
-      for (int64_t j = 0; j < w; ++j) total[j] += part[j];
+  const int64_t width = std::clamp<int64_t>(kGrain / std::max<int64_t>(1, z.n), 64, kWidth),
+                blocks = (z.inner + width - 1) / width;
+  parallel_for(z.outer * blocks, [&](int64_t t) {
+    const int64_t o = t / blocks, first = t % blocks * width, w = std::min(width, z.inner - first);
+    const int64_t out = o * z.inner + first;
+    A total[kWidth], part[kWidth];
+    std::fill(total, total + w, r.start());
+    for (int64_t r0 = 0; r0 < z.n; r0 += kRows) {
+      std::fill(part, part + w, r.start());
+      for (int64_t i = r0; i < std::min(z.n, r0 + kRows); ++i) r.column(part, out, (o * z.n + i) * z.inner + first, w);
+      for (int64_t j = 0; j < w; ++j) total[j] = r.join(total[j], part[j]);
     }
-    for (int64_t j = 0; j < w; ++j) y[o * inner + first + j] = T(total[j]);
+    for (int64_t j = 0; j < w; ++j) r.store(out + j, total[j]);
   });
+}
+template <class R> void reduce(const R& r, const Axes& z) {
+  z.inner == 1 ? reduce_rows(r, z.outer, z.n) : reduce_columns(r, z);
+}
+
+// f(x, axes): the elements as (outer, reduced, inner).
+template <class T, class F> void with_axes(uint8_t dims, const Buf& in, F&& f) {
+  const Shape& s = in.shape();
+  Axes z;
+  bool together = in.is_contiguous();  // the reduced dimensions are neighbours
+  for (size_t d = 0, phase = 0; d < s.size(); ++d) {
+    const bool r = dims >> d & 1;
+    if (r && phase == 2 && s[d] != 1) together = false;
+    if (r)
+      phase = std::max<size_t>(phase, 1), z.n *= s[d];
+    else if (phase == 0)
+      z.outer *= s[d];
+    else if (s[d] != 1)
+      phase = 2, z.inner *= s[d];
+    else
+      z.inner *= s[d];
+  }
+  if (together) return f(in.data<T>(), z);
+  Layout l{{}, {}, in.layout->offset, in.dtype(), in.layout->device};
+  for (const bool reduced : {false, true})
+    for (size_t d = 0; d < s.size(); ++d)
+      if (bool(dims >> d & 1) == reduced) l.shape.push_back(s[d]), l.strides.push_back(in.strides()[d]);
+  std::vector<T> scratch;
+  f(contiguous_data<T>(Buf{&l, in.bytes}, scratch), Axes{z.outer * z.inner, z.n, 1});
 }
 
 void sum(const Sum& op, Bufs in, Bufs out, Context&) {
-  const Shape& s = in[0].shape();
-  int64_t outer = 1, n = 1, inner = 1;
-  bool together = in[0].is_contiguous();  // the reduced dimensions are neighbours
-  for (size_t d = 0, phase = 0; d < s.size(); ++d) {
-    const bool r = op.dims >> d & 1;
-    if (r && phase == 2 && s[d] != 1) together = false;
-    if (r)
-      phase = std::max<size_t>(phase, 1), n *= s[d];
-    else if (phase == 0)
-      outer *= s[d];
-    else if (s[d] != 1)
-      phase = 2, inner *= s[d];
-    else
-      inner *= s[d];
-  }
+  if (out[0].numel() == 0) return;
   visit_number(out[0].dtype(), [&]<class T>() {
-    T* y = out[0].data<T>();
-    if (out[0].numel() == 0) return;
-    if (together)
-      return inner == 1 ? sum_rows(in[0].data<T>(), y, outer, n) : sum_columns(in[0].data<T>(), y, outer, n, inner);
-    std::vector<T> copy(size_t(in[0].numel()));
-    Shape order;
-    Strides from;
-    for (const bool reduced : {false, true})
-      for (size_t d = 0; d < s.size(); ++d)
-        if (bool(op.dims >> d & 1) == reduced) order.push_back(s[d]), from.push_back(in[0].strides()[d]);
-    T* c = copy.data();
-    for_each<1>(order, {from}, [&, x = in[0].data<T>()](int64_t at) { *c++ = x[at]; });
-    sum_rows(copy.data(), y, out[0].numel(), n);
+    with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) { reduce(Add<T>{x, out[0].data<T>()}, z); });
   });
 }
+void var(const Var& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using A = Acc<T>;
+    std::vector<A> means(size_t(out[0].numel()));
+    with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) {
+      reduce(AddTo<T>{{x, nullptr}, means.data(), A(z.n)}, z);
+      reduce(AddSquares<T>{x, out[0].data<T>(), means.data(), A(double(z.n) - op.correction)}, z);
+    });
+  });
+}
+template <bool kLargest> void extremum(const Extremum<kLargest>& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() == 0) return;
+  visit_number(out[0].dtype(), [&]<class T>() {
+    with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) { reduce(Best<T, kLargest>{x, out[0].data<T>()}, z); });
+  });
+}
+void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &dx = out[0];
+  if (x.numel() == 0) return;
+  visit_float(dx.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    std::vector<T> y_copy, dy_copy;
+    const T *y = contiguous_data(in[1], y_copy), *dy = contiguous_data(in[2], dy_copy);
+    std::vector<C> share(size_t(in[1].numel()));
+    with_axes<T>(op.dims, x, [&](const T* p, const Axes& z) { reduce(Ties<T>{p, y, share.data()}, z); });
+    for (size_t o = 0; o < share.size(); ++o) share[o] = C(dy[o]) / share[o];
+    Strides each = x.strides();  // of y and share, repeated along the reduced dimensions
+    for (size_t d = each.size(), step = 1; d-- > 0;) {
+      const bool reduced = op.dims >> d & 1;
+      each[d] = reduced ? 0 : int64_t(step);
+      if (!reduced) step *= size_t(x.size(d));
+    }
+    using At = std::array<int64_t, 3>;
+    for_rows<3>(x.shape(), {dx.strides(), x.strides(), each}, [&](int64_t n, const At& at, const At& step) {
+      map_row(
+          n, dx.data<T>() + at[0], [](C a, C b, C g) { return same(a, b) ? g : C(0); },
+          RowOperand<T>(x.data<T>() + at[1], step[1]), RowOperand<T>(y + at[2], step[2]),
+          RowOperand<C>(share.data() + at[2], step[2]));
+    });
+  });
+}
+TG_KERNEL(ExtremumGrad, cpu, extremum_grad);
 TG_KERNEL(Sum, cpu, sum);
+TG_KERNEL(Var, cpu, var);
+TG_KERNEL(Max, cpu, extremum<true>);
+TG_KERNEL(Min, cpu, extremum<false>);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -64,22 +64,7 @@ void topk(const SelectTopK& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-void topk_grad(const TopKGrad& op, Bufs in, Bufs out, Context&) {
-  Strides rows = out[0].strides();
-  rows.back() = 0;
-  visit_float(out[0].dtype(), [&]<class T>() {
-    T* dx = out[0].data<T>();
-    parallel_for(op.to.product(), kGrain, [&](int64_t begin, int64_t end) { std::fill(dx + begin, dx + end, T()); });
-    const T* dy = in[0].data<T>();
-    const auto* index = in[1].data<int64_t>();
-    using At = std::array<int64_t, 3>;
-    for_rows<3>(in[0].shape(), {in[0].strides(), in[1].strides(), rows}, [&](int64_t n, const At& at, const At& step) {
-      for (int64_t i = 0; i < n; ++i) dx[at[2] + i * step[2] + index[at[1] + i * step[1]]] = dy[at[0] + i * step[0]];
-    });
-  });
-}
 TG_KERNEL(ArgMax, cpu, argmax);
 TG_KERNEL(SelectTopK, cpu, topk);
-TG_KERNEL(TopKGrad, cpu, topk_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,5 +1,11 @@
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/convert.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/softmax.h>
 
 #include <cmath>
 
@@ -54,6 +60,32 @@ Tensors Attention::vjp(const Vjp& v) const {
   return r;
 }
 Layouts AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
+namespace {
+// 0 where query i sees key j, else so small that exp() of any score with it is 0: (Tq, Tk), for finite scores.
+Tensor hidden_scores(const Tensor& q, int64_t tq, int64_t tk) {
+  std::vector<double> v(size_t(tq * tk));
+  for (int64_t i = 0; i < tq; ++i)
+    for (int64_t j = i + 1 + tk - tq; j < tk; ++j) v[size_t(i * tk + j)] = -1e30;
+  return from<double>(v, {tq, tk}).to(q.dtype()).to(q.device());
+}
+}  // namespace
+// q, k, v and dy alone: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
+Tensors AttentionGrad::compose(Inputs in) const {
+  const Shape &s = in[0].shape(), &ks = in[1].shape();
+  const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];
+  const double scale = o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)));
+  const auto grouped = [&](const Tensor& x, int64_t g) {
+    return reshape(widened(x), {s[0], heads, g, x.shape()[2], hs});
+  };
+  const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
+  Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
+  if (o.causal) scores = scores + hidden_scores(scores, tq, tk);
+  const Tensor p = softmax(scores), dp = matmul(dy, v, {.trans_b = true});
+  const Tensor ds = p * (dp - sum(dp * p, {-1}, {.keepdim = true})) * scale;
+  const auto of_keys = [&](const Tensor& x) { return reshape(sum(x, {2}), ks).to(in[1].dtype()); };
+  return {reshape(matmul(ds, k), s).to(in[0].dtype()), of_keys(matmul(ds, q, {.trans_a = true})),
+          of_keys(matmul(p, dy, {.trans_a = true}))};
+}
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
   return emit1(make<Attention>(o), {with_rows(q), with_rows(k), with_rows(v)});

@@ -27,6 +27,7 @@ struct AttentionGrad : OpOf<AttentionGrad> {  // (q, k, v, y, lse, dy) -> (dq, d
   AttentionOptions o;
   explicit AttentionGrad(AttentionOptions opt) : o(opt) {}
   Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;  // with the matrices of scores
   void key(Key& k) const override { k.add(o.causal), k.add(o.scale); }
 };
 

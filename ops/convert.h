@@ -15,4 +15,8 @@ struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. I
   void key(Key& k) const override { k.add(uint64_t(to)); }
 };
 
+// x in the dtype that kernels compute in: bf16 as f32. For gradients that are made of several ops, so that what lies
+// between them is not rounded to 8 bits.
+inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }
+
 }  // namespace tg

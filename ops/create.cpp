@@ -13,6 +13,11 @@ Layout checked(std::string_view op, const Shape& s, DType t, Device d) {
 void check_random(std::string_view op, DType t) {
   TG_CHECK(is_float(t) && t != DType::f16, dtype, "[{}] cannot draw {} values. Use f64, f32 or bf16.", op, t);
 }
+Layout checked_normal(std::string_view op, const Shape& s, double std, DType t, Device d) {
+  check_random(op, t);
+  TG_CHECK(std >= 0, value, "[{}] standard deviation {} is negative. It must be 0 or more.", op, std);
+  return checked(op, s, t, d);
+}
 }  // namespace
 
 void check::representable(std::string_view op, double x, DType t) {
@@ -27,6 +32,7 @@ void check::representable(std::string_view op, double x, DType t) {
 Layouts Full::infer(Inputs) const { return {layout}; }
 Layouts Arange::infer(Inputs) const { return {layout}; }
 Layouts RandomNormal::infer(Inputs) const { return {layout}; }
+Layouts RandomTruncatedNormal::infer(Inputs) const { return {layout}; }
 Layouts RandomUniform::infer(Inputs) const { return {layout}; }
 
 Tensor full(const Shape& s, double value, DType t, Device d) {
@@ -52,10 +58,12 @@ Tensor arange(double start, double stop, double step, DType t, Device d) {
   return emit1(make<Arange>(checked("arange", {int64_t(n)}, t, d), start, step), {});
 }
 Tensor randn(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {
-  check_random("randn", t);
-  TG_CHECK(std >= 0, value, "[randn] standard deviation {} is negative. It must be 0 or more.", std);
-  const Layout l = checked("randn", s, t, d);
+  const Layout l = checked_normal("randn", s, std, t, d);
   return emit1(make<RandomNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
+}
+Tensor trunc_normal(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {
+  const Layout l = checked_normal("trunc_normal", s, std, t, d);
+  return emit1(make<RandomTruncatedNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
 }
 Tensor rand(const Shape& s, Rng& rng, double lo, double hi, DType t, Device d) {
   check_random("rand", t);

@@ -33,6 +33,16 @@ struct RandomNormal : OpOf<RandomNormal> {  // the generator's state changes at 
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
 };
+struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
+  static constexpr auto kName = "trunc_normal";
+  Layout layout;
+  double mean, std;
+  Rng rng;
+  RandomTruncatedNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
+  Traits traits() const override { return {.random = true}; }
+  Layouts infer(Inputs) const override;
+  void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
+};
 struct RandomUniform : OpOf<RandomUniform> {
   static constexpr auto kName = "rand";
   Layout layout;
@@ -51,9 +61,11 @@ Tensor zeros_like(const Tensor&);
 Tensor ones_like(const Tensor&);
 // (n) values start, start + step, ... below stop (above it when step is negative). An Error when step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});
-// Normal N(mean, std) and uniform [lo, hi) values; advance rng by numel. Dtypes f64, f32, bf16 (f64 values have the
-// precision of f32: one generator serves every device bit for bit).
+// Normal N(mean, std) values, the same without those that are more than 3 std from the mean, and uniform [lo, hi)
+// values; advance rng by numel. Dtypes f64, f32, bf16 (f64 values have the precision of f32: one generator serves every
+// device bit for bit).
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
+Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});
 
 }  // namespace tg

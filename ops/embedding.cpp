@@ -1,5 +1,7 @@
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/embedding.h>
+#include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
 Layouts Embedding::infer(Inputs in) const {
@@ -12,10 +14,10 @@ Layouts Embedding::infer(Inputs in) const {
   return {Layout::contiguous(s, table.dtype(), table.device())};
 }
 Tensors Embedding::vjp(const Vjp& v) const {
-  return {Tensor(), emit1(make<EmbeddingGrad>(v.in_shape(1)[0]), {v.in(0), v.grad()})};
-}
-Layouts EmbeddingGrad::infer(Inputs in) const {
-  return {Layout::contiguous({rows, in[1].shape().back()}, in[1].dtype(), in[1].device())};
+  const Tensor ids = v.in(0);
+  const Shape& table = v.in_shape(1);
+  const int64_t n = ids.numel();
+  return {Tensor(), emit1(make<IndexSelectGrad>(0, table[0]), {reshape(ids, {n}), reshape(v.grad(), {n, table[1]})})};
 }
 Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateless<Embedding>(), {ids, table}); }
 }  // namespace tg

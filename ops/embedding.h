@@ -10,14 +10,6 @@ struct Embedding : OpOf<Embedding> {  // (ids, table)
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
-// (ids, dy) -> dtable (rows, C): rows of dy with equal ids, added in their order. Never sparse.
-struct EmbeddingGrad : OpOf<EmbeddingGrad> {
-  static constexpr auto kName = "embedding_grad";
-  int64_t rows;
-  explicit EmbeddingGrad(int64_t n) : rows(n) {}
-  Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(rows); }
-};
 
 // ids (...) i32 or i64, table (V, C) of f64, f32 or bf16 -> (..., C). An id outside [0, V) is an Error that names it
 // and its position, when the op runs.

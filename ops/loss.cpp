@@ -1,5 +1,14 @@
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/convert.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/softmax.h>
+
+#include <algorithm>
 
 namespace tg {
 Layouts CrossEntropy::infer(Inputs in) const {
@@ -26,7 +35,48 @@ Tensors CrossEntropy::vjp(const Vjp& v) const {
 Layouts CrossEntropyGrad::infer(Inputs in) const {
   return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
 }
+// w (softmax(x) - (1 - s) onehot - s / V) with w the gradient of each row's loss; the log-sum-exp, a function of x, is
+// not read.
+Tensors CrossEntropyGrad::compose(Inputs in) const {
+  const Tensor x = widened(in[0]), dloss = in[3];
+  const Shape& rows = in[1].shape();
+  Shape column = rows;
+  column.push_back(1);
+  Tensor targets = in[1].to(DType::i64), w = expand(dloss, rows);
+  if (o.reduction == Reduction::mean && !o.ignore_index) w = w / double(rows.product());
+  if (o.ignore_index) {  // ignored rows: the weight is 0, the target class 0
+    const Tensor kept = (targets - double(*o.ignore_index)).to(DType::boolean), one = kept.to(x.dtype());
+    targets = targets * kept.to(DType::i64);
+    w = w * (o.reduction == Reduction::mean ? one / sum(one) : one);
+  }
+  const Tensor one_hot = scatter_add(zeros(x.shape(), x.dtype(), x.device()), -1, reshape(targets, column),
+                                     ones(column, x.dtype(), x.device()));
+  const double s = o.label_smoothing, even = s / double(std::max<int64_t>(1, x.shape().back()));
+  return {(reshape(w, column) * (softmax(x) - (one_hot * (1 - s) + even))).to(in[0].dtype())};
+}
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   return emit1(make<CrossEntropy>(o), {logits, targets});
+}
+
+Layouts MseLoss::infer(Inputs in) const {
+  const Tensor &x = in[0], &target = in[1];
+  check::computes(kName, x);
+  check::same_dtype(kName, x, target);
+  TG_CHECK(x.shape() == target.shape(), shape,
+           "[mse_loss] x is {}, target {}. Their shapes must be equal: there is no broadcasting. Use expand() or "
+           "reshape().",
+           x, target);
+  TG_CHECK(x.numel() > 0 || reduction != Reduction::mean, value,
+           "[mse_loss] {} has no elements to average over. Pass at least one, or use Reduction::sum, which is 0.", x);
+  return {Layout::contiguous(reduction == Reduction::none ? x.shape() : Shape(),
+                             x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device())};
+}
+Tensors MseLoss::vjp(const Vjp& v) const {  // 2 (x - target), and its negative
+  const double factor = reduction == Reduction::mean ? 2 / double(v.in_shape(0).product()) : 2;
+  const Tensor dx = (widened(v.in(0)) - widened(v.in(1))) * (v.grad() * factor);
+  return {v.wants(0) ? dx.to(v.in_dtype(0)) : Tensor(), v.wants(1) ? (-dx).to(v.in_dtype(1)) : Tensor()};
+}
+Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  return emit1(make<MseLoss>(reduction), {x, target});
 }
 }  // namespace tg

@@ -34,7 +34,17 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum
   explicit CrossEntropyGrad(CrossEntropyOptions opt) : o(opt) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
   void key(Key& k) const override { o.key(k); }
+};
+struct MseLoss : OpOf<MseLoss> {  // (x, target); the gradient is made of pointwise ops
+  static constexpr auto kName = "mse_loss";
+  Reduction reduction;
+  explicit MseLoss(Reduction r) : reduction(r) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0, 1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(int(reduction)); }
 };
 
 // -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...) i32 or i64 in [0,
@@ -42,5 +52,8 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum
 // result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else f32. When the op runs, a
 // target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
+// (x - target)^2, of equal shapes (there is no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean
+// and sum, of x's shape for none; f64 for f64, else f32. The mean of nothing is an Error.
+Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
 
 }  // namespace tg

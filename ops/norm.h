@@ -38,6 +38,7 @@ struct LayerNormGrad : OpOf<LayerNormGrad> {  // (dy, x, mean, rstd[, weight])
   explicit LayerNormGrad(NormWants w) : wants(w) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
   void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db); }
 };
 struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, weight])
@@ -46,6 +47,7 @@ struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, weight])
   explicit RmsNormGrad(NormWants w) : wants(w) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
   void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw); }
 };
 

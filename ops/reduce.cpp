@@ -1,7 +1,11 @@
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/convert.h>
+#include <tapegrad/ops/create.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
+
+#include <cmath>
 
 namespace tg {
 namespace {
@@ -14,6 +18,12 @@ Shape reduced(const Shape& s, uint8_t dims, bool keep) {
       r.push_back(1);
   return r;
 }
+int64_t count(const Shape& s, uint8_t dims) {  // elements that make one result
+  int64_t n = 1;
+  for (size_t i = 0; i < s.size(); ++i)
+    if (dims >> i & 1) n *= s[i];
+  return n;
+}
 uint8_t mask_of(std::string_view op, const Tensor& x, const Dims& dims) {
   uint8_t mask = 0;
   for (int64_t d : dims) {
@@ -24,11 +34,14 @@ uint8_t mask_of(std::string_view op, const Tensor& x, const Dims& dims) {
   return mask;
 }
 uint8_t all_of(const Tensor& x) { return uint8_t((1u << x.ndim()) - 1); }
+Layouts reduce_layout(const Tensor& x, uint8_t dims, bool keep) {
+  return {Layout::contiguous(reduced(x.shape(), dims, keep), x.dtype(), x.device())};
+}
 }  // namespace
 
 Layouts Sum::infer(Inputs in) const {
   if (!is_index(in[0].dtype())) check::computes(kName, in[0]);
-  return {Layout::contiguous(reduced(in[0].shape(), dims, keep), in[0].dtype(), in[0].device())};
+  return reduce_layout(in[0], dims, keep);
 }
 Tensors Sum::vjp(const Vjp& v) const {
   const Shape& s = v.in_shape(0);
@@ -41,9 +54,7 @@ Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions o) {
 namespace {
 Tensor mean_of(const Tensor& x, uint8_t mask, bool keep) {
   check::computes("mean", x);
-  int64_t n = 1;
-  for (size_t i = 0; i < x.ndim(); ++i)
-    if (mask >> i & 1) n *= x.shape()[i];
+  const int64_t n = count(x.shape(), mask);
   TG_CHECK(n > 0, value, "[mean] {} has no elements to average over. Use sum(), which is 0.", x);
   return emit1(make<Sum>(mask, keep), {x}) / double(n);
 }
@@ -52,6 +63,66 @@ Tensor mean(const Tensor& x) { return mean_of(x, all_of(x), false); }
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
   return mean_of(x, mask_of("mean", x, dims), o.keepdim);
 }
+
+Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep) {
+  if (!is_index(x.dtype())) check::computes(name, x);
+  TG_CHECK(count(x.shape(), dims) > 0, value,
+           "[{}] {} has no elements to compare over. The {} of nothing is undefined. Pass at least one element.", name,
+           x, name);
+  return reduce_layout(x, dims, keep);
+}
+Tensors vjp_extremum(const Vjp& v, uint8_t dims) {
+  return {emit1(make<ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
+}
+Layouts ExtremumGrad::infer(Inputs in) const {
+  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+}
+Tensors ExtremumGrad::vjp(const Vjp& v) const {
+  if (!v.wants(2)) return {};
+  const Tensor one = ones(v.in_shape(2), v.in_dtype(2), v.device());
+  const Tensor shares = emit1(make<ExtremumGrad>(dims), {v.in(0).detach(), v.in(1).detach(), one});
+  return {Tensor(), Tensor(), reshape(emit1(make<Sum>(dims, false), {v.grad() * shares}), v.in_shape(2))};
+}
+Tensor max(const Tensor& x) { return emit1(make<Max>(all_of(x), false), {x}); }
+Tensor max(const Tensor& x, const Dims& dims, ReduceOptions o) {
+  return emit1(make<Max>(mask_of("max", x, dims), o.keepdim), {x});
+}
+Tensor min(const Tensor& x) { return emit1(make<Min>(all_of(x), false), {x}); }
+Tensor min(const Tensor& x, const Dims& dims, ReduceOptions o) {
+  return emit1(make<Min>(mask_of("min", x, dims), o.keepdim), {x});
+}
+
+Layouts Var::infer(Inputs in) const {
+  check::computes(kName, in[0]);
+  const int64_t n = count(in[0].shape(), dims);
+  TG_CHECK(std::isfinite(correction), value, "[var] correction is {}. It must be finite; 1 is usual.", correction);
+  TG_CHECK(double(n) > correction, value,
+           "[var] {} element(s) of {} make one result and correction is {}: there must be more elements than that. "
+           "Pass more, or {{.correction = 0}} for the variance of a population.",
+           n, in[0], correction);
+  return reduce_layout(in[0], dims, keep);
+}
+Tensors Var::vjp(const Vjp& v) const {  // 2 (x - mean) / (n - correction)
+  const Shape& s = v.in_shape(0);
+  const Tensor x = widened(v.in(0)), dy = widened(reshape(v.grad(), reduced(s, dims, true)));
+  const double factor = 2 / (double(count(s, dims)) - correction);
+  return {((x - mean_of(x, dims, true)) * (dy * factor)).to(v.in_dtype(0))};
+}
+Tensor var(const Tensor& x) { return emit1(make<Var>(all_of(x), false, 1), {x}); }
+Tensor var(const Tensor& x, const Dims& dims, VarOptions o) {
+  return emit1(make<Var>(mask_of("var", x, dims), o.keepdim, o.correction), {x});
+}
+
+Layouts Cumsum::infer(Inputs in) const {
+  if (!is_index(in[0].dtype())) check::computes(kName, in[0]);
+  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+}
+Tensors Cumsum::vjp(const Vjp& v) const { return {emit1(make<Cumsum>(dim, !reverse), {v.grad()})}; }
+Tensor cumsum(const Tensor& x, int64_t dim) {
+  TG_CHECK(x, value, "[cumsum] the input is an empty tensor. Pass a tensor that has a value.");
+  return emit1(make<Cumsum>(normal_dim("cumsum", dim, x.shape()), false), {x});
+}
+
 Tensor sum_to(const Tensor& x, const Shape& to) {
   if (x.shape() == to) return x;
   const size_t skip = x.ndim() - to.size();

@@ -1,4 +1,5 @@
-// Sums over dimensions, and what is made of them.
+// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
+// are in select.h, norms of rows in norm.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -14,6 +15,55 @@ struct Sum : OpOf<Sum> {
   void key(Key& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
 
+Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep);
+Tensors vjp_extremum(const Vjp&, uint8_t dims);
+template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
+  static constexpr auto kName = kLargest ? "max" : "min";
+  uint8_t dims;
+  bool keep;
+  Extremum(uint8_t mask, bool keepdim) : dims(mask), keep(keepdim) {}
+  Layouts infer(Inputs in) const override { return infer_extremum(kName, in[0], dims, keep); }
+  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_out(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp& v) const override { return vjp_extremum(v, dims); }
+  void key(Key& k) const override { k.add(uint64_t(dims)), k.add(keep); }
+};
+using Max = Extremum<true>;
+using Min = Extremum<false>;
+// (x, y, dy), y the extremum of x -> dy shared evenly among the elements of x that equal y, 0 elsewhere.
+struct ExtremumGrad : OpOf<ExtremumGrad> {
+  static constexpr auto kName = "extremum_grad";
+  uint8_t dims;
+  explicit ExtremumGrad(uint8_t mask) : dims(mask) {}
+  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0, 1); }
+  Tensors vjp(const Vjp&) const override;  // linear in dy, constant in the rest
+  void key(Key& k) const override { k.add(uint64_t(dims)); }
+};
+
+struct Var : OpOf<Var> {
+  static constexpr auto kName = "var";
+  uint8_t dims;
+  bool keep;
+  double correction;
+  Var(uint8_t mask, bool keepdim, double c) : dims(mask), keep(keepdim), correction(c) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(dims)), k.add(keep), k.add(correction); }
+};
+struct Cumsum : OpOf<Cumsum> {
+  static constexpr auto kName = "cumsum";
+  size_t dim;
+  bool reverse;  // from the last element to the first: the gradient
+  Cumsum(size_t d, bool backwards) : dim(d), reverse(backwards) {}
+  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(reverse); }
+};
+
 struct ReduceOptions {
   bool keepdim = false;
 };
@@ -23,6 +73,24 @@ Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions = {});
+// The largest and the smallest element over dimensions as above; NaN wins. f64, f32, bf16, i64, i32; of nothing it is
+// an Error. The gradient is shared evenly among equal extremes.
+Tensor max(const Tensor& x);
+Tensor max(const Tensor& x, const Dims& dims, ReduceOptions = {});
+Tensor min(const Tensor& x);
+Tensor min(const Tensor& x, const Dims& dims, ReduceOptions = {});
+
+struct VarOptions {
+  bool keepdim = false;
+  double correction = 1;  // 1: of a sample (Bessel), 0: of a population
+};
+// sum((x - mean)^2) / (n - correction) over dimensions as above, n elements each, in two passes. f64, f32, bf16; an
+// Error when n <= correction.
+Tensor var(const Tensor& x);
+Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
+
+// Element i along dim is the sum of the elements 0 .. i of x; x's shape and dtype: f64, f32, bf16, i64, i32.
+Tensor cumsum(const Tensor& x, int64_t dim);
 // Sums over what expanding `to` to x's shape would repeat: the gradient of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
 

@@ -1,4 +1,6 @@
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/select.h>
 
 namespace tg {
@@ -30,8 +32,9 @@ Layouts SelectTopK::infer(Inputs in) const {
   s.back() = k;
   return {Layout::contiguous(s, x.dtype(), x.device()), Layout::contiguous(s, DType::i64, x.device())};
 }
-Tensors SelectTopK::vjp(const Vjp& v) const { return {emit1(make<TopKGrad>(v.in_shape(0)), {v.grad(), v.out(1)})}; }
-Layouts TopKGrad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
+Tensors SelectTopK::vjp(const Vjp& v) const {
+  return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), -1, v.out(1), v.grad())};
+}
 TopK topk(const Tensor& x, int64_t k) {
   Tensors r = emit(make<SelectTopK>(k), {&x, 1});
   return {std::move(r[0]), std::move(r[1])};

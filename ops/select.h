@@ -21,14 +21,6 @@ struct SelectTopK : OpOf<SelectTopK> {  // x -> (values, indices)
   Tensors vjp(const Vjp&) const override;
   void key(Key& to) const override { to.add(k); }
 };
-struct TopKGrad : OpOf<TopKGrad> {  // (dy, indices) -> zeros of shape `to` with dy at the indices of each row
-  static constexpr auto kName = "topk_grad";
-  Shape to;
-  explicit TopKGrad(const Shape& s) : to(s) {}
-  Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(to); }
-};
-
 // The index of the first largest element along a dimension, which is dropped: i64. Takes f64, f32, bf16, i64, i32; no
 // gradient. An Error when the dimension has size 0.
 Tensor argmax(const Tensor& x, int64_t dim = -1);

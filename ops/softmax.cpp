@@ -1,23 +1,44 @@
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/convert.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/softmax.h>
 
 namespace tg {
-Layouts Softmax::infer(Inputs in) const {
-  check::ndim_at_least(kName, in[0], 1);
-  check::computes(kName, in[0]);
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+namespace {
+Layouts like(const Tensor& x) { return {Layout::contiguous(x.shape(), x.dtype(), x.device())}; }
+Layouts checked_like(std::string_view op, const Tensor& x) {
+  check::ndim_at_least(op, x, 1);
+  check::computes(op, x);
+  return like(x);
 }
+Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
+
+template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
+  TG_CHECK(x, value, "[{}] the input is an empty tensor. Pass a tensor that has a value.", OpT::kName);
+  check::ndim_at_least(OpT::kName, x, 1);
+  const auto d = int64_t(normal_dim(OpT::kName, dim, x.shape())), last = int64_t(x.ndim()) - 1;
+  if (d == last) return emit1(stateless<OpT>(), {x});
+  return transpose(emit1(stateless<OpT>(), {transpose(x, d, last)}), d, last);
+}
+}  // namespace
+
+Layouts Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
 Tensors Softmax::vjp(const Vjp& v) const { return {emit1(stateless<SoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts SoftmaxGrad::infer(Inputs in) const {
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+Layouts SoftmaxGrad::infer(Inputs in) const { return like(in[0]); }
+Tensors SoftmaxGrad::compose(Inputs in) const {
+  const Tensor y = widened(in[0]), dy = widened(in[1]);
+  return {(y * (dy - row_sum(dy * y))).to(in[0].dtype())};
+}
+Layouts LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
+Tensors LogSoftmax::vjp(const Vjp& v) const { return {emit1(stateless<LogSoftmaxGrad>(), {v.out(0), v.grad()})}; }
+Layouts LogSoftmaxGrad::infer(Inputs in) const { return like(in[0]); }
+Tensors LogSoftmaxGrad::compose(Inputs in) const {
+  const Tensor y = widened(in[0]), dy = widened(in[1]);
+  return {(dy - exp(y) * row_sum(dy)).to(in[0].dtype())};
 }
 
-Tensor softmax(const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[softmax] the input is an empty tensor. Pass a tensor that has a value.");
-  check::ndim_at_least("softmax", x, 1);
-  const auto d = int64_t(normal_dim("softmax", dim, x.shape())), last = int64_t(x.ndim()) - 1;
-  if (d == last) return emit1(stateless<Softmax>(), {x});
-  return transpose(emit1(stateless<Softmax>(), {transpose(x, d, last)}), d, last);
-}
+Tensor softmax(const Tensor& x, int64_t dim) { return along<Softmax>(x, dim); }
+Tensor log_softmax(const Tensor& x, int64_t dim) { return along<LogSoftmax>(x, dim); }
 }  // namespace tg

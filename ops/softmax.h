@@ -1,4 +1,4 @@
-// Softmax over one dimension. The loss has its own fused form (loss.h), and so has attention.
+// Softmax over one dimension, and its logarithm. The loss has its own fused form (loss.h), and so has attention.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -15,10 +15,26 @@ struct SoftmaxGrad : OpOf<SoftmaxGrad> {  // (y, dy) -> y * (dy - sum(dy * y))
   static constexpr auto kName = "softmax_grad";
   Traits traits() const override { return {.may_alias = bits(0, 1)}; }
   Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
+};
+struct LogSoftmax : OpOf<LogSoftmax> {  // over the last dimension
+  static constexpr auto kName = "log_softmax";
+  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_out(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+};
+struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {  // (y, dy) -> dy - exp(y) * sum(dy)
+  static constexpr auto kName = "log_softmax_grad";
+  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
+  Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
 };
 
 // exp(x - max) / sum(exp(x - max)) along `dim`; x's shape and dtype (f64, f32, bf16 computed in f32).
 // Entries of -inf become 0; a row of nothing else is NaN.
 Tensor softmax(const Tensor& x, int64_t dim = -1);
+// x - max - log(sum exp(x - max)) along `dim`, otherwise the same: entries of -inf stay -inf.
+Tensor log_softmax(const Tensor& x, int64_t dim = -1);
 
 }  // namespace tg

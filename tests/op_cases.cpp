@@ -92,7 +92,25 @@ struct Cases {
     one("sum", "outer", in, [](Inputs x) { return sum(x[0], {0, 2}); });
     one("sum", "none", in, [](Inputs x) { return sum(x[0], {}); });
     one("sum_to", "broadcast", in, [n = c](Inputs x) { return sum_to(x[0], {1, n}); });
+    one("cumsum", "last", in, [](Inputs x) { return cumsum(x[0], -1); });
+    one("cumsum", "middle", in, [](Inputs x) { return cumsum(x[0], 1); });
+    one("cumsum", "first", in, [](Inputs x) { return cumsum(x[0], 0); });
+    one("cumsum", "integers", {indices({r, c}, 9)}, [](Inputs x) { return cumsum(x[0], 1); }).gradcheck = 0;
+    one("max", "none", in, [](Inputs x) { return max(x[0], {}); });
+    one("min", "first", in, [](Inputs x) { return min(x[0], {0}); });
+    one("var", "first", in, [](Inputs x) { return var(x[0], {0}); });
     if (r * c == 0) return;
+    one("max", "all", in, [](Inputs x) { return max(x[0]); });
+    one("max", "last_keep", in, [](Inputs x) { return max(x[0], {-1}, {.keepdim = true}); });
+    one("max", "outer", in, [](Inputs x) { return max(x[0], {0, 2}); });
+    one("max", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return max(x[0], {1}); }).gradcheck = 0;
+    one("min", "all", in, [](Inputs x) { return min(x[0]); });
+    one("min", "middle", in, [](Inputs x) { return min(x[0], {1}); });
+    one("min", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return min(x[0], {-1}); }).gradcheck = 0;
+    one("var", "all", in, [](Inputs x) { return var(x[0]); });
+    one("var", "outer", in, [](Inputs x) { return var(x[0], {0, 2}); });
+    one("var", "middle_keep", in, [](Inputs x) { return var(x[0], {1}, {.keepdim = true, .correction = 0}); });
+    if (c > 1) one("var", "last", in, [](Inputs x) { return var(x[0], {-1}); });
     one("mean", "all", in, [](Inputs x) { return mean(x[0]); });
     one("mean", "middle_keep", in, [](Inputs x) { return mean(x[0], {1}, {.keepdim = true}); });
   }
@@ -136,6 +154,8 @@ struct Cases {
   void rows() {
     one("softmax", "last", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0]); });
     one("softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0], 1); });
+    one("log_softmax", "last", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0]); });
+    one("log_softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0], 1); });
     one("softmax", "large", {floats({r, c}, 1000, 1004)}, [](Inputs x) { return softmax(x[0]); });
     if (c == 0) return;
     // A large eps: with one column, or two that are nearly equal, a small one would magnify every rounding.
@@ -158,6 +178,29 @@ struct Cases {
     });
     if (r > 0) one("argmax", "middle", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], 1); }).gradcheck = 0;
   }
+  void indexing() {
+    const TensorInit from = floats({2, 4, c});  // 4 slices to choose from
+    one("index_select", "middle", {from, indices({r}, 4)}, [](Inputs v) { return index_select(v[0], 1, v[1]); });
+    one("index_select", "first", {floats({4, c}), indices({r}, 4)},
+        [](Inputs v) { return index_select(v[0], 0, v[1].to(DType::i32)); });
+    one("index_select", "last", {floats({r, 4}), indices({c}, 4)},
+        [](Inputs v) { return index_select(v[0], -1, v[1]); });
+    one("index_select", "integers", {indices({r, 4}, 9), indices({c}, 4)}, [](Inputs v) {
+      return index_select(v[0], -1, v[1]);
+    }).gradcheck = 0;
+    one("gather", "middle", {from, indices({1, r, c}, 4)}, [](Inputs v) { return gather(v[0], 1, v[1]); });
+    one("gather", "last", {floats({r, 4}), indices({r, c}, 4)},
+        [](Inputs v) { return gather(v[0], -1, v[1].to(DType::i32)); });
+    one("gather", "integers", {indices({r, 4}, 9), indices({r, c}, 4)}, [](Inputs v) {
+      return gather(v[0], -1, v[1]);
+    }).gradcheck = 0;
+    const auto add = [](int64_t dim) { return [dim](Inputs v) { return scatter_add(v[0], dim, v[1], v[2]); }; };
+    one("scatter_add", "middle", {from, indices({1, r, c}, 4), floats({1, r, c})}, add(1));
+    one("scatter_add", "last", {floats({r, 4}), indices({r, c}, 4), floats({r, c})}, add(-1));
+    one("scatter_add", "line", {floats({4}), indices({c}, 4), floats({c})},
+        [](Inputs v) { return scatter_add(v[0], 0, v[1].to(DType::i32), v[2]); });
+    one("scatter_add", "integers", {indices({r, 4}, 9), indices({r, c}, 4), indices({r, c}, 9)}, add(-1)).gradcheck = 0;
+  }
   void attentions() {
     if (r * c == 0) return;
     const auto with = [](AttentionOptions o) { return [o](Inputs x) { return attention(x[0], x[1], x[2], o); }; };
@@ -169,7 +212,21 @@ struct Cases {
     one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
     one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
   }
+  void gates_and_positions() {
+    // Pairs: an even number of columns. (Of one row at position 0 nothing turns.)
+    const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
+    one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
+    one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
+    one("rope", "heads", {floats({2, r, 2, 2 * c})},
+        [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
+    one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+    one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+  }
   void losses() {
+    for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
+      if (r * c > 0 || reduction != Reduction::mean)
+        one("mse_loss", std::array{"mean", "sum", "none"}[size_t(reduction)], {floats({2, r, c}), floats({2, r, c})},
+            [=](Inputs x) { return mse_loss(x[0], x[1], reduction); });
     if (c == 0) return;
     const std::vector<TensorInit> in{floats({2, r, c}), indices({2, r}, c)};
     const auto loss = [&](const char* variant, CrossEntropyOptions o, bool narrow = false) {
@@ -183,6 +240,11 @@ struct Cases {
     loss("none", {Reduction::none, {}, 0});
     loss("smooth", {Reduction::mean, {}, 0.1});
     loss("ignore_sum", {Reduction::sum, 0, 0});
+    if (r > 0)  // every first row is ignored, by a target that is no class
+      one("cross_entropy", "ignore_half", in, [](Inputs x) {
+        const Tensor targets = concat({slice(x[1], 0, 0, 1) * 0.0 - 1.0, slice(x[1], 0, 1, 2)}, 0);
+        return cross_entropy(x[0], targets, {Reduction::mean, -1, 0.1});
+      });
     loss("ignore_smooth_none", {Reduction::none, 0, 0.2});
     if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // of one row all could be ignored: an Error
   }
@@ -211,7 +273,9 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.products();
   c.rows();
   c.lookups();
+  c.indexing();
   c.attentions();
+  c.gates_and_positions();
   c.losses();
   c.others();
   return std::move(c.list);

@@ -172,6 +172,15 @@ TEST_CASE("indices are not tracked, and gradients flow past them") {
   CHECK_FALSE(argmax(x).requires_grad());
   CHECK(has(error_of([&] { backward(sum(argmax(x))); }), "does not depend on a tensor that requires a gradient"));
 }
+TEST_CASE("of more than 31 inputs, those past 30 that are not tracked get no gradient") {
+  std::vector<Tensor> x;
+  for (uint64_t i = 0; i < 40; ++i) x.push_back(random({2, 3}, i));
+  for (size_t i : {5, 35}) x[i].requires_grad_();
+  const Tensor w = random({80, 3}, 50);
+  const GradMap g = backward(sum(concat(x, 0) * w));
+  CHECK(g.size() == 2);
+  for (int64_t i : {5, 35}) CHECK(values(g[x[size_t(i)]]) == values(slice(w, 0, 2 * i, 2 * i + 2)));
+}
 TEST_CASE("what cannot be the start of backward") {
   Tensor x = random({2, 3}, 1).requires_grad_();
   CHECK(has(error_of([&] { backward(x * x); }),

@@ -135,6 +135,31 @@ TEST_CASE("math: sincos") {
   CHECK(c == std::cos(0.75));
 }
 
+TEST_CASE("math: sincos of double angles in float") {
+  double worst = 0;
+  for (int e = -40; e < 29; ++e)
+    for (int k = 0; k < 4000; ++k) {
+      const double x = std::ldexp(1 + double(k) / 4000 + 0x1p-45 * k, e) * (k % 2 ? -1 : 1);
+      float s, c;
+      math::sincos(x, s, c);
+      for (const auto& [got, exact] : {std::pair(s, std::sin(x)), std::pair(c, std::cos(x))})
+        worst = std::max(worst, (std::fabs(double(got) - exact) - 0x1p-48) / ulp_of(float(exact)));
+    }
+  CHECK(worst <= 1.6);
+  CHECK(worst > 0.25);
+  float s, c;
+  math::sincos(536870911.7, s, c);  // as a float it would be another angle
+  CHECK(s == doctest::Approx(std::sin(536870911.7)).epsilon(1e-6));
+  for (const double x : {0x1p29, -0x1p29, 1e300, double(kInf), -double(kInf), double(kNan)}) {
+    math::sincos(x, s, c);
+    CHECK(std::isnan(s));
+    CHECK(std::isnan(c));
+  }
+  math::sincos(-0.0, s, c);
+  CHECK(same(s, -0.0f));
+  CHECK(same(c, 1.0f));
+}
+
 TEST_CASE("math: sin, cos, sqrt, rsqrt, abs, select") {
   const auto bounded = [](double x, double y) { return std::fabs(x) < 0x1p29 ? y : double(kNan); };
   expect_within(sweep([](float x) { return math::sin(x); }, [&](double x) { return bounded(x, std::sin(x)); }), 1.6);

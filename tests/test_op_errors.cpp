@@ -154,6 +154,40 @@ TEST_CASE("matmul and linear") {
        {"[linear] dtypes differ"}},
   });
 }
+TEST_CASE("rope and swiglu") {
+  const Tensor x = f32({2, 4}).label("x");
+  expect_at_emit({
+      {[&] {
+         rope(f32({2, 5}));
+       },
+       Why::shape,
+       {"[rope] (2, 5) f32 has rows of 5 elements.", "must be even"}},
+      {[&] { rope(f32({4})); }, Why::shape, {"[rope] needs 2 dimension(s) or more, got (4) f32."}},
+      {[&] {
+         rope(i64({2, 4}));
+       },
+       Why::dtype,
+       {"[rope] cannot compute on (2, 4) i64"}},
+      {[&] { rope(x, {.theta = 0.5}); }, Why::value, {"[rope] theta is 0.5. It must be finite and 1 or more."}},
+      {[&] { rope(x, {.theta = INFINITY}); }, Why::value, {"[rope] theta is inf."}},
+      {[&] { rope(x, {.start = -1}); },
+       Why::value,
+       {"[rope] 2 rows from position -1 on, of 'x' (2, 4) f32. Positions must be in [0, 536870912)."}},
+      {[&] { rope(x, {.start = (int64_t(1) << 29) - 1}); }, Why::value, {"[rope] 2 rows from position 536870911 on"}},
+      {[&] { rope(x, {.start = INT64_MAX}); }, Why::value, {"[rope] 2 rows from position 9223372036854775807 on"}},
+      {[&] {
+         swiglu(f32({2, 5}));
+       },
+       Why::shape,
+       {"[swiglu] (2, 5) f32 has rows of 5 elements.", "must be even"}},
+      {[&] { swiglu(f32({})); }, Why::shape, {"[swiglu] needs 1 dimension(s) or more, got () f32."}},
+      {[&] {
+         swiglu(i64({2, 4}));
+       },
+       Why::dtype,
+       {"[swiglu] cannot compute on (2, 4) i64"}},
+  });
+}
 TEST_CASE("reductions") {
   const Tensor x = f32({2, 3});
   expect_at_emit({

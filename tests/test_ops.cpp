@@ -189,7 +189,7 @@ TEST_CASE("lazy equals eager bit for bit, in place too") {
 }
 TEST_CASE("values in any layout give the same results") {
   // The order in which these add follows the layout of what they read; all others give the same bits.
-  const std::set<std::string> order_follows_layout{"matmul", "linear", "sum", "sum_to", "mean"};
+  const std::set<std::string> order_follows_layout{"matmul", "linear", "sum", "sum_to", "mean", "var"};
   for (auto& c : op_cases({4, 6})) {
     const auto check = [&](const Result& a, const Result& b) {
       if (order_follows_layout.contains(c.op))
@@ -325,8 +325,9 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           check_guards(u);
         }
       }
-  for (auto& info : all_ops()) {                                                                 // no op is left out
-    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn"};  // and ops of tests
+  for (auto& info : all_ops()) {  // no op is left out
+    static const std::set<std::string_view> elsewhere{"adamw_step", "arange", "rand", "randn",
+                                                      "trunc_normal"};  // and ops of tests
     CAPTURE(info.name);
     CHECK((info.is_view || kernels.contains(std::string(info.name)) || elsewhere.contains(info.name) ||
            info.name.starts_with("test_")));
@@ -339,10 +340,13 @@ Dims dims_of(const json& j) {
   const auto v = j.get<std::vector<int64_t>>();
   return Dims(v.begin(), v.end());
 }
+Reduction reduction_of(const json& a) {
+  const auto name = a.at("reduction").get<std::string>();
+  return name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
+}
 CrossEntropyOptions loss_options(const json& a) {
   CrossEntropyOptions o;
-  const auto name = a.at("reduction").get<std::string>();
-  o.reduction = name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
+  o.reduction = reduction_of(a);
   if (a.contains("ignore_index")) o.ignore_index = a["ignore_index"].get<int64_t>();
   o.label_smoothing = a.value("label_smoothing", 0.0);
   return o;
@@ -391,12 +395,23 @@ Tensors oracle_op(const std::string& op, Inputs x, const json& a) {
   if (op == "layer_norm")
     return {layer_norm(x[0], x.size() > 1 ? x[1] : Tensor(), x.size() > 2 ? x[2] : Tensor(), a.at("eps"))};
   if (op == "rms_norm") return {rms_norm(x[0], x.size() > 1 ? x[1] : Tensor(), a.at("eps"))};
+  if (op == "log_softmax") return {log_softmax(x[0], a.at("dim"))};
+  if (op == "mse_loss") return {mse_loss(x[0], x[1], reduction_of(a))};
+  if (op == "cumsum") return {cumsum(x[0], a.at("dim"))};
+  if (op == "gather") return {gather(x[0], a.at("dim"), x[1])};
+  if (op == "index_select") return {index_select(x[0], a.at("dim"), x[1])};
+  if (op == "scatter_add") return {scatter_add(x[0], a.at("dim"), x[1], x[2])};
   if (op == "embedding") return {embedding(x[0], x[1])};
+  if (op == "rope") return {rope(x[0], {a.at("theta"), a.at("start")})};
+  if (op == "swiglu") return {swiglu(x[0])};
   if (op == "attention") return {attention(x[0], x[1], x[2], {a.at("causal"), a.at("scale")})};
   if (op == "cross_entropy") return {cross_entropy(x[0], x[1], loss_options(a))};
   const bool all = a.contains("dims") && a["dims"].empty();
   const auto keep = [&] { return ReduceOptions{a.at("keepdim")}; };
   if (op == "sum") return {all ? sum(x[0]) : sum(x[0], dims_of(a["dims"]), keep())};
+  if (op == "max") return {all ? max(x[0]) : max(x[0], dims_of(a["dims"]), keep())};
+  if (op == "min") return {all ? min(x[0]) : min(x[0], dims_of(a["dims"]), keep())};
+  if (op == "var") return {all ? var(x[0]) : var(x[0], dims_of(a["dims"]), {a.at("keepdim"), a.at("correction")})};
   if (op == "mean") return {all ? mean(x[0]) : mean(x[0], dims_of(a["dims"]), keep())};
   if (op == "reshape") return {reshape(x[0], dims_of(a.at("shape")))};
   if (op == "transpose") return {transpose(x[0], a.at("dim0"), a.at("dim1"))};

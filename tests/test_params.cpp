@@ -65,6 +65,82 @@ TEST_CASE("initial values depend on seed and name only, and have the documented 
   CHECK(spread("h.1.ln_2.weight") == 1);
 }
 
+TEST_CASE("parameters of the variants: names and shapes") {
+  const auto names_of = [](const GptConfig& c) {
+    const Params params;
+    const Gpt model(params, c);
+    std::vector<std::string> names;
+    for (auto& p : params.all()) names.push_back(p.name + to_string(p.tensor.shape()));
+    return names;
+  };
+  GptConfig c = tiny();
+  c.layers = 1, c.heads = 4, c.kv_heads = 2, c.positions = Positions::rope, c.activation = Activation::swiglu;
+  c.ff_width = 5, c.tied_head = false;
+  CHECK(names_of(c) == std::vector<std::string>{"wte.weight(11, 8)", "h.0.ln_1.weight(8)", "h.0.attn.qkv.weight(16, 8)",
+                                                "h.0.attn.proj.weight(8, 8)", "h.0.ln_2.weight(8)",
+                                                "h.0.mlp.fc.weight(10, 8)", "h.0.mlp.proj.weight(8, 5)",
+                                                "ln_f.weight(8)", "lm_head.weight(11, 8)"});
+  c.norm_affine = false, c.bias = true, c.tied_head = true, c.positions = Positions::learned;
+  CHECK(names_of(c) == std::vector<std::string>{"wte.weight(11, 8)", "wpe.weight(8, 8)", "h.0.attn.qkv.weight(16, 8)",
+                                                "h.0.attn.qkv.bias(16)", "h.0.attn.proj.weight(8, 8)",
+                                                "h.0.attn.proj.bias(8)", "h.0.mlp.fc.weight(10, 8)",
+                                                "h.0.mlp.fc.bias(10)", "h.0.mlp.proj.weight(8, 5)",
+                                                "h.0.mlp.proj.bias(8)"});
+}
+
+TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at any number of threads") {
+  const GptConfig c{.vocab_size = 500,
+                    .context = 64,
+                    .layers = 1,
+                    .heads = 8,
+                    .kv_heads = 2,
+                    .width = 128,
+                    .ff_width = 300,
+                    .activation = Activation::swiglu,
+                    .bias = true,
+                    .tied_head = false,
+                    .init = InitScheme::xavier};
+  const Params params(Device(), 1), again(Device(), 1);
+  const Gpt model(params, c);
+  const StateDict all = params.state();
+  const auto check = [&](const std::string& name, int64_t first, int64_t rows, double sigma) {
+    CAPTURE(name);
+    CAPTURE(first);
+    const auto v = slice(all.at(name), 0, first, first + rows).to_vector<double>();
+    double square = 0, largest = 0;
+    for (double x : v) square += x * x, largest = std::max(largest, std::abs(x));
+    // 0.98658: of a standard normal cut at 3. 5 standard errors, which are below 1 / sqrt(2 n).
+    CHECK(std::sqrt(square / double(v.size())) ==
+          doctest::Approx(0.98658 * sigma).epsilon(5 / std::sqrt(2.0 * double(v.size()))));
+    CHECK(largest <= 3 * sigma * (1 + 1e-6));
+    CHECK(largest > 2.7 * sigma);
+  };
+  const auto sigma = [](double in, double out) { return std::sqrt(2 / (in + out)); };
+  check("wte.weight", 0, 500, 1);
+  check("wpe.weight", 0, 64, 1);
+  check("lm_head.weight", 0, 500, sigma(128, 500));
+  check("h.0.attn.qkv.weight", 0, 128, sigma(128, 128));
+  check("h.0.attn.qkv.weight", 128, 32, sigma(128, 32));
+  check("h.0.attn.qkv.weight", 160, 32, sigma(128, 32));
+  check("h.0.attn.proj.weight", 0, 128, sigma(128, 128));
+  check("h.0.mlp.fc.weight", 0, 300, sigma(128, 300));
+  check("h.0.mlp.fc.weight", 300, 300, sigma(128, 300));
+  check("h.0.mlp.proj.weight", 0, 128, sigma(300, 128));
+  CHECK(all.at("h.0.ln_1.weight").to_vector<float>() == std::vector<float>(128, 1.f));
+  CHECK(all.at("h.0.mlp.fc.bias").to_vector<float>() == std::vector<float>(600, 0.f));
+  const int threads = num_threads();
+  set_num_threads(1);
+  const Gpt same(again, c);
+  set_num_threads(threads);
+  for (auto& [name, t] : again.state()) CHECK(bits_of(t) == bits_of(all.at(name)));
+  Init wrong = Init::xavier();
+  wrong.parts = {3, 4};
+  contains(error_of([&] {
+             wrong.make({8, 2}, DType::f32, Device(), Rng());
+           }),
+           "[init] (8, 2) is no matrix (out, in) of parts (3, 4). The parts must make up its rows.");
+}
+
 TEST_CASE("params: what load, get and assign refuse") {
   const StateDict good = [] {
     const Params p;
@@ -163,22 +239,36 @@ TEST_CASE("configuration: what validate() refuses") {
   contains(with([](GptConfig& c) { c.width = c.heads = int64_t(1) << 40; }),
            "heads is 1099511627776. It must be at most");
   contains(with([](GptConfig& c) { c.ff_width = int64_t(1) << 40; }), "ff_width is 1099511627776");
-  CHECK_NOTHROW(GptConfig::gpt2_small().validate());
+  contains(with([](GptConfig& c) { c.kv_heads = 3; }), "[gpt_config] kv_heads 3 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.kv_heads = 8; }), "[gpt_config] kv_heads 8 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.kv_heads = -1; }), "[gpt_config] kv_heads -1 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.width = 36, c.positions = Positions::rope; }),
+           "width 36 over heads 4 makes heads of size 9, which positions \"rope\" cannot turn in pairs.");
+  contains(with([](GptConfig& c) { c.rope_theta = 0; }), "rope_theta is 0. It must be 1 or more and finite.");
+  contains(error_of([] { nn::SelfAttention(Params(), 8, {.heads = 4, .kv_heads = 3}); }),
+           "[attention] 4 heads cannot share 3 kv_heads evenly. kv_heads must divide heads.");
+  contains(error_of([] { nn::SelfAttention(Params(), 6, {.heads = 2, .positions = Positions::rope}); }),
+           "[attention] a width of 6 over 2 heads makes heads of size 3");
 }
 
 TEST_CASE("configuration as JSON") {
   const GptConfig c{.vocab_size = 61,
                     .context = 16,
                     .layers = 2,
-                    .heads = 5,
-                    .width = 20,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .width = 24,
                     .ff_width = 77,
+                    .positions = Positions::rope,
+                    .rope_theta = 500,
                     .norm = NormKind::rms_norm,
-                    .activation = Activation::silu,
+                    .norm_affine = false,
+                    .activation = Activation::swiglu,
                     .bias = true,
                     .tied_head = false,
                     .dropout = 0.1,
                     .norm_eps = 1e-6,
+                    .init = InitScheme::xavier,
                     .init_std = 0.3};
   CHECK(gpt_config_from_json(to_json(c)) == c);
   CHECK(gpt_config_from_json("{}") == GptConfig());
@@ -198,7 +288,14 @@ TEST_CASE("configuration as JSON") {
   contains(refused(R"({"norm": 1})"), "'norm' is 1. It must be the name of a norm in quotes.");
   contains(refused(R"({"norm": "layernorm"})"),
            "'layernorm' is not known. Did you mean 'layer_norm'? The names are layer_norm, rms_norm.");
-  contains(refused(R"({"activation": "relu"})"), "The names are gelu, gelu_tanh, silu.");
+  contains(refused(R"({"activation": "relu"})"), "The names are gelu, gelu_tanh, silu, swiglu.");
+  contains(refused(R"({"positions": "rotary"})"), "[positions] 'rotary' is not known. The names are learned, rope.");
+  contains(refused(R"({"positions": 1})"), "'positions' is 1. It must be the name of a kind of positions in quotes.");
+  contains(refused(R"({"init": "xavir"})"), "[init] 'xavir' is not known. Did you mean 'xavier'?");
+  contains(refused(R"({"init": true})"), "'init' is true. It must be the name of an initialisation in quotes.");
+  contains(refused(R"({"kv_heads": 3})"), "kv_heads 3 does not divide heads 4");
+  contains(refused(R"({"norm_affine": 1})"), "'norm_affine' is 1. It must be true or false.");
+  contains(refused(R"({"rope_theta": "1"})"), "'rope_theta' is \"1\". It must be a number.");
   contains(refused(R"({"width": 64, "width": 32})"), "'width' comes twice");
   contains(refused(R"({"heads": 3})"), "width 128 is not a multiple of heads 3");
   contains(refused("[1]"), "It must be an object");

@@ -79,15 +79,19 @@ TEST_CASE("rng: bulk functions equal the per-index ones, bit by bit") {
   for (size_t n : {0, 1, 2, 3, 4, 5, 63, 1027}) {
     const Rng at{99, 5};
     Rng rng = at;
-    std::vector<float> u(n), z(n);
+    std::vector<float> u(n), z(n), t(n);
     rng.fill_uniform(u, -3.0f, 0.7f);
     CHECK(rng.offset == at.offset + (n + 3) / 4);
     rng = at;
     rng.fill_normal(z, 0.3f, 1.7f);
     CHECK(rng.offset == at.offset + (n + 3) / 4);
+    rng = at;
+    rng.fill_truncated_normal(t, 0.3f, 1.7f);
+    CHECK(rng.offset == at.offset + (n + 3) / 4);
     for (size_t i = 0; i < n; ++i) {
       REQUIRE(same(u[i], std::fma(tg::uniform(tg::random_word(at, i)), 0.7f + 3.0f, -3.0f)));
       REQUIRE(same(z[i], std::fma(tg::normal(at, i), 1.7f, 0.3f)));
+      REQUIRE(same(t[i], std::fma(tg::truncated_normal(tg::random_word(at, i)), 1.7f, 0.3f)));
     }
   }
   Rng a{1, 0}, b{1, 0};
@@ -112,6 +116,61 @@ TEST_CASE("rng: fixed bits on every compiler and instruction set") {
   Rng rng{1337, 0};
   rng.fill_uniform(u, 0, 1);
   CHECK(hash_of(u) == 0x5372527ec4ad6bd2u);
+  rng = {1337, 0};
+  rng.fill_truncated_normal(u, 0, 1);
+  CHECK(hash_of(u) == 0xaaa1d0778951ab6cu);
+}
+
+TEST_CASE("rng: truncated normals are the inverse of their distribution function") {
+  const double inside = std::erf(3 / std::sqrt(2.0)), outside = std::erfc(3 / std::sqrt(2.0));
+  double worst = 0;
+  float last = -1;
+  const auto check = [&](uint32_t word) {
+    const float x = tg::truncated_normal(word);
+    REQUIRE(same(tg::truncated_normal(word | 0x80000000u), -x));
+    REQUIRE(x >= last);
+    last = x;
+    // Newton's steps from x to the solution of erf(z / sqrt 2) = v, by what is missing to 1 where v is near 1.
+    const double u = (word + 0.5) * 0x1p-31, left = (0x7fffffffu - word + 0.5) * 0x1p-31;
+    double z = x;
+    for (int i = 0; i < 4; ++i) {
+      const double error =
+          u < 0.5 ? std::erf(z / std::sqrt(2.0)) - inside * u : outside + inside * left - std::erfc(z / std::sqrt(2.0));
+      z -= error / (std::sqrt(2 / 3.14159265358979324) * std::exp(-z * z / 2));
+    }
+    worst = std::max(worst, std::fabs(x - z) / std::ldexp(1.0, std::ilogb(z) - 23));
+  };
+  for (uint32_t word = 0; word < 50000; ++word) check(word);
+  for (uint32_t word = 50000; word < 0x7fffffffu - 50000; word += 9973) check(word);
+  for (uint32_t word = 0x7fffffffu - 50000; word <= 0x7fffffffu; ++word) check(word);
+  CHECK(worst <= 4);
+  CHECK(worst > 0.25);
+  CHECK(tg::truncated_normal(0x7fffffffu) <= 3.0f);
+  CHECK(tg::truncated_normal(0x7fffffffu) > 2.999999f);
+}
+
+TEST_CASE("rng: distribution of truncated normals") {
+  const size_t n = 1000000;
+  std::vector<float> z(n);
+  Rng rng{44, 0};
+  rng.fill_truncated_normal(z, 0, 1);
+  double m1 = 0, m2 = 0, m4 = 0, neighbours = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double x = z[i];
+    REQUIRE(std::fabs(x) <= 3);
+    m1 += x, m2 += x * x, m4 += x * x * x * x;
+    if (i % 2) neighbours += x * z[i - 1];
+  }
+  // With p = phi(3) and Z = 2 Phi(3) - 1: the variance is 1 - 6 p / Z, the fourth moment 3 - (54 + 18) p / Z.
+  const double ratio = std::exp(-4.5) / std::sqrt(2 * 3.14159265358979324) / std::erf(3 / std::sqrt(2.0));
+  const double variance = 1 - 6 * ratio, fourth = 3 - 72 * ratio;
+  CHECK(variance == doctest::Approx(0.97334).epsilon(1e-5));
+  CHECK(std::fabs(m1 / n) < 4e-3 * std::sqrt(variance));
+  CHECK(std::fabs(m2 / n - variance) < 4e-3 * std::sqrt(fourth - variance * variance));
+  CHECK(std::fabs(m4 / n - fourth) < 4e-3 * std::sqrt(96));  // less than that of normals that are not cut
+  CHECK(std::fabs(neighbours / (n / 2.0)) < 4e-3 * std::sqrt(2));
+  const double cut = std::erfc(3 / std::sqrt(2.0)) / 2, inside = 1 - 2 * cut;
+  CHECK(ks(z, [&](double x) { return (0.5 * std::erfc(-x / std::sqrt(2)) - cut) / inside; }) < 2.2);
 }
 
 TEST_CASE("rng: extreme words") {
@@ -244,6 +303,9 @@ TEST_CASE("rng: refused arguments") {
   CHECK_THROWS_AS(rng.fill_uniform(v, -3e38f, 3e38f), tg::Error);
   CHECK_THROWS_WITH_AS(rng.fill_normal(v, 0, -1), doctest::Contains("standard deviation -1"), tg::Error);
   CHECK_THROWS_AS(rng.fill_normal(v, nan, 1), tg::Error);
+  CHECK_THROWS_WITH_AS(rng.fill_truncated_normal(v, 0, -1),
+                       doctest::Contains("[rng] fill_truncated_normal with mean 0 and standard deviation -1"),
+                       tg::Error);
   CHECK(v == std::vector<float>(3, 9.0f));
   CHECK(rng == Rng{1, 0});  // a refused call draws nothing
   rng.fill_uniform(v, 2, 2);

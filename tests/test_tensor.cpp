@@ -161,7 +161,7 @@ TEST_CASE("full, zeros, ones, arange") {
   CHECK(has(error_of([] { full({-1, 2}, 0); }), "[full]"));
   CHECK(has(error_of([] { full({1LL << 40, 1LL << 40}, 0); }), "[full]"));
 }
-TEST_CASE("randn and rand are the generator's values, whatever the size of a tile") {
+TEST_CASE("randn, trunc_normal and rand are the generator's values, whatever the size of a tile") {
   Rng a{5}, b = a;
   const int64_t n = 50001;
   std::vector<float> expected(static_cast<size_t>(n));
@@ -169,12 +169,18 @@ TEST_CASE("randn and rand are the generator's values, whatever the size of a til
   b.fill_normal(expected, 1, 2);
   CHECK(first == expected);
   CHECK(a == b);
+  const auto cut = values(trunc_normal({n}, a, 1, 2));
+  b.fill_truncated_normal(expected, 1, 2);
+  CHECK(cut == expected);
+  CHECK(a == b);
   const auto second = values<double>(rand({3, n / 3}, a, -1, 1, DType::f64));
   expected.resize(second.size());
   b.fill_uniform(expected, -1, 1);
   CHECK(second == std::vector<double>(expected.begin(), expected.end()));
   CHECK(a == b);
   CHECK(has(error_of([&] { randn({2}, a, 0, -1); }), "[randn] standard deviation -1 is negative"));
+  CHECK(has(error_of([&] { trunc_normal({2}, a, 0, -1); }), "[trunc_normal] standard deviation -1 is negative"));
+  CHECK(has(error_of([&] { trunc_normal({2}, a, 0, 1, DType::i32); }), "[trunc_normal] cannot draw i32 values."));
   CHECK(has(error_of([&] { rand({2}, a, 0, 1, DType::i32); }), "[rand] cannot draw i32 values."));
   CHECK(a == b);  // a refused draw takes nothing
 }

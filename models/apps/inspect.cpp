@@ -1,82 +1,116 @@
-// `tapegrad inspect`: what is in a model folder or in a safetensors file, as a table or as JSON.
+// `tapegrad inspect`: what is in a model folder or in a safetensors file, or what a named model would have, as a table
+// or as JSON.
 #include <fmt/core.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 namespace tg::apps {
 namespace {
 
 struct Options {
-  std::string model;
+  std::string model, arch;
   bool json = false;
 };
 
 struct Contents {
+  std::string source;
   Json config;  // null for a file without one
-  SafetensorsFile file;
+  std::map<std::string, std::string> metadata;
+  struct Entry {
+    std::string name;
+    DType dtype;
+    Shape shape;
+    size_t bytes;
+  };
+  std::vector<Entry> tensors;
 };
-Contents open(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) return {Json(), SafetensorsFile(path)};
-  Json config = parse_json(model_config_text(path), "inspect", path + "/config.json");
-  return {std::move(config), SafetensorsFile(path + "/model.safetensors")};
+
+Contents of_file(const std::string& path) {
+  const bool folder = std::filesystem::is_directory(path);
+  Json config;
+  if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json");
+  const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
+  Contents c{file.path(), std::move(config), file.metadata(), {}};
+  for (const std::string& name : file.names()) {
+    const SafetensorsInfo& t = file.info(name);
+    c.tensors.push_back({name, t.dtype, t.shape, t.bytes});
+  }
+  return c;
+}
+
+// Made lazily: shapes and no memory, in the order of the layers.
+Contents of_arch(const std::string& name) {
+  GptConfig config = arch(name);
+  if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
+  Contents c{name, {{"model", Json::parse(to_json(config))}}, {}, {}};
+  LazyScope lazy;
+  const Params params;
+  const Gpt model(params, config);
+  for (const Parameter& p : params.all())
+    c.tensors.push_back({p.name, p.tensor.dtype(), p.tensor.shape(), p.tensor.layout().bytes()});
+  return c;
 }
 
 Json describe(const Contents& c) {
   Json tensors = Json::array();
   int64_t elements = 0;
   size_t bytes = 0;
-  for (const std::string& name : c.file.names()) {
-    const SafetensorsInfo& t = c.file.info(name);
-    tensors.push_back({{"name", name},
+  for (const Contents::Entry& t : c.tensors) {
+    tensors.push_back({{"name", t.name},
                        {"dtype", name_of(t.dtype)},
                        {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
                        {"bytes", t.bytes}});
     elements += t.shape.product();
     bytes += t.bytes;
   }
-  return {{"file", c.file.path()},         {"config", c.config},     {"metadata", c.file.metadata()},
-          {"tensors", std::move(tensors)}, {"parameters", elements}, {"bytes", bytes}};
+  return {{"file", c.source},       {"config", c.config}, {"metadata", c.metadata}, {"tensors", std::move(tensors)},
+          {"parameters", elements}, {"bytes", bytes}};
 }
 
 std::string text_of(const Json& x) {  // bytes that are no UTF-8 become a sign
   return x.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-void print_table(const Json& all, const SafetensorsFile& file) {
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", file.path(), all["tensors"].size(), all["parameters"].dump(),
+void print_table(const Json& all, const Contents& c) {
+  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", c.source, c.tensors.size(), all["parameters"].dump(),
              all["bytes"].dump());
-  for (const auto& [key, value] : file.metadata()) fmt::print("metadata {}: {}\n", key, value);
-  if (!all["config"].is_null()) fmt::print("config {}\n", text_of(all["config"]));
+  for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", key, value);
+  if (!c.config.is_null()) fmt::print("config {}\n", text_of(c.config));
   size_t width = 4;
-  for (const std::string& name : file.names()) width = std::max(width, name.size());
+  for (const Contents::Entry& t : c.tensors) width = std::max(width, t.name.size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
-  for (const std::string& name : file.names()) {
-    const SafetensorsInfo& t = file.info(name);
-    fmt::print("{:{}}  {:18} {:6} {:12}\n", name, width, to_string(t.shape), name_of(t.dtype), t.bytes);
-  }
+  for (const Contents::Entry& t : c.tensors)
+    fmt::print("{:{}}  {:18} {:6} {:12}\n", t.name, width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
 void run(const Options& o) {
-  if (o.model.empty()) throw UsageError("inspect needs --model DIR, or a .safetensors file");
-  const Contents c = open(o.model);
+  if (o.model.empty() == o.arch.empty())
+    throw UsageError(
+        "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
+  const Contents c = o.arch.empty() ? of_file(o.model) : of_arch(o.arch);
   const Json all = describe(c);
   if (o.json)
     fmt::print("{}\n", text_of(all));
   else
-    print_table(all, c.file);
+    print_table(all, c);
 }
 
 }  // namespace
 
 Subcommand inspect_command() {
-  return {"inspect", "list the tensors and the configuration of a model", [](Command& c) -> std::function<int()> {
+  return {"inspect", "list the tensors and the configuration of a model, or of a named one without making it",
+          [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
             c.option("--model", "PATH", "a model folder or a .safetensors file", o->model);
+            c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
             c.toggle("--json", "print JSON", o->json);
             return [o] {
               run(*o);

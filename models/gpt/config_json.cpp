@@ -15,14 +15,19 @@ template <class Config, class F> void for_fields(Config& c, F f) {
   f("context", c.context);
   f("layers", c.layers);
   f("heads", c.heads);
+  f("kv_heads", c.kv_heads);
   f("width", c.width);
   f("ff_width", c.ff_width);
+  f("positions", c.positions);
+  f("rope_theta", c.rope_theta);
   f("norm", c.norm);
+  f("norm_affine", c.norm_affine);
   f("activation", c.activation);
   f("bias", c.bias);
   f("tied_head", c.tied_head);
   f("dropout", c.dropout);
   f("norm_eps", c.norm_eps);
+  f("init", c.init);
   f("init_std", c.init_std);
 }
 
@@ -49,6 +54,14 @@ void read(std::string_view key, const Json& j, NormKind& x) {
 void read(std::string_view key, const Json& j, Activation& x) {
   expect(j.is_string(), key, "the name of an activation in quotes", j);
   x = activation_from_name(j.get<std::string>());
+}
+void read(std::string_view key, const Json& j, Positions& x) {
+  expect(j.is_string(), key, "the name of a kind of positions in quotes", j);
+  x = positions_from_name(j.get<std::string>());
+}
+void read(std::string_view key, const Json& j, InitScheme& x) {
+  expect(j.is_string(), key, "the name of an initialisation in quotes", j);
+  x = init_from_name(j.get<std::string>());
 }
 template <class T> Json written(const T& x) {
   if constexpr (std::is_enum_v<T>)

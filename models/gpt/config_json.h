@@ -1,5 +1,5 @@
 // The configuration of a Gpt as JSON text, as it stands in the files of a model. The fields are those of GptConfig,
-// under the same names; norm and activation are written by name. For checkpoints and the command line.
+// under the same names; norm, activation, positions and init are written by name. For checkpoints and the command line.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 

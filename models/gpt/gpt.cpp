@@ -1,3 +1,4 @@
+#include <tapegrad/autograd/checkpoint.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -6,7 +7,21 @@
 
 namespace tg {
 namespace {
-nn::NormOptions norm_options(const GptConfig& c) { return {.kind = c.norm, .bias = c.bias, .eps = c.norm_eps}; }
+nn::NormOptions norm_options(const GptConfig& c) {
+  return {.kind = c.norm, .affine = c.norm_affine, .bias = c.bias, .eps = c.norm_eps};
+}
+struct Inits {
+  Init table, linear, proj;
+  explicit Inits(const GptConfig& c) {
+    if (c.init == InitScheme::xavier) {
+      table = Init::truncated_normal(1);
+      linear = proj = Init::xavier();
+    } else {
+      table = linear = Init::normal(c.init_std);
+      proj = Init::normal(c.init_std / std::sqrt(2.0 * double(c.layers)));
+    }
+  }
+};
 constexpr int64_t kMost = INT32_MAX, kMostLayers = 1 << 16;  // beyond any memory, and products of two fit int64_t
 }  // namespace
 
@@ -22,6 +37,18 @@ void GptConfig::validate() const {
   positive("width", width);
   TG_CHECK(width % heads == 0, value,
            "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part.", width, heads);
+  TG_CHECK(
+      kv_heads >= 0 && (kv_heads == 0 || heads % kv_heads == 0), value,
+      "[gpt_config] kv_heads {} does not divide heads {}. Each head of keys serves as many heads of queries; 0 stands "
+      "for as many as heads.",
+      kv_heads, heads);
+  TG_CHECK(
+      positions != Positions::rope || width / heads % 2 == 0, value,
+      "[gpt_config] width {} over heads {} makes heads of size {}, which positions \"rope\" cannot turn in pairs. The "
+      "size must be even.",
+      width, heads, width / heads);
+  TG_CHECK(rope_theta >= 1 && std::isfinite(rope_theta), value,
+           "[gpt_config] rope_theta is {}. It must be 1 or more and finite.", rope_theta);
   TG_CHECK(ff_width >= 0 && ff_width <= kMost, value,
            "[gpt_config] ff_width is {}. It must be from 1 to {}, or 0 for 4 * width.", ff_width, kMost);
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
@@ -30,25 +57,19 @@ void GptConfig::validate() const {
   TG_CHECK(init_std >= 0 && std::isfinite(init_std), value,
            "[gpt_config] init_std is {}. It must be 0 or more and finite.", init_std);
 }
-GptConfig GptConfig::gpt2_small() {
-  return {.vocab_size = 50257,
-          .context = 1024,
-          .layers = 12,
-          .heads = 12,
-          .width = 768,
-          .activation = Activation::gelu_tanh,
-          .bias = true,
-          .dropout = 0.1};
-}
 
 Gpt::Block::Block(const Params& p, const GptConfig& c) : nn::Layer{p.scope()} {
+  const Inits init(c);
   const nn::BlockOptions o{.heads = c.heads,
+                           .kv_heads = c.kv_heads,
+                           .positions = c.positions,
+                           .rope_theta = c.rope_theta,
                            .ff_width = c.ff_width,
                            .activation = c.activation,
                            .bias = c.bias,
                            .dropout = c.dropout,
-                           .init = Init::normal(c.init_std),
-                           .init_proj = Init::normal(c.init_std / std::sqrt(2.0 * double(c.layers)))};
+                           .init = init.linear,
+                           .init_proj = init.proj};
   ln_1 = nn::Norm(p.at("ln_1"), c.width, norm_options(c));
   attn = nn::SelfAttention(p.at("attn"), c.width, o);
   ln_2 = nn::Norm(p.at("ln_2"), c.width, norm_options(c));
@@ -56,29 +77,28 @@ Gpt::Block::Block(const Params& p, const GptConfig& c) : nn::Layer{p.scope()} {
 }
 Tensor Gpt::Block::forward(Tensor x, const nn::LayerContext& c) const {
   InScope here = enter();
-  x = x + attn.forward(ln_1.forward(x), c);
-  return x + mlp.forward(ln_2.forward(x), c);
+  x = x + attn.forward(ln_1.forward(x), c).to(x.dtype());
+  return x + mlp.forward(ln_2.forward(x), c).to(x.dtype());
 }
 
 Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   c.validate();
   InScope gpt("gpt");
   layer_ = {p.scope()};
-  const Init init = Init::normal(c.init_std);
-  wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init);
-  wpe_ = nn::Embedding(p.at("wpe"), c.context, c.width, init);
+  const Inits init(c);
+  wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init.table);
+  if (c.positions == Positions::learned) wpe_ = nn::Embedding(p.at("wpe"), c.context, c.width, init.table);
   for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (!c.tied_head) {
-    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size, {.init = init});
+    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size, {.init = init.linear});
     return;
   }
   head_.scope = p.at("lm_head").scope();
   head_.weight = wte_.table;
 }
 
-Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
-  InScope here = layer_.enter();
+void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
   TG_CHECK(tokens && tokens.ndim() == 2 && is_index(tokens.dtype()), shape,
            "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().", describe(tokens));
   const int64_t t = tokens.size(1), past = o.cache ? o.cache->length() : 0;
@@ -87,19 +107,45 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   TG_CHECK(past + t <= config_.context, shape,
            "[gpt] {} tokens after {} in the cache are {} positions, and the context is {}. Pass fewer tokens{}.", t,
            past, past + t, config_.context, past ? ", or clear() the cache" : "");
+  const DType own = wte_.table.dtype();
+  TG_CHECK(
+      o.compute == DType::f32 || (o.compute == DType::bf16 && own == DType::f32), dtype,
+      "[gpt] compute is {} and the parameters are {}. It must be bf16 over f32 parameters, or f32, which leaves all "
+      "in the dtype of the parameters.",
+      o.compute, own);
+  TG_CHECK(!(o.recompute && o.cache), value,
+           "[gpt] recompute and a cache at once. Recomputing is for training, a cache for generation. Pass one of "
+           "them.");
+}
+
+Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
+  InScope here = layer_.enter();
+  check(tokens, o);
+  const int64_t t = tokens.size(1), past = o.cache ? o.cache->length() : 0;
   KvCache grown;  // a copy of handles, so that a failure on the way leaves the caller's cache as it was
   if (o.cache) grown = *o.cache;
-  nn::LayerContext context{.rng = o.rng, .cache = o.cache ? &grown : nullptr};
+  nn::LayerContext context{
+      .rng = o.rng, .cache = o.cache ? &grown : nullptr, .layer = 0, .position = past, .compute = o.compute};
 
-  Tensor x = wte_.forward(tokens) + slice(wpe_.table, 0, past, past + t);  // (B, T, C) + (T, C)
+  Tensor x = wte_.forward(tokens);                               // (B, T, C)
+  if (wpe_.table) x = x + slice(wpe_.table, 0, past, past + t);  // + (T, C)
   x = nn::dropout_if(x, config_.dropout, o.rng);
   for (const Block& block : blocks_) {
-    x = block.forward(std::move(x), context);
+    if (o.recompute) {
+      const auto again = [block, context](Inputs in, Rng* rng) {
+        nn::LayerContext c = context;
+        c.rng = rng;
+        return Tensors{block.forward(in[0], c)};
+      };
+      x = checkpoint(again, {&x, 1}, o.rng)[0];
+    } else {
+      x = block.forward(std::move(x), context);
+    }
     ++context.layer;
   }
   if (o.last_only) x = slice(x, 1, t - 1, t);  // (B, 1, C)
   x = ln_f_.forward(x);
-  x = head_.forward(x);  // (B, T, V)
+  x = head_.forward(x, o.compute);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
   return x;
 }

@@ -1,3 +1,4 @@
+#include <tapegrad/core/error.h>
 #include <tapegrad/models/io/nearest.h>
 
 #include <algorithm>
@@ -35,6 +36,12 @@ std::string nearest(std::string_view word, std::span<const std::string_view> kno
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known) {
   const std::string near = nearest(word, known);
   return near.empty() ? "" : " Did you mean '" + near + "'?";
+}
+size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known) {
+  const size_t i = size_t(std::find(known.begin(), known.end(), word) - known.begin());
+  TG_CHECK(i < known.size(), value, "[{}] '{}' is not known.{} The names are {}.", what, word,
+           did_you_mean(word, known), listed(known));
+  return i;
 }
 std::string listed(std::span<const std::string_view> words) {
   std::string s;

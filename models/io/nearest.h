@@ -12,6 +12,8 @@ namespace tg {
 std::string nearest(std::string_view word, std::span<const std::string_view> known);
 // For messages: " Did you mean 'x'?" with the nearest entry, or "".
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known);
+// Where `word` stands in `known`; an Error "[what] 'word' is not known ..." lists them.
+size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known);
 // "a, b, c"
 std::string listed(std::span<const std::string_view> words);
 

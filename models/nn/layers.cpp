@@ -7,29 +7,25 @@
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>
-
-#include <algorithm>
-#include <array>
+#include <tapegrad/ops/swiglu.h>
 
 namespace tg {
 namespace {
-constexpr std::array<std::string_view, 2> kNorms{"layer_norm", "rms_norm"};
-constexpr std::array<std::string_view, 3> kActivations{"gelu", "gelu_tanh", "silu"};
-
-template <size_t N>
-size_t place(std::string_view what, std::string_view name, const std::array<std::string_view, N>& all) {
-  const size_t i = size_t(std::find(all.begin(), all.end(), name) - all.begin());
-  TG_CHECK(i < N, value, "[{}] '{}' is not known.{} The names are {}.", what, name, did_you_mean(name, all),
-           listed(all));
-  return i;
-}
+constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
+constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu"};
+constexpr std::string_view kPositions[] = {"learned", "rope"};
 }  // namespace
 
 std::string_view name_of(NormKind k) { return kNorms[size_t(k)]; }
 std::string_view name_of(Activation a) { return kActivations[size_t(a)]; }
-NormKind norm_from_name(std::string_view name) { return NormKind(place("norm", name, kNorms)); }
-Activation activation_from_name(std::string_view name) { return Activation(place("activation", name, kActivations)); }
+std::string_view name_of(Positions p) { return kPositions[size_t(p)]; }
+NormKind norm_from_name(std::string_view name) { return NormKind(known_place("norm", name, kNorms)); }
+Activation activation_from_name(std::string_view name) {
+  return Activation(known_place("activation", name, kActivations));
+}
+Positions positions_from_name(std::string_view name) { return Positions(known_place("positions", name, kPositions)); }
 
 namespace nn {
 namespace {
@@ -37,9 +33,14 @@ Tensor activate(Activation a, const Tensor& x) {
   switch (a) {
     case Activation::gelu: return gelu(x);
     case Activation::gelu_tanh: return gelu_tanh(x);
-    case Activation::silu: break;
+    case Activation::silu: return silu(x);
+    case Activation::swiglu: break;
   }
-  return silu(x);
+  return swiglu(x);
+}
+Init of_parts(Init init, const Dims& parts) {
+  init.parts = parts;
+  return init;
 }
 }  // namespace
 
@@ -49,9 +50,10 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o)
     : Layer{p.scope()}, weight(p.get("weight", {out, in}, o.init)) {
   if (o.bias) bias = p.get("bias", {out}, Init::constant(0));
 }
-Tensor Linear::forward(const Tensor& x) const {
+Tensor Linear::forward(const Tensor& x, DType compute) const {
   InScope here = enter();
-  return bias ? linear(x, weight, bias) : linear(x, weight);
+  const auto cast = [compute](const Tensor& t) { return compute == DType::f32 ? t : t.to(compute); };
+  return bias ? linear(cast(x), cast(weight), cast(bias)) : linear(cast(x), cast(weight));
 }
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
@@ -61,8 +63,9 @@ Tensor Embedding::forward(const Tensor& ids) const {
   return embedding(ids, table);
 }
 
-Norm::Norm(const Params& p, int64_t width, NormOptions o)
-    : Layer{p.scope()}, kind(o.kind), eps(o.eps), weight(p.get("weight", {width}, Init::constant(1))) {
+Norm::Norm(const Params& p, int64_t width, NormOptions o) : Layer{p.scope()}, kind(o.kind), eps(o.eps) {
+  if (!o.affine) return;
+  weight = p.get("weight", {width}, Init::constant(1));
   if (o.bias && kind == NormKind::layer_norm) bias = p.get("bias", {width}, Init::constant(0));
 }
 Tensor Norm::forward(const Tensor& x) const {
@@ -71,38 +74,60 @@ Tensor Norm::forward(const Tensor& x) const {
 }
 
 SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions& o)
-    : Layer{p.scope()}, heads(o.heads), dropout(o.dropout) {
+    : Layer{p.scope()},
+      heads(o.heads),
+      kv_heads(o.kv_heads ? o.kv_heads : o.heads),
+      positions(o.positions),
+      rope_theta(o.rope_theta),
+      dropout(o.dropout) {
   TG_CHECK(heads >= 1 && width % heads == 0, value,
            "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads.",
            width, heads);
-  qkv = Linear(p.at("qkv"), width, 3 * width, {.bias = o.bias, .init = o.init});
+  TG_CHECK(kv_heads >= 1 && heads % kv_heads == 0, value,
+           "[attention] {} heads cannot share {} kv_heads evenly. kv_heads must divide heads.", heads, kv_heads);
+  const int64_t hs = width / heads;
+  TG_CHECK(positions != Positions::rope || hs % 2 == 0, value,
+           "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot turn in pairs. The size "
+           "must be even.",
+           width, heads, hs);
+  const Init init = of_parts(o.init, {width, kv_heads * hs, kv_heads * hs});
+  qkv = Linear(p.at("qkv"), width, width + 2 * kv_heads * hs, {.bias = o.bias, .init = init});
   proj = Linear(p.at("proj"), width, width, {.bias = o.bias, .init = o.init_proj});
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   InScope here = enter();
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
-  const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
-  auto split_heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, heads, width / heads}), 1, 2); };
-  const Tensors parts = split(qkv.forward(x), {width, width, width});  // (B, T, C) x 3, views
-  const Tensor q = split_heads(parts[0]);                              // (B, NH, T, HS)
-  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};      // (B, NH, T, HS) x 2
-  if (c.cache) kv = c.cache->append(c.layer, kv);                      // (B, NH, past + T, HS) x 2
-  const Tensor y = attention(q, kv.k, kv.v);                           // (B, NH, T, HS)
-  const Tensor merged = reshape(transpose(y, 1, 2), {b, t, width});    // (B, T, C)
-  return dropout_if(proj.forward(merged), dropout, c.rng);
+  const int64_t b = x.size(0), t = x.size(1), width = x.size(2), hs = width / heads, kv_width = kv_heads * hs;
+  const auto split_heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, -1, hs}), 1, 2); };
+  Tensors parts = split(qkv.forward(x, c.compute), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
+  Tensor q = split_heads(parts[0]);                                               // (B, NH, T, HS)
+  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                 // (B, NHkv, T, HS) x 2
+  parts.clear();
+  if (positions == Positions::rope) {
+    const RopeOptions o{.theta = rope_theta, .start = c.position};
+    q = rope(q, o), kv.k = rope(kv.k, o);
+    // On the tape, a view of the values would keep the memory of queries and keys before they were turned.
+    if (kv.v.requires_grad()) kv.v = kv.v.contiguous();
+  }
+  if (c.cache) kv = c.cache->append(c.layer, kv);                    // (B, NHkv, past + T, HS) x 2
+  const Tensor y = attention(q, kv.k, kv.v);                         // (B, NH, T, HS)
+  const Tensor merged = reshape(transpose(y, 1, 2), {b, t, width});  // (B, T, C)
+  return dropout_if(proj.forward(merged, c.compute), dropout, c.rng);
 }
 
 Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
     : Layer{p.scope()}, activation(o.activation), dropout(o.dropout) {
   const int64_t ff = o.ff_width ? o.ff_width : 4 * width;
-  fc = Linear(p.at("fc"), width, ff, {.bias = o.bias, .init = o.init});
+  const bool gated = activation == Activation::swiglu;
+  const Init init = gated ? of_parts(o.init, {ff, ff}) : o.init;
+  fc = Linear(p.at("fc"), width, gated ? 2 * ff : ff, {.bias = o.bias, .init = init});
   proj = Linear(p.at("proj"), ff, width, {.bias = o.bias, .init = o.init_proj});
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   InScope here = enter();
-  Tensor h = fc.forward(x);  // (..., F)
-  h = activate(activation, h);
-  return dropout_if(proj.forward(h), dropout, c.rng);
+  Tensor h = fc.forward(x, c.compute);  // (..., F or 2F)
+  h = activate(activation, h);          // (..., F)
+  return dropout_if(proj.forward(h, c.compute), dropout, c.rng);
 }
 
 }  // namespace nn

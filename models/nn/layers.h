@@ -1,6 +1,6 @@
 // The layers of a transformer: structs of tensors with a forward(), made from Params. No base class to override, no
-// train/eval flag (dropout happens when a generator is passed), no positions here. Used by models/gpt and by own
-// models.
+// train/eval flag (dropout happens when a generator is passed). Learned positions are an Embedding of the model; rotary
+// ones are part of attention. Used by models/gpt and by own models.
 #pragma once
 #include <tapegrad/models/nn/module.h>
 
@@ -9,12 +9,15 @@ namespace tg {
 class KvCache;  // models/gpt/kv_cache.h
 
 enum class NormKind { layer_norm, rms_norm };
-enum class Activation { gelu, gelu_tanh, silu };
+enum class Activation { gelu, gelu_tanh, silu, swiglu };
+enum class Positions { learned, rope };
 std::string_view name_of(NormKind);
 std::string_view name_of(Activation);
+std::string_view name_of(Positions);
 // The inverse; an Error lists the names.
 NormKind norm_from_name(std::string_view);
 Activation activation_from_name(std::string_view);
+Positions positions_from_name(std::string_view);
 
 namespace nn {  // tg::Linear and tg::Embedding are the ops
 
@@ -34,7 +37,9 @@ struct Linear : Layer {
 
   Linear() = default;
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  Tensor forward(const Tensor& x) const;  // (..., in) -> (..., out): x weight^T + bias
+  // (..., in) -> (..., out): x weight^T + bias. bf16: all three are cast to it first, and so is the result; gradients
+  // arrive in their own dtypes. f32: nothing is cast.
+  Tensor forward(const Tensor& x, DType compute = DType::f32) const;
 };
 
 struct Embedding : Layer {
@@ -47,13 +52,14 @@ struct Embedding : Layer {
 
 struct NormOptions {
   NormKind kind = NormKind::layer_norm;
-  bool bias = false;  // layer_norm only
+  bool affine = true;  // scale, and shift with bias
+  bool bias = false;   // layer_norm only
   double eps = 1e-5;
 };
 struct Norm : Layer {
   NormKind kind = NormKind::layer_norm;
   double eps = 1e-5;
-  Tensor weight;  // (C), starts at 1
+  Tensor weight;  // (C) or empty; starts at 1
   Tensor bias;    // (C) or empty; starts at 0
 
   Norm() = default;
@@ -63,13 +69,18 @@ struct Norm : Layer {
 
 // How one forward pass runs, for the layers that care.
 struct LayerContext {
-  Rng* rng = nullptr;        // dropout draws from it; null: no dropout
-  KvCache* cache = nullptr;  // keys and values of the positions before x; null: there are none
-  int64_t layer = 0;         // whose keys and values in the cache
+  Rng* rng = nullptr;          // dropout draws from it; null: no dropout
+  KvCache* cache = nullptr;    // keys and values of the positions before x; null: there are none
+  int64_t layer = 0;           // whose keys and values in the cache
+  int64_t position = 0;        // of the first row of x
+  DType compute = DType::f32;  // of Linear::forward, attention and activations
 };
 
 struct BlockOptions {
   int64_t heads = 1;
+  int64_t kv_heads = 0;  // of keys and values, each shared by heads / kv_heads queries; 0: as heads
+  Positions positions = Positions::learned;
+  double rope_theta = 10000;
   int64_t ff_width = 0;  // of Mlp; 0: four times the width
   Activation activation = Activation::gelu;
   bool bias = false;
@@ -77,22 +88,26 @@ struct BlockOptions {
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
 };
 
-// Causal multi-head self-attention (Vaswani et al. 2017). Dropout falls on its result only, never on the attention
-// weights, which are not kept in memory.
+// Causal multi-head self-attention (Vaswani et al. 2017), with grouped keys (Ainslie et al., GQA, 2023) and rotary
+// positions if so asked. Dropout falls on its result only, never on the attention weights, which are not kept in
+// memory.
 struct SelfAttention : Layer {
-  Linear qkv;   // (3C, C): queries, keys, values, one after the other
+  Linear qkv;   // ((heads + 2 kv_heads) HS, C): queries, keys, values, one after the other
   Linear proj;  // (C, C)
-  int64_t heads = 1;
+  int64_t heads = 1, kv_heads = 1;
+  Positions positions = Positions::learned;
+  double rope_theta = 10000;
   double dropout = 0;
 
   SelfAttention() = default;
-  SelfAttention(const Params&, int64_t width, const BlockOptions&);  // an Error unless heads divides width
-  Tensor forward(const Tensor& x, const LayerContext& = {}) const;   // (B, T, C) -> (B, T, C)
+  // An Error unless heads divides width and kv_heads divides heads, and HS = width / heads is even under rope.
+  SelfAttention(const Params&, int64_t width, const BlockOptions&);
+  Tensor forward(const Tensor& x, const LayerContext& = {}) const;  // (B, T, C) -> (B, T, C)
 };
 
 // proj(activation(fc(x)))
 struct Mlp : Layer {
-  Linear fc;    // (F, C)
+  Linear fc;    // (F, C); of swiglu (2F, C), the gate first
   Linear proj;  // (C, F)
   Activation activation = Activation::gelu;
   double dropout = 0;

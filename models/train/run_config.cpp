@@ -16,15 +16,20 @@ constexpr std::pair<std::string_view, std::string_view> kModelHelp[] = {
     {"context", "tokens that the model sees at once"},
     {"layers", "transformer blocks"},
     {"heads", "attention heads; they divide the width"},
+    {"kv_heads", "heads of keys and values; they divide the heads, 0: as many"},
     {"width", "size of the residual stream"},
     {"ff_width", "hidden size of the MLPs, 0: 4 * width"},
+    {"positions", "learned or rope"},
+    {"rope_theta", "base of the angles of rope"},
     {"norm", "layer_norm or rms_norm"},
-    {"activation", "gelu, gelu_tanh or silu"},
+    {"norm_affine", "norms scale, and shift with bias"},
+    {"activation", "gelu, gelu_tanh, silu or swiglu"},
     {"bias", "biases in Linear layers and LayerNorm"},
     {"tied_head", "the head's weight is the token table"},
     {"dropout", "part of the activations dropped in training"},
     {"norm_eps", "added to the variance in norms"},
-    {"init_std", "standard deviation of new weights"},
+    {"init", "gpt2 or xavier"},
+    {"init_std", "standard deviation of new weights of init gpt2"},
 };
 
 // Named values in a table, for lookup and for lists.
@@ -32,7 +37,48 @@ template <class T> struct Named {
   std::string_view name;
   T (*make)();
 };
-constexpr Named<GptConfig> kArchs[] = {{"nano", [] { return RunConfig().model; }}};
+GptConfig gpt2(int64_t layers, int64_t heads, int64_t width) {  // Radford et al. 2019
+  return {.vocab_size = 50257,
+          .context = 1024,
+          .layers = layers,
+          .heads = heads,
+          .width = width,
+          .activation = Activation::gelu_tanh,
+          .bias = true,
+          .dropout = 0.1};
+}
+GptConfig doc004(int64_t layers, int64_t heads, int64_t width) {
+  return {.vocab_size = 10000,
+          .context = 128,
+          .layers = layers,
+          .heads = heads,
+          .width = width,
+          .norm = NormKind::rms_norm,
+          .tied_head = false};
+}
+GptConfig doc003() {
+  return {.vocab_size = 10000,
+          .context = 512,
+          .layers = 32,
+          .heads = 32,
+          .width = 2560,
+          .ff_width = 10240,
+          .positions = Positions::rope,
+          .norm = NormKind::rms_norm,
+          .activation = Activation::swiglu,
+          .tied_head = false,
+          .init = InitScheme::xavier};
+}
+constexpr Named<GptConfig> kArchs[] = {
+    {"nano", [] { return RunConfig().model; }},
+    {"doc004-small", [] { return doc004(12, 12, 768); }},
+    {"doc004-medium", [] { return doc004(24, 16, 1024); }},
+    {"doc003-2.7b", doc003},
+    {"gpt2", [] { return gpt2(12, 12, 768); }},
+    {"gpt2-medium", [] { return gpt2(24, 16, 1024); }},
+    {"gpt2-large", [] { return gpt2(36, 20, 1280); }},
+    {"gpt2-xl", [] { return gpt2(48, 25, 1600); }},
+};
 constexpr Named<RunConfig> kPresets[] = {
     {"shakespeare-cpu",  // a character model in minutes: the defaults
      [] {

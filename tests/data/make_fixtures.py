@@ -20,7 +20,8 @@ adam_forms.safetensors  'init' (6, 4), 'grad' (10, 6, 4), and after ten steps '<
 gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
                    logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
                    again from the initial weights and give losses (10) (each before its step) and final.
-                   metadata['config'] holds the model, metadata['adamw'] the optimiser. Linear weights are (out, in).
+                   metadata['config'] holds the model, metadata['adamw'] the optimiser. Linear weights are (out, in);
+                   q, k and v are weights of their own, as are gate and up of swiglu.
 """
 
 import argparse
@@ -81,6 +82,19 @@ def attention(q, k, v, *, causal, scale):
     return scores.softmax(-1) @ v
 
 
+def rope(x, *, theta, start):
+    """(..., T, HS): pairs (x_2i, x_2i+1) as complex numbers, times e^(i angle)."""
+    half = torch.arange(x.shape[-1] // 2, dtype=F64)
+    angles = (start + torch.arange(x.shape[-2], dtype=F64))[:, None] * theta ** (-2 * half / x.shape[-1])
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def swiglu(x):
+    gate, value = x.chunk(2, -1)
+    return F.silu(gate) * value
+
+
 def cross_entropy(logits, targets, *, reduction, ignore_index=-100, label_smoothing=0.0):
     """Over the last dim. The mean is over the rows that are kept; an ignored row adds nothing, smoothing included."""
     rows = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index,
@@ -130,9 +144,20 @@ OPS = {
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
     "embedding": lambda ids, weight: weight[ids],
     "attention": attention,
+    "rope": rope,
+    "swiglu": swiglu,
     "cross_entropy": cross_entropy,
     "sum": lambda x, dims, keepdim: x.sum(dims, keepdim=keepdim),  # dims [] means all
     "mean": lambda x, dims, keepdim: x.mean(dims, keepdim=keepdim),
+    "max": lambda x, dims, keepdim: x.amax(dims, keepdim=keepdim),
+    "min": lambda x, dims, keepdim: x.amin(dims, keepdim=keepdim),
+    "var": lambda x, dims, keepdim, correction: x.var(dims or None, keepdim=keepdim, correction=correction),
+    "cumsum": lambda x, dim: x.cumsum(dim),
+    "log_softmax": lambda x, dim: F.log_softmax(x, dim),
+    "mse_loss": lambda x, target, reduction: F.mse_loss(x, target, reduction=reduction),
+    "gather": lambda x, index, dim: x.gather(dim, index),
+    "index_select": lambda x, index, dim: x.index_select(dim, index),
+    "scatter_add": lambda x, index, src, dim: x.scatter_add(dim, index, src),
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, dim0, dim1: x.transpose(dim0, dim1),
     "slice": lambda x, dim, start, stop: x.narrow(dim, start, stop - start),
@@ -198,10 +223,14 @@ def pointwise_cases():
 
 
 def plain_cases():
-    for op in ("sum", "mean"):
-        yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False)
-        yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False)
-        yield case(f"{op}.dims02_keep", [(2, 3, 5)], dims=[0, 2], keepdim=True)
+    for op, extra in (("sum", {}), ("mean", {}), ("max", {}), ("min", {}), ("var", {"correction": 1})):
+        yield case(f"{op}.all", [(2, 3, 5)], dims=[], keepdim=False, **extra)
+        yield case(f"{op}.dim1", [(2, 3, 5)], dims=[1], keepdim=False, **extra)
+        yield case(f"{op}.dims02_keep", [(2, 3, 5)], dims=[0, 2], keepdim=True, **extra)
+    yield case("var.population", [(3, 7)], dims=[-1], keepdim=False, correction=0)
+    yield case("var.far_from_0", [(3, 7)], 1, 100, dims=[-1], keepdim=False, correction=1)
+    yield case("cumsum.last", [(3, 7)], dim=-1)
+    yield case("cumsum.middle", [(2, 3, 5)], dim=1)
     yield case("reshape.merge", [(2, 3, 5)], shape=[6, 5])
     yield case("reshape.split", [(6, 5)], shape=[2, 3, 5])
     yield case("transpose.2d", [(3, 5)], dim0=0, dim1=1)
@@ -214,6 +243,19 @@ def plain_cases():
     yield case("topk.last", [(2, 3, 7)], k=3, dim=-1)
 
 
+def index_cases():
+    for variant, dim, x, index in (("last", -1, (3, 7), (3, 5)), ("first", 0, (4, 5), (6, 5)),
+                                   ("part", 1, (3, 4, 5), (2, 6, 3))):  # index smaller than x beside dim
+        key = f"gather.{variant}"
+        yield key, [randn(key + ".in0", *x), randint(key + ".in1", x[dim], *index)], {"dim": dim}
+        key = f"scatter_add.{variant}"
+        yield (key, [randn(key + ".in0", *x), randint(key + ".in1", x[dim], *index), randn(key + ".in2", *index)],
+               {"dim": dim})
+    for variant, dim in (("first", 0), ("middle", 1), ("last", -1)):
+        key = f"index_select.{variant}"
+        yield key, [randn(key + ".in0", 3, 4, 5), torch.tensor([2, 0, 2, 1, 2])], {"dim": dim}
+
+
 def network_cases():
     for variant, a, b in (("2d", (3, 5), (5, 4)), ("batched", (2, 3, 4, 5), (2, 3, 5, 6)),
                           ("broadcast", (2, 1, 4, 5), (3, 5, 2)), ("shared_b", (2, 4, 5), (5, 3))):
@@ -223,18 +265,28 @@ def network_cases():
     yield case("linear.bias", [(2, 3, 5), (4, 5), (4,)])
     yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
     yield case("softmax.last", [(3, 7)], 2, dim=-1)
+    yield case("log_softmax.last", [(3, 7)], 2, dim=-1)
+    yield case("log_softmax.middle", [(2, 3, 5)], 2, dim=1)
+    yield case("log_softmax.large", [(3, 7)], 2, 1000, dim=-1)
     yield case("softmax.large", [(3, 7)], 2, 1000, dim=-1)  # overflows unless the maximum is taken off first
     for op, extra in (("layer_norm", ["weight", "bias"]), ("layer_norm", ["weight"]), ("layer_norm", []),
                       ("rms_norm", ["weight"]), ("rms_norm", [])):
         yield case(f"{op}.{'_'.join(extra) or 'plain'}", [(2, 3, 7)] + [(7,)] * len(extra), eps=1e-5)
     key = "embedding.repeats"
     yield key, [torch.tensor([[3, 0, 3, 10, 7], [7, 3, 1, 0, 10]]), randn(key + ".in1", 11, 4)], {}
+    yield case("rope.plain", [(2, 3, 5, 8)], theta=10000.0, start=0)
+    yield case("rope.start", [(7, 6)], theta=100.0, start=12345)
+    yield case("rope.one_pair", [(2, 4, 2)], theta=10000.0, start=1)
+    yield case("swiglu.plain", [(2, 3, 10)], 3)
+    yield case("swiglu.vector", [(6,)], 3)
     for name in ("causal", "causal_tail", "full", "full_tail"):
         shapes = [(2, 3, 2 if "tail" in name else 5, 4), (2, 3, 5, 4), (2, 3, 5, 4)]
         yield case("attention." + name, shapes, causal="causal" in name, scale=0.5)  # 1 / sqrt(4)
 
 
 def loss_cases():
+    for reduction in ("mean", "sum", "none"):
+        yield case(f"mse_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], reduction=reduction)
     ignore, smooth = {"ignore_index": -1}, {"label_smoothing": 0.1}
     for variant, reduction, options in (
             ("mean", "mean", {}), ("sum", "sum", {}), ("none", "none", {}), ("large", "mean", {}),
@@ -250,7 +302,8 @@ def loss_cases():
 
 def make_ops():
     tensors, metadata = {}, {}
-    for key, inputs, attributes in itertools.chain(pointwise_cases(), plain_cases(), network_cases(), loss_cases()):
+    cases = itertools.chain(pointwise_cases(), plain_cases(), index_cases(), network_cases(), loss_cases())
+    for key, inputs, attributes in cases:
         metadata[key] = json.dumps(attributes)
         tensors |= {f"{key}.in{i}": x.clone() for i, x in enumerate(inputs)}
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
@@ -356,43 +409,76 @@ GPTS = {
     "gpt_nano": {"vocab": 53, "context": 12, "width": 24, "heads": 3, "blocks": 2, "batch": 2, "norm": "layer_norm",
                  "norm_eps": 1e-5, "norm_bias": False, "linear_bias": False, "activation": "gelu_exact",
                  "positions": "learned", "tied_head": True},
+    "gpt_doc003": {"vocab": 41, "context": 10, "width": 16, "heads": 4, "kv_heads": 4, "blocks": 2, "batch": 2,
+                   "hidden": 24, "norm": "rms_norm", "norm_eps": 1e-5, "norm_bias": False, "linear_bias": False,
+                   "activation": "swiglu", "positions": "rope", "rope_theta": 10000.0, "tied_head": False},
+    "gpt_gqa": {"vocab": 37, "context": 9, "width": 24, "heads": 6, "kv_heads": 2, "blocks": 2, "batch": 2,
+                "hidden": 20, "norm": "rms_norm", "norm_eps": 1e-6, "norm_bias": False, "linear_bias": False,
+                "activation": "swiglu", "positions": "rope", "rope_theta": 100.0, "tied_head": False},
+    "gpt_gpt2": {"vocab": 43, "context": 12, "width": 18, "heads": 3, "blocks": 2, "batch": 2, "norm": "layer_norm",
+                 "norm_eps": 1e-5, "norm_bias": True, "linear_bias": True, "activation": "gelu_tanh",
+                 "positions": "learned", "tied_head": True},
 }
 
 
 def gpt_init(name, c):
-    d = c["width"]
-    shapes = {"wte.weight": (c["vocab"], d), "wpe.weight": (c["context"], d)}
+    d, hidden = c["width"], c.get("hidden", 4 * c["width"])
+    kv = d // c["heads"] * c.get("kv_heads", c["heads"])
+    shapes = {"wte.weight": (c["vocab"], d)}
+    if c["positions"] == "learned":
+        shapes["wpe.weight"] = (c["context"], d)
+
+    def add(key, *shape, bias):
+        shapes[key + ".weight"] = shape
+        if bias:
+            shapes[key + ".bias"] = shape[:1]
+
     for i in range(c["blocks"]):
         h = f"h.{i}."
-        shapes |= {h + "ln_1.weight": (d,), h + "ln_2.weight": (d,)}
-        shapes |= {f"{h}attn.{part}.weight": (d, d) for part in ("q", "k", "v", "proj")}
-        shapes |= {h + "mlp.fc.weight": (4 * d, d), h + "mlp.proj.weight": (d, 4 * d)}
-    shapes["ln_f.weight"] = (d,)
+        for norm in ("ln_1", "ln_2"):
+            add(h + norm, d, bias=c["norm_bias"])
+        for part, out in (("q", d), ("k", kv), ("v", kv), ("proj", d)):
+            add(f"{h}attn.{part}", out, d, bias=c["linear_bias"])
+        for part in ("gate", "up") if c["activation"] == "swiglu" else ("fc",):
+            add(f"{h}mlp.{part}", hidden, d, bias=c["linear_bias"])
+        add(f"{h}mlp.proj", d, hidden, bias=c["linear_bias"])
+    add("ln_f", d, bias=c["norm_bias"])
     if not c["tied_head"]:
         shapes["lm_head.weight"] = (c["vocab"], d)
 
     out = {}
     for key, shape in shapes.items():
         std = INIT_STD / math.sqrt(2 * c["blocks"]) if ".proj." in key else INIT_STD
-        gain = len(shape) == 1
-        out[key] = randn(f"{name}.{key}", *shape, spread=0.1 if gain else std, shift=1.0 if gain else 0.0)
+        vector, gain = len(shape) == 1, len(shape) == 1 and key.endswith("weight")
+        out[key] = randn(f"{name}.{key}", *shape, spread=0.1 if vector else std, shift=1.0 if gain else 0.0)
     return out
 
 
 def gpt_logits(w, tokens, c):
     batch, time = tokens.shape
-    norm = OPS[c["norm"]]
-    heads = lambda x: x.view(batch, time, c["heads"], -1).transpose(1, 2)
-    x = w["wte.weight"][tokens] + w["wpe.weight"][:time]
+    linear = lambda x, key: F.linear(x, w[key + ".weight"], w.get(key + ".bias"))
+    norm = lambda x, key: OPS[c["norm"]](x, *(w[f"{key}.{part}"] for part in ("weight", "bias") if f"{key}.{part}" in w),
+                                         eps=c["norm_eps"])
+    heads = lambda x: x.view(batch, time, -1, c["width"] // c["heads"]).transpose(1, 2)
+    turn = lambda x: rope(x, theta=c["rope_theta"], start=0) if c["positions"] == "rope" else x
+    x = w["wte.weight"][tokens]
+    if c["positions"] == "learned":
+        x = x + w["wpe.weight"][:time]
     for i in range(c["blocks"]):
-        block = {key.removeprefix(f"h.{i}."): value for key, value in w.items() if key.startswith(f"h.{i}.")}
-        y = norm(x, block["ln_1.weight"], eps=c["norm_eps"])
-        q, k, v = (heads(y @ block[f"attn.{part}.weight"].T) for part in "qkv")
-        y = attention(q, k, v, causal=True, scale=1 / math.sqrt(q.shape[-1]))
-        x = x + y.transpose(1, 2).reshape(batch, time, -1) @ block["attn.proj.weight"].T
-        y = norm(x, block["ln_2.weight"], eps=c["norm_eps"]) @ block["mlp.fc.weight"].T
-        x = x + F.gelu(y) @ block["mlp.proj.weight"].T
-    return norm(x, w["ln_f.weight"], eps=c["norm_eps"]) @ w.get("lm_head.weight", w["wte.weight"]).T
+        h = f"h.{i}."
+        y = norm(x, h + "ln_1")
+        q, k, v = (heads(linear(y, f"{h}attn.{part}")) for part in "qkv")
+        shared = c["heads"] // c.get("kv_heads", c["heads"])  # each key head serves that many query heads in a row
+        k, v = (z.repeat_interleave(shared, dim=1) for z in (turn(k), v))
+        y = attention(turn(q), k, v, causal=True, scale=1 / math.sqrt(q.shape[-1]))
+        x = x + linear(y.transpose(1, 2).reshape(batch, time, -1), h + "attn.proj")
+        y = norm(x, h + "ln_2")
+        if c["activation"] == "swiglu":
+            y = F.silu(linear(y, h + "mlp.gate")) * linear(y, h + "mlp.up")
+        else:
+            y = F.gelu(linear(y, h + "mlp.fc"), approximate="tanh" if c["activation"] == "gelu_tanh" else "none")
+        x = x + linear(y, h + "mlp.proj")
+    return norm(x, "ln_f") @ w.get("lm_head.weight", w["wte.weight"]).T
 
 
 def gpt_loss(w, tokens, targets, c):

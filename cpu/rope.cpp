@@ -1,0 +1,52 @@
+// Kernel of ops/rope.h: sines and cosines of all (position, pair) once per call, then every row in one pass.
+#include <tapegrad/core/math.h>
+#include <tapegrad/cpu/rows.h>
+#include <tapegrad/ops/rope.h>
+
+#include <cmath>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+template <class C> struct Turns {  // (T, HS / 2)
+  std::vector<C> sine, cosine;
+  Turns(const Rope& op, int64_t rows, int64_t pairs) : sine(size_t(rows * pairs)), cosine(sine.size()) {
+    std::vector<double> frequency(static_cast<size_t>(pairs));
+    for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = std::pow(op.o.theta, -double(i) / double(pairs));
+    for_row_tiles(rows, pairs, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const double at = double(op.o.start + t), *f = frequency.data();
+        C *s = sine.data() + t * pairs, *c = cosine.data() + t * pairs;
+        for (int64_t i = 0; i < pairs; ++i) math::sincos(at * f[i], s[i], c[i]);
+        if (!op.inverse) continue;
+        for (int64_t i = 0; i < pairs; ++i) s[i] = -s[i];
+      }
+    });
+  }
+};
+// A row; y may be x.
+template <class T, class C> void turn(int64_t pairs, const C* s, const C* c, const T* x, T* y) {
+  TG_SAME_INDEX
+  for (int64_t i = 0; i < pairs; ++i) {
+    const C a = C(x[2 * i]), b = C(x[2 * i + 1]);
+    y[2 * i] = T(c[i] * a - s[i] * b);
+    y[2 * i + 1] = T(s[i] * a + c[i] * b);
+  }
+}
+void rope(const Rope& op, Bufs in, Bufs out, Context&) {
+  visit_float(out[0].dtype(), [&]<class T>() {
+    const Rows<T> x(in[0]);
+    const int64_t hs = x.n, positions = out[0].size(out[0].shape().size() - 2);
+    if (out[0].numel() == 0) return;
+    const Turns<compute_t<T>> turns(op, positions, hs / 2);
+    for_row_tiles(out[0].numel() / hs, hs, [&](int64_t begin, int64_t end) {
+      std::vector<T> scratch;
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t at = r % positions * (hs / 2);
+        turn(hs / 2, turns.sine.data() + at, turns.cosine.data() + at, x(r, scratch), out[0].data<T>() + r * hs);
+      }
+    });
+  });
+}
+TG_KERNEL(Rope, cpu, rope);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,73 @@
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/indexing.h>
+
+namespace tg {
+namespace {
+void check_number(std::string_view op, const Tensor& x) {
+  if (!is_index(x.dtype())) check::computes(op, x);
+}
+// An index for each element: sizes beside dim select a part of x.
+void check_elements(std::string_view op, const Tensor& x, const Tensor& index, size_t dim) {
+  check_number(op, x);
+  check::index(op, index);
+  bool ok = index.ndim() == x.ndim();
+  for (size_t d = 0; ok && d < x.ndim(); ++d) ok = d == dim || index.shape()[d] <= x.shape()[d];
+  TG_CHECK(ok, shape,
+           "[{}] index is {}, x is {}. They must have as many dimensions, and except along dimension {} no size of "
+           "index may be larger than x's.",
+           op, index, x, dim);
+}
+size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
+  TG_CHECK(x, value, "[{}] input 0 is an empty tensor. Pass a tensor that has a value.", op);
+  return normal_dim(op, dim, x.shape());
+}
+}  // namespace
+
+Layouts Gather::infer(Inputs in) const {
+  check_elements(kName, in[0], in[1], dim);
+  return {Layout::contiguous(in[1].shape(), in[0].dtype(), in[0].device())};
+}
+Tensors Gather::vjp(const Vjp& v) const {
+  return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), int64_t(dim), v.in(1), v.grad())};
+}
+Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
+  return emit1(make<Gather>(checked_dim("gather", x, dim)), {x, index});
+}
+
+Layouts ScatterAdd::infer(Inputs in) const {
+  check_elements(kName, in[0], in[1], dim);
+  check::same_dtype(kName, in[0], in[2]);
+  TG_CHECK(in[1].shape() == in[2].shape(), shape, "[scatter_add] index is {}, src is {}. Their shapes must be equal.",
+           in[1], in[2]);
+  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+}
+Tensors ScatterAdd::vjp(const Vjp& v) const {
+  return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};
+}
+Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  return emit1(make<ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
+}
+
+Layouts IndexSelect::infer(Inputs in) const {
+  check_number(kName, in[0]);
+  check::index(kName, in[1]);
+  TG_CHECK(in[1].ndim() == 1, shape, "[index_select] index is {}. It must have one dimension: one index per slice.",
+           in[1]);
+  Shape s = in[0].shape();
+  s[dim] = in[1].shape()[0];
+  return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
+}
+Tensors IndexSelect::vjp(const Vjp& v) const {
+  return {emit1(make<IndexSelectGrad>(dim, v.in_shape(0)[dim]), {v.in(1), v.grad()})};
+}
+Layouts IndexSelectGrad::infer(Inputs in) const {
+  Shape s = in[1].shape();
+  s[dim] = size;
+  return {Layout::contiguous(s, in[1].dtype(), in[1].device())};
+}
+Tensors IndexSelectGrad::vjp(const Vjp& v) const { return {Tensor(), index_select(v.grad(), int64_t(dim), v.in(0))}; }
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
+  return emit1(make<IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
+}
+}  // namespace tg

@@ -1,0 +1,59 @@
+// Elements chosen and added by index along one dimension: gather and scatter_add (an index per element), index_select
+// (an index per slice). Indices are i32 or i64. When an op runs, an index outside [0, size) is an Error that names it
+// and its position; negative ones do not count from the end. Rows of a table: embedding.h.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+
+struct Gather : OpOf<Gather> {  // (x, index)
+  static constexpr auto kName = "gather";
+  size_t dim;
+  explicit Gather(size_t d) : dim(d) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(dim)); }
+};
+struct ScatterAdd : OpOf<ScatterAdd> {  // (x, index, src)
+  static constexpr auto kName = "scatter_add";
+  size_t dim;
+  explicit ScatterAdd(size_t d) : dim(d) {}
+  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override { return tracked & bits(2) ? bits(1) : 0; }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(dim)); }
+};
+struct IndexSelect : OpOf<IndexSelect> {  // (x, index)
+  static constexpr auto kName = "index_select";
+  size_t dim;
+  explicit IndexSelect(size_t d) : dim(d) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(dim)); }
+};
+// (index, dy) -> dx with `size` slices along dim: slices of dy with equal indices, added in their order. Never sparse.
+struct IndexSelectGrad : OpOf<IndexSelectGrad> {
+  static constexpr auto kName = "index_select_grad";
+  size_t dim;
+  int64_t size;
+  IndexSelectGrad(size_t d, int64_t n) : dim(d), size(n) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(size); }
+};
+
+// y[i][j] = x[index[i][j]][j] for dim 0, and so on: index has as many dimensions as x and is nowhere larger, except
+// along dim; y has its shape and x's dtype (f64, f32, bf16, i64, i32).
+Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
+// x with src added to it: y[index[i][j]][j] += src[i][j] for dim 0, and so on. index and src have one shape, x's dtype
+// is src's, and sizes are as for gather. Equal indices are added in the order of src, whatever the number of threads;
+// bf16 is summed in f32.
+Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
+// The slices of x along dim that the index (n) names, in its order: x's shape with n in place of that size.
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
+
+}  // namespace tg

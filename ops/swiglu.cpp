@@ -1,0 +1,31 @@
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/swiglu.h>
+
+namespace tg {
+Layouts Swiglu::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  check::ndim_at_least(kName, x, 1);
+  check::computes(kName, x);
+  Shape s = x.shape();
+  TG_CHECK(s.back() % 2 == 0, shape,
+           "[swiglu] {} has rows of {} elements. The first half of a row is the gate of the second: the last size must "
+           "be even.",
+           x, s.back());
+  s.back() /= 2;
+  return {Layout::contiguous(s, x.dtype(), x.device())};
+}
+Tensors Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<SwigluGrad>(), {v.in(0), v.grad()})}; }
+
+Layouts SwigluGrad::infer(Inputs in) const {
+  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+}
+Tensors SwigluGrad::compose(Inputs in) const {
+  const int64_t f = in[1].shape().back();
+  const Tensors x = split(in[0], {f, f});  // gate, value
+  const Tensor dgate = emit1(stateless<UnaryGrad<Silu>>(), {x[0], in[1] * x[1]});
+  return {concat({dgate, in[1] * silu(x[0])}, -1)};
+}
+
+Tensor swiglu(const Tensor& x) { return emit1(stateless<Swiglu>(), {x}); }
+}  // namespace tg
