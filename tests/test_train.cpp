@@ -405,3 +405,21 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
     CHECK(!std::isnan(run.trainer.step().loss));  // goes on from where it was
   }
 }
+
+TEST_CASE("train: recomputed blocks give the same bits, bf16 gives others that train as well") {
+  TrainConfig c = tiny_train();
+  const auto plain = records_of(c);
+  c.recompute = "block";
+  CHECK(numbers_of(records_of(c)) == numbers_of(plain));
+  c.dtype = "bf16";
+  const auto half = records_of(c);
+  c.recompute = "none";
+  CHECK(numbers_of(records_of(c)) == numbers_of(half));
+  CHECK(numbers_of(half) != numbers_of(plain));
+  CHECK(half.back().loss == doctest::Approx(plain.back().loss).epsilon(0.05));
+  c.dtype = "f16";
+  CHECK_HAS(error_of([&] { Run run(c); }), "dtype is 'f16'. It must be f32 or bf16.");
+  c.dtype = "bf16";
+  c.recompute = "all";
+  CHECK_HAS(error_of([&] { Run run(c); }), "recompute is 'all'. It must be none or block.");
+}

@@ -16,11 +16,18 @@ void within(const char* name, double value, double low, double high, bool high_t
            "[train] {} is {}. It must lie in [{}, {}{}", name, value, low, high, high_too ? "]." : ").");
 }
 
+void one_of(const char* name, const std::string& value, std::string_view first, std::string_view second) {
+  TG_CHECK(value == first || value == second, value, "[train] {} is '{}'. It must be {} or {}.", name, value, first,
+           second);
+}
+
 }  // namespace
 
 void TrainConfig::validate() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
+  one_of("dtype", dtype, "f32", "bf16");
+  one_of("recompute", recompute, "none", "block");
   at_least("accumulate", accumulate, 1);
   at_least("max_steps", max_steps, 1);
   at_least("warmup", warmup, 0);

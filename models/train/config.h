@@ -2,6 +2,7 @@
 // which JSON, flags and help are made. Users: Trainer, run_config.h.
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace tg {
 
@@ -13,12 +14,14 @@ struct TrainConfig {
   double min_lr = 1e-4;
   int64_t warmup = 100;  // a run with fewer steps ends inside the warm-up
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
-  double weight_decay = 0.1;      // on matrices only
-  double clip_norm = 1;           // of all gradients together; 0: no clipping
-  int64_t eval_every = 250;       // steps between validations; 0: only after the last step
-  int64_t checkpoint_every = -1;  // steps between saves; 0: only after the last step; -1: with each validation
-  double val_fraction = 0.1;      // the last part of the data is for validation
-  uint64_t seed = 1;              // of the weights, the windows and dropout, each from a stream of its own
+  double weight_decay = 0.1;       // on matrices only
+  double clip_norm = 1;            // of all gradients together; 0: no clipping
+  int64_t eval_every = 250;        // steps between validations; 0: only after the last step
+  int64_t checkpoint_every = -1;   // steps between saves; 0: only after the last step; -1: with each validation
+  double val_fraction = 0.1;       // the last part of the data is for validation
+  std::string dtype = "f32";       // or "bf16": what forward computes in, over f32 parameters (ForwardOptions::compute)
+  std::string recompute = "none";  // or "block": blocks keep their inputs only, and run again in backward
+  uint64_t seed = 1;               // of the weights, the windows and dropout, each from a stream of its own
 
   void validate() const;                     // an Error names the field and what it may be
   bool evaluates_after(int64_t step) const;  // steps count from 1; the last one always does
@@ -41,6 +44,8 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("eval_every", c.eval_every, "steps between validations, 0: only at the end");
   f("checkpoint_every", c.checkpoint_every, "steps between saves, 0: only at the end, -1: with each validation");
   f("val_fraction", c.val_fraction, "last part of the data, kept for validation");
+  f("dtype", c.dtype, "of the computation: f32, or bf16 over f32 parameters");
+  f("recompute", c.recompute, "none, or block: less memory, each block runs again in backward");
   f("seed", c.seed, "of weights, data order and dropout");
 }
 

@@ -143,6 +143,10 @@ void read(std::string_view name, const Json& x, uint64_t& to) {
          "an integer of at least 0");
   to = x.get<uint64_t>();
 }
+void read(std::string_view name, const Json& x, std::string& to) {
+  expect(x.is_string(), name, x, "a name in quotes");
+  to = x.get<std::string>();
+}
 void read(std::string_view name, const Json& x, double& to) {
   expect(x.is_number(), name, x, "a number");
   to = x.get<double>();
