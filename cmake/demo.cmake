@@ -9,6 +9,7 @@ list(SORT demo_data)
 set(demo_out ${PROJECT_BINARY_DIR}/demo)
 set(demo_prompt "// Softmax over the last dimension: ")
 add_custom_target(demo
+  COMMAND ${CMAKE_COMMAND} -E rm -rf ${demo_out}  # of a demo that was cut off
   COMMAND tg_app train --preset demo --out ${demo_out} --data ${demo_data}
   COMMAND ${CMAKE_COMMAND} -E echo ""
   COMMAND ${CMAKE_COMMAND} -E echo "The model writes:"

@@ -1,3 +1,10 @@
+// Faults on purpose, for tests of crashes and full disks: TG_FAULT=<when>-<call>:<n> strikes at the n-th (from 1) such
+// system call of write_file_atomically and AppendFile in this process.
+//   <call>  open, write, fsync, close, rename, or any of them
+//   <when>  before, after   the process ends there, at once, as by kill -9 (status 137)
+//           within          a write passes half of its bytes, then the process ends; with `write` only
+//           fail            the call does nothing and fails with ENOSPC, no space left
+// Another value is an Error at the first such call. Unset, it costs one test of a static variable per call.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,7 +15,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -31,6 +41,80 @@ std::string_view advice_for(int error) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) return "Free space, or write to another disk";
   if (error == ENOENT || error == ENOTDIR) return "Make the folder first, or choose another path";
   return "Check the folder's permissions, or choose another path";
+}
+
+enum class When { never, before, within, after, fail };
+struct Fault {
+  When when = When::never;
+  std::string call;
+  uint64_t n = 0;
+};
+Fault parse_fault(const char* variable) {
+  Fault f;
+  if (!variable) return f;
+  constexpr std::pair<std::string_view, When> kWhen[] = {
+      {"before-", When::before}, {"within-", When::within}, {"after-", When::after}, {"fail-", When::fail}};
+  constexpr std::string_view kCalls[] = {"open", "write", "fsync", "close", "rename", "any"};
+  std::string_view text = variable;
+  const auto found =
+      std::find_if(std::begin(kWhen), std::end(kWhen), [&](const auto& w) { return text.starts_with(w.first); });
+  if (found != std::end(kWhen)) f.when = found->second, text.remove_prefix(found->first.size());
+  const size_t colon = std::min(text.find(':'), text.size());
+  f.call = text.substr(0, colon);
+  const bool known = std::find(std::begin(kCalls), std::end(kCalls), f.call) != std::end(kCalls);
+  text.remove_prefix(std::min(colon + 1, text.size()));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), f.n);
+  const bool number = error == std::errc() && end == text.data() + text.size() && f.n > 0;
+  TG_CHECK(f.when != When::never && known && number && (f.when != When::within || f.call == "write"), value,
+           "[file] TG_FAULT is '{}'. It must be <before, after or fail>-<open, write, fsync, close, rename or any>:<n> "
+           "or within-write:<n>, with n from 1. Unset it, or correct it.",
+           variable);
+  return f;
+}
+// What strikes this call, if anything.
+When fault_at(std::string_view call) {
+  static const Fault fault = parse_fault(std::getenv("TG_FAULT"));
+  if (fault.when == When::never) [[likely]]
+    return When::never;
+  static std::atomic<uint64_t> count{0};
+  const bool counted = fault.call == "any" || fault.call == call;
+  return counted && ++count == fault.n ? fault.when : When::never;
+}
+[[noreturn]] void die() { ::_exit(137); }
+
+// f() is a system call that fails with -1; it is made again when a signal came in between, but for close, which has
+// given the descriptor back even then.
+template <class F> auto system_call(std::string_view name, F f) {
+  const When when = fault_at(name);
+  if (when == When::before) die();
+  if (when == When::fail) {
+    errno = ENOSPC;
+    return decltype(f())(-1);
+  }
+  auto result = f();
+  while (result == -1 && errno == EINTR && name != "close") result = f();
+  if (when == When::after) die();
+  return result;
+}
+ssize_t write_some(int fd, std::span<const std::byte> bytes) {
+  constexpr size_t kMost = size_t(16) << 20;  // a pending signal waits for no more than this
+  const size_t n = std::min(bytes.size(), kMost);
+  const When when = fault_at("write");
+  if (when == When::before) die();
+  if (when == When::fail) return errno = ENOSPC, -1;
+  const ssize_t done = ::write(fd, bytes.data(), when == When::within ? n / 2 : n);
+  if (when != When::never) die();
+  return done;
+}
+// 0, or the error.
+int write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write_some(fd, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    bytes = bytes.subspan(size_t(n));
+  }
+  return 0;
 }
 
 class Descriptor {
@@ -57,18 +141,12 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
 
   void write(std::span<const std::byte> bytes) {
-    constexpr size_t kMost = size_t(1) << 30;  // a single write() of 2 GiB or more fails on some systems
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(fd_.get(), bytes.data(), std::min(bytes.size(), kMost));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write", errno);
-      bytes = bytes.subspan(size_t(n));
-    }
+    if (const int error = write_all(fd_.get(), bytes)) fail("write", error);
   }
   void take_place() {
-    if (::fsync(fd_.get())) fail("fsync", errno);
-    if (fd_.close()) fail("close", errno);
-    if (::rename(name_.c_str(), path_.c_str())) fail("rename", errno);
+    if (system_call("fsync", [&] { return ::fsync(fd_.get()); })) fail("fsync", errno);
+    if (system_call("close", [&] { return fd_.close(); })) fail("close", errno);
+    if (system_call("rename", [&] { return ::rename(name_.c_str(), path_.c_str()); })) fail("rename", errno);
     name_.clear();
   }
 
@@ -77,7 +155,8 @@ class Temporary {
     static std::atomic<uint64_t> serial{0};
     for (;;) {  // a name may be taken by what a killed process of the same number left behind
       name_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), serial++);
-      const int fd = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      const int fd =
+          system_call("open", [&] { return ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
       if (fd >= 0) return fd;
       if (errno != EEXIST && errno != EINTR) fail("open", errno);
     }
@@ -122,7 +201,8 @@ void write_file_atomically(const std::string& path, const std::function<void(con
     fail_write(path, S_ISDIR(s.st_mode) ? "it is a folder" : "it is a device, pipe or socket",
                "Name a regular file or a new one");
   const std::string parent = fs::path(path).parent_path().string();
-  const Descriptor folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor folder(system_call(
+      "open", [&] { return ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (const int error = errno; folder.get() < 0)
     fail_write(path, fmt::format("its folder cannot be opened: {}", reason(error)), advice_for(error));
 
@@ -130,7 +210,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.take_place();
   // The new name itself reaches the disk with its folder. EINVAL: a file system on which folders need no such call.
-  if (::fsync(folder.get()) && errno != EINVAL)
+  if (system_call("fsync", [&] { return ::fsync(folder.get()); }) && errno != EINVAL)
     throw Error(Error::Kind::io,
                 fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the folder is on the disk "
                             "a power cut may bring the former file back. Check the disk and write again.",
@@ -138,6 +218,56 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 }
 void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [&](const Sink& write) { write(std::as_bytes(std::span(content))); });
+}
+
+void remove_leftovers(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  const std::string prefix = fs::path(path).filename().string() + ".";
+  std::error_code error;
+  for (fs::directory_iterator it(folder.empty() ? "." : folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    long process = 0, serial = 0;
+    int length = 0;
+    if (!name.starts_with(prefix) ||
+        std::sscanf(name.c_str() + prefix.size(), "%9ld-%18ld.tmp%n", &process, &serial, &length) != 2 ||
+        prefix.size() + size_t(length) != name.size())
+      continue;
+    const bool gone = process > 0 && ::kill(pid_t(process), 0) != 0 && errno == ESRCH;
+    if (gone && ::unlink(it->path().c_str()) && errno != ENOENT)
+      fail_write(path, fmt::format("the leftover {} cannot be removed: {}", name, reason(errno)), advice_for(errno));
+  }
+}
+
+AppendFile::AppendFile(std::string path, Begin begin) : path_(std::move(path)) {
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (begin == Begin::empty ? O_TRUNC : 0);
+  fd_ = system_call("open", [&] { return ::open(path_.c_str(), flags, 0666); });
+  const int error = errno;
+  TG_CHECK(fd_ >= 0, io, "[file] {} cannot be opened for writing: {}. {}.", path_, reason(error), advice_for(error));
+}
+AppendFile::~AppendFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+AppendFile::AppendFile(AppendFile&& o) noexcept : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)) {}
+AppendFile& AppendFile::operator=(AppendFile&& o) noexcept {
+  std::swap(path_, o.path_);
+  std::swap(fd_, o.fd_);
+  return *this;
+}
+void AppendFile::append(std::string_view text) {
+  struct stat s;
+  // What is written to a file without a name is lost when the process ends.
+  TG_CHECK(::fstat(fd_, &s) != 0 || s.st_nlink > 0, io,
+           "[file] {} was removed while it was being written. Lines added to it would be lost. Leave the files of a "
+           "running process where they are.",
+           path_);
+  const int error = write_all(fd_, std::as_bytes(std::span(text)));
+  TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
+}
+void AppendFile::sync() {
+  const bool done = system_call("fsync", [&] { return ::fsync(fd_); }) == 0;
+  const int error = errno;
+  TG_CHECK(done || error == EINVAL || error == ENOTSUP, io, "[file] fsync of {} failed: {}. {}.", path_, reason(error),
+           advice_for(error));
 }
 
 void make_folder(const std::string& path) {

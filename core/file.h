@@ -1,6 +1,6 @@
-// Files on disk: a read-only mapping, a write that happens wholly or not at all, and folders. POSIX. Knows no file
-// format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error of kind io that names
-// the path and the reason the system gave.
+// Files on disk: a read-only mapping, a write that happens wholly or not at all, one that appends, and folders. POSIX.
+// Knows no file format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error of kind
+// io that names the path and the reason the system gave.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -34,6 +34,29 @@ using Sink = std::function<void(std::span<const std::byte>)>;  // appends to the
 // former file is as it was. A symbolic link is replaced by the file.
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
 void write_file_atomically(const std::string& path, std::string_view content);
+// Removes the temporary files of `path` whose processes were killed while they wrote it. An Error when one cannot be
+// removed; files of processes that still run are left alone.
+void remove_leftovers(const std::string& path);
+
+// A file that grows at its end, as a log does. Unlike the writes above, one that fails or is cut off by a crash may
+// leave a part of its text.
+class AppendFile {
+ public:
+  // Opens the file, or makes it; keep goes on at its end, empty begins with no content. An Error when that fails.
+  enum class Begin { keep, empty };
+  AppendFile(std::string path, Begin);
+  ~AppendFile();
+  AppendFile(AppendFile&&) noexcept;
+  AppendFile& operator=(AppendFile&&) noexcept;
+
+  const std::string& path() const { return path_; }
+  void append(std::string_view text);  // an Error when it is not taken whole, and when the file was removed meanwhile
+  void sync();                         // on return the content is on the disk, and not in the system's memory only
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
 
 // Makes the folder and its parents where they are missing; an Error when that fails or files cannot be made in it.
 void make_folder(const std::string& path);

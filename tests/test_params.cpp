@@ -234,6 +234,11 @@ TEST_CASE("configuration: what validate() refuses") {
   contains(with([](GptConfig& c) { c.dropout = 1; }), "dropout is 1. It must be in [0, 1).");
   contains(with([](GptConfig& c) { c.norm_eps = 0; }), "norm_eps is 0");
   contains(with([](GptConfig& c) { c.init_std = NAN; }), "init_std is nan");
+  contains(with([](GptConfig& c) { c.layers = 1'000'000'000'000; }),
+           "layers is 1000000000000. It must be at most 65536");
+  contains(with([](GptConfig& c) { c.width = c.heads = int64_t(1) << 40; }),
+           "heads is 1099511627776. It must be at most");
+  contains(with([](GptConfig& c) { c.ff_width = int64_t(1) << 40; }), "ff_width is 1099511627776");
   contains(with([](GptConfig& c) { c.kv_heads = 3; }), "[gpt_config] kv_heads 3 does not divide heads 4.");
   contains(with([](GptConfig& c) { c.kv_heads = 8; }), "[gpt_config] kv_heads 8 does not divide heads 4.");
   contains(with([](GptConfig& c) { c.kv_heads = -1; }), "[gpt_config] kv_heads -1 does not divide heads 4.");
@@ -268,6 +273,9 @@ TEST_CASE("configuration as JSON") {
   CHECK(gpt_config_from_json(to_json(c)) == c);
   CHECK(gpt_config_from_json("{}") == GptConfig());
   CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
+  CHECK(gpt_config_from_json(to_json(c), {.every_field = true}) == c);
+  contains(error_of([] { gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}); }),
+           "f.json has no 'context'. A model's configuration states every field.");
   auto refused = [](const char* text) { return error_of([&] { gpt_config_from_json(text); }); };
   contains(refused(R"({"widht": 64})"),
            "[gpt_config] 'widht' is not known. Did you mean 'width'? The keys are vocab_size, ");

@@ -1,85 +1,17 @@
 // models/train and models/io: the training loop, its log, settings of runs, the folder of a model.
-#include <doctest/doctest.h>
 #include <tapegrad/core/backend.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/run_config.h>
-#include <tapegrad/models/train/trainer.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-namespace {
-namespace fs = std::filesystem;
+#include "helpers.h"
+#include "small_run.h"
+
 using namespace tg;
-
-struct Folder {
-  std::string path = (fs::temp_directory_path() / fmt::format("tapegrad-train-{}-XXXXXX", getpid())).string();
-  Folder() { REQUIRE(mkdtemp(path.data())); }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path, name); }
-};
-
-template <class F> std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-#define CHECK_HAS(message, part)                           \
-  do {                                                     \
-    const std::string m_ = (message);                      \
-    CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
-  } while (0)
-
-std::string rhyme() {
-  std::string text;
-  for (int i = 0; i < 40; ++i) text += "the cat sat on the mat, the dog ate the log.\n";
-  return text;
-}
-TokenData bytes_of(const std::string& text) {
-  return TokenData::from_tokens(ByteTokenizer().encode(text), "the rhyme");
-}
-
-GptConfig tiny_model() {
-  return {.vocab_size = 256, .context = 16, .layers = 1, .heads = 2, .width = 32, .dropout = 0.1};
-}
-TrainConfig tiny_train() {
-  TrainConfig c;
-  c.batch = 4;
-  c.max_steps = 40;
-  c.lr = 1e-2;
-  c.min_lr = 1e-3;
-  c.warmup = 5;
-  c.eval_every = 20;
-  return c;
-}
-
-struct Run {
-  Params params;
-  Gpt model;
-  Trainer trainer;
-  explicit Run(const TrainConfig& c, const GptConfig& g = tiny_model(), const std::string& text = rhyme())
-      : params({}, c.seed), model(params, g), trainer(model, params, bytes_of(text), c) {}
-};
-std::vector<StepRecord> records_of(const TrainConfig& c) {
-  std::vector<StepRecord> all;
-  Run(c).trainer.run([&](const StepRecord& r) { all.push_back(r); });
-  return all;
-}
-// All that does not measure time or memory.
-std::vector<double> numbers_of(const std::vector<StepRecord>& all) {
-  std::vector<double> v;
-  for (const StepRecord& r : all) v.insert(v.end(), {r.loss, r.grad_norm, r.lr, r.val_loss.value_or(-1)});
-  return v;
-}
-}  // namespace
 
 TEST_CASE("train: the loss falls, and the record of each step is whole") {
   const auto all = records_of(tiny_train());
@@ -143,14 +75,22 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
   };
   CHECK(with([](TrainConfig&) {}) == "no error");
   CHECK_HAS(with([](TrainConfig& c) { c.batch = 0; }), "batch is 0");
+  CHECK_HAS(with([](TrainConfig& c) { c.accumulate = 0; }), "accumulate is 0");
+  CHECK_HAS(with([](TrainConfig& c) { c.checkpoint_every = -2; }), "checkpoint_every is -2");
   CHECK_HAS(with([](TrainConfig& c) { c.max_steps = 0; }), "max_steps is 0");
   CHECK_HAS(with([](TrainConfig& c) { c.warmup = -1; }), "warmup is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.eval_every = -1; }), "eval_every is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.lr = std::nan(""); }), "lr is nan");
+  CHECK_HAS(with([](TrainConfig& c) { c.lr = -1; }), "lr is -1");
+  CHECK_HAS(with([](TrainConfig& c) { c.lr = INFINITY; }), "lr is inf");
   CHECK_HAS(with([](TrainConfig& c) { c.min_lr = 1; }), "min_lr is 1");
+  CHECK_HAS(with([](TrainConfig& c) { c.min_lr = -1; }), "min_lr is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.beta1 = 1; }), "beta1 is 1");
   CHECK_HAS(with([](TrainConfig& c) { c.beta2 = -0.1; }), "beta2 is -0.1");
+  CHECK_HAS(with([](TrainConfig& c) { c.beta1 = NAN; }), "beta1 is nan");
+  CHECK_HAS(with([](TrainConfig& c) { c.beta2 = 1; }), "beta2 is 1");
   CHECK_HAS(with([](TrainConfig& c) { c.eps = 0; }), "eps is 0");
+  CHECK_HAS(with([](TrainConfig& c) { c.eps = INFINITY; }), "eps is inf");
   CHECK_HAS(with([](TrainConfig& c) { c.weight_decay = -1; }), "weight_decay is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.clip_norm = -1; }), "clip_norm is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.val_fraction = 1; }), "val_fraction is 1");
@@ -158,6 +98,11 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
   const auto text_of = [](const std::string& text) {
     return error_of([&] { Run run(tiny_train(), tiny_model(), text); });
   };
+  for (const double dropout : {-0.1, 1.0, double(NAN)}) {
+    GptConfig g = tiny_model();
+    g.dropout = dropout;
+    CHECK_HAS(error_of([&] { Run run(tiny_train(), g); }), fmt::format("dropout is {}. It must be in [0, 1)", dropout));
+  }
   CHECK_HAS(text_of(rhyme().substr(0, 17)), "training part of the rhyme has 15 tokens, but a context of 16");
   CHECK_HAS(text_of(""), "the rhyme has 0 tokens");
   GptConfig small = tiny_model();
@@ -178,9 +123,21 @@ TEST_CASE("train: ends of runs") {
   Run without(c);
   without.trainer.run([](const StepRecord& r) { CHECK(!r.val_loss); });
   CHECK_HAS(error_of([&] { without.trainer.evaluate(); }), "0 tokens");
-  GptConfig wild = tiny_model();
-  wild.init_std = 1e38;  // the logits overflow
-  CHECK_HAS(error_of([&] { Run(c, wild).trainer.step(); }), "the loss of step 1 is");
+  c.max_steps = 12;  // which steps validate and save
+  const auto steps = [&](auto asks) {
+    std::vector<int64_t> v;
+    for (int64_t i = 1; i <= c.max_steps; ++i)
+      if (asks(i)) v.push_back(i);
+    return v;
+  };
+  const auto saves = [&] { return steps([&](int64_t i) { return c.saves_after(i); }); };
+  c.eval_every = 5;
+  CHECK(steps([&](int64_t i) { return c.evaluates_after(i); }) == std::vector<int64_t>{5, 10, 12});
+  CHECK(saves() == std::vector<int64_t>{5, 10, 12});
+  c.checkpoint_every = 4;
+  CHECK(saves() == std::vector<int64_t>{4, 8, 12});
+  c.checkpoint_every = 0;
+  CHECK(saves() == std::vector<int64_t>{12});
 }
 
 TEST_CASE("log: one JSON object a step, written at once") {
@@ -210,9 +167,11 @@ TEST_CASE("log: one JSON object a step, written at once") {
   StepRecord lost;
   lost.loss = std::nan("");
   CHECK(nlohmann::json::parse(to_json(lost)).at("loss").is_null());
-  CHECK_HAS(error_of([&] { StepLog(folder / "log.jsonl/x"); }), "cannot be written");
+  CHECK_HAS(error_of([&] { StepLog(folder / "log.jsonl/x"); }), "cannot be opened for writing: Not a directory");
   StepLog full("/dev/full");
-  CHECK_HAS(error_of([&] { full.write(lost); }), "'/dev/full' cannot be written at step 0");
+  CHECK_HAS(error_of([&] { full.write(lost); }), "/dev/full cannot be appended to: No space left on device");
+  std::filesystem::remove(folder / "log.jsonl");
+  CHECK_HAS(error_of([&] { log.write(lost); }), "log.jsonl was removed while it was being written");
 }
 
 TEST_CASE("model folder: what is saved comes back and writes the same text") {
@@ -243,8 +202,22 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK(to_json(again.train) == to_json(c));
 
   CHECK_HAS(error_of([&] { load_model(folder / "nowhere"); }), "nowhere/config.json");
-  write_file_atomically(folder / "config.json", "{\"model\": {\"heads\": 3}}");
-  CHECK_HAS(error_of([&] { load_model(folder.path); }), "width 128 is not a multiple of heads 3");
+  const auto with_model = [&](auto change) {  // the message about a config.json that was changed
+    auto j = nlohmann::json::parse("{\"model\":" + to_json(tiny_model()) + "}");
+    change(j["model"]);
+    write_file_atomically(folder / "config.json", j.dump());
+    return error_of([&] { load_model(folder.path); });
+  };
+  const std::string place = "\n    in " + folder.path;
+  CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), "width 32 is not a multiple of heads 3");
+  CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), place + "/config.json");
+  for (const char* field : {"vocab_size", "dropout", "norm", "init_std"})
+    CHECK_HAS(with_model([&](auto& g) { g.erase(field); }), fmt::format("\"model\" has no '{}'. A model's", field));
+  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), "is (256, 64) in the model and (256, 32) f32");
+  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), place + "/model.safetensors");
+  CHECK_HAS(with_model([](auto& g) { g["layers"] = 2; }), place + "/model.safetensors");
+  CHECK_HAS(with_model([](auto& g) { g["layers"] = 1000000000000; }),
+            "layers is 1000000000000. It must be at most 65536");
   write_file_atomically(folder / "config.json", "{\"modle\": {}, \"model\": {}}");
   CHECK_HAS(error_of([&] { load_model(folder.path); }), "'modle' is not known. Did you mean 'model'?");
   write_file_atomically(folder / "config.json", "[1]");
@@ -326,4 +299,131 @@ TEST_CASE("train: two trainings and two generations at once are what they are al
     CHECK(got_losses[i] == losses);
     CHECK(got_text[i] == text);
   }
+}
+
+TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of one large batch") {
+  const Params params({}, 3);
+  GptConfig g = tiny_model();
+  g.dropout = 0;
+  const Gpt model(params, g);
+  const auto logits = [&](const Tensor& tokens) { return model.forward(tokens); };
+  Batches batches(bytes_of(rhyme()), 3, 16, Rng{5});
+  std::vector<Batch> micro;
+  std::vector<Tensor> tokens, targets;
+  const int64_t ignored[] = {40, 0, 48, 7};  // of 48: the third keeps none
+  for (const int64_t n : ignored) {
+    Batch b = batches.next();
+    std::fill_n(b.targets.mutable_data<int32_t>(), n, -1);
+    tokens.push_back(b.tokens);
+    targets.push_back(b.targets);
+    micro.push_back(std::move(b));
+  }
+  const Tensor loss = cross_entropy(model.forward(concat(tokens, 0)), concat(targets, 0), {.ignore_index = -1});
+  const GradMap whole = backward(loss);
+  const Accumulated parts = accumulate(logits, micro, {}, -1);
+  CHECK(parts.tokens == 8 + 48 + 0 + 41);
+  CHECK(parts.loss == doctest::Approx(loss.item<double>()).epsilon(1e-6));
+  REQUIRE(parts.grads.size() == whole.size());
+  for (const Parameter& p : params.all()) {
+    INFO(p.name);
+    CHECK(distance(parts.grads[p.tensor], whole[p.tensor]) < 1e-5);
+  }
+  // weights of 1/3 each would be far off
+  const Accumulated equal = accumulate(logits, std::span(micro).first(1), {}, -1);
+  CHECK(std::abs(equal.loss - parts.loss) > 1e-4);
+
+  const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));  // one: the same bits
+  const Accumulated one = accumulate(logits, std::span(micro).subspan(1, 1));
+  for (const Parameter& p : params.all()) CHECK(bits_of(one.grads[p.tensor]) == bits_of(alone[p.tensor]));
+  CHECK_HAS(error_of([&] { accumulate(logits, std::span(micro).subspan(2, 1), {}, -1); }),
+            "without a target that is kept");
+  CHECK_HAS(error_of([&] { accumulate(logits, {}); }), "[accumulate] 0 micro-batches");
+}
+
+TEST_CASE("train: two micro-batches of 4 make the steps of a batch of 8") {
+  TrainConfig c = tiny_train();
+  GptConfig g = tiny_model();
+  g.dropout = 0;  // masks are drawn per micro-batch
+  c.max_steps = 6;
+  c.eval_every = 0;
+  c.batch = 8;
+  Run large(c, g);
+  const auto whole = rest_of(large.trainer);
+  c.batch = 4;
+  c.accumulate = 2;
+  Run small(c, g);
+  const auto parts = rest_of(small.trainer);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    CHECK(parts[i].loss == doctest::Approx(whole[i].loss).epsilon(1e-5));
+    CHECK(parts[i].grad_norm == doctest::Approx(whole[i].grad_norm).epsilon(1e-4));
+    CHECK(parts[i].tokens_per_s == doctest::Approx(8 * 16 / parts[i].ms * 1e3));
+  }
+  CHECK(small.trainer.state().data == large.trainer.state().data);
+}
+
+TEST_CASE("train: a step that is not finite names the op and its scope, and changes nothing") {
+  TrainConfig c = tiny_train();
+  c.val_fraction = 0;
+  const auto unchanged = [](Trainer& t) {  // the message of a step; the trainer is as before it
+    const TrainerState before = t.state();
+    const std::string message = error_of([&] { t.step(); });
+    const TrainerState after = t.state();
+    CHECK(after.step == before.step);
+    CHECK(after.optimizer_steps == before.optimizer_steps);
+    CHECK(after.data == before.data);
+    CHECK(after.dropout == before.dropout);
+    for (const auto& [name, x] : before.tensors) CHECK(bits_of(x) == bits_of(after.tensors.at(name)));
+    return message;
+  };
+  SUBCASE("the loss") {
+    GptConfig wild = tiny_model();
+    wild.init_std = 1e38;  // the logits overflow
+    Run run(c, wild);
+    const std::string message = unchanged(run.trainer);
+    CHECK_HAS(message, "[train] the loss of step 1 is");
+    CHECK_HAS(message, "every op checked, this is where it began:\n[");
+    CHECK_HAS(message, "\n    in gpt");
+  }
+  SUBCASE("the gradient") {
+    Run run(c);
+    Tensor weight = run.params.get("h.0.mlp.fc.weight", {128, 32}, Init::normal(1));
+    int64_t calls = 0;
+    weight.on_grad([&](const Tensor& g) {
+      const InScope here("hook");
+      return ++calls >= 3 ? g * 1e30 * 1e30 : g;
+    });
+    run.trainer.step();
+    run.trainer.step();
+    const std::string message = unchanged(run.trainer);
+    CHECK(calls == 4);  // the step, and once more
+    CHECK_HAS(message, "[train] the gradient's norm of step 3 is inf");
+    CHECK_HAS(message, "[mul_scalar]");
+    CHECK_HAS(message, "\n    in hook");
+  }
+  SUBCASE("what does not happen again is not explained away") {
+    Run run(c);
+    Tensor weight = run.params.get("wpe.weight", {16, 32}, Init::normal(1));
+    int64_t calls = 0;
+    weight.on_grad([&](const Tensor& g) { return ++calls == 1 ? g * 1e30 * 1e30 : g; });
+    CHECK_HAS(unchanged(run.trainer), "it came out finite: no op can be named");
+    CHECK(!std::isnan(run.trainer.step().loss));  // goes on from where it was
+  }
+}
+
+TEST_CASE("train: recomputed blocks give the same bits, bf16 gives others that train as well") {
+  TrainConfig c = tiny_train();
+  const auto plain = records_of(c);
+  c.recompute = "block";
+  CHECK(numbers_of(records_of(c)) == numbers_of(plain));
+  c.dtype = "bf16";
+  const auto half = records_of(c);
+  c.recompute = "none";
+  CHECK(numbers_of(records_of(c)) == numbers_of(half));
+  CHECK(numbers_of(half) != numbers_of(plain));
+  CHECK(half.back().loss == doctest::Approx(plain.back().loss).epsilon(0.05));
+  c.dtype = "f16";
+  CHECK_HAS(error_of([&] { Run run(c); }), "dtype is 'f16'. It must be f32 or bf16.");
+  c.dtype = "bf16";
+  c.recompute = "all";
+  CHECK_HAS(error_of([&] { Run run(c); }), "recompute is 'all'. It must be none or block.");
 }

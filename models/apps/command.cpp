@@ -68,7 +68,7 @@ int report(int status, const char* message) {
 
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcommand>& subcommands) {
   std::vector<ParserCommand> commands;
-  std::vector<std::function<void()>> bodies;
+  std::vector<std::function<int()>> bodies;
   commands.reserve(subcommands.size());
   for (const Subcommand& s : subcommands) {
     CLI::App& sub = *app.add_subcommand(s.name, s.help)->allow_extras();
@@ -85,10 +85,11 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
   refuse_extras(app);
   if (!chosen.empty()) refuse_extras(*chosen.front());
   if (chosen.empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
+  int status = 0;
   for (size_t i = 0; i < subcommands.size(); ++i)
-    if (subcommands[i].name == chosen.front()->get_name()) bodies[i]();
+    if (subcommands[i].name == chosen.front()->get_name()) status = bodies[i]();
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(1, "[io] standard output cannot be written.");
-  return 0;
+  return status;
 }
 
 }  // namespace

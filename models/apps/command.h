@@ -1,5 +1,6 @@
 // Options of a subcommand and the loop that parses, runs and reports: the only door to the argument parser, so that one
-// file pays for compiling it. Wrong usage ends with status 2, an Error with status 1, both as one message on stderr.
+// file pays for compiling it. Wrong usage ends with status 2, an Error with status 1, both as one message on stderr;
+// else the subcommand says its status.
 // Users: the files of this folder.
 #pragma once
 #include <cstdint>
@@ -39,7 +40,8 @@ class Command {
 
 struct Subcommand {
   std::string name, help;
-  std::function<std::function<void()>(Command&)> declare;  // registers options; returns what runs once they are parsed
+  // Registers options; returns what runs once they are parsed, which returns the exit status.
+  std::function<std::function<int()>(Command&)> declare;
 };
 
 // The whole program; returns its exit status.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace tg::apps {
 namespace {
@@ -30,20 +31,24 @@ void run(const Options& o) {
   const LoadedModel m = load_model(o.model, device);
   TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
   const std::vector<int64_t> prompt = m.tokenizer->encode(o.prompt);
+  bool begun = false;
+  const auto begin = [&] {  // not before the first token: what fails until then prints nothing
+    if (!std::exchange(begun, true)) put(o.prompt);
+  };
   const auto show = [&](int64_t token) {
+    begin();
     put(m.tokenizer->decode({&token, 1}));
     return true;
   };
-  o.sampling.validate();
-  put(o.prompt);
   generate(m.model, prompt, o.max_tokens, o.sampling, {.use_cache = !o.no_cache, .on_token = show});
+  begin();
   put("\n");
 }
 
 }  // namespace
 
 Subcommand generate_command() {
-  return {"generate", "continue a prompt with a trained model", [](Command& c) -> std::function<void()> {
+  return {"generate", "continue a prompt with a trained model", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
             c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
             c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
@@ -56,7 +61,10 @@ Subcommand generate_command() {
             c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
             c.option("--device", "NAME", "cpu or cuda", o->device);
             c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            return [o] { run(*o); };
+            return [o] {
+              run(*o);
+              return 0;
+            };
           }};
 }
 

@@ -107,12 +107,15 @@ void run(const Options& o) {
 
 Subcommand inspect_command() {
   return {"inspect", "list the tensors and the configuration of a model, or of a named one without making it",
-          [](Command& c) -> std::function<void()> {
+          [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
             c.option("--model", "PATH", "a model folder or a .safetensors file", o->model);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
             c.toggle("--json", "print JSON", o->json);
-            return [o] { run(*o); };
+            return [o] {
+              run(*o);
+              return 0;
+            };
           }};
 }
 

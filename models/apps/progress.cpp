@@ -21,8 +21,8 @@ int terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int64_t steps, bool quiet)
-    : steps_(steps), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) != 0), val_loss_(std::nan("")) {}
+Progress::Progress(int64_t steps, int64_t done, bool quiet)
+    : steps_(steps), done_(done), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) != 0), val_loss_(std::nan("")) {}
 Progress::~Progress() { end_line(); }
 
 std::string Progress::line(const StepRecord& r, int bar) const {
@@ -35,7 +35,7 @@ std::string Progress::line(const StepRecord& r, int bar) const {
   text += fmt::format("  loss {:.3f}", r.loss);
   if (!std::isnan(val_loss_)) text += fmt::format("  val {:.3f}", val_loss_);
   return text + fmt::format("  lr {:.1e}  {:.1f}k tok/s  ETA {}", r.lr, r.tokens_per_s / 1000,
-                            duration(seconds / double(r.step) * double(steps_ - r.step)));
+                            duration(seconds / double(r.step - done_) * double(steps_ - r.step)));
 }
 
 void Progress::show(const StepRecord& r) {
@@ -43,7 +43,7 @@ void Progress::show(const StepRecord& r) {
   if (quiet_) return;
   const auto now = Clock::now();
   const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(3000);
-  if (now - shown_ < pause && !r.val_loss && r.step != steps_ && r.step != 1) return;
+  if (now - shown_ < pause && !r.val_loss && r.step != steps_ && r.step != done_ + 1) return;
   shown_ = now;
   if (terminal_) {
     const int width = terminal_width(), rest = int(line(r, 0).size()) + 4;

@@ -9,7 +9,7 @@ namespace tg::apps {
 
 class Progress {
  public:
-  Progress(int64_t steps, bool quiet);
+  Progress(int64_t steps, int64_t done, bool quiet);  // done: steps before this process
   ~Progress();                     // ends the line, so that what comes after starts on one of its own
   void show(const StepRecord&);    // after each step
   void print(const std::string&);  // a text between the lines
@@ -19,7 +19,7 @@ class Progress {
   std::string line(const StepRecord&, int bar) const;
   void end_line();
 
-  int64_t steps_;
+  int64_t steps_, done_;
   bool quiet_, terminal_, open_ = false;  // open_: the cursor stands behind the rewritten line
   double val_loss_;
   Clock::time_point start_ = Clock::now(), shown_;

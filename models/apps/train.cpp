@@ -1,16 +1,22 @@
-// `tapegrad train`: text or token files in, a model folder out.
+// `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 
 namespace tg::apps {
 namespace {
@@ -19,7 +25,7 @@ constexpr int64_t kSampleTokens = 200;
 
 struct Options {
   std::vector<std::string> data;
-  std::string config_file, preset, arch, out = "out", device = "cpu";
+  std::string config_file, preset, arch, out, resume, device = "cpu";
   int64_t threads = 0, sample_every = 0;
   bool quiet = false;
   std::vector<Setting> settings;  // from flags
@@ -30,14 +36,12 @@ struct Data {
   std::unique_ptr<Tokenizer> tokenizer;  // null: token ids with a vocabulary of their own
 };
 
-// Presets first, then the file, then the flags.
-RunConfig run_of(const Options& o) {
-  RunConfig run = o.preset.empty() ? RunConfig() : preset(o.preset);
-  if (!o.arch.empty()) run.model = arch(o.arch);
+// The base first, then the file, then the flags.
+RunConfig run_of(const Options& o, const RunConfig& base) {
   std::vector<Setting> settings;
   if (!o.config_file.empty()) settings = settings_from_json(MappedFile(o.config_file).text(), o.config_file);
   settings.insert(settings.end(), o.settings.begin(), o.settings.end());
-  return with_settings(run, settings);
+  return with_settings(base, settings);
 }
 
 bool is_token_file(const std::string& path) { return path.ends_with(".bin"); }
@@ -79,50 +83,229 @@ std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t s
   return tokenizer.decode(generate(model, start, kSampleTokens, {.temperature = 0.8, .seed = seed}));
 }
 
-void print_header(const Options& o, const RunConfig& run, const Params& params, const Trainer& trainer, const Data& d) {
-  const GptConfig& m = run.model;
+void note_of(const std::string& text) {
+  std::fflush(stdout);
+  fmt::print(stderr, "tapegrad: {}\n", text);
+}
 
+// What a run is before its first step.
+struct Start {
+  std::string out;
+  RunConfig run;
+  Data data;
+  DataIdentity identity;
+  std::optional<TrainerState> state;  // of a run that goes on
+};
+std::string name_of(const std::vector<std::string>& files) {
+  return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
+}
+std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
+
+// A run that was cut off is worth more than the new one that would overwrite it by mistake.
+void check_unfinished(const std::string& out) {
+  const std::string path = checkpoint_path(out);
+  if (!std::filesystem::exists(path)) return;
+  const auto [step, steps] = [&] {
+    try {
+      const Checkpoint c = load_checkpoint(path);
+      return std::pair(c.state.step, c.run.train.max_steps);
+    } catch (const Error& e) {
+      throw Error(e.kind(),
+                  fmt::format("{}\nA new run would overwrite it. Remove it, or choose another --out.", e.what()));
+    }
+  }();
+  TG_CHECK(step == 0 || step >= steps, value,
+           "[train] {} is of a run that stopped at step {} of {}. A new run would overwrite it. Go on with `tapegrad "
+           "train --resume {}`, choose another --out, or remove the file.",
+           path, step, steps, out);
+}
+
+std::vector<std::string> absolute(std::vector<std::string> files) {
+  for (std::string& file : files) file = std::filesystem::absolute(file).lexically_normal().string();
+  return files;
+}
+
+Start new_run(const Options& o) {
+  if (o.data.empty()) throw UsageError("train needs --data FILE..., or --resume DIR");
+  RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
+  if (!o.arch.empty()) base.model = arch(o.arch);
+  RunConfig run = run_of(o, base);
+  Data data = read_data(o.data, run);
+  DataIdentity identity = DataIdentity::of(data.tokens, absolute(o.data));
+  const std::string out = o.out.empty() ? "out" : o.out;
+  check_unfinished(out);
+  return {out, std::move(run), std::move(data), std::move(identity), std::nullopt};
+}
+
+// Settings that change nothing that was computed so far.
+void check_settings(const Checkpoint& c, const RunConfig& run, const std::string& path) {
+  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"};
+  for (const Difference& d : differences(c.run, run))
+    TG_CHECK(std::find(std::begin(kFree), std::end(kFree), d.name) != std::end(kFree), value,
+             "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, "
+             "eval_every and checkpoint_every may change. Leave it out.",
+             d.name, d.before, path, d.after);
+  TG_CHECK(run.train.max_steps >= c.state.step, value,
+           "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
+           c.state.step, run.train.max_steps);
+  if (run.train.max_steps != c.run.train.max_steps)
+    note_of(fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
+                        c.run.train.max_steps, run.train.max_steps, run.train.max_steps));
+}
+
+Start resumed_run(const Options& o) {
+  if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
+  if (!o.preset.empty() || !o.arch.empty())
+    throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
+  const std::string path = checkpoint_path(o.resume);
+  Checkpoint c = load_checkpoint(path);
+  RunConfig run = run_of(o, c.run);
+  check_settings(c, run, path);
+  const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
+  TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
+  RunConfig read = run;
+  if (!c.tokenizer.empty()) read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
+  Data data = read_data(files, read);
+  DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
+  TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
+           "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
+           "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
+           name_of(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
+  return {o.resume, std::move(run), std::move(data), std::move(identity), std::move(c.state)};
+}
+
+void check_memory(const RunConfig& run, Device device) {
+  if (device != Device::cpu()) return;
+  const double needed = least_bytes(run), there = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
+  TG_CHECK(there <= 0 || needed <= there, value,
+           "[train] this run needs {:.3g} GB of memory or more, and the machine has {:.3g}. Parameters, gradients, "
+           "moments and the activations of a micro-batch must fit. Make the model, the context or the batch smaller.",
+           needed * 1e-9, there * 1e-9);
+}
+
+void print_header(const Options& o, const Start& s, const Params& params, const Trainer& trainer) {
+  const GptConfig& m = s.run.model;
+  const TrainConfig& t = s.run.train;
   fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {} parameters\n", m.layers,
-             m.heads, m.width, m.context, m.vocab_size, d.tokenizer ? run.tokenizer : "ids", params.count());
-  fmt::print("data    {}: {} tokens to train on, {} to validate on\n",
-             o.data.size() == 1 ? o.data[0] : fmt::format("{} files", o.data.size()), trainer.train_tokens(),
-             trainer.val_tokens());
+             m.heads, m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", params.count());
+  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", name_of(s.identity.files),
+             trainer.train_tokens(), trainer.val_tokens());
   fmt::print("device  {} ({})\n", o.device, runtime_of(params.device()).describe(params.device().index));
-  fmt::print("run     {} steps of {} x {} tokens, seed {}, into {}/\n\n", run.train.max_steps, run.train.batch,
-             m.context, run.train.seed, o.out);
+  fmt::print("run     {} steps of {}{} x {} tokens, seed {}, into {}/\n", t.max_steps,
+             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, m.context, t.seed, s.out);
+  if (s.state) fmt::print("resume  after step {}\n", s.state->step);
+  fmt::print("\n");
   std::fflush(stdout);
 }
 
-void train(const Options& o) {
-  if (o.data.empty()) throw UsageError("train needs --data FILE...");
-  RunConfig run = run_of(o);
+// The files of a run. A save is the checkpoint first, then the model: what is newest in the folder can be resumed.
+class Files {
+ public:
+  Files(const Start& s, const Gpt& model, const Params& params, const Trainer& trainer)
+      : start_(s), model_(model), params_(params), trainer_(trainer), log_(open()) {}
+
+  void write(const StepRecord& r) { log_.write(r); }
+  void save() {
+    log_.sync();
+    save_checkpoint_only();
+    save_model(start_.out, model_, params_, start_.data.tokenizer.get(), to_json(start_.run.train));
+  }
+  int64_t saved_step() const { return saved_; }  // of the checkpoint
+  bool log_is_whole() const { return log_is_whole_; }
+
+ private:
+  StepLog open() {
+    const std::string path = start_.out + "/log.jsonl";
+    make_folder(start_.out);
+    for (const char* name : {"checkpoint.safetensors", "model.safetensors", "config.json", "log.jsonl"})
+      remove_leftovers(start_.out + "/" + name);
+    if (!start_.state) {
+      save_checkpoint_only();  // from now on the run can be resumed; a disk that cannot hold it is found here
+      return StepLog(path);
+    }
+    saved_ = start_.state->step;
+    StepLog log = StepLog::resume(path, saved_);
+    log_is_whole_ = log.last_step() == saved_;
+    return log;
+  }
+  void save_checkpoint_only() {
+    save_checkpoint(checkpoint_path(start_.out),
+                    {.run = start_.run,
+                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
+                     .data = start_.identity,
+                     .state = trainer_.state()});
+    saved_ = trainer_.steps();
+  }
+
+  const Start& start_;
+  const Gpt& model_;
+  const Params& params_;
+  const Trainer& trainer_;
+  int64_t saved_ = 0;
+  bool log_is_whole_ = true;
+  StepLog log_;
+};
+
+// All steps that are left, or those until a signal; the exit status.
+int run_steps(const Options& o, const Start& s, const Gpt& model, Trainer& trainer, Files& files) {
+  const TrainConfig& t = s.run.train;
+  Progress progress(t.max_steps, trainer.steps(), o.quiet);
+  const Interrupt interrupt;
+  const bool was_done = trainer.done();
+  while (!trainer.done() && !Interrupt::signal()) {
+    const StepRecord r = trainer.step();
+    files.write(r);
+    progress.show(r);
+    if (t.saves_after(r.step)) files.save();
+    if (o.sample_every > 0 && r.step % o.sample_every == 0)
+      progress.print(fmt::format("--- step {}\n{}\n---", r.step, sample_text(model, *s.data.tokenizer, t.seed)));
+  }
+  if (was_done || files.saved_step() != trainer.steps()) files.save();
+  if (const int signal = Interrupt::signal(); signal && !trainer.done()) {
+    progress.print("");
+    note_of(fmt::format("stopped after step {} of {}; `tapegrad train --resume {}` goes on", trainer.steps(),
+                        t.max_steps, s.out));
+    return 128 + signal;
+  }
+  progress.print(
+      fmt::format("\nwrote {0}/model.safetensors, config.json, log.jsonl and checkpoint.safetensors\n"
+                  "try: tapegrad generate --model {0} --prompt \"...\"",
+                  s.out));
+  return 0;
+}
+
+int train(const Options& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  const Data data = read_data(o.data, run);
-  const Params params(device, run.train.seed);
-  const Gpt model(params, run.model);
-  Trainer trainer(model, params, data.tokens, run.train);
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
-  TG_CHECK(o.sample_every == 0 || data.tokenizer, value,
-           "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.", o.data[0]);
-
-  make_folder(o.out);
-  StepLog log(o.out + "/log.jsonl");
-  if (!o.quiet) print_header(o, run, params, trainer, data);
-  Progress progress(run.train.max_steps, o.quiet);
-  trainer.run([&](const StepRecord& r) {
-    log.write(r);
-    progress.show(r);
-    const bool due = run.train.eval_every > 0 && r.step % run.train.eval_every == 0;
-    if (due || trainer.done()) save_model(o.out, model, params, data.tokenizer.get(), to_json(run.train));
-    if (o.sample_every > 0 && r.step % o.sample_every == 0)
-      progress.print(fmt::format("--- step {}\n{}\n---", r.step, sample_text(model, *data.tokenizer, run.train.seed)));
-  });
-  progress.print(
-      fmt::format("\nwrote {0}/model.safetensors, config.json and log.jsonl\n"
-                  "try: tapegrad generate --model {0} --prompt \"...\"",
-                  o.out));
+  Start s = o.resume.empty() ? new_run(o) : resumed_run(o);
+  TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
+           "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
+           name_of(s.identity.files));
+  check_memory(s.run, device);
+  const Params params(device, s.run.train.seed);
+  const Gpt model(params, s.run.model);
+  Trainer trainer(model, params, s.data.tokens, s.run.train);
+  if (s.state) {
+    trainer.load_state(*s.state);
+    s.state->tensors.clear();  // the trainer has them
+  }
+  Files files(s, model, params, trainer);
+  if (!o.quiet) print_header(o, s, params, trainer);
+  if (!files.log_is_whole())
+    note_of(
+        fmt::format("{}/log.jsonl lacks steps before {}; the run goes on all the same", s.out, trainer.steps() + 1));
+  try {
+    return run_steps(o, s, model, trainer, files);
+  } catch (const Error& e) {
+    const std::string path = checkpoint_path(s.out);
+    if (!std::filesystem::exists(path)) throw;
+    throw Error(e.kind(),
+                fmt::format("{}\n{} is as it was after step {}; `tapegrad train --resume {}` goes on from there.",
+                            e.what(), path, files.saved_step(), s.out),
+                e.scoped());
+  }
 }
 
 void add_settings(Command& c, std::vector<Setting>& to) {
@@ -142,10 +325,15 @@ void add_settings(Command& c, std::vector<Setting>& to) {
 }  // namespace
 
 Subcommand train_command() {
-  return {"train", "train a GPT on text", [](Command& c) -> std::function<void()> {
+  return {"train", "train a GPT on text", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
             c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o->data);
-            c.option("--out", "DIR", "folder for the model and the log", o->out);
+            c.option("--out", "DIR", "out", "folder for the checkpoint, the model and the log",
+                     [o](const std::string& word) { o->out = word; });
+            c.option("--resume", "DIR",
+                     "go on with the run in DIR, from DIR/checkpoint.safetensors: data and settings are those it began "
+                     "with; max-steps, eval-every and checkpoint-every may change",
+                     o->resume);
             c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
             c.option("--config", "FILE", "settings as JSON, under the names of the flags below (_ for -)",
@@ -155,7 +343,7 @@ Subcommand train_command() {
             c.option("--sample-every", "steps between samples of text, 0: none", o->sample_every);
             c.toggle("--quiet", "print nothing but errors", o->quiet);
             add_settings(c, o->settings);
-            return [o] { train(*o); };
+            return [o] { return train(*o); };
           }};
 }
 

@@ -77,15 +77,20 @@ std::string to_json(const GptConfig& config) {
   return j.dump(2);
 }
 
-GptConfig gpt_config_from_json(std::string_view text) {
-  const Json j = parse_json(text, "gpt_config", "the text");
-  TG_CHECK(j.is_object(), value, "[gpt_config] the text holds {}. It must be an object: {{\"width\": 128, ...}}.",
-           j.type_name());
+GptConfig gpt_config_from_json(std::string_view text, const ConfigText& source) {
+  const Json j = parse_json(text, "gpt_config", source.name);
+  TG_CHECK(j.is_object(), value, "[gpt_config] {} holds {}. It must be an object: {{\"width\": 128, ...}}.",
+           source.name, j.type_name());
   GptConfig config;
   std::vector<std::string_view> known;
   for_fields(config, [&](const char* key, auto& x) {
     known.push_back(key);
-    if (auto it = j.find(key); it != j.end()) read(key, *it, x);
+    const auto it = j.find(key);
+    TG_CHECK(it != j.end() || !source.every_field, value,
+             "[gpt_config] {} has no '{}'. A model's configuration states every field. Restore the file, or add what "
+             "the model was made with.",
+             source.name, key);
+    if (it != j.end()) read(key, *it, x);
   });
   for (auto& [key, x] : j.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;

@@ -10,9 +10,12 @@ namespace tg {
 
 // An object with every field, two spaces of indentation.
 std::string to_json(const GptConfig&);
-// The inverse; fields that are not there keep their defaults. An Error names an unknown key and the known one nearest
-// to it, a key that comes twice, a value of the wrong type or one that GptConfig::validate() refuses, and what is no
-// JSON.
-GptConfig gpt_config_from_json(std::string_view text);
+struct ConfigText {
+  std::string name = "the text";  // what messages call it
+  bool every_field = false;       // a field that is not there is an Error, as in files; else it keeps its default
+};
+// The inverse. An Error names an unknown key and the known one nearest to it, a key that comes twice, a value of the
+// wrong type or one that GptConfig::validate() refuses, and what is no JSON.
+GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
 
 }  // namespace tg

@@ -22,15 +22,17 @@ struct Inits {
     }
   }
 };
+constexpr int64_t kMost = INT32_MAX, kMostLayers = 1 << 16;  // beyond any memory, and products of two fit int64_t
 }  // namespace
 
 void GptConfig::validate() const {
-  auto positive = [](std::string_view name, int64_t n) {
+  auto positive = [](std::string_view name, int64_t n, int64_t most = kMost) {
     TG_CHECK(n >= 1, value, "[gpt_config] {} is {}. It must be 1 or more.", name, n);
+    TG_CHECK(n <= most, value, "[gpt_config] {} is {}. It must be at most {}.", name, n, most);
   };
   positive("vocab_size", vocab_size);
   positive("context", context);
-  positive("layers", layers);
+  positive("layers", layers, kMostLayers);
   positive("heads", heads);
   positive("width", width);
   TG_CHECK(width % heads == 0, value,
@@ -47,7 +49,8 @@ void GptConfig::validate() const {
       width, heads, width / heads);
   TG_CHECK(rope_theta >= 1 && std::isfinite(rope_theta), value,
            "[gpt_config] rope_theta is {}. It must be 1 or more and finite.", rope_theta);
-  TG_CHECK(ff_width >= 0, value, "[gpt_config] ff_width is {}. It must be 1 or more, or 0 for 4 * width.", ff_width);
+  TG_CHECK(ff_width >= 0 && ff_width <= kMost, value,
+           "[gpt_config] ff_width is {}. It must be from 1 to {}, or 0 for 4 * width.", ff_width, kMost);
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
   TG_CHECK(norm_eps > 0 && std::isfinite(norm_eps), value,
            "[gpt_config] norm_eps is {}. It must be more than 0 and finite.", norm_eps);

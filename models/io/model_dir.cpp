@@ -24,6 +24,16 @@ Json read_config(const std::string& folder) {
   return config;
 }
 
+// Errors of f() about what a file holds, with its path.
+template <class F> auto in_file(const std::string& path, F f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).find(path) != std::string_view::npos) throw;
+    throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), path), e.scoped());
+  }
+}
+
 }  // namespace
 
 void save_model(const std::string& folder, const Gpt& model, const Params& params, const Tokenizer* tokenizer,
@@ -37,19 +47,24 @@ void save_model(const std::string& folder, const Gpt& model, const Params& param
 }
 
 LoadedModel load_model(const std::string& folder, Device device) {
+  const std::string config_file = config_path(folder), weights_file = weights_path(folder);
   const Json config = read_config(folder);
-  const GptConfig shape = gpt_config_from_json(config["model"].dump());
   std::unique_ptr<Tokenizer> tokenizer;
-  if (const auto t = config.find("tokenizer"); t != config.end() && !t->is_null())
-    tokenizer = Tokenizer::from_json(t->dump());
+  const GptConfig shape = in_file(config_file, [&] {
+    if (const auto t = config.find("tokenizer"); t != config.end() && !t->is_null())
+      tokenizer = Tokenizer::from_json(t->dump());
+    return gpt_config_from_json(config["model"].dump(), {.name = "\"model\"", .every_field = true});
+  });
   TG_CHECK(!tokenizer || tokenizer->vocab_size() == shape.vocab_size, value,
            "[model] {}: the tokenizer has {} tokens and the model {}. They were written as one; restore the file.",
-           config_path(folder), tokenizer->vocab_size(), shape.vocab_size);
+           config_file, tokenizer->vocab_size(), shape.vocab_size);
   Params params(device);
-  params.load(SafetensorsFile(weights_path(folder)).tensors(device));
-  const Gpt model(params, shape);
-  params.check_all_used();
-  return {params, model, std::move(tokenizer)};
+  params.load(SafetensorsFile(weights_file).tensors(device));
+  return in_file(weights_file, [&] {
+    const Gpt model(params, shape);
+    params.check_all_used();
+    return LoadedModel{params, model, std::move(tokenizer)};
+  });
 }
 
 std::string model_config_text(const std::string& folder) { return std::string(MappedFile(config_path(folder)).text()); }

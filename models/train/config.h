@@ -2,28 +2,36 @@
 // which JSON, flags and help are made. Users: Trainer, run_config.h.
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace tg {
 
 struct TrainConfig {
-  int64_t batch = 12;  // windows in a step
+  int64_t batch = 12;      // windows in a micro-batch
+  int64_t accumulate = 1;  // micro-batches in a step: their gradients make one update, weighted by tokens
   int64_t max_steps = 2000;
   double lr = 1e-3;  // AdamW; reached after `warmup` steps, then a cosine down to min_lr at max_steps
   double min_lr = 1e-4;
   int64_t warmup = 100;  // a run with fewer steps ends inside the warm-up
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
-  double weight_decay = 0.1;  // on matrices only
-  double clip_norm = 1;       // of all gradients together; 0: no clipping
-  int64_t eval_every = 250;   // steps between validations; 0: only after the last step
-  double val_fraction = 0.1;  // the last part of the data is for validation
-  uint64_t seed = 1;          // of the weights, the windows and dropout, each from a stream of its own
+  double weight_decay = 0.1;       // on matrices only
+  double clip_norm = 1;            // of all gradients together; 0: no clipping
+  int64_t eval_every = 250;        // steps between validations; 0: only after the last step
+  int64_t checkpoint_every = -1;   // steps between saves; 0: only after the last step; -1: with each validation
+  double val_fraction = 0.1;       // the last part of the data is for validation
+  std::string dtype = "f32";       // or "bf16": what forward computes in, over f32 parameters (ForwardOptions::compute)
+  std::string recompute = "none";  // or "block": blocks keep their inputs only, and run again in backward
+  uint64_t seed = 1;               // of the weights, the windows and dropout, each from a stream of its own
 
-  void validate() const;  // an Error names the field and what it may be
+  void validate() const;                     // an Error names the field and what it may be
+  bool evaluates_after(int64_t step) const;  // steps count from 1; the last one always does
+  bool saves_after(int64_t step) const;      // the same; for callers, as Trainer writes nothing
 };
 
 // f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
-  f("batch", c.batch, "windows in a step");
+  f("batch", c.batch, "windows in a micro-batch");
+  f("accumulate", c.accumulate, "micro-batches in a step, for one update of batch * accumulate windows");
   f("max_steps", c.max_steps, "steps of training");
   f("lr", c.lr, "learning rate after warm-up");
   f("min_lr", c.min_lr, "learning rate at the end of the cosine");
@@ -34,7 +42,10 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("weight_decay", c.weight_decay, "AdamW: decay of the matrices");
   f("clip_norm", c.clip_norm, "largest norm of the gradient, 0: no limit");
   f("eval_every", c.eval_every, "steps between validations, 0: only at the end");
+  f("checkpoint_every", c.checkpoint_every, "steps between saves, 0: only at the end, -1: with each validation");
   f("val_fraction", c.val_fraction, "last part of the data, kept for validation");
+  f("dtype", c.dtype, "of the computation: f32, or bf16 over f32 parameters");
+  f("recompute", c.recompute, "none, or block: less memory, each block runs again in backward");
   f("seed", c.seed, "of weights, data order and dropout");
 }
 

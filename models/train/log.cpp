@@ -1,9 +1,9 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/train/log.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 namespace tg {
 namespace {
@@ -18,14 +18,36 @@ std::string to_json(const StepRecord& r) {
       number(r.lr), r.ms, r.tokens_per_s, r.peak_bytes);
 }
 
-StepLog::StepLog(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w")) {
-  TG_CHECK(file_, io, "[log] '{}' cannot be written: {}.", path_, std::strerror(errno));
+StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty) {}
+
+namespace {
+// The step that this line is about; 0 when it is no line of a log.
+int64_t step_of(std::string_view line) {
+  const auto j = nlohmann::json::parse(line, nullptr, false);
+  const auto step = j.is_object() ? j.find("step") : j.end();
+  return step != j.end() && step->is_number_unsigned() ? step->get<int64_t>() : 0;
 }
+}  // namespace
+
+StepLog StepLog::resume(const std::string& path, int64_t step) {
+  int64_t last = 0;
+  if (std::filesystem::exists(path)) {
+    const MappedFile file(path);
+    const std::string_view text = file.text();
+    size_t kept = 0;
+    for (size_t end; (end = text.find('\n', kept)) != text.npos; kept = end + 1) {
+      const int64_t at = step_of(text.substr(kept, end - kept));
+      if (at <= last || at > step) break;
+      last = at;
+    }
+    if (kept < text.size()) write_file_atomically(path, text.substr(0, kept));
+  }
+  return {AppendFile(path, AppendFile::Begin::keep), last};
+}
+
 void StepLog::write(const StepRecord& r) {
-  const std::string line = to_json(r) + "\n";
-  const bool done =
-      std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0;
-  TG_CHECK(done, io, "[log] '{}' cannot be written at step {}: {}.", path_, r.step, std::strerror(errno));
+  file_.append(to_json(r) + "\n");
+  last_step_ = r.step;
 }
 
 }  // namespace tg

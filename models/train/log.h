@@ -1,9 +1,9 @@
-// The log of a training run: one JSON object a line and a step, flushed as it happens, so that a run that ends early
+// The log of a training run: one JSON object a line and a step, written as it happens, so that a run that ends early
 // has its log. Not what a person watches (models/apps). Users: Trainer's callers, plots.
 #pragma once
+#include <tapegrad/core/file.h>
+
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -24,14 +24,20 @@ std::string to_json(const StepRecord&);  // one line, without its end; numbers t
 class StepLog {
  public:
   explicit StepLog(const std::string& path);  // begins an empty file; an Error of kind io when that cannot be made
-  void write(const StepRecord&);              // an Error of kind io when the line cannot be written
+  // Goes on with a log after `step`: keeps its lines up to that step and cuts off what follows, which are the steps
+  // that a resumed run does again, a line that a crash left unfinished, and all after a line that is none of a log's.
+  // The file is replaced atomically, and made when it is missing.
+  static StepLog resume(const std::string& path, int64_t step);
+
+  // One line, one system call. An Error of kind io when it cannot be written, or when the file was removed.
+  void write(const StepRecord&);
+  void sync() { file_.sync(); }                     // on return all lines are on the disk
+  int64_t last_step() const { return last_step_; }  // of the last line; 0 when there is none
 
  private:
-  struct Close {
-    void operator()(std::FILE* f) const { std::fclose(f); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  StepLog(AppendFile file, int64_t last_step) : file_(std::move(file)), last_step_(last_step) {}
+  AppendFile file_;
+  int64_t last_step_ = 0;
 };
 
 }  // namespace tg

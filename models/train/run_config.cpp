@@ -3,6 +3,7 @@
 #include <tapegrad/models/io/nearest.h>
 #include <tapegrad/models/train/run_config.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -142,6 +143,10 @@ void read(std::string_view name, const Json& x, uint64_t& to) {
          "an integer of at least 0");
   to = x.get<uint64_t>();
 }
+void read(std::string_view name, const Json& x, std::string& to) {
+  expect(x.is_string(), name, x, "a name in quotes");
+  to = x.get<std::string>();
+}
 void read(std::string_view name, const Json& x, double& to) {
   expect(x.is_number(), name, x, "a number");
   to = x.get<double>();
@@ -255,6 +260,44 @@ std::string to_json(const TrainConfig& config) {
   Json fields;
   visit_train_fields(config, [&](const char* name, const auto& x, const char*) { fields[name] = x; });
   return fields.dump(2);
+}
+
+std::string to_json(const RunConfig& run) {
+  Json all;
+  all["model"] = Json::parse(to_json(run.model));
+  all["train"] = Json::parse(to_json(run.train));
+  all["tokenizer"] = run.tokenizer;
+  return all.dump(2);
+}
+RunConfig run_config_from_json(std::string_view text, const std::string& source) {
+  const std::vector<Setting> settings = settings_from_json(text, source);
+  std::set<std::string_view> there;
+  for (const Setting& s : settings)
+    TG_CHECK(there.insert(s.name).second, value, "[config] {}: '{}' comes twice. Each key stands once.", source,
+             s.name);
+  const Json fields = flat(RunConfig());
+  for (const std::string_view name : known_names(fields))
+    TG_CHECK(there.contains(name), value, "[config] {} has no '{}'. Every setting must be there. Restore the file.",
+             source, name);
+  return with_settings(RunConfig(), settings);
+}
+
+double least_bytes(const RunConfig& run) {
+  const GptConfig& m = run.model;
+  const double v = double(m.vocab_size), c = double(m.width), layers = double(m.layers);
+  const double ff = m.ff_width ? double(m.ff_width) : 4 * c;
+  const double parameters = v * c + layers * (2 * c * c + 2 * c * ff);
+  const double tokens = double(run.train.batch) * double(m.context);
+  const double activations = tokens * (2 * v + 2 * c * layers);  // gone when all gradients are there
+  return 12 * parameters + std::max(4 * parameters, activations) + 8 * tokens * double(run.train.accumulate);
+}
+
+std::vector<Difference> differences(const RunConfig& before, const RunConfig& after) {
+  const Json a = flat(before), b = flat(after);
+  std::vector<Difference> all;
+  for (const auto& [name, x] : a.items())
+    if (x != b.at(name)) all.push_back({name, x.dump(), b.at(name).dump()});
+  return all;
 }
 
 }  // namespace tg

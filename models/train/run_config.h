@@ -45,5 +45,19 @@ std::vector<Setting> settings_from_json(std::string_view text, const std::string
 RunConfig with_settings(const RunConfig&, std::span<const Setting>);
 
 std::string to_json(const TrainConfig&);  // one object with every field
+std::string to_json(const RunConfig&);    // {"model": {...}, "train": {...}, "tokenizer": "byte"}
+// The inverse of the latter. `source` is what messages call the text. An Error for a field that is missing, unknown, of
+// the wrong type or out of range.
+RunConfig run_config_from_json(std::string_view text, const std::string& source);
+
+// Bytes that training it takes at the very least, whatever the device: f32 parameters and moments, the tokens of a
+// step, and either the gradients, or a micro-batch's logits and one activation of each layer, in 16 bits. For a refusal
+// before memory runs out.
+double least_bytes(const RunConfig&);
+
+struct Difference {
+  std::string name, before, after;  // values as JSON
+};
+std::vector<Difference> differences(const RunConfig& before, const RunConfig& after);  // settings that differ, in order
 
 }  // namespace tg

@@ -1,8 +1,10 @@
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/optim_step.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +24,7 @@ const TrainConfig& valid(const TrainConfig& c) {
 
 Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, const TrainConfig& config)
     : model_(model),
+      params_(params),
       config_(valid(config)),
       data_(data.split(1 - config.val_fraction)),
       batches_(data_.train, config.batch, model.config().context, Rng{config.seed}.split(kDataStream)),
@@ -40,13 +43,21 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
   if (config.val_fraction > 0) Windows(data_.val, config.batch, model.config().context);  // throws when it is too short
 }
 
-namespace {
-void check_finite(std::string_view what, double x, const StepRecord& r) {
-  TG_CHECK(std::isfinite(x), value,
-           "[train] the {} of step {} is {}. It must be finite. Lower the learning rate (now {}) or use more warm-up.",
-           what, r.step, x, r.lr);
+// The Error about a number that is not finite. again() computes it once more, from the same state.
+void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
+  std::string found = "Computed once more with every op checked, it came out finite: no op can be named.";
+  try {
+    AnomalyScope check;
+    again();
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::non_finite) throw;
+    found = fmt::format("Computed once more with every op checked, this is where it began:\n{}", e.what());
+  }
+  throw Error(Error::Kind::non_finite,
+              fmt::format("[train] the {} of step {} is {}. It must be finite. Lower the learning rate (now {}) or use "
+                          "more warm-up. {}",
+                          what, r.step, x, r.lr, found));
 }
-}  // namespace
 
 StepRecord Trainer::step() {
   TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to go on.", config_.max_steps);
@@ -58,29 +69,60 @@ StepRecord Trainer::step() {
   ++steps_;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   r.ms = took.count() * 1e3;
-  r.tokens_per_s = double(config_.batch * model_.config().context) / std::max(took.count(), 1e-9);
-  const bool due = done() || (config_.eval_every > 0 && steps_ % config_.eval_every == 0);
-  if (due && config_.val_fraction > 0) {
+  const double tokens = double(config_.accumulate * config_.batch * model_.config().context);
+  r.tokens_per_s = tokens / std::max(took.count(), 1e-9);
+  if (config_.evaluates_after(steps_) && config_.val_fraction > 0) {
     r.val_loss = evaluate();
-    check_finite("validation loss", *r.val_loss, r);
+    if (!std::isfinite(*r.val_loss)) explain("validation loss", *r.val_loss, r, [&] { evaluate(); });
   }
   r.peak_bytes = memory_stats(model_.device()).peak;
   return r;
 }
 
-void Trainer::update(StepRecord& r) {
+struct Trainer::Gradients {
+  double loss, norm;
   GradMap grads;
-  {  // the tape ends here
-    const Batch batch = batches_.next();
-    const Device device = model_.device();
-    const Tensor loss =
-        cross_entropy(model_.forward(batch.tokens.to(device), {.rng = &dropout_}), batch.targets.to(device));
-    r.loss = loss.item<double>();
-    check_finite("loss", r.loss, r);
-    grads = backward(loss);
+};
+Tensor Trainer::logits(const Tensor& tokens, Rng* dropout) const {  // (B, T) -> (B, T, V)
+  return model_.forward(tokens, {.rng = dropout,
+                                 .compute = config_.dtype == "bf16" ? DType::bf16 : DType::f32,
+                                 .recompute = dropout && config_.recompute == "block"});
+}
+// Draws the batches of a step.
+Trainer::Gradients Trainer::gradients() {
+  std::vector<Batch> micro;
+  for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(batches_.next());
+  Accumulated a = accumulate([&](const Tensor& tokens) { return logits(tokens, &dropout_); }, micro, model_.device());
+  std::vector<Tensor> all;
+  for (const Parameter& p : params_.trainable())
+    if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
+  NoGrad off;
+  return {a.loss, all.empty() ? 0 : global_norm(all).item<double>(), std::move(a.grads)};
+}
+
+void Trainer::update(StepRecord& r) {
+  const Rng data = batches_.rng(), dropout = dropout_;
+  const auto rewind = [&] {
+    batches_.set_rng(data);
+    dropout_ = dropout;
+  };
+  try {
+    Gradients g = gradients();
+    r.loss = g.loss;
+    r.grad_norm = g.norm;
+    if (!std::isfinite(g.loss) || !std::isfinite(g.norm)) {
+      const bool loss = !std::isfinite(g.loss);
+      g.grads = {};  // their memory is for the second run
+      explain(loss ? "loss" : "gradient's norm", loss ? g.loss : g.norm, r, [&] {
+        rewind();
+        gradients();
+      });
+    }
+    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .lr = r.lr});
+  } catch (...) {
+    rewind();
+    throw;
   }
-  r.grad_norm = optimizer_.step(grads, {.clip_norm = config_.clip_norm, .lr = r.lr}).item<double>();
-  check_finite("gradient's norm", r.grad_norm, r);
 }
 
 void Trainer::run(const std::function<void(const StepRecord&)>& on_step) {
@@ -95,10 +137,71 @@ double Trainer::evaluate() const {
   Windows windows(data_.val, config_.batch, model_.config().context);
   double sum = 0;
   for (Batch batch; windows.next(batch);) {
-    const Tensor logits = model_.forward(batch.tokens.to(model_.device()));
-    sum += cross_entropy(logits, batch.targets.to(model_.device())).item<double>() * double(batch.targets.numel());
+    const Tensor scores = logits(batch.tokens.to(model_.device()), nullptr);
+    sum += cross_entropy(scores, batch.targets.to(model_.device())).item<double>() * double(batch.targets.numel());
   }
   return sum / double(windows.targets());
+}
+
+namespace {
+constexpr std::string_view kModel = "model.", kAdamW = "adamw.";
+
+StateDict with_prefix(std::string_view prefix, const StateDict& tensors) {
+  StateDict r;
+  for (const auto& [name, t] : tensors) r[fmt::format("{}{}", prefix, name)] = t;
+  return r;
+}
+StateDict without_prefix(std::string_view prefix, const StateDict& tensors) {
+  StateDict r;
+  for (const auto& [name, t] : tensors)
+    if (name.starts_with(prefix)) r[name.substr(prefix.size())] = t;
+  return r;
+}
+// An Error that names the first tensor that differs: those of the model in its order, then the others by name.
+void check_fits(const StateDict& given, const StateDict& own, const std::vector<Parameter>& parameters) {
+  std::vector<std::string> order;
+  for (const Parameter& p : parameters) order.push_back(fmt::format("{}{}", kModel, p.name));
+  for (const auto& [name, t] : own)
+    if (!name.starts_with(kModel)) order.push_back(name);
+  for (const std::string& name : order) {
+    const auto it = given.find(name);
+    const Layout& here = own.at(name).layout();
+    TG_CHECK(it != given.end() && it->second, value,
+             "[train] the state has no '{}', which is {} here. A state fits the configuration of model and optimiser "
+             "that it was saved with. Make the trainer with that one.",
+             name, here);
+    TG_CHECK(it->second.shape() == here.shape && it->second.dtype() == here.dtype, shape,
+             "[train] '{}' is {} in the state and {} here. A state fits the configuration of model and optimiser that "
+             "it was saved with. Make the trainer with that one.",
+             name, it->second.layout(), here);
+  }
+  for (const auto& [name, t] : given)
+    TG_CHECK(own.contains(name), value,
+             "[train] '{}' of the state is nothing that this trainer has. A state fits the configuration of model and "
+             "optimiser that it was saved with. Make the trainer with that one.",
+             name);
+}
+}  // namespace
+
+TrainerState Trainer::state() const {
+  TrainerState s{.step = steps_,
+                 .optimizer_steps = optimizer_.steps(),
+                 .data = batches_.rng(),
+                 .dropout = dropout_,
+                 .tensors = with_prefix(kModel, params_.state())};
+  s.tensors.merge(with_prefix(kAdamW, optimizer_.state()));
+  return s;
+}
+void Trainer::load_state(const TrainerState& s) {
+  TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
+           "[train] the state is one after {} steps, and max_steps is {}. It must be at least that. Raise max_steps.",
+           s.step, config_.max_steps);
+  check_fits(s.tensors, state().tensors, params_.all());
+  optimizer_.load_state(without_prefix(kAdamW, s.tensors), s.optimizer_steps);  // checks, then assigns
+  params_.assign(without_prefix(kModel, s.tensors));                            // cannot fail any more
+  batches_.set_rng(s.data);
+  dropout_ = s.dropout;
+  steps_ = s.step;
 }
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 // Trainer: the training loop of a Gpt (forward, backward, AdamW with warm-up and cosine) and its validation loss.
-// Prints and writes nothing: callers get a record of each step (log.h). Users: `tapegrad train`, and programs of one's
-// own.
+// Prints and writes nothing: callers get a record of each step (log.h), and its state for a file (io/checkpoint.h).
+// Users: `tapegrad train`, and programs of one's own.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -13,6 +13,14 @@
 
 namespace tg {
 
+// All that steps change, at the end of a step: what a Trainer needs to go on as if it had never stopped.
+struct TrainerState {
+  int64_t step = 0;             // steps done
+  int64_t optimizer_steps = 0;  // updates that the moments have seen
+  Rng data, dropout;            // what the next batch and the next masks are drawn from; data is the place in the data
+  StateDict tensors;            // "model.<name>" of each parameter; "adamw.<name>.m", ".v" of each trained one
+};
+
 // Same seed, same losses, bit for bit, on any number of threads. One trainer belongs to one thread at a time; trainers
 // in different threads are independent.
 class Trainer {
@@ -22,12 +30,22 @@ class Trainer {
   // training part has no context + 1 tokens or the validation part no 2.
   Trainer(const Gpt& model, const Params& params, const TokenData& data, const TrainConfig&);
 
-  // One step, with a validation when config.eval_every or the last step asks for it. An Error after the last step, and
-  // when the loss is not finite: the parameters are then those before the step.
+  // One step, with a validation when config.eval_every or the last step asks for it. An Error after the last step. When
+  // the loss or the norm of the gradient is not finite, the step is computed once more with every op checked, and an
+  // Error of kind non_finite names the step, the value, and the first op that made it with its scope; on any Error on
+  // the way to the update the trainer is as it was before the step.
   StepRecord step();
   bool done() const { return steps_ == config_.max_steps; }
   // All steps that are left; on_step sees each record.
   void run(const std::function<void(const StepRecord&)>& on_step = {});
+
+  int64_t steps() const { return steps_; }  // done so far
+  // The values at this moment: later steps do not change them.
+  TrainerState state() const;
+  // Goes on from a state: the same steps follow, bit for bit, as where it was taken, given the same model, data and
+  // configuration. All or nothing: an Error names the first tensor that is missing, unknown or of another shape or
+  // dtype, or a step beyond config.max_steps.
+  void load_state(const TrainerState&);
 
   // Mean cross-entropy over the whole validation split in order, in nats per token, without dropout. An Error when
   // there is no such split.
@@ -38,9 +56,15 @@ class Trainer {
   int64_t val_tokens() const { return data_.val.size(); }
 
  private:
+  struct Gradients;
+  Gradients gradients();
+  Tensor logits(const Tensor& tokens, Rng* dropout) const;
+  [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
+                            const std::function<void()>& again) const;
   void update(StepRecord&);
 
   Gpt model_;
+  Params params_;
   TrainConfig config_;
   TokenData::Split data_;
   Batches batches_;

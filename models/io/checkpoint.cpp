@@ -1,0 +1,178 @@
+#include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/json.h>
+
+#include <charconv>
+#include <cstring>
+
+namespace tg {
+namespace {
+
+constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
+using Metadata = std::map<std::string, std::string>;
+
+// A 64-bit hash of words. Each step is a bijection of the state, so that a change of one word always changes it.
+class Hash {
+ public:
+  void add(uint64_t word) {
+    h_ = (h_ ^ word) * 0x9E3779B97F4A7C15u;
+    h_ ^= h_ >> 32;
+  }
+  void add(std::span<const std::byte> bytes) {
+    add(bytes.size());
+    for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+      uint64_t word;
+      std::memcpy(&word, bytes.data(), 8);
+      add(word);
+    }
+    uint64_t rest = 0;
+    if (!bytes.empty()) std::memcpy(&rest, bytes.data(), bytes.size());
+    add(rest);
+  }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  uint64_t value() const { return h_; }
+
+ private:
+  uint64_t h_ = 0xcbf29ce484222325;
+};
+std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
+
+std::span<const std::byte> bytes_of(const Tensor& t) {  // of a contiguous one on the CPU
+  const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
+  return {static_cast<const std::byte*>(p), t.layout().bytes()};
+}
+// Of all that the file says, but for this entry itself.
+std::string checksum(const StateDict& tensors, const Metadata& metadata) {
+  Hash h;
+  for (const auto& [key, text] : metadata)
+    if (key != "checksum") h.add(key), h.add(text);
+  for (const auto& [name, t] : tensors) {
+    h.add(name);
+    h.add(name_of(t.dtype()));
+    for (const int64_t size : t.shape()) h.add(uint64_t(size));
+    h.add(bytes_of(t));
+  }
+  return hex(h.value());
+}
+
+Json json_of(const Rng& rng) { return {{"seed", rng.seed}, {"offset", rng.offset}}; }
+std::string json_of(const DataIdentity& d) {
+  return Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", hex(d.hash)}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);  // of paths that are no UTF-8
+}
+std::string json_of(const TrainerState& s) {
+  return Json{{"step", s.step},
+              {"optimizer_steps", s.optimizer_steps},
+              {"data_rng", json_of(s.data)},
+              {"dropout_rng", json_of(s.dropout)}}
+      .dump();
+}
+
+// Reads the metadata of one file; every failure names it.
+class Reader {
+ public:
+  explicit Reader(const SafetensorsFile& file) : path_(file.path()), metadata_(file.metadata()) {}
+
+  [[noreturn]] void fail(std::string_view what, std::string_view advice = "Use an older copy of the file") const {
+    throw Error(Error::Kind::io, fmt::format("[checkpoint] {} cannot be used: {}. It must be as save_checkpoint() "
+                                             "writes it. {}.",
+                                             path_, what, advice));
+  }
+  const std::string& text(const std::string& key) const {
+    const auto it = metadata_.find(key);
+    if (it == metadata_.end()) fail(fmt::format("it has no '{}'", key));
+    return it->second;
+  }
+  // An object with these keys and no others.
+  Json object(const std::string& key, std::initializer_list<const char*> keys) const {
+    return checked(parse_json(text(key), "checkpoint", source(key)), key, keys);
+  }
+  Rng rng(const Json& of, const char* key) const {
+    const Json j = checked(of.at(key), key, {"seed", "offset"});
+    return {number<uint64_t>(j, "seed"), number<uint64_t>(j, "offset")};
+  }
+  template <class T> T number(const Json& of, const char* key) const {
+    const Json& x = of.at(key);
+    const bool fits = x.is_number_unsigned() && x.get<uint64_t>() <= uint64_t(std::numeric_limits<T>::max());
+    if (!fits) fail(fmt::format("its '{}' is {}, no whole number of at least 0", key, x.dump()));
+    return x.get<T>();
+  }
+  DataIdentity data() const {
+    const Json j = object("data", {"files", "tokens", "hash"});
+    DataIdentity d;
+    if (!j.at("files").is_array()) fail(fmt::format("its 'files' is {}, no list", j.at("files").dump()));
+    for (const Json& file : j.at("files")) {
+      if (!file.is_string()) fail(fmt::format("one of its 'files' is {}, no path", file.dump()));
+      d.files.push_back(file.get<std::string>());
+    }
+    d.tokens = number<int64_t>(j, "tokens");
+    const std::string hash = j.at("hash").is_string() ? j.at("hash").get<std::string>() : "";
+    const auto [end, error] = std::from_chars(hash.data(), hash.data() + hash.size(), d.hash, 16);
+    if (hash.size() != 16 || error != std::errc() || end != hash.data() + hash.size())
+      fail(fmt::format("its 'hash' is {}, no 16 hexadecimal digits", j.at("hash").dump()));
+    return d;
+  }
+  std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
+
+ private:
+  Json checked(const Json& j, const std::string& key, std::initializer_list<const char*> keys) const {
+    if (!j.is_object()) fail(fmt::format("its '{}' is {}, no object", key, j.type_name()));
+    for (const char* k : keys)
+      if (!j.contains(k)) fail(fmt::format("its '{}' has no '{}'", key, k));
+    if (j.size() != keys.size()) fail(fmt::format("its '{}' has {} keys, not {}", key, j.size(), keys.size()));
+    return j;
+  }
+  const std::string& path_;
+  const Metadata& metadata_;
+};
+
+}  // namespace
+
+DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> files) {
+  Hash h;
+  std::vector<int32_t> some(1 << 14);
+  for (int64_t at = 0; at < data.size(); at += int64_t(some.size())) {
+    some.resize(size_t(std::min<int64_t>(int64_t(some.size()), data.size() - at)));
+    data.copy(at, some);
+    for (const int32_t token : some) h.add(uint64_t(token));
+  }
+  return {std::move(files), data.size(), h.value()};
+}
+
+void save_checkpoint(const std::string& path, const Checkpoint& c) {
+  StateDict tensors;
+  for (const auto& [name, t] : c.state.tensors) {
+    TG_CHECK(t, value, "[checkpoint] '{}' for {} is an empty Tensor. Take the state from Trainer::state().", name,
+             path);
+    tensors[name] = t.detach().to(Device::cpu()).contiguous();
+  }
+  Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", to_json(c.run)},
+                    {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
+  metadata["checksum"] = checksum(tensors, metadata);
+  write_safetensors(path, tensors, metadata);
+}
+
+Checkpoint load_checkpoint(const std::string& path) {
+  const SafetensorsFile file(path);
+  const Reader r(file);
+  if (const auto format = file.metadata().find("format"); format == file.metadata().end() || format->second != kFormat)
+    r.fail("it is a safetensors file of something else", "Name the checkpoint.safetensors of a training run");
+  if (r.text("version") != kVersion)
+    r.fail(fmt::format("its version is '{}', and this program reads '{}'", r.text("version"), kVersion),
+           "Use the program that wrote it");
+  Checkpoint c;
+  c.state.tensors = file.tensors();
+  if (const std::string sum = checksum(c.state.tensors, file.metadata()); r.text("checksum") != sum)
+    r.fail(fmt::format("its checksum is {}, but its content gives {}: it was damaged after it was written",
+                       r.text("checksum"), sum));
+  c.run = run_config_from_json(r.text("config"), r.source("config"));
+  c.tokenizer = r.text("tokenizer");
+  c.data = r.data();
+  const Json state = r.object("state", {"step", "optimizer_steps", "data_rng", "dropout_rng"});
+  c.state.step = r.number<int64_t>(state, "step");
+  c.state.optimizer_steps = r.number<int64_t>(state, "optimizer_steps");
+  c.state.data = r.rng(state, "data_rng");
+  c.state.dropout = r.rng(state, "dropout_rng");
+  return c;
+}
+
+}  // namespace tg

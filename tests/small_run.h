@@ -1,0 +1,78 @@
+// A training run of a tiny GPT on a rhyme, in a folder of its own: what the tests of training and checkpoints share.
+#pragma once
+#include <doctest/doctest.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/train/trainer.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tg {
+
+struct Folder {  // removed at the end
+  std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tapegrad-train-{}-XXXXXX", getpid())).string();
+  Folder() { REQUIRE(mkdtemp(path.data())); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path, name); }
+};
+
+#define CHECK_HAS(message, part)                           \
+  do {                                                     \
+    const std::string m_ = (message);                      \
+    CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
+  } while (0)
+
+inline std::string rhyme() {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "the cat sat on the mat, the dog ate the log.\n";
+  return text;
+}
+inline TokenData bytes_of(const std::string& text) {
+  return TokenData::from_tokens(ByteTokenizer().encode(text), "the rhyme");
+}
+inline std::string read_file(const std::string& path) { return std::string(MappedFile(path).text()); }
+
+inline GptConfig tiny_model() {
+  return {.vocab_size = 256, .context = 16, .layers = 1, .heads = 2, .width = 32, .dropout = 0.1};
+}
+inline TrainConfig tiny_train() {
+  TrainConfig c;
+  c.batch = 4;
+  c.max_steps = 40;
+  c.lr = 1e-2;
+  c.min_lr = 1e-3;
+  c.warmup = 5;
+  c.eval_every = 20;
+  return c;
+}
+
+struct Run {
+  Params params;
+  Gpt model;
+  Trainer trainer;
+  explicit Run(const TrainConfig& c, const GptConfig& g = tiny_model(), const std::string& text = rhyme())
+      : params({}, c.seed), model(params, g), trainer(model, params, bytes_of(text), c) {}
+};
+// All that does not measure time or memory.
+inline std::vector<double> numbers_of(const std::vector<StepRecord>& all) {
+  std::vector<double> v;
+  for (const StepRecord& r : all) v.insert(v.end(), {r.loss, r.grad_norm, r.lr, r.val_loss.value_or(-1)});
+  return v;
+}
+inline std::vector<StepRecord> rest_of(Trainer& trainer) {
+  std::vector<StepRecord> all;
+  trainer.run([&](const StepRecord& r) { all.push_back(r); });
+  return all;
+}
+inline std::vector<StepRecord> records_of(const TrainConfig& c) {
+  Run run(c);
+  return rest_of(run.trainer);
+}
+
+}  // namespace tg

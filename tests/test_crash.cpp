@@ -1,0 +1,305 @@
+// Ends of real runs of the program `tapegrad`: crashes at every system call that writes, full disks, kill -9 at random
+// moments, Ctrl-C. After each the run goes on, and its files must be those of the run that was never cut off.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <tapegrad/models/io/checkpoint.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "helpers.h"
+#include "small_run.h"
+
+using namespace tg;
+
+namespace {
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+// The program with these arguments, in `folder`, where its stderr goes to the file "stderr".
+class Process {
+ public:
+  Process(const std::string& folder, const Arguments& arguments, const std::string& fault = "") {
+    Arguments words = {TG_APP};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    error_path_ = folder + "/stderr";
+    pid_ = fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ > 0) return;
+    const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    dup2(null, 0), dup2(null, 1), dup2(error, 2);
+    setenv("TG_THREADS", "1", 1);
+    ::signal(SIGINT, SIG_DFL);  // ignored where the tests are a background job
+    fault.empty() ? unsetenv("TG_FAULT") : setenv("TG_FAULT", fault.c_str(), 1);
+    if (chdir(folder.c_str()) == 0) execv(TG_APP, argv.data());
+    _exit(126);
+  }
+  ~Process() {
+    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void send(int signal) const { kill(pid_, signal); }
+  bool ended() {
+    if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
+    return pid_ == 0;
+  }
+  // The exit status; that of a process that a signal ended is minus the signal.
+  int status() {
+    if (pid_ > 0) waitpid(pid_, &status_, 0);
+    pid_ = 0;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
+  }
+  std::string errors() const { return read_file(error_path_); }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  std::string error_path_;
+};
+// Until asked() holds or the process ends; at most two minutes.
+template <class F> bool wait_for(Process& p, F asked) {
+  for (int i = 0; i < 120'000 && !p.ended(); ++i) {
+    if (asked()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// log.jsonl without the fields that measure time and memory, which differ between runs.
+std::string steps_of(const std::string& path) {
+  std::string text, line;
+  for (std::ifstream in(path); std::getline(in, line);) {
+    auto j = nlohmann::ordered_json::parse(line);
+    for (const char* field : {"ms", "tokens_per_s", "peak_bytes"}) CHECK(j.erase(field) == 1);
+    text += j.dump() + "\n";
+  }
+  return text;
+}
+int64_t lines_of(const std::string& path) {
+  if (!fs::exists(path)) return 0;
+  const std::string text = read_file(path);
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+// A folder with a text, a run in it that nothing cut off, and the files it made.
+struct Reference {
+  Folder folder;
+  Arguments command;
+  std::string model, config, checkpoint, log;
+  std::chrono::duration<double> took{};
+
+  explicit Reference(const Arguments& settings) {
+    write_file_atomically(folder / "text.txt", rhyme());
+    command = {"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "run"};
+    command.insert(command.end(), settings.begin(), settings.end());
+    const auto start = std::chrono::steady_clock::now();
+    Process p(folder.path, command);
+    REQUIRE_MESSAGE(p.status() == 0, p.errors());
+    took = std::chrono::steady_clock::now() - start;
+    model = read_file(folder / "run/model.safetensors");
+    config = read_file(folder / "run/config.json");
+    checkpoint = read_file(folder / "run/checkpoint.safetensors");
+    log = steps_of(folder / "run/log.jsonl");
+    begin_again();
+  }
+  void begin_again() const { fs::remove_all(folder / "run"); }
+  // Goes on with what is there; a run that ended before its first checkpoint begins once more.
+  int go_on(const std::string& fault = "") const {
+    Process resumed(folder.path, {"train", "--resume", "run", "--quiet"}, fault);
+    const int status = resumed.status();
+    if (status != 1 || fs::exists(folder / "run/checkpoint.safetensors")) return status;
+    CHECK_HAS(resumed.errors(), "run/checkpoint.safetensors: No such file or directory");
+    return Process(folder.path, command, fault).status();
+  }
+  void check_same() const {
+    CHECK(read_file(folder / "run/model.safetensors") == model);
+    CHECK(read_file(folder / "run/config.json") == config);
+    CHECK(read_file(folder / "run/checkpoint.safetensors") == checkpoint);
+    CHECK(steps_of(folder / "run/log.jsonl") == log);
+    CHECK(std::distance(fs::directory_iterator(folder / "run"), {}) == 4);  // and no temporary files
+  }
+};
+
+const Arguments kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
+                         "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",
+                         "--dropout", "0.1", "--val-fraction", "0.02"};
+
+// Runs once for each n with TG_FAULT=<fault>:n, from 1 until the run is no longer struck; every stride-th n only.
+// Returns how many it struck.
+int strike_everywhere(const Reference& reference, const std::string& fault, int struck_status, int stride) {
+  int struck = 0;
+  for (int n = 1;; n += stride) {
+    const std::string at = fmt::format("{}:{}", fault, n);
+    CAPTURE(at);
+    reference.begin_again();
+    Process p(reference.folder.path, reference.command, at);
+    const int status = p.status();
+    if (status == 0) return reference.check_same(), struck;
+    ++struck;
+    REQUIRE(status == struck_status);
+    if (struck_status == 1) CHECK_HAS(p.errors(), "No space left on device");
+    const int again = reference.go_on(n % 5 == 0 ? fmt::format("after-any:{}", n % 40 + 1) : "");
+    if (again == 137) CHECK(reference.go_on() == 0);  // struck a second time
+    if (again != 137) CHECK(again == 0);
+    reference.check_same();
+    if (struck > 2000) FAIL("the run never ends");
+  }
+}
+
+#ifdef TG_SANITIZED
+constexpr int kStride = 23, kKills = 3, kLongRun = 300;
+#define TG_POINTS "every 23rd system call that writes (each of them without sanitizers)"
+#define TG_KILLS "3 (20 without sanitizers)"
+#else
+constexpr int kStride = 1, kKills = 20, kLongRun = 2000;
+#define TG_POINTS "every system call that writes"
+#define TG_KILLS "20"
+#endif
+
+}  // namespace
+
+TEST_CASE("crash before " TG_POINTS ": the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "before-any", 137, kStride) >= 100 / kStride);
+}
+TEST_CASE("crash after " TG_POINTS ": the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "after-any", 137, kStride) >= 100 / kStride);
+}
+TEST_CASE("crash in the middle of " TG_POINTS ": the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "within-write", 137, kStride) >= 80 / kStride);
+}
+TEST_CASE("no space left at " TG_POINTS ": an error, and the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "fail-any", 1, kStride) >= 100 / kStride);
+}
+
+TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same bytes") {
+  const char* given = std::getenv("TG_KILL_SEED");
+  const uint64_t seed = given ? std::stoull(given) : std::random_device()();
+  MESSAGE("TG_KILL_SEED=" << seed << " makes these moments again");
+  Arguments settings = kTiny;
+  settings.insert(settings.end(), {"--checkpoint-every", "3"});
+  settings[std::distance(settings.begin(), std::find(settings.begin(), settings.end(), "--max-steps")) + 1] = "60";
+  const Reference reference(settings);
+  Rng rng{seed};
+  int killed = 0;
+  for (int i = 0; i < kKills; ++i) {
+    reference.begin_again();
+    const std::chrono::duration<double> after = reference.took * double(rng.uniform());
+    CAPTURE(after.count());
+    Process p(reference.folder.path, reference.command);
+    std::this_thread::sleep_for(after);
+    p.send(SIGKILL);
+    const int status = p.status();
+    REQUIRE((status == -SIGKILL || status == 0));
+    killed += status != 0;
+    CHECK(reference.go_on() == 0);
+    reference.check_same();
+  }
+  CHECK(killed > 0);
+}
+
+TEST_CASE("Ctrl-C and SIGTERM: the step ends, a checkpoint is written, and the run goes on to the same bytes") {
+  Arguments settings = kTiny;
+  for (const auto& [flag, value] :
+       {std::pair("--max-steps", std::to_string(kLongRun)), {"--eval-every", "0"}, {"--width", "32"}})
+    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
+  const Reference reference(settings);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    int status = 0;
+    std::string errors;
+    for (int i = 0; i < 5 && status == 0; ++i) {  // a machine that is busy may let the run end before the signal
+      reference.begin_again();
+      Process p(reference.folder.path, reference.command);
+      REQUIRE(wait_for(p, [&] { return lines_of(reference.folder / "run/log.jsonl") >= 3; }));
+      p.send(signal);
+      status = p.status();
+      errors = p.errors();
+    }
+    REQUIRE(status == 128 + signal);
+    const int64_t lines = lines_of(reference.folder / "run/log.jsonl");
+    CHECK(lines < kLongRun);
+    CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
+    CHECK_HAS(errors,
+              fmt::format("stopped after step {} of {}; `tapegrad train --resume run` goes on", lines, kLongRun));
+
+    // The same command once more would begin from nothing: refused.
+    Process fresh(reference.folder.path, reference.command);
+    CHECK(fresh.status() == 1);
+    CHECK_HAS(fresh.errors(), fmt::format("is of a run that stopped at step {} of {}", lines, kLongRun));
+
+    fs::remove(reference.folder / "run/model.safetensors");  // is no part of the state
+    CHECK(reference.go_on() == 0);
+    reference.check_same();
+  }
+}
+
+TEST_CASE("a second Ctrl-C ends the process at once") {
+  Arguments settings = kTiny;
+  for (const auto& [flag, value] : {std::pair("--batch", "10000"), {"--width", "128"}})  // steps of many seconds
+    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), settings.begin(), settings.end());
+  Process p(folder.path, command);
+  REQUIRE(wait_for(p, [&] { return fs::exists(folder / "run/log.jsonl"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  p.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  REQUIRE(!p.ended());  // it finishes its step
+  p.send(SIGINT);
+  REQUIRE(wait_for(p, [] { return false; }) == false);
+  CHECK(p.status() == -SIGINT);
+}
+
+TEST_CASE("a folder that vanishes during a run is an error at the next step") {
+  Arguments settings = kTiny;
+  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), settings.begin(), settings.end());
+  SUBCASE("removed") {
+    Process p(folder.path, command);
+    REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+    while (!p.ended() && fs::exists(folder / "run")) {  // a save in progress may put a file back in between
+      std::error_code busy;
+      fs::remove_all(folder / "run", busy);
+    }
+    CHECK(p.status() == 1);
+    const std::string errors = p.errors();
+    CHECK_MESSAGE((has(errors, "run/log.jsonl was removed while") || has(errors, "cannot write run/")), errors);
+  }
+  SUBCASE("renamed") {
+    Process p(folder.path, command);
+    REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+    fs::rename(folder / "run", folder / "elsewhere");
+    CHECK(p.status() == 1);
+    CHECK_HAS(p.errors(), "[file] cannot write run/");
+    CHECK(load_checkpoint(folder / "elsewhere/checkpoint.safetensors").state.step > 0);
+  }
+}
+
+TEST_CASE("TG_FAULT that is no fault is an error") {
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), kTiny.begin(), kTiny.end());
+  for (const std::string fault :
+       {"write:1", "before-write", "before-write:", "before-write:0", "before-write:-1", "before-write:1x",
+        "before-wrote:1", "during-write:1", "within-fsync:1", "before-after-write:1", "1", " "}) {
+    CAPTURE(fault);
+    Process p(folder.path, command, fault);
+    CHECK(p.status() == 1);
+    CHECK_HAS(p.errors(), fmt::format("[file] TG_FAULT is '{}'. It must be <before, after or fail>-", fault));
+  }
+}
