@@ -125,6 +125,19 @@ TEST_CASE("clipping scales all gradients by their common norm") {
   }
 }
 
+TEST_CASE("a norm that is passed is the one used") {
+  const auto after = [](const Tensor& norm) {
+    const Parameter p{"a", leaf({1, 1}, {2})};
+    AdamW opt({p}, {.weight_decay = 0});
+    GradMap grads;
+    grads.map()[p.tensor.id()] = from({3.f, 4.f}, {2});
+    CHECK(opt.step(grads, {.clip_norm = 1, .norm = norm}).item<float>() == (norm ? norm.item<float>() : 5));
+    return opt.state().at("a.m").to_vector<float>();
+  };
+  CHECK(after({}) == after(from({5.f}, {})));
+  CHECK(after({}) != after(from({10.f}, {})));
+}
+
 TEST_CASE("lr of a step replaces that of the configuration") {
   std::vector<Parameter> params{{"b", leaf({1}, {1})}};
   AdamW opt(params, {.lr = 0.25, .weight_decay = 0});

@@ -110,6 +110,24 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
   CHECK_HAS(error_of([&] { Run run(tiny_train(), small); }), "is not in the vocabulary");
 }
 
+TEST_CASE("train: the learning rate follows the schedule that is named") {
+  TrainConfig c = tiny_train();
+  c.eval_every = 0, c.val_fraction = 0, c.warmup = 1, c.max_steps = 6, c.lr = 1e-3, c.min_lr = 1e-4;
+  const auto rates = [&] {
+    std::vector<double> lr;
+    Run run(c);
+    run.trainer.run([&](const StepRecord& r) { lr.push_back(r.lr); });
+    return lr;
+  };
+  const auto cosine = rates();
+  c.schedule = "constant";
+  CHECK(rates() == std::vector<double>{5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3});
+  CHECK(cosine[1] == 1e-3);
+  for (size_t i = 2; i < 6; ++i) CHECK(cosine[i] < cosine[i - 1]);
+  c.schedule = "linear";
+  CHECK_HAS(error_of([&] { rates(); }), "[train] schedule is 'linear'. It must be cosine or constant.");
+}
+
 TEST_CASE("train: ends of runs") {
   TrainConfig c = tiny_train();
   c.max_steps = 2;  // fewer than the warm-up

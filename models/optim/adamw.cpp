@@ -73,7 +73,7 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   NoGrad off;
   InScope here("adamw");
   const std::vector<Tensor> g = gradients(grads);
-  const Tensor norm = global_norm(g);
+  const Tensor norm = o.norm ? o.norm : global_norm(g);
   const Tensor clip = o.clip_norm > 0 ? norm : Tensor();
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& s = slots_[i];

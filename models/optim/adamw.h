@@ -24,6 +24,7 @@ struct AdamWConfig {
 struct StepOptions {
   double clip_norm = 0;  // gradients are scaled so that the norm of all together is at most this; 0: they are not
   double lr = -1;        // of this step; negative: that of the configuration
+  Tensor norm = {};      // global_norm() of all gradients, for a caller that has it; empty: it is computed
 };
 
 class AdamW {

@@ -26,6 +26,7 @@ void one_of(const char* name, const std::string& value, std::string_view first, 
 void TrainConfig::validate() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
+  one_of("schedule", schedule, "cosine", "constant");
   one_of("dtype", dtype, "f32", "bf16");
   one_of("recompute", recompute, "none", "block");
   at_least("accumulate", accumulate, 1);

@@ -10,9 +10,10 @@ struct TrainConfig {
   int64_t batch = 12;      // windows in a micro-batch
   int64_t accumulate = 1;  // micro-batches in a step: their gradients make one update, weighted by tokens
   int64_t max_steps = 2000;
-  double lr = 1e-3;  // AdamW; reached after `warmup` steps, then a cosine down to min_lr at max_steps
+  double lr = 1e-3;  // AdamW; reached after `warmup` steps
   double min_lr = 1e-4;
-  int64_t warmup = 100;  // a run with fewer steps ends inside the warm-up
+  std::string schedule = "cosine";  // down to min_lr at max_steps, or "constant"
+  int64_t warmup = 100;             // a run with fewer steps ends inside the warm-up
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
   double weight_decay = 0.1;       // on matrices only
   double clip_norm = 1;            // of all gradients together; 0: no clipping
@@ -35,6 +36,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("max_steps", c.max_steps, "steps of training");
   f("lr", c.lr, "learning rate after warm-up");
   f("min_lr", c.min_lr, "learning rate at the end of the cosine");
+  f("schedule", c.schedule, "after the warm-up: cosine, or constant");
   f("warmup", c.warmup, "steps of linear warm-up");
   f("beta1", c.beta1, "AdamW: decay of the first moment");
   f("beta2", c.beta2, "AdamW: decay of the second moment");

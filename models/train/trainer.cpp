@@ -3,6 +3,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/trainer.h>
+#include <tapegrad/ops/create.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/optim_step.h>
 
@@ -30,7 +31,8 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
       batches_(data_.train, config.batch, model.config().context, Rng{config.seed}.split(kDataStream)),
       dropout_(Rng{config.seed}.split(kDropoutStream)),
       // Runs shorter than the warm-up end inside it.
-      schedule_{.lr = config.lr,
+      schedule_{.kind = config.schedule == "constant" ? ScheduleKind::constant : ScheduleKind::cosine,
+                .lr = config.lr,
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
                 .total = std::max(config.max_steps, config.warmup)},
@@ -80,7 +82,8 @@ StepRecord Trainer::step() {
 }
 
 struct Trainer::Gradients {
-  double loss, norm;
+  double loss;
+  Tensor norm;
   GradMap grads;
 };
 Tensor Trainer::logits(const Tensor& tokens, Rng* dropout) const {  // (B, T) -> (B, T, V)
@@ -97,7 +100,7 @@ Trainer::Gradients Trainer::gradients() {
   for (const Parameter& p : params_.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
   NoGrad off;
-  return {a.loss, all.empty() ? 0 : global_norm(all).item<double>(), std::move(a.grads)};
+  return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
 
 void Trainer::update(StepRecord& r) {
@@ -109,16 +112,16 @@ void Trainer::update(StepRecord& r) {
   try {
     Gradients g = gradients();
     r.loss = g.loss;
-    r.grad_norm = g.norm;
-    if (!std::isfinite(g.loss) || !std::isfinite(g.norm)) {
+    r.grad_norm = g.norm.item<double>();
+    if (!std::isfinite(g.loss) || !std::isfinite(r.grad_norm)) {
       const bool loss = !std::isfinite(g.loss);
       g.grads = {};  // their memory is for the second run
-      explain(loss ? "loss" : "gradient's norm", loss ? g.loss : g.norm, r, [&] {
+      explain(loss ? "loss" : "gradient's norm", loss ? g.loss : r.grad_norm, r, [&] {
         rewind();
         gradients();
       });
     }
-    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .lr = r.lr});
+    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .lr = r.lr, .norm = g.norm});
   } catch (...) {
     rewind();
     throw;
