@@ -17,7 +17,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR TG_SANITIZE)
 endif()
 
 # Kernels that only move data or follow indices: vector instructions would not help them.
-set(TG_PLAIN_KERNELS cpu/create.cpp cpu/select.cpp cpu/shape_ops.cpp)
+set(TG_PLAIN_KERNELS cpu/create.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/select.cpp cpu/shape_ops.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
