@@ -279,6 +279,11 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
   CHECK(error_of([&] { c.validate(); }) == "no error");
   c.layers = 16385;
   contains(error_of([&] { c.validate(); }), "[gpt_config] layers is 16385. It must be at most 16384.");
+  const std::map<std::string, std::string> metadata{{"x", std::string(100'000'000, 'x')}};
+  contains(error_of([&] {
+             write_safetensors("nowhere", {{"a", zeros({1})}}, metadata);
+           }),
+           "bytes, for 1 tensors and the metadata. The format allows 100000000. Put fewer tensors or less metadata");
 }
 
 TEST_CASE("configuration as JSON") {
