@@ -209,6 +209,8 @@ TEST_CASE("state continues where it was saved, bit for bit") {
   bad["x.m"] = zeros({1});
   contains(error_of([&] { second.load_state(bad, 1); }), "'x.m' of the state belongs to none of the 1 parameters");
   contains(error_of([&] { second.load_state(saved, -1); }), "steps is -1");
+  contains(error_of([&] { second.load_state(saved, INT64_MAX); }),
+           "steps is 9223372036854775807. It must be from 0 to");
   CHECK(second.steps() == 6);
 }
 

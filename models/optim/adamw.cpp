@@ -99,7 +99,8 @@ StateDict AdamW::state() const {
   return r;
 }
 void AdamW::load_state(const StateDict& state, int64_t steps) {
-  TG_CHECK(steps >= 0, value, "[adamw] steps is {}. It must be 0 or more.", steps);
+  constexpr int64_t kMost = int64_t(1) << 53;  // so that counting on cannot overflow
+  TG_CHECK(steps >= 0 && steps <= kMost, value, "[adamw] steps is {}. It must be from 0 to 2^53.", steps);
   NoGrad off;
   std::vector<Tensor> m, v;
   std::set<std::string> known;
