@@ -295,9 +295,9 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
                             path, e.what()));
   }
   TG_CHECK(header.size() <= kMaxHeader, value,
-           "[safetensors] the header of {} takes {} bytes. The format allows {}. Put less into the metadata, or split "
-           "the file.",
-           path, header.size(), kMaxHeader);
+           "[safetensors] the header of {} takes {} bytes, for {} tensors and the metadata. The format allows {}. Put "
+           "fewer tensors or less metadata into one file.",
+           path, header.size(), order.size(), kMaxHeader);
 
   write_file_atomically(path, [&](const Sink& write) {
     const uint64_t length = header.size();

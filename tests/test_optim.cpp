@@ -172,6 +172,10 @@ TEST_CASE("what AdamW refuses") {
   contains(error_of([&] { AdamW({{"w", w}}, {.weight_decay = NAN}); }), "weight_decay is nan");
   AdamW opt({{"w", w}});
   contains(error_of([&] { opt.step({}, {.clip_norm = -1}); }), "clip_norm is -1");
+  for (const double lr : {-1.0, -1e-300, double(NAN), double(INFINITY)})
+    contains(error_of([&] { opt.step(backward(sum(w)), {.lr = lr}); }), fmt::format("lr of the step is {}. It", lr));
+  CHECK(opt.steps() == 0);
+  CHECK(w.item<float>() == 1);
 }
 
 TEST_CASE("state continues where it was saved, bit for bit") {
@@ -205,6 +209,8 @@ TEST_CASE("state continues where it was saved, bit for bit") {
   bad["x.m"] = zeros({1});
   contains(error_of([&] { second.load_state(bad, 1); }), "'x.m' of the state belongs to none of the 1 parameters");
   contains(error_of([&] { second.load_state(saved, -1); }), "steps is -1");
+  contains(error_of([&] { second.load_state(saved, INT64_MAX); }),
+           "steps is 9223372036854775807. It must be from 0 to");
   CHECK(second.steps() == 6);
 }
 
@@ -250,6 +256,10 @@ TEST_CASE("schedule: constant, and warm-up to a constant rate") {
   CHECK(warm.at(2) == doctest::Approx(0.75));
   CHECK(warm.at(3) == 1);
   CHECK(warm.at(1000000) == 1);
+  const Schedule endless{.kind = ScheduleKind::constant, .lr = 1, .warmup = INT64_MAX};
+  CHECK(endless.at(0) == std::ldexp(1.0, -63));
+  CHECK(endless.at(INT64_MAX - 1) == 1);
+  CHECK(Schedule{.kind = ScheduleKind::constant, .lr = 1e-5, .min_lr = 1e-4}.at(3) == 1e-5);  // min_lr has no part
 }
 
 TEST_CASE("schedule: cosine, with warm-up and without") {
@@ -264,6 +274,7 @@ TEST_CASE("schedule: cosine, with warm-up and without") {
   CHECK(s.at(12) == doctest::Approx(0.55));  // half way
   CHECK(s.at(20) == 0.1);
   CHECK(s.at(1000000) == 0.1);
+  CHECK(Schedule{.lr = 1, .warmup = 1, .total = INT64_MAX}.at(INT64_MAX / 2 + 1) == doctest::Approx(0.5));
   for (int64_t i = 4; i < 20; ++i) CHECK(s.at(i + 1) < s.at(i));
   CHECK(Schedule{.lr = 2, .min_lr = 2, .warmup = 0, .total = 0}.at(0) == 2);
   CHECK(Schedule{.lr = 2, .min_lr = 1, .warmup = 3, .total = 3}.at(3) == 1);  // no division by the empty cosine

@@ -235,7 +235,7 @@ TEST_CASE("configuration: what validate() refuses") {
   contains(with([](GptConfig& c) { c.norm_eps = 0; }), "norm_eps is 0");
   contains(with([](GptConfig& c) { c.init_std = NAN; }), "init_std is nan");
   contains(with([](GptConfig& c) { c.layers = 1'000'000'000'000; }),
-           "layers is 1000000000000. It must be at most 65536");
+           "layers is 1000000000000. It must be at most 16384");
   contains(with([](GptConfig& c) { c.width = c.heads = int64_t(1) << 40; }),
            "heads is 1099511627776. It must be at most");
   contains(with([](GptConfig& c) { c.ff_width = int64_t(1) << 40; }), "ff_width is 1099511627776");
@@ -249,6 +249,41 @@ TEST_CASE("configuration: what validate() refuses") {
            "[attention] 4 heads cannot share 3 kv_heads evenly. kv_heads must divide heads.");
   contains(error_of([] { nn::SelfAttention(Params(), 6, {.heads = 2, .positions = Positions::rope}); }),
            "[attention] a width of 6 over 2 heads makes heads of size 3");
+}
+
+TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a header that fits") {
+  const GptConfig widest{.layers = 1,
+                         .heads = 1,
+                         .width = 2,
+                         .ff_width = 3,
+                         .norm = NormKind::layer_norm,
+                         .activation = Activation::swiglu,
+                         .bias = true};
+  const Params params;
+  const Gpt model(params, widest);
+  const std::string value = R"({"data_offsets":[9223372036854775807,9223372036854775807],"dtype":"F32","shape":[)";
+  size_t bytes = 0, tensors = 0;  // of a layer with names, offsets and sizes as long as they come
+  for (const Parameter& p : params.all()) {
+    if (!p.name.starts_with("h.0.")) continue;
+    for (const std::string pattern : {"\"model.h.16383.{}\":", "\"adamw.h.16383.{}.m\":", "\"adamw.h.16383.{}.v\":"}) {
+      bytes += fmt::format(fmt::runtime(pattern), p.name.substr(4)).size() + value.size() + 1;
+      for (size_t i = 0; i < p.tensor.shape().size(); ++i) bytes += std::string_view("9223372036,").size();
+      bytes += std::string_view("]}").size();
+      ++tensors;
+    }
+  }
+  CHECK(tensors == 36);
+  CHECK(bytes * 16384 < 90'000'000);  // of the 100 MB of a header
+  GptConfig c;
+  c.layers = 16384;
+  CHECK(error_of([&] { c.validate(); }) == "no error");
+  c.layers = 16385;
+  contains(error_of([&] { c.validate(); }), "[gpt_config] layers is 16385. It must be at most 16384.");
+  const std::map<std::string, std::string> metadata{{"x", std::string(100'000'000, 'x')}};
+  contains(error_of([&] {
+             write_safetensors("nowhere", {{"a", zeros({1})}}, metadata);
+           }),
+           "bytes, for 1 tensors and the metadata. The format allows 100000000. Put fewer tensors or less metadata");
 }
 
 TEST_CASE("configuration as JSON") {
@@ -282,17 +317,18 @@ TEST_CASE("configuration as JSON") {
   contains(refused(R"({"completely_else": 64})"), "'completely_else' is not known. The keys are ");
   contains(refused(R"({"width": "64"})"), "'width' is \"64\". It must be an integer.");
   contains(refused(R"({"width": 64.5})"), "'width' is 64.5. It must be an integer.");
-  contains(refused(R"({"width": 9223372036854775808})"), "'width' is 9223372036854775808. It must be an integer.");
+  contains(refused(R"({"width": 9223372036854775808})"),
+           "'width' is 9223372036854775808. It must be an integer from -9223372036854775808 to 9223372036854775807.");
   contains(refused(R"({"dropout": true})"), "'dropout' is true. It must be a number.");
   contains(refused(R"({"bias": 1})"), "'bias' is 1. It must be true or false.");
-  contains(refused(R"({"norm": 1})"), "'norm' is 1. It must be the name of a norm in quotes.");
+  contains(refused(R"({"norm": 1})"), "'norm' is 1. It must be a name in quotes.");
   contains(refused(R"({"norm": "layernorm"})"),
            "'layernorm' is not known. Did you mean 'layer_norm'? The names are layer_norm, rms_norm.");
   contains(refused(R"({"activation": "relu"})"), "The names are gelu, gelu_tanh, silu, swiglu.");
   contains(refused(R"({"positions": "rotary"})"), "[positions] 'rotary' is not known. The names are learned, rope.");
-  contains(refused(R"({"positions": 1})"), "'positions' is 1. It must be the name of a kind of positions in quotes.");
+  contains(refused(R"({"positions": 1})"), "'positions' is 1. It must be a name in quotes.");
   contains(refused(R"({"init": "xavir"})"), "[init] 'xavir' is not known. Did you mean 'xavier'?");
-  contains(refused(R"({"init": true})"), "'init' is true. It must be the name of an initialisation in quotes.");
+  contains(refused(R"({"init": true})"), "'init' is true. It must be a name in quotes.");
   contains(refused(R"({"kv_heads": 3})"), "kv_heads 3 does not divide heads 4");
   contains(refused(R"({"norm_affine": 1})"), "'norm_affine' is 1. It must be true or false.");
   contains(refused(R"({"rope_theta": "1"})"), "'rope_theta' is \"1\". It must be a number.");
@@ -303,7 +339,7 @@ TEST_CASE("configuration as JSON") {
   contains(refused(std::string(1000000, '[').c_str()), "nested too deeply");
   contains(refused(R"({"width": {"width": {"width": 1, "width": 1}}})"), "'width' comes twice");
   contains(refused(R"({"width": 1e2})"), "'width' is 100.0. It must be an integer.");
-  contains(refused(R"({"width": 99999999999999999999})"), "'width' is 1e+20. It must be an integer.");
+  contains(refused(R"({"width": 99999999999999999999})"), "'width' is 1e+20. It must be an integer from ");
   contains(refused(R"({"heads": -0})"), "heads is 0");
   for (const char* number : {"NaN", "Infinity", "-Infinity", "1e999", "01", "+1", ".5", "1."}) {
     CAPTURE(number);

@@ -69,7 +69,8 @@ std::vector<Tensor> AdamW::gradients(const GradMap& grads) const {
 Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
            o.clip_norm);
-  TG_CHECK(!std::isnan(o.lr) && !std::isinf(o.lr), value, "[adamw] lr is {}. It must be finite.", o.lr);
+  const double lr = o.lr.value_or(config_.lr);
+  TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[adamw] lr of the step is {}. It must be finite and 0 or more.", lr);
   NoGrad off;
   InScope here("adamw");
   const std::vector<Tensor> g = gradients(grads);
@@ -83,7 +84,7 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
                          .weight_decay = config_.decay_all || s.p.tensor.ndim() >= 2 ? config_.weight_decay : 0,
                          .decay = config_.decay,
                          .eps_placement = config_.eps_placement};
-    adamw_step(s.p.tensor, s.m, s.v, g[i], a, o.lr < 0 ? config_.lr : o.lr, steps_ + 1, clip, o.clip_norm);
+    adamw_step(s.p.tensor, s.m, s.v, g[i], a, lr, steps_ + 1, clip, o.clip_norm);
   }
   ++steps_;
   return norm;
@@ -98,7 +99,8 @@ StateDict AdamW::state() const {
   return r;
 }
 void AdamW::load_state(const StateDict& state, int64_t steps) {
-  TG_CHECK(steps >= 0, value, "[adamw] steps is {}. It must be 0 or more.", steps);
+  constexpr int64_t kMost = int64_t(1) << 53;  // so that counting on cannot overflow
+  TG_CHECK(steps >= 0 && steps <= kMost, value, "[adamw] steps is {}. It must be from 0 to 2^53.", steps);
   NoGrad off;
   std::vector<Tensor> m, v;
   std::set<std::string> known;

@@ -5,6 +5,8 @@
 #include <tapegrad/models/nn/module.h>
 #include <tapegrad/ops/optim_step.h>
 
+#include <optional>
+
 namespace tg {
 
 struct AdamWConfig {
@@ -23,8 +25,8 @@ struct AdamWConfig {
 
 struct StepOptions {
   double clip_norm = 0;  // gradients are scaled so that the norm of all together is at most this; 0: they are not
-  double lr = -1;        // of this step; negative: that of the configuration
-  Tensor norm = {};      // global_norm() of all gradients, for a caller that has it; empty: it is computed
+  std::optional<double> lr = {};  // of this step; empty: that of the configuration
+  Tensor norm = {};               // global_norm() of all gradients, for a caller that has it; empty: it is computed
 };
 
 class AdamW {

@@ -1,4 +1,5 @@
 #include <tapegrad/core/error.h>
+#include <tapegrad/models/io/nearest.h>
 #include <tapegrad/models/train/config.h>
 
 #include <cmath>
@@ -7,40 +8,48 @@
 namespace tg {
 namespace {
 
+constexpr std::string_view kRecompute[] = {"none", "block"}, kComputeTypes[] = {"f32", "bf16"};
+constexpr int64_t kMost = int64_t(1) << 53;  // sums of two do not overflow, and doubles hold each number exactly
+
+// A number of something.
 void at_least(const char* name, int64_t value, int64_t least) {
   TG_CHECK(value >= least, value, "[train] {} is {}. It must be at least {}.", name, value, least);
+  TG_CHECK(value <= kMost, value, "[train] {} is {}. It must be at most 2^53, which is {}.", name, value, kMost);
 }
-// An interval that may leave out its upper end; NaN is outside.
-void within(const char* name, double value, double low, double high, bool high_too) {
-  TG_CHECK(value >= low && (value < high || (high_too && value == high)), value,
-           "[train] {} is {}. It must lie in [{}, {}{}", name, value, low, high, high_too ? "]." : ").");
-}
-
-void one_of(const char* name, const std::string& value, std::string_view first, std::string_view second) {
-  TG_CHECK(value == first || value == second, value, "[train] {} is '{}'. It must be {} or {}.", name, value, first,
-           second);
+// An interval without its upper end; NaN is outside.
+void within(const char* name, double value, double low, double high) {
+  TG_CHECK(value >= low && value < high, value, "[train] {} is {}. It must lie in [{}, {}).", name, value, low, high);
 }
 
 }  // namespace
 
+std::string_view name_of(Recompute r) { return kRecompute[size_t(r)]; }
+void from_name(std::string_view name, Recompute& to) { to = Recompute(known_place("recompute", name, kRecompute)); }
+void from_name(std::string_view name, ScheduleKind& to) { to = schedule_from_name(name); }
+void from_name(std::string_view name, DType& to) {
+  to = dtype_from_name(kComputeTypes[known_place("dtype", name, kComputeTypes)]);
+}
+
 void TrainConfig::validate() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
-  one_of("schedule", schedule, "cosine", "constant");
-  one_of("dtype", dtype, "f32", "bf16");
-  one_of("recompute", recompute, "none", "block");
+  TG_CHECK(dtype == DType::f32 || dtype == DType::bf16, value, "[train] dtype is {}. It must be f32 or bf16.", dtype);
   at_least("accumulate", accumulate, 1);
   at_least("max_steps", max_steps, 1);
   at_least("warmup", warmup, 0);
   at_least("eval_every", eval_every, 0);
   at_least("checkpoint_every", checkpoint_every, -1);
-  within("lr", lr, 0, kInfinity, false);
-  within("min_lr", min_lr, 0, lr, true);
-  within("beta1", beta1, 0, 1, false);
-  within("beta2", beta2, 0, 1, false);
-  within("weight_decay", weight_decay, 0, kInfinity, false);
-  within("clip_norm", clip_norm, 0, kInfinity, false);
-  within("val_fraction", val_fraction, 0, 1, false);
+  within("lr", lr, 0, kInfinity);
+  within("min_lr", min_lr, 0, kInfinity);
+  TG_CHECK(schedule != ScheduleKind::cosine || min_lr <= lr, value,
+           "[train] min_lr is {} and lr {}. A cosine goes down from lr to min_lr, which must lie in [0, lr]. Set both, "
+           "or take the constant schedule.",
+           min_lr, lr);
+  within("beta1", beta1, 0, 1);
+  within("beta2", beta2, 0, 1);
+  within("weight_decay", weight_decay, 0, kInfinity);
+  within("clip_norm", clip_norm, 0, kInfinity);
+  within("val_fraction", val_fraction, 0, 1);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
 }
 

@@ -1,5 +1,6 @@
+#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/json.h>
+#include <tapegrad/models/io/fields.h>
 #include <tapegrad/models/io/nearest.h>
 #include <tapegrad/models/train/run_config.h>
 
@@ -10,27 +11,6 @@
 
 namespace tg {
 namespace {
-
-constexpr std::pair<std::string_view, std::string_view> kModelHelp[] = {
-    {"vocab_size", "token ids of the model, 0: those of the tokenizer"},
-    {"context", "tokens that the model sees at once"},
-    {"layers", "transformer blocks"},
-    {"heads", "attention heads; they divide the width"},
-    {"kv_heads", "heads of keys and values; they divide the heads, 0: as many"},
-    {"width", "size of the residual stream"},
-    {"ff_width", "hidden size of the MLPs, 0: 4 * width"},
-    {"positions", "learned or rope"},
-    {"rope_theta", "base of the angles of rope"},
-    {"norm", "layer_norm or rms_norm"},
-    {"norm_affine", "norms scale, and shift with bias"},
-    {"activation", "gelu, gelu_tanh, silu or swiglu"},
-    {"bias", "biases in Linear layers and LayerNorm"},
-    {"tied_head", "the head's weight is the token table"},
-    {"dropout", "part of the activations dropped in training"},
-    {"norm_eps", "added to the variance in norms"},
-    {"init", "gpt2 or xavier"},
-    {"init_std", "standard deviation of new weights of init gpt2"},
-};
 
 // Named values in a table, for lookup and for lists.
 template <class T> struct Named {
@@ -113,69 +93,98 @@ template <class T, size_t N> T make_named(std::string_view what, std::string_vie
                                                did_you_mean(name, names), listed(names)));
 }
 
-// Every setting with its value, model first.
+// f(name, field, help) for each setting, in order: model, train, tokenizer.
+template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
+  visit_gpt_fields(run.model, f);
+  visit_train_fields(run.train, f);
+  f("tokenizer", run.tokenizer, "byte, or char: the characters of the text");
+}
+void read_field(const FieldName& f, const Json& x, std::string& to) {  // the tokenizer is the only string
+  expect_field(x == "byte" || x == "char", f, x, "byte or char");
+  to = x.get<std::string>();
+}
 Json flat(const RunConfig& run) {
-  Json fields = Json::parse(to_json(run.model));
-  visit_train_fields(run.train, [&](const char* name, const auto& x, const char*) { fields[name] = x; });
-  fields["tokenizer"] = run.tokenizer;
+  Json fields;
+  visit_run_fields(run, [&](const char* name, const auto& x, const char*) { fields[name] = written(x); });
   return fields;
 }
-std::vector<std::string_view> known_names(const Json& fields) {
-  std::vector<std::string_view> names;
-  for (const auto& [name, x] : fields.get_ref<const Json::object_t&>()) names.push_back(name);
-  return names;
+
+struct Names {
+  std::vector<std::string_view> model, train, all;
+  Names() {
+    const RunConfig run;
+    const auto to = [](auto& list) { return [&list](const char* name, auto&&...) { list.push_back(name); }; };
+    visit_gpt_fields(run.model, to(model));
+    visit_train_fields(run.train, to(train));
+    visit_run_fields(run, to(all));
+  }
+};
+bool in(std::string_view name, const std::vector<std::string_view>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 const char* kind_of(const Json& x) {
   return x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
 }
 
-void expect(bool ok, std::string_view name, const Json& x, std::string_view rule) {
-  TG_CHECK(ok, value, "[config] {} is {}. It must be {}.", name, x.dump(-1, ' ', false, Json::error_handler_t::replace),
-           rule);
-}
-void read(std::string_view name, const Json& x, int64_t& to) {
-  expect(x.is_number_integer() && !(x.is_number_unsigned() && x.get<uint64_t>() > uint64_t(INT64_MAX)), name, x,
-         "an integer");
-  to = x.get<int64_t>();
-}
-void read(std::string_view name, const Json& x, uint64_t& to) {
-  expect(x.is_number_unsigned() || (x.is_number_integer() && x.get<int64_t>() >= 0), name, x,
-         "an integer of at least 0");
-  to = x.get<uint64_t>();
-}
-void read(std::string_view name, const Json& x, std::string& to) {
-  expect(x.is_string(), name, x, "a name in quotes");
-  to = x.get<std::string>();
-}
-void read(std::string_view name, const Json& x, double& to) {
-  expect(x.is_number(), name, x, "a number");
-  to = x.get<double>();
-}
-
-Json parse_object(std::string_view text, const std::string& source) {
-  Json object = parse_json(text, "config", source);
-  TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
-           object.type_name());
-  return object;
-}
-
-void collect(const Json& object, const Json& fields, const std::string& source, std::vector<Setting>& to) {
+// The settings of one object of a text. `group` is its key, or empty for the text itself.
+void collect(const Json& object, std::string_view group, const std::vector<std::string_view>& known,
+             const std::string& source, std::vector<Setting>& to) {
   for (const auto& [key, x] : object.items()) {
-    if ((key == "model" || key == "train") && x.is_object()) {
-      collect(x, fields, source, to);
-    } else if (key == "tokenizer" && x.is_object()) {  // as a model's config.json has it, vocabulary and all
-      const Json type = x.value("type", Json());
-      TG_CHECK(type == "characters" || type == "bytes", value,
-               "[config] {}: the tokenizer's type is {}. It must be \"bytes\" or \"characters\".", source, type.dump());
-      to.push_back({key, type == "characters" ? "\"char\"" : "\"byte\""});
-    } else if (key == "tokenizer" && x.is_null()) {  // trained on token ids
-      continue;
-    } else {
-      TG_CHECK(fields.contains(key), value, "[config] {}: '{}' is not known.{} The keys are {}.", source, key,
-               did_you_mean(key, known_names(fields)), listed(known_names(fields)));
-      to.push_back({key, x.dump()});
-    }
+    TG_CHECK(in(key, known), value, "[config] {}: '{}' is not known{}.{} The keys are {}.", source, key,
+             group.empty() ? "" : fmt::format(" in \"{}\"", group), did_you_mean(key, known), listed(known));
+    to.push_back({key, x.dump()});
   }
+}
+// The tokenizer of a model's config.json as the setting of a run.
+std::string tokenizer_setting(const Json& x, bool stored, const std::string& source) {
+  if (x.is_null()) return "\"byte\"";  // trained on token ids
+  if (!x.is_object()) return x.dump();
+  const auto tokenizer = Tokenizer::from_json(x.dump());
+  if (x["type"] == "bytes") return "\"byte\"";
+  TG_CHECK(stored, value,
+           "[config] {}: the tokenizer has {} characters of its own, and training takes those of its text: they would "
+           "have no effect. Write \"tokenizer\": \"char\".",
+           source, tokenizer->vocab_size());
+  return "\"char\"";
+}
+
+// A setting that has an effect beside some values of another one only.
+struct Needs {
+  std::string_view name, other, values;
+  bool (*met)(const RunConfig&);
+};
+constexpr Needs kNeeds[] = {
+    {"rope_theta", "positions", "rope", [](const RunConfig& r) { return r.model.positions == Positions::rope; }},
+    {"init_std", "init", "gpt2", [](const RunConfig& r) { return r.model.init == InitScheme::gpt2; }},
+    {"min_lr", "schedule", "cosine", [](const RunConfig& r) { return r.train.schedule == ScheduleKind::cosine; }},
+    {"eval_every", "val_fraction", "above 0, or checkpoint_every -1",
+     [](const RunConfig& r) { return r.train.val_fraction > 0 || r.train.checkpoint_every < 0; }},
+};
+void check_effect(const Setting& s, const RunConfig& run, const Json& fields) {
+  for (const Needs& n : kNeeds)
+    TG_CHECK(s.stored || s.name != n.name || n.met(run), value,
+             "[config] {} is {} and {} is {}. {} has an effect with {} {} only. Leave {} out, or change {}.", n.name,
+             s.json, n.other, fields.at(std::string(n.other)).dump(), n.name, n.other, n.values, n.name, n.other);
+}
+
+template <class T> std::string whole_number(std::string_view name, std::string_view word) {
+  T x{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+  const bool range = error == std::errc::result_out_of_range || (std::is_unsigned_v<T> && word.starts_with('-'));
+  TG_CHECK(error == std::errc() && end == word.data() + word.size(), value, "[config] {} is '{}'. It must be {}.", name,
+           word, range ? range_of<T>() : "a whole number");
+  return fmt::format("{}", x);
+}
+std::string number(std::string_view name, std::string_view word) {  // more spellings than JSON: .5
+  double x = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+  TG_CHECK(error != std::errc::result_out_of_range, value,
+           "[config] {} is '{}', which is out of the range of a double. It must be 0, or from 4.9e-324 to 1.8e308 in "
+           "size.",
+           name, word);
+  TG_CHECK(error == std::errc() && end == word.data() + word.size() && std::isfinite(x), value,
+           "[config] {} is '{}'. It must be a number.", name, word);
+  return Json(x).dump();
 }
 
 }  // namespace
@@ -188,48 +197,52 @@ std::string arch_names() { return listed(names_of(kArchs)); }
 std::vector<RunField> run_fields() {
   std::vector<RunField> list;
   const RunConfig run;
-  const Json fields = flat(run);
-  const auto add = [&](std::string_view name, std::string_view help) {
-    const Json& x = fields.at(std::string(name));
-    list.push_back({std::string(name), kind_of(x), x.is_string() ? x.get<std::string>() : x.dump(), std::string(help)});
-  };
-  for (const auto& [name, help] : kModelHelp) add(name, help);
-  visit_train_fields(run.train, [&](const char* name, const auto&, const char* help) { add(name, help); });
-  add("tokenizer", "byte, or char: the characters of the text");
-  TG_CHECK(list.size() == fields.size(), internal, "[config] {} settings, {} of them with a help text.", fields.size(),
-           list.size());
+  visit_run_fields(run, [&](const char* name, const auto& value, const char* help) {
+    const Json x = written(value);
+    list.push_back({name, kind_of(x), x.is_string() ? x.get<std::string>() : x.dump(), help});
+  });
   return list;
 }
 
 Setting setting_from_word(std::string_view name, std::string_view word) {
   const Json fields = flat(RunConfig());
   const auto field = fields.find(name);
-  TG_CHECK(field != fields.end(), value, "[config] there is no setting '{}'.{}", name,
-           did_you_mean(name, known_names(fields)));
-  if (field->is_string()) return {std::string(name), Json(word).dump(-1, ' ', false, Json::error_handler_t::replace)};
-  Json x = Json::parse(word, nullptr, false);
-  if (field->is_number_float()) {  // more spellings than JSON: .5
-    double number = NAN;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    x = error == std::errc() && end == word.data() + word.size() && std::isfinite(number) ? Json(number) : Json();
-  }
-  const bool fits = field->is_boolean()          ? x.is_boolean()
-                    : field->is_number_integer() ? x.is_number_integer()
-                                                 : x.is_number();
-  TG_CHECK(fits, value, "[config] {} is '{}'. It must be {}.", name, word,
-           field->is_boolean()          ? "true or false"
-           : field->is_number_integer() ? "a whole number"
-                                        : "a number");
-  return {std::string(name), x.dump()};
+  TG_CHECK(field != fields.end(), value, "[config] there is no setting '{}'.{}", name, did_you_mean(name, Names().all));
+  const std::string key(name);
+  if (field->is_string()) return {key, Json(word).dump(-1, ' ', false, Json::error_handler_t::replace)};
+  if (field->is_number_float()) return {key, number(name, word)};
+  if (field->is_number_unsigned()) return {key, whole_number<uint64_t>(name, word)};
+  if (field->is_number_integer()) return {key, whole_number<int64_t>(name, word)};
+  TG_CHECK(word == "true" || word == "false", value, "[config] {} is '{}'. It must be true or false.", name, word);
+  return {key, std::string(word)};
 }
 
 std::vector<Setting> settings_from_json(std::string_view text, const std::string& source) {
+  Json object = parse_json(text, "config", source);
+  TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
+           object.type_name());
+  const Names names;
   std::vector<Setting> settings;
-  collect(parse_object(text, source), flat(RunConfig()), source, settings);
-  std::set<std::string_view> names;
+  for (const auto& [group, known] : {std::pair("model", &names.model), std::pair("train", &names.train)}) {
+    const auto it = object.find(group);
+    if (it == object.end()) continue;
+    TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
+             source, group, it->dump());
+    collect(*it, group, *known, source, settings);
+    object.erase(group);
+  }
+  collect(object, "", names.all, source, settings);
+  std::set<std::string_view> there;
   for (const Setting& s : settings)
-    TG_CHECK(names.insert(s.name).second, value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.",
+    TG_CHECK(there.insert(s.name).second, value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.",
              source, s.name);
+  const auto whole = [&](const auto& group) {
+    return std::all_of(group.begin(), group.end(), [&](std::string_view name) { return there.contains(name); });
+  };
+  const bool model = whole(names.model), train = whole(names.train);
+  for (Setting& s : settings) s.stored = (model && in(s.name, names.model)) || (train && in(s.name, names.train));
+  for (Setting& s : settings)
+    if (s.name == "tokenizer") s.json = tokenizer_setting(object["tokenizer"], model, source);
   return settings;
 }
 
@@ -237,28 +250,24 @@ RunConfig with_settings(const RunConfig& base, std::span<const Setting> settings
   Json fields = flat(base);
   for (const Setting& s : settings) {
     TG_CHECK(fields.contains(s.name), value, "[config] there is no setting '{}'.{}", s.name,
-             did_you_mean(s.name, known_names(fields)));
+             did_you_mean(s.name, Names().all));
     fields[s.name] = parse_json(s.json, "config", s.name);
   }
   RunConfig run;
-  visit_train_fields(run.train, [&](const char* name, auto& x, const char*) { read(name, fields.at(name), x); });
+  visit_run_fields(run, [&](const char* name, auto& x, const char*) {
+    read_field({"config", name}, fields.at(name), x);
+  });
   run.train.validate();
-  expect(fields["tokenizer"] == "byte" || fields["tokenizer"] == "char", "tokenizer", fields["tokenizer"],
-         "byte or char");
-  run.tokenizer = fields["tokenizer"].get<std::string>();
-
-  Json model = Json::parse(to_json(run.model));  // for its names
-  for (const auto& [name, x] : model.items()) model[name] = fields.at(name);
-  const bool of_tokenizer = model["vocab_size"] == 0;
-  if (of_tokenizer) model["vocab_size"] = 1;  // passes the checks of the rest
-  run.model = gpt_config_from_json(model.dump());
-  if (of_tokenizer) run.model.vocab_size = 0;
+  GptConfig model = run.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;  // that of the tokenizer is still to come
+  model.validate();
+  for (const Setting& s : settings) check_effect(s, run, fields);
   return run;
 }
 
 std::string to_json(const TrainConfig& config) {
   Json fields;
-  visit_train_fields(config, [&](const char* name, const auto& x, const char*) { fields[name] = x; });
+  visit_train_fields(config, [&](const char* name, const auto& x, const char*) { fields[name] = written(x); });
   return fields.dump(2);
 }
 
@@ -271,14 +280,9 @@ std::string to_json(const RunConfig& run) {
 }
 RunConfig run_config_from_json(std::string_view text, const std::string& source) {
   const std::vector<Setting> settings = settings_from_json(text, source);
-  std::set<std::string_view> there;
-  for (const Setting& s : settings)
-    TG_CHECK(there.insert(s.name).second, value, "[config] {}: '{}' comes twice. Each key stands once.", source,
-             s.name);
-  const Json fields = flat(RunConfig());
-  for (const std::string_view name : known_names(fields))
-    TG_CHECK(there.contains(name), value, "[config] {} has no '{}'. Every setting must be there. Restore the file.",
-             source, name);
+  for (const std::string_view name : Names().all)
+    TG_CHECK(std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return s.name == name; }), value,
+             "[config] {} has no '{}'. Every setting must be there. Restore the file.", source, name);
   return with_settings(RunConfig(), settings);
 }
 

@@ -31,7 +31,7 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
       batches_(data_.train, config.batch, model.config().context, Rng{config.seed}.split(kDataStream)),
       dropout_(Rng{config.seed}.split(kDropoutStream)),
       // Runs shorter than the warm-up end inside it.
-      schedule_{.kind = config.schedule == "constant" ? ScheduleKind::constant : ScheduleKind::cosine,
+      schedule_{.kind = config.schedule,
                 .lr = config.lr,
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
@@ -71,7 +71,7 @@ StepRecord Trainer::step() {
   ++steps_;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   r.ms = took.count() * 1e3;
-  const double tokens = double(config_.accumulate * config_.batch * model_.config().context);
+  const double tokens = double(config_.accumulate) * double(config_.batch) * double(model_.config().context);
   r.tokens_per_s = tokens / std::max(took.count(), 1e-9);
   if (config_.evaluates_after(steps_) && config_.val_fraction > 0) {
     r.val_loss = evaluate();
@@ -87,9 +87,9 @@ struct Trainer::Gradients {
   GradMap grads;
 };
 Tensor Trainer::logits(const Tensor& tokens, Rng* dropout) const {  // (B, T) -> (B, T, V)
-  return model_.forward(tokens, {.rng = dropout,
-                                 .compute = config_.dtype == "bf16" ? DType::bf16 : DType::f32,
-                                 .recompute = dropout && config_.recompute == "block"});
+  return model_.forward(
+      tokens,
+      {.rng = dropout, .compute = config_.dtype, .recompute = dropout && config_.recompute == Recompute::block});
 }
 // Draws the batches of a step.
 Trainer::Gradients Trainer::gradients() {
