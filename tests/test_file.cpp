@@ -154,3 +154,23 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
   CHECK_HAS(error(folder / "file"), "Not a directory.");
   CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
 }
+
+TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {
+  Folder folder;
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  REQUIRE(waitpid(gone, nullptr, 0) == gone);
+  const std::string path = folder / "model.safetensors";
+  const std::string kept[] = {path,
+                              fmt::format("{}.{}-0.tmp", path, getpid()),
+                              fmt::format("{}.{}-0.tmp.txt", path, gone),
+                              path + ".x-0.tmp",
+                              path + ".0-0.tmp",
+                              fmt::format("{}.{}-0.tmp", folder / "other", gone)};
+  for (const std::string& name : kept) write_file_atomically(name, "x");
+  for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
+  remove_leftovers(path);
+  for (const std::string& name : kept) CHECK(fs::exists(name));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
+  remove_leftovers(folder / "none/model.safetensors");  // nothing there
+}

@@ -2,7 +2,6 @@
 // file that is not such a state is an Error that says why.
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <tapegrad/models/io/checkpoint.h>
 
 #include <fstream>
@@ -298,12 +297,14 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
     return message;
   };
   const double inf = std::numeric_limits<double>::infinity();
-  CHECK_HAS(refused("model.wpe.weight", {3, 5}, inf), "'model.wpe.weight' is inf at (3, 5) after step 2. What was there");
+  CHECK_HAS(refused("model.wpe.weight", {3, 5}, inf),
+            "'model.wpe.weight' is inf at (3, 5) after step 2. What was there");
   CHECK_HAS(refused("model.h.0.ln_1.weight", {31}, std::nan("")),
             "'model.h.0.ln_1.weight' is nan at (31) after step 2");
   CHECK_HAS(refused("adamw.wte.weight.m", {255, 31}, -inf), "'adamw.wte.weight.m' is -inf at (255, 31) after step 2");
   CHECK_HAS(refused("adamw.wte.weight.v", {0, 0}, inf), "'adamw.wte.weight.v' is inf at (0, 0) after step 2");
-  CHECK_HAS(refused("model.wpe.weight", {0, 0}, inf), "[checkpoint] cannot write " + path + ": 'model.wpe.weight' is inf");
+  CHECK_HAS(refused("model.wpe.weight", {0, 0}, inf),
+            "[checkpoint] cannot write " + path + ": 'model.wpe.weight' is inf");
   save_checkpoint(path, checkpoint_of(run));  // and one that is finite is
   CHECK(load_checkpoint(path).state.step == 2);
 
@@ -390,24 +391,4 @@ TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left beh
   CHECK(StepLog::last_step_of(path) == 0);
   CHECK(StepLog::resume(path, 3).last_step() == 0);
   CHECK(read_file(path).empty());
-}
-
-TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {
-  Folder folder;
-  const pid_t gone = fork();
-  if (gone == 0) _exit(0);
-  REQUIRE(waitpid(gone, nullptr, 0) == gone);
-  const std::string path = folder / "model.safetensors";
-  const std::string kept[] = {path,
-                              fmt::format("{}.{}-0.tmp", path, getpid()),
-                              fmt::format("{}.{}-0.tmp.txt", path, gone),
-                              path + ".x-0.tmp",
-                              path + ".0-0.tmp",
-                              fmt::format("{}.{}-0.tmp", folder / "other", gone)};
-  for (const std::string& name : kept) write_file_atomically(name, "x");
-  for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
-  remove_leftovers(path);
-  for (const std::string& name : kept) CHECK(std::filesystem::exists(name));
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == std::ssize(kept));
-  remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }
