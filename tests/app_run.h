@@ -53,7 +53,9 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  void send(int signal) const { kill(pid_, signal); }
+  void send(int signal) const {
+    if (pid_ > 0) kill(pid_, signal);  // 0 would be this process and its group
+  }
   bool ended() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
     return pid_ == 0;
