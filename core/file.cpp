@@ -1,11 +1,13 @@
-// Faults on purpose, for tests of crashes and full disks: TG_FAULT=<when>-<call>:<n> strikes at the n-th (from 1) such
-// system call of write_file_atomically and AppendFile in this process.
+// Files over POSIX calls. All that writes goes through system_call() and write_some(), which can fail on purpose, for
+// tests of crashes and full disks: TG_FAULT=<when>-<call>:<n>, or <call>:<n> for before, strikes at the n-th (from 1)
+// such system call of write_file_atomically and AppendFile in this process.
 //   <call>  open, write, fsync, close, rename, or any of them
 //   <when>  before, after   the process ends there, at once, as by kill -9 (status 137)
 //           within          a write passes half of its bytes, then the process ends; with `write` only
 //           fail            the call does nothing and fails with ENOSPC, no space left
 // Another value is an Error at the first such call. Unset, it costs one test of a static variable per call.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <tapegrad/core/error.h>
@@ -58,17 +60,19 @@ Fault parse_fault(const char* variable) {
   std::string_view text = variable;
   const auto found =
       std::find_if(std::begin(kWhen), std::end(kWhen), [&](const auto& w) { return text.starts_with(w.first); });
-  if (found != std::end(kWhen)) f.when = found->second, text.remove_prefix(found->first.size());
+  f.when = found != std::end(kWhen) ? found->second : When::before;
+  if (found != std::end(kWhen)) text.remove_prefix(found->first.size());
   const size_t colon = std::min(text.find(':'), text.size());
   f.call = text.substr(0, colon);
   const bool known = std::find(std::begin(kCalls), std::end(kCalls), f.call) != std::end(kCalls);
   text.remove_prefix(std::min(colon + 1, text.size()));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), f.n);
   const bool number = error == std::errc() && end == text.data() + text.size() && f.n > 0;
-  TG_CHECK(f.when != When::never && known && number && (f.when != When::within || f.call == "write"), value,
-           "[file] TG_FAULT is '{}'. It must be <before, after or fail>-<open, write, fsync, close, rename or any>:<n> "
-           "or within-write:<n>, with n from 1. Unset it, or correct it.",
-           variable);
+  TG_CHECK(
+      known && number && (f.when != When::within || f.call == "write"), value,
+      "[file] TG_FAULT is '{}'. It must be <open, write, fsync, close, rename or any>:<n> with n from 1, and before-, "
+      "after- or fail- in front, or within-write:<n>. Unset it, or correct it.",
+      variable);
   return f;
 }
 // What strikes this call, if anything.
@@ -254,12 +258,16 @@ AppendFile& AppendFile::operator=(AppendFile&& o) noexcept {
   return *this;
 }
 void AppendFile::append(std::string_view text) {
-  struct stat s;
-  // What is written to a file without a name is lost when the process ends.
-  TG_CHECK(::fstat(fd_, &s) != 0 || s.st_nlink > 0, io,
-           "[file] {} was removed while it was being written. Lines added to it would be lost. Leave the files of a "
-           "running process where they are.",
-           path_);
+  // What is written to a file without a name is lost when the process ends, and one that has moved has left the files
+  // that belong to it.
+  struct stat own, named;
+  if (::fstat(fd_, &own) == 0) {
+    const bool there = ::stat(path_.c_str(), &named) == 0 && named.st_dev == own.st_dev && named.st_ino == own.st_ino;
+    TG_CHECK(there, io,
+             "[file] {} was {} while it was being written. It must stay in its place until the process ends. Leave the "
+             "files of a running process where they are.",
+             path_, own.st_nlink == 0 ? "removed" : "moved or replaced");
+  }
   const int error = write_all(fd_, std::as_bytes(std::span(text)));
   TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
 }
@@ -268,6 +276,31 @@ void AppendFile::sync() {
   const int error = errno;
   TG_CHECK(done || error == EINVAL || error == ENOTSUP, io, "[file] fsync of {} failed: {}. {}.", path_, reason(error),
            advice_for(error));
+}
+
+FileLock::FileLock(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const bool opened = fd_ >= 0;
+  int error = errno;
+  TG_CHECK(opened, io, "[file] {} cannot be opened for writing: {}. {}.", path_, reason(error), advice_for(error));
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  error = errno;
+  ::close(std::exchange(fd_, -1));
+  TG_CHECK(error == EWOULDBLOCK, io, "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.",
+           path_, reason(error));
+  throw Error(Error::Kind::state,
+              fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait until that process "
+                          "has ended, or end it.",
+                          path_));
+}
+FileLock::~FileLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+FileLock::FileLock(FileLock&& o) noexcept : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)) {}
+FileLock& FileLock::operator=(FileLock&& o) noexcept {
+  std::swap(path_, o.path_);
+  std::swap(fd_, o.fd_);
+  return *this;
 }
 
 void make_folder(const std::string& path) {

@@ -1,6 +1,6 @@
-// Files on disk: a read-only mapping, a write that happens wholly or not at all, one that appends, and folders. POSIX.
-// Knows no file format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error of kind
-// io that names the path and the reason the system gave.
+// Files on disk: a read-only mapping, a write that happens wholly or not at all, one that appends, locks, and folders.
+// POSIX. Knows no file format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error
+// of kind io that names the path and the reason the system gave.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -50,8 +50,24 @@ class AppendFile {
   AppendFile& operator=(AppendFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  void append(std::string_view text);  // an Error when it is not taken whole, and when the file was removed meanwhile
-  void sync();                         // on return the content is on the disk, and not in the system's memory only
+  // An Error when the text is not taken whole, and when the path is no longer that of the open file: it was removed,
+  // moved, alone or with its folder, or replaced.
+  void append(std::string_view text);
+  void sync();  // on return the content is on the disk, and not in the system's memory only
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+// Keeps other processes out, which ask for the same lock, until it ends or its process does, in whatever way. The file
+// is made when it is missing, has no content, and stays.
+class FileLock {
+ public:
+  explicit FileLock(std::string path);  // an Error of kind state when another FileLock holds it, of kind io else
+  ~FileLock();
+  FileLock(FileLock&&) noexcept;
+  FileLock& operator=(FileLock&&) noexcept;
 
  private:
   std::string path_;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/ops/pointwise.h>
@@ -89,6 +90,58 @@ TEST_CASE("file: targets that cannot be written are named with the reason") {
   CHECK(folder.entries() == 2);
 }
 
+TEST_CASE("file: a lock has one holder, ends with it, and comes back when its process is killed") {
+  Folder folder;
+  const std::string path = folder / ".lock", locked = "[file] " + path + " is locked by another process. One at a time";
+  {
+    FileLock first(path);
+    CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+    const FileLock moved = std::move(first);
+    CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+  }
+  { FileLock again(path); }
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FileLock lock(path);
+    if (write(ready[1], "x", 1) == 1) pause();
+    _exit(1);
+  }
+  char x;
+  REQUIRE(::read(ready[0], &x, 1) == 1);
+  CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  { FileLock again(path); }
+  close(ready[0]), close(ready[1]);
+  CHECK(fs::file_size(path) == 0);
+  CHECK_HAS(error_of(Error::Kind::io, [&] { FileLock none(folder / "none/.lock"); }),
+            "none/.lock cannot be opened for writing: No such file or directory");
+}
+
+TEST_CASE("file: what is appended to a file that has left its place is an error") {
+  Folder folder;
+  fs::create_directory(folder / "run");
+  const std::string path = folder / "run/log";
+  AppendFile file(path, AppendFile::Begin::empty);
+  file.append("a\n");
+  const auto refused = [&] { return error_of(Error::Kind::io, [&] { file.append("b\n"); }); };
+  fs::rename(folder / "run", folder / "elsewhere");
+  CHECK_HAS(refused(), "[file] " + path + " was moved or replaced while it was being written. It must stay");
+  fs::create_directory(folder / "run");
+  write_file_atomically(path, "another");
+  CHECK_HAS(refused(), "was moved or replaced while");
+  CHECK(read(path) == "another");
+  CHECK(read(folder / "elsewhere/log") == "a\n");
+  fs::remove_all(folder / "run");
+  fs::rename(folder / "elsewhere", folder / "run");  // put back
+  file.append("b\n");
+  CHECK(read(path) == "a\nb\n");
+  fs::remove(path);
+  CHECK_HAS(refused(), "was removed while it was being written");
+}
+
 TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files") {
   const Folder folder;
   make_folder(folder / "a/b/c");
@@ -100,4 +153,24 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
             "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
   CHECK_HAS(error(folder / "file"), "Not a directory.");
   CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
+}
+
+TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {
+  Folder folder;
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  REQUIRE(waitpid(gone, nullptr, 0) == gone);
+  const std::string path = folder / "model.safetensors";
+  const std::string kept[] = {path,
+                              fmt::format("{}.{}-0.tmp", path, getpid()),
+                              fmt::format("{}.{}-0.tmp.txt", path, gone),
+                              path + ".x-0.tmp",
+                              path + ".0-0.tmp",
+                              fmt::format("{}.{}-0.tmp", folder / "other", gone)};
+  for (const std::string& name : kept) write_file_atomically(name, "x");
+  for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
+  remove_leftovers(path);
+  for (const std::string& name : kept) CHECK(fs::exists(name));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
+  remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

@@ -18,18 +18,34 @@ template <class T> T number(const std::string& flag, const std::string& word, co
   return x;
 }
 
+// What an unset variable of a shell leaves behind names no file, folder or anything else.
+void refuse_empty(const std::string& flag, const std::string& kind, const std::string& word) {
+  if (word.empty() && kind != "TEXT")
+    throw UsageError(fmt::format("{} is empty. It takes a {}. Give one, or leave {} away.", flag, kind, flag));
+}
+
 class ParserCommand final : public Command {
  public:
   explicit ParserCommand(CLI::App& app) : app_(app) {}
   using Command::option;
   void option(const std::string& flag, const std::string& kind, const std::string& shown, const std::string& help,
               Take take) override {
-    CLI::Option* o = app_.add_option_function<std::string>(flag, std::move(take), help)->type_name(kind);
+    const Take checked = [flag, kind, take = std::move(take)](const std::string& word) {
+      refuse_empty(flag, kind, word);
+      take(word);
+    };
+    CLI::Option* o = app_.add_option_function<std::string>(flag, checked, help)->type_name(kind);
     if (!shown.empty()) o->default_str(shown);
   }
   void list(const std::string& flag, const std::string& kind, const std::string& help,
             std::vector<std::string>& words) override {
-    app_.add_option(flag, words, help)->type_name(kind)->expected(1, CLI::detail::expected_max_vector_size);
+    const auto checked = [flag, kind, &words](const std::vector<std::string>& all) {
+      for (const std::string& word : all) refuse_empty(flag, kind, word);
+      words = all;
+    };
+    app_.add_option_function<std::vector<std::string>>(flag, checked, help)
+        ->type_name(kind)
+        ->expected(1, CLI::detail::expected_max_vector_size);
   }
   void toggle(const std::string& flag, const std::string& help, bool& on) override { app_.add_flag(flag, on, help); }
 
@@ -62,7 +78,7 @@ void refuse_extras(const CLI::App& app) {
 
 int report(int status, const char* message) {
   std::fflush(stdout);
-  fmt::print(stderr, "tapegrad: {}\n", message);
+  std::fputs(fmt::format("tapegrad: {}\n", message).c_str(), stderr);  // may fail: then there is nobody to tell
   return status;
 }
 
@@ -88,7 +104,8 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
   int status = 0;
   for (size_t i = 0; i < subcommands.size(); ++i)
     if (subcommands[i].name == chosen.front()->get_name()) status = bodies[i]();
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(1, "[io] standard output cannot be written.");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return report(status ? status : 1, "[io] standard output cannot be written.");
   return status;
 }
 

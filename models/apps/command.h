@@ -21,7 +21,7 @@ class Command {
   using Take = std::function<void(const std::string& word)>;
 
   // --flag WORD: take gets the word. `kind` stands for the word in the help (INT, FILE ...); `shown` is the default
-  // there.
+  // there. An empty word is wrong usage, but for the kind TEXT.
   virtual void option(const std::string& flag, const std::string& kind, const std::string& shown,
                       const std::string& help, Take take) = 0;
   virtual void list(const std::string& flag, const std::string& kind, const std::string& help,

@@ -2,23 +2,30 @@
 
 #include <atomic>
 #include <csignal>
-#include <utility>
+#include <iterator>
 
 namespace tg::apps {
 namespace {
 
 std::atomic<int> g_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);  // the only kind that a handler may touch
-struct sigaction g_former_int, g_former_term;
+constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP};
+struct sigaction g_former[std::size(kCaught)];
 
 void note(int signal) {
   int none = 0;
   if (g_signal.compare_exchange_strong(none, signal)) return;
+  if (signal == SIGHUP) return;  // a terminal that closes sends it more than once
   std::signal(signal, SIG_DFL);  // the second one: it ends the process when this handler returns
   std::raise(signal);
 }
 
 }  // namespace
+
+void writes_fail_with_errors() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+}
 
 Interrupt::Interrupt() {
   g_signal = 0;
@@ -26,15 +33,14 @@ Interrupt::Interrupt() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;  // writes that wait go on
   sigemptyset(&action.sa_mask);
-  for (const auto& [signal, former] : {std::pair(SIGINT, &g_former_int), std::pair(SIGTERM, &g_former_term)}) {
-    sigaction(signal, nullptr, former);
-    if (former->sa_handler != SIG_IGN)
-      sigaction(signal, &action, nullptr);  // ignored, as in background jobs: it stays so
+  for (size_t i = 0; i < std::size(kCaught); ++i) {
+    sigaction(kCaught[i], nullptr, &g_former[i]);
+    if (g_former[i].sa_handler != SIG_IGN)  // ignored, as in background jobs and under nohup: it stays so
+      sigaction(kCaught[i], &action, nullptr);
   }
 }
 Interrupt::~Interrupt() {
-  sigaction(SIGINT, &g_former_int, nullptr);
-  sigaction(SIGTERM, &g_former_term, nullptr);
+  for (size_t i = 0; i < std::size(kCaught); ++i) sigaction(kCaught[i], &g_former[i], nullptr);
 }
 int Interrupt::signal() { return g_signal; }
 

@@ -1,10 +1,14 @@
-// Ctrl-C and SIGTERM as a question: the first asks the running work to stop at its next good moment, the second ends
-// the process at once. For the command line only: a library leaves signals alone.
+// Ctrl-C, SIGTERM and SIGHUP as a question: the first asks the running work to stop at its next good moment, a second
+// Ctrl-C or SIGTERM ends the process at once. For the command line only: a library leaves signals alone.
 #pragma once
 
 namespace tg::apps {
 
-// While it lives, SIGINT and SIGTERM are caught. One at a time.
+// A write past the limit of a file's size (ulimit -f) and one to a pipe without a reader fail with an error, where the
+// system would end the process without a word. For the rest of the process.
+void writes_fail_with_errors();
+
+// While it lives, SIGINT, SIGTERM and SIGHUP are caught. One at a time.
 class Interrupt {
  public:
   Interrupt();

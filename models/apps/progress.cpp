@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 namespace tg::apps {
 namespace {
@@ -48,24 +49,25 @@ void Progress::show(const StepRecord& r) {
   if (terminal_) {
     const int width = terminal_width(), rest = int(line(r, 0).size()) + 4;
     const std::string text = line(r, std::clamp(width - rest, 0, 30)).substr(0, size_t(width - 1));
-    fmt::print("\r\x1b[K{}", text);
+    put("\r\x1b[K" + text);
     open_ = true;
     if (r.val_loss) end_line();  // evaluations stay on the screen
   } else {
-    fmt::print("{}\n", line(r, 0));
+    put(line(r, 0) + "\n");
   }
-  std::fflush(stdout);
 }
 
 void Progress::print(const std::string& text) {
   if (quiet_) return;
   end_line();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  put(text + "\n");
 }
 
+void Progress::put(const std::string& text) {
+  if (!broken_) broken_ = std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0;
+}
 void Progress::end_line() {
-  if (open_) fmt::print("\n");
+  if (open_) put("\n");
   open_ = false;
 }
 

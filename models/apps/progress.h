@@ -1,5 +1,6 @@
 // What a person sees of a training run: one line that is rewritten when standard output is a terminal, else a plain
-// line every few seconds. Not the log (models/train/log.h).
+// line every few seconds. When standard output cannot be written any more (its reader or its terminal is gone) it is
+// silent: a run is worth more than its display. Not the log (models/train/log.h).
 #pragma once
 #include <tapegrad/models/train/log.h>
 
@@ -17,10 +18,11 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   std::string line(const StepRecord&, int bar) const;
+  void put(const std::string&);
   void end_line();
 
   int64_t steps_, done_;
-  bool quiet_, terminal_, open_ = false;  // open_: the cursor stands behind the rewritten line
+  bool quiet_, terminal_, open_ = false, broken_ = false;  // open_: the cursor stands behind the rewritten line
   double val_loss_;
   Clock::time_point start_ = Clock::now(), shown_;
 };

@@ -1,7 +1,9 @@
 // The command line `tapegrad`: one file per subcommand.
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/interrupt.h>
 
 int main(int argc, char** argv) {
+  tg::apps::writes_fail_with_errors();
   return tg::apps::run_command_line(
       argc, argv, {tg::apps::train_command(), tg::apps::generate_command(), tg::apps::inspect_command()});
 }

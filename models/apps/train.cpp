@@ -85,7 +85,7 @@ std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t s
 
 void note_of(const std::string& text) {
   std::fflush(stdout);
-  fmt::print(stderr, "tapegrad: {}\n", text);
+  std::fputs(fmt::format("tapegrad: {}\n", text).c_str(), stderr);  // may fail: the terminal may be gone
 }
 
 // What a run is before its first step.
@@ -94,18 +94,33 @@ struct Start {
   RunConfig run;
   Data data;
   DataIdentity identity;
-  std::optional<TrainerState> state;  // of a run that goes on
+  std::optional<TrainerState> state = std::nullopt;  // of a run that goes on
+  std::optional<FileLock> lock = std::nullopt;       // of the folder
 };
 std::string name_of(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
+std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
 
-// A run that was cut off is worth more than the new one that would overwrite it by mistake.
+// One process at a time writes the files of a run.
+FileLock lock_folder(const std::string& folder) {
+  try {
+    return FileLock(folder + "/.lock");
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::state) throw;
+    throw Error(e.kind(), fmt::format("[train] another process is training in {}. One at a time may write there. Wait "
+                                      "until it has ended, end it, or train in another folder.",
+                                      folder));
+  }
+}
+
+// A run that was cut off is worth more than the new one that would overwrite it by mistake; one that has done no step
+// is worth nothing.
 void check_unfinished(const std::string& out) {
   const std::string path = checkpoint_path(out);
   if (!std::filesystem::exists(path)) return;
-  const auto [step, steps] = [&] {
+  const auto [saved, steps] = [&] {
     try {
       const Checkpoint c = load_checkpoint(path);
       return std::pair(c.state.step, c.run.train.max_steps);
@@ -114,9 +129,10 @@ void check_unfinished(const std::string& out) {
                   fmt::format("{}\nA new run would overwrite it. Remove it, or choose another --out.", e.what()));
     }
   }();
-  TG_CHECK(step == 0 || step >= steps, value,
+  const int64_t step = std::max(saved, StepLog::last_step_of(log_path(out)));  // the log is ahead of the last save
+  TG_CHECK(step == 0 || saved >= steps, value,
            "[train] {} is of a run that stopped at step {} of {}. A new run would overwrite it. Go on with `tapegrad "
-           "train --resume {}`, choose another --out, or remove the file.",
+           "train --resume {}`, choose another --out, or remove the folder.",
            path, step, steps, out);
 }
 
@@ -132,9 +148,7 @@ Start new_run(const Options& o) {
   RunConfig run = run_of(o, base);
   Data data = read_data(o.data, run);
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(o.data));
-  const std::string out = o.out.empty() ? "out" : o.out;
-  check_unfinished(out);
-  return {out, std::move(run), std::move(data), std::move(identity), std::nullopt};
+  return {o.out.empty() ? "out" : o.out, std::move(run), std::move(data), std::move(identity)};
 }
 
 // Settings that change nothing that was computed so far.
@@ -153,11 +167,25 @@ void check_settings(const Checkpoint& c, const RunConfig& run, const std::string
                         c.run.train.max_steps, run.train.max_steps, run.train.max_steps));
 }
 
+// Data that nobody named this time is looked for where it was.
+Data read_again(const Options& o, const std::vector<std::string>& files, RunConfig& run, const std::string& path) {
+  try {
+    return read_data(files, run);
+  } catch (const Error& e) {
+    if (!o.data.empty()) throw;
+    throw Error(e.kind(),
+                fmt::format("{}\n{} says that the data was there. Put it back, or name its place with --data.",
+                            e.what(), path));
+  }
+}
+
 Start resumed_run(const Options& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
   const std::string path = checkpoint_path(o.resume);
+  std::optional<FileLock> lock;
+  if (std::filesystem::exists(path)) lock = lock_folder(o.resume);  // before another process changes it
   Checkpoint c = load_checkpoint(path);
   RunConfig run = run_of(o, c.run);
   check_settings(c, run, path);
@@ -165,13 +193,13 @@ Start resumed_run(const Options& o) {
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig read = run;
   if (!c.tokenizer.empty()) read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
-  Data data = read_data(files, read);
+  Data data = read_again(o, files, read, path);
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
            name_of(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
-  return {o.resume, std::move(run), std::move(data), std::move(identity), std::move(c.state)};
+  return {o.resume, std::move(run), std::move(data), std::move(identity), std::move(c.state), std::move(lock)};
 }
 
 void check_memory(const RunConfig& run, Device device) {
@@ -198,6 +226,13 @@ void print_header(const Options& o, const Start& s, const Params& params, const 
   std::fflush(stdout);
 }
 
+// Makes the folder of a new run and takes it.
+void take_folder(Start& s) {
+  make_folder(s.out);
+  s.lock = lock_folder(s.out);
+  check_unfinished(s.out);
+}
+
 // The files of a run. A save is the checkpoint first, then the model: what is newest in the folder can be resumed.
 class Files {
  public:
@@ -211,12 +246,11 @@ class Files {
     save_model(start_.out, model_, params_, start_.data.tokenizer.get(), to_json(start_.run.train));
   }
   int64_t saved_step() const { return saved_; }  // of the checkpoint
-  bool log_is_whole() const { return log_is_whole_; }
+  const StepLog& log() const { return log_; }
 
  private:
   StepLog open() {
-    const std::string path = start_.out + "/log.jsonl";
-    make_folder(start_.out);
+    const std::string path = log_path(start_.out);
     for (const char* name : {"checkpoint.safetensors", "model.safetensors", "config.json", "log.jsonl"})
       remove_leftovers(start_.out + "/" + name);
     if (!start_.state) {
@@ -224,9 +258,7 @@ class Files {
       return StepLog(path);
     }
     saved_ = start_.state->step;
-    StepLog log = StepLog::resume(path, saved_);
-    log_is_whole_ = log.last_step() == saved_;
-    return log;
+    return StepLog::resume(path, saved_);
   }
   void save_checkpoint_only() {
     save_checkpoint(checkpoint_path(start_.out),
@@ -242,7 +274,6 @@ class Files {
   const Params& params_;
   const Trainer& trainer_;
   int64_t saved_ = 0;
-  bool log_is_whole_ = true;
   StepLog log_;
 };
 
@@ -275,6 +306,7 @@ int run_steps(const Options& o, const Start& s, const Gpt& model, Trainer& train
 }
 
 int train(const Options& o) {
+  if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
@@ -291,11 +323,14 @@ int train(const Options& o) {
     trainer.load_state(*s.state);
     s.state->tensors.clear();  // the trainer has them
   }
+  if (!s.lock) take_folder(s);
   Files files(s, model, params, trainer);
   if (!o.quiet) print_header(o, s, params, trainer);
-  if (!files.log_is_whole())
+  if (files.log().missing() > 0)
     note_of(
-        fmt::format("{}/log.jsonl lacks steps before {}; the run goes on all the same", s.out, trainer.steps() + 1));
+        fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
+                    "on all the same",
+                    log_path(s.out), files.log().missing(), trainer.steps() + 1, files.log().unreadable()));
   try {
     return run_steps(o, s, model, trainer, files);
   } catch (const Error& e) {

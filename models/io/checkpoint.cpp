@@ -2,6 +2,7 @@
 #include <tapegrad/models/io/json.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 namespace tg {
@@ -39,6 +40,24 @@ std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 std::span<const std::byte> bytes_of(const Tensor& t) {  // of a contiguous one on the CPU
   const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
   return {static_cast<const std::byte*>(p), t.layout().bytes()};
+}
+// A state that is not finite is one that no run gets out of: what is on the disk is worth more.
+void check_finite(const std::string& path, const std::string& name, const Tensor& t, int64_t step) {
+  visit_dtype(t.dtype(), [&]<class T>() {
+    if constexpr (is_float(dtype_of<T>())) {
+      const std::span<const T> all(t.data<T>(), size_t(t.numel()));
+      const auto bad = std::find_if(all.begin(), all.end(), [](T x) { return !std::isfinite(double(x)); });
+      if (bad == all.end()) return;
+      Dims at = t.shape();
+      int64_t i = bad - all.begin();
+      for (size_t d = at.size(); d-- > 0; i /= t.shape()[d]) at[d] = i % t.shape()[d];
+      throw Error(
+          Error::Kind::non_finite,
+          fmt::format("[checkpoint] cannot write {}: '{}' is {} at {} after step {}. What was there before is "
+                      "unchanged. All weights and moments must be finite. Lower the learning rate or use more warm-up.",
+                      path, name, double(*bad), at, step));
+    }
+  });
 }
 // Of all that the file says, but for this entry itself.
 std::string checksum(const StateDict& tensors, const Metadata& metadata) {
@@ -143,7 +162,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
   for (const auto& [name, t] : c.state.tensors) {
     TG_CHECK(t, value, "[checkpoint] '{}' for {} is an empty Tensor. Take the state from Trainer::state().", name,
              path);
-    tensors[name] = t.detach().to(Device::cpu()).contiguous();
+    check_finite(path, name, tensors[name] = t.detach().to(Device::cpu()).contiguous(), c.state.step);
   }
   Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", to_json(c.run)},
                     {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};

@@ -30,7 +30,8 @@ struct Checkpoint {
   TrainerState state;
 };
 
-// Writes `path` as write_file_atomically() does: on any Error the former checkpoint is as it was.
+// Writes `path` as write_file_atomically() does: on any Error the former checkpoint is as it was. One of kind
+// non_finite names the first weight or moment (by name, then by position) that is infinite or NaN, and the step.
 void save_checkpoint(const std::string& path, const Checkpoint&);
 // An Error names the file and what is wrong: it is missing, cut short, of another program or version, has a field that
 // is missing, unknown or out of range, or its checksum says that some bit has changed.

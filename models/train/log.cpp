@@ -27,22 +27,39 @@ int64_t step_of(std::string_view line) {
   const auto step = j.is_object() ? j.find("step") : j.end();
   return step != j.end() && step->is_number_unsigned() ? step->get<int64_t>() : 0;
 }
+struct Lines {
+  std::string text;
+  int64_t count = 0, last = 0, unreadable = 0;
+};
+// The lines up to that step, of which each is about a later one than the line before. What follows the last end of a
+// line is one that a crash cut off.
+Lines lines_of(const std::string& path, int64_t step) {
+  Lines r;
+  if (!std::filesystem::exists(path)) return r;
+  const MappedFile file(path);
+  const std::string_view text = file.text();
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    const int64_t at = step_of(text.substr(begin, end - begin));
+    r.unreadable += at <= 0;
+    if (at <= r.last || at > step) continue;
+    r.text += text.substr(begin, end + 1 - begin);
+    r.last = at;
+    ++r.count;
+  }
+  return r;
+}
 }  // namespace
 
+int64_t StepLog::last_step_of(const std::string& path) { return lines_of(path, INT64_MAX).last; }
 StepLog StepLog::resume(const std::string& path, int64_t step) {
-  int64_t last = 0;
-  if (std::filesystem::exists(path)) {
-    const MappedFile file(path);
-    const std::string_view text = file.text();
-    size_t kept = 0;
-    for (size_t end; (end = text.find('\n', kept)) != text.npos; kept = end + 1) {
-      const int64_t at = step_of(text.substr(kept, end - kept));
-      if (at <= last || at > step) break;
-      last = at;
-    }
-    if (kept < text.size()) write_file_atomically(path, text.substr(0, kept));
-  }
-  return {AppendFile(path, AppendFile::Begin::keep), last};
+  const Lines kept = lines_of(path, step);
+  if (std::filesystem::exists(path) && std::filesystem::file_size(path) != kept.text.size())
+    write_file_atomically(path, kept.text);
+  StepLog log(AppendFile(path, AppendFile::Begin::keep));
+  log.last_step_ = kept.last;
+  log.missing_ = step - kept.count;
+  log.unreadable_ = kept.unreadable;
+  return log;
 }
 
 void StepLog::write(const StepRecord& r) {

@@ -24,20 +24,24 @@ std::string to_json(const StepRecord&);  // one line, without its end; numbers t
 class StepLog {
  public:
   explicit StepLog(const std::string& path);  // begins an empty file; an Error of kind io when that cannot be made
-  // Goes on with a log after `step`: keeps its lines up to that step and cuts off what follows, which are the steps
-  // that a resumed run does again, a line that a crash left unfinished, and all after a line that is none of a log's.
-  // The file is replaced atomically, and made when it is missing.
+  // Goes on with a log after `step`: keeps its lines up to that step and drops the others, which are those of steps
+  // that a resumed run does again, one that a crash left unfinished, and those that cannot be read. The file is
+  // replaced atomically, and made when it is missing.
   static StepLog resume(const std::string& path, int64_t step);
 
   // One line, one system call. An Error of kind io when it cannot be written, or when the file was removed.
   void write(const StepRecord&);
   void sync() { file_.sync(); }                     // on return all lines are on the disk
   int64_t last_step() const { return last_step_; }  // of the last line; 0 when there is none
+  // What resume() found: steps without a line, and lines that could not be read.
+  int64_t missing() const { return missing_; }
+  int64_t unreadable() const { return unreadable_; }
+  static int64_t last_step_of(const std::string& path);  // of a log that is there, or 0; changes nothing
 
  private:
-  StepLog(AppendFile file, int64_t last_step) : file_(std::move(file)), last_step_(last_step) {}
+  explicit StepLog(AppendFile file) : file_(std::move(file)) {}
   AppendFile file_;
-  int64_t last_step_ = 0;
+  int64_t last_step_ = 0, missing_ = 0, unreadable_ = 0;
 };
 
 }  // namespace tg

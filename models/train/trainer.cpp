@@ -86,16 +86,13 @@ struct Trainer::Gradients {
   Tensor norm;
   GradMap grads;
 };
-Tensor Trainer::logits(const Tensor& tokens, Rng* dropout) const {  // (B, T) -> (B, T, V)
-  return model_.forward(
-      tokens,
-      {.rng = dropout, .compute = config_.dtype, .recompute = dropout && config_.recompute == Recompute::block});
-}
 // Draws the batches of a step.
 Trainer::Gradients Trainer::gradients() {
   std::vector<Batch> micro;
   for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(batches_.next());
-  Accumulated a = accumulate([&](const Tensor& tokens) { return logits(tokens, &dropout_); }, micro, model_.device());
+  const ForwardOptions training{.rng = &dropout_, .compute = config_.dtype, .recompute = config_.recompute == Recompute::block};
+  Accumulated a =
+      accumulate([&](const Tensor& tokens) { return model_.forward(tokens, training); }, micro, model_.device());
   std::vector<Tensor> all;
   for (const Parameter& p : params_.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
@@ -140,7 +137,7 @@ double Trainer::evaluate() const {
   Windows windows(data_.val, config_.batch, model_.config().context);
   double sum = 0;
   for (Batch batch; windows.next(batch);) {
-    const Tensor scores = logits(batch.tokens.to(model_.device()), nullptr);
+    const Tensor scores = model_.forward(batch.tokens.to(model_.device()), {.compute = config_.dtype});  // (B, T, V)
     sum += cross_entropy(scores, batch.targets.to(model_.device())).item<double>() * double(batch.targets.numel());
   }
   return sum / double(windows.targets());

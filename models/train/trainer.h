@@ -58,7 +58,6 @@ class Trainer {
  private:
   struct Gradients;
   Gradients gradients();
-  Tensor logits(const Tensor& tokens, Rng* dropout) const;
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   void update(StepRecord&);
