@@ -170,7 +170,7 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   int64_t weights = 0;
   for (auto& p : params.all()) weights += int64_t(p.tensor.layout().bytes());
   struct Bytes {
-    int64_t kept, peak;  // before backward, and in backward beside the gradients of parameters
+    int64_t kept, peak;  // what forward leaves, and the most in backward
   };
   const auto measured = [&](bool recompute) {
     const int64_t before = memory_stats().live;
@@ -178,7 +178,7 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
     const int64_t kept = memory_stats().live - before;
     reset_peak();
     const GradMap g = backward(loss);
-    return Bytes{kept, memory_stats().peak - before - weights};
+    return Bytes{kept, memory_stats().peak - before};
   };
   const Bytes plain = measured(false), again = measured(true);
   CAPTURE(plain.kept);
@@ -186,26 +186,27 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   CAPTURE(again.kept);
   CAPTURE(again.peak);
   CHECK(plain.peak >= plain.kept);
-  // Beside the inputs of all blocks: what one block keeps, computed again, and at most as much of gradients that pass
-  // through it.
+  // At no moment more than the inputs of all blocks, what one block keeps, which is computed again, and the gradients
+  // of all weights: gradients on their way through a block take the place of activations that were used.
   const int64_t block = plain.kept / 12;
-  CHECK(again.peak <= again.kept + 2 * block);
+  CHECK(again.peak <= again.kept + block + weights);
   CHECK(again.peak >= again.kept + block / 2);  // it was computed again
-  CHECK(double(again.peak) <= 0.4 * double(plain.peak));
+  CHECK(double(again.peak) <= 0.3 * double(plain.peak));
 }
 
 TEST_CASE("anomaly search: one huge weight, whose gradient op and layer are named") {
   for (bool lazy : {false, true}) {
-    Mode mode(lazy);
     const Params params(Device(), 3);
     const Gpt model(
         params,
-        {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .tied_head = false, .init_std = 0.3});
-    // Small embeddings, so that the last norm divides by sqrt(eps) alone: its output is finite with the huge weight,
-    // and the gradient of its input, through that weight and that division, is not.
-    params.assign({{"wte.weight", params.state().at("wte.weight") * 1e-6},
-                   {"wpe.weight", params.state().at("wpe.weight") * 1e-6},
-                   {"ln_f.weight", from({1e38, 1, 1, 1, 1, 1, 1, 1}, {8}).to(DType::f32)}});
+        {.vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8, .tied_head = false, .init_std = 0.3});
+    // Small embeddings and one layer, so that the last norm divides by sqrt(eps) alone: its output is finite with the
+    // huge weight, and the gradient of its input, through that weight and that division, is not.
+    StateDict weights = params.state();
+    for (const char* name : {"wte.weight", "wpe.weight"}) weights.at(name) = weights.at(name) * 1e-6;
+    weights.at("ln_f.weight") = from({1e38, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0}, {8});
+    params.assign(weights);
+    Mode mode(lazy);
     const Tensor tokens = from({1, 2, 3, 4}, {1, 4}), targets = from({2, 3, 4, 5}, {1, 4});
     const AnomalyScope search;
     const Tensor loss = cross_entropy(model.forward(tokens), targets);
@@ -216,7 +217,7 @@ TEST_CASE("anomaly search: one huge weight, whose gradient op and layer are name
       for (auto& p : params.all()) all.push_back(g[p.tensor]);
       evaluate(all);
     });
-    CHECK_HAS(e, "_norm_grad] makes an infinity in output 0, (1, 4, 8) f32");
+    CHECK_HAS(e, "[layer_norm_grad] makes an infinity in output 0, (1, 4, 8) f32");
     CHECK_HAS(e, "in gpt.ln_f");
   }
 }
