@@ -16,11 +16,11 @@ using namespace tg;
 namespace {
 constexpr int64_t kSize = 8;
 struct Form {
-  const char* name;
+  std::string name;
   int64_t heads, kv_heads;
   bool causal;
 };
-constexpr Form kForms[] = {{"causal", 2, 2, true}, {"full", 2, 2, false}, {"grouped", 4, 2, true}};
+const Form kForms[] = {{"causal", 2, 2, true}, {"full", 2, 2, false}, {"grouped", 4, 2, true}};
 struct Memory {
   int64_t kept, peak;  // bytes: for backward, and the most in forward and backward; without inputs and gradients
 };
@@ -42,7 +42,7 @@ Memory memory_of(const Form& f, int64_t t, DType dtype) {
 }
 
 // The most memory that a process of its own had, in bytes: this program again, running the skipped test case below.
-int64_t process_peak(const char* form, int64_t t, DType dtype) {
+int64_t process_peak(const std::string& form, int64_t t, DType dtype) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const std::string command =
       fmt::format("TG_TEST_ATTENTION='{} {} {}' '{}' --no-skip -tc='attention in a process of its own'", form, t,
@@ -80,7 +80,7 @@ TEST_CASE("attention in a process of its own" * doctest::skip()) {
   char wide[8];
   REQUIRE(std::sscanf(what, "%15s %lld %7s", form, &t, wide) == 3);
   for (const Form& f : kForms)
-    if (f.name == std::string(form)) memory_of(f, t, wide == std::string("true") ? DType::bf16 : DType::f32);
+    if (f.name == form) memory_of(f, t, wide == std::string("true") ? DType::bf16 : DType::f32);
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmHWM:")) std::printf("peak of %lld kB\n", std::atoll(line.c_str() + 6));
