@@ -53,10 +53,10 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   for (size_t i = 0; i < v.inputs(); ++i) in.push_back(v.in(i));
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
-Tensors run_vjp(Node& n, Inputs grads) {
+Tensors run_vjp(Node& n, Inputs grads, bool last) {
   InScope scope(n.scope);  // its gradient ops belong to the layer of the forward op
   try {
-    return vjp_of(*n.op, Vjp(n, grads), grads);
+    return vjp_of(*n.op, Vjp(n, grads, last), grads);
   } catch (const Error& e) {
     throw detail::with_scope(e, n.scope);
   }
@@ -117,10 +117,11 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
       g.emplace_back(slot.empty() ? Tensor() : std::move(slot.mapped()));
     }
     Tensors gin;
-    if (any) gin = run_vjp(*n, {g.data(), g.size()});
+    const bool last = !opt.retain_graph && !opt.create_graph;
+    if (any) gin = run_vjp(*n, {g.data(), g.size()}, last);
     g.clear();
     distribute(*n, gin, tape, grads);
-    if (!opt.retain_graph && !opt.create_graph) n->release();  // frees what was saved as we go
+    if (last) n->release();  // frees what was saved as we go
     n = nullptr;
   }
   return result;

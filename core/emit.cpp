@@ -121,13 +121,22 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
 }
 }  // namespace
 
-Tensors emit(OpPtr op, Inputs in) {
+namespace {
+template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
   if (op->composes && !op->supports(layouts[0].device.backend)) return op->compose(in);
   Tensors outs;
   auto node = make_node(std::move(op), in, layouts, outs);
+  release();
   if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
   return outs;
+}
+}  // namespace
+Tensors emit(OpPtr op, Inputs in) {
+  return emit_and(std::move(op), in, [] {});
+}
+Tensors emit_taking(OpPtr op, std::vector<Tensor> in) {
+  return emit_and(std::move(op), in, [&] { in.clear(); });
 }
 void emit_update(OpPtr op, Inputs in, size_t n) {
   NoGrad off;
@@ -156,6 +165,11 @@ Tensor Vjp::in(size_t i) const {
   detail::check_version(node_, i);
   Tensor t = handle(e.id, e.value, wants(i), e.label);
   t.variable()->hooks = e.hooks;  // ops of a second backward see the same leaf
+  return t;
+}
+Tensor Vjp::take_in(size_t i) const {
+  Tensor t = in(i);
+  if (last_ && node_.done) node_.in[i].value = nullptr;
   return t;
 }
 Tensor Vjp::out(size_t i) const {

@@ -6,6 +6,7 @@
 #include <tapegrad/core/tensor.h>
 
 #include <array>
+#include <vector>
 
 namespace tg {
 
@@ -123,8 +124,10 @@ struct Node : Counted<Node> {
 // What a vjp may read; tensors that were not saved, or were changed since, throw by name.
 class Vjp {
  public:
-  Vjp(Node& n, Inputs grads) : node_(n), grads_(grads) {}
+  // `last`: nobody will ask the node again, so what it saved may be given away.
+  Vjp(Node& n, Inputs grads, bool last = false) : node_(n), grads_(grads), last_(last) {}
   Tensor in(size_t i) const;
+  Tensor take_in(size_t i) const;  // in(i), which the node then no longer holds, if it may: its memory can be reused
   Tensor out(size_t i) const;
   const Tensor& grad(size_t i = 0) const { return grads_[i]; }  // empty when nothing flowed into output i
   size_t inputs() const { return node_.in.size(); }
@@ -136,9 +139,12 @@ class Vjp {
  private:
   Node& node_;
   Inputs grads_;
+  bool last_;
 };
 
 Tensors emit(OpPtr, Inputs);
+// The same; the handles are gone before the op runs, so that it may write over a value which nobody else holds.
+Tensors emit_taking(OpPtr, std::vector<Tensor> in);
 // Output k becomes the value of input k's Variable (k < n), in place if nobody else reads it. Not recorded.
 void emit_update(OpPtr, Inputs, size_t n);
 void evaluate(Inputs roots);

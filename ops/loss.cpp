@@ -30,7 +30,10 @@ Layouts CrossEntropy::infer(Inputs in) const {
           Layout::contiguous(rows, t, logits.device())};
 }
 Tensors CrossEntropy::vjp(const Vjp& v) const {
-  return {emit1(make<CrossEntropyGrad>(o), {v.in(0), v.in(1), v.out(1), v.grad()}), Tensor()};
+  std::vector<Tensor> in;  // no braces: a list's own elements would hold the logits
+  in.push_back(v.take_in(0));
+  for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
+  return {std::move(emit_taking(make<CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
 Layouts CrossEntropyGrad::infer(Inputs in) const {
   return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
