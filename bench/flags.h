@@ -1,4 +1,5 @@
-// The flags of bench_ops. The only door to the argument parser here, so that one file pays for compiling it.
+// The flags of bench_ops: what to measure, for how long, and where to write it. Not a general parser of arguments; the
+// only door to the library that is one, so that one file pays for compiling it. For bench_ops.cpp.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,4 +1,5 @@
-// The cost of an eager 2x2 add in libtorch, for the table of bench_ops. Built where TG_TORCH_DIR points at libtorch.
+// The cost of an eager 2x2 add in libtorch, for the table of bench_ops: the overhead of one op and nothing of kernels.
+// Built where TG_TORCH_DIR points at libtorch, and elsewhere a function that says there is none. For emit_rows.cpp.
 #pragma once
 
 namespace tg::bench {

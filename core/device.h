@@ -1,4 +1,5 @@
-// Device: which backend and which of its devices. What a backend can do is in backend.h.
+// Device: which backend and which of its devices; a value of two numbers that owns nothing. What a backend can do is in
+// backend.h. In every Layout, so that tensors know where they are, and in Params, which says where to make them.
 #pragma once
 #include <tapegrad/core/error.h>
 

@@ -1,4 +1,5 @@
-// Shape and Strides: an inline vector of at most 8 sizes, in elements. No data, no dtype.
+// Shape and Strides: an inline vector of at most 8 sizes, in elements, so that a shape costs no allocation. No data, no
+// dtype, no device: those are in layout.h, which is where nearly all of the library meets shapes.
 #pragma once
 #include <tapegrad/core/error.h>
 

@@ -1,4 +1,5 @@
-// Rows of a table, chosen by index: token and position embeddings.
+// Rows of a table, chosen by index: token and position embeddings. Not a choice along any other dimension, which is
+// index_select of indexing.h. For nn::Embedding.
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -1,4 +1,5 @@
-// Matrix products. Operands may be any views: kernels read strides, so a transposed weight costs no copy.
+// Matrix products, batched, and linear layers. Operands may be any views: kernels read strides, so a transposed weight
+// costs no copy. No vectors (reshape first) and no other contractions. For linear layers, and attention's composition.
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -1,4 +1,5 @@
-// Every public function on tensors. For users; op authors include the header they need.
+// Every public function on tensors, and nothing of its own: a list of includes. For users, by way of tapegrad.h, and
+// for tests; op authors and kernels include the header they need, so that an op's change rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/choose.h>

@@ -1,4 +1,5 @@
-// Softmax over one dimension, and its logarithm. The loss has its own fused form (loss.h), and so has attention.
+// Softmax over one dimension, and its logarithm, each with a gradient op. The loss has its own fused form (loss.h), and
+// so has attention (attention.h). For users, and for the second derivatives of those two.
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -18,6 +18,8 @@ struct Folder {  // an own folder for each test, removed at its end
     REQUIRE(mkdtemp(path.data()));
   }
   ~Folder() { fs::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
   std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path, name); }
   size_t entries() const { return size_t(std::distance(fs::directory_iterator(path), fs::directory_iterator())); }
 };
@@ -38,6 +40,6 @@ template <class F> std::string error_of(Error::Kind kind, F f) {
     CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
   } while (0)
 
-inline std::string read(const std::string& path) { return std::string(MappedFile(path).text()); }
+inline std::string read_file(const std::string& path) { return std::string(MappedFile(path).text()); }
 
 }  // namespace tg

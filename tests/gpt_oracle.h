@@ -1,6 +1,7 @@
 // The small GPTs of tests/data (make_fixtures.py): their configurations and tensors under our names. The oracle keeps
 // queries, keys and values apart, and gate and up of SwiGLU; ours are one weight, one after the other.
 #pragma once
+#include "files.h"
 #include "helpers.h"
 
 #include <tapegrad/core/safetensors.h>
@@ -12,12 +13,6 @@ namespace tg {
 
 // Document 004's form, nanoGPT's, document 003's, the same with grouped keys, and GPT-2's.
 inline const std::vector<std::string> kOracles{"gpt_doc004", "gpt_nano", "gpt_doc003", "gpt_gqa", "gpt_gpt2"};
-
-inline void contains(const std::string& text, std::string_view part) {
-  INFO(text);
-  INFO(part);
-  CHECK(has(text, part));
-}
 
 struct Oracle {
   SafetensorsFile file;

@@ -24,7 +24,6 @@ struct OpCase {
   // max|a - b| / max|b| against f64 from the same inputs; bf16 keeps 8 bits of each result
   double f32 = 1e-5, bf16 = 2e-2;
   double gradcheck = 1e-7;  // 0: not differentiable
-  double second = 0;        // the same for the gradients of gradients; 0: not tested
   std::string name() const { return op + "." + variant; }
 };
 struct CaseSizes {

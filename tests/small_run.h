@@ -1,32 +1,15 @@
-// A training run of a tiny GPT on a rhyme, in a folder of its own: what the tests of training and checkpoints share.
+// A training run of a tiny GPT on a rhyme: what the tests of training and checkpoints share. Not an oracle: the text is
+// small enough to be learned in seconds, and what comes of it is compared with other runs. Included by doctest files
+// only: test_train.cpp, test_resume.cpp and test_crash.cpp.
 #pragma once
-#include <doctest/doctest.h>
-#include <tapegrad/core/file.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/train/trainer.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <string>
 #include <vector>
 
+#include "files.h"
+
 namespace tg {
-
-struct Folder {  // removed at the end
-  std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("tapegrad-train-{}-XXXXXX", getpid())).string();
-  Folder() { REQUIRE(mkdtemp(path.data())); }
-  ~Folder() { std::filesystem::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path, name); }
-};
-
-#define CHECK_HAS(message, part)                           \
-  do {                                                     \
-    const std::string m_ = (message);                      \
-    CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
-  } while (0)
 
 inline std::string rhyme() {
   std::string text;
@@ -36,7 +19,6 @@ inline std::string rhyme() {
 inline TokenData bytes_of(const std::string& text) {
   return TokenData::from_tokens(ByteTokenizer().encode(text), "the rhyme");
 }
-inline std::string read_file(const std::string& path) { return std::string(MappedFile(path).text()); }
 
 inline GptConfig tiny_model() {
   return {.vocab_size = 256, .context = 16, .layers = 1, .heads = 2, .width = 32, .dropout = 0.1};

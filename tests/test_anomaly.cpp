@@ -41,16 +41,27 @@ TEST_CASE("NaN out of infinities, and NaN that was there before") {
   }
 }
 TEST_CASE("an anomaly of backward names the gradient op and the layer of the forward op") {
-  Tensor x = from<float>({0, 1}, {2}).requires_grad_();
-  x.label("x");
-  const Tensor y = [&] {
-    const InScope part("loss");
-    return sum(2.0 / (x + 1e-30));
-  }();
-  const AnomalyScope search;
-  const std::string e = error_of([&] { backward(y); });
-  CHECK(has(e, "makes an infinity"));
-  CHECK(has(e, "in loss"));
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = from<float>({1, 0}, {2}).requires_grad_();
+    x.label("x");
+    const auto loss = [&](auto f) {
+      const InScope model("gpt"), part("norm");
+      return sum(f(x));
+    };
+    const Tensor root = loss([](const Tensor& v) { return tg::sqrt(v); });
+    const Tensor quotient = loss([](const Tensor& v) { return 2.0 / (v + 1e-30); });
+    const AnomalyScope search;
+    const auto error = [&](const Tensor& y) { return error_of([&] { evaluate({backward(y)[x]}); }); };
+    std::string e = error(root);
+    INFO(e);
+    CHECK(has(e, "[sqrt_grad] makes an infinity in output 0, (2) f32, at (1)"));
+    CHECK(has(e, "in gpt.norm"));
+    e = error(quotient);  // the gradient of a division is made of public ops
+    INFO(e);
+    CHECK(has(e, "[div] makes an infinity in output 0, (2) f32, at (1)"));
+    CHECK(has(e, "in gpt.norm"));
+  }
 }
 TEST_CASE("what is meant to be infinite is none, and outside of the scope nothing is checked") {
   const Tensor x = from<float>({1000, 1}, {2});

@@ -21,7 +21,7 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
   CHECK(file.text() == "some bytes");
   write_file_atomically(folder / "a", "other");
   CHECK(file.text() == "some bytes");
-  CHECK(read(folder / "a") == "other");
+  CHECK(read_file(folder / "a") == "other");
   MappedFile moved = std::move(file);
   CHECK(moved.text() == "some bytes");
   CHECK(file.bytes().empty());  // NOLINT: what is left of a moved mapping
@@ -69,7 +69,7 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     Tensor(x).mutable_data<float>()[0] = 3;  // what the pending sum was to read is gone
     CHECK_HAS(error_of(Error::Kind::state, [&] { write_safetensors(path, {{"a", x}, {"b", sum}}); }), "[add]");
   }
-  CHECK(read(path) == "former");
+  CHECK(read_file(path) == "former");
   CHECK(folder.entries() == 1);
 }
 

@@ -1,4 +1,5 @@
 // Sampling, and generation with the cache and without it.
+#include "files.h"
 #include "helpers.h"
 
 #include <tapegrad/models/gpt/generate.h>
@@ -7,11 +8,6 @@
 using namespace tg;
 
 namespace {
-void contains(const std::string& text, std::string_view part) {
-  INFO(text);
-  INFO(part);
-  CHECK(has(text, part));
-}
 GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
 std::vector<int64_t> greedy(const Gpt& model, std::vector<int64_t> prompt, int64_t n, bool cache) {
   return generate(model, prompt, n, {.temperature = 0}, {.use_cache = cache, .on_token = {}});
@@ -24,10 +20,10 @@ TEST_CASE("cache: a failed call leaves it as it was") {
   NoGrad off;
   KvCache cache;
   model.forward(from({1, 2, 3}, {1, 3}), {.cache = &cache});
-  contains(error_of([&] {
-             model.forward(from({1, 2}, {2, 1}), {.cache = &cache});
-           }),
-           "A cache belongs to one model and one batch; clear() it first.");
+  CHECK_HAS(error_of([&] {
+              model.forward(from({1, 2}, {2, 1}), {.cache = &cache});
+            }),
+            "A cache belongs to one model and one batch; clear() it first.");
   CHECK(cache.length() == 3);
   const Tensor next = model.forward(from({4}, {1, 1}), {.cache = &cache});
   CHECK(distance(next, slice(model.forward(from({1, 2, 3, 4}, {1, 4})), 1, 3, 4)) <= 1e-5);
@@ -69,16 +65,16 @@ TEST_CASE("generate: streaming, its limits and what it refuses") {
   CHECK(tokens == seen);
   CHECK(seen.size() == 4);
   CHECK(generate(model, prompt, 0).empty());
-  contains(error_of([&] { generate(model, {}, 1); }), "the prompt is empty");
-  contains(error_of([&] { generate(model, prompt, -1); }), "max_tokens is -1");
-  contains(error_of([&] {
-             generate(model, std::vector<int64_t>{3, 11}, 1);
-           }),
-           "token 1 of the prompt is 11, and the vocabulary has 11");
-  contains(error_of([&] { generate(model, prompt, 1, {.temperature = -1}); }), "temperature is -1");
-  contains(error_of([&] { generate(model, prompt, 1, {.top_k = -2}); }), "top_k is -2");
-  contains(error_of([&] { generate(model, prompt, 1, {.top_p = 0}); }), "top_p is 0");
-  contains(error_of([&] { generate(model, prompt, 1, {.top_p = 1.5}); }), "top_p is 1.5");
+  CHECK_HAS(error_of([&] { generate(model, {}, 1); }), "the prompt is empty");
+  CHECK_HAS(error_of([&] { generate(model, prompt, -1); }), "max_tokens is -1");
+  CHECK_HAS(error_of([&] {
+              generate(model, std::vector<int64_t>{3, 11}, 1);
+            }),
+            "token 1 of the prompt is 11, and the vocabulary has 11");
+  CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.temperature = -1}); }), "temperature is -1");
+  CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_k = -2}); }), "top_k is -2");
+  CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_p = 0}); }), "top_p is 0");
+  CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_p = 1.5}); }), "top_p is 1.5");
 }
 
 TEST_CASE("sample: frequencies are the probabilities") {
@@ -128,8 +124,8 @@ TEST_CASE("sample: the most likely token") {
     CHECK(sample(std::vector<float>{-1000, 1000, 999}, {.temperature = 1e-3}, rng) == 1);
     CHECK(sample(std::vector<float>{-INFINITY, -INFINITY, 7}, {}, rng) == 2);
   }
-  contains(error_of([&] { sample(std::vector<float>{0, NAN}, {}, rng); }), "the logit of token 1 is nan");
-  contains(error_of([&] { sample(std::vector<float>{INFINITY, 0}, {}, rng); }), "the logit of token 0 is inf");
-  contains(error_of([&] { sample(std::vector<float>{-INFINITY}, {}, rng); }), "none of them finite");
-  contains(error_of([&] { sample({}, {}, rng); }), "0 logits");
+  CHECK_HAS(error_of([&] { sample(std::vector<float>{0, NAN}, {}, rng); }), "the logit of token 1 is nan");
+  CHECK_HAS(error_of([&] { sample(std::vector<float>{INFINITY, 0}, {}, rng); }), "the logit of token 0 is inf");
+  CHECK_HAS(error_of([&] { sample(std::vector<float>{-INFINITY}, {}, rng); }), "none of them finite");
+  CHECK_HAS(error_of([&] { sample({}, {}, rng); }), "0 logits");
 }

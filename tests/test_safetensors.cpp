@@ -50,7 +50,7 @@ TEST_CASE("safetensors: the bytes written are those of the format") {
       R"("b":{"data_offsets":[8,11],"dtype":"U8","shape":[3]},"c":{"data_offsets":[4,8],"dtype":"F32","shape":[1,1]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const char data[] = "\0\0\xc0\x3f\0\0\0\xc0\1\2\3";
-  CHECK(read(path) == image(header, std::string(data, 11)));
+  CHECK(read_file(path) == image(header, std::string(data, 11)));
 }
 
 TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
@@ -95,7 +95,7 @@ TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
             "[safetensors] " + folder / "a has no tensor 'f3' among its 16.");
 
   write_safetensors(folder / "b", file.tensors(), metadata);  // the same values give the same bytes
-  CHECK(read(folder / "a") == read(folder / "b"));
+  CHECK(read_file(folder / "a") == read_file(folder / "b"));
   write_safetensors(folder / "c", {});
   CHECK(SafetensorsFile(folder / "c").names().empty());
 }
@@ -258,7 +258,7 @@ std::string small_file(const Folder& folder) {
   write_safetensors(folder / "a",
                     {{"w", from<float>({1, 2}, {2})}, {"v", from<uint8_t>({1}, {1})}, {"m", from<bool>({true}, {})}},
                     {{"k", "v"}});
-  return read(folder / "a");
+  return read_file(folder / "a");
 }
 
 TEST_CASE("safetensors: any single byte of a file changed gives an Error or a file, never more") {

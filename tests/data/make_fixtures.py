@@ -8,8 +8,9 @@ Every random number is rounded to a float32 value before use, so a float32 test 
 Each tensor has its own generator, seeded with the CRC of its name: a new case leaves the other cases as they are.
 
 ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order of the signatures in OPS below;
-                   .out0 .out1 outputs; .w random weights of out0's shape; .grad<i> gradient of sum(out0 * w) with
-                   respect to in<i> (absent for integer inputs; no .w and .grad where out0 is an integer or bool).
+                   .out0 .out1 outputs; .w .w1 .w2 random weights of the shapes of out0, out1 and out2; .grad<i> gradient
+                   of sum(out0 * w) + sum(out1 * w1) + ... with respect to in<i>. Integers and bools have neither
+                   weights nor gradients.
                    metadata['<op>.<variant>'] is a JSON object with the op's attributes ('{}' if it has none), so the
                    metadata lists all cases.
 adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_avg|exp_avg_sq>'; grad is (10, ...),
@@ -161,7 +162,11 @@ OPS = {
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, dim0, dim1: x.transpose(dim0, dim1),
     "slice": lambda x, dim, start, stop: x.narrow(dim, start, stop - start),
+    "expand": lambda x, shape: x.expand(shape),
+    "split": lambda x, sizes, dim: x.split(sizes, dim),
+    "sum_to": lambda x, shape: x.sum_to_size(shape),
     "concat": lambda *xs, dim: torch.cat(xs, dim),
+    "cast": lambda x, dtype: x.to(getattr(torch, dtype)).to(x.dtype),  # there and back
     "argmax": lambda x, dim: x.argmax(dim),
     "topk": lambda x, k, dim: tuple(x.topk(k, dim)),  # values in falling order, and their indices
 }
@@ -173,6 +178,11 @@ OPS |= {name: with_number(f) for name, f in (BINARY | COMPARE).items()}
 def run_op(case, inputs, attributes):
     out = OPS[case.split(".")[0]](*inputs, **attributes)
     return out if isinstance(out, tuple) else (out,)
+
+
+def weighted(outs, weights):
+    """Sum of the weighted outputs; weights {index of the output: tensor}."""
+    return sum((outs[k] * w).sum() for k, w in weights.items())
 
 
 def case(key, shapes, spread=1.0, shift=0.0, **attributes):
@@ -237,6 +247,18 @@ def plain_cases():
     yield case("transpose.outer", [(2, 3, 5)], dim0=0, dim1=2)
     yield case("slice.middle", [(2, 5, 3)], dim=1, start=1, stop=4)
     yield case("slice.last_dim", [(3, 7)], dim=1, start=4, stop=7)
+    yield case("expand.column", [(3, 1)], shape=[3, 5])
+    yield case("expand.new_dims", [(1, 5)], shape=[2, 3, 5])
+    yield case("expand.number", [()], shape=[2, 3])
+    yield case("split.last", [(2, 3, 7)], sizes=[2, 4, 1], dim=-1)
+    yield case("split.middle", [(2, 5, 3)], sizes=[3, 2], dim=1)
+    yield case("split.one_part", [(4, 3)], sizes=[4], dim=0)
+    yield case("sum_to.row", [(2, 3, 5)], shape=[1, 5])
+    yield case("sum_to.column", [(2, 3, 5)], shape=[3, 1])
+    yield case("sum_to.number", [(2, 3)], shape=[])
+    yield case("sum_to.itself", [(2, 3)], shape=[2, 3])
+    yield case("cast.bfloat16", [(3, 7)], dtype="bfloat16")
+    yield case("cast.float32", [(3, 7)], dtype="float32")
     yield case("concat.dim1", [(2, 3, 4), (2, 1, 4)], dim=1)
     yield case("concat.three", [(1, 5), (3, 5), (2, 5)], dim=0)
     yield case("argmax.last", [(2, 3, 7)], dim=-1)
@@ -309,9 +331,10 @@ def make_ops():
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
         outs = run_op(key, leaves, attributes)
         tensors |= {f"{key}.out{i}": y.detach() for i, y in enumerate(outs)}
-        if outs[0].is_floating_point():
-            tensors[f"{key}.w"] = w = randn(key + ".w", *outs[0].shape)
-            (outs[0] * w).sum().backward()
+        weights = {k: randn(f"{key}.w{k or ''}", *y.shape) for k, y in enumerate(outs) if y.is_floating_point()}
+        tensors |= {f"{key}.w{k or ''}": w for k, w in weights.items()}
+        if weights:
+            weighted(outs, weights).backward()
             tensors |= {f"{key}.grad{i}": x.grad for i, x in enumerate(leaves) if x.requires_grad}
     return tensors, metadata
 
@@ -324,11 +347,14 @@ def check_ops(path):
         inputs = [tensors[f"{key}.in{i}"] for i in range(sum(k.startswith(key + ".in") for k in tensors))]
         for i, y in enumerate(run_op(key, inputs, attributes)):
             assert torch.equal(y, tensors[f"{key}.out{i}"]), key
-        if f"{key}.w" not in tensors:
+        names = [f"{key}.w{k or ''}" for k in range(8)]
+        weights = {k: tensors[name] for k, name in enumerate(names) if name in tensors}
+        if not weights:
             continue
         leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
-        objective = lambda *xs: (run_op(key, xs, attributes)[0] * tensors[f"{key}.w"]).sum()
-        assert torch.autograd.gradcheck(objective, leaves, eps=1e-6, atol=1e-7, rtol=1e-6), key
+        objective = lambda *xs: weighted(run_op(key, xs, attributes), weights)
+        # Of a cast to fewer bits, a staircase, differences are not the gradient.
+        assert key.startswith("cast.") or torch.autograd.gradcheck(objective, leaves, eps=1e-6, atol=1e-7, rtol=1e-6), key
         objective(*leaves).backward()
         for i, x in enumerate(leaves):
             if x.requires_grad:
