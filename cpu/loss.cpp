@@ -26,8 +26,7 @@ struct Targets {
     }
     TG_CHECK(kept > 0 || o.reduction != Reduction::mean, value,
              "[cross_entropy] no row is left for the mean: 0 of {} target(s) differ from ignore_index ({}). The mean "
-             "needs one "
-             "or more. Drop such batches, or use Reduction::sum, which is 0.",
+             "needs one or more. Drop such batches, or use Reduction::sum, which is 0.",
              ids.size(), o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set");
   }
   [[noreturn]] void fail(const CrossEntropyOptions& o, const Buf& b, size_t i, int64_t classes) const {
