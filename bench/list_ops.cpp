@@ -23,7 +23,9 @@ std::string table() {
       return op.composes ? "composed" : "";
     };
     text += fmt::format("| {} | {} | {} | {} |\n", op.name, cell(tg::Backend::cpu), cell(tg::Backend::cuda),
-                        op.has_vjp ? "yes" : op.composes ? "composed" : "");
+                        op.has_vjp    ? "yes"
+                        : op.composes ? "composed"
+                                      : "");
   }
   return text;
 }

@@ -90,7 +90,8 @@ struct Trainer::Gradients {
 Trainer::Gradients Trainer::gradients() {
   std::vector<Batch> micro;
   for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(batches_.next());
-  const ForwardOptions training{.rng = &dropout_, .compute = config_.dtype, .recompute = config_.recompute == Recompute::block};
+  const ForwardOptions training{
+      .rng = &dropout_, .compute = config_.dtype, .recompute = config_.recompute == Recompute::block};
   Accumulated a =
       accumulate([&](const Tensor& tokens) { return model_.forward(tokens, training); }, micro, model_.device());
   std::vector<Tensor> all;
