@@ -132,12 +132,12 @@ TEST_CASE("file: what is appended to a file that has left its place is an error"
   fs::create_directory(folder / "run");
   write_file_atomically(path, "another");
   CHECK_HAS(refused(), "was moved or replaced while");
-  CHECK(read(path) == "another");
-  CHECK(read(folder / "elsewhere/log") == "a\n");
+  CHECK(read_file(path) == "another");
+  CHECK(read_file(folder / "elsewhere/log") == "a\n");
   fs::remove_all(folder / "run");
   fs::rename(folder / "elsewhere", folder / "run");  // put back
   file.append("b\n");
-  CHECK(read(path) == "a\nb\n");
+  CHECK(read_file(path) == "a\nb\n");
   fs::remove(path);
   CHECK_HAS(refused(), "was removed while it was being written");
 }
