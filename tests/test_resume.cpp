@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/ops/create.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

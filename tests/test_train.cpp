@@ -1,9 +1,11 @@
 // models/train and models/io: the training loop, its log, the folder of a model.
 #include <tapegrad/core/backend.h>
+#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/run_config.h>
+#include <tapegrad/ops/loss.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>

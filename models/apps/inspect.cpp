@@ -1,6 +1,7 @@
 // `tapegrad inspect`: what is in a model folder or in a safetensors file, or what a named model would have, as a table
 // or as JSON.
 #include <fmt/core.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/gpt/config_json.h>
