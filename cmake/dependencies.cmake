@@ -28,7 +28,4 @@ endif()
 
 if(NOT TG_CUDA MATCHES "^(AUTO|ON|OFF|EMULATE)$")
   message(FATAL_ERROR "TG_CUDA is ${TG_CUDA}. It must be AUTO, ON, OFF or EMULATE.")
-elseif(TG_CUDA MATCHES "^(ON|EMULATE)$")
-  message(FATAL_ERROR "TG_CUDA=${TG_CUDA}: the CUDA backend is not part of this version. Configure with TG_CUDA=OFF.")
 endif()
-message(STATUS "tapegrad: CPU backend only (TG_CUDA=${TG_CUDA})")

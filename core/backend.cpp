@@ -19,8 +19,10 @@ BackendRuntime& runtime_of(Device d) {
     detail::fail(Error::Kind::device,
                  "[device] the CPU backend was not linked. Link the target tapegrad::tapegrad, "
                  "which keeps the whole archive, and not the archive alone.");
-  TG_CHECK(d.index >= 0 && d.index < r->device_count(), device,
-           "[device] there is no {}: this machine has {} {} device(s).", d, r->device_count(), name_of(d.backend));
+  const int n = r->device_count();
+  TG_CHECK(n > 0, device, "[device] {} was asked for, and there is none: {}. Use the device cpu.", d, r->why_missing());
+  TG_CHECK(d.index >= 0 && d.index < n, device,
+           "[device] there is no {}: this machine has {} {} device(s), numbered from 0.", d, n, name_of(d.backend));
   return *r;
 }
 bool has_device(Device d) {

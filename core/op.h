@@ -50,6 +50,7 @@ struct Buf {
 using Bufs = std::span<const Buf>;
 struct Context {
   Device device;
+  std::string_view op = {};  // its name, for errors of launches
 };
 using Layouts = SmallVec<Layout, 3>;
 

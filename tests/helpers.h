@@ -26,7 +26,7 @@ inline constexpr bool kSanitized = false;
 template <class T = float> std::vector<T> values(const Tensor& t) { return t.to_vector<T>(); }
 // The elements in row-major order, bit by bit: NaN equals itself, and 0 is not -0.
 inline std::vector<std::byte> bits_of(const Tensor& t) {
-  const Tensor c = t.detach().contiguous();
+  const Tensor c = t.detach().to(Device::cpu()).contiguous();
   evaluate({c});
   const std::byte* p = c.value()->storage->data + c.layout().offset * int64_t(size_of(c.dtype()));
   return std::vector<std::byte>(p, p + c.layout().bytes());

@@ -1,0 +1,8 @@
+// The CUDA runtime for host code: the toolkit's, or the emulator's subset of it under the same names (TG_CUDA=EMULATE).
+// Kernel sources include device.h instead.
+#pragma once
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/runtime.h>
+#else
+#include <cuda_runtime.h>
+#endif

@@ -1,0 +1,129 @@
+// What a kernel file (.cu) of this folder includes, after the header of its ops: launching, operands of any layout, and
+// the loops over their elements. A file registers its kernels with TG_KERNEL(Op, cuda, fn), as cpu/ does.
+//   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
+//   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
+//   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
+#pragma once
+#include <tapegrad/cuda/runtime.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+// last: it defines names of CUDA's language
+#include <tapegrad/cuda/device.h>
+#include <tapegrad/cuda/numeric.h>
+
+namespace tg::cuda {
+
+// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More than 48 KiB of shared memory is opted in to.
+template <class... P, class... A>
+void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
+  const cudaStream_t stream = stream_of(c.device.index);
+#ifdef __CUDACC__
+  if (shared_bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
+          "opting in to shared memory");
+  kernel<<<grid, block, shared_bytes, stream>>>(std::forward<A>(args)...);
+#else
+  struct Bound {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+  };
+  auto bound = std::make_shared<Bound>(Bound{kernel, {std::forward<A>(args)...}});
+  const auto run = [](const void* self) {
+    const auto& b = *static_cast<const Bound*>(self);
+    std::apply(b.kernel, b.args);
+  };
+  (void)simt::engine::launch({run, bound, sizeof(Bound), reinterpret_cast<const void*>(kernel)}, grid, block,
+                             shared_bytes, stream);
+#endif
+  launched(c);
+}
+
+// The grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
+class GridLoop {
+ public:
+  __device__ __forceinline__ explicit GridLoop(int64_t n)
+      : i_(blockIdx.x * int64_t(blockDim.x) + threadIdx.x), n_(n), step_(int64_t(gridDim.x) * blockDim.x) {}
+  __device__ __forceinline__ explicit operator bool() const { return i_ < n_; }
+  __device__ __forceinline__ int64_t operator*() const { return i_; }
+  __device__ __forceinline__ void operator++() { i_ += step_; }
+
+ private:
+  int64_t i_, n_, step_;
+};
+
+// Offsets of the i-th element (row-major) of N operands that are walked in one shape, by value to kernels. Adjacent
+// dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
+template <size_t N> struct Strided {
+  int32_t dims = 0;
+  int64_t shape[kMaxDims], stride[N][kMaxDims];  // innermost dimension first
+
+  Strided(const Shape& s, const std::array<Strides, N>& st) {
+    for (size_t d = s.size(); d-- > 0;) {
+      if (s[d] == 1) continue;
+      bool merge = dims > 0;
+      for (size_t k = 0; merge && k < N; ++k) merge = st[k][d] == stride[k][dims - 1] * shape[dims - 1];
+      if (merge) {
+        shape[dims - 1] *= s[d];
+        continue;
+      }
+      shape[dims] = s[d];
+      for (size_t k = 0; k < N; ++k) stride[k][dims] = st[k][d];
+      ++dims;
+    }
+  }
+  // Every operand's i-th element is its i-th in memory.
+  bool contiguous() const {
+    for (size_t k = 0; k < N; ++k)
+      if (dims > 1 || (dims == 1 && stride[k][0] != 1)) return false;
+    return true;
+  }
+  __device__ __forceinline__ void offsets(int64_t i, int64_t (&at)[N]) const {
+#pragma unroll
+    for (size_t k = 0; k < N; ++k) at[k] = 0;
+    for (int32_t d = 0; d < dims; ++d) {
+      const int64_t index = i % shape[d];
+      i /= shape[d];
+#pragma unroll
+      for (size_t k = 0; k < N; ++k) at[k] += index * stride[k][d];
+    }
+  }
+};
+
+// Copies the elements in row-major order to contiguous memory; any layout, any dtype (convert.cu).
+void copy_contiguous(const Context&, const Buf& from, void* to);
+
+// An operand as contiguous data of its dtype T: its own where it is contiguous, else a copy that lives as long as this.
+template <class T> class Dense {
+ public:
+  Dense(const Context& c, const Buf& b) : data_(b.data<T>()) {
+    if (b.is_contiguous()) return;
+    copy_.emplace(c, b.layout->bytes());
+    copy_contiguous(c, b, copy_->as<void>());
+    data_ = copy_->as<T>();
+  }
+  operator const T*() const { return data_; }
+
+ private:
+  const T* data_;
+  std::optional<Scratch> copy_;
+};
+
+// f.template operator()<T>() for the dtypes that arithmetic is done in: f64, f32, bf16 (check::computes()).
+template <class F> void visit_computed(DType d, F&& f) {
+  if (d == DType::f64)
+    f.template operator()<double>();
+  else if (d == DType::f32)
+    f.template operator()<float>();
+  else
+    f.template operator()<bf16>();
+}
+template <class F> void visit_index(DType d, F&& f) {
+  if (d == DType::i64)
+    f.template operator()<int64_t>();
+  else
+    f.template operator()<int32_t>();
+}
+
+}  // namespace tg::cuda

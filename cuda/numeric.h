@@ -1,0 +1,65 @@
+// Device functions for kernels: 16-byte vectors, conversion to and from the type that is computed in, and sums, maxima
+// over a warp and a block in a fixed order (the same bits on every run). Everything is __forceinline__.
+#pragma once
+#include <tapegrad/core/dtype.h>
+
+namespace tg::cuda {
+
+// N elements that are loaded and stored by one instruction when they are 16 bytes.
+template <class T, int N = int(16 / sizeof(T))> struct __align__(sizeof(T) * N) Vec { T x[N]; };
+template <class T> inline constexpr int kVec = int(16 / sizeof(T));
+inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// To the type that is computed in, and back rounded to nearest even.
+__device__ __forceinline__ float widen(bf16 x) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(uint32_t(x.bits) << 16);
+#else
+  return float(x);
+#endif
+}
+__device__ __forceinline__ float widen(f16 x) { return float(x); }
+template <class T> __device__ __forceinline__ T widen(T x) { return x; }
+template <class T> __device__ __forceinline__ T narrow(compute_t<T> x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, bf16>) {
+    bf16 r;
+    r.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    return r;
+  } else {
+    return T(x);
+  }
+#else
+  return T(x);
+#endif
+}
+
+struct Add {
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+};
+struct Max {  // NaN wins
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
+};
+
+// The same result in all 32 lanes.
+template <class Op, class T> __device__ __forceinline__ T warp_all(T v, Op op = {}) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) v = op(v, __shfl_xor_sync(~0u, v, d));
+  return v;
+}
+// The same result in all threads of a block of kThreads (a multiple of 32). All threads call it, at the same line.
+template <class Op, int kThreads, class T> __device__ __forceinline__ T block_all(T v, T identity, Op op = {}) {
+  static_assert(kThreads % 32 == 0 && kThreads <= 1024);
+  v = warp_all<Op>(v, op);
+  if constexpr (kThreads > 32) {
+    __shared__ T part[kThreads / 32];
+    __syncthreads();  // the last use of part is over
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = identity;
+    for (int w = 0; w < kThreads / 32; ++w) v = op(v, part[w]);
+  }
+  return v;
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,102 @@
+// PTX instructions that CUDA C++ has no name for, one wrapper each, and below it its twin for the emulator: a wrapper
+// and its twin mean the same and are changed together. No inline assembly anywhere else but in hopper.h, which has the
+// instructions of sm_90a alone. For kernels, through device.h.
+#pragma once
+
+namespace tg::cuda {
+#ifdef __CUDACC__
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+template <class T> __device__ __forceinline__ T* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char tg_dynamic_shared[];
+  return reinterpret_cast<T*>(tg_dynamic_shared);
+}
+
+__device__ __forceinline__ void cp_async16(void* shared, const void* global, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#else
+
+// Dynamic shared memory of the block, 1024-byte aligned.
+template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }
+
+// 16 bytes from global to shared memory; zeros when !valid. Visible to the issuing thread after cp_async_wait, to
+// others after a barrier that follows it.
+inline void cp_async16(void* shared, const void* global, bool valid = true) {
+  simt::engine::cp_async(shared, global, 16, valid);
+}
+inline void cp_async_commit() { simt::engine::cp_async_commit(); }
+// Waits until at most N of this thread's groups are in flight.
+template <int N> void cp_async_wait() { simt::engine::cp_async_wait(N); }
+
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site at = simt::Site::current()) {
+  simt::engine::ldmatrix(r, row, 4, false, at);
+}
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site at = simt::Site::current()) {
+  simt::engine::ldmatrix(r, row, 4, true, at);
+}
+
+// d += a b, one warp: 16x8 += 16x16 * 16x8 (bf16), 16x8 += 16x32 * 32x8 (int8).
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                     simt::Site at = simt::Site::current()) {
+  simt::engine::mma_bf16(d, a, b0, b1, at);
+}
+inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                   simt::Site at = simt::Site::current()) {
+  simt::engine::mma_s8(d, a, b0, b1, at);
+}
+
+// bar.sync and bar.arrive on barriers 1..15 among `threads` threads (a multiple of 32).
+inline void named_barrier_sync(int id, int threads, simt::Site at = simt::Site::current()) {
+  simt::engine::named_barrier(id, threads, true, at);
+}
+inline void named_barrier_arrive(int id, int threads, simt::Site at = simt::Site::current()) {
+  simt::engine::named_barrier(id, threads, false, at);
+}
+
+#endif
+}  // namespace tg::cuda

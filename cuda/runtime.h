@@ -1,0 +1,49 @@
+// The host side of the CUDA backend: one DeviceState per GPU with its stream and allocator, errors, and scratch memory.
+// For the kernel files (through kernel.h), gemm and the tests of this folder; users see Device::cuda() and nothing
+// else.
+#pragma once
+#include <tapegrad/core/op.h>
+#include <tapegrad/cuda/api.h>
+
+#include <memory>
+#include <string>
+
+namespace tg::cuda {
+
+struct Properties {
+  std::string name;
+  int major = 0, minor = 0;     // compute capability
+  int multiprocessors = 0;      // streaming multiprocessors
+  size_t shared_per_block = 0;  // bytes, with the opt-in above 48 KiB
+  size_t memory = 0;            // bytes of the card
+};
+
+// Throws an Error(cuda) "[op] what: CUDA's text" unless e is cudaSuccess. After an error of a kernel the device is lost
+// for this process: every later use of it says so and repeats the first error.
+void check(cudaError_t e, std::string_view op, std::string_view what);
+
+const Properties& properties(int device);
+// Kernels of the calling thread go here, in order.
+cudaStream_t stream_of(int device);
+// After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
+void launched(const Context&);
+
+// Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
+unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
+
+// Bytes on the device for the length of one kernel call; 512-byte aligned, freed in stream order.
+class Scratch {
+ public:
+  Scratch(const Context& c, size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  template <class T> T* as() const { return static_cast<T*>(data_); }
+
+ private:
+  Allocator& allocator_;
+  size_t bytes_;
+  void* data_;
+};
+
+}  // namespace tg::cuda

@@ -1,0 +1,101 @@
+// Every op case on Device::cuda() against the same on the CPU: dtypes, layouts, sizes, eager and lazy.
+// TG_CASES=softmax,norm runs only the cases whose name has one of these words, for those who write a kernel.
+#include <cstdlib>
+#include <sstream>
+
+#include "case_run.h"
+
+using namespace tg;
+namespace {
+bool chosen(const OpCase& c) {
+  const char* words = std::getenv("TG_CASES");
+  if (!words) return true;
+  std::stringstream s(words);
+  for (std::string w; std::getline(s, w, ',');)
+    if (has(c.name(), w)) return true;
+  return false;
+}
+std::vector<OpCase> cases(CaseSizes s = {}) {
+  auto all = op_cases(s);
+  std::erase_if(all, [](auto& c) { return !chosen(c); });
+  return all;
+}
+std::vector<Tensor> on_cuda(std::vector<Tensor> x) {
+  for (auto& t : x) t = t.detach().to(Device::cuda());
+  return x;
+}
+// Values and gradients; a lone value of bf16 has no larger one beside it that its error could be measured by.
+void check_case(const OpCase& c, DType t, double bf16_tolerance = 0) {
+  const auto x = make_inputs(c, t);
+  CAPTURE(c.name());
+  CAPTURE(name_of(t));
+  const Result device = run_case(c, on_cuda(x)), cpu = run_case(c, x);
+  for (auto& y : device.out) CHECK(y.device() == Device::cuda());
+  for (auto& g : device.grads)
+    if (g) CHECK(g.device() == Device::cuda());
+  const double bf16 = bf16_tolerance > 0 ? bf16_tolerance : c.bf16;
+  check_close(c, device, cpu, t == DType::f64 ? 1e-11 : t == DType::f32 ? c.f32 : bf16);
+}
+}  // namespace
+
+TEST_CASE("f32 against the CPU, values and gradients") {
+  for (auto& c : cases()) check_case(c, DType::f32);
+}
+TEST_CASE("bf16 against the CPU, values and gradients") {
+  for (auto& c : cases()) check_case(c, DType::bf16);
+}
+TEST_CASE("f64 against the CPU, values and gradients") {
+  for (auto& c : cases()) check_case(c, DType::f64);
+}
+TEST_CASE("odd sizes round the widths of vectors and blocks") {
+  for (int64_t n : {1, 2, 15, 17, 33, 257}) {
+    CAPTURE(n);
+    for (auto& c : cases({3, n})) check_case(c, DType::f32);
+    for (auto& c : cases({n, 2})) check_case(c, DType::f32);
+    for (auto& c : cases({2, n})) check_case(c, DType::bf16, 0.1);
+  }
+}
+TEST_CASE("size 0 and size 1 in each dimension") {
+  for (CaseSizes s : {CaseSizes{0, 5}, CaseSizes{3, 0}, CaseSizes{0, 0}, CaseSizes{1, 1}})
+    for (auto& c : cases(s))
+      for (DType t : {DType::f64, DType::f32, DType::bf16}) {
+        CAPTURE(s.rows);
+        CAPTURE(s.cols);
+        check_case(c, t, 0.1);
+      }
+}
+TEST_CASE("values in any layout give the same results") {
+  for (auto& c : cases({4, 6})) {
+    CAPTURE(c.name());
+    const auto x = make_inputs(c, DType::f32);
+    const Result expected = run_case(c, x);
+    for (Store how : kStores) {
+      auto other = on_cuda(x);
+      for (auto& t : other) t = stored(t, how);
+      CAPTURE(int(how));
+      check_close(c, run_case(c, other), expected, c.f32);
+    }
+    auto repeated = on_cuda(x), dense = x;
+    NoGrad off;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (x[i].ndim() == 0) continue;
+      repeated[i] = expand(slice(repeated[i], 0, 0, 1), x[i].shape()).detach();
+      dense[i] = expand(slice(x[i], 0, 0, 1), x[i].shape()).contiguous().detach();
+    }
+    check_close(c, Result{c.fn(repeated), {}}, Result{c.fn(dense), {}}, c.f32);
+  }
+}
+TEST_CASE("lazy equals eager bit for bit, in place too, and a second run the first") {
+  for (auto& c : cases())
+    for (bool temporaries : {false, true}) {
+      CAPTURE(c.name());
+      const auto x = on_cuda(make_inputs(c, DType::f32));
+      const auto w = weights_of(c.fn(x));
+      const Result eager = run_case(c, x, w);
+      check_equal(c, run_case(c, x, w), eager);
+      LazyScope lazy;
+      const Result r = run_case(c, x, w, temporaries);
+      evaluate(roots_of(r));
+      check_equal(c, r, eager);
+    }
+}
