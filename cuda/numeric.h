@@ -34,10 +34,10 @@ template <class T> __device__ __forceinline__ T narrow(compute_t<T> x) {
 #endif
 }
 
-struct Add {
+struct SumOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
-struct Max {  // NaN wins
+struct MaxOp {  // NaN wins
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
 };
 
