@@ -7,7 +7,7 @@ namespace tg {
 namespace {
 Layout like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 void check_comparable(std::string_view op, const Tensor& x, bool bools) {
-  if (!is_index(x.dtype()) && !(bools && x.dtype() == DType::boolean)) check::computes(op, x);
+  if (!bools || x.dtype() != DType::boolean) check::number(op, x);
 }
 void check_bool(std::string_view op, std::string_view role, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::boolean, dtype,
@@ -89,7 +89,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
 
 Layouts Clamp::infer(Inputs in) const {
   const Tensor& x = in[0];
-  if (!is_index(x.dtype())) check::computes(kName, x);
+  check::number(kName, x);
   for (const auto& bound : {o.min, o.max})
     if (bound) check::representable(kName, *bound, x.dtype());
   return {like(x)};

@@ -152,7 +152,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs in) const override {
-    if (!takes_integers<F> || !is_index(in[0].dtype())) check::computes(kName, in[0]);
+    takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
     return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
   }
   Mask saves_in(Mask) const override { return F::kSaves.x; }

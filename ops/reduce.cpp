@@ -40,7 +40,7 @@ Layouts reduce_layout(const Tensor& x, uint8_t dims, bool keep) {
 }  // namespace
 
 Layouts Sum::infer(Inputs in) const {
-  if (!is_index(in[0].dtype())) check::computes(kName, in[0]);
+  check::number(kName, in[0]);
   return reduce_layout(in[0], dims, keep);
 }
 Tensors Sum::vjp(const Vjp& v) const {
@@ -65,7 +65,7 @@ Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
 }
 
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep) {
-  if (!is_index(x.dtype())) check::computes(name, x);
+  check::number(name, x);
   TG_CHECK(count(x.shape(), dims) > 0, value,
            "[{}] {} has no elements to compare over. The {} of nothing is undefined. Pass at least one element.", name,
            x, name);
@@ -114,7 +114,7 @@ Tensor var(const Tensor& x, const Dims& dims, VarOptions o) {
 }
 
 Layouts Cumsum::infer(Inputs in) const {
-  if (!is_index(in[0].dtype())) check::computes(kName, in[0]);
+  check::number(kName, in[0]);
   return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
 }
 Tensors Cumsum::vjp(const Vjp& v) const { return {emit1(make<Cumsum>(dim, !reverse), {v.grad()})}; }
