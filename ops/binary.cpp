@@ -19,7 +19,7 @@ Layouts infer_scalar(std::string_view name, Inputs in, double s, bool integers) 
   TG_CHECK(is_float(in[0].dtype()) || s == std::floor(s), dtype,
            "[{}] {} is no whole number and the tensor is {}. Use .to(DType::f32) first.", name, s, in[0]);
   check::representable(name, s, in[0].dtype());
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0])};
 }
 
 Tensors Add::vjp(const Vjp& v) {

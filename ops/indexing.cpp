@@ -37,7 +37,7 @@ Layouts ScatterAdd::infer(Inputs in) const {
   check::same_dtype(kName, in[0], in[2]);
   TG_CHECK(in[1].shape() == in[2].shape(), shape, "[scatter_add] index is {}, src is {}. Their shapes must be equal.",
            in[1], in[2]);
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0])};
 }
 Tensors ScatterAdd::vjp(const Vjp& v) const {
   return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};

@@ -35,9 +35,7 @@ Tensors CrossEntropy::vjp(const Vjp& v) const {
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
   return {std::move(emit_taking(make<CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
-Layouts CrossEntropyGrad::infer(Inputs in) const {
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
-}
+Layouts CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 // w (softmax(x) - (1 - s) onehot - s / V) with w the gradient of each row's loss; the log-sum-exp, a function of x, is
 // not read.
 Tensors CrossEntropyGrad::compose(Inputs in) const {
