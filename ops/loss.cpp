@@ -1,4 +1,5 @@
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/choose.h>
 #include <tapegrad/ops/convert.h>
 #include <tapegrad/ops/create.h>
 #include <tapegrad/ops/indexing.h>
@@ -46,8 +47,8 @@ Tensors CrossEntropyGrad::compose(Inputs in) const {
   Tensor targets = in[1].to(DType::i64), w = expand(dloss, rows);
   if (o.reduction == Reduction::mean && !o.ignore_index) w = w / double(rows.product());
   if (o.ignore_index) {  // ignored rows: the weight is 0, the target class 0
-    const Tensor kept = (targets - double(*o.ignore_index)).to(DType::boolean), one = kept.to(x.dtype());
-    targets = targets * kept.to(DType::i64);
+    const Tensor kept = ne(targets, double(*o.ignore_index)), one = kept.to(x.dtype());
+    targets = where(kept, targets, 0.0);
     w = w * (o.reduction == Reduction::mean ? one / sum(one) : one);
   }
   const Tensor one_hot = scatter_add(zeros(x.shape(), x.dtype(), x.device()), -1, reshape(targets, column),
