@@ -82,7 +82,7 @@ Tensors AttentionGrad::compose(Inputs in) const {
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
   if (o.causal) scores = masked_fill(scores, hidden(tq, tk, scores.device()), -std::numeric_limits<double>::infinity());
   const Tensor p = softmax(scores), dp = matmul(dy, v, {.trans_b = true});
-  const Tensor ds = p * (dp - sum(dp * p, {-1}, {.keepdim = true})) * scale;
+  const Tensor ds = p * (dp - row_sum(dp * p)) * scale;
   const auto of_keys = [&](const Tensor& x) { return reshape(sum(x, {2}), ks).to(in[1].dtype()); };
   return {reshape(matmul(ds, k), s).to(in[0].dtype()), of_keys(matmul(ds, q, {.trans_a = true})),
           of_keys(matmul(p, dy, {.trans_a = true}))};

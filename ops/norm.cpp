@@ -42,7 +42,6 @@ Tensors spread(Tensors made, NormWants wants) {  // back to one place per input
   for (bool want : {wants.dx, wants.dw, wants.db}) r.emplace_back(want ? made[next++] : Tensor());
   return r;
 }
-Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
   Shape s = statistic.shape();
   s.push_back(1);

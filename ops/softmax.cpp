@@ -12,7 +12,6 @@ Layouts checked_like(std::string_view op, const Tensor& x) {
   check::computes(op, x);
   return {contiguous_like(x)};
 }
-Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 
 template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[{}] the input is an empty tensor. Pass a tensor that has a value.", OpT::kName);
