@@ -38,10 +38,10 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {})
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
 
 namespace detail {
-// The vjp of a function of tensors that is made of ops: runs it on the tape and goes back from its outputs, with the
-// gradients that v has for them, to `in` and to the tensors of `captured` (which f reads by other ways), no further and
-// without calling their hooks. Returns the gradients of in, then of captured; empty where none flowed. Differentiable
-// itself when gradients are recorded.
+// The vjp of a function of tensors that is made of ops: runs it on the tape and goes back from its outputs, with
+// `grads` for them (one each; empty where none flowed), to `in` and to the tensors of `captured` (which f reads by
+// other ways), no further and without calling their hooks. Returns the gradients of in, then of captured; empty where
+// none flowed. Differentiable itself when gradients are recorded.
 Tensors pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads);
 }  // namespace detail
 

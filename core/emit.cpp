@@ -119,9 +119,6 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   node->op = std::move(op);
   return node;
 }
-}  // namespace
-
-namespace {
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
   if (op->composes && !op->supports(layouts[0].device.backend)) return op->compose(in);

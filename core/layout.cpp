@@ -63,4 +63,9 @@ int64_t checked_numel(std::string_view op, const Shape& s) {
              "[{}] shape {} has more elements than 64 bits can count in bytes. Split the tensor.", op, s);
   return n;
 }
+Dims position_of(int64_t i, const Shape& s) {
+  Dims at = s;
+  for (size_t d = s.size(); d-- > 0; i /= s[d]) at[d] = i % s[d];
+  return at;
+}
 }  // namespace tg

@@ -67,6 +67,8 @@ std::string to_string(const Dims&);  // "(2, 3)"
 size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
 // The product, or an Error when a size is negative or the product does not fit 63 bits.
 int64_t checked_numel(std::string_view op, const Shape&);
+// Where the i-th element in row-major order is.
+Dims position_of(int64_t i, const Shape&);
 
 }  // namespace tg
 

@@ -118,6 +118,8 @@ std::ostream& operator<<(std::ostream&, const Tensor&);  // to_string
 using Inputs = std::span<const Tensor>;
 using Tensors = SmallVec<Tensor, 3>;
 
+// Contiguous, of the shape, dtype and device of x: what most ops make.
+inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 uint64_t next_ids(uint64_t n = 1);  // process-wide, never reused
 Tensor empty(const Layout&);        // a leaf whose bytes are not set
 // A copy of host data of `shape`; an Error when the counts differ.

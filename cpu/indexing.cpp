@@ -14,7 +14,7 @@ namespace {
 template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
   const auto ids = flat_indices(index);
   for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0 || ids[i] >= size) f(ids[i], position_of(i, index.shape()));
+    if (ids[i] < 0 || ids[i] >= size) f(ids[i], position_of(int64_t(i), index.shape()));
 }
 [[noreturn]] void fail_outside(std::string_view op, const Buf& index, int64_t id, const Dims& where, size_t dim,
                                int64_t size) {

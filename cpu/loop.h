@@ -114,12 +114,6 @@ inline std::vector<int64_t> flat_indices(const Buf& b) {
   visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
   return v;
 }
-// Where the i-th element in row-major order is.
-inline Dims position_of(size_t i, const Shape& s) {
-  Dims where = s;
-  for (size_t d = s.size(); d-- > 0; i /= size_t(s[d])) where[d] = int64_t(i % size_t(s[d]));
-  return where;
-}
 // The elements where they lie if they are contiguous, else copied in row-major order to `scratch`.
 template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
   if (b.is_contiguous()) return b.data<T>();

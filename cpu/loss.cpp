@@ -34,7 +34,7 @@ struct Targets {
         Error::Kind::value,
         fmt::format("[cross_entropy] target {} at position {} of targets {} is no class. Targets must be in [0, {}), "
                     "the last size of the logits, or ignore_index ({}). Check the targets.",
-                    ids[i], position_of(i, b.shape()), *b.layout, classes,
+                    ids[i], position_of(int64_t(i), b.shape()), *b.layout, classes,
                     o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set"));
   }
 };

@@ -5,86 +5,60 @@
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/softmax.h>
 
+#include <utility>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-void softmax(const Softmax&, Bufs in, Bufs out, Context&) {
-  const int64_t n = in[0].shape().back(), total = in[0].numel();
+// row(n, scratch, y, x...) for each row y of the output and x of each of the N inputs, all of n elements and n >= 1.
+// scratch keeps its size between rows.
+template <size_t N, class F> void for_each_row(Bufs in, Bufs out, F&& row) {
+  const int64_t n = out[0].shape().back(), total = out[0].numel();
   if (total == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows<T> x(in[0]);
-    for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> scratch;
-      std::vector<C> row(static_cast<size_t>(n));
-      C* const e = row.data();
-      for (int64_t r = begin; r < end; ++r) {
-        const T* p = x(r, scratch);
-        T* y = out[0].data<T>() + r * n;
-        const C top = lane_max<C>(n, [&](int64_t j) { return C(p[j]); });
-        for (int64_t j = 0; j < n; ++j) e[j] = math::exp(C(p[j]) - top);
-        const C scale = C(1) / lane_sum<C>(n, [&](int64_t j) { return e[j]; });
-        for (int64_t j = 0; j < n; ++j) y[j] = T(e[j] * scale);
-      }
-    });
+    [&]<size_t... K>(std::index_sequence<K...>) {
+      const Rows<T> x[] = {Rows<T>(in[K])...};
+      for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
+        std::vector<T> gathered[N];
+        std::vector<compute_t<T>> scratch;
+        for (int64_t r = begin; r < end; ++r) row(n, scratch, out[0].data<T>() + r * n, x[K](r, gathered[K])...);
+      });
+    }(std::make_index_sequence<N>());
+  });
+}
+
+void softmax(const Softmax&, Bufs in, Bufs out, Context&) {
+  for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>& scratch, T* y, const T* x) {
+    scratch.resize(size_t(n));
+    C* const e = scratch.data();
+    const C top = lane_max<C>(n, [&](int64_t j) { return C(x[j]); });
+    for (int64_t j = 0; j < n; ++j) e[j] = math::exp(C(x[j]) - top);
+    const C scale = C(1) / lane_sum<C>(n, [&](int64_t j) { return e[j]; });
+    for (int64_t j = 0; j < n; ++j) y[j] = T(e[j] * scale);
   });
 }
 void softmax_grad(const SoftmaxGrad&, Bufs in, Bufs out, Context&) {
-  const int64_t n = in[0].shape().back(), total = in[0].numel();
-  if (total == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows<T> y(in[0]), dy(in[1]);
-    for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> y_scratch, dy_scratch;
-      std::vector<C> row(static_cast<size_t>(n));
-      C* const g = row.data();
-      for (int64_t r = begin; r < end; ++r) {
-        const T *p = y(r, y_scratch), *d = dy(r, dy_scratch);
-        T* dx = out[0].data<T>() + r * n;
-        const C s = lane_sum<C>(n, [&](int64_t j) { return C(d[j]) * C(p[j]); });
-        for (int64_t j = 0; j < n; ++j) g[j] = C(p[j]) * (C(d[j]) - s);
-        for (int64_t j = 0; j < n; ++j) dx[j] = T(g[j]);
-      }
-    });
+  for_each_row<2>(in, out, []<class T, class C>(int64_t n, std::vector<C>& scratch, T* dx, const T* y, const T* dy) {
+    scratch.resize(size_t(n));
+    C* const g = scratch.data();
+    const C s = lane_sum<C>(n, [&](int64_t j) { return C(dy[j]) * C(y[j]); });
+    for (int64_t j = 0; j < n; ++j) g[j] = C(y[j]) * (C(dy[j]) - s);
+    for (int64_t j = 0; j < n; ++j) dx[j] = T(g[j]);
   });
 }
 void log_softmax(const LogSoftmax&, Bufs in, Bufs out, Context&) {
-  const int64_t n = in[0].shape().back(), total = in[0].numel();
-  if (total == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows<T> x(in[0]);
-    for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> scratch;
-      for (int64_t r = begin; r < end; ++r) {
-        const T* p = x(r, scratch);
-        T* y = out[0].data<T>() + r * n;
-        const C top = lane_max<C>(n, [&](int64_t j) { return C(p[j]); });
-        const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return math::exp(C(p[j]) - top); }));
-        TG_SAME_INDEX
-        for (int64_t j = 0; j < n; ++j) y[j] = T((C(p[j]) - top) - log_sum);
-      }
-    });
+  for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* y, const T* x) {
+    const C top = lane_max<C>(n, [&](int64_t j) { return C(x[j]); });
+    const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return math::exp(C(x[j]) - top); }));
+    TG_SAME_INDEX
+    for (int64_t j = 0; j < n; ++j) y[j] = T((C(x[j]) - top) - log_sum);
   });
 }
 void log_softmax_grad(const LogSoftmaxGrad&, Bufs in, Bufs out, Context&) {
-  const int64_t n = in[0].shape().back(), total = in[0].numel();
-  if (total == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows<T> y(in[0]), dy(in[1]);
-    for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> y_scratch, dy_scratch;
-      for (int64_t r = begin; r < end; ++r) {
-        const T *p = y(r, y_scratch), *d = dy(r, dy_scratch);
-        T* dx = out[0].data<T>() + r * n;
-        const C s = lane_sum<C>(n, [&](int64_t j) { return C(d[j]); });
-        TG_SAME_INDEX
-        for (int64_t j = 0; j < n; ++j) dx[j] = T(C(d[j]) - math::exp(C(p[j])) * s);
-      }
-    });
+  for_each_row<2>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* dx, const T* y, const T* dy) {
+    const C s = lane_sum<C>(n, [&](int64_t j) { return C(dy[j]); });
+    TG_SAME_INDEX
+    for (int64_t j = 0; j < n; ++j) dx[j] = T(C(dy[j]) - math::exp(C(y[j])) * s);
   });
 }
 TG_KERNEL(LogSoftmax, cpu, log_softmax);

@@ -1,6 +1,8 @@
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/choose.h>
 #include <tapegrad/ops/convert.h>
+#include <tapegrad/ops/create.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -8,6 +10,7 @@
 #include <tapegrad/ops/softmax.h>
 
 #include <cmath>
+#include <limits>
 
 namespace tg {
 namespace {
@@ -61,12 +64,10 @@ Tensors Attention::vjp(const Vjp& v) const {
 }
 Layouts AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
-// 0 where query i sees key j, else so small that exp() of any score with it is 0: (Tq, Tk), for finite scores.
-Tensor hidden_scores(const Tensor& q, int64_t tq, int64_t tk) {
-  std::vector<double> v(size_t(tq * tk));
-  for (int64_t i = 0; i < tq; ++i)
-    for (int64_t j = i + 1 + tk - tq; j < tk; ++j) v[size_t(i * tk + j)] = -1e30;
-  return from<double>(v, {tq, tk}).to(q.dtype()).to(q.device());
+// Whether query i does not see key j: (Tq, Tk) bool. The last query sees all keys, and each at least one.
+Tensor hidden(int64_t tq, int64_t tk, Device d) {
+  const Tensor last = arange(double(tk - tq), double(tk), 1, DType::i64, d);  // (Tq)
+  return gt(arange(0, double(tk), 1, DType::i64, d), reshape(last, {tq, 1}));
 }
 }  // namespace
 // q, k, v and dy alone: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
@@ -79,9 +80,9 @@ Tensors AttentionGrad::compose(Inputs in) const {
   };
   const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
-  if (o.causal) scores = scores + hidden_scores(scores, tq, tk);
+  if (o.causal) scores = masked_fill(scores, hidden(tq, tk, scores.device()), -std::numeric_limits<double>::infinity());
   const Tensor p = softmax(scores), dp = matmul(dy, v, {.trans_b = true});
-  const Tensor ds = p * (dp - sum(dp * p, {-1}, {.keepdim = true})) * scale;
+  const Tensor ds = p * (dp - row_sum(dp * p)) * scale;
   const auto of_keys = [&](const Tensor& x) { return reshape(sum(x, {2}), ks).to(in[1].dtype()); };
   return {reshape(matmul(ds, k), s).to(in[0].dtype()), of_keys(matmul(ds, q, {.trans_a = true})),
           of_keys(matmul(p, dy, {.trans_a = true}))};

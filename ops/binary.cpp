@@ -5,31 +5,9 @@
 namespace tg {
 namespace {
 void check_arithmetic(std::string_view name, const Tensor& x, bool integers) {
-  if (!integers || !is_index(x.dtype())) check::computes(name, x);
+  integers ? check::number(name, x) : check::computes(name, x);
 }
 }  // namespace
-
-Shape check::broadcast(std::string_view name, Inputs in) {
-  Shape r = in[0].shape();
-  for (const Tensor& x : in.subspan(1)) {
-    const Shape& s = x.shape();
-    if (s == r) continue;
-    while (r.size() < s.size()) r.insert(0, 1);
-    for (size_t i = 0, skip = r.size() - s.size(); i < s.size(); ++i) {
-      if (s[i] == r[i + skip] || s[i] == 1) continue;
-      if (r[i + skip] != 1) {
-        std::string all = describe(in[0]);
-        for (const Tensor& t : in.subspan(1)) all += " and " + describe(t);
-        detail::fail(Error::Kind::shape,
-                     fmt::format("[{}] shapes do not broadcast: {}. Aligned at the right, each size "
-                                 "must be equal or 1.",
-                                 name, all));
-      }
-      r[i + skip] = s[i];
-    }
-  }
-  return r;
-}
 
 Layouts infer_binary(std::string_view name, Inputs in, bool integers) {
   check::same_dtype(name, in[0], in[1]);
@@ -41,7 +19,7 @@ Layouts infer_scalar(std::string_view name, Inputs in, double s, bool integers) 
   TG_CHECK(is_float(in[0].dtype()) || s == std::floor(s), dtype,
            "[{}] {} is no whole number and the tensor is {}. Use .to(DType::f32) first.", name, s, in[0]);
   check::representable(name, s, in[0].dtype());
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0])};
 }
 
 Tensors Add::vjp(const Vjp& v) {

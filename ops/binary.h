@@ -107,7 +107,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   bool by_y;
   explicit BinaryGrad(bool second) : by_y(second) {}
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(2)}; }
-  Layouts infer(Inputs in) const override { return {Layout::contiguous(in[2].shape(), in[2].dtype(), in[2].device())}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[2])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), y(in[1]);
     return {((by_y ? F::dy(x, y) : F::dx(x, y)) * Sym(in[2])).tensor()};
@@ -121,7 +121,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   bool left;
   BinaryScalarGrad(double number, bool on_left) : s(number), left(on_left) {}
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(1)}; }
-  Layouts infer(Inputs in) const override { return {Layout::contiguous(in[1].shape(), in[1].dtype(), in[1].device())}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), number(s);
     return {((left ? F::dy(number, x) : F::dx(x, number)) * Sym(in[1])).tensor()};

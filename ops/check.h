@@ -10,6 +10,10 @@ inline void computes(std::string_view op, const Tensor& x) {
   TG_CHECK(is_float(x.dtype()) && x.dtype() != DType::f16, dtype,
            "[{}] cannot compute on {}. Use f64, f32 or bf16: .to(DType::f32).", op, x);
 }
+// i32 and i64 too, for ops that need no fractions.
+inline void number(std::string_view op, const Tensor& x) {
+  if (!is_index(x.dtype())) computes(op, x);
+}
 inline void same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
   TG_CHECK(a.dtype() == b.dtype(), dtype, "[{}] dtypes differ: {} and {}. There is no promotion; use .to(dtype).", op,
            a, b);

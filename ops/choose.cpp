@@ -5,9 +5,8 @@
 
 namespace tg {
 namespace {
-Layout like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 void check_comparable(std::string_view op, const Tensor& x, bool bools) {
-  if (!is_index(x.dtype()) && !(bools && x.dtype() == DType::boolean)) check::computes(op, x);
+  if (!bools || x.dtype() != DType::boolean) check::number(op, x);
 }
 void check_bool(std::string_view op, std::string_view role, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::boolean, dtype,
@@ -80,7 +79,7 @@ Layouts MaskedFill::infer(Inputs in) const {
            "[masked_fill] the mask is {}, x is {}. A mask is repeated to x's shape, never x to the mask's. Use where() "
            "to broadcast both.",
            in[1], in[0]);
-  return {like(in[0])};
+  return {contiguous_like(in[0])};
 }
 Tensors MaskedFill::vjp(const Vjp& v) const { return {masked_fill(v.grad(), v.in(1), 0)}; }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
@@ -89,14 +88,14 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
 
 Layouts Clamp::infer(Inputs in) const {
   const Tensor& x = in[0];
-  if (!is_index(x.dtype())) check::computes(kName, x);
+  check::number(kName, x);
   for (const auto& bound : {o.min, o.max})
     if (bound) check::representable(kName, *bound, x.dtype());
-  return {like(x)};
+  return {contiguous_like(x)};
 }
 Tensors Clamp::vjp(const Vjp& v) const { return {emit1(make<ClampGrad>(o), {v.in(0), v.grad()})}; }
 void Clamp::key(Key& k) const { add_bound(k, o.min), add_bound(k, o.max); }
-Layouts ClampGrad::infer(Inputs in) const { return {like(in[1])}; }
+Layouts ClampGrad::infer(Inputs in) const { return {contiguous_like(in[1])}; }
 Tensors ClampGrad::compose(Inputs in) const {
   Tensor dx = in[1];
   if (o.min) dx = where(ge(in[0], *o.min), dx, 0.0);

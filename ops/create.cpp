@@ -20,15 +20,6 @@ Layout checked_normal(std::string_view op, const Shape& s, double std, DType t, 
 }
 }  // namespace
 
-void check::representable(std::string_view op, double x, DType t) {
-  if (is_float(t)) return;
-  const bool wide = t == DType::i64, is_signed = t == DType::i8 || t == DType::i32 || wide;
-  const double bits = 8 * double(size_of(t)), top = t == DType::boolean ? 2 : std::exp2(is_signed ? bits - 1 : bits);
-  TG_CHECK(x == std::floor(x) && x < top && x >= (is_signed ? -top : 0), value,
-           "[{}] {} is no value of {}. It must be a whole number from {} to {}; a floating dtype takes fractions.", op,
-           x, t, is_signed ? -top : 0.0, top - 1);
-}
-
 Layouts Full::infer(Inputs) const { return {layout}; }
 Layouts Arange::infer(Inputs) const { return {layout}; }
 Layouts RandomNormal::infer(Inputs) const { return {layout}; }

@@ -5,7 +5,7 @@ namespace tg {
 Layouts Dropout::infer(Inputs in) const {
   check::computes(kName, in[0]);
   TG_CHECK(p >= 0 && p < 1, value, "[dropout] the probability is {}. It must be in [0, 1).", p);
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0])};
 }
 Tensors Dropout::vjp(const Vjp& v) const { return {emit1(make<Dropout>(p, rng), {v.grad()})}; }
 Tensor dropout(const Tensor& x, double p, Rng& rng) {

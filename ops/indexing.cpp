@@ -4,12 +4,9 @@
 
 namespace tg {
 namespace {
-void check_number(std::string_view op, const Tensor& x) {
-  if (!is_index(x.dtype())) check::computes(op, x);
-}
 // An index for each element: sizes beside dim select a part of x.
 void check_elements(std::string_view op, const Tensor& x, const Tensor& index, size_t dim) {
-  check_number(op, x);
+  check::number(op, x);
   check::index(op, index);
   bool ok = index.ndim() == x.ndim();
   for (size_t d = 0; ok && d < x.ndim(); ++d) ok = d == dim || index.shape()[d] <= x.shape()[d];
@@ -40,7 +37,7 @@ Layouts ScatterAdd::infer(Inputs in) const {
   check::same_dtype(kName, in[0], in[2]);
   TG_CHECK(in[1].shape() == in[2].shape(), shape, "[scatter_add] index is {}, src is {}. Their shapes must be equal.",
            in[1], in[2]);
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0])};
 }
 Tensors ScatterAdd::vjp(const Vjp& v) const {
   return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};
@@ -50,7 +47,7 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
 }
 
 Layouts IndexSelect::infer(Inputs in) const {
-  check_number(kName, in[0]);
+  check::number(kName, in[0]);
   check::index(kName, in[1]);
   TG_CHECK(in[1].ndim() == 1, shape, "[index_select] index is {}. It must have one dimension: one index per slice.",
            in[1]);

@@ -1,4 +1,5 @@
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/choose.h>
 #include <tapegrad/ops/convert.h>
 #include <tapegrad/ops/create.h>
 #include <tapegrad/ops/indexing.h>
@@ -35,9 +36,7 @@ Tensors CrossEntropy::vjp(const Vjp& v) const {
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
   return {std::move(emit_taking(make<CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
-Layouts CrossEntropyGrad::infer(Inputs in) const {
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
-}
+Layouts CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 // w (softmax(x) - (1 - s) onehot - s / V) with w the gradient of each row's loss; the log-sum-exp, a function of x, is
 // not read.
 Tensors CrossEntropyGrad::compose(Inputs in) const {
@@ -48,8 +47,8 @@ Tensors CrossEntropyGrad::compose(Inputs in) const {
   Tensor targets = in[1].to(DType::i64), w = expand(dloss, rows);
   if (o.reduction == Reduction::mean && !o.ignore_index) w = w / double(rows.product());
   if (o.ignore_index) {  // ignored rows: the weight is 0, the target class 0
-    const Tensor kept = (targets - double(*o.ignore_index)).to(DType::boolean), one = kept.to(x.dtype());
-    targets = targets * kept.to(DType::i64);
+    const Tensor kept = ne(targets, double(*o.ignore_index)), one = kept.to(x.dtype());
+    targets = where(kept, targets, 0.0);
     w = w * (o.reduction == Reduction::mean ? one / sum(one) : one);
   }
   const Tensor one_hot = scatter_add(zeros(x.shape(), x.dtype(), x.device()), -1, reshape(targets, column),

@@ -14,7 +14,6 @@ Layout statistic(const Tensor& x) {
   return Layout::contiguous(Shape(s.begin(), s.end() - 1), x.dtype() == DType::f64 ? DType::f64 : DType::f32,
                             x.device());
 }
-Layout like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 
 void check_norm(std::string_view op, Inputs in, double eps) {
   static constexpr std::string_view kRoles[] = {"x", "weight", "bias"};
@@ -32,7 +31,7 @@ void check_norm(std::string_view op, Inputs in, double eps) {
 Layouts gradients(const Tensor& x, NormWants wants) {
   const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
   Layouts l;
-  if (wants.dx) l.emplace_back(like(x));
+  if (wants.dx) l.emplace_back(contiguous_like(x));
   if (wants.dw) l.emplace_back(column);
   if (wants.db) l.emplace_back(column);
   return l;
@@ -43,7 +42,6 @@ Tensors spread(Tensors made, NormWants wants) {  // back to one place per input
   for (bool want : {wants.dx, wants.dw, wants.db}) r.emplace_back(want ? made[next++] : Tensor());
   return r;
 }
-Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
   Shape s = statistic.shape();
   s.push_back(1);
@@ -82,7 +80,7 @@ NormWants wants_of(const Vjp& v) { return {v.wants(0), v.inputs() > 1 && v.wants
 
 Layouts LayerNorm::infer(Inputs in) const {
   check_norm(kName, in, eps);
-  return {like(in[0]), statistic(in[0]), statistic(in[0])};
+  return {contiguous_like(in[0]), statistic(in[0]), statistic(in[0])};
 }
 Tensors LayerNorm::vjp(const Vjp& v) const {
   const NormWants wants = wants_of(v);
@@ -109,7 +107,7 @@ Layouts LayerNormGrad::infer(Inputs in) const { return gradients(in[1], wants); 
 
 Layouts RmsNorm::infer(Inputs in) const {
   check_norm(kName, in, eps);
-  return {like(in[0]), statistic(in[0])};
+  return {contiguous_like(in[0]), statistic(in[0])};
 }
 Tensors RmsNorm::vjp(const Vjp& v) const {
   const NormWants wants = wants_of(v);

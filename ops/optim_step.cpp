@@ -39,7 +39,7 @@ Layouts AdamWStep::infer(Inputs in) const {
   if (in.size() > 4)
     TG_CHECK(in[4].ndim() == 0 && in[4].dtype() == DType::f32, shape,
              "[adamw_step] the norm is {}. It must be () f32, as global_norm() makes it.", in[4]);
-  const Layout l = Layout::contiguous(w.shape(), w.dtype(), w.device());
+  const Layout l = contiguous_like(w);
   return {l, l, l};
 }
 void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& grad, const AdamWOptions& o, double lr,

@@ -145,15 +145,15 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(kDy)}; }
-  Layouts infer(Inputs in) const override { return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs in) const override { return {(F::df(Sym(in[0]), Sym(in[kDy - 1])) * Sym(in[kDy])).tensor()}; }
 };
 template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs in) const override {
-    if (!takes_integers<F> || !is_index(in[0].dtype())) check::computes(kName, in[0]);
-    return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+    takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
+    return {contiguous_like(in[0])};
   }
   Mask saves_in(Mask) const override { return F::kSaves.x; }
   Mask saves_out(Mask) const override { return F::kSaves.y; }

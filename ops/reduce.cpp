@@ -40,7 +40,7 @@ Layouts reduce_layout(const Tensor& x, uint8_t dims, bool keep) {
 }  // namespace
 
 Layouts Sum::infer(Inputs in) const {
-  if (!is_index(in[0].dtype())) check::computes(kName, in[0]);
+  check::number(kName, in[0]);
   return reduce_layout(in[0], dims, keep);
 }
 Tensors Sum::vjp(const Vjp& v) const {
@@ -65,7 +65,7 @@ Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
 }
 
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep) {
-  if (!is_index(x.dtype())) check::computes(name, x);
+  check::number(name, x);
   TG_CHECK(count(x.shape(), dims) > 0, value,
            "[{}] {} has no elements to compare over. The {} of nothing is undefined. Pass at least one element.", name,
            x, name);
@@ -74,9 +74,7 @@ Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, boo
 Tensors vjp_extremum(const Vjp& v, uint8_t dims) {
   return {emit1(make<ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
 }
-Layouts ExtremumGrad::infer(Inputs in) const {
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
-}
+Layouts ExtremumGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors ExtremumGrad::vjp(const Vjp& v) const {
   if (!v.wants(2)) return {};
   const Tensor one = ones(v.in_shape(2), v.in_dtype(2), v.device());
@@ -114,8 +112,8 @@ Tensor var(const Tensor& x, const Dims& dims, VarOptions o) {
 }
 
 Layouts Cumsum::infer(Inputs in) const {
-  if (!is_index(in[0].dtype())) check::computes(kName, in[0]);
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
+  check::number(kName, in[0]);
+  return {contiguous_like(in[0])};
 }
 Tensors Cumsum::vjp(const Vjp& v) const { return {emit1(make<Cumsum>(dim, !reverse), {v.grad()})}; }
 Tensor cumsum(const Tensor& x, int64_t dim) {

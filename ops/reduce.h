@@ -93,5 +93,7 @@ Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
 Tensor cumsum(const Tensor& x, int64_t dim);
 // Sums over what expanding `to` to x's shape would repeat: the gradient of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
+// Of the last dimension, kept as size 1: (..., n) -> (..., 1).
+inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 
 }  // namespace tg

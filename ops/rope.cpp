@@ -17,7 +17,7 @@ Layouts Rope::infer(Inputs in) const {
   const int64_t t = x.size(-2);
   TG_CHECK(o.start >= 0 && o.start <= kEnd && t <= kEnd - o.start, value,
            "[rope] {} rows from position {} on, of {}. Positions must be in [0, {}).", t, o.start, x, kEnd);
-  return {Layout::contiguous(x.shape(), x.dtype(), x.device())};
+  return {contiguous_like(x)};
 }
 Tensors Rope::vjp(const Vjp& v) const { return {emit1(make<Rope>(o, !inverse), {v.grad()})}; }
 Tensor rope(const Tensor& x, RopeOptions o) { return emit1(make<Rope>(o, false), {x}); }

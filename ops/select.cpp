@@ -6,7 +6,7 @@
 namespace tg {
 Layouts ArgMax::infer(Inputs in) const {
   const Tensor& x = in[0];
-  if (!is_index(x.dtype())) check::computes(kName, x);
+  check::number(kName, x);
   TG_CHECK(
       x.shape()[dim] > 0, shape,
       "[argmax] dimension {} of {} has no elements. The largest of nothing is undefined. Pass at least one element.",

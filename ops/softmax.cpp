@@ -7,13 +7,11 @@
 
 namespace tg {
 namespace {
-Layouts like(const Tensor& x) { return {Layout::contiguous(x.shape(), x.dtype(), x.device())}; }
 Layouts checked_like(std::string_view op, const Tensor& x) {
   check::ndim_at_least(op, x, 1);
   check::computes(op, x);
-  return like(x);
+  return {contiguous_like(x)};
 }
-Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 
 template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[{}] the input is an empty tensor. Pass a tensor that has a value.", OpT::kName);
@@ -26,14 +24,14 @@ template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
 
 Layouts Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
 Tensors Softmax::vjp(const Vjp& v) const { return {emit1(stateless<SoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts SoftmaxGrad::infer(Inputs in) const { return like(in[0]); }
+Layouts SoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors SoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
   return {(y * (dy - row_sum(dy * y))).to(in[0].dtype())};
 }
 Layouts LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
 Tensors LogSoftmax::vjp(const Vjp& v) const { return {emit1(stateless<LogSoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts LogSoftmaxGrad::infer(Inputs in) const { return like(in[0]); }
+Layouts LogSoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors LogSoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
   return {(dy - exp(y) * row_sum(dy)).to(in[0].dtype())};

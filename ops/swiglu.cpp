@@ -17,9 +17,7 @@ Layouts Swiglu::infer(Inputs in) const {
 }
 Tensors Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<SwigluGrad>(), {v.in(0), v.grad()})}; }
 
-Layouts SwigluGrad::infer(Inputs in) const {
-  return {Layout::contiguous(in[0].shape(), in[0].dtype(), in[0].device())};
-}
+Layouts SwigluGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors SwigluGrad::compose(Inputs in) const {
   const int64_t f = in[1].shape().back();
   const Tensors x = split(in[0], {f, f});  // gate, value

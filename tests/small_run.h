@@ -1,6 +1,6 @@
 // A training run of a tiny GPT on a rhyme: what the tests of training and checkpoints share. Not an oracle: the text is
 // small enough to be learned in seconds, and what comes of it is compared with other runs. Included by doctest files
-// only: test_train.cpp, test_resume.cpp and test_crash.cpp.
+// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp and test_crash.cpp.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/train/trainer.h>

@@ -44,9 +44,10 @@ Memory memory_of(const Form& f, int64_t t, DType dtype) {
 // The most memory that a process of its own had, in bytes: this program again, running the skipped test case below.
 int64_t process_peak(const std::string& form, int64_t t, DType dtype) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command =
-      fmt::format("TG_TEST_ATTENTION='{} {} {}' '{}' --no-skip -tc='attention in a process of its own'", form, t,
-                  dtype == DType::bf16, program);
+  const std::string command = fmt::format(
+      "TG_TEST_ATTENTION='{} {} {}' '{}' --no-skip "
+      "-tc='attention in a process of its own (skipped: the case below starts it)'",
+      form, t, dtype == DType::bf16, program);
   FILE* out = popen(command.c_str(), "r");
   REQUIRE(out);
   std::string text;
@@ -72,7 +73,7 @@ TEST_CASE("attention: memory beside inputs, outputs and gradients grows with T, 
         CHECK(m.peak <= statistics + 1024);
       }
 }
-TEST_CASE("attention in a process of its own" * doctest::skip()) {
+TEST_CASE("attention in a process of its own (skipped: the case below starts it)" * doctest::skip()) {
   const char* what = std::getenv("TG_TEST_ATTENTION");
   REQUIRE_MESSAGE(what, "for the test case below, which says of which form and length");
   char form[16];
@@ -85,8 +86,8 @@ TEST_CASE("attention in a process of its own" * doctest::skip()) {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmHWM:")) std::printf("peak of %lld kB\n", std::atoll(line.c_str() + 6));
 }
-TEST_CASE("attention: kernels keep no scratch of the size of the scores") {
-  if (kSanitized) return;  // a sanitizer's own memory grows with what a program does
+TEST_CASE("attention: kernels keep no scratch of the size of the scores (sanitizers skip it: their own memory grows)" *
+          doctest::skip(kSanitized)) {
   // Inputs, outputs and gradients take 2 MiB in the widest case, and a thread's scratch less than another 2 MiB; the
   // scores of one head of 4096 positions take 64 MiB, and of the half that a causal mask leaves 32 MiB.
   constexpr int64_t kMost = 16 << 20;

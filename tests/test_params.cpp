@@ -16,6 +16,20 @@ void contains(const std::string& text, std::string_view part) {
   CHECK(has(text, part));
 }
 GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
+// Parts of unlike sizes, and every kind of weight and bias.
+GptConfig uneven() {
+  return {.vocab_size = 500,
+          .context = 64,
+          .layers = 1,
+          .heads = 8,
+          .kv_heads = 2,
+          .width = 128,
+          .ff_width = 300,
+          .activation = Activation::swiglu,
+          .bias = true,
+          .tied_head = false,
+          .init = InitScheme::xavier};
+}
 }  // namespace
 
 TEST_CASE("parameters: names, shapes and count") {
@@ -89,17 +103,7 @@ TEST_CASE("parameters of the variants: names and shapes") {
 }
 
 TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at any number of threads") {
-  const GptConfig c{.vocab_size = 500,
-                    .context = 64,
-                    .layers = 1,
-                    .heads = 8,
-                    .kv_heads = 2,
-                    .width = 128,
-                    .ff_width = 300,
-                    .activation = Activation::swiglu,
-                    .bias = true,
-                    .tied_head = false,
-                    .init = InitScheme::xavier};
+  const GptConfig c = uneven();
   const Params params(Device(), 1), again(Device(), 1);
   const Gpt model(params, c);
   const StateDict all = params.state();
@@ -287,24 +291,10 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
 }
 
 TEST_CASE("configuration as JSON") {
-  const GptConfig c{.vocab_size = 61,
-                    .context = 16,
-                    .layers = 2,
-                    .heads = 4,
-                    .kv_heads = 2,
-                    .width = 24,
-                    .ff_width = 77,
-                    .positions = Positions::rope,
-                    .rope_theta = 500,
-                    .norm = NormKind::rms_norm,
-                    .norm_affine = false,
-                    .activation = Activation::swiglu,
-                    .bias = true,
-                    .tied_head = false,
-                    .dropout = 0.1,
-                    .norm_eps = 1e-6,
-                    .init = InitScheme::xavier,
-                    .init_std = 0.3};
+  GptConfig c = uneven();  // no field as it is by default
+  c.context = 16, c.width = 48;
+  c.positions = Positions::rope, c.rope_theta = 500, c.norm = NormKind::rms_norm, c.norm_affine = false;
+  c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3;
   CHECK(gpt_config_from_json(to_json(c)) == c);
   CHECK(gpt_config_from_json("{}") == GptConfig());
   CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);

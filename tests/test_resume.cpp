@@ -28,6 +28,19 @@ Checkpoint checkpoint_of(const Run& run, const GptConfig& g = tiny_model()) {
   c.data = DataIdentity::of(bytes_of(rhyme()), {"rhyme.txt", "the \"second\" ü.txt"});
   return c;
 }
+// A run after its second step, whose checkpoint of the first is on the disk.
+struct SavedRun {
+  Folder folder;
+  std::string path = folder / "checkpoint.safetensors";
+  Run run{short_train()};
+  std::string former;  // what the file says
+  SavedRun() {
+    run.trainer.step();
+    save_checkpoint(path, checkpoint_of(run));
+    former = read_file(path);
+    run.trainer.step();
+  }
+};
 std::vector<std::vector<std::byte>> bits_of_all(const TrainerState& s) {
   std::vector<std::vector<std::byte>> v;
   for (const auto& [name, t] : s.tensors) v.push_back(bits_of(t));
@@ -240,13 +253,8 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
 }
 
 TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former file stays and is whole") {
-  Folder folder;
-  const std::string path = folder / "checkpoint.safetensors";
-  Run run(short_train());
-  run.trainer.step();
-  save_checkpoint(path, checkpoint_of(run));
-  const std::string former = read_file(path);
-  run.trainer.step();
+  SavedRun saved;
+  auto& [folder, path, run, former] = saved;
   const Checkpoint next = checkpoint_of(run);
 
   rlimit before;
@@ -271,13 +279,8 @@ TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former f
 }
 
 TEST_CASE("checkpoint: a state that is not finite is not saved, and the former file stays") {
-  Folder folder;
-  const std::string path = folder / "checkpoint.safetensors";
-  Run run(short_train());
-  run.trainer.step();
-  save_checkpoint(path, checkpoint_of(run));
-  const std::string former = read_file(path);
-  run.trainer.step();
+  SavedRun saved;
+  auto& [folder, path, run, former] = saved;
   const auto refused = [&](const std::string& name, const std::vector<int64_t>& at, double x) {
     Checkpoint c = checkpoint_of(run);
     Tensor& t = c.state.tensors.at(name);

@@ -48,14 +48,11 @@ void check_finite(const std::string& path, const std::string& name, const Tensor
       const std::span<const T> all(t.data<T>(), size_t(t.numel()));
       const auto bad = std::find_if(all.begin(), all.end(), [](T x) { return !std::isfinite(double(x)); });
       if (bad == all.end()) return;
-      Dims at = t.shape();
-      int64_t i = bad - all.begin();
-      for (size_t d = at.size(); d-- > 0; i /= t.shape()[d]) at[d] = i % t.shape()[d];
       throw Error(
           Error::Kind::non_finite,
           fmt::format("[checkpoint] cannot write {}: '{}' is {} at {} after step {}. What was there before is "
                       "unchanged. All weights and moments must be finite. Lower the learning rate or use more warm-up.",
-                      path, name, double(*bad), at, step));
+                      path, name, double(*bad), position_of(bad - all.begin(), t.shape()), step));
     }
   });
 }

@@ -1,0 +1,36 @@
+#include <tapegrad/ops/check.h>
+
+#include <cmath>
+
+namespace tg {
+Shape check::broadcast(std::string_view name, Inputs in) {
+  Shape r = in[0].shape();
+  for (const Tensor& x : in.subspan(1)) {
+    const Shape& s = x.shape();
+    if (s == r) continue;
+    while (r.size() < s.size()) r.insert(0, 1);
+    for (size_t i = 0, skip = r.size() - s.size(); i < s.size(); ++i) {
+      if (s[i] == r[i + skip] || s[i] == 1) continue;
+      if (r[i + skip] != 1) {
+        std::string all = describe(in[0]);
+        for (const Tensor& t : in.subspan(1)) all += " and " + describe(t);
+        detail::fail(Error::Kind::shape,
+                     fmt::format("[{}] shapes do not broadcast: {}. Aligned at the right, each size "
+                                 "must be equal or 1.",
+                                 name, all));
+      }
+      r[i + skip] = s[i];
+    }
+  }
+  return r;
+}
+
+void check::representable(std::string_view op, double x, DType t) {
+  if (is_float(t)) return;
+  const bool wide = t == DType::i64, is_signed = t == DType::i8 || t == DType::i32 || wide;
+  const double bits = 8 * double(size_of(t)), top = t == DType::boolean ? 2 : std::exp2(is_signed ? bits - 1 : bits);
+  TG_CHECK(x == std::floor(x) && x < top && x >= (is_signed ? -top : 0), value,
+           "[{}] {} is no value of {}. It must be a whole number from {} to {}; a floating dtype takes fractions.", op,
+           x, t, is_signed ? -top : 0.0, top - 1);
+}
+}  // namespace tg
