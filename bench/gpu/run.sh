@@ -56,7 +56,8 @@ stage_torch() {
 stage_sass() {
   local all
   all=$(cuobjdump --dump-sass "$build/bin/tg_tests_cuda") || return 1
-  awk '/Function :/ { name = $3 } /HMMA|HGMMA|LDL|STL|LDG.E.128|DMMA/ { n[name "  " gensub(/.*(HMMA|HGMMA|LDL|STL|LDG\.E\.128|DMMA).*/, "\\1", 1)]++ }
+  awk '/Function :/ { name = $3 }
+       match($0, /HGMMA|HMMA|DMMA|LDL|STL|LDG\.E\.128/) { ++n[name "  " substr($0, RSTART, RLENGTH)] }
        END { for (k in n) print n[k], k }' <<<"$all" | sort -k2
 }
 
