@@ -19,7 +19,7 @@ OpCase case_of(const Form& f, double scale = 0) {
       fmt::format("tq {}, tk {}, hs {}, heads {}/{}, causal {}", f.tq, f.tk, f.hs, f.heads, f.key_heads, f.causal);
   const Shape keys{f.batch, f.key_heads, f.tk, f.hs};
   c.in = {{Shape{f.batch, f.heads, f.tq, f.hs}}, {keys}, {keys}};
-  c.fn = [o = AttentionOptions{f.causal, scale}](Inputs x) { return attention(x[0], x[1], x[2], o); };
+  c.fn = [o = AttentionOptions{f.causal, scale}](Inputs x) { return Tensors{attention(x[0], x[1], x[2], o)}; };
   return c;
 }
 std::vector<Tensor> on_cuda(std::vector<Tensor> x) {
