@@ -44,9 +44,9 @@ struct Task {
 
 constexpr std::size_t arena_bytes = std::size_t{8} << 30, capacity = std::size_t{4} << 30, gap = 64 * 1024;
 
-std::deque<Task> tasks(1);      // by operation; 0 is none
-std::vector<unsigned> undone;   // in order of submission
-std::deque<Stream> streams(1);  // 0 is the null stream
+std::deque<Task> tasks{Task{{}, {}, true}};  // by operation; 0 is none
+std::vector<unsigned> undone;                // in order of submission
+std::deque<Stream> streams(1);               // 0 is the null stream
 std::deque<Event> events;
 std::vector<unsigned> host_seen;  // what the host has synchronised with
 std::map<const char*, std::size_t> allocations, pinned;

@@ -79,7 +79,7 @@ Comparison compare(const GptConfig&, const StateDict& weights, const Batch&, con
                    const CompareOptions& = {});
 
 // A line on the sides and what came out, then a table: the `most` tensors nearest to their tolerance or past it, worst
-// first; with `most` < 0 all of them.
+// first, without those that are equal; with `most` < 0 all of them.
 std::string to_table(const Comparison&, int64_t most = 12);
 std::string to_json(const Comparison&);  // one object; numbers that are not finite are null
 

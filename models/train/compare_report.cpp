@@ -75,21 +75,24 @@ std::string to_table(const Comparison& c, int64_t most) {
                         exact ? "equality" : "their tolerance", name_of(first->stage), first->name);
   else
     text += exact ? "all equal\n" : "all within their tolerance\n";
-  const size_t shown = most < 0 ? order.size() : std::min(order.size(), size_t(most));
+  const auto apart = std::find_if(order.begin(), order.end(), [](auto* t) { return t->error == 0; }) - order.begin();
+  const size_t shown = most < 0 ? order.size() : size_t(std::min<int64_t>(most, apart));
   size_t width = 4, shape_width = 5;
   for (size_t i = 0; i < shown; ++i) {
     width = std::max(width, order[i]->name.size());
     shape_width = std::max(shape_width, to_string(order[i]->shape).size());
   }
-  text += fmt::format("  {:9}  {:{}}  {:{}}  {:>9}  {:>9}  {:>9}\n", "stage", "tensor", width, "shape", shape_width,
-                      "max |a-b|", "error", "tolerance");
+  if (shown > 0)
+    text += fmt::format("  {:9}  {:{}}  {:{}}  {:>9}  {:>9}  {:>9}\n", "stage", "tensor", width, "shape", shape_width,
+                        "max |a-b|", "error", "tolerance");
   for (size_t i = 0; i < shown; ++i) {
     const Compared& t = *order[i];
     text +=
         fmt::format("  {:9}  {:{}}  {:{}}  {:9.2g}  {:9.2g}  {:9.2g}{}\n", name_of(t.stage), t.name, width,
                     to_string(t.shape), shape_width, t.absolute, t.error, t.tolerance, t.within() ? "" : "  past it");
   }
-  if (shown < order.size()) text += fmt::format("  and {} more, nearer to each other\n", order.size() - shown);
+  if (shown > 0 && shown < order.size())
+    text += fmt::format("  and {} more, nearer to each other\n", order.size() - shown);
   if (!c.unpaired.empty())
     text += fmt::format("  not compared: {} ops that the sides use in unequal numbers\n", c.unpaired.size());
   return text;
