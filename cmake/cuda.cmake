@@ -2,6 +2,7 @@
 #   ON       by nvcc; AUTO is ON where nvcc and the toolkit are found, else OFF
 #   EMULATE  by the host compiler on the emulator in cuda/simt, which checks every access; no toolkit, no GPU needed
 # A build with ON starts on machines without a GPU or driver; asking for the device there is an Error.
+set(TG_HAS_CUDA OFF)
 if(TG_CUDA MATCHES "^(ON|AUTO)$")
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -89,9 +90,10 @@ function(tg_add_cuda target)
                            -Xcompiler=-Wall,-Wextra $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings>)
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static CUDA::cublasLt)
     target_link_libraries(tg_cuda_kernels PRIVATE CUDA::cudart_static)
-    target_link_libraries(${target} PUBLIC CUDA::cudart_static CUDA::cublasLt)
+    # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
+    target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
   else()
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_EMULATED)
-    target_link_libraries(${target} PUBLIC ${CMAKE_DL_LIBS})
+    target_link_libraries(${target} INTERFACE $<LINK_ONLY:${CMAKE_DL_LIBS}>)
   endif()
 endfunction()

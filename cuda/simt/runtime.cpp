@@ -316,27 +316,3 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   *ms = std::chrono::duration<float, std::milli>(*b->time - *a->time).count();
   return status();
 }
-
-// --- blocks of an allocator of ours ------------------------------------------------------------------
-namespace simt {
-
-void note_segment(void* p, std::size_t bytes) {
-  const Entry entry;
-  mark(p, bytes, freed);
-}
-void note_allocated(void* p, std::size_t bytes, cudaStream_t stream) {
-  const Entry entry;
-  char* const at = static_cast<char*>(p);
-  if (Stream* const s = find(stream))
-    (void)submit(*s, {Kind::memory, [=](const Operation& op) { open_memory(at, bytes, &op); }, {}});
-}
-void note_freed(void* p, std::size_t bytes, cudaStream_t stream) {
-  const Entry entry;
-  const auto work = [=](const Operation& op) {
-    if (bytes) global_access(p, bytes, Access::write, op, {});
-    mark(p, bytes, freed);
-  };
-  if (Stream* const s = find(stream)) (void)submit(*s, {Kind::memory, work, {}});
-}
-
-}  // namespace simt

@@ -211,10 +211,10 @@ __global__ void arrive_kernel(const float* x, float* y, bool mistake) {
 __global__ void arrive_twice_kernel(float* y, bool mistake) {
   const unsigned t = threadIdx.x;
   if (t < 32) {
-    tg::cuda::named_barrier_arrive(2, mistake ? 96 : 64);
-    if (mistake) tg::cuda::named_barrier_arrive(2, 96);
-  } else {
-    tg::cuda::named_barrier_sync(2, mistake ? 96 : 64);
+    tg::cuda::named_barrier_arrive(2, 64);
+    if (mistake) tg::cuda::named_barrier_arrive(2, 64);
+  } else if (!mistake) {
+    tg::cuda::named_barrier_sync(2, 64);
   }
   y[t] = 1.0F;
 }

@@ -28,7 +28,7 @@ TEST_CASE("a million operations leave nothing behind") {
     for (int i = 0; i < (seed == 0 ? 30000 : 5000); ++i) {  // 33 operations each
       float *x = nullptr, *y = nullptr;
       check(cudaMallocAsync(&x, 256, a));
-      check(cudaMallocAsync(&y, i % 100 == 0 ? MiB : 512, a));
+      check(cudaMallocAsync(&y, i % 100 == 0 ? MiB / 8 : 512, a));
       check(cudaMemsetAsync(x, 0, 256, a));
       cudaEvent_t e;
       check(cudaEventCreate(&e));
@@ -83,12 +83,12 @@ TEST_CASE("launches leave nothing behind, without a synchronisation") {
 TEST_CASE("memory is used again, late, whole and only by what comes after the free") {
   for (const std::uint64_t seed : {0, 1, 2}) {
     simt::reset(seed);
-    simt::set_memory(64 * MiB);
+    simt::set_memory(2 * MiB);
     // Larger and larger pieces need neighbours to be joined; the card is full of them each time.
-    for (std::size_t piece = MiB / 2; piece <= 64 * MiB; piece *= 2)
-      for (int round = 0; round < 40; ++round) {
+    for (std::size_t piece = MiB / 64; piece <= 2 * MiB; piece *= 2)
+      for (int round = 0; round < 80; ++round) {
         std::vector<char*> all;
-        for (std::size_t n = 0; n < 64 * MiB; n += piece) {
+        for (std::size_t n = 0; n < 2 * MiB; n += piece) {
           all.push_back(nullptr);
           check(cudaMallocAsync(&all.back(), piece, nullptr));
           check(cudaMemsetAsync(all.back(), 1, 8, nullptr));
