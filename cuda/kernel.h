@@ -19,23 +19,13 @@ namespace tg::cuda {
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
-#ifdef __CUDACC__
   if (shared_bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
           "opting in to shared memory");
+#ifdef __CUDACC__
   kernel<<<grid, block, shared_bytes, stream>>>(std::forward<A>(args)...);
 #else
-  struct Bound {
-    void (*kernel)(P...);
-    std::tuple<P...> args;
-  };
-  auto bound = std::make_shared<Bound>(Bound{kernel, {std::forward<A>(args)...}});
-  const auto run = [](const void* self) {
-    const auto& b = *static_cast<const Bound*>(self);
-    std::apply(b.kernel, b.args);
-  };
-  (void)simt::engine::launch({run, bound, sizeof(Bound), reinterpret_cast<const void*>(kernel)}, grid, block,
-                             shared_bytes, stream);
+  (void)simt::launch(kernel, grid, block, shared_bytes, stream, std::forward<A>(args)...);
 #endif
   launched(c);
 }
