@@ -65,9 +65,9 @@ Policy policy{Policy::forward};
 namespace {
 
 alignas(1024) char dynamic_storage[max_dynamic_shared];
-std::vector<Report> all_reports;
+std::vector<Report>& all_reports = *new std::vector<Report>;
 Statistics counters;
-std::uint64_t random_state = 1;
+std::uint64_t random_state = 1, chosen_schedule = 0;
 
 void* scheduler_sp;
 [[maybe_unused]] void* scheduler_fake_stack;
@@ -475,8 +475,12 @@ void count_access() { ++counters.accesses; }
 void reset_runtime();
 }  // namespace engine
 
+std::uint64_t schedule() { return engine::chosen_schedule; }
+
 void set_schedule(std::uint64_t seed) {
+  const engine::Entry entry;
   (void)cudaDeviceSynchronize();
+  engine::chosen_schedule = seed;
   engine::random_state = seed * 0x9e3779b97f4a7c15U + 1;
   engine::policy.kind = seed == 0   ? engine::Policy::forward
                         : seed == 1 ? engine::Policy::backward
@@ -484,6 +488,7 @@ void set_schedule(std::uint64_t seed) {
 }
 
 void reset(std::uint64_t seed) {
+  const engine::Entry entry;
   engine::reset_runtime();
   engine::shadow_reset();
   engine::all_reports.clear();

@@ -43,6 +43,19 @@ struct Report {
 void set_schedule(std::uint64_t seed);
 // The same from the start: frees all device memory and streams and forgets reports. Not while tensors exist.
 void reset(std::uint64_t seed = 0);
+std::uint64_t schedule();
+
+// The memory of the card, 4 GiB unless set: what does not fit is cudaErrorMemoryAllocation. reset() forgets it.
+void set_memory(std::size_t bytes);
+// From now on cudaGetDeviceCount finds no device and gives this error; cudaSuccess undoes it.
+void set_no_device(cudaError_t why);
+
+// For an allocator that cuts blocks from segments of cudaMalloc, so that accesses are checked against the blocks.
+void note_segment(void* p, std::size_t bytes);  // fresh from cudaMalloc: nothing of it may be touched yet
+// In the stream's order: the bytes exist and are unwritten. What lies between blocks is out of bounds.
+void note_allocated(void* p, std::size_t bytes, cudaStream_t);
+void note_freed(void* p, std::size_t bytes, cudaStream_t);
+
 const std::vector<Report>& reports();
 std::string describe();  // all reports, one a line
 bool checked();          // was this build made with access checks (shadow memory)?

@@ -2,6 +2,8 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <vector>
 
 #include <tapegrad/cuda/simt/emulator.h>
@@ -58,6 +60,14 @@ struct Launch {
   unsigned op;
 };
 
+// Every entry from the host: calls of several threads run one after the other, and so do kernels.
+inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
+struct Entry {
+  std::lock_guard<std::recursive_mutex> lock{entry_mutex};
+};
+
+unsigned enqueue(Stream*, std::function<void(unsigned op)>);  // null is the null stream
+
 // The grid in progress.
 extern const Launch* launch_now;
 extern thread_local Thread* current;  // null outside kernels, and always in threads that run none
@@ -105,7 +115,7 @@ struct Op {
   unsigned stream = 0;
   std::vector<unsigned> seen;  // per stream: how many of its operations come before
 };
-extern std::vector<Op> ops;
+extern std::vector<Op>& ops;
 void global_access(const void*, std::size_t, Access, unsigned op, Where);  // by a copy
 bool in_arena(const void*);
 void mark(const void*, std::size_t, std::uint8_t state);

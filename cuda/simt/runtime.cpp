@@ -42,15 +42,18 @@ struct Task {
   bool done = false;
 };
 
-constexpr std::size_t arena_bytes = std::size_t{8} << 30, capacity = std::size_t{4} << 30, gap = 64 * 1024;
+constexpr std::size_t arena_bytes = std::size_t{8} << 30, gap = 64 * 1024;
 
-std::deque<Task> tasks(1);      // by operation; 0 is none
-std::vector<unsigned> undone;   // in order of submission
-std::deque<Stream> streams(1);  // 0 is the null stream
-std::deque<Event> events;
-std::vector<unsigned> host_seen;  // what the host has synchronised with
-std::map<const char*, std::size_t> allocations, pinned;
-std::size_t in_use;
+// Never destroyed: device memory may be freed by static objects that end last.
+auto& tasks = *new std::deque<Task>(1, Task{{}, {}, true});  // by operation; 0 is none
+auto& undone = *new std::vector<unsigned>;                   // in order of submission
+auto& streams = *new std::deque<Stream>(1);                  // 0 is the null stream
+auto& events = *new std::deque<Event>;
+auto& host_seen = *new std::vector<unsigned>;  // what the host has synchronised with
+auto& allocations = *new std::map<const char*, std::size_t>;
+auto& pinned = *new std::map<const char*, std::size_t>;
+std::size_t in_use, capacity = std::size_t{4} << 30;
+cudaError_t why_no_device = cudaSuccess;
 cudaError_t last_error = cudaSuccess;
 
 cudaError_t status(cudaError_t e = cudaSuccess) {
@@ -110,6 +113,8 @@ void finish_all() {
   for (const Stream& s : streams) join(host_seen, ops[s.last].seen);
 }
 
+}  // namespace
+
 unsigned enqueue(Stream* stream, std::function<void(unsigned)> work) {
   Stream& s = stream ? *stream : streams[0];
   const auto op = static_cast<unsigned>(tasks.size());
@@ -137,6 +142,8 @@ unsigned enqueue(Stream* stream, std::function<void(unsigned)> work) {
   }
   return op;
 }
+
+namespace {
 
 bool valid(cudaStream_t s) {
   if (!s || s->alive) return true;
@@ -174,15 +181,25 @@ void open_memory(char* p, std::size_t n, unsigned op) {
   mark(p, n, unwritten);
 }
 
-void close_memory(char* p, unsigned op) {
+void close_memory(char* p) {
   const auto it = allocations.find(p);
   const std::size_t n = it->second;
-  if (n) global_access(p, n, Access::write, op, {});
   mark(p, n, freed);
   ASAN_POISON_MEMORY_REGION(p, n);
   madvise(p, (n + 4095) / 4096 * 4096, MADV_DONTNEED);
   in_use -= n;
   allocations.erase(it);
+}
+
+void close_memory(char* p, unsigned op) {
+  if (const std::size_t n = allocations.find(p)->second) global_access(p, n, Access::write, op, {});
+  close_memory(p);
+}
+
+bool is_allocation(void* p) {
+  if (allocations.contains(static_cast<char*>(p))) return true;
+  fail(Fault::usage, {}, "free of %p, not an allocation", p);
+  return false;
 }
 
 bool inside(const std::map<const char*, std::size_t>& m, const void* p, std::size_t n) {
@@ -225,6 +242,7 @@ cudaError_t copy(void* to, const void* from, std::size_t n, cudaMemcpyKind kind,
 }  // namespace
 
 cudaError_t launch(Call call, dim3 grid, dim3 block, std::size_t shared_bytes, Stream* s) {
+  const Entry entry;
   if (!valid(s)) return status();
   const std::size_t n = std::size_t{block.x} * block.y * block.z;
   if (!n || n > max_threads || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff || grid.y > 65535 ||
@@ -246,6 +264,8 @@ void reset_runtime() {
   pinned.clear();
   allocations.clear();
   in_use = 0;
+  capacity = std::size_t{4} << 30;
+  why_no_device = cudaSuccess;
   last_error = cudaSuccess;
   if (!arena.used) return;
   ASAN_UNPOISON_MEMORY_REGION(arena.base, arena.used);
@@ -257,41 +277,100 @@ void reset_runtime() {
 
 }  // namespace simt::engine
 
+namespace simt {
+void set_memory(std::size_t bytes) {
+  const engine::Entry entry;
+  engine::capacity = bytes;
+}
+void set_no_device(cudaError_t why) {
+  const engine::Entry entry;
+  engine::why_no_device = why;
+}
+}  // namespace simt
+
 using namespace simt::engine;
 
-const char* cudaGetErrorString(cudaError_t e) {
-  switch (e) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
-    case cudaErrorNotReady: return "device not ready";
-    case cudaErrorLaunchFailure:
-      return simt::reports().empty() ? "unspecified launch failure" : simt::reports()[0].text.c_str();
-  }
-  return "unknown error";
+namespace {
+struct ErrorText {
+  cudaError_t error;
+  const char *name, *text;
+};
+#define SIMT_ERROR(name, text) \
+  { name, #name, text }
+constexpr ErrorText error_texts[] = {
+    SIMT_ERROR(cudaSuccess, "no error"),
+    SIMT_ERROR(cudaErrorInvalidValue, "invalid argument"),
+    SIMT_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    SIMT_ERROR(cudaErrorInitializationError, "initialization error"),
+    SIMT_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    SIMT_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
+    SIMT_ERROR(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable"),
+    SIMT_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    SIMT_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    SIMT_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    SIMT_ERROR(cudaErrorNotReady, "device not ready"),
+    SIMT_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    SIMT_ERROR(cudaErrorSystemDriverMismatch, "system has unsupported display driver / cuda driver combination"),
+};
+const ErrorText& text_of(cudaError_t e) {
+  static constexpr ErrorText unknown{cudaSuccess, "unrecognized error code", "unrecognized error code"};
+  const auto* t = std::ranges::find(error_texts, e, &ErrorText::error);
+  return t == std::end(error_texts) ? unknown : *t;
 }
-cudaError_t cudaPeekAtLastError() { return last_error; }
+}  // namespace
+
+const char* cudaGetErrorName(cudaError_t e) { return text_of(e).name; }
+const char* cudaGetErrorString(cudaError_t e) {
+  const bool found = e == cudaErrorLaunchFailure && !simt::reports().empty();
+  return found ? simt::reports()[0].text.c_str() : text_of(e).text;
+}
+cudaError_t cudaPeekAtLastError() {
+  const Entry entry;
+  return last_error;
+}
 cudaError_t cudaGetLastError() {
+  const Entry entry;
   const cudaError_t e = last_error;
   if (simt::reports().empty()) last_error = cudaSuccess;
   return e;
 }
 
-cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, status(); }
-cudaError_t cudaSetDevice(int d) { return status(d == 0 ? cudaSuccess : cudaErrorInvalidValue); }
-cudaError_t cudaGetDevice(int* d) { return *d = 0, status(); }
+cudaError_t cudaGetDeviceCount(int* n) {
+  const Entry entry;
+  *n = why_no_device == cudaSuccess;
+  return status(why_no_device);
+}
+cudaError_t cudaDriverGetVersion(int* v) {
+  const Entry entry;
+  return *v = why_no_device == cudaErrorInsufficientDriver ? 11040 : 13000, status();
+}
+cudaError_t cudaRuntimeGetVersion(int* v) {
+  const Entry entry;
+  return *v = 13000, status();
+}
+cudaError_t cudaSetDevice(int d) {
+  const Entry entry;
+  return status(d == 0 ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaGetDevice(int* d) {
+  const Entry entry;
+  return *d = 0, status();
+}
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
+  const Entry entry;
   *v = a == cudaDevAttrMultiProcessorCount      ? 4
        : a == cudaDevAttrComputeCapabilityMajor ? 9
        : a == cudaDevAttrComputeCapabilityMinor ? 0
                                                 : static_cast<int>(max_dynamic_shared);
   return status();
 }
-cudaError_t cudaDeviceSynchronize() { return finish_all(), status(); }
+cudaError_t cudaDeviceSynchronize() {
+  const Entry entry;
+  return finish_all(), status();
+}
 
 cudaError_t cudaMallocAsync(void** p, std::size_t n, cudaStream_t s) {
+  const Entry entry;
   if (!valid(s)) return status();
   char* m = allocate(n);
   if (!m) return status(cudaErrorMemoryAllocation);
@@ -300,48 +379,59 @@ cudaError_t cudaMallocAsync(void** p, std::size_t n, cudaStream_t s) {
   return status();
 }
 cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
+  const Entry entry;
   if (!p || !valid(s)) return status();
-  if (!allocations.contains(static_cast<char*>(p))) {
-    simt::engine::fail(simt::Fault::usage, {}, "free of %p, not an allocation", p);
-    return status(cudaErrorInvalidValue);
-  }
+  if (!is_allocation(p)) return status(cudaErrorInvalidValue);
   enqueue(s, [=](unsigned op) { close_memory(static_cast<char*>(p), op); });
   return status();
 }
 cudaError_t cudaMalloc(void** p, std::size_t n) {
-  const cudaError_t e = cudaMallocAsync(p, n, nullptr);
-  if (e == cudaSuccess) finish(streams[0].last);
-  return e;
+  const Entry entry;
+  char* m = allocate(n);
+  if (!m) return status(cudaErrorMemoryAllocation);
+  mark(m, n, unwritten);
+  const Open open;
+  std::memset(m, 0xff, n);
+  *p = m;
+  return status();
 }
 cudaError_t cudaFree(void* p) {
+  const Entry entry;
   finish_all();
-  const cudaError_t e = cudaFreeAsync(p, nullptr);
-  finish_all();
-  return e;
+  if (!p) return status();
+  if (!is_allocation(p)) return status(cudaErrorInvalidValue);
+  close_memory(static_cast<char*>(p));
+  return status();
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  const Entry entry;
   *total = capacity;
-  *free = capacity - in_use;
+  *free = capacity - std::min(in_use, capacity);
   return status();
 }
 cudaError_t cudaMallocHost(void** p, std::size_t n) {
+  const Entry entry;
   *p = std::malloc(n ? n : 1);
   pinned[static_cast<char*>(*p)] = n;
   return status();
 }
 cudaError_t cudaFreeHost(void* p) {
+  const Entry entry;
   finish_all();
   if (pinned.erase(static_cast<char*>(p))) std::free(p);
   return status();
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t n, cudaMemcpyKind k) {
+  const Entry entry;
   return copy(to, from, n, k, nullptr, true);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t n, cudaMemcpyKind k, cudaStream_t s) {
+  const Entry entry;
   return copy(to, from, n, k, s, false);
 }
 cudaError_t cudaMemsetAsync(void* p, int value, std::size_t n, cudaStream_t s) {
+  const Entry entry;
   if (!valid(s)) return status();
   if (!in_arena(p)) return status(cudaErrorInvalidValue);
   if (!n) return status();
@@ -351,21 +441,30 @@ cudaError_t cudaMemsetAsync(void* p, int value, std::size_t n, cudaStream_t s) {
   });
   return status();
 }
-cudaError_t cudaMemset(void* p, int value, std::size_t n) { return cudaMemsetAsync(p, value, n, nullptr); }
+cudaError_t cudaMemset(void* p, int value, std::size_t n) {
+  const Entry entry;
+  return cudaMemsetAsync(p, value, n, nullptr);
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
+  const Entry entry;
   streams.emplace_back();
   streams.back().index = static_cast<unsigned>(streams.size() - 1);
   streams.back().blocking = flags != cudaStreamNonBlocking;
   *s = &streams.back();
   return status();
 }
-cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, cudaStreamDefault); }
+cudaError_t cudaStreamCreate(cudaStream_t* s) {
+  const Entry entry;
+  return cudaStreamCreateWithFlags(s, cudaStreamDefault);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  const Entry entry;
   if (s && valid(s)) s->alive = false;
   return status();
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  const Entry entry;
   if (!valid(s)) return status();
   const Stream& stream = s ? *s : streams[0];
   finish(stream.last);
@@ -376,38 +475,54 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   return status();
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
+  const Entry entry;
   const unsigned last = s ? s->last : streams[0].last;
   if (!tasks[last].done) return cudaErrorNotReady;
   join(host_seen, ops[last].seen);
   return status();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  const Entry entry;
   if (valid(s) && e->op) (s ? *s : streams[0]).waits.push_back(e->op);
   return status();
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*f)(void*), void* data) {
+  const Entry entry;
   if (valid(s)) enqueue(s, [=](unsigned) { f(data); });
   return status();
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  const Entry entry;
   events.emplace_back();
   *e = &events.back();
   return status();
 }
-cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, cudaEventDefault); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return e->alive = false, status(); }
+cudaError_t cudaEventCreate(cudaEvent_t* e) {
+  const Entry entry;
+  return cudaEventCreateWithFlags(e, cudaEventDefault);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  const Entry entry;
+  return e->alive = false, status();
+}
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  const Entry entry;
   if (valid(s)) e->op = enqueue(s, [e](unsigned) { e->time = std::chrono::steady_clock::now(); });
   return status();
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t e) { return finish(e->op), status(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  const Entry entry;
+  return finish(e->op), status();
+}
 cudaError_t cudaEventQuery(cudaEvent_t e) {
+  const Entry entry;
   if (!tasks[e->op].done) return cudaErrorNotReady;
   join(host_seen, ops[e->op].seen);
   return status();
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  const Entry entry;
   if (!tasks[from->op].done || !tasks[to->op].done) return cudaErrorNotReady;
   *ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
   return status();

@@ -12,7 +12,7 @@
 namespace simt::engine {
 
 Arena arena;
-std::vector<Op> ops(1);
+std::vector<Op>& ops = *new std::vector<Op>(1);  // never destroyed, as the operations of runtime.cpp
 
 // --- order within a block: vector clocks since the last barrier of the whole block -----------------
 namespace {
