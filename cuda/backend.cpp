@@ -100,7 +100,10 @@ class CudaRuntime final : public BackendRuntime {
                        p.multiprocessors, p.memory >> 20);
   }
   Allocator& allocator(int i) override { return state(i).allocator; }
-  void synchronize(int i) override { check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels"); }
+  void synchronize(int i) override {
+    check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");
+    throw_bad_index(i);
+  }
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(i)), "copy", "host to device");
     synchronize(i);
@@ -122,7 +125,9 @@ const Properties& properties(int device) { return state(device).properties; }
 cudaStream_t stream_of(int device) { return state(device).stream; }
 void launched(const Context& c) {
   check(cudaGetLastError(), c.op, "launching its kernel");
-  if (sync_after_each()) check(cudaStreamSynchronize(stream_of(c.device.index)), c.op, "its kernel");
+  if (!sync_after_each()) return;
+  check(cudaStreamSynchronize(stream_of(c.device.index)), c.op, "its kernel");
+  throw_bad_index(c.device.index);
 }
 
 unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {

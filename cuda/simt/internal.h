@@ -73,6 +73,7 @@ bool hopper_progress(bool must);  // may complete a transfer; must, if no thread
 
 bool hopper_in_flight();  // at the end of the block: a fault
 
+bool in_pinned(const void* p, std::size_t bytes);  // memory of cudaMallocHost, which kernels may use
 bool run(const Launch&);  // false: stopped by a fault
 void wait(const char* what, Site);
 void release(Thread&);

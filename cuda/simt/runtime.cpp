@@ -224,6 +224,8 @@ cudaError_t copy(void* to, const void* from, std::size_t n, cudaMemcpyKind kind,
 
 }  // namespace
 
+bool in_pinned(const void* p, std::size_t n) { return inside(pinned, p, n); }
+
 cudaError_t launch(Call call, dim3 grid, dim3 block, std::size_t shared_bytes, Stream* s) {
   if (!valid(s)) return status();
   const std::size_t n = std::size_t{block.x} * block.y * block.z;
