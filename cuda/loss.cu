@@ -4,7 +4,7 @@
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/index_check.h>
 #include <tapegrad/cuda/map.h>
-#include <tapegrad/cuda/rows.h>
+#include <tapegrad/cuda/row_loop.h>
 #include <tapegrad/ops/loss.h>
 
 #include <limits>

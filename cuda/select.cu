@@ -1,7 +1,7 @@
 // Kernels of ops/select.h. argmax: a block per row, or a thread where rows lie across memory. topk: a block per row
 // finds the k-th largest digit by digit (radix select on keys that order as floats do), collects what is above it and
 // sorts that in shared memory; k above kChunk is done in several such rounds, each below the last.
-#include <tapegrad/cuda/rows.h>
+#include <tapegrad/cuda/row_loop.h>
 #include <tapegrad/ops/select.h>
 
 namespace tg::cuda {

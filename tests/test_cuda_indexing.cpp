@@ -1,5 +1,5 @@
-// Indexing, selection and losses on Device::cuda() where the op cases do not reach: many equal indices, sorts of several
-// blocks, long rows, k beyond one round, NaN and infinities, and what is said about bad indices, and when.
+// Indexing, selection and losses on Device::cuda() where the op cases do not reach: many equal indices, sorts of
+// several blocks, long rows, k beyond one round, NaN and infinities, and what is said about bad indices, and when.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/ops/ops.h>
 
@@ -105,12 +105,18 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
             fmt::format("[index_select] index {} at position (1) of index (3) i64 is outside of dimension 1, which has "
                         "size 3. Indices must be in [0, 3)",
                         bad));
-    refuses([&] { values(emit1(make<IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)})); },
-            fmt::format("[index_select_grad] index {} at position (1)", bad));
-    refuses([&] { values(embedding(index, random({3, 8}, 2).to(kGpu))); },
-            fmt::format("[embedding] id {} at position (1, 0) of ids (2, 3) i64 is outside of the table. Ids must be in "
-                        "[0, 3)",
-                        bad));
+    refuses(
+        [&] {
+          values(emit1(make<IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)}));
+        },
+        fmt::format("[index_select_grad] index {} at position (1)", bad));
+    refuses(
+        [&] {
+          values(embedding(index, random({3, 8}, 2).to(kGpu)));
+        },
+        fmt::format("[embedding] id {} at position (1, 0) of ids (2, 3) i64 is outside of the table. Ids must be in "
+                    "[0, 3)",
+                    bad));
     CHECK(error_of([&] { synchronize(kGpu); }) == "no error");  // it was said
   }
   const Tensor far = from<int32_t>({-7}, {1}).to(kGpu), y = index_select(x, 0, far);
@@ -137,12 +143,18 @@ TEST_CASE("bad targets of cross_entropy, and the mean of no rows") {
   const auto loss = [&](std::vector<int64_t> t, CrossEntropyOptions o) {
     return values(cross_entropy(logits, i64(t).to(kGpu), o));
   };
-  refuses([&] { loss({0, 5, -1}, {}); },
-          "[cross_entropy] target 5 at position (1) of targets (3) i64 is no class. Targets must be in [0, 5), the last "
-          "size of the logits, or ignore_index (not set).");
+  refuses(
+      [&] {
+        loss({0, 5, -1}, {});
+      },
+      "[cross_entropy] target 5 at position (1) of targets (3) i64 is no class. Targets must be in [0, 5), the last "
+      "size of the logits, or ignore_index (not set).");
   refuses([&] { loss({0, 1, -1}, {Reduction::none, -2}); }, "target -1 at position (2) of targets (3) i64");
-  refuses([&] { loss({-1, -1, -1}, {Reduction::mean, -1}); },
-          "[cross_entropy] no row is left for the mean: 0 of 3 target(s) differ from ignore_index (-1)");
+  refuses(
+      [&] {
+        loss({-1, -1, -1}, {Reduction::mean, -1});
+      },
+      "[cross_entropy] no row is left for the mean: 0 of 3 target(s) differ from ignore_index (-1)");
   CHECK(loss({-1, -1, -1}, {Reduction::sum, -1}) == std::vector<float>{0});
 }
 TEST_CASE("cross_entropy: long rows of odd length, masked and infinite logits, all rows in place") {
