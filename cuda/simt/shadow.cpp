@@ -220,6 +220,7 @@ void touch(const void* p, std::size_t n, Access a, const void* pc) {
   if (object->statics.has(x)) return shared_access(cell_of(p), n, a, pc, now());
   const auto args = reinterpret_cast<std::uintptr_t>(launch_now->call.self.get());
   if (a == Access::read && (object->constants.has(x) || x - args < launch_now->call.bytes)) return;
+  if (is_pinned(p, n)) return;  // mapped, unchecked
   fail(Fault::host_memory, pc, "%s of %zu bytes at %p, which no kernel thread may touch",
        a == Access::read ? "read" : "write", n, p);
 }
