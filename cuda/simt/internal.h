@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <tapegrad/cuda/simt/emulator.h>
@@ -107,6 +108,10 @@ struct Op {
 };
 extern std::vector<Op> ops;
 void global_access(const void*, std::size_t, Access, unsigned op, Where);  // by a copy
+// The same by an operation of a library, in whose name faults are; it may not read what nothing wrote.
+void library_access(const void*, std::size_t, Access, unsigned op, const char* library);
+// Queues an operation of a library: work(op) runs in the order of the stream.
+void submit(cudaStream_t, std::function<void(unsigned op)> work);
 bool in_arena(const void*);
 void mark(const void*, std::size_t, std::uint8_t state);
 void shadow_reset();

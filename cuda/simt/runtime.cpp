@@ -234,6 +234,10 @@ cudaError_t launch(Call call, dim3 grid, dim3 block, std::size_t shared_bytes, S
   return status();
 }
 
+void submit(cudaStream_t s, std::function<void(unsigned)> work) {
+  if (valid(s)) enqueue(s, std::move(work));
+}
+
 void reset_runtime() {
   tasks.resize(1);
   tasks[0].done = true;

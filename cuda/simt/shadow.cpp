@@ -223,6 +223,23 @@ void global_access(const void* p, std::size_t n, Access a, unsigned op, Where w)
   }
 }
 
+void library_access(const void* p, std::size_t n, Access a, unsigned op, const char* library) {
+  if (!with_shadow || !n) return;
+  const char* verb = a == Access::read ? "read" : "write";
+  const char* c = static_cast<const char*>(p);
+  if (!in_arena(c) || !in_arena(c + n - 1))
+    return fail(Fault::host_memory, {}, "%s: %s of %zu bytes at %p, which is no device memory", library, verb, n, p);
+  const std::uint8_t* state = arena.state + (c - arena.base);
+  for (std::size_t i = 0; i < n; ++i)
+    if (state[i] <= freed || (state[i] == unwritten && a != Access::write))
+      return fail(state[i] <= freed ? Fault::out_of_bounds : Fault::uninitialised, {},
+                  "%s: %s of %zu bytes of device memory, byte %zu %s", library, verb, n, i,
+                  state[i] == freed    ? "freed or not yet allocated"
+                  : state[i] == absent ? "outside every allocation"
+                                       : "unwritten");
+  global_access(p, n, a, op, {});
+}
+
 void count_access();
 
 void touch(const void* p, std::size_t n, Access a, const void* pc) {
