@@ -55,14 +55,9 @@ GemmKey key_of(const Part& g) {
 
 // Measuring waits for the device, which the capture of a stream forbids.
 bool may_measure(cudaStream_t s, std::string_view op) {
-#ifdef TG_CUDA_EMULATED
-  (void)s, (void)op;
-  return true;
-#else
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(s, &status), op, "asking whether its stream is captured");
   return status == cudaStreamCaptureStatusNone;
-#endif
 }
 
 class Stopwatch {  // of a stream

@@ -15,7 +15,7 @@ template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
 template <class F, class T> struct WithNumber {
   T s;
   bool left;
-  __device__ __forceinline__ T operator()(T x) const { return left ? F::f(s, x) : F::f(x, s); }
+  __device__ __forceinline__ T operator()(T x) const { return F::f(left ? s : x, left ? x : s); }
 };
 template <class F> struct Partial {
   bool by_y;
@@ -29,17 +29,23 @@ template <class F, class T> struct PartialWithNumber {
   __device__ __forceinline__ T operator()(T x, T g) const { return (left ? F::dy(s, x) : F::dx(x, s)) * g; }
 };
 
-// The dtypes that F takes.
+// Powers are computed in double.
+template <class T> constexpr bool kGrouped<WithNumber<Pow, T>> = false;
+template <> constexpr bool kGrouped<Value<Pow>> = false;
+template <> constexpr bool kGrouped<Partial<Pow>> = false;
+template <class T> constexpr bool kGrouped<PartialWithNumber<Pow, T>> = false;
+
+// The types that F computes in: double and float, and the integers if it takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);
-  visit_computed(d, g);
+  visit_compute_type(d, g);
 }
 template <class F> void unary(const Unary<F>&, Bufs in, Bufs out, Context& c) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(c, in, out[0], Value<F>{}); });
 }
 template <class F> void unary_grad(const UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_compute_type(out[0].dtype(), [&]<class T>() {
     if constexpr (UnaryGrad<F>::kDy == 2)
       map<T, T, T, T>(c, in, out[0], Slope<F>{});
     else
@@ -50,18 +56,14 @@ template <class F> void binary(const Binary<F>&, Bufs in, Bufs out, Context& c) 
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T, T>(c, in, out[0], Value<F>{}); });
 }
 template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_taken<F>(out[0].dtype(), [&]<class T>() {
-    using A = compute_t<T>;
-    map<T, T>(c, in, out[0], WithNumber<F, A>{A(op.s), op.left});
-  });
+  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(c, in, out[0], WithNumber<F, T>{T(op.s), op.left}); });
 }
 template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(out[0].dtype(), [&]<class T>() { map<T, T, T, T>(c, in, out[0], Partial<F>{op.by_y}); });
+  visit_compute_type(out[0].dtype(), [&]<class T>() { map<T, T, T, T>(c, in, out[0], Partial<F>{op.by_y}); });
 }
 template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(out[0].dtype(), [&]<class T>() {
-    using A = compute_t<T>;
-    map<T, T, T>(c, in, out[0], PartialWithNumber<F, A>{A(op.s), op.left});
+  visit_compute_type(out[0].dtype(), [&]<class T>() {
+    map<T, T, T>(c, in, out[0], PartialWithNumber<F, T>{T(op.s), op.left});
   });
 }
 

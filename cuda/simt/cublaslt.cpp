@@ -27,18 +27,21 @@ cublasStatus_t refuse(cublasStatus_t s, std::string text) {
 cublasStatus_t refuse(const Refusal& r) { return refuse(r.status, r.why); }
 
 template <class T, class... A> cublasStatus_t create(T** out, A... a) {
+  const engine::Entry entry;
   if (!out) return refuse(CUBLAS_STATUS_INVALID_VALUE, "no place for the new object");
   *out = new T{a...};
   ++counters.live;
   return accept();
 }
 template <class T> cublasStatus_t destroy(T* x) {
+  const engine::Entry entry;
   if (!x) return refuse(CUBLAS_STATUS_INVALID_VALUE, "destruction of nothing");
   delete x;
   --counters.live;
   return accept();
 }
 template <class T> cublasStatus_t set(T& to, const void* value, std::size_t bytes) {
+  const engine::Entry entry;
   if (!value || bytes != sizeof(T))
     return refuse(CUBLAS_STATUS_INVALID_VALUE,
                   "an attribute of " + std::to_string(sizeof(T)) + " bytes, given " + std::to_string(bytes));
@@ -196,6 +199,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                                               cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t pref, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results, int* found) {
+  const simt::engine::Entry entry;
   ++counters.heuristics;
   if (!h || !desc || !a || !b || !c || !d || !pref || wanted < 1 || !results || !found)
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an argument is missing");
@@ -216,6 +220,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
+  const simt::engine::Entry entry;
   if (!h || !desc || !a || !b || !c || !d || !algo || !result)
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an argument is missing");
   const Problem p{*desc, *a, *b, *c, *d};
@@ -230,6 +235,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
                               const void* pc, cublasLtMatrixLayout_t c, void* pd, cublasLtMatrixLayout_t d,
                               const cublasLtMatmulAlgo_t* algo, void* workspace, std::size_t workspace_bytes,
                               cudaStream_t stream) {
+  const simt::engine::Entry entry;
   if (!h || !desc || !a || !b || !c || !d) return refuse(CUBLAS_STATUS_INVALID_VALUE, "an argument is missing");
   const Problem p{*desc, *a, *b, *c, *d};
   Operands x{alpha, pa, pb, beta, pc, pd, workspace, 0};
@@ -252,6 +258,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
              beta_on_host = p.desc.pointers != CUBLASLT_POINTER_MODE_DEVICE;
   const double by = on_host ? scalar(p.desc.scale, alpha) : 1, plus = beta_on_host ? scalar(p.desc.scale, beta) : 1;
   ++counters.products;
-  simt::engine::submit(stream, [=](unsigned op) { run_product(p, x, by, plus, op); });
+  simt::engine::Stream* const s = simt::engine::find(stream);
+  const auto work = [=](const simt::engine::Operation& op) { run_product(p, x, by, plus, op); };
+  if (!s || simt::engine::submit(*s, {simt::engine::Kind::kernel, work, {}}) != cudaSuccess)
+    return refuse(CUBLAS_STATUS_EXECUTION_FAILED, "the stream takes no work");
   return accept();
 }

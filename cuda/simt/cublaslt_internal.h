@@ -3,7 +3,7 @@
 #include <optional>
 
 #include <tapegrad/cuda/simt/cublaslt.h>
-#include <tapegrad/cuda/simt/internal.h>
+#include <tapegrad/cuda/simt/queue.h>
 
 namespace simt::lt {
 
@@ -70,8 +70,8 @@ std::optional<Refusal> refuses_operands(const Problem&, const Operands&);
 
 std::size_t bytes_of(cudaDataType);
 const char* name_of(cudaDataType);
-// In the order of a stream, as its operation `op`.
-void run_product(const Problem&, const Operands&, double alpha, double beta, unsigned op);
+// As an operation of a stream.
+void run_product(const Problem&, const Operands&, double alpha, double beta, const engine::Operation&);
 // The value of a host or device scalar of the scale type; the latter is read by the operation that uses it.
 double scalar(cudaDataType, const void*);
 

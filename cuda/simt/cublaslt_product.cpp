@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include <tapegrad/core/dtype.h>
 #include <tapegrad/cuda/simt/cublaslt_internal.h>
 
 namespace simt::lt {
@@ -47,8 +46,8 @@ double load(cudaDataType t, const void* p, std::int64_t i) {
   switch (t) {
     case CUDA_R_64F: return at<double>(p, i);
     case CUDA_R_32F: return at<float>(p, i);
-    case CUDA_R_16F: return at<tg::f16>(p, i);
-    case CUDA_R_16BF: return at<tg::bf16>(p, i);
+    case CUDA_R_16F: return double(at<_Float16>(p, i));
+    case CUDA_R_16BF: return float(at<__nv_bfloat16>(p, i));
     case CUDA_R_32I: return at<std::int32_t>(p, i);
     case CUDA_R_8I: return at<std::int8_t>(p, i);
     case CUDA_R_8F_E4M3: return from_fp8(at<std::uint8_t>(p, i), e4m3);
@@ -67,8 +66,8 @@ void store(cudaDataType t, void* p, std::int64_t i, double x) {
   switch (t) {
     case CUDA_R_64F: return put(p, i, x);
     case CUDA_R_32F: return put(p, i, float(x));
-    case CUDA_R_16F: return put(p, i, tg::f16(float(x)));
-    case CUDA_R_16BF: return put(p, i, tg::bf16(float(x)));
+    case CUDA_R_16F: return put(p, i, _Float16(float(x)));
+    case CUDA_R_16BF: return put(p, i, __nv_bfloat16(float(x)));
     case CUDA_R_32I: return put(p, i, to_integer<std::int32_t>(x));
     case CUDA_R_8I: return put(p, i, to_integer<std::int8_t>(x));
     case CUDA_R_8F_E4M3: return put(p, i, to_fp8(x, e4m3));
@@ -84,8 +83,8 @@ double to_tf32(double x) {
 double rounded(cublasComputeType_t c, double x) {
   switch (c) {
     case CUBLAS_COMPUTE_32F_FAST_TF32: return to_tf32(x);
-    case CUBLAS_COMPUTE_32F_FAST_16BF: return tg::bf16(float(x));
-    case CUBLAS_COMPUTE_32F_FAST_16F: return tg::f16(float(x));
+    case CUBLAS_COMPUTE_32F_FAST_16BF: return float(__nv_bfloat16(float(x)));
+    case CUBLAS_COMPUTE_32F_FAST_16F: return double(_Float16(float(x)));
     default: return x;
   }
 }
@@ -98,7 +97,7 @@ double gelu_slope(double x) {
 
 class Run {
  public:
-  Run(const Problem& problem, const Operands& operands, double alpha, double beta, unsigned op)
+  Run(const Problem& problem, const Operands& operands, double alpha, double beta, const engine::Operation& op)
       : p(problem), x(operands), alpha_(alpha), beta_(beta), op_(op) {}
 
   void all() {
@@ -106,18 +105,18 @@ class Run {
     if (p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE) {
       touch(x.alpha, bytes_of(p.desc.scale), Access::read);
       touch(x.beta, bytes_of(p.desc.scale), Access::read);
-      if (!reports().empty()) return;
+      if (engine::failed()) return;
       alpha_ = scalar(p.desc.scale, x.alpha);
       beta_ = scalar(p.desc.scale, x.beta);
     }
-    for (std::int64_t i = 0; i < p.d.batch && reports().empty(); ++i) one(i);
+    for (std::int64_t i = 0; i < p.d.batch && !engine::failed(); ++i) one(i);
   }
 
  private:
   const Problem& p;
   const Operands& x;
   double alpha_, beta_;
-  unsigned op_;
+  const engine::Operation& op_;
 
   void touch(const void* at, std::size_t bytes, Access a) const {
     engine::library_access(at, bytes, a, op_, "cublasLtMatmul");
@@ -130,13 +129,13 @@ class Run {
     auto length = std::int64_t(l.order == CUBLASLT_ORDER_COL ? l.rows : l.cols),
          lines = std::int64_t(l.order == CUBLASLT_ORDER_COL ? l.cols : l.rows);
     if (length == l.ld) length *= std::exchange(lines, 1);
-    for (std::int64_t k = 0; k < lines && reports().empty(); ++k)
+    for (std::int64_t k = 0; k < lines && !engine::failed(); ++k)
       touch(at + std::size_t(k * l.ld) * size, std::size_t(length) * size, a);
   }
   float scale(const float* scales, std::int64_t i) const {
     if (!scales) return 1;
     touch(scales + i, 4, Access::read);
-    return reports().empty() ? scales[i] : 0;
+    return !engine::failed() ? scales[i] : 0;
   }
   // The factor of an fp8 operand's element of row i (of op(A), or of op(B) transposed) and index k.
   float scale(const float* scales, int mode, std::int64_t rows, std::int64_t i, std::int64_t k) const {
@@ -166,7 +165,7 @@ class Run {
   void vector_of_sums(std::int64_t n, auto&& sum) const {
     const cudaDataType t = p.bias_type();
     touch(p.desc.bias, std::size_t(n) * bytes_of(t), Access::write);
-    for (std::int64_t i = 0; i < n && reports().empty(); ++i) store(t, p.desc.bias, i, sum(i));
+    for (std::int64_t i = 0; i < n && !engine::failed(); ++i) store(t, p.desc.bias, i, sum(i));
   }
   double alpha_of(std::int64_t i) const {
     return p.desc.pointers == CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST ? load(p.desc.scale, x.alpha, i)
@@ -191,7 +190,7 @@ class Run {
     if (uses_bias) touch(o.bias, std::size_t(m) * bytes_of(p.bias_type()), Access::read);
     const Layout aux_layout{p.d.type, p.d.rows, p.d.cols, o.aux_ld};
     if (aux) touch(aux_layout, static_cast<char*>(o.aux), slope ? Access::read : Access::write);
-    if (!reports().empty()) return;
+    if (engine::failed()) return;
 
     const auto rows_a = gather(p.a, a, o.trans_a == CUBLAS_OP_N, o.scale_a, o.scale_mode_a),
                rows_b = gather(p.b, b, o.trans_b != CUBLAS_OP_N, o.scale_b, o.scale_mode_b);
@@ -229,7 +228,7 @@ class Run {
 
 double scalar(cudaDataType t, const void* p) { return load(t, p, 0); }
 
-void run_product(const Problem& p, const Operands& x, double alpha, double beta, unsigned op) {
+void run_product(const Problem& p, const Operands& x, double alpha, double beta, const engine::Operation& op) {
   Run(p, x, alpha, beta, op).all();
 }
 

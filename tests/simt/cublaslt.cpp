@@ -1,13 +1,10 @@
 // The emulator's stand-in for cuBLASLt: what it refuses and why, row by row beside what it accepts; its products
 // against sums written out; its faults.
 #include <doctest/doctest.h>
-#include <tapegrad/core/dtype.h>
 #include <tapegrad/cuda/simt/cublaslt.h>
 #include <tapegrad/cuda/simt/emulator.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -27,6 +24,7 @@ struct Arena {  // 256-byte aligned, all zeros
 };
 
 // One product, described in full; a row of the table changes one thing.
+constexpr int64_t kNull = INT64_MIN;
 struct Setup {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cudaDataType scale = CUDA_R_32F, a_type = CUDA_R_16BF, b_type = CUDA_R_16BF, c_type = CUDA_R_16BF,
@@ -40,9 +38,9 @@ struct Setup {
   int64_t aux_ld = 0;
   int32_t mode_a = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, mode_b = mode_a;
   float alpha = 1, beta = 0;
-  // Offsets in the arena; -1 is null.
-  int64_t a = 0, b = 1 << 16, c = 1 << 17, d = 1 << 17, bias = -1, aux = -1, workspace = 1 << 18;
-  int64_t scale_a = -1, scale_b = -1, scale_d = -1;
+  // Offsets in the arena.
+  int64_t a = 0, b = 1 << 16, c = 1 << 17, d = 1 << 17, bias = kNull, aux = kNull, workspace = 1 << 18;
+  int64_t scale_a = kNull, scale_b = kNull, scale_d = kNull;
   size_t workspace_bytes = 1 << 14;
   uint32_t promised = 16;  // alignment that the heuristic was told
 };
@@ -101,7 +99,7 @@ Answer attempt(const Setup& s, char* base) {
   layout(&o.c, s.c_type, false, s.m, s.n, s.ldc, s.order_d);
   layout(&o.d, s.d_type, false, s.m, s.n, s.ldd, s.order_d);
   if (s.d_batch >= 0) put(cublasLtMatrixLayoutSetAttribute, o.d, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, s.d_batch);
-  const auto at = [&](int64_t offset) -> void* { return offset < 0 ? nullptr : base + offset; };
+  const auto at = [&](int64_t offset) -> void* { return offset == kNull ? nullptr : base + offset; };
   const auto set = [&](cublasLtMatmulDescAttributes_t a, const auto& v) {
     put(cublasLtMatmulDescSetAttribute, o.desc, a, v);
   };
@@ -129,7 +127,7 @@ Answer attempt(const Setup& s, char* base) {
   REQUIRE(found > 0);
   const double wide[] = {s.alpha, s.beta};
   const int32_t whole[] = {int32_t(s.alpha), int32_t(s.beta)};
-  const tg::f16 half[] = {tg::f16(s.alpha), tg::f16(s.beta)};
+  const _Float16 half[] = {_Float16(s.alpha), _Float16(s.beta)};
   const bool i32 = s.scale == CUDA_R_32I, f64 = s.scale == CUDA_R_64F, f16 = s.scale == CUDA_R_16F;
   const void* alpha = i32   ? static_cast<const void*>(&whole[0])
                       : f64 ? &wide[0]
@@ -151,6 +149,7 @@ struct Row {
   const char* why;
 };
 void check_rows(const Setup& good, const std::vector<Row>& rows) {
+  simt::reset();
   const Arena arena(1 << 20);
   {
     const Answer a = attempt(good, arena.p);
@@ -167,21 +166,25 @@ void check_rows(const Setup& good, const std::vector<Row>& rows) {
     CHECK(a.why.find(row.why) != std::string::npos);
     CHECK((row.status == CUBLAS_STATUS_SUCCESS) == a.why.empty());
   }
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
 }
 constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE, kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED,
                kGood = CUBLAS_STATUS_SUCCESS;
 
-// Whether a child process that does this has reported a fault whose text holds `what`: reports stop a device for good.
-bool faults(const char* what, const std::function<void()>& f) {
-  const pid_t child = fork();
-  if (child == 0) {
-    f();
+// Whether this reports a fault whose text holds `what`, at each schedule.
+bool faults(const char* what, const std::function<void(char* arena)>& f) {
+  bool all = true;
+  for (uint64_t seed : {0, 1, 2}) {
+    simt::reset(seed);
+    const Arena arena(1 << 20);
+    f(arena.p);
     (void)cudaDeviceSynchronize();
-    _exit(simt::describe().find(what) != std::string::npos ? 7 : 1);
+    const std::string text = simt::describe();
+    CAPTURE(text);
+    all &= text.find(what) != std::string::npos && simt::reports().size() == 1;
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 7;
+  simt::reset();
+  return all;
 }
 }  // namespace
 
@@ -256,9 +259,9 @@ TEST_CASE("epilogues: what excludes what, and what they need") {
                      {epilogue(CUBLASLT_EPILOGUE_GELU_AUX, [](Setup& s) { s.aux_ld = 24; }), kInvalid, "at least m"},
                      {epilogue(CUBLASLT_EPILOGUE_RELU_AUX, [](Setup& s) { s.aux_ld = 64; }), kInvalid,
                       "leading dimension 64 of RELU's bit mask: it must be a multiple of 128"},
-                     {epilogue(CUBLASLT_EPILOGUE_GELU_AUX, [](Setup& s) { s.aux = -1; }), kInvalid,
+                     {epilogue(CUBLASLT_EPILOGUE_GELU_AUX, [](Setup& s) { s.aux = kNull; }), kInvalid,
                       "the epilogue's auxiliary pointer is not set"},
-                     {epilogue(CUBLASLT_EPILOGUE_BIAS, [](Setup& s) { s.bias = -1; }), kInvalid,
+                     {epilogue(CUBLASLT_EPILOGUE_BIAS, [](Setup& s) { s.bias = kNull; }), kInvalid,
                       "the epilogue's bias pointer is not set"},
                      {epilogue(CUBLASLT_EPILOGUE_BIAS, [](Setup& s) { s.mode = CUBLASLT_BATCH_MODE_POINTER_ARRAY; }),
                       kUnsupported, "a batch by pointer arrays has no epilogue"},
@@ -285,11 +288,11 @@ TEST_CASE("layouts, pointers, alignment and workspace") {
                  {[](Setup& s) { s.a = 4, s.promised = 4; }, kGood, ""},
                  {[](Setup& s) { s.b += 2, s.promised = 2; }, kInvalid, "is not aligned to 4 bytes"},
                  {[](Setup& s) { s.workspace += 128; }, kInvalid, "is not aligned to 256 bytes"},
-                 {[](Setup& s) { s.workspace = -1; }, kInvalid, "the algorithm needs 4096 bytes of workspace"},
+                 {[](Setup& s) { s.workspace = kNull; }, kInvalid, "the algorithm needs 4096 bytes of workspace"},
                  {[](Setup& s) { s.workspace_bytes = 64; }, kInvalid, "bytes of workspace, it has 64"},
-                 {[](Setup& s) { s.a = -1; }, kInvalid, "A, B and D must be given"},
-                 {[](Setup& s) { s.c = -1; }, kGood, ""},
-                 {[](Setup& s) { s.c = -1, s.beta = 1; }, kInvalid, "C must be given unless beta is 0"},
+                 {[](Setup& s) { s.a = kNull; }, kInvalid, "A, B and D must be given"},
+                 {[](Setup& s) { s.c = kNull; }, kGood, ""},
+                 {[](Setup& s) { s.c = kNull, s.beta = 1; }, kInvalid, "C must be given unless beta is 0"},
                  {[](Setup& s) { s.beta = 1; }, kGood, ""},
                  {[](Setup& s) { s.ldd = 36; }, kInvalid, "C is D, with another layout"},
                  {[](Setup& s) { s.scale_a = 3 << 18; }, kUnsupported, "scale pointers are for fp8, A is f32"},
@@ -358,7 +361,7 @@ TEST_CASE("rules of fp8") {
           {scales(one, one, [](Setup& s) { s.scale_b += 4; }), kInvalid, "are not aligned to 16 bytes"},
           {scales(outer, outer), kGood, ""},
           {scales(outer, one), kUnsupported, "OUTER_VEC_32F must be the scale mode of both operands"},
-          {scales(outer, outer, [](Setup& s) { s.scale_a = -1; }), kInvalid, "scales of A and B are not set"},
+          {scales(outer, outer, [](Setup& s) { s.scale_a = kNull; }), kInvalid, "scales of A and B are not set"},
           {scales(vec, vec), kGood, ""},
           {scales(vec, block), kGood, ""},
           {scales(block, vec), kGood, ""},
@@ -452,19 +455,20 @@ TEST_CASE("values of products: int8, fp8 with scales, epilogues") {
     const auto d = download<float>(arena.p + s.d, 1024);
     for (size_t j = 0; j < 32; ++j)
       for (size_t i = 0; i < 32; ++i) CHECK(d[i + 32 * j] == doctest::Approx(-12.0 * rows[i] * columns[j]));
-    s = fp8();  // and rounded to e4m3: -0.375 * 32 = -12 is 1.5 * 2^3; 1000 times that saturates at 448
+    s = fp8();  // and rounded to e4m3, whose least unit is 2^-9 and whose largest number is 448
     s.b_type = CUDA_R_8F_E5M2, s.d_type = CUDA_R_8F_E4M3, s.d = 5 << 16;
-    REQUIRE(attempt(s, arena.p).status == kGood);
-    CHECK(download<uint8_t>(arena.p + s.d, 1)[0] == 0xd4);
-    s.alpha = 1000;
-    REQUIRE(attempt(s, arena.p).status == kGood);
-    CHECK(download<uint8_t>(arena.p + s.d, 1)[0] == 0xfe);
-    s.alpha = 1.0f / 12 / 1024;  // 2^-10 is half of the least subnormal: ties to even, 0
-    REQUIRE(attempt(s, arena.p).status == kGood);
-    CHECK((download<uint8_t>(arena.p + s.d, 1)[0] & 0x7f) == 0);
-    s.alpha = 3.0f / 12 / 1024;  // 3 * 2^-10 lies between 1 and 2 units of 2^-9: to even, 2
-    REQUIRE(attempt(s, arena.p).status == kGood);
-    CHECK((download<uint8_t>(arena.p + s.d, 1)[0] & 0x7f) == 2);
+    const auto rounded = [&](float alpha) {  // -12 alpha
+      s.alpha = alpha;
+      REQUIRE(attempt(s, arena.p).status == kGood);
+      return download<uint8_t>(arena.p + s.d, 1)[0];
+    };
+    CHECK(rounded(1) == 0xd4);               // 1.5 * 2^3
+    CHECK(rounded(1000) == 0xfe);            // stays at the largest
+    CHECK(rounded(0.0625f) == 0xb4 + 0x10);  // 0.75 = 1.5 * 2^-1
+    CHECK(rounded(1.0f / 8192) == 0x81);     // 0.75 units
+    CHECK(rounded(1.0f / 16384) == 0x80);    // 0.375
+    CHECK(rounded(0x1p-12f) == 0x82);        // 1.5: to even
+    CHECK(rounded(5 * 0x1p-12f) == 0x88);    // 7.5: to even, which is the least normal number
   }
   SUBCASE("GELU with bias and its input kept, then its slope and the sums of rows") {
     Setup s = f32();
@@ -498,35 +502,33 @@ TEST_CASE("values of products: int8, fp8 with scales, epilogues") {
 }
 
 TEST_CASE("faults of a product are reported") {
-  const Arena arena(1 << 20);
-  CHECK(!faults("", [&] { attempt({}, arena.p); }) == false);
-  CHECK(faults("cublasLtMatmul: read of 2048 bytes of device memory, byte 0 unwritten", [&] {
+  CHECK(faults("cublasLtMatmul: read of 2048 bytes of device memory, byte 0 unwritten", [](char* arena) {
     void* fresh = nullptr;
     (void)cudaMalloc(&fresh, 1 << 12);
     Setup s;
-    s.a = static_cast<char*>(fresh) - arena.p;
-    attempt(s, arena.p);
+    s.a = static_cast<char*>(fresh) - arena;
+    attempt(s, arena);
   }));
-  CHECK(faults("cublasLtMatmul: write of 2048 bytes of device memory, byte 1024 outside every allocation", [&] {
+  CHECK(faults("cublasLtMatmul: write of 2048 bytes of device memory, byte 1024 ", [](char* arena) {
     Setup s;
     s.c = s.d = (1 << 20) - 1024;
-    attempt(s, arena.p);
+    attempt(s, arena);
   }));
-  CHECK(faults("which is no device memory", [&] {
+  CHECK(faults("which is no device memory", [](char* arena) {
     alignas(256) static char host[4096];
     Setup s;
-    s.b = host - arena.p;
-    attempt(s, arena.p);
+    s.b = host - arena;
+    attempt(s, arena);
   }));
-  CHECK(faults("cublasLtMatmul writes D over an operand", [&] {
+  CHECK(faults("cublasLtMatmul writes D over an operand", [](char* arena) {
     Setup s;
     s.c = s.d = 1024;
-    attempt(s, arena.p);
+    attempt(s, arena);
   }));
-  CHECK(faults("an operation of another stream", [&] {
+  CHECK(faults("an operation of another stream", [](char* arena) {
     cudaStream_t other = nullptr;
     (void)cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
-    (void)cudaMemsetAsync(arena.p, 0, 4096, other);
-    attempt({}, arena.p);
+    (void)cudaMemsetAsync(arena, 0, 4096, other);
+    attempt({}, arena);
   }));
 }
