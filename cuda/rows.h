@@ -79,11 +79,11 @@ template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] boo
       if (n <= 32 * kKept) return f.template operator()<RowShape<T, 32, V, kKept / V>>();
       if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, V, kKept / V>>();
       if (n <= 1024 * kKept) return f.template operator()<RowShape<T, 1024, V, kKept / V>>();
-      return f.template operator()<RowShape<T, 1024, V, 0>>();
+      return f.template operator()<RowShape<T, 512, V, 0>>();
     }
   if (n <= 32 * kKept) return f.template operator()<RowShape<T, 32, 1, kKept>>();
   if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, 1, kKept>>();
-  return f.template operator()<RowShape<T, 1024, 1, 0>>();
+  return f.template operator()<RowShape<T, 512, 1, 0>>();
 }
 template <class T, class... P> bool rows_in_vectors(int64_t n, const P*... p) {
   return n % kVec<T> == 0 && (aligned16(p) && ...);
