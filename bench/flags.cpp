@@ -10,6 +10,7 @@ std::optional<Flags> parse_flags(int argc, char** argv, int& status) {
   app.add_option("--json", flags.json, "write machine, date and rows to this file")->type_name("FILE");
   app.add_option("--filter", flags.filter, "only rows with this in their text: linear, 'softmax 4096', bf16")
       ->type_name("TEXT");
+  app.add_option("--device", flags.device, "cpu or cuda")->type_name("NAME")->capture_default_str();
   app.add_option("--seconds", flags.seconds, "at least, for each row")
       ->capture_default_str()
       ->check(CLI::Range(0., 60.));

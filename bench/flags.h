@@ -7,7 +7,7 @@
 namespace tg::bench {
 
 struct Flags {
-  std::string json, filter, commit;
+  std::string json, filter, commit, device = "cpu";
   double seconds = 0.3;
   bool quick = false, cpu_time = false;
 };

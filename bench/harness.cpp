@@ -54,7 +54,7 @@ Paired measure_pair(const std::function<void()>& a, const std::function<void()>&
   return {summary(ta), summary(tb), summary(ratio).median};
 }
 
-Machine machine() {
+Machine machine(Device device) {
   std::string cpu = "unknown processor";
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
@@ -67,6 +67,11 @@ Machine machine() {
 #else
   const std::string compiler = "g++ " __VERSION__;
 #endif
-  return {cpu, runtime_of({}).describe(0), compiler, int(std::thread::hardware_concurrency()), num_threads()};
+  return {cpu,
+          to_string(device),
+          runtime_of(device).describe(device.index),
+          compiler,
+          int(std::thread::hardware_concurrency()),
+          num_threads()};
 }
 }  // namespace tg::bench

@@ -1,6 +1,8 @@
 // Measuring for the programs of this folder: medians of many runs with the spread, and what machine it was. Not for
 // tests: nothing here passes or fails.
 #pragma once
+#include <tapegrad/core/device.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,9 +33,9 @@ struct Paired {
 Paired measure_pair(const std::function<void()>& a, const std::function<void()>& b, MeasureOptions = {});
 
 struct Machine {
-  std::string cpu, backend, compiler;  // "AMD EPYC ...", "x86-64-v4, 2 thread(s)", "g++ 12.2.0"
+  std::string cpu, device, backend, compiler;  // "AMD EPYC ...", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12.2.0"
   int cpus, threads;
 };
-Machine machine();
+Machine machine(Device = {});
 
 }  // namespace tg::bench

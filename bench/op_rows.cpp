@@ -4,30 +4,39 @@
 
 namespace tg::bench {
 namespace {
-using Rows = std::vector<OpRow>;
 using Run = std::function<void()>;
+struct Rows : std::vector<OpRow> {
+  Device device;
+  explicit Rows(Device d) : device(d) {}
+};
 
-Tensor input(const Shape& shape, DType dtype) {
+struct Kind {  // of tensors
+  DType dtype;
+  Device device;
+};
+Tensor input(const Shape& shape, Kind k) {
   Rng rng{1};
-  return randn(shape, rng).to(dtype);
+  return randn(shape, rng, 0, 1, DType::f32, k.device).to(k.dtype);
 }
-Tensor leaf(const Shape& shape, DType dtype) { return input(shape, dtype).requires_grad_(); }
+Tensor leaf(const Shape& shape, Kind k) { return input(shape, k).requires_grad_(); }
 // The backward of y = f() again and again; its leaves are tracked.
 Run backward_of(const std::function<Tensor()>& f) {
-  const Tensor y = f(), dy = input(y.shape(), y.dtype());
+  const Tensor y = f(), dy = input(y.shape(), {y.dtype(), y.device()});
   return [=] { backward(y, dy, {.retain_graph = true}); };
 }
 std::string name(DType d) { return std::string(name_of(d)); }
 
 // y (M, N) = x (M, K) w (N, K)^T; backward: dx and dw.
 void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, DType d) {
+  const Kind t{d, rows.device};
   rows.push_back({.id = {"linear", {m, n, k}, name(d)}, .flop = 2.0 * double(m * n * k), .make = [=]() -> Run {
-                    return [x = input({m, k}, d), w = input({n, k}, d)] { linear(x, w); };
+                    return [x = input({m, k}, t), w = input({n, k}, t)] { linear(x, w); };
                   }});
 }
 void add_linear_backward(Rows& rows, int64_t m, int64_t n, int64_t k, DType d) {
+  const Kind t{d, rows.device};
   rows.push_back({.id = {"linear_backward", {m, n, k}, name(d)}, .flop = 4.0 * double(m * n * k), .make = [=] {
-                    return backward_of([=] { return linear(leaf({m, k}, d), leaf({n, k}, d)); });
+                    return backward_of([=] { return linear(leaf({m, k}, t), leaf({n, k}, t)); });
                   }});
 }
 void linear_rows(Rows& rows) {
@@ -48,30 +57,33 @@ void linear_rows(Rows& rows) {
 // Ops on rows (R, C) that read and write whole tensors; `forward` and `backward` count them.
 void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d, double forward, double backward,
                  const std::function<Tensor(const Tensor& x)>& f) {
+  const Kind t{d, rows.device};
   const double bytes = double(r * c) * double(size_of(d));
   rows.push_back({.id = {op, {r, c}, name(d)}, .bytes = forward * bytes, .make = [=]() -> Run {
-                    return [x = input({r, c}, d), f] { f(x); };
+                    return [x = input({r, c}, t), f] { f(x); };
                   }});
   rows.push_back({.id = {op + "_backward", {r, c}, name(d)}, .bytes = backward * bytes, .make = [=] {
-                    return backward_of([=] { return f(leaf({r, c}, d)); });
+                    return backward_of([=] { return f(leaf({r, c}, t)); });
                   }});
 }
 void norm_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   // x -> y; (dy, x) -> dx, with gradients of weight and bias
+  const Kind t{d, rows.device};
   add_on_rows(rows, "layer_norm", r, c, d, 2, 3,
-              [w = leaf({c}, d), b = leaf({c}, d)](const Tensor& x) { return layer_norm(x, w, b); });
-  add_on_rows(rows, "rms_norm", r, c, d, 2, 3, [w = leaf({c}, d)](const Tensor& x) { return rms_norm(x, w); });
+              [w = leaf({c}, t), b = leaf({c}, t)](const Tensor& x) { return layer_norm(x, w, b); });
+  add_on_rows(rows, "rms_norm", r, c, d, 2, 3, [w = leaf({c}, t)](const Tensor& x) { return rms_norm(x, w); });
 }
-void cross_entropy_rows(Rows& rows, int64_t r, int64_t c) {
+void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) {
   std::vector<int64_t> ids(static_cast<size_t>(r));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % c;
-  add_on_rows(rows, "cross_entropy", r, c, DType::f32, 1, 2,  // logits -> loss; logits -> dlogits
-              [targets = from(ids, {r})](const Tensor& x) { return cross_entropy(x, targets); });
+  add_on_rows(rows, "cross_entropy", r, c, d, 1, 2,  // logits -> loss; logits -> dlogits
+              [targets = from(ids, {r}, rows.device)](const Tensor& x) { return cross_entropy(x, targets); });
 }
 void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  const Kind t{d, rows.device};
   const double bytes = double(r * c) * double(size_of(d));
   rows.push_back({.id = {"add", {r, c}, name(d)}, .bytes = 3 * bytes, .make = [=]() -> Run {
-                    return [x = input({r, c}, d), y = input({r, c}, d)] { add(x, y); };
+                    return [x = input({r, c}, t), y = input({r, c}, t)] { add(x, y); };
                   }});
   add_on_rows(rows, "gelu", r, c, d, 2, 3, [](const Tensor& x) { return gelu(x); });
 }
@@ -80,26 +92,30 @@ void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
 // made again (Dao et al. 2022).
 void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
   const Shape shape{b, nh, t, hs};
+  const Kind kind{d, rows.device};
   const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
   rows.push_back({.id = {"attention", {b, nh, t, hs}, name(d)}, .flop = 2 * product, .make = [=]() -> Run {
-                    return [q = input(shape, d), k = input(shape, d), v = input(shape, d)] { attention(q, k, v); };
+                    return [q = input(shape, kind), k = input(shape, kind), v = input(shape, kind)] {
+                      attention(q, k, v);
+                    };
                   }});
   rows.push_back({.id = {"attention_backward", {b, nh, t, hs}, name(d)}, .flop = 5 * product, .make = [=] {
-                    return backward_of([=] { return attention(leaf(shape, d), leaf(shape, d), leaf(shape, d)); });
+                    return backward_of(
+                        [=] { return attention(leaf(shape, kind), leaf(shape, kind), leaf(shape, kind)); });
                   }});
 }
 // Reads the weight, two moments and the gradient, writes all but the gradient.
 void adamw_rows(Rows& rows, int64_t n) {
+  const Kind t{DType::f32, rows.device};
   rows.push_back(
       {.id = {"adamw_step", {n}, "f32"}, .bytes = 7.0 * 4 * double(n), .in_place = true, .make = [=]() -> Run {
-         return [w = input({n}, DType::f32), m = zeros({n}), v = zeros({n}), g = input({n}, DType::f32),
-                 t = int64_t(0)]() mutable { adamw_step(w, m, v, g, {}, 1e-4, ++t); };
+         return [w = input({n}, t), m = zeros({n}, DType::f32, t.device), v = zeros({n}, DType::f32, t.device),
+                 g = input({n}, t), step = int64_t(0)]() mutable { adamw_step(w, m, v, g, {}, 1e-4, ++step); };
        }});
 }
-}  // namespace
 
-std::vector<OpRow> op_rows() {
-  Rows rows;
+// A nano GPT (12 windows of 64, width 128) and layers of GPT-2 small.
+void cpu_rows(Rows& rows) {
   linear_rows(rows);
   for (const DType d : {DType::f32, DType::bf16}) {
     norm_rows(rows, 768, 128, d);
@@ -118,6 +134,40 @@ std::vector<OpRow> op_rows() {
     pointwise_rows(rows, 768, 512, d);
     pointwise_rows(rows, 4096, 3072, d);
   }
+}
+// 2048 tokens of a GPT of width 2560 with 32 heads, a hidden layer of 10 240 and a vocabulary of 10 000: the products
+// of a layer forward, and backward (two each, in the other layouts); the same of width 768; and what lies between them.
+void gpu_rows(Rows& rows) {
+  for (const DType d : {DType::bf16, DType::f32}) {
+    for (const int64_t c : {768, 1024, 2560}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3 * c, c}, {c, c}, {8 * c, c}, {c, 4 * c}, {10000, c}}) {
+        add_linear(rows, 2048, n, k, d);
+        add_linear_backward(rows, 2048, n, k, d);
+      }
+    }
+    add_linear(rows, 8192, 8192, 8192, d);
+    for (const int64_t c : {768, 2560}) {
+      norm_rows(rows, 8192, c, d);
+      pointwise_rows(rows, 8192, 4 * c, d);
+      add_on_rows(rows, "swiglu", 8192, 8 * c, d, 1.5, 2.5, [](const Tensor& x) { return swiglu(x); });
+    }
+    add_on_rows(rows, "softmax", 8192, 4096, d, 2, 3, [](const Tensor& x) { return softmax(x); });
+    cross_entropy_rows(rows, 2048, 10000, d);
+    cross_entropy_rows(rows, 2048, 50257, d);
+    attention_rows(rows, 4, 32, 512, 80, d);
+    attention_rows(rows, 16, 12, 128, 64, d);
+    attention_rows(rows, 1, 32, 2048, 128, d);
+  }
+  for (const int64_t n : {int64_t(1) << 18, int64_t(1) << 24, int64_t(1) << 28}) adamw_rows(rows, n);
+}
+}  // namespace
+
+std::vector<OpRow> op_rows(Device device) {
+  Rows rows(device);
+  if (device == Device::cpu())
+    cpu_rows(rows);
+  else
+    gpu_rows(rows);
   return rows;
 }
 

@@ -1,5 +1,5 @@
-// The ops that bench_ops measures, at the shapes of a nano GPT (12 windows of 64, width 128) and of layers of GPT-2
-// small, with the work that each run does by definition: not what a kernel happens to do.
+// The ops that bench_ops measures, at the shapes of models that fit the device, with the work that each run does by
+// definition: not what a kernel happens to do.
 #pragma once
 #include "results.h"
 
@@ -13,6 +13,6 @@ struct OpRow {
   bool in_place = false;                             // writes what it reads: the peak is that of an update
   std::function<std::function<void()>()> make = {};  // makes the inputs and returns what runs once
 };
-std::vector<OpRow> op_rows();
+std::vector<OpRow> op_rows(Device);
 
 }  // namespace tg::bench

@@ -1,5 +1,6 @@
 #include "peak.h"
 
+#include "device_peak.h"
 #include "harness.h"
 
 #include <tapegrad/core/backend.h>
@@ -133,19 +134,24 @@ double stream_rate(Stream f, int arrays, int moves, int64_t bytes, double total)
 }
 }  // namespace
 
-double Peaks::gflops(DType d) {
+double Peaks::gflops(const std::string& operands) {
+  const auto known = gflops_.find(operands);
+  if (known != gflops_.end()) return known->second;
   const Kernels& k = kernels();
-  double& known = d == DType::f64 ? f64_ : f32_;
-  if (known == 0)
-    known = d == DType::f64 ? multiply_add_rate(k.f64, k.flop_f64, seconds_)
-                            : multiply_add_rate(k.f32, k.flop_f32, seconds_);
-  return known;
+  const bool f64 = operands == "f64";
+  return gflops_[operands] = device_ != Device::cpu() ? device_product_rate(device_, operands, seconds_)
+                             : f64                    ? multiply_add_rate(k.f64, k.flop_f64, seconds_)
+                                                      : multiply_add_rate(k.f32, k.flop_f32, seconds_);
 }
 Bandwidth Peaks::bandwidth(double bytes) {
   const double smallest = double(num_threads()) * (16 << 10);
   const auto size = int64_t(std::exp2(std::round(std::log2(std::clamp(bytes, smallest, 0x1p29)))));
   const auto known = bandwidths_.find(size);
   if (known != bandwidths_.end()) return known->second;
+  if (device_ != Device::cpu()) {
+    const double copy = device_copy_rate(device_, size, seconds_);
+    return bandwidths_[size] = {copy, copy, copy};
+  }
   const Kernels& k = kernels();
   return bandwidths_[size] = {stream_rate(k.copy, 2, 2, size, seconds_), stream_rate(k.triad, 3, 3, size, seconds_),
                               stream_rate(k.update, 2, 3, size, seconds_)};

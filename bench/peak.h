@@ -1,11 +1,14 @@
-// What this machine can do, measured in the same run as what is compared with it: multiply-adds on registers, and the
-// bandwidth of memory for a given working set, both on all threads of the CPU backend. Loops of our own for the level
-// of instructions that the kernels use (core/registry.h).
+// What this machine can do, measured in the same run as what is compared with it. CPU: multiply-adds on registers, and
+// the bandwidth of memory for a given working set, both on all threads of the CPU backend; loops of our own for the
+// level of instructions that the kernels use (core/registry.h). GPU: the largest product of the vendor's library, and
+// copies that its copy engine makes.
 #pragma once
+#include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>
 
 #include <cstdint>
 #include <map>
+#include <string>
 
 namespace tg::bench {
 
@@ -18,17 +21,19 @@ struct Bandwidth {     // GB/s; bytes read and bytes written count once each
 // Each figure is the best of short rounds in about so many seconds, and is measured when it is first asked for.
 class Peaks {
  public:
-  explicit Peaks(double seconds) : seconds_(seconds) {}
-  // Of f32 or f64; 16-bit kernels compute in f32.
-  double gflops(DType);
+  explicit Peaks(double seconds, Device device = {}) : seconds_(seconds), device_(device) {}
+  // Of products whose operands are "f64", "f32", "tf32" or "bf16"; on the CPU 16-bit kernels compute in f32.
+  double gflops(const std::string& operands);
   // Arrays that take `bytes` together, shared out over the threads; rounded to a power of 2, at least 16 KiB for each
   // thread and at most 512 MiB in all.
   Bandwidth bandwidth(double bytes);
+  const std::map<std::string, double>& products() const { return gflops_; }       // by operands
   const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // by bytes
 
  private:
   double seconds_;
-  double f32_ = 0, f64_ = 0;
+  Device device_;
+  std::map<std::string, double> gflops_;
   std::map<int64_t, Bandwidth> bandwidths_;
 };
 

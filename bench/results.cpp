@@ -19,8 +19,12 @@ std::string RowId::text() const {
   return fmt::format("{}{}{}{}{}", name, shape.empty() ? "" : " ", fmt::join(shape, "x"), dtype.empty() ? "" : " ",
                      dtype);
 }
-Result rate(RowId id, std::string unit, double work, const Timing& t, double peak) {
-  return {std::move(id), std::move(unit), work / t.median, work / t.p90, work / t.p10, peak, t.median, t.runs};
+Result rate(RowId id, std::string unit, double work, const Timing& t, double peak, int repeats) {
+  const double all = work * repeats;
+  return {std::move(id), std::move(unit), all / t.median, all / t.p90, all / t.p10, peak, t.median / repeats, t.runs};
+}
+Result milliseconds(RowId id, const Timing& t) {
+  return {std::move(id), "ms", 1e3 * t.median, 1e3 * t.p10, 1e3 * t.p90, 0, t.median, t.runs};
 }
 
 void print_header() {
@@ -36,8 +40,8 @@ void print(const Result& r) {
 void write_json(const std::string& path, const Report& report, const Peaks& peaks) {
   Json j;
   const Machine& m = report.machine;
-  j["machine"] = {
-      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
+  j["machine"] = {{"cpu", m.cpu},         {"cpus", m.cpus},       {"device", m.device},
+                  {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
   j["date"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now()));
   j["commit"] = report.commit;
   j["clock"] = report.clock;

@@ -18,14 +18,15 @@ struct RowId {
 };
 struct Result {
   RowId id;
-  std::string unit;         // GFLOP/s, GB/s or ns
+  std::string unit;         // GFLOP/s, GB/s, ns or ms
   double median, p10, p90;  // in that unit; of rates, p10 is the slow end
   double peak = 0;          // of the machine, in that unit; 0: there is none
   double seconds = 0;       // of a run, the median
   int runs = 0;
 };
-// `work` is what a run does, in 1e9 units.
-Result rate(RowId, std::string unit, double work, const Timing&, double peak);
+// `work` is what a run does, in 1e9 units; the timing is of so many runs.
+Result rate(RowId, std::string unit, double work, const Timing&, double peak, int repeats = 1);
+Result milliseconds(RowId, const Timing&);
 
 void print_header();
 void print(const Result&);

@@ -52,6 +52,12 @@ __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -88,6 +94,12 @@ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                    simt::Site at = simt::Site::current()) {
   simt::engine::mma_s8(d, a, b0, b1, at);
+}
+
+// 2^x to 2 ulp; denormal results are 0.
+inline float exp2_approx(float x) {
+  const float y = exp2f(x);
+  return y < 0x1p-126f ? 0.0f : y;  // NaN stays
 }
 
 // bar.sync and bar.arrive on barriers 1..15 among `threads` threads (a multiple of 32).

@@ -1,35 +1,28 @@
-// Blocks that an allocator of the host's cuts from device memory: which of its bytes exist, in the order of the
-// streams.
-#include <cstring>
-
-#include <tapegrad/cuda/simt/internal.h>
+// What an allocator of ours says of the blocks that it cuts from segments: accesses are checked against the blocks.
+#include <tapegrad/cuda/simt/memory.h>
 
 namespace simt {
+using namespace engine;
 
 void note_segment(void* p, std::size_t bytes) {
-  const engine::Entry entry;
-  engine::mark(p, bytes, engine::freed);
+  const Entry entry;
+  mark(p, bytes, freed);
 }
 
-// Both write the bytes as far as the order of operations is concerned: whoever used them before must be done.
 void note_allocated(void* p, std::size_t bytes, cudaStream_t stream) {
-  const engine::Entry entry;
-  if (!bytes) return;
-  engine::enqueue(stream, [=](unsigned op) {
-    engine::mark(p, bytes, engine::unwritten);
-    engine::global_access(p, bytes, engine::Access::write, op, {});
-    std::memset(p, 0xff, bytes);
-    engine::mark(p, bytes, engine::unwritten);
-  });
+  const Entry entry;
+  char* const at = static_cast<char*>(p);
+  if (Stream* const s = engine::find(stream))
+    (void)submit(*s, {Kind::memory, [=](const Operation& op) { open_memory(at, bytes, &op); }, {}});
 }
 
 void note_freed(void* p, std::size_t bytes, cudaStream_t stream) {
-  const engine::Entry entry;
-  if (!bytes) return;
-  engine::enqueue(stream, [=](unsigned op) {
-    engine::global_access(p, bytes, engine::Access::write, op, {});
-    engine::mark(p, bytes, engine::freed);
-  });
+  const Entry entry;
+  const auto work = [=](const Operation& op) {
+    if (bytes) global_access(p, bytes, Access::write, op, {});
+    mark(p, bytes, freed);
+  };
+  if (Stream* const s = engine::find(stream)) (void)submit(*s, {Kind::memory, work, {}});
 }
 
 }  // namespace simt
