@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace tg {
 
@@ -19,6 +20,8 @@ class Allocator {
   // At least `bytes` bytes, 64-byte aligned, never null; an Error when memory is exhausted.
   virtual void* allocate(size_t bytes) = 0;
   virtual void deallocate(void* p, size_t bytes) noexcept = 0;  // bytes as passed to allocate
+  // p, of allocate(), holds the tensor of this label (an interned string): for messages about memory.
+  virtual void name(const void* /*p*/, const std::string* /*label*/) {}
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
   virtual void empty_cache() = 0;  // returns what is cached to the system

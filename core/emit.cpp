@@ -1,14 +1,17 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
 #include <tapegrad/core/evaluate.h>
+#include <tapegrad/core/observe.h>
 
 #include <algorithm>
 
 namespace tg {
 namespace {
 constinit thread_local bool t_lazy = false, t_grad = true;
+constinit thread_local F32Products t_products = F32Products::strict;
 constinit thread_local uint64_t t_seq = 0;
 constinit thread_local std::vector<Tensor>* t_reads = nullptr;  // see ReadsOfTracked
+constinit thread_local const Observer* t_observer = nullptr;
 
 struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its producer, and with it the whole tape
   static constexpr auto kName = "detach";
@@ -26,10 +29,15 @@ NoGrad::NoGrad() : previous_(std::exchange(t_grad, false)) {}
 NoGrad::~NoGrad() { t_grad = previous_; }
 WithGrad::WithGrad() : previous_(std::exchange(t_grad, true)) {}
 WithGrad::~WithGrad() { t_grad = previous_; }
+F32ProductsScope::F32ProductsScope(F32Products p) : previous_(std::exchange(t_products, p)) {}
+F32ProductsScope::~F32ProductsScope() { t_products = previous_; }
 detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : previous_(std::exchange(t_reads, &to)) {}
 detail::ReadsOfTracked::~ReadsOfTracked() { t_reads = previous_; }
+ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), previous_(std::exchange(t_observer, &see_)) {}
+ObserveScope::~ObserveScope() { t_observer = previous_; }
 bool grad_enabled() { return t_grad; }
 bool lazy_enabled() { return t_lazy; }
+F32Products f32_products() { return t_products; }
 
 Tensor Tensor::detach() const {
   if (!value()->producer) return Tensor(value());
@@ -119,13 +127,41 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   node->op = std::move(op);
   return node;
 }
+// Nobody observes during its life.
+class Unobserved {
+ public:
+  Unobserved() : observer_(std::exchange(t_observer, nullptr)) {}
+  ~Unobserved() { t_observer = observer_; }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+  const Observer& observer() const { return *observer_; }
+
+ private:
+  const Observer* observer_;
+};
+void observe(const Op& op, const Tensors& outs) {
+  if (op.traits().kind == Kind::view) return;
+  const Unobserved inside;
+  NoGrad off;
+  for (size_t k = 0; k < outs.size(); ++k) inside.observer()({current_scope(), op.name(), k, outs[k]});
+}
+Tensors composed(const Op& op, Inputs in) {
+  const Unobserved parts;
+  return op.compose(in);
+}
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
-  if (op->composes && !op->supports(layouts[0].device.backend)) return op->compose(in);
   Tensors outs;
-  auto node = make_node(std::move(op), in, layouts, outs);
-  release();
-  if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+  const OpPtr kept = t_observer ? op : nullptr;
+  if (op->composes && !op->supports(layouts[0].device.backend)) {
+    outs = composed(*op, in);
+  } else {
+    auto node = make_node(std::move(op), in, layouts, outs);
+    release();
+    if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+  }
+  if (kept) [[unlikely]]
+    observe(*kept, outs);
   return outs;
 }
 }  // namespace

@@ -14,6 +14,18 @@ EngineStats& mutable_stats() {
 }  // namespace detail
 const EngineStats& engine_stats() { return detail::mutable_stats(); }
 
+namespace {
+constinit thread_local Running t_running;
+struct Run {  // a node during its life; they nest, where an op evaluates others
+  explicit Run(const Node& n) : previous(std::exchange(t_running, Running{n.op->name(), n.scope})) {}
+  ~Run() { t_running = previous; }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  const Running previous;
+};
+}  // namespace
+const Running& running() { return t_running; }
+
 namespace detail {
 Error with_scope(const Error& e, const Scope* s) {  // once: the innermost op that failed knows best
   if (!s->parent || e.scoped()) return e;
@@ -72,6 +84,7 @@ void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
 
 void execute(Node& n, const Donors& donors) {
   TG_CHECK(!n.error, state, "[{}] cannot be read: it failed before: {}", n.op->name(), *n.error);
+  const Run run(n);
   SmallVec<Buf, 4> in, out;
   SmallVec<Ref<Storage>, 3> made;
   for (size_t i = 0; i < n.in.size(); ++i) {

@@ -52,6 +52,12 @@ struct Context {
   Device device;
   std::string_view op = {};  // its name, for errors of launches
 };
+// The node that the calling thread runs now, for messages about memory; empty outside.
+struct Running {
+  std::string_view op = {};
+  const Scope* scope = nullptr;
+};
+const Running& running();
 using Layouts = SmallVec<Layout, 3>;
 
 enum class Kind : uint8_t { opaque, pointwise, view };

@@ -59,7 +59,19 @@ Tensor& Tensor::requires_grad_(bool on) {
   var().requires_grad = on;
   return *this;
 }
+Tensor& Tensor::label(std::string_view text) {
+  var().label = intern(text);
+  if (const auto& s = value()->storage) s->allocator.name(s->data, var().label);
+  return *this;
+}
 void* Tensor::read(DType t) const {
+  TG_CHECK(device().backend == Backend::cpu, device,
+           "[data] tensor {}: its elements are not in the host's memory. Copy them with to_vector() or "
+           ".to(Device::cpu()), or use device_data<T>() for a pointer to hand to CUDA.",
+           *this);
+  return elements(t);
+}
+void* Tensor::elements(DType t) const {
   TG_CHECK(t == dtype(), dtype, "[data] tensor is {}, read as {}. Use .to(DType::{}).", *this, t, t);
   TG_CHECK(is_contiguous(), shape,
            "[data] tensor {} has strides {}. Only contiguous data has a plain pointer; use contiguous().", *this,

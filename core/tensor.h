@@ -69,13 +69,11 @@ class Tensor {
   bool materialised() const { return bool(var().value->storage); }  // false while lazy
   bool requires_grad() const { return var_ && var_->requires_grad; }
   Tensor& requires_grad_(bool on = true);  // leaves only
-  Tensor& label(std::string_view text) {   // shown in errors, dumps and profiles
-    var().label = intern(text);
-    return *this;
-  }
+  Tensor& label(std::string_view text);    // shown in errors, dumps and profiles
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
 
-  // The elements where they lie: evaluates, checks the dtype, wants contiguous data. A pointer of the tensor's device.
+  // The elements where they lie: evaluates, checks the dtype, wants contiguous data in the host's memory; a tensor of a
+  // GPU is an Error.
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
   // The same for writing; a tape or a pending op that needs the old value will find out and throw.
   template <class T> T* mutable_data() {
@@ -83,6 +81,9 @@ class Tensor {
     ++var().value->storage->version;
     return static_cast<T*>(p);
   }
+  // As data(), of any device: a pointer to hand to CUDA, whose work must be ordered after what is queued
+  // (synchronize()).
+  template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
   // Copies to the host, in row-major order, cast to T; from any layout, dtype and device.
   template <class T> std::vector<T> to_vector() const;
   template <class T> T item() const;  // of a tensor with one element
@@ -108,6 +109,7 @@ class Tensor {
   }
   [[noreturn]] static void fail_empty();
   void* read(DType) const;
+  void* elements(DType) const;
   void copy_to_host(void* to, DType) const;
   Ref<Variable> var_;
 };

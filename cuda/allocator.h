@@ -1,26 +1,51 @@
-// The allocator of one GPU: stream-ordered. Made by backend.cpp, one per device, never destroyed. Not for users.
+// The allocator of one GPU: caches what tensors free and hands it out again in the order of the stream, without a call
+// of CUDA once it has grown to what a program needs. Made by backend.cpp, one per device, never destroyed. Not for
+// users, who read memory_stats() and empty_cache().
 #pragma once
 #include <tapegrad/core/allocator.h>
-#include <tapegrad/cuda/api.h>
+#include <tapegrad/cuda/block_pool.h>
+#include <tapegrad/cuda/stream.h>
 
 #include <mutex>
+#include <optional>
 
 namespace tg::cuda {
 
 class DeviceAllocator final : public Allocator {
  public:
   explicit DeviceAllocator(int device) : device_(device) {}
-  // 256-byte aligned at least, ordered on the calling thread's stream.
+  // 256-byte aligned at least. The bytes belong to the calling thread's stream: work of other streams needs used_on().
   void* allocate(size_t bytes) override;
+  // May be used again by work that is queued in that stream from now on.
   void deallocate(void* p, size_t bytes) noexcept override;
+  // Work queued in `stream` so far or later, before deallocate(), uses the block at p, and is waited for.
+  void used_on(const void* p, cudaStream_t stream);
+  void name(const void* p, const std::string* label) override;
   MemoryStats stats() const override;
   void reset_peak() override;
-  void empty_cache() override;
+  void empty_cache() override;  // waits for the device
+
+  struct Counts {
+    int64_t segments = 0;    // held now
+    int64_t cuda_calls = 0;  // ever, of cudaMalloc and cudaFree
+  };
+  Counts counts() const;
 
  private:
+  // These need the lock.
+  Block* grow(size_t bytes, cudaStream_t);
+  void* segment(size_t bytes);
+  void release();
+  [[noreturn]] void fail(size_t bytes) const;
+  std::string largest_live() const;
+
   int device_;
   mutable std::mutex mutex_;
+  BlockPool pool_;
+  std::unordered_multimap<const void*, cudaStream_t> users_;  // other streams
+  std::optional<Event> event_;
   MemoryStats stats_;
+  int64_t cuda_calls_ = 0;
 };
 
 }  // namespace tg::cuda

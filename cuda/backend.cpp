@@ -4,7 +4,10 @@
 #include <tapegrad/cuda/allocator.h>
 #include <tapegrad/cuda/runtime.h>
 
+#include <tapegrad/cuda/staging.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <vector>
@@ -15,10 +18,13 @@
 namespace tg::cuda {
 namespace {
 
+constexpr size_t kStagingChunk = 4 << 20, kStagingSlots = 4;
+
 struct DeviceState {
   Properties properties;
-  cudaStream_t stream = nullptr;
+  Stream stream;
   DeviceAllocator allocator;
+  Staging staging{kStagingChunk, kStagingSlots};
   explicit DeviceState(int device) : allocator(device) {}
 };
 
@@ -29,8 +35,10 @@ int attribute(cudaDeviceAttr a, int device) {
 }
 
 std::unique_ptr<DeviceState> open_device(int device) {
+  if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess)
+    throw Error(Error::Kind::device, fmt::format("[device] {} cannot be opened: {}. Use another device.",
+                                                 Device::cuda(device), why_no_device(e)));
   auto s = std::make_unique<DeviceState>(device);
-  check(cudaSetDevice(device), "device", "choosing the device");
   Properties& p = s->properties;
   p.major = attribute(cudaDevAttrComputeCapabilityMajor, device);
   p.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
@@ -45,49 +53,51 @@ std::unique_ptr<DeviceState> open_device(int device) {
   check(cudaGetDeviceProperties(&full, device), "device", "reading its properties");
   p.name = full.name;
 #endif
-  check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "device", "making its stream");
   return s;
 }
 
 struct Devices {  // opened on first use; leaked, because tensors in static storage may be freed last
   std::mutex mutex;
-  std::vector<std::unique_ptr<DeviceState>> open;
   std::string why_none;
-  Devices() {
+  std::vector<std::atomic<DeviceState*>> open;
+  static int count(std::string& why_none) {
 #ifdef TG_CUDA_EMULATED
     const char* schedule = std::getenv("TG_EMULATE_SCHEDULE");
     simt::set_schedule(schedule ? std::strtoull(schedule, nullptr, 10) : 0);
+    const char* none = std::getenv("TG_EMULATE_NO_DEVICE");  // a cudaError_t, for tests
+    simt::set_no_device(cudaError_t(none ? std::atoi(none) : 0));
 #endif
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
-    if (e != cudaSuccess) {
-      (void)cudaGetLastError();
-      n = 0;
-      why_none = cudaGetErrorString(e);
-    } else if (n == 0) {
-      why_none = "the driver lists no GPU";
-    }
-    open.resize(size_t(n));
+    if (e == cudaSuccess && n > 0) return n;
+    why_none = why_no_device(e);
+    return 0;
   }
+  Devices() : open(size_t(count(why_none))) {}
 };
 Devices& devices() {
   static auto& d = *new Devices;
   return d;
 }
+
+thread_local int t_device = 0;  // CUDA's current one of this thread
+thread_local std::pair<int, cudaStream_t> t_on{-1, nullptr};
+
+// Of the device, which becomes the calling thread's current one.
 DeviceState& state(int device) {
   Devices& all = devices();
-  const std::lock_guard lock(all.mutex);
-  auto& s = all.open.at(size_t(device));
-  if (!s) s = open_device(device);
+  auto& slot = all.open.at(size_t(device));
+  DeviceState* s = slot.load(std::memory_order_acquire);
+  if (!s) [[unlikely]] {
+    const std::lock_guard lock(all.mutex);
+    s = slot.load(std::memory_order_relaxed);
+    if (!s) slot.store(s = open_device(device).release(), std::memory_order_release);
+  }
+  if (t_device != device) [[unlikely]] {
+    check(cudaSetDevice(device), "device", "choosing the device");
+    t_device = device;
+  }
   return *s;
-}
-
-bool sync_after_each() {
-  static const bool on = [] {
-    const char* v = std::getenv("TG_SYNC");
-    return v && *v && *v != '0';
-  }();
-  return on;
 }
 
 class CudaRuntime final : public BackendRuntime {
@@ -96,33 +106,48 @@ class CudaRuntime final : public BackendRuntime {
   std::string why_missing() const override { return devices().why_none; }
   std::string describe(int i) const override {
     const Properties& p = properties(i);
-    return fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} MiB", p.name, p.major, p.minor,
+#ifdef TG_CUDA_EMULATED
+    const std::string name =
+        fmt::format("{} (schedule {}; results prove logic, never speed)", p.name, simt::schedule());
+#else
+    const std::string& name = p.name;
+#endif
+    return fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} MiB", name, p.major, p.minor,
                        p.multiprocessors, p.memory >> 20);
   }
-  Allocator& allocator(int i) override { return state(i).allocator; }
-  void synchronize(int i) override { check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels"); }
+  Allocator& allocator(int i) override { return allocator_of(i); }
+  void synchronize(int i) override {
+    check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");
+    note_synchronised();
+    throw_bad_index(i);
+  }
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(i)), "copy", "host to device");
-    synchronize(i);
+    state(i).staging.to_device(to, from, bytes, stream_of(i));
+    note_synchronised();
+    throw_bad_index(i);
   }
   void copy_to_host(int i, void* to, const void* from, size_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_of(i)), "copy", "device to host");
-    synchronize(i);
+    state(i).staging.to_host(to, from, bytes, stream_of(i));
+    note_synchronised();
+    throw_bad_index(i);
   }
 };
 [[maybe_unused]] const bool registered = register_backend(Backend::cuda, new CudaRuntime);
 
 }  // namespace
 
-void check(cudaError_t e, std::string_view op, std::string_view what) {
-  if (e == cudaSuccess) return;
-  throw Error(Error::Kind::cuda, fmt::format("[{}] {} failed: {}.", op, what, cudaGetErrorString(e)));
-}
 const Properties& properties(int device) { return state(device).properties; }
-cudaStream_t stream_of(int device) { return state(device).stream; }
+DeviceAllocator& allocator_of(int device) { return state(device).allocator; }
+cudaStream_t stream_of(int device) {
+  check_alive();
+  DeviceState& s = state(device);
+  return t_on.first == device ? t_on.second : s.stream;
+}
+OnStream::OnStream(int device, cudaStream_t s) : previous_(std::exchange(t_on, std::pair(device, s))) {}
+OnStream::~OnStream() { t_on = previous_; }
 void launched(const Context& c) {
-  check(cudaGetLastError(), c.op, "launching its kernel");
-  if (sync_after_each()) check(cudaStreamSynchronize(stream_of(c.device.index)), c.op, "its kernel");
+  note_launch(c.op, stream_of(c.device.index));
+  if (sync_after_each()) throw_bad_index(c.device.index);
 }
 
 unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {

@@ -1,7 +1,7 @@
 // Casts and copies of any layout: in (any strides) -> out contiguous, the same shape. One element per thread. The
 // conversions of training have a kernel each; all others go through i64 or f64, which hold every value of the other
 // dtypes, with both dtypes as run-time values: memory is what such a kernel waits for.
-#include <tapegrad/cuda/kernel.h>
+#include <tapegrad/cuda/copy.h>
 #include <tapegrad/ops/convert.h>
 
 #include <limits>
@@ -79,14 +79,6 @@ template <class From, class To> __global__ void direct_dense(const From* x, To* 
     *reinterpret_cast<Vec<To, kWide>*>(y + at) = r;
   }
 }
-template <class Bits> __global__ void copy_bits(const Bits* x, Bits* y, Strided<1> walk, int64_t n) {
-  for (GridLoop i(n); i; ++i) {
-    int64_t at[1];
-    walk.offsets(*i, at);
-    y[*i] = x[at[0]];
-  }
-}
-
 const std::byte* first(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
 
 template <class From, class To> void run_direct(Context& c, const Buf& in, const Buf& out) {
@@ -125,15 +117,8 @@ void copy_contiguous(const Context& c, const Buf& from, void* to) {
           "a copy on the device");
     return;
   }
-  const unsigned blocks = blocks_for(c, n, kThreads);
-  const auto copy = [&]<class Bits>() {
-    launch(c, copy_bits<Bits>, blocks, kThreads, 0, reinterpret_cast<const Bits*>(x), static_cast<Bits*>(to), walk, n);
-  };
-  switch (size_of(from.dtype())) {
-    case 1: return copy.template operator()<uint8_t>();
-    case 2: return copy.template operator()<uint16_t>();
-    case 4: return copy.template operator()<uint32_t>();
-    default: return copy.template operator()<uint64_t>();
-  }
+  const Layout dense = Layout::contiguous(from.shape(), from.dtype(), c.device);
+  const Region all{from.shape(), x, from.strides(), static_cast<std::byte*>(to), dense.strides};
+  copy_regions(c, size_of(from.dtype()), std::span(&all, 1));
 }
 }  // namespace tg::cuda

@@ -19,23 +19,13 @@ namespace tg::cuda {
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
-#ifdef __CUDACC__
   if (shared_bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
           "opting in to shared memory");
+#ifdef __CUDACC__
   kernel<<<grid, block, shared_bytes, stream>>>(std::forward<A>(args)...);
 #else
-  struct Bound {
-    void (*kernel)(P...);
-    std::tuple<P...> args;
-  };
-  auto bound = std::make_shared<Bound>(Bound{kernel, {std::forward<A>(args)...}});
-  const auto run = [](const void* self) {
-    const auto& b = *static_cast<const Bound*>(self);
-    std::apply(b.kernel, b.args);
-  };
-  (void)simt::engine::launch({run, bound, sizeof(Bound), reinterpret_cast<const void*>(kernel)}, grid, block,
-                             shared_bytes, stream);
+  (void)simt::launch(kernel, grid, block, shared_bytes, stream, std::forward<A>(args)...);
 #endif
   launched(c);
 }
@@ -57,7 +47,7 @@ class GridLoop {
 // dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
 template <size_t N> struct Strided {
   int32_t dims = 0;
-  int64_t shape[kMaxDims], stride[N][kMaxDims];  // innermost dimension first
+  int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
 
   Strided(const Shape& s, const std::array<Strides, N>& st) {
     for (size_t d = s.size(); d-- > 0;) {
@@ -136,6 +126,24 @@ template <class F> void visit_index(DType d, F&& f) {
     f.template operator()<int64_t>();
   else
     f.template operator()<int32_t>();
+}
+// f.template operator()<U>() with the unsigned type of an element's size: for what moves elements only.
+template <class F> void visit_size(DType d, F&& f) {
+  switch (size_of(d)) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    default: return f.template operator()<uint64_t>();
+  }
+}
+// f(bits): a number as an element of dtype d, in that unsigned type.
+template <class F> void visit_bits(DType d, double number, F&& f) {
+  visit_dtype(d, [&]<class T>() {
+    using U = std::conditional_t<
+        sizeof(T) == 1, uint8_t,
+        std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
+    f(std::bit_cast<U>(T(compute_t<T>(number))));
+  });
 }
 
 }  // namespace tg::cuda

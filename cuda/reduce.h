@@ -20,6 +20,18 @@ struct Reduced {
 };
 
 namespace {
+// Of a value of these sizes: the dimensions of a mask are reduced, the others kept, both in their order.
+Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
+  Shape shape[2];
+  Strides stride[2];
+  int64_t count[2] = {1, 1};
+  for (size_t d = 0; d < s.size(); ++d) {
+    const size_t to = dims >> d & 1;
+    shape[to].push_back(s[d]), stride[to].push_back(strides[d]), count[to] *= s[d];
+  }
+  return {{shape[0], {stride[0]}}, {shape[1], {stride[1]}}, count[0], count[1]};
+}
+
 constexpr int kReduceThreads = 256, kTallRows = 8;
 
 struct Chunks {  // of the n elements of an output
@@ -143,8 +155,7 @@ void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chun
   if (chunks.count == 1) return run(static_cast<A*>(nullptr));
   const Scratch part(c, size_t(chunks.count * outputs) * sizeof(A));
   run(part.as<A>());
-  const Reduced z{{{outputs}, {Strides{1}}}, {{chunks.count}, {Strides{outputs}}}, outputs, chunks.count};
-  reduce(c, joined(r), part.as<A>(), z);
+  reduce(c, joined(r), part.as<A>(), split(0b01, {chunks.count, outputs}, {outputs, 1}));
 }
 
 template <class T, class R> void launch_rows(const Context& c, const R& r, const T* x, const Reduced& z) {

@@ -3,10 +3,11 @@
 // else.
 #pragma once
 #include <tapegrad/core/op.h>
-#include <tapegrad/cuda/api.h>
+#include <tapegrad/cuda/errors.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace tg::cuda {
 
@@ -18,20 +19,34 @@ struct Properties {
   size_t memory = 0;            // bytes of the card
 };
 
-// Throws an Error(cuda) "[op] what: CUDA's text" unless e is cudaSuccess. After an error of a kernel the device is lost
-// for this process: every later use of it says so and repeats the first error.
-void check(cudaError_t e, std::string_view op, std::string_view what);
-
 const Properties& properties(int device);
-// Kernels of the calling thread go here, in order.
+// Kernels and allocations of the calling thread go here, in order. An Error once a kernel has failed in this process.
 cudaStream_t stream_of(int device);
+// During its life, those of the calling thread go to another stream. Streams are ordered by events of the caller, and
+// a block that was allocated in one and is used in another needs DeviceAllocator::used_on().
+class OnStream {
+ public:
+  OnStream(int device, cudaStream_t);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  std::pair<int, cudaStream_t> previous_;
+};
+class DeviceAllocator;
+DeviceAllocator& allocator_of(int device);
 // After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
 void launched(const Context&);
+
+// After the host waited for the device: the Error of the first bad index that kernels noted since the last time
+// (index_check.h), if there is one.
+void throw_bad_index(int device);
 
 // Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
-// Bytes on the device for the length of one kernel call; 512-byte aligned, freed in stream order.
+// Bytes on the device for the length of one kernel call; 256-byte aligned, freed in stream order.
 class Scratch {
  public:
   Scratch(const Context& c, size_t bytes);

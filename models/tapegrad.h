@@ -14,6 +14,7 @@
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/models/train/accumulate.h>
+#include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/log.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>

@@ -15,11 +15,20 @@ Tensor Tensor::to(Device d) const {
   const Tensor source = contiguous();
   evaluate({source});
   const Layout& l = source.layout();
-  std::vector<std::byte> host(l.bytes());
   Tensor copy = empty(Layout::contiguous(shape(), dtype(), d));
+  const size_t bytes = l.bytes();
+  if (!bytes) return copy;
   const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(l.dtype));
-  runtime_of(device()).copy_to_host(device().index, host.data(), from, host.size());
-  runtime_of(d).copy_from_host(d.index, copy.value()->storage->data, host.data(), host.size());
+  std::byte* to = copy.value()->storage->data;
+  if (device().backend == Backend::cpu) {
+    runtime_of(d).copy_from_host(d.index, to, from, bytes);
+  } else if (d.backend == Backend::cpu) {
+    runtime_of(device()).copy_to_host(device().index, to, from, bytes);
+  } else {
+    std::vector<std::byte> host(bytes);
+    runtime_of(device()).copy_to_host(device().index, host.data(), from, bytes);
+    runtime_of(d).copy_from_host(d.index, to, host.data(), bytes);
+  }
   return copy;
 }
 void Tensor::copy_to_host(void* to_host, DType t) const {

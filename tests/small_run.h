@@ -1,6 +1,6 @@
 // A training run of a tiny GPT on a rhyme: what the tests of training and checkpoints share. Not an oracle: the text is
 // small enough to be learned in seconds, and what comes of it is compared with other runs. Included by doctest files
-// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp and test_crash.cpp.
+// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp, test_crash.cpp and test_cuda_gpt.cpp.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/train/trainer.h>
@@ -38,8 +38,9 @@ struct Run {
   Params params;
   Gpt model;
   Trainer trainer;
-  explicit Run(const TrainConfig& c, const GptConfig& g = tiny_model(), const std::string& text = rhyme())
-      : params({}, c.seed), model(params, g), trainer(model, params, bytes_of(text), c) {}
+  explicit Run(const TrainConfig& c, const GptConfig& g = tiny_model(), const std::string& text = rhyme(),
+               Device device = {})
+      : params(device, c.seed), model(params, g), trainer(model, params, bytes_of(text), c) {}
 };
 // All that does not measure time or memory.
 inline std::vector<double> numbers_of(const std::vector<StepRecord>& all) {

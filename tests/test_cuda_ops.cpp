@@ -1,6 +1,9 @@
 // Every op case on Device::cuda() against the same on the CPU: dtypes, layouts, sizes, eager and lazy.
 // TG_CASES=softmax,norm runs only the cases whose name has one of these words, for those who write a kernel.
+#include <tapegrad/core/registry.h>
+
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 #include "case_run.h"
@@ -38,6 +41,15 @@ void check_case(const OpCase& c, DType t, double bf16_tolerance = 0) {
 }
 }  // namespace
 
+TEST_CASE("every op has a CUDA kernel of its own") {
+  std::set<std::string_view> kernels;
+  for (auto& k : all_kernels())
+    if (k.backend == Backend::cuda) kernels.insert(k.op);
+  for (auto& op : all_ops()) {
+    CAPTURE(op.name);
+    CHECK((op.is_view || kernels.contains(op.name)));
+  }
+}
 TEST_CASE("f32 against the CPU, values and gradients") {
   for (auto& c : cases()) check_case(c, DType::f32);
 }

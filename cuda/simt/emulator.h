@@ -1,5 +1,7 @@
-// A SIMT emulator: CUDA kernels, streams and memory on a machine without a GPU.
-// Tests use reset(), reports() and describe(); everything in simt::engine is for host.h.
+// A SIMT emulator: CUDA kernels, streams, graphs and memory on a machine without a GPU, for tests; not for speed. It
+// executes the .cu files, compiled by the host compiler, and checks every access: threads of a block are fibers,
+// streams are a graph of queued operations (README.md says what is found and what is not). Tests use namespace simt;
+// what is in simt::engine is for language.h, ptx.h and hopper.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,12 +45,26 @@ struct Report {
 void set_schedule(std::uint64_t seed);
 // The same from the start: frees all device memory and streams and forgets reports. Not while tensors exist.
 void reset(std::uint64_t seed = 0);
+std::uint64_t schedule();
+
+// The memory of the card, 4 GiB unless set: what does not fit is cudaErrorMemoryAllocation. reset() forgets it.
+void set_memory(std::size_t bytes);
+// From now on cudaGetDeviceCount finds no device and gives this error; cudaSuccess undoes it.
+void set_no_device(cudaError_t why);
+
+// For an allocator that cuts blocks from segments of cudaMalloc, so that accesses are checked against the blocks.
+void note_segment(void* p, std::size_t bytes);  // fresh from cudaMalloc: nothing of it may be touched yet
+// In the stream's order: the bytes exist and are unwritten. What lies between blocks is out of bounds.
+void note_allocated(void* p, std::size_t bytes, cudaStream_t);
+void note_freed(void* p, std::size_t bytes, cudaStream_t);
+
 const std::vector<Report>& reports();
 std::string describe();  // all reports, one a line
-bool checked();          // was this build made with access checks (shadow memory)?
 
 struct Statistics {
   std::uint64_t switches, accesses, launches;
+  std::uint64_t pending;    // operations that were queued and have not run
+  std::uint64_t addresses;  // bytes of the card's address space that were used so far
 };
 Statistics statistics();
 
@@ -83,7 +99,7 @@ void touch(const void* p, std::size_t bytes, Access, const void* pc);
 
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid);
 void cp_async_commit();
-void cp_async_wait(unsigned in_flight);
+void cp_async_wait(unsigned left);
 
 void ldmatrix(std::uint32_t* r, const void* row, int matrices, bool transposed, Site);
 void mma_bf16(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);

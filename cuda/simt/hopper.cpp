@@ -6,7 +6,7 @@
 #include <deque>
 #include <map>
 
-#include <tapegrad/cuda/simt/internal.h>
+#include <tapegrad/cuda/simt/order.h>
 
 namespace simt::engine {
 using tg::cuda::mbarrier;
@@ -112,9 +112,8 @@ bool hopper_progress(bool must) {
   return true;
 }
 
-bool hopper_in_flight() {
+void hopper_end() {
   if (!transfers.empty()) fail(Fault::async_copy, {}, "a block ended with %zu TMA loads in flight", transfers.size());
-  return !transfers.empty();
 }
 
 }  // namespace simt::engine

@@ -1,22 +1,31 @@
-// What the engine's own sources share.
+// What the emulator's own sources share: the threads of the running block, launches and faults. order.h has the order
+// of threads, queue.h that of streams, memory.h the card's memory. Nobody outside cuda/simt includes it.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include <tapegrad/cuda/simt/emulator.h>
 
-namespace simt::engine {
+// What kernels see of themselves.
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
 
-#ifdef SIMT_CHECKED
-inline constexpr bool with_shadow = true;
-#else
-inline constexpr bool with_shadow = false;
-#endif
+namespace simt::engine {
 
 inline constexpr unsigned max_threads = 1024;
 inline constexpr std::size_t max_dynamic_shared = 227 * 1024;
 inline constexpr std::size_t stack_bytes = 256 * 1024;
+
+struct Operation;
+
+// Every entry from the host: calls of several threads run one after the other, and so do kernels.
+inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
+struct Entry {
+  std::lock_guard<std::recursive_mutex> lock{entry_mutex};
+};
 
 struct Copy {  // a cp.async in flight
   char* to;
@@ -31,10 +40,9 @@ struct Product {  // a wgmma in flight
 };
 
 struct Thread {  // of the running block, as a fiber
-  enum State : std::uint8_t { ready, waiting, done };
+  enum State : std::uint8_t { ready, waiting, done, stopped };
   void* sp = nullptr;
   char* stack = nullptr;
-  void* fake_stack = nullptr;
   unsigned index = 0;
   uint3 id;
   State state = ready;
@@ -55,7 +63,7 @@ struct Launch {
   Call call;
   dim3 grid, block;
   std::size_t shared_bytes;
-  unsigned op;
+  const Operation* op;
 };
 
 // The grid in progress.
@@ -67,15 +75,21 @@ extern std::array<Thread, max_threads> threads;
 extern unsigned thread_count;
 extern char* const dynamic_arena;
 
+void run(const Launch&);
+
+// Fibers: prepare() makes one that will run the kernel, resume() runs it until it waits, fails or ends.
+void prepare(Thread&, unsigned index);
+void resume(Thread&);
+void to_scheduler();
+void finish_thread();  // in the fiber, when the kernel has returned
+
+void wait(const char* what, Site);
+void release(Thread&);
+
 // Asynchronous shared-memory work of the block (TMA) and its reset.
 void hopper_block();
 bool hopper_progress(bool must);  // may complete a transfer; must, if no thread can run
-
-bool hopper_in_flight();  // at the end of the block: a fault
-
-bool run(const Launch&);  // false: stopped by a fault
-void wait(const char* what, Site);
-void release(Thread&);
+void hopper_end();                // of the block: what is in flight is a fault
 
 struct Where {
   const void* pc = nullptr;
@@ -87,58 +101,29 @@ struct Where {
 };
 // Records a fault; inside a kernel, stops the launch and does not return.
 [[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
+bool failed();                // has a fault been recorded since the last reset?
+void report_kernel(Thread&);  // says the fault that stopped this thread, on the scheduler's stack
+void report_deadlock(const char* text, const Thread*);
+std::string coordinates(const uint3&);
+const char* base_name(const char* path);
+bool same(const Site&, const Site&);
 
 std::uint64_t random();
 struct Policy {
   enum Kind { forward, backward, shuffled } kind;
 };
 extern Policy policy;
+extern Statistics counters;
 
-// --- shadow memory and order (no-ops unless with_shadow) ------------------------------------------
+// Shadow memory of what kernels may touch.
 void shadow_launch(const Launch&);
-void shadow_block();                                    // a block begins
-void order_block();                                     // all its threads met
-void order_threads(const unsigned* index, unsigned n);  // these met
-void async_begin(char* to, unsigned bytes);             // a copy to shared memory is in flight
+void shadow_block();                         // a block begins
+void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
 void async_end(char* to, unsigned bytes, unsigned unit);
-struct Op {
-  unsigned stream = 0;
-  std::vector<unsigned> seen;  // per stream: how many of its operations come before
-};
-extern std::vector<Op> ops;
-void global_access(const void*, std::size_t, Access, unsigned op, Where);  // by a copy
-bool in_arena(const void*);
-void mark(const void*, std::size_t, std::uint8_t state);
-void shadow_reset();
-
-// Asynchronous units take part in the order under thread numbers of their own.
-inline constexpr unsigned tma_unit = max_threads, warpgroup_unit = max_threads + 1;
-inline constexpr unsigned max_units = max_threads + 32;
-
-// What is known of each thread's work since the last barrier of the block; empty beforehand.
-struct Clock {
-  std::uint32_t epoch = 0;
-  std::uint64_t chunks = 0;  // of 32 threads, with any knowledge
-  std::array<std::uint16_t, max_units> seen;
-
-  void refresh(std::uint32_t now);
-  std::uint16_t operator[](unsigned t) const { return chunks >> t / 32 & 1 ? seen[t] : 0; }
-  void open(unsigned chunk);
-  void set(unsigned t, std::uint16_t v);
-  void join(const Clock&);
-};
-void order_release(Clock&, unsigned unit);  // the unit's work is known to who acquires
-void order_acquire(unsigned unit, const Clock&);
-void order_async_fence();  // the current thread's writes so far are visible to asynchronous units
 // A read of shared memory by an unit, on behalf of the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
-
-struct Arena {
-  char* base = nullptr;
-  std::size_t used = 0, size = 0;
-  std::uint8_t* state = nullptr;  // per byte
-};
-extern Arena arena;
-enum Byte : std::uint8_t { absent, freed, unwritten, written };
+void global_access(const void*, std::size_t, Access, const Operation&, Where);
+// The same by a library, in whose name faults are; it may not read what nothing wrote.
+void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

@@ -1,4 +1,5 @@
-// CUDA's kernel language for a host compiler: qualifiers, built-in variables and functions.
+// CUDA's kernel language for a host compiler: qualifiers, built-in variables and functions, and the launch. For kernel
+// sources, through device.h.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -140,3 +141,23 @@ inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0; }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+
+// --- launch --------------------------------------------------------------------------------------
+namespace simt {
+// kernel<<<grid, block, shared_bytes, stream>>>(args...)
+template <class... P, class... A>
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+                   A&&... args) {
+  struct Bound {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+  };
+  const auto run = [](const void* self) {
+    const auto& b = *static_cast<const Bound*>(self);
+    std::apply(b.kernel, b.args);
+  };
+  return engine::launch({run, std::make_shared<Bound>(Bound{kernel, {std::forward<A>(args)...}}), sizeof(Bound),
+                         reinterpret_cast<const void*>(kernel)},
+                        grid, block, shared_bytes, stream);
+}
+}  // namespace simt

@@ -1,3 +1,4 @@
+// Names for addresses of this program, for reports of faults. For report.cpp.
 #pragma once
 #include <string>
 

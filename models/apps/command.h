@@ -50,5 +50,6 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);
 Subcommand train_command();
 Subcommand generate_command();
 Subcommand inspect_command();
+Subcommand compare_command();
 
 }  // namespace tg::apps

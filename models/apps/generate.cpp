@@ -30,6 +30,8 @@ void run(const Options& o) {
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   const LoadedModel m = load_model(o.model, device);
   TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
+  if (device != Device())  // the text alone goes to standard output
+    fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   const std::vector<int64_t> prompt = m.tokenizer->encode(o.prompt);
   bool begun = false;
   const auto begin = [&] {  // not before the first token: what fails until then prints nothing

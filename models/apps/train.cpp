@@ -4,6 +4,7 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/interrupt.h>
+#include <tapegrad/models/apps/memory.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/generate.h>
@@ -11,8 +12,6 @@
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -202,15 +201,6 @@ Start resumed_run(const Options& o) {
   return {o.resume, std::move(run), std::move(data), std::move(identity), std::move(c.state), std::move(lock)};
 }
 
-void check_memory(const RunConfig& run, Device device) {
-  if (device != Device::cpu()) return;
-  const double needed = least_bytes(run), there = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
-  TG_CHECK(there <= 0 || needed <= there, value,
-           "[train] this run needs {:.3g} GB of memory or more, and the machine has {:.3g}. Parameters, gradients, "
-           "moments and the activations of a micro-batch must fit. Make the model, the context or the batch smaller.",
-           needed * 1e-9, there * 1e-9);
-}
-
 void print_header(const Options& o, const Start& s, const Params& params, const Trainer& trainer) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
@@ -315,7 +305,8 @@ int train(const Options& o) {
   TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of(s.identity.files));
-  check_memory(s.run, device);
+  check_memory("train", least_bytes(s.run), "Parameters, gradients, moments and the activations of a micro-batch",
+               device);
   const Params params(device, s.run.train.seed);
   const Gpt model(params, s.run.model);
   Trainer trainer(model, params, s.data.tokens, s.run.train);

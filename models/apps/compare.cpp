@@ -1,0 +1,148 @@
+// `tapegrad compare`: one training step of a model on two sides, tensor by tensor: a device against the CPU, a dtype
+// against another, one thread against two. Exit status 1 when they differ by more than rounding explains.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/memory.h>
+#include <tapegrad/models/io/json.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/train/compare.h>
+#include <tapegrad/models/train/run_config.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace tg::apps {
+namespace {
+
+constexpr int64_t kShown = 12;
+
+struct Options {
+  std::string model, arch, device, json;
+  std::vector<std::string> sides;
+  int64_t batch = 2, context = 0;
+  uint64_t seed = 1;
+  bool all = false;
+};
+using Pair = std::pair<Side, Side>;  // the reference first
+
+struct Subject {
+  std::string name;
+  GptConfig config;
+  StateDict weights;
+  int64_t parameters;
+};
+// Moments, gradients and weights of the wider side, and what is kept of the other one.
+void check_fits(const GptConfig& config) {
+  LazyScope lazy;
+  const Params shapes;
+  const Gpt model(shapes, config);
+  check_memory("compare", double(shapes.count()) * (4 * 8 + 3 * 4),
+               "Two copies of the model with gradients and moments", Device::cpu());
+}
+Subject subject_of(const Options& o) {
+  if (o.model.empty() == o.arch.empty())
+    throw UsageError("compare needs one of --model, a folder that `train` wrote, and --arch, the name of a model");
+  if (!o.model.empty()) {
+    const LoadedModel m = load_model(o.model);
+    return {o.model, m.model.config(), m.params.state(), m.params.count()};
+  }
+  GptConfig config = arch(o.arch);
+  if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
+  check_fits(config);
+  const Params params(Device::cpu(), o.seed);
+  const Gpt model(params, config);
+  return {o.arch, config, params.state(), params.count()};
+}
+
+std::vector<Pair> pairs_of(const Options& o) {
+  if (!o.sides.empty()) {
+    if (o.sides.size() != 2 || !o.device.empty())
+      throw UsageError("--sides takes two, the reference first, in place of --device: --sides cpu/bf16 cuda/bf16");
+    try {
+      return {{Side::parse(o.sides[0]), Side::parse(o.sides[1])}};
+    } catch (const Error& e) {
+      throw UsageError(e.what());
+    }
+  }
+  const Device device = !o.device.empty()            ? Device::parse(o.device)
+                        : has_device(Device::cuda()) ? Device::cuda()
+                                                     : Device::cpu();
+  runtime_of(device);
+  if (device != Device::cpu()) return {{{}, {.device = device}}, {{.device = device}, {.device = device}}};
+  std::vector<Pair> pairs = {{{.weights = DType::f64}, {}}};
+  if (num_threads() > 1) pairs.push_back({{.threads = 1}, {.threads = 2}});
+  return pairs;
+}
+
+// Random tokens: what a step computes with does not have to be language.
+Batch batch_of(const Options& o, const GptConfig& config) {
+  constexpr int64_t kContext = 64;
+  const int64_t context = o.context ? o.context : std::min(kContext, config.context);
+  TG_CHECK(
+      o.batch >= 1 && context >= 1 && context <= config.context && o.batch <= INT32_MAX, value,
+      "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the context "
+      "of the model.",
+      o.batch, context, config.context);
+  Rng rng = Rng{o.seed}.split(1);
+  const auto draw = [&] {
+    std::vector<int32_t> ids(size_t(o.batch * context));
+    for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(config.vocab_size)));
+    return from(ids, {o.batch, context});
+  };
+  Batch batch{draw(), {}};
+  batch.targets = draw();
+  return batch;
+}
+
+int run(const Options& o) {
+  const std::vector<Pair> pairs = pairs_of(o);
+  const Subject s = subject_of(o);
+  const Batch batch = batch_of(o, s.config);
+  fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
+             batch.tokens.size(0), batch.tokens.size(1), o.seed);
+  Json report{{"model", s.name},
+              {"parameters", s.parameters},
+              {"batch", batch.tokens.size(0)},
+              {"context", batch.tokens.size(1)},
+              {"seed", o.seed},
+              {"comparisons", Json::array()}};
+  bool within = true;
+  for (const auto& [reference, other] : pairs) {
+    const Comparison c = compare(s.config, s.weights, batch, reference, other, {.seed = o.seed});
+    fmt::print("\n{}", to_table(c, o.all ? -1 : kShown));
+    std::fflush(stdout);
+    report["comparisons"].push_back(Json::parse(to_json(c)));
+    within &= c.within();
+  }
+  if (!o.json.empty()) write_file_atomically(o.json, report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return within ? 0 : 1;
+}
+
+}  // namespace
+
+Subcommand compare_command() {
+  return {"compare", "compare a training step on a device with the CPU's, tensor by tensor",
+          [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<Options>();
+            c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
+            c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o->arch);
+            c.option("--batch", "sequences of random tokens", o->batch);
+            c.option("--context", "tokens of a sequence, 0: those of the model, at most 64", o->context);
+            c.option("--seed", "of tokens, dropout and new weights", o->seed);
+            c.option("--device", "NAME", "cuda where there is one",
+                     "cuda: f32 there against the CPU, and there once more; cpu: f32 against f64, and one thread "
+                     "against two",
+                     [o](const std::string& word) { o->device = word; });
+            c.list("--sides", "SIDE",
+                   "two sides, the reference first: a device, with a dtype and threads if need be "
+                   "(cpu/f64, cuda/bf16, cpu/f32/1)",
+                   o->sides);
+            c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o->all);
+            c.option("--json", "FILE", "write everything there", o->json);
+            return [o] { return run(*o); };
+          }};
+}
+
+}  // namespace tg::apps

@@ -1,0 +1,254 @@
+#include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/core/observe.h>
+#include <tapegrad/models/train/compare.h>
+#include <tapegrad/ops/loss.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace tg {
+namespace {
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double tolerance_of(const Side& s) { return s.compute == DType::bf16 ? 2e-2 : s.weights == DType::f32 ? 1e-5 : 1e-11; }
+
+// The number of threads of a side while it runs.
+class Threads {
+ public:
+  explicit Threads(int n) : before_(num_threads()) {
+    if (n) set_num_threads(n);
+  }
+  ~Threads() { set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+// A copy on the host, whatever is done to t later. 16-bit floats are exact in f32.
+Tensor host_copy(const Tensor& t) {
+  const bool narrow = is_float(t.dtype()) && t.dtype() != DType::f64;
+  return narrow ? from(t.to_vector<float>(), t.shape()) : from(t.to_vector<double>(), t.shape());
+}
+
+// The path without its last `names` names.
+std::string_view parent(std::string_view path, int names = 1) {
+  for (; names > 0; --names) path = path.substr(0, path.rfind('.') == path.npos ? 0 : path.rfind('.'));
+  return path;
+}
+std::string op_group(std::string_view path, std::string_view op) { return fmt::format("{}|{}", parent(path), op); }
+std::string parameter_group(std::string_view name) {
+  return fmt::format("{}|{}", parent(name, 2), name.substr(name.rfind('.') + 1));
+}
+
+struct Place {
+  Stage stage;
+  std::string name, group;
+  int occurrence = 1;
+  auto order() const { return std::tie(stage, name, occurrence); }
+  bool operator<(const Place& o) const { return order() < o.order(); }
+};
+using See = std::function<void(Place, const Tensor&)>;
+
+// One step on one side; `see` gets its tensors in order.
+void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
+              const CompareOptions& o, const See& see) {
+  const Threads threads(side.threads);
+  const Params params(side.device, 0, side.weights);
+  params.load(weights);
+  const Logits logits = make_model(params);
+  params.check_all_used();
+  const auto see_parameter = [&](Stage stage, const std::string& name, const Tensor& t) {
+    see({stage, name, parameter_group(name)}, t);
+  };
+  const auto observer = [&](Stage stage) {
+    return [&see, stage](const Observed& x) {
+      const std::string output = x.output ? fmt::format("[{}]", x.output) : "";
+      const std::string path = x.scope->path(), op = fmt::format("{}{}", x.op, output);
+      see({stage, path.empty() ? op : fmt::format("{} {}", path, op), op_group(path, x.op)}, x.value);
+    };
+  };
+  for (const Parameter& p : params.all()) see_parameter(Stage::weights, p.name, p.tensor);
+  Tensor y, loss;
+  Rng dropout{o.seed};
+  {
+    const ObserveScope watch(observer(Stage::forward));
+    y = logits(batch.tokens.to(side.device), {.rng = &dropout, .compute = side.compute});  // (B, T, V)
+    loss = cross_entropy(y, batch.targets.to(side.device));
+  }
+  see({Stage::forward, "logits", ""}, y.detach());
+  see({Stage::forward, "loss", ""}, loss.detach());
+  y = {};
+  GradMap grads;
+  {
+    const ObserveScope watch(observer(Stage::backward));
+    grads = backward(loss);
+  }
+  AdamW optimizer(params.trainable(), o.optimizer);
+  for (const Parameter& p : params.trainable())
+    if (const Tensor g = grads[p.tensor])
+      see_parameter(Stage::gradients, p.name, g);  // step() names one that is missing
+  see({Stage::gradients, "norm of all gradients", ""}, optimizer.step(grads, {.clip_norm = o.clip_norm}));
+  for (const Parameter& p : params.all()) see_parameter(Stage::update, p.name, p.tensor.detach());
+}
+
+// Of what part: the error is apart / scale.
+struct Difference {
+  double absolute = 0;          // max |a - b|
+  double apart = 0, scale = 0;  // max |a - b| and max |b|, or norm(a - b) and norm(b)
+};
+double distance(double a, double b) {  // of equal infinities 0; NaN is at no distance from anything
+  if (a == b) return 0;
+  return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : kInfinity;
+}
+Difference difference(const Tensor& a, const Tensor& b) {
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  Difference d;
+  for (size_t i = 0; i < y.size(); ++i) {
+    d.absolute = std::max(d.absolute, distance(x[i], y[i]));
+    if (std::isfinite(y[i])) d.scale = std::max(d.scale, std::abs(y[i]));
+  }
+  d.apart = d.absolute;
+  return d;
+}
+
+// Keeps what the reference makes, and compares with it what the other side makes.
+class Ledger {
+ public:
+  Ledger(const Side& reference, const Side& other, const AdamWConfig& optimizer)
+      : own_(tolerance_of(reference)), tolerance_(tg::tolerance_of(reference, other)), optimizer_(optimizer) {}
+
+  void keep(Place place, const Tensor& t) {
+    place.occurrence = ++counts_[{place.stage, place.name}].first;
+    places_[place] = entries_.size();
+    entries_.push_back({std::move(place), t.shape(), host_copy(t), {}});
+  }
+  void compare(Place place, const Tensor& t) {
+    place.occurrence = ++counts_[{place.stage, place.name}].second;
+    const auto at = places_.find(place);
+    if (at == places_.end()) return;  // counts_ knows
+    Entry& e = entries_[at->second];
+    const Tensor a = host_copy(t), b = std::exchange(e.reference, {});
+    e.difference = a.shape() != b.shape()         ? Difference{kInfinity, kInfinity, 0}
+                   : place.stage == Stage::update ? update(place, a, b)
+                                                  : difference(a, b);
+    double& most = largest_[{place.stage, place.group}];
+    most = std::max(most, e.difference.scale);
+    if (place.stage == Stage::weights) starts_[place.name] = b;
+    if (place.stage == Stage::gradients) gradients_[place.name] = b;
+  }
+  void fill(Comparison& c) const {
+    for (const Entry& e : entries_) {
+      const auto [here, there] = counts_.at({e.place.stage, e.place.name});
+      if (here != there) continue;
+      const Difference& d = e.difference;
+      c.tensors.push_back(
+          {.stage = e.place.stage,
+           .name = e.place.name + (e.place.occurrence > 1 ? fmt::format(" #{}", e.place.occurrence) : ""),
+           .shape = e.shape,
+           .absolute = d.absolute,
+           .error = d.apart == 0 ? 0 : d.apart / scale(e.place, d.scale),
+           .tolerance = tolerance_});
+    }
+    for (const auto& [place, n] : counts_)
+      if (n.first != n.second)
+        c.unpaired.push_back(fmt::format("{} {}: {} and {}", name_of(place.first), place.second, n.first, n.second));
+  }
+
+ private:
+  struct Entry {
+    Place place;
+    Shape shape;
+    Tensor reference;  // until it is compared
+    Difference difference;
+  };
+  // What the error of a tensor is measured by: its own largest element, or that of its group beside which it is
+  // rounding.
+  double scale(const Place& p, double own) const {
+    if (p.stage == Stage::update || p.group.empty()) return own;
+    const double most = largest_.at({p.stage, p.group});
+    return own <= own_ * most ? most : own;
+  }
+  // Of a parameter after the first step. An element whose gradient is rounding moves by one learning rate either way.
+  Difference update(const Place& p, const Tensor& a, const Tensor& b) const {
+    const std::string& name = p.name;
+    const auto start = starts_.at(name).to_vector<double>(), x = a.to_vector<double>(), y = b.to_vector<double>();
+    const auto g = gradients_.contains(name) ? gradients_.at(name).to_vector<double>() : std::vector<double>(y.size());
+    double largest = 0;
+    for (const double v : g) largest = std::max(largest, std::abs(v));
+    if (gradients_.contains(name)) largest = scale({Stage::gradients, name, p.group}, largest);
+    const auto free = [&](size_t i) {
+      const double reach =
+          1.001 * optimizer_.lr + (optimizer_.lr * optimizer_.weight_decay + 1e-6) * std::abs(start[i]);
+      return tolerance_ > 0 && std::abs(g[i]) <= tolerance_ * largest && std::abs(x[i] - start[i]) <= reach;
+    };
+    Difference d;
+    for (size_t i = 0; i < y.size(); ++i) {
+      d.scale += y[i] * y[i];
+      if (free(i)) continue;
+      const double by = distance(x[i], y[i]);
+      d.absolute = std::max(d.absolute, by);
+      d.apart += by * by;
+    }
+    d.apart = std::sqrt(d.apart), d.scale = std::sqrt(d.scale);
+    return d;
+  }
+
+  double own_, tolerance_;  // of the reference by itself, and of both
+  AdamWConfig optimizer_;
+  std::vector<Entry> entries_;
+  std::map<Place, size_t> places_;
+  std::map<std::pair<Stage, std::string>, std::pair<int, int>> counts_;  // on the reference and the other side
+  std::map<std::pair<Stage, std::string>, double> largest_;              // max |b| in each group
+  StateDict starts_, gradients_;                                         // the reference's
+};
+
+void check(const Side& s) {
+  TG_CHECK(
+      (s.weights == DType::f32 || s.weights == DType::f64) &&
+          (s.compute == DType::f32 || (s.compute == DType::bf16 && s.weights == DType::f32)),
+      dtype,
+      "[compare] a side has weights of {} and computes in {}. Weights are f32 or f64, and bf16 is computed over f32 "
+      "weights; f32 leaves all in the dtype of the weights.",
+      s.weights, s.compute);
+  runtime_of(s.device);
+}
+}  // namespace
+
+double tolerance_of(const Side& reference, const Side& other) {
+  Side same = other;
+  same.threads = reference.threads;
+  return same == reference ? 0 : std::max(tolerance_of(reference), tolerance_of(other));
+}
+const Compared* Comparison::first_apart() const {
+  const auto at = std::find_if(tensors.begin(), tensors.end(), [](const Compared& t) { return !t.within(); });
+  return at == tensors.end() ? nullptr : &*at;
+}
+
+Comparison compare(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& reference,
+                   const Side& other, const CompareOptions& o) {
+  check(reference), check(other);
+  Ledger ledger(reference, other, o.optimizer);
+  run_step(make_model, weights, batch, reference, o, [&](Place k, const Tensor& t) { ledger.keep(std::move(k), t); });
+  run_step(make_model, weights, batch, other, o, [&](Place k, const Tensor& t) { ledger.compare(std::move(k), t); });
+  Comparison c{.reference = reference, .other = other};
+  ledger.fill(c);
+  return c;
+}
+Comparison compare(const GptConfig& config, const StateDict& weights, const Batch& batch, const Side& reference,
+                   const Side& other, const CompareOptions& o) {
+  const MakeModel make_gpt = [&config](const Params& params) -> Logits {
+    return [model = Gpt(params, config)](const Tensor& tokens, const ForwardOptions& how) {
+      return model.forward(tokens, how);
+    };
+  };
+  return compare(make_gpt, weights, batch, reference, other, o);
+}
+
+}  // namespace tg

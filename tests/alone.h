@@ -1,0 +1,33 @@
+// Runs one test case of this program in a process of its own, for what ends a device, or the process. Such a test case
+// is decorated with doctest::skip(), and another one calls run_alone() with its name.
+#pragma once
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace tg {
+
+struct Alone {
+  int status;          // of exit; minus the signal that ended it
+  std::string output;  // stdout and stderr
+};
+// `environment`: "A=1 B=2".
+inline Alone run_alone(const std::string& test_case, const std::string& environment = "") {
+  std::array<char, 4096> path{};
+  REQUIRE(readlink("/proc/self/exe", path.data(), path.size() - 1) > 0);
+  const std::string command =
+      environment + " exec '" + path.data() + "' --no-skip --no-colors '-tc=" + test_case + "' 2>&1";
+  FILE* out = popen(command.c_str(), "r");
+  REQUIRE(out);
+  Alone r;
+  for (size_t n; (n = fread(path.data(), 1, path.size(), out)) > 0;) r.output.append(path.data(), n);
+  const int s = pclose(out);
+  r.status = WIFEXITED(s) ? WEXITSTATUS(s) : -WTERMSIG(s);
+  return r;
+}
+
+}  // namespace tg

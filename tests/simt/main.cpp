@@ -1,0 +1,3 @@
+// doctest's main() of the emulator's own tests.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>

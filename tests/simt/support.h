@@ -1,0 +1,53 @@
+// Device buffers, streams and reproducible data for the emulator's own tests.
+#pragma once
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include <tapegrad/cuda/device.h>
+
+inline void check(cudaError_t e) {
+  if (e != cudaSuccess) throw std::runtime_error(cudaGetErrorString(e));
+}
+
+template <class T> class Buffer {
+ public:
+  explicit Buffer(std::size_t n) : size_(n) { check(cudaMalloc(&data_, n * sizeof(T))); }
+  explicit Buffer(const std::vector<T>& v) : Buffer(v.size()) {
+    check(cudaMemcpy(data_, v.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { cudaFree(data_); }
+  operator T*() const { return data_; }
+  std::vector<T> host() const {
+    std::vector<T> v(size_);
+    check(cudaDeviceSynchronize());
+    check(cudaMemcpy(v.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+struct Stream {
+  cudaStream_t s = nullptr;
+  Stream() { check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking)); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { cudaStreamDestroy(s); }
+  operator cudaStream_t() const { return s; }
+};
+
+// In [-1, 1).
+inline std::vector<float> noise(std::size_t n, std::uint32_t seed = 1) {
+  std::vector<float> v(n);
+  std::uint32_t x = seed * 2654435761U + 12345;
+  for (float& f : v) {
+    x ^= x << 13, x ^= x >> 17, x ^= x << 5;
+    f = static_cast<float>(x >> 8) / 8388608.0F - 1.0F;
+  }
+  return v;
+}

@@ -1,0 +1,118 @@
+// Kernels around single instructions (twins.h).
+#include "twins.h"
+
+#include <tapegrad/cuda/hopper.h>
+
+namespace {
+using namespace tg::cuda;
+using bf16 = __nv_bfloat16;
+
+__global__ void mma_bf16_kernel(const bf16* a, const bf16* b, const float* c, float* d, bool transposed) {
+  __shared__ __align__(16) bf16 sa[16][24], sb[16][24];  // rows of 48 bytes
+  const int t = static_cast<int>(threadIdx.x);
+  for (int i = t; i < 256; i += 32) sa[i / 16][i % 16] = a[i];
+  for (int i = t; i < 128; i += 32) transposed ? sb[i / 8][i % 8] = b[i] : sb[i / 16][i % 16] = b[i];
+  if (!transposed)  // rows 8 to 15 are read by ldmatrix_x4 and not used
+    for (int i = t; i < 128; i += 32) sb[8 + i / 16][i % 16] = b[i];
+  else
+    for (int i = t; i < 128; i += 32) sb[i / 8][8 + i % 8] = b[i];
+  __syncwarp();
+  uint32_t ra[4], rb[4];
+  ldmatrix_x4(ra, &sa[t % 16][t / 16 * 8]);
+  if (transposed)
+    ldmatrix_x4_trans(rb, &sb[t % 16][t / 16 * 8]);  // rows are k
+  else
+    ldmatrix_x4(rb, &sb[t / 16 * 8 + t % 8][t / 8 % 2 * 8]);
+  float r[4];
+  for (int i = 0; i < 4; ++i) r[i] = c[(t / 4 + i / 2 * 8) * 8 + t % 4 * 2 + i % 2];
+  mma_bf16(r, ra, rb[0], rb[1]);
+  for (int i = 0; i < 4; ++i) d[(t / 4 + i / 2 * 8) * 8 + t % 4 * 2 + i % 2] = r[i];
+}
+
+__global__ void mma_s8_kernel(const std::int8_t* a, const std::int8_t* b, const int* c, int* d) {
+  const int t = static_cast<int>(threadIdx.x), row = t / 4, k = t % 4 * 4;
+  const auto word = [](const std::int8_t* p) { return *reinterpret_cast<const uint32_t*>(p); };
+  const uint32_t ra[4] = {word(a + row * 32 + k), word(a + (row + 8) * 32 + k), word(a + row * 32 + k + 16),
+                          word(a + (row + 8) * 32 + k + 16)};
+  int r[4];
+  for (int i = 0; i < 4; ++i) r[i] = c[(row + i / 2 * 8) * 8 + t % 4 * 2 + i % 2];
+  mma_s8(r, ra, word(b + row * 32 + k), word(b + row * 32 + k + 16));
+  for (int i = 0; i < 4; ++i) d[(row + i / 2 * 8) * 8 + t % 4 * 2 + i % 2] = r[i];
+}
+
+__global__ void __launch_bounds__(128)
+    wgmma_kernel(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, int row, float* y) {
+  __shared__ mbarrier full;
+  char* const s = dynamic_shared<char>();
+  const int t = static_cast<int>(threadIdx.x);
+  if (t == 0) {
+    mbarrier_init(&full, 1);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  float d[32] = {};
+  for (int k = 0; k < 2; ++k) {
+    if (t == 0) {
+      mbarrier_arrive_expect(&full, 16384);
+      tma_load(s, &a, row, k * 64, &full);
+      tma_load(s + 8192, &b, 0, k * 64, &full);
+    }
+    mbarrier_wait(&full, k);
+    const std::uint64_t oa = wgmma_operand(s), ob = wgmma_operand(s + 8192);
+    wgmma_fence();
+    for (unsigned i = 0; i < 4; ++i) wgmma_m64n64k16(d, oa + 2 * i, ob + 2 * i);
+    wgmma_commit();
+    wgmma_wait();
+    __syncthreads();
+  }
+  for (int i = 0; i < 32; ++i)
+    y[(t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8) * 64 + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];
+}
+
+__global__ void cp_async_kernel(const float* x, float* y, int n) {
+  __shared__ __align__(16) float s[512];
+  const int t = static_cast<int>(threadIdx.x);
+  cp_async16(s + 4 * t, x + 4 * t, 4 * t < n);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  for (int i = t; i < 512; i += 128) y[i] = s[511 - i];
+}
+
+__global__ void lanes_kernel(const float* x, float* y) {
+  const unsigned t = threadIdx.x;
+  const float v = x[t];
+  float* const to = y + t;
+  to[0] = __shfl_sync(~0U, v, 5);
+  to[32] = __shfl_sync(~0U, v, 3, 8);
+  to[64] = __shfl_xor_sync(~0U, v, 17);
+  to[96] = __shfl_down_sync(~0U, v, 2, 16);
+  to[128] = __shfl_up_sync(~0U, v, 3);
+  to[160] = static_cast<float>(__popc(__ballot_sync(~0U, v > 0.0F)));
+  to[192] = static_cast<float>(__any_sync(~0U, v > 2.0F) + 2 * __all_sync(~0U, v < 2.0F));
+  const unsigned half = t < 16 ? 0xffffU : 0xffff0000U;  // the halves by themselves
+  to[224] = __shfl_xor_sync(half, v, 8);
+  to[256] = t % 2 == 0 ? __shfl_sync(0x55555555U, v, 30) : __shfl_sync(0xaaaaaaaaU, v, 1);
+}
+
+}  // namespace
+
+namespace twins {
+cudaError_t mma_bf16(const bf16* a, const bf16* b, const float* c, float* d, bool transposed, cudaStream_t s) {
+  return simt::launch(mma_bf16_kernel, 1, 32, 0, s, a, b, c, d, transposed);
+}
+cudaError_t mma_s8(const std::int8_t* a, const std::int8_t* b, const int* c, int* d, cudaStream_t s) {
+  return simt::launch(mma_s8_kernel, 1, 32, 0, s, a, b, c, d);
+}
+cudaError_t wgmma(const bf16* a, std::uint64_t a_rows, const bf16* b, std::uint64_t b_rows, std::uint64_t columns,
+                  int row, float* y, cudaStream_t s) {
+  TensorMap ma, mb;
+  cudaError_t e = make_tensor_map(&ma, a, a_rows, columns, 64, 64);
+  if (e == cudaSuccess) e = make_tensor_map(&mb, b, b_rows, columns, 64, 64);
+  return e == cudaSuccess ? simt::launch(wgmma_kernel, 1, 128, 16384, s, ma, mb, row, y) : e;
+}
+cudaError_t cp_async(const float* x, float* y, int n, cudaStream_t s) {
+  return simt::launch(cp_async_kernel, 1, 128, 0, s, x, y, n);
+}
+cudaError_t lanes(const float* x, float* y, cudaStream_t s) { return simt::launch(lanes_kernel, 1, 32, 0, s, x, y); }
+}  // namespace twins
