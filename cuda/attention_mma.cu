@@ -61,7 +61,7 @@ template <int kTall, int N, int O> struct Softmax {
   }
 };
 
-template <int D> __global__ __launch_bounds__(kThreads) void forward(AttentionArgs<bf16> a) {
+template <int D> __global__ __launch_bounds__(kThreads, 1) void forward(AttentionArgs<bf16> a) {
   using S = Tile<D>;
   const AttentionSizes& z = a.z;
   bf16 *queries = dynamic_shared<bf16>(), *keys = queries + S::kQueries * kStep<D>,

@@ -24,7 +24,7 @@ template <int D> struct Shared {
   }
 };
 
-template <int D> __global__ __launch_bounds__(kThreads) void grad_of_keys(AttentionGradArgs<bf16> a) {
+template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(AttentionGradArgs<bf16> a) {
   using S = Tile<D>;
   static_assert(2 * S::kOthers <= kThreads);
   const AttentionSizes& z = a.z;
@@ -93,7 +93,7 @@ template <int D> __global__ __launch_bounds__(kThreads) void grad_of_keys(Attent
   store_rows<D>(a.dv.at(at.b, at.h), dv, one, v, row0, z.tk, z.hs);
 }
 
-template <int D> __global__ __launch_bounds__(kThreads) void grad_of_queries(AttentionGradArgs<bf16> a) {
+template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_queries(AttentionGradArgs<bf16> a) {
   using S = Tile<D>;
   const AttentionSizes& z = a.z;
   const Shared<D> m;

@@ -32,7 +32,7 @@ template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], i
   return factor;
 }
 
-template <class T, int D> __global__ __launch_bounds__(kThreads) void forward(AttentionArgs<T> a) {
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void forward(AttentionArgs<T> a) {
   using C = compute_t<T>;
   using S = Tile<C, D>;
   const AttentionSizes& z = a.z;

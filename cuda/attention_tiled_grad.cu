@@ -22,7 +22,7 @@ template <class C, int D> struct Shared {
   }
 };
 
-template <class T, int D> __global__ __launch_bounds__(kThreads) void grad_of_keys(AttentionGradArgs<T> a) {
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
   using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
@@ -71,7 +71,7 @@ template <class T, int D> __global__ __launch_bounds__(kThreads) void grad_of_ke
   store_tile<D>(a.dv.at(at.b, at.h), dv, one, k0, z.tk, z.hs);
 }
 
-template <class T, int D> __global__ __launch_bounds__(kThreads) void grad_of_queries(AttentionGradArgs<T> a) {
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_queries(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
   using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
