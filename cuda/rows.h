@@ -81,7 +81,7 @@ template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] boo
       if (n <= 1024 * kKept) return f.template operator()<RowShape<T, 1024, V, kKept / V>>();
       return f.template operator()<RowShape<T, 512, V, 0>>();
     }
-  if (n <= 32 * kKept) return f.template operator()<RowShape<T, 32, 1, kKept>>();
+  if (n <= 16 * kKept) return f.template operator()<RowShape<T, 32, 1, kKept / 2>>();
   if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, 1, kKept>>();
   return f.template operator()<RowShape<T, 512, 1, 0>>();
 }

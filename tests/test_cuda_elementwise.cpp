@@ -29,23 +29,26 @@ TEST_CASE("operands that repeat along a row or a column, aligned or not") {
       CAPTURE(name_of(t));
       CAPTURE(to_string(s));
       const Tensor x = whole({3, 4, 16}, 1, t), y = whole(s, 2, t);
-      check_bits([](auto& a, auto& b) { return a + b; }, x, y);
-      check_bits([](auto& a, auto& b) { return maximum(b, a); }, x, y);
-      check_bits([](auto& a, auto& b) { return le(a, b); }, x, y);
-      check_bits([](auto& a, auto& b) { return where(eq(b, -3.0), a, b); }, x, y);
-      check_bits([](auto& a, auto& b) { return masked_fill(a, lt(b, 2.0), 5); }, x, y);
-      check_bits([](auto& a, auto& b) { return slice(a, -1, 8, 16) + slice(expand(b, a.shape()), -1, 1, 9); }, x, y);
-      check_bits([](auto& a, auto& b) { return transpose(a) + transpose(expand(b, a.shape())); }, x, y);
+      check_bits([](const auto& a, const auto& b) { return a + b; }, x, y);
+      check_bits([](const auto& a, const auto& b) { return maximum(b, a); }, x, y);
+      check_bits([](const auto& a, const auto& b) { return le(a, b); }, x, y);
+      check_bits([](const auto& a, const auto& b) { return where(eq(b, -3.0), a, b); }, x, y);
+      check_bits([](const auto& a, const auto& b) { return masked_fill(a, lt(b, 2.0), 5); }, x, y);
+      check_bits(
+          [](const auto& a, const auto& b) { return slice(a, -1, 8, 16) + slice(expand(b, a.shape()), -1, 1, 9); }, x,
+          y);
+      check_bits([](const auto& a, const auto& b) { return transpose(a) + transpose(expand(b, a.shape())); }, x, y);
     }
 }
 TEST_CASE("more elements than one pass of a grid covers") {
   const int64_t n = 150001;
   const Tensor x = random({n}, 1), y = random({n}, 2), column = random({n, 1}, 3);
-  check_bits([](auto& a, auto& b) { return a * b; }, x, y);
-  check_bits([](auto& a, auto& b) { return slice(a, 0, 1, a.size(0)) + slice(b, 0, 0, b.size(0) - 1); }, x, y);
-  check_bits([](auto& a, auto& b) { return where(gt(a, b), a, b); }, x.to(DType::bf16), y.to(DType::bf16));
-  check_bits([](auto& a) { return clamp(expand(a, {a.size(0), 2}), {.min = -0.5, .max = 0.25}); }, column);
-  check_bits([](auto& a, auto& b) { return concat({a, b, a}, 0); }, x, y);
+  check_bits([](const auto& a, const auto& b) { return a * b; }, x, y);
+  check_bits([](const auto& a, const auto& b) { return slice(a, 0, 1, a.size(0)) + slice(b, 0, 0, b.size(0) - 1); }, x,
+             y);
+  check_bits([](const auto& a, const auto& b) { return where(gt(a, b), a, b); }, x.to(DType::bf16), y.to(DType::bf16));
+  check_bits([](const auto& a) { return clamp(expand(a, {a.size(0), 2}), {.min = -0.5, .max = 0.25}); }, column);
+  check_bits([](const auto& a, const auto& b) { return concat({a, b, a}, 0); }, x, y);
 }
 TEST_CASE("concat of forty inputs of any layout, and pad, in every size of element") {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i8, DType::boolean})
@@ -76,11 +79,11 @@ TEST_CASE("copies of views, wide and one by one") {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i8}) {
     CAPTURE(name_of(t));
     const Tensor x = random({3, 5, 4, 16}, 1, -100, 100).to(t);
-    check_bits([](auto& a) { return transpose(a, 1, 2).contiguous(); }, x);
-    check_bits([](auto& a) { return transpose(a).contiguous(); }, x);
-    check_bits([](auto& a) { return slice(a, 3, 8, 16).contiguous(); }, x);
-    check_bits([](auto& a) { return slice(a, 3, 1, 9).contiguous(); }, x);
-    check_bits([](auto& a) { return expand(slice(a, 3, 0, 1), a.shape()).contiguous(); }, x);
+    check_bits([](const auto& a) { return transpose(a, 1, 2).contiguous(); }, x);
+    check_bits([](const auto& a) { return transpose(a).contiguous(); }, x);
+    check_bits([](const auto& a) { return slice(a, 3, 8, 16).contiguous(); }, x);
+    check_bits([](const auto& a) { return slice(a, 3, 1, 9).contiguous(); }, x);
+    check_bits([](const auto& a) { return expand(slice(a, 3, 0, 1), a.shape()).contiguous(); }, x);
   }
 }
 TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {

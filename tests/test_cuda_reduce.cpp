@@ -58,7 +58,7 @@ template <class F> void for_reductions(F f) {
     f(r);
   }
 }
-const int64_t kRowLengths[] = {1, 31, 512, 513, 1030, 4096, 4100, 9001, 16384, 16400, 70001};
+const int64_t kRowLengths[] = {1, 31, 255, 257, 512, 513, 1030, 4096, 4100, 9001, 16384, 16400, 70001};
 }  // namespace
 
 TEST_CASE("sums, extremes and variances in one stage and in two") {
