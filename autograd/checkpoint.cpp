@@ -12,6 +12,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
   static constexpr auto kName = "checkpoint";
   CheckpointFn fn;
   std::optional<Rng> rng;
+  F32Products products = f32_products();  // of the first run
   size_t outputs, inputs;
   Checkpoint(CheckpointFn f, std::optional<Rng> r, size_t out, size_t in)
       : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}
@@ -27,6 +28,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
     for (size_t k = 0; k < outputs; ++k) grads.push_back(v.grad(k));
     const auto again = [&](Inputs x) {
       std::optional<Rng> r = rng;
+      const F32ProductsScope as_before(products);
       return fn(x, r ? &*r : nullptr);
     };
     Tensors r;

@@ -38,17 +38,31 @@ else()
   message(STATUS "tapegrad: CPU backend only (TG_CUDA=${TG_CUDA})")
 endif()
 
-# A library of kernel sources compiled by the host compiler, whose calls before each load and store end in the emulator:
-# no sanitizer is linked. For the folder that calls it.
-function(tg_emulated_kernels target)
-  set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
+# A library of kernel sources, compiled by nvcc or, for the emulator, by the host compiler, whose calls before each load
+# and store end there: no sanitizer is linked. For the folder that calls it.
+function(tg_kernel_library target)
+  if(NOT TG_HAS_CUDA)
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
+  endif()
   add_library(${target} OBJECT ${ARGN})
   target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)
-  target_compile_features(${target} PRIVATE cxx_std_20)
-  target_compile_definitions(${target} PRIVATE TG_CUDA_EMULATED)
-  target_compile_options(${target} PRIVATE -x c++ -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas
-                         $<$<BOOL:${TG_WERROR}>:-Werror> -fsanitize=thread,alignment,bounds
-                         --param=tsan-instrument-func-entry-exit=0)
+  target_link_libraries(${target} PRIVATE fmt::fmt Threads::Threads)
+  if(TG_HAS_CUDA)
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+    # fmt 9 needs to be told that constexpr works in nvcc. 20014: functors are templates for host types too, where they
+    # call host functions.
+    target_compile_features(${target} PRIVATE cuda_std_20)
+    target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
+    target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -diag-suppress=20014 -lineinfo
+                           -Xcompiler=-Wall,-Wextra $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings>)
+    target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  else()
+    target_compile_features(${target} PRIVATE cxx_std_20)
+    target_compile_definitions(${target} PRIVATE TG_CUDA_EMULATED)
+    target_compile_options(${target} PRIVATE -x c++ -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas
+                           $<$<BOOL:${TG_WERROR}>:-Werror> -fsanitize=thread,alignment,bounds
+                           --param=tsan-instrument-func-entry-exit=0)
+  endif()
 endfunction()
 
 function(tg_add_cuda target)
@@ -57,11 +71,19 @@ function(tg_add_cuda target)
   endif()
   file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
   file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cpp)
+  tg_kernel_library(tg_cuda_kernels ${kernels})
+  add_library(tg_cuda_runtime OBJECT ${runtime})
+  target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
+  target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
+  target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags
+                        $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
-    add_library(tg_cuda_kernels OBJECT ${kernels})
-    target_include_directories(tg_cuda_kernels PRIVATE ${PROJECT_BINARY_DIR}/include)
+    target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static CUDA::cublasLt)
+    # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
+    target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
   else()
-    tg_emulated_kernels(tg_cuda_kernels ${kernels})
     file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/simt/*.cpp)
     add_library(tg_simt OBJECT ${emulator})
     target_include_directories(tg_simt PUBLIC ${PROJECT_BINARY_DIR}/include)
@@ -69,31 +91,8 @@ function(tg_add_cuda target)
     target_compile_definitions(tg_simt PUBLIC TG_CUDA_EMULATED)
     target_compile_options(tg_simt PRIVATE -O2)
     target_link_libraries(tg_simt PRIVATE tg_flags Threads::Threads)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_simt>)
-  endif()
-  add_library(tg_cuda_runtime OBJECT ${runtime})
-  target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
-  foreach(part tg_cuda_kernels tg_cuda_runtime)
-    target_link_libraries(${part} PRIVATE fmt::fmt Threads::Threads)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${part}>)
-  endforeach()
-  target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
-  target_link_libraries(tg_cuda_runtime PRIVATE tg_flags $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
-  target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
-  if(TG_HAS_CUDA)
-    set_target_properties(tg_cuda_kernels PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
-    # fmt 9 needs to be told that constexpr works in nvcc. 20014: functors are templates for host types too, where they
-    # call host functions.
-    target_compile_features(tg_cuda_kernels PRIVATE cuda_std_20)
-    target_compile_definitions(tg_cuda_kernels PRIVATE FMT_USE_CONSTEXPR=1)
-    target_compile_options(tg_cuda_kernels PRIVATE --expt-relaxed-constexpr -diag-suppress=20014 -lineinfo
-                           -Xcompiler=-Wall,-Wextra $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings>)
-    target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static CUDA::cublasLt)
-    target_link_libraries(tg_cuda_kernels PRIVATE CUDA::cudart_static)
-    # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
-    target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
-  else()
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_EMULATED)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_simt>)
     target_link_libraries(${target} INTERFACE $<LINK_ONLY:${CMAKE_DL_LIBS}>)
   endif()
 endfunction()

@@ -8,6 +8,7 @@
 namespace tg {
 namespace {
 constinit thread_local bool t_lazy = false, t_grad = true;
+constinit thread_local F32Products t_products = F32Products::strict;
 constinit thread_local uint64_t t_seq = 0;
 constinit thread_local std::vector<Tensor>* t_reads = nullptr;  // see ReadsOfTracked
 constinit thread_local const Observer* t_observer = nullptr;
@@ -28,12 +29,15 @@ NoGrad::NoGrad() : previous_(std::exchange(t_grad, false)) {}
 NoGrad::~NoGrad() { t_grad = previous_; }
 WithGrad::WithGrad() : previous_(std::exchange(t_grad, true)) {}
 WithGrad::~WithGrad() { t_grad = previous_; }
+F32ProductsScope::F32ProductsScope(F32Products p) : previous_(std::exchange(t_products, p)) {}
+F32ProductsScope::~F32ProductsScope() { t_products = previous_; }
 detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : previous_(std::exchange(t_reads, &to)) {}
 detail::ReadsOfTracked::~ReadsOfTracked() { t_reads = previous_; }
 ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), previous_(std::exchange(t_observer, &see_)) {}
 ObserveScope::~ObserveScope() { t_observer = previous_; }
 bool grad_enabled() { return t_grad; }
 bool lazy_enabled() { return t_lazy; }
+F32Products f32_products() { return t_products; }
 
 Tensor Tensor::detach() const {
   if (!value()->producer) return Tensor(value());

@@ -1,6 +1,7 @@
-// Modes of the calling thread: whether ops are recorded on the tape, whether they run at once or when read, and whether
-// their results are searched for NaN and infinities. RAII only; all nest.
+// Modes of the calling thread: whether ops are recorded on the tape, whether they run at once or when read, whether
+// their results are searched for NaN and infinities, and how exactly f32 matrices are multiplied. RAII only; all nest.
 #pragma once
+#include <cstdint>
 
 namespace tg {
 
@@ -54,8 +55,28 @@ class AnomalyScope {
   bool previous_;
 };
 
+// How matmul and linear multiply f32 matrices.
+enum class F32Products : uint8_t {
+  strict,  // f32 throughout: relative error about 1e-7
+  tf32,    // both operands rounded to TensorFloat-32 (10 bits of fraction, error about 5e-4), sums in f32
+};
+// Products emitted during its life are computed so, and their gradients as well, whenever those are taken. TF32 is what
+// the tensor cores of a GPU (compute capability 8.0 and later) multiply f32 in; a product that has none, because its
+// operands are f64 or bf16 or are not on CUDA, is an Error under F32Products::tf32.
+class F32ProductsScope {
+ public:
+  explicit F32ProductsScope(F32Products);
+  ~F32ProductsScope();
+  F32ProductsScope(const F32ProductsScope&) = delete;
+  F32ProductsScope& operator=(const F32ProductsScope&) = delete;
+
+ private:
+  F32Products previous_;
+};
+
 bool grad_enabled();
 bool lazy_enabled();
 bool anomaly_enabled();
+F32Products f32_products();  // strict, but inside an F32ProductsScope
 
 }  // namespace tg

@@ -16,13 +16,6 @@ template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= size) f(ids[i], position_of(int64_t(i), index.shape()));
 }
-[[noreturn]] void fail_outside(std::string_view op, const Buf& index, int64_t id, const Dims& where, size_t dim,
-                               int64_t size) {
-  throw Error(Error::Kind::value,
-              fmt::format("[{}] index {} at position {} of index {} is outside of dimension {}, which has size {}. "
-                          "Indices must be in [0, {}); negative ones do not count from the end.",
-                          op, id, where, *index.layout, dim, size, size));
-}
 bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
 
 // y[...] = x[... + index[...] * step]: every operand by its strides over y's shape, 0 where it is repeated.
@@ -79,7 +72,9 @@ void gather(const Gather& op, Bufs in, Bufs out, Context&) {
   beside[op.dim] = 0;
   const int64_t size = x.size(op.dim);
   if (Pick{x, index, out[0], beside, index.strides(), x.strides()[op.dim], size}()) return;
-  report_outside(index, size, [&](int64_t id, const Dims& p) { fail_outside(op.name(), index, id, p, op.dim, size); });
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
+  });
 }
 void index_select(const IndexSelect& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
@@ -88,7 +83,9 @@ void index_select(const IndexSelect& op, Bufs in, Bufs out, Context&) {
   along[op.dim] = index.strides()[0];
   const int64_t size = x.size(op.dim);
   if (Pick{x, index, out[0], beside, along, x.strides()[op.dim], size}()) return;
-  report_outside(index, size, [&](int64_t id, const Dims& p) { fail_outside(op.name(), index, id, p, op.dim, size); });
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
+  });
 }
 void embedding(const Embedding& op, Bufs in, Bufs out, Context&) {
   const Buf &ids = in[0], &table = in[1];
@@ -97,12 +94,7 @@ void embedding(const Embedding& op, Bufs in, Bufs out, Context&) {
   rows.push_back(0);
   const int64_t size = table.size(0);
   if (Pick{table, ids, out[0], columns, rows, table.strides()[0], size}()) return;
-  report_outside(ids, size, [&](int64_t id, const Dims& where) {
-    throw Error(Error::Kind::value,
-                fmt::format("[{}] id {} at position {} of ids {} is outside of the table. Ids must be in [0, {}), the "
-                            "table's rows. Check the tokenizer's vocabulary size.",
-                            op.name(), id, where, *ids.layout, size));
-  });
+  report_outside(ids, size, [&](int64_t id, const Dims& where) { throw id_outside(id, where, *ids.layout, size); });
 }
 
 // Lines along the dimension are independent: one thread adds a line, or neighbouring lines side by side, in order.
@@ -170,14 +162,17 @@ void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context&) {
   bool ok = true;
   visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], index, in[2], out[0], op.dim); });
   if (ok) return;
-  report_outside(index, size, [&](int64_t id, const Dims& p) { fail_outside(op.name(), index, id, p, op.dim, size); });
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
+  });
 }
 
 // Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line instead.
 void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
-  report_outside(in[0], op.size,
-                 [&](int64_t id, const Dims& p) { fail_outside(op.name(), in[0], id, p, op.dim, op.size); });
+  report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *in[0].layout, op.dim, op.size);
+  });
   const auto m = int64_t(ids.size());
   const Shape& s = out[0].shape();
   const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),

@@ -22,20 +22,9 @@ struct Targets {
       }
       ++kept;
       if (id < 0 || id >= classes) [[unlikely]]
-        fail(o, b, i, classes);
+        throw target_outside(id, position_of(int64_t(i), b.shape()), *b.layout, classes, o.ignore_index);
     }
-    TG_CHECK(kept > 0 || o.reduction != Reduction::mean, value,
-             "[cross_entropy] no row is left for the mean: 0 of {} target(s) differ from ignore_index ({}). The mean "
-             "needs one or more. Drop such batches, or use Reduction::sum, which is 0.",
-             ids.size(), o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set");
-  }
-  [[noreturn]] void fail(const CrossEntropyOptions& o, const Buf& b, size_t i, int64_t classes) const {
-    throw Error(
-        Error::Kind::value,
-        fmt::format("[cross_entropy] target {} at position {} of targets {} is no class. Targets must be in [0, {}), "
-                    "the last size of the logits, or ignore_index ({}). Check the targets.",
-                    ids[i], position_of(int64_t(i), b.shape()), *b.layout, classes,
-                    o.ignore_index ? fmt::format("{}", *o.ignore_index) : "not set"));
+    if (kept == 0 && o.reduction == Reduction::mean) throw no_rows_left(int64_t(ids.size()), o.ignore_index);
   }
 };
 

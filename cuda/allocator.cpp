@@ -171,7 +171,7 @@ void DeviceAllocator::fail(size_t bytes) const {
   if (cudaMemGetInfo(&free, &total) != cudaSuccess) (void)cudaGetLastError();
   const size_t cached = pool_.reserved() - pool_.in_use();
   std::string s = fmt::format(
-      "[allocate] {} is out of memory: {}{} more does not fit. The card has {}, of which {} are free; {} are live in "
+      "[allocate] {} is out of memory: {} more{} does not fit. The card has {}, of which {} are free; {} are live in "
       "tensors of this process, and {} are cached in pieces of at most {}. ",
       Device::cuda(device_), size_text(bytes), running().op.empty() ? "" : fmt::format(" for {}", running().op),
       size_text(total), size_text(free), size_text(size_t(stats_.live)), size_text(cached),

@@ -119,14 +119,17 @@ class CudaRuntime final : public BackendRuntime {
   void synchronize(int i) override {
     check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");
     note_synchronised();
+    throw_bad_index(i);
   }
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
     state(i).staging.to_device(to, from, bytes, stream_of(i));
     note_synchronised();
+    throw_bad_index(i);
   }
   void copy_to_host(int i, void* to, const void* from, size_t bytes) override {
     state(i).staging.to_host(to, from, bytes, stream_of(i));
     note_synchronised();
+    throw_bad_index(i);
   }
 };
 [[maybe_unused]] const bool registered = register_backend(Backend::cuda, new CudaRuntime);
@@ -142,7 +145,10 @@ cudaStream_t stream_of(int device) {
 }
 OnStream::OnStream(int device, cudaStream_t s) : previous_(std::exchange(t_on, std::pair(device, s))) {}
 OnStream::~OnStream() { t_on = previous_; }
-void launched(const Context& c) { note_launch(c.op, stream_of(c.device.index)); }
+void launched(const Context& c) {
+  note_launch(c.op, stream_of(c.device.index));
+  if (sync_after_each()) throw_bad_index(c.device.index);
+}
 
 unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {
   const int64_t want = (n + per_block - 1) / per_block, most = 16 * int64_t(properties(c.device.index).multiprocessors);

@@ -8,11 +8,10 @@
 namespace tg::cuda {
 namespace {
 template <class F> struct Holds {
-  template <class T> __device__ __forceinline__ uint8_t operator()(T x, T y) const { return uint8_t(F::f(x, y)); }
+  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T>, T x, T y) { return uint8_t(F::f(x, y)); }
 };
-template <class F, class T> struct HoldsWithNumber {
-  T s;
-  __device__ __forceinline__ uint8_t operator()(T x) const { return uint8_t(F::f(x, s)); }
+template <class F> struct HoldsWithNumber {
+  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return uint8_t(F::f(x, n.a)); }
 };
 // The types that comparisons see: as arithmetic, and bool as bytes where the function takes it.
 template <class F, class G> void visit_compared(DType d, G&& g) {
@@ -21,51 +20,55 @@ template <class F, class G> void visit_compared(DType d, G&& g) {
   is_index(d) ? visit_index(d, g) : visit_compute_type(d, g);
 }
 template <class F> void compare(const Compare<F>&, Bufs in, Bufs out, Context& c) {
-  visit_compared<F>(in[0].dtype(), [&]<class T>() { map<uint8_t, T, T>(c, in, out[0], Holds<F>{}); });
+  visit_compared<F>(in[0].dtype(), [&]<class T>() { map<Holds<F>, uint8_t, T, T>(c, in, out[0]); });
 }
 template <class F> void compare_scalar(const CompareScalar<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_compared<F>(in[0].dtype(), [&]<class T>() { map<uint8_t, T>(c, in, out[0], HoldsWithNumber<F, T>{T(op.s)}); });
+  visit_compared<F>(in[0].dtype(), [&]<class T>() {
+    map<HoldsWithNumber<F>, uint8_t, T>(c, in, out[0], {T(op.s), {}});
+  });
 }
 
 struct Pick {
-  template <class U> __device__ __forceinline__ U operator()(uint8_t c, U x, U y) const { return c ? x : y; }
+  template <class U> __device__ __forceinline__ static U f(Numbers<uint8_t>, uint8_t c, U x, U y) { return c ? x : y; }
 };
-template <class U> struct Cover {
-  U value;
-  __device__ __forceinline__ U operator()(U x, uint8_t masked) const { return masked ? value : x; }
+struct Cover {
+  template <class U> __device__ __forceinline__ static U f(Numbers<U> n, U x, uint8_t masked) {
+    return masked ? n.a : x;
+  }
 };
 void where(const Where&, Bufs in, Bufs out, Context& c) {
-  visit_size(out[0].dtype(), [&]<class U>() { map<U, uint8_t, U, U>(c, in, out[0], Pick{}); });
+  visit_size(out[0].dtype(), [&]<class U>() { map<Pick, U, uint8_t, U, U>(c, in, out[0]); });
 }
 void masked_fill(const MaskedFill& op, Bufs in, Bufs out, Context& c) {
-  visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) { map<U, U, uint8_t>(c, in, out[0], Cover<U>{value}); });
+  visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
+    map<Cover, U, U, uint8_t>(c, in, out[0], {value, {}});
+  });
 }
 
-template <class T> struct Bounds {
-  T min = std::numeric_limits<T>::lowest(), max = std::numeric_limits<T>::max();
-  explicit Bounds(const ClampOptions& o) {
-    if constexpr (std::is_floating_point_v<T>) max = std::numeric_limits<T>::infinity(), min = -max;
-    if (o.min) min = T(*o.min);
-    if (o.max) max = T(*o.max);
+template <class T> Numbers<T> bounds_of(const ClampOptions& o) {
+  Numbers<T> b{std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
+  if constexpr (std::is_floating_point_v<T>) b.b = std::numeric_limits<T>::infinity(), b.a = -b.b;
+  if (o.min) b.a = T(*o.min);
+  if (o.max) b.b = T(*o.max);
+  return b;
+}
+struct Clamped {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) {
+    return math::select(x < to.a, to.a, math::select(x > to.b, to.b, x));
   }
 };
-template <class T> struct Clamped {
-  Bounds<T> b;
-  __device__ __forceinline__ T operator()(T x) const {
-    return math::select(x < b.min, b.min, math::select(x > b.max, b.max, x));
+struct Passed {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> within, T x, T g) {
+    return math::select((x >= within.a) & (x <= within.b), g, T(0));
   }
-};
-template <class T> struct Passed {
-  Bounds<T> b;
-  __device__ __forceinline__ T operator()(T x, T g) const { return math::select((x >= b.min) & (x <= b.max), g, T(0)); }
 };
 void clamp(const Clamp& op, Bufs in, Bufs out, Context& c) {
-  const auto run = [&]<class T>() { map<T, T>(c, in, out[0], Clamped<T>{Bounds<T>(op.o)}); };
+  const auto run = [&]<class T>() { map<Clamped, T, T>(c, in, out[0], bounds_of<T>(op.o)); };
   const DType d = out[0].dtype();
   is_index(d) ? visit_index(d, run) : visit_compute_type(d, run);
 }
 void clamp_grad(const ClampGrad& op, Bufs in, Bufs out, Context& c) {
-  visit_compute_type(out[0].dtype(), [&]<class T>() { map<T, T, T>(c, in, out[0], Passed<T>{Bounds<T>(op.o)}); });
+  visit_compute_type(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });
 }
 
 constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};

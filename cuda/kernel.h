@@ -47,7 +47,7 @@ class GridLoop {
 // dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
 template <size_t N> struct Strided {
   int32_t dims = 0;
-  int64_t shape[kMaxDims], stride[N][kMaxDims];  // innermost dimension first
+  int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
 
   Strided(const Shape& s, const std::array<Strides, N>& st) {
     for (size_t d = s.size(); d-- > 0;) {

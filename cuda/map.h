@@ -79,29 +79,37 @@ __device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, 
   (e.template read<kHalf>(x, at[K], repeat[K]), ...);
   (e.template convert<kHalf>(), ...);
 }
-template <int V, class F, class Y, class... X>
-__device__ __forceinline__ void map_group(const F& f, int64_t i, const int64_t* at, const bool* repeat, bool half, Y* y,
-                                          Elements<V, X>... e, const X*... x) {
-  constexpr auto all = std::index_sequence_for<X...>();
+// What a function has beside its operands: numbers of the type that it is computed in, and a choice. Kernels of all
+// functions so have the same arguments, and are launched by the same code.
+template <class T> struct Numbers {
+  T a{}, b{};
+  bool choice = false;
+};
+template <int V, class F, class Y, class X, class... Z>
+__device__ __forceinline__ void map_group(Numbers<X> numbers, int64_t i, const int64_t* at, const bool* repeat,
+                                          bool half, Y* y, Elements<V, X> e, Elements<V, Z>... d, const X* x,
+                                          const Z*... z) {
+  constexpr auto all = std::index_sequence_for<X, Z...>();
   if (half)
-    read_all<true, V, X...>(at, repeat, all, e..., x...);
+    read_all<true, V, X, Z...>(at, repeat, all, e, d..., x, z...);
   else
-    read_all<false, V, X...>(at, repeat, all, e..., x...);
+    read_all<false, V, X, Z...>(at, repeat, all, e, d..., x, z...);
   Y r[V];
 #pragma unroll
-  for (int k = 0; k < V; ++k) r[k] = f(e.x[k]...);
+  for (int k = 0; k < V; ++k) r[k] = F::f(numbers, e.x[k], d.x[k]...);
   half ? write<true, V>(y, i, r) : write<false, V>(y, i, r);
 }
-template <class F, class Y, class... X, size_t... K>
-__device__ __forceinline__ void map_one(const F& f, int64_t i, const int64_t* at, bool half, Y* y,
-                                        std::index_sequence<K...>, const X*... x) {
-  write_one<Y>(y, i, f(read_one(x, at[K], half)...), half);
+template <class F, class Y, class X, class... Z, size_t... K>
+__device__ __forceinline__ void map_one(Numbers<X> numbers, int64_t i, const int64_t* at, bool half, Y* y,
+                                        std::index_sequence<K...>, const X* x, const Z*... z) {
+  write_one<Y>(y, i, F::f(numbers, read_one(x, at[0], half), read_one(z, at[K + 1], half)...), half);
 }
 // Threads: one per group of V, then one per element from V * groups on.
-template <int V, class F, class Y, class... X>
+template <int V, class F, class Y, class X, class... Z>
 __global__ void __launch_bounds__(kMapThreads)
-    map_kernel(F f, Strided<sizeof...(X)> walk, int64_t groups, int64_t n, bool half, Y* y, const X*... x) {
-  constexpr size_t N = sizeof...(X);
+    map_kernel(Numbers<X> numbers, Strided<1 + sizeof...(Z)> walk, int64_t groups, int64_t n, bool half, Y* y,
+               const X* x, const Z*... z) {
+  constexpr size_t N = 1 + sizeof...(Z);
   int64_t at[N];
   if constexpr (V > 1)
     for (GridLoop g(groups); g; ++g) {
@@ -109,49 +117,63 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
       for (size_t k = 0; k < N; ++k) repeat[k] = walk.stride[k][0] == 0;
       walk.offsets(*g * V, at);
-      map_group<V, F, Y, X...>(f, *g * V, at, repeat, half, y, Elements<V, X>()..., x...);
+      map_group<V, F, Y, X, Z...>(numbers, *g * V, at, repeat, half, y, Elements<V, X>(), Elements<V, Z>()..., x, z...);
     }
   for (GridLoop g(n - groups * V); g; ++g) {
     const int64_t i = groups * V + *g;
     walk.offsets(i, at);
-    map_one(f, i, at, half, y, std::index_sequence_for<X...>(), x...);
+    map_one<F, Y, X, Z...>(numbers, i, at, half, y, std::index_sequence_for<Z...>(), x, z...);
   }
 }
 
-// Whether every group of V neighbours in the walk is, in operand k, V neighbours from an aligned address or one
-// element.
-template <int V, size_t N> bool in_groups(const Strided<N>& walk, size_t k, const void* p, size_t bytes) {
-  if (walk.dims == 0 || (walk.dims > 1 && walk.shape[0] % V != 0)) return false;
-  if (walk.stride[k][0] == 0) return true;
-  if (walk.stride[k][0] != 1 || reinterpret_cast<uintptr_t>(p) % std::min<size_t>(16, V * bytes) != 0) return false;
-  for (int32_t d = 1; d < walk.dims; ++d)
-    if (walk.stride[k][d] % V != 0) return false;
-  return true;
+// For accesses of so many bytes, or 16 at a time.
+inline bool aligned_for(const void* p, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % std::min<size_t>(16, bytes) == 0;
 }
-template <class Y, class... X, class F, size_t... K>
-void map_impl(const Context& c, Bufs in, const Buf& out, F f, std::index_sequence<K...>) {
-  static_assert((std::is_same_v<X, compute_t<X>> && ...), "f takes compute types");
-  constexpr size_t kWidest = std::max({sizeof(Y), sizeof(X)...});
-  constexpr bool kFloats = (std::is_same_v<Y, float> || ... || std::is_same_v<X, float>);
-  constexpr bool kSingly = !kGrouped<F> || (std::is_same_v<Y, double> || ... || std::is_same_v<X, double>);
-  constexpr int V = kSingly ? 1 : kFloats ? 8 : int(16 / kWidest);
+template <class X> const X* first_of(const Buf& b) {
+  return reinterpret_cast<const X*>(b.bytes + b.layout->offset * int64_t(size_of(b.dtype())));
+}
+// Whether every group of v neighbours in the walk is, in each operand, v neighbours from an aligned address or one
+// element.
+template <size_t N> bool in_groups(const Strided<N>& walk, int v, Bufs in) {
+  if (walk.dims == 0 || (walk.dims > 1 && walk.shape[0] % v != 0)) return false;
+  bool ok = true;
+  for (size_t k = 0; k < N; ++k) {
+    const int64_t* stride = walk.stride[k];
+    if (stride[0] == 0) continue;
+    ok = ok && stride[0] == 1 && aligned_for(first_of<std::byte>(in[k]), size_t(v) * size_of(in[k].dtype()));
+    for (int32_t d = 1; d < walk.dims; ++d) ok = ok && stride[d] % v == 0;
+  }
+  return ok;
+}
+template <class Y, class X, class... Z, size_t... K>
+void map_launch(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers, int v,
+                void (*kernel)(Numbers<X>, Strided<1 + sizeof...(Z)>, int64_t, int64_t, bool, Y*, const X*,
+                               const Z*...),
+                std::index_sequence<K...>) {
   const int64_t n = out.numel();
   if (n == 0) return;
-  const auto first = [](const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); };
-  const Strided<sizeof...(X)> walk(out.shape(), {broadcast_strides(*in[K].layout, out.shape())...});
-  const bool half = kFloats && ((out.dtype() == DType::bf16) || ... || (in[K].dtype() == DType::bf16));
-  const size_t y_bytes = std::min<size_t>(16, V * size_of(out.dtype()));
-  const bool grouped = V > 1 && reinterpret_cast<uintptr_t>(first(out)) % y_bytes == 0 &&
-                       (in_groups<V>(walk, K, first(in[K]), size_of(in[K].dtype())) && ...);
-  const int64_t groups = grouped ? n / V : 0;
-  launch(c, map_kernel<V, F, Y, X...>, blocks_for(c, std::max(groups, n - groups * V), kMapThreads), kMapThreads, 0, f,
-         walk, groups, n, half, reinterpret_cast<Y*>(first(out)), reinterpret_cast<const X*>(first(in[K]))...);
+  const Strided<1 + sizeof...(Z)> walk(out.shape(), {broadcast_strides(*in[0].layout, out.shape()),
+                                                     broadcast_strides(*in[K + 1].layout, out.shape())...});
+  const auto is_half = [](const Buf& b) { return b.dtype() == DType::bf16; };
+  const bool half = is_half(out) || std::any_of(in.begin(), in.end(), is_half);
+  Y* y = const_cast<Y*>(first_of<Y>(out));
+  const bool grouped = v > 1 && aligned_for(y, size_t(v) * size_of(out.dtype())) && in_groups(walk, v, in);
+  const int64_t groups = grouped ? n / v : 0;
+  const unsigned blocks = blocks_for(c, std::max(groups, n - groups * v), kMapThreads);
+  launch(c, kernel, blocks, kMapThreads, 0, numbers, walk, groups, n, half, y, first_of<X>(in[0]),
+         first_of<Z>(in[K + 1])...);
 }
-// out[0][i] = f(in[0][i], ...): Y and X... are what f returns and takes. float stands for f32 and bf16, of which all
-// such operands of a call have the same; out is contiguous. F is a struct with a __device__ call operator (a lambda
-// would need a compiler option of nvcc).
-template <class Y, class... X, class F> void map(const Context& c, Bufs in, const Buf& out, F f) {
-  map_impl<Y, X...>(c, in, out, f, std::index_sequence_for<X...>());
+// out[i] = F::f(numbers, in[0][i], ...): Y, X and Z... are what f returns and takes. float stands for f32 and bf16, of
+// which all such operands of a call have the same; out is contiguous.
+template <class F, class Y, class X, class... Z>
+void map(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers = {}) {
+  static_assert(std::is_same_v<X, compute_t<X>> && (std::is_same_v<Z, compute_t<Z>> && ...), "f takes compute types");
+  constexpr size_t kWidest = std::max({sizeof(Y), sizeof(X), sizeof(Z)...});
+  constexpr bool kFloats = ((std::is_same_v<Y, float> || std::is_same_v<X, float>) || ... || std::is_same_v<Z, float>);
+  constexpr bool kSingly = !kGrouped<F> || std::is_same_v<X, double>;
+  constexpr int V = kSingly ? 1 : kFloats ? 8 : int(16 / kWidest);
+  map_launch<Y, X, Z...>(c, in, out, numbers, V, map_kernel<V, F, Y, X, Z...>, std::index_sequence_for<Z...>());
 }
 
 // f.template operator()<T>() with the type that f64, f32 and bf16 are computed in.

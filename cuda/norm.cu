@@ -8,10 +8,11 @@
 
 namespace tg::cuda {
 namespace {
-template <class T> struct Parameter {  // or null
-  std::optional<Dense<T>> data;
+// The i-th input, or null. Not an optional: g++ takes what is in one for uninitialised.
+template <class T> struct Parameter {
+  std::unique_ptr<Dense<T>> data;
   Parameter(const Context& c, Bufs in, size_t i) {
-    if (i < in.size()) data.emplace(c, in[i]);
+    if (i < in.size()) data = std::make_unique<Dense<T>>(c, in[i]);
   }
   const T* get() const { return data ? static_cast<const T*>(*data) : nullptr; }
 };

@@ -6,34 +6,35 @@ namespace tg::cuda {
 namespace {
 // What a kernel calls for each element: F's value or derivative, with a number in it where the op has one.
 template <class F> struct Value {
-  template <class... T> __device__ __forceinline__ auto operator()(T... x) const { return F::f(x...); }
-};
-template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
-  template <class T> __device__ __forceinline__ T operator()(T x, T y, T g) const { return F::df(x, y) * g; }
-  template <class T> __device__ __forceinline__ T operator()(T s, T g) const { return F::df(s, s) * g; }
-};
-template <class F, class T> struct WithNumber {
-  T s;
-  bool left;
-  __device__ __forceinline__ T operator()(T x) const { return F::f(left ? s : x, left ? x : s); }
-};
-template <class F> struct Partial {
-  bool by_y;
-  template <class T> __device__ __forceinline__ T operator()(T x, T y, T g) const {
-    return (by_y ? F::dy(x, y) : F::dx(x, y)) * g;
+  template <class T, class... Y> __device__ __forceinline__ static T f(Numbers<T>, T x, Y... y) {
+    return F::f(x, y...);
   }
 };
-template <class F, class T> struct PartialWithNumber {
-  T s;
-  bool left;
-  __device__ __forceinline__ T operator()(T x, T g) const { return (left ? F::dy(s, x) : F::dx(x, s)) * g; }
+template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
+  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x, T y, T g) { return F::df(x, y) * g; }
+  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T s, T g) { return F::df(s, s) * g; }
 };
-
+// The choice: the number is on the left.
+template <class F> struct WithNumber {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x) {
+    return F::f(n.choice ? n.a : x, n.choice ? x : n.a);
+  }
+};
+template <class F> struct Partial {  // the choice: by y
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x, T y, T g) {
+    return (n.choice ? F::dy(x, y) : F::dx(x, y)) * g;
+  }
+};
+template <class F> struct PartialWithNumber {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x, T g) {
+    return (n.choice ? F::dy(n.a, x) : F::dx(x, n.a)) * g;
+  }
+};
 // Powers are computed in double.
-template <class T> constexpr bool kGrouped<WithNumber<Pow, T>> = false;
 template <> constexpr bool kGrouped<Value<Pow>> = false;
+template <> constexpr bool kGrouped<WithNumber<Pow>> = false;
 template <> constexpr bool kGrouped<Partial<Pow>> = false;
-template <class T> constexpr bool kGrouped<PartialWithNumber<Pow, T>> = false;
+template <> constexpr bool kGrouped<PartialWithNumber<Pow>> = false;
 
 // The types that F computes in: double and float, and the integers if it takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
@@ -42,28 +43,28 @@ template <class F, class G> void visit_taken(DType d, G&& g) {
   visit_compute_type(d, g);
 }
 template <class F> void unary(const Unary<F>&, Bufs in, Bufs out, Context& c) {
-  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(c, in, out[0], Value<F>{}); });
+  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, in, out[0]); });
 }
 template <class F> void unary_grad(const UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {
   visit_compute_type(out[0].dtype(), [&]<class T>() {
     if constexpr (UnaryGrad<F>::kDy == 2)
-      map<T, T, T, T>(c, in, out[0], Slope<F>{});
+      map<Slope<F>, T, T, T, T>(c, in, out[0]);
     else
-      map<T, T, T>(c, in, out[0], Slope<F>{});
+      map<Slope<F>, T, T, T>(c, in, out[0]);
   });
 }
 template <class F> void binary(const Binary<F>&, Bufs in, Bufs out, Context& c) {
-  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T, T>(c, in, out[0], Value<F>{}); });
+  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T, T>(c, in, out[0]); });
 }
 template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(c, in, out[0], WithNumber<F, T>{T(op.s), op.left}); });
+  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<WithNumber<F>, T, T>(c, in, out[0], {T(op.s), {}, op.left}); });
 }
 template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_compute_type(out[0].dtype(), [&]<class T>() { map<T, T, T, T>(c, in, out[0], Partial<F>{op.by_y}); });
+  visit_compute_type(out[0].dtype(), [&]<class T>() { map<Partial<F>, T, T, T, T>(c, in, out[0], {{}, {}, op.by_y}); });
 }
 template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context& c) {
   visit_compute_type(out[0].dtype(), [&]<class T>() {
-    map<T, T, T>(c, in, out[0], PartialWithNumber<F, T>{T(op.s), op.left});
+    map<PartialWithNumber<F>, T, T, T>(c, in, out[0], {T(op.s), {}, op.left});
   });
 }
 

@@ -51,16 +51,18 @@ template <class T, bool kLargest> struct Best {  // NaN wins
 
 // A value equals itself, NaN too: the largest of a row with a NaN is that NaN.
 template <class C> __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-template <class T> struct Ties : Add<T> {  // how many elements equal the extremum
-  using A = compute_t<T>;
+template <class T> struct Ties {  // how many elements equal the extremum
+  using A = int64_t;
   const T* best;
   A* count;
-  __device__ __forceinline__ A value(A x, int64_t out) const { return same(x, A(widen(best[out]))) ? A(1) : A(0); }
+  static __device__ __forceinline__ A start() { return 0; }
+  static __device__ __forceinline__ A join(A a, A b) { return a + b; }
+  __device__ __forceinline__ A value(compute_t<T> x, int64_t out) const { return same(x, widen(best[out])); }
   __device__ __forceinline__ void store(int64_t out, A total) const { count[out] = total; }
 };
 struct Share {
-  template <class C> __device__ __forceinline__ C operator()(C x, C best, C dy, C count) const {
-    return same(x, best) ? dy / count : C(0);
+  template <class C> static __device__ __forceinline__ C f(const Numbers<C>&, C x, C best, C dy, int64_t count) {
+    return same(x, best) ? dy / C(count) : C(0);
   }
 };
 
@@ -98,14 +100,18 @@ void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
     repeated.strides[d] = int64_t(step);
     step *= size_t(x.size(d));
   }
+  Layout repeated_count = repeated;
+  repeated_count.dtype = DType::i64;
+  const Scratch count(c, size_t(z.outputs) * sizeof(int64_t));
   visit_computed(dx.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> y(c, in[1]), dy(c, in[2]);
-    const Scratch count(c, size_t(z.outputs) * sizeof(C));
-    reduce(c, Ties<T>{{}, y, count.as<C>()}, x.data<T>(), z);
-    const auto each = [&](const void* p) { return Buf{&repeated, static_cast<std::byte*>(const_cast<void*>(p))}; };
-    const Buf operands[] = {x, each(static_cast<const T*>(y)), each(static_cast<const T*>(dy)), each(count.as<C>())};
-    map<T, T, T, T, C>(c, operands, dx, Share{});
+    const T *best = y, *slope = dy;
+    reduce(c, Ties<T>{best, count.as<int64_t>()}, x.data<T>(), z);
+    const auto bytes = [](const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); };
+    const Buf operands[] = {
+        x, {&repeated, bytes(best)}, {&repeated, bytes(slope)}, {&repeated_count, bytes(count.as<void>())}};
+    map<Share, C, C, C, C, int64_t>(c, operands, dx);
   });
 }
 TG_KERNEL(ExtremumGrad, cuda, extremum_grad);

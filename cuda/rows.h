@@ -71,20 +71,19 @@ template <class S, class F> __device__ __forceinline__ void store_pack(typename 
 // A thread keeps so many elements of a row at most.
 template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
 // vectors: every row of every operand begins at a multiple of 16 bytes.
-template <class T, class F> void visit_row_shape(int64_t n, bool vectors, F&& f) {
-  constexpr int64_t kKept = kKeptElements<T>;
-  const auto of_width = [&]<int V>() {
-    constexpr int kPacks = int(kKept / V);
-    if (n <= 32 * kKept)
-      f.template operator()<RowShape<T, 32, V, kPacks>>();
-    else if (n <= 256 * kKept)
-      f.template operator()<RowShape<T, 256, V, kPacks>>();
-    else if (n <= 1024 * kKept)
-      f.template operator()<RowShape<T, 1024, V, kPacks>>();
-    else
-      f.template operator()<RowShape<T, 1024, V, 0>>();
-  };
-  vectors ? of_width.template operator()<kVec<T>>() : of_width.template operator()<1>();
+// Each shape costs seconds of compiling: f64, and rows that do not begin so, have what they need.
+template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {
+  constexpr int kKept = int(kKeptElements<T>), V = kVec<T>;
+  if constexpr (!std::is_same_v<T, double>)
+    if (vectors) {
+      if (n <= 32 * kKept) return f.template operator()<RowShape<T, 32, V, kKept / V>>();
+      if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, V, kKept / V>>();
+      if (n <= 1024 * kKept) return f.template operator()<RowShape<T, 1024, V, kKept / V>>();
+      return f.template operator()<RowShape<T, 512, V, 0>>();
+    }
+  if (n <= 16 * kKept) return f.template operator()<RowShape<T, 32, 1, kKept / 2>>();
+  if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, 1, kKept>>();
+  return f.template operator()<RowShape<T, 512, 1, 0>>();
 }
 template <class T, class... P> bool rows_in_vectors(int64_t n, const P*... p) {
   return n % kVec<T> == 0 && (aligned16(p) && ...);

@@ -39,6 +39,10 @@ DeviceAllocator& allocator_of(int device);
 // After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
 void launched(const Context&);
 
+// After the host waited for the device: the Error of the first bad index that kernels noted since the last time
+// (index_check.h), if there is one.
+void throw_bad_index(int device);
+
 // Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 

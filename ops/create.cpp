@@ -13,9 +13,12 @@ Layout checked(std::string_view op, const Shape& s, DType t, Device d) {
 void check_random(std::string_view op, DType t) {
   TG_CHECK(is_float(t) && t != DType::f16, dtype, "[{}] cannot draw {} values. Use f64, f32 or bf16.", op, t);
 }
-Layout checked_normal(std::string_view op, const Shape& s, double std, DType t, Device d) {
+Layout checked_normal(std::string_view op, const Shape& s, double mean, double std, DType t, Device d) {
   check_random(op, t);
   TG_CHECK(std >= 0, value, "[{}] standard deviation {} is negative. It must be 0 or more.", op, std);
+  TG_CHECK(std::isfinite(float(mean)) && std::isfinite(float(std)), value,
+           "[{}] mean {} and standard deviation {}. Both must be finite in f32, in which values are drawn.", op, mean,
+           std);
   return checked(op, s, t, d);
 }
 }  // namespace
@@ -49,15 +52,18 @@ Tensor arange(double start, double stop, double step, DType t, Device d) {
   return emit1(make<Arange>(checked("arange", {int64_t(n)}, t, d), start, step), {});
 }
 Tensor randn(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {
-  const Layout l = checked_normal("randn", s, std, t, d);
+  const Layout l = checked_normal("randn", s, mean, std, t, d);
   return emit1(make<RandomNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
 }
 Tensor trunc_normal(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {
-  const Layout l = checked_normal("trunc_normal", s, std, t, d);
+  const Layout l = checked_normal("trunc_normal", s, mean, std, t, d);
   return emit1(make<RandomTruncatedNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
 }
 Tensor rand(const Shape& s, Rng& rng, double lo, double hi, DType t, Device d) {
   check_random("rand", t);
+  TG_CHECK(lo <= hi && std::isfinite(float(hi) - float(lo)), value,
+           "[rand] from {} to {}. The bounds must be finite and ordered, and their distance fit f32. Pass lo <= hi.",
+           lo, hi);
   const Layout l = checked("rand", s, t, d);
   return emit1(make<RandomUniform>(l, lo, hi, rng.take(uint64_t(l.numel()))), {});
 }

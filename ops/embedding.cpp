@@ -20,4 +20,12 @@ Tensors Embedding::vjp(const Vjp& v) const {
   return {Tensor(), emit1(make<IndexSelectGrad>(0, table[0]), {reshape(ids, {n}), reshape(v.grad(), {n, table[1]})})};
 }
 Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateless<Embedding>(), {ids, table}); }
+
+Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows) {
+  return Error(
+      Error::Kind::value,
+      fmt::format("[embedding] id {} at position {} of ids {} is outside of the table. Ids must be in [0, {}), "
+                  "the table's rows. Check the tokenizer's vocabulary size.",
+                  id, where, ids, rows));
+}
 }  // namespace tg

@@ -13,7 +13,10 @@ struct Embedding : OpOf<Embedding> {  // (ids, table)
 };
 
 // ids (...) i32 or i64, table (V, C) of f64, f32 or bf16 -> (..., C). An id outside [0, V) is an Error that names it
-// and its position, when the op runs.
+// and its position, when the op runs; on a CUDA device as indexing.h says.
 Tensor embedding(const Tensor& ids, const Tensor& table);
+
+// For kernels: the Error of an id outside of a table with `rows`; `where` is its position in `ids`.
+Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows);
 
 }  // namespace tg

@@ -67,4 +67,11 @@ Tensors IndexSelectGrad::vjp(const Vjp& v) const { return {Tensor(), index_selec
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return emit1(make<IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
 }
+
+Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size) {
+  return Error(Error::Kind::value,
+               fmt::format("[{}] index {} at position {} of index {} is outside of dimension {}, which has size {}. "
+                           "Indices must be in [0, {}); negative ones do not count from the end.",
+                           op, id, where, index, dim, size, size));
+}
 }  // namespace tg

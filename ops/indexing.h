@@ -1,6 +1,8 @@
 // Elements chosen and added by index along one dimension: gather and scatter_add (an index per element), index_select
 // (an index per slice). Indices are i32 or i64. When an op runs, an index outside [0, size) is an Error that names it
 // and its position; negative ones do not count from the end. Rows of a table: embedding.h.
+// On a CUDA device nobody waits for the check: the kernel reads and writes nothing at such an index (0 is what it
+// reads), and the Error comes from the next read, copy or synchronize() of that device, or at once with TG_SYNC=1.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -55,5 +57,8 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 // The slices of x along dim that the index (n) names, in its order: x's shape with n in place of that size.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
+
+// For kernels: the Error of an index outside of dimension `dim`, which has `size`; `where` is its position in `index`.
+Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
 
 }  // namespace tg

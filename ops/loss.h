@@ -50,10 +50,16 @@ struct MseLoss : OpOf<MseLoss> {  // (x, target); the gradient is made of pointw
 // -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...) i32 or i64 in [0,
 // V). With smoothing s: (1 - s) times that plus s times the mean of -log softmax over all V (Szegedy et al. 2016). The
 // result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else f32. When the op runs, a
-// target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows.
+// target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows. On a CUDA device that
+// Error comes from the next read, copy or synchronize(), or at once with TG_SYNC=1; the loss of such a row is NaN.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
 // (x - target)^2, of equal shapes (there is no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean
 // and sum, of x's shape for none; f64 for f64, else f32. The mean of nothing is an Error.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
+
+// For kernels of cross_entropy: the Errors of a target that is no class, and of a mean over no rows.
+Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
+                     std::optional<int64_t> ignore_index);
+Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index);
 
 }  // namespace tg

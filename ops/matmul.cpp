@@ -4,11 +4,38 @@
 #include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
+namespace {
+// `a` and `b` have the same dtype, and the engine sees to it that they are on the same device.
+void check_products(std::string_view op, F32Products products, const Tensor& a, const Tensor& b) {
+  if (products == F32Products::strict) [[likely]]
+    return;
+  const char* then = "End the F32ProductsScope, or open one of F32Products::strict around this op.";
+  TG_CHECK(a.dtype() == DType::f32, dtype, "[{}] TF32 was asked for {} and {}. Only products of f32 have it. {}", op, a,
+           b, then);
+  TG_CHECK(a.device().backend == Backend::cuda, device,
+           "[{}] TF32 was asked for {} and {} on {}. Only CUDA devices have it. {}", op, a, b, a.device(), then);
+}
+// The op object that all products of two plain operands share, per choice.
+template <class OpT, class Make> OpPtr shared(F32Products p, Make make_op) {
+  static const std::array<OpPtr, 2> ops = [&] {
+    std::array<OpPtr, 2> r;
+    for (auto choice : {F32Products::strict, F32Products::tf32}) {
+      OpT* op = make_op(choice);
+      op->refs = OpT::kImmortal;
+      r[size_t(choice)] = OpPtr(op);
+    }
+    return r;
+  }();
+  return ops[size_t(p)];
+}
+}  // namespace
+
 Layouts Matmul::infer(Inputs in) const {
   check::ndim_at_least(kName, in[0], 2);
   check::ndim_at_least(kName, in[1], 2);
   check::same_dtype(kName, in[0], in[1]);
   check::computes(kName, in[0]);
+  check_products(kName, o.products, in[0], in[1]);
   const Shape &a = in[0].shape(), &b = in[1].shape();
   const size_t na = a.size(), nb = b.size();
   const int64_t m = a[na - 1 - !o.trans_a], ka = a[na - 1 - o.trans_a], kb = b[nb - 1 - !o.trans_b],
@@ -36,27 +63,21 @@ Layouts Matmul::infer(Inputs in) const {
 }
 Tensors Matmul::vjp(const Vjp& v) const {
   const Tensor& g = v.grad();
-  const auto [ta, tb] = o;
+  const auto [ta, tb, how] = o;
   Tensor da, db;  // with A and B as read: dA = g B^T, dB = A^T g, transposed where the operand is
   if (v.wants(0)) {
     const Tensor b = v.in(1);
-    da = ta ? matmul(b, g, {tb, true}) : matmul(g, b, {false, !tb});
+    da = ta ? matmul(b, g, {tb, true, how}) : matmul(g, b, {false, !tb, how});
   }
   if (v.wants(1)) {
     const Tensor a = v.in(0);
-    db = tb ? matmul(g, a, {true, ta}) : matmul(a, g, {!ta, false});
+    db = tb ? matmul(g, a, {true, ta, how}) : matmul(a, g, {!ta, false, how});
   }
   return {da ? sum_to(da, v.in_shape(0)) : da, db ? sum_to(db, v.in_shape(1)) : db};
 }
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions o) {
-  if (!o.trans_a && !o.trans_b) {
-    static const OpPtr plain = [] {
-      auto* p = new Matmul({});
-      p->refs = Matmul::kImmortal;
-      return OpPtr(p);
-    }();
-    return emit1(plain, {a, b});
-  }
+  if (!o.trans_a && !o.trans_b)
+    return emit1(shared<Matmul>(o.products, [](F32Products p) { return new Matmul({.products = p}); }), {a, b});
   return emit1(make<Matmul>(o), {a, b});
 }
 
@@ -71,6 +92,7 @@ Layouts Linear::infer(Inputs in) const {
       x, w, x.shape().back(), w.shape()[1]);
   check::same_dtype(kName, x, w);
   check::computes(kName, x);
+  check_products(kName, products, x, w);
   if (in.size() > 2) {
     check::same_dtype(kName, x, in[2]);
     TG_CHECK(in[2].shape() == Shape{w.shape()[0]}, shape,
@@ -87,13 +109,19 @@ Tensors Linear::vjp(const Vjp& v) const {
   const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
   const Tensor flat = reshape(g, {rows, ws[0]});
   Tensors r;
-  r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1)), xs) : Tensor());
-  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {rows, ws[1]}), {.trans_a = true}) : Tensor());
+  r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1), {.products = products}), xs) : Tensor());
+  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {rows, ws[1]}), {.trans_a = true, .products = products})
+                            : Tensor());
   if (v.inputs() > 2) r.emplace_back(v.wants(2) ? sum(flat, {0}) : Tensor());
   return r;
 }
-Tensor linear(const Tensor& x, const Tensor& weight) { return emit1(stateless<Linear>(), {x, weight}); }
+namespace {
+OpPtr linear_op() {
+  return shared<Linear>(f32_products(), [](F32Products p) { return new Linear(p); });
+}
+}  // namespace
+Tensor linear(const Tensor& x, const Tensor& weight) { return emit1(linear_op(), {x, weight}); }
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return emit1(stateless<Linear>(), {x, weight, bias});
+  return emit1(linear_op(), {x, weight, bias});
 }
 }  // namespace tg

@@ -17,8 +17,8 @@ double tolerance(DType d) { return d == DType::f64 ? 1e-11 : d == DType::f32 ? 1
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Function = std::function<Tensors(Inputs)>;
-// f on the device at dtype d against f in f64 on the CPU, twice with the same bits. Inputs that d does not hold exactly
-// are rounded to it first; `view` makes the layout, on each device.
+// f on the device at dtype d against f in f64 on the CPU; in f32, twice with the same bits. Inputs that d does not hold
+// exactly are rounded to it first; `view` makes the layout, on each device.
 void check_on_device(
     const Function& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
@@ -29,7 +29,7 @@ void check_on_device(
     wide.push_back(view(is_float(t.dtype()) ? t.to(DType::f64) : t));
     device.push_back(view(t.to(Device::cuda())));
   }
-  const Tensors expected = f(wide), y = f(device), again = f(device);
+  const Tensors expected = f(wide), y = f(device), again = d == DType::f32 ? f(device) : y;
   CAPTURE(name_of(d));
   REQUIRE(y.size() == expected.size());
   for (size_t k = 0; k < y.size(); ++k) {
@@ -47,7 +47,7 @@ struct Reduction {
 };
 // Rows in one chunk and in many, by warps and by blocks; columns in one chunk and in many, in vectors and not; few
 // columns; kept and reduced dimensions that alternate.
-const Reduction kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{600, 2050}, {1}},
+const Reduction kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
                                  {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
                                  {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},
                                  {{30, 40, 50}, {0, 2}}, {{2, 1500, 3, 40}, {1, 3}}, {{7, 9, 2000}, {0, 1, 2}}};
@@ -58,7 +58,7 @@ template <class F> void for_reductions(F f) {
     f(r);
   }
 }
-const int64_t kRowLengths[] = {1, 31, 512, 513, 1030, 4096, 4100, 9001, 16384, 16400, 70001};
+const int64_t kRowLengths[] = {1, 31, 255, 257, 512, 513, 1030, 4096, 4100, 9001, 16384, 16400, 70001};
 }  // namespace
 
 TEST_CASE("sums, extremes and variances in one stage and in two") {
@@ -68,7 +68,7 @@ TEST_CASE("sums, extremes and variances in one stage and in two") {
       return Tensors{sum(in[0], r.dims), max(in[0], r.dims), min(in[0], r.dims), var(in[0], r.dims)};
     };
     check_on_device(f, {x}, DType::f32);
-    if (r.shape.product() < 200'000)
+    if (r.shape.product() < 100'000)
       for (DType d : {DType::f64, DType::bf16}) check_on_device(f, {x}, d);
   });
 }
@@ -209,16 +209,18 @@ TEST_CASE("gradients of norms: groups of rows, rows of any length, any of the ou
   struct Sizes {
     int64_t rows, n;
   };
-  for (const auto [rows, n] :
-       {Sizes{3, 5}, Sizes{700, 40}, Sizes{5000, 8}, Sizes{50, 516}, Sizes{9, 4096}, Sizes{20, 4099}, Sizes{3, 20'000}})
+  for (const auto [rows, n] : {Sizes{3, 5}, Sizes{300, 40}, Sizes{17'000, 3}, Sizes{50, 516}, Sizes{9, 4096},
+                               Sizes{20, 4099}, Sizes{3, 20'000}})
     for (DType d : kComputed) {
-      if (d != DType::f32 && rows * n > 40'000) continue;
+      const bool large = rows * n > 20'000;
+      if (d != DType::f32 && large) continue;
       CAPTURE(rows);
       CAPTURE(n);
       const std::vector in{random<double>({rows, n}, 13), random<double>({rows, n}, 14, 1, 3),
                            random<double>({n}, 15, 0.5, 1.5)};
       for (NormWants w : {NormWants{true, true, true}, NormWants{true}, NormWants{false, true},
                           NormWants{false, false, true}, NormWants{true, false, true}}) {
+        if (large && !(w.dx && w.dw && w.db)) continue;
         const auto statistic = [](const Tensor& t) { return t.dtype() == DType::f64 ? t : t.to(DType::f32); };
         check_on_device(
             [&](Inputs x) {

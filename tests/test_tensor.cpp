@@ -182,6 +182,10 @@ TEST_CASE("randn, trunc_normal and rand are the generator's values, whatever the
   CHECK(has(error_of([&] { trunc_normal({2}, a, 0, -1); }), "[trunc_normal] standard deviation -1 is negative"));
   CHECK(has(error_of([&] { trunc_normal({2}, a, 0, 1, DType::i32); }), "[trunc_normal] cannot draw i32 values."));
   CHECK(has(error_of([&] { rand({2}, a, 0, 1, DType::i32); }), "[rand] cannot draw i32 values."));
+  CHECK(
+      has(error_of([&] { randn({2}, a, kInf, 1); }), "[randn] mean inf and standard deviation 1. Both must be finite"));
+  CHECK(has(error_of([&] { rand({2}, a, 1, 0); }), "[rand] from 1 to 0. The bounds must be finite and ordered"));
+  CHECK(has(error_of([&] { rand({2}, a, -3e38, 3e38); }), "[rand] from -3e+38 to 3e+38. The bounds must be finite"));
   CHECK(a == b);  // a refused draw takes nothing
 }
 TEST_CASE("operators, and numbers on either side") {

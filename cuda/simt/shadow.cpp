@@ -196,6 +196,24 @@ void global_access(const void* address, std::size_t n, Access a, const Operation
   }
 }
 
+void library_access(const void* p, std::size_t n, Access a, const Operation& op, const char* library) {
+  if (failed() || !n) return;
+  const char* verb = a == Access::read ? "read" : "write";
+  const char* c = static_cast<const char*>(p);
+  if (!in_arena(c) || !in_arena(c + n - 1))
+    return fail(Fault::host_memory, {}, "%s: %s of %zu bytes at %p, which is no device memory", library, verb, n, p);
+  const std::uint8_t* state = arena.state + (c - arena.base);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (state[i] <= freed)
+      return fail(Fault::out_of_bounds, {}, "%s: %s of %zu bytes of device memory, byte %zu %s", library, verb, n, i,
+                  where_is(c + i).c_str());
+    if (a != Access::write && state[i] == unwritten)
+      return fail(Fault::uninitialised, {}, "%s: %s of %zu bytes of device memory, byte %zu unwritten", library, verb,
+                  n, i);
+  }
+  global_access(p, n, a, op, {});
+}
+
 void touch(const void* p, std::size_t n, Access a, const void* pc) {
   if (!current || engine_busy) return;
   const auto x = reinterpret_cast<std::uintptr_t>(p);
@@ -220,6 +238,7 @@ void touch(const void* p, std::size_t n, Access a, const void* pc) {
   if (object->statics.has(x)) return shared_access(cell_of(p), n, a, pc, now());
   const auto args = reinterpret_cast<std::uintptr_t>(launch_now->call.self.get());
   if (a == Access::read && (object->constants.has(x) || x - args < launch_now->call.bytes)) return;
+  if (is_pinned(p, n)) return;  // mapped, unchecked
   fail(Fault::host_memory, pc, "%s of %zu bytes at %p, which no kernel thread may touch",
        a == Access::read ? "read" : "write", n, p);
 }
