@@ -108,7 +108,7 @@ def outcome(config, work, m):
         source = ROOT / m.kernel
         (work / "include" / "tapegrad" / m.file).write_text(m.text())
     definitions = [f"-D{d}" for d in config["definitions"] if d]
-    includes = [f"-I{work / 'include'}"] + [f"-I{d}" for d in config["includes"]]
+    includes = [f"-I{work / 'include'}"] + [f"-I{d}" for d in config["includes"] if d != "/usr/include"]
     command = config["compiler"] + config["flags"] + config["options"] + definitions + includes
     compiled = run(command + ["-w", "-o", str(work / f"{stem}.o"), "-c", str(source)], 600)
     if compiled is None or compiled.returncode:
