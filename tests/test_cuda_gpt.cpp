@@ -140,7 +140,7 @@ TEST_CASE("training: a checkpoint of one device goes on on the other") {
   Folder folder;
   DeviceRun whole(Device::cpu());
   const auto expected = rest_of(whole.trainer);
-  for (const auto [first, second] :
+  for (const auto& [first, second] :
        {std::pair(Device::cuda(), Device::cpu()), std::pair(Device::cpu(), Device::cuda())}) {
     CAPTURE(to_string(second));
     DeviceRun a(first);
@@ -177,7 +177,7 @@ TEST_CASE("generation: the tokens of the CPU, with the cache and without, beyond
       const auto expected = generate(cpu, prompt, 12, s);
       CHECK(expected.size() == 12);
       CHECK(generate(cuda, prompt, 12, s) == expected);
-      CHECK(generate(cuda, prompt, 12, s, {.use_cache = false}) == expected);
+      CHECK(generate(cuda, prompt, 12, s, {.use_cache = false, .on_token = {}}) == expected);
     }
   }
 }
