@@ -43,14 +43,13 @@ class IndexCheck {
     if (!inside(id)) note(id, position);
     return inside(id);
   }
-  // The first index in row-major order gets an entry whatever the order of threads: its key is below all others, and
-  // only keys below those before them take entries.
+  // Only a key below all before it takes an entry, so the last entry taken is that of the first index in row-major
+  // order, whatever the order of threads; when entries run out, the oldest and largest are written over.
   __device__ __forceinline__ void note(int64_t value, int64_t position) const {
     const unsigned long long key = key_ + static_cast<unsigned long long>(position);
     if (atomicMin(&log_.counters->least, key) <= key) return;
     const unsigned slot = atomicAdd(&log_.counters->used, 1u);
-    if (slot >= IndexLog::kEntries) return;
-    IndexLog::Entry& e = log_.entries[slot];
+    IndexLog::Entry& e = log_.entries[slot % IndexLog::kEntries];
     e.site = site_, e.position = position, e.value = value, e.key = key;
   }
 
