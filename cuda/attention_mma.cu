@@ -1,11 +1,12 @@
-// Attention of bf16 on tensor cores, forward: a block of 4 warps has a block of queries and goes over blocks of 64
+// Attention of bf16 on tensor cores, forward: a block of 4 warps has a block of queries and goes over blocks of
 // keys. V arrives while the scores are computed, and the next K while they are multiplied by V.
 #include <tapegrad/cuda/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
 template <int D> struct Tile {
-  static constexpr int kTall = 2, N = 8, kOwn = kTall * 16;  // rows of a warp
+  static constexpr int kTall = 2, N = D <= 96 ? 8 : 6;  // 128 with 8 needs more registers than there are
+  static constexpr int kOwn = kTall * 16;               // rows of a warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
 };
