@@ -1,5 +1,6 @@
 // Prints the table of ops by backend as it was linked. --update-readme FILE writes it between the two marks in FILE,
-// --check-readme FILE fails when FILE does not hold it. --kernels lists every kernel with its file.
+// --check-readme FILE fails when FILE does not hold it; a build without CUDA leaves the column of cuda as it is there.
+// --kernels lists every kernel with its file.
 #include <fmt/format.h>
 #include <tapegrad/core/registry.h>
 
@@ -8,18 +9,42 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace {
 constexpr std::string_view kBegin = "<!-- ops:begin -->\n", kEnd = "<!-- ops:end -->";
 
-std::string table() {
+// By op, the cells of the column cuda in a table as table() makes it.
+std::map<std::string, std::string, std::less<>> cuda_column(std::string_view text) {
+  std::map<std::string, std::string, std::less<>> column;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    std::vector<std::string> cells;
+    for (size_t at = 0, bar; (bar = line.find('|', at)) != line.npos; at = bar + 1) {
+      std::string_view cell = line.substr(at, bar - at);
+      while (cell.starts_with(' ')) cell.remove_prefix(1);
+      while (cell.ends_with(' ')) cell.remove_suffix(1);
+      cells.emplace_back(cell);
+    }
+    if (cells.size() > 3) column[cells[1]] = cells[3];
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+  }
+  return column;
+}
+std::string table(std::string_view before = {}) {
   std::map<std::string_view, std::set<tg::Backend>> kernels;
-  for (auto& k : tg::all_kernels()) kernels[k.op].insert(k.backend);
+  bool has_cuda = false;
+  for (auto& k : tg::all_kernels()) kernels[k.op].insert(k.backend), has_cuda |= k.backend == tg::Backend::cuda;
+  const auto known = cuda_column(before);
   std::string text = "| op | cpu | cuda | gradient |\n|---|---|---|---|\n";
   for (auto& op : tg::all_ops()) {
-    const auto cell = [&](tg::Backend b) {
+    const auto cell = [&](tg::Backend b) -> std::string {
       if (op.is_view) return "view";
       if (kernels[op.name].contains(b)) return "kernel";
+      if (b == tg::Backend::cuda && !has_cuda) {
+        const auto was = known.find(op.name);
+        return was == known.end() ? "" : was->second;
+      }
       return op.composes ? "composed" : "";
     };
     text += fmt::format("| {} | {} | {} | {} |\n", op.name, cell(tg::Backend::cpu), cell(tg::Backend::cuda),
@@ -40,7 +65,8 @@ int readme(const std::string& path, bool update) {
   if (begin == text.npos || end == text.npos || end < begin)
     throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] {} has no lines '{}' and '{}' to write between.", path,
                                                      kBegin.substr(0, kBegin.size() - 1), kEnd));
-  const std::string want = text.substr(0, begin) + std::string(kBegin) + table() + text.substr(end);
+  const std::string want = text.substr(0, begin) + std::string(kBegin) +
+                           table(std::string_view(text).substr(begin, end - begin)) + text.substr(end);
   if (want == text) return 0;
   if (!update) {
     fmt::print(stderr, "the table of ops in {} is out of date: run list_ops --update-readme {}\n", path, path);

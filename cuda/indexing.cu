@@ -3,7 +3,6 @@
 // source: the thread of a whole line, or, where lines are few and long, one that finds its terms side by side because
 // (destination, position) pairs were sorted (sort.h). Indices are checked as index_check.h says.
 #include <tapegrad/cuda/index_check.h>
-#include <tapegrad/cuda/map.h>
 #include <tapegrad/cuda/sort.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
@@ -217,9 +216,19 @@ void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context& c)
 }
 
 // --- adding elements by index -------------------------------------------------------------------------------------
-struct Itself {
-  template <class T> __device__ __forceinline__ T operator()(T x) const { return x; }
-};
+template <class From, class To>
+__global__ void __launch_bounds__(kThreads) convert_all(const From* x, To* y, Strided<1> walk, int64_t n) {
+  for (GridLoop i(n); i; ++i) {
+    int64_t at[1];
+    walk.offsets(*i, at);
+    y[*i] = narrow<To>(widen(x[at[0]]));
+  }
+}
+template <class From, class To> void convert_to(const Context& c, const Buf& x, const Buf& y) {
+  const int64_t n = y.numel();
+  launch(c, convert_all<From, To>, blocks_for(c, n, kThreads), kThreads, 0, x.data<From>(), y.data<To>(),
+         Strided<1>(x.shape(), {x.strides()}), n);
+}
 template <class F> void visit_number(DType d, F&& f) {
   if (is_index(d))
     visit_index(d, f);
@@ -292,7 +301,7 @@ void scatter_lines(const Context& c, Bufs in, const Buf& out, size_t dim, const 
     wide_layout = Layout::contiguous(out.shape(), DType::f32, c.device);
     wide.emplace(c, wide_layout.bytes());
     y = {&wide_layout, wide->as<std::byte>()};
-    map<A, T>(c, in.first(1), y, Itself{});
+    convert_to<T, A>(c, in[0], y);
   }
   Shape beside = src.shape();
   const Strides y_strides = Layout::contiguous(out.shape(), out.dtype()).strides;
@@ -301,7 +310,7 @@ void scatter_lines(const Context& c, Bufs in, const Buf& out, size_t dim, const 
   beside[dim] = 1;
   launch(c, add_lines<A, T, I>, blocks_for(c, lines.count, kThreads), kThreads, 0, index.data<I>(), src.data<T>(),
          y.data<A>(), Strided<3>(beside, {y_strides, index.strides(), src.strides()}), lines, check);
-  if constexpr (!std::is_same_v<A, T>) map<T, A>(c, {&y, 1}, out, Itself{});
+  if constexpr (!std::is_same_v<A, T>) convert_to<A, T>(c, y, out);
 }
 template <class T, class I>
 void scatter_sorted(const Context& c, Bufs in, const Buf& out, size_t dim, const IndexCheck& check, PairBits bits) {

@@ -80,7 +80,8 @@ template <size_t N> struct Strided {
   template <class I> __device__ __forceinline__ void walk(I i, int64_t (&at)[N]) const {
 #pragma unroll
     for (size_t k = 0; k < N; ++k) at[k] = 0;
-    for (int32_t d = 0; d < dims; ++d) {
+#pragma unroll 1
+    for (int32_t d = 0; d < dims; ++d) {  // few turns, and each is much code
       I index = i, rest = 0;
       if (d + 1 < dims) {  // what is left in the last dimension is its index
         rest = i / I(shape[d]);

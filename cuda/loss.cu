@@ -3,7 +3,6 @@
 // rows are added in f64 by one block, squared differences in chunks fixed by their number: the same bits on every run.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/index_check.h>
-#include <tapegrad/cuda/map.h>
 #include <tapegrad/cuda/row_loop.h>
 #include <tapegrad/ops/loss.h>
 
@@ -218,6 +217,10 @@ struct SquaredDifference {
 };
 constexpr int64_t kChunks = 1024;  // at most; as many partial sums, whatever the device
 template <class T>
+__global__ void __launch_bounds__(kThreads) squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
+  for (GridLoop i(n); i; ++i) y[*i] = SquaredDifference{}(widen(x[*i]), widen(t[*i]));
+}
+template <class T>
 __global__ void __launch_bounds__(kThreads) add_squares(const T* x, const T* t, int64_t n, bool vectors, double* part) {
   using C = compute_t<T>;
   constexpr int V = kVec<T>;
@@ -247,8 +250,14 @@ __global__ void __launch_bounds__(kReduceThreads)
 void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context& c) {
   visit_computed(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    if (op.reduction == Reduction::none) return map<C, T, T>(c, in, out[0], SquaredDifference{});
     const Dense<T> x(c, in[0]), t(c, in[1]);
+    if (op.reduction == Reduction::none) {
+      const int64_t all = in[0].numel();
+      if (all > 0)
+        launch(c, squares<T>, blocks_for(c, all, kThreads), kThreads, 0, static_cast<const T*>(x),
+               static_cast<const T*>(t), all, out[0].data<C>());
+      return;
+    }
     const int64_t n = in[0].numel(), parts = std::min(kChunks, (n + kThreads * 8 - 1) / (kThreads * 8));
     const Scratch part(c, size_t(parts) * sizeof(double));
     const bool vectors = aligned16(x) && aligned16(t);

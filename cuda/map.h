@@ -104,25 +104,27 @@ __device__ __forceinline__ void map_one(Numbers<X> numbers, int64_t i, const int
                                         std::index_sequence<K...>, const X* x, const Z*... z) {
   write_one<Y>(y, i, F::f(numbers, read_one(x, at[0], half), read_one(z, at[K + 1], half)...), half);
 }
-// Threads: one per group of V, then one per element from V * groups on.
+// Threads: one per group of V, then one per element from V * groups on; one walk for both, as a walk is much code.
 template <int V, class F, class Y, class X, class... Z>
 __global__ void __launch_bounds__(kMapThreads)
     map_kernel(Numbers<X> numbers, Strided<1 + sizeof...(Z)> walk, int64_t groups, int64_t n, bool half, Y* y,
                const X* x, const Z*... z) {
   constexpr size_t N = 1 + sizeof...(Z);
   int64_t at[N];
-  if constexpr (V > 1)
-    for (GridLoop g(groups); g; ++g) {
+  for (GridLoop g(n - groups * (V - 1)); g; ++g) {
+    const bool grouped = V > 1 && *g < groups;
+    const int64_t i = grouped ? *g * V : *g + groups * (V - 1);
+    walk.offsets(i, at);
+    if (!grouped) {
+      map_one<F, Y, X, Z...>(numbers, i, at, half, y, std::index_sequence_for<Z...>(), x, z...);
+      continue;
+    }
+    if constexpr (V > 1) {
       bool repeat[N];
 #pragma unroll
       for (size_t k = 0; k < N; ++k) repeat[k] = walk.stride[k][0] == 0;
-      walk.offsets(*g * V, at);
-      map_group<V, F, Y, X, Z...>(numbers, *g * V, at, repeat, half, y, Elements<V, X>(), Elements<V, Z>()..., x, z...);
+      map_group<V, F, Y, X, Z...>(numbers, i, at, repeat, half, y, Elements<V, X>(), Elements<V, Z>()..., x, z...);
     }
-  for (GridLoop g(n - groups * V); g; ++g) {
-    const int64_t i = groups * V + *g;
-    walk.offsets(i, at);
-    map_one<F, Y, X, Z...>(numbers, i, at, half, y, std::index_sequence_for<Z...>(), x, z...);
   }
 }
 
@@ -160,7 +162,7 @@ void map_launch(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers, i
   Y* y = const_cast<Y*>(first_of<Y>(out));
   const bool grouped = v > 1 && aligned_for(y, size_t(v) * size_of(out.dtype())) && in_groups(walk, v, in);
   const int64_t groups = grouped ? n / v : 0;
-  const unsigned blocks = blocks_for(c, std::max(groups, n - groups * v), kMapThreads);
+  const unsigned blocks = blocks_for(c, n - groups * (v - 1), kMapThreads);
   launch(c, kernel, blocks, kMapThreads, 0, numbers, walk, groups, n, half, y, first_of<X>(in[0]),
          first_of<Z>(in[K + 1])...);
 }

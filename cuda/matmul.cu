@@ -94,8 +94,9 @@ void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& st
   auto* out = static_cast<std::byte*>(g.out);
   const auto size = int64_t(size_of(g.dtype));
   for (int64_t i = 0; i < count; ++i) {
-    int64_t at[3];
-    walk.offsets(i, at);
+    int64_t at[3] = {}, rest = i;
+    for (int d = 0; d < walk.dims; rest /= walk.shape[d++])
+      for (int k = 0; k < 3; ++k) at[k] += rest % walk.shape[d] * walk.stride[k][d];
     g.a.data = a + at[0] * size;
     g.b.data = b + at[1] * size;
     g.out = out + at[2] * size;

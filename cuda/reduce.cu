@@ -19,34 +19,47 @@ template <class T> struct Add {
   __device__ __forceinline__ A value(compute_t<T> x, int64_t) const { return A(x); }
   __device__ __forceinline__ void store(int64_t out, A total) const { y[out] = narrow<T>(compute_t<T>(total)); }
 };
-template <class T> struct Mean : Add<T> {  // in the compute dtype
-  using A = Acc<T>;
-  A *means, count;
-  __device__ __forceinline__ void store(int64_t out, A total) const { means[out] = total / count; }
-};
-template <class T> struct AddSquares : Add<T> {  // (x - mean)^2, divided
-  using A = Acc<T>;
-  const A* means;
-  A divisor;
-  __device__ __forceinline__ A value(compute_t<T> x, int64_t out) const {
-    const A d = x - means[out];
-    return d * d;
-  }
-  __device__ __forceinline__ void store(int64_t out, A total) const { this->y[out] = narrow<T>(total / divisor); }
-};
-template <class T, bool kLargest> struct Best {  // NaN wins
+// Sums of x, and of (x - mean)^2 where means are given, divided.
+template <class T> struct Moment {
   using A = compute_t<T>;
+  const A* means;
+  A* first;  // where there are no means yet
+  T* second;
+  A divisor;
+  static __device__ __forceinline__ A start() { return 0; }
+  static __device__ __forceinline__ A join(A a, A b) { return a + b; }
+  __device__ __forceinline__ A value(A x, int64_t out) const {
+    const A d = means ? x - means[out] : x;
+    return means ? d * d : d;
+  }
+  __device__ __forceinline__ void store(int64_t out, A total) const {
+    if (means)
+      second[out] = narrow<T>(total / divisor);
+    else
+      first[out] = total / divisor;
+  }
+};
+// The largest, or the smallest as the largest of negated values; NaN wins.
+template <class T> struct Best {
+  using A = compute_t<T>;
+  bool largest;
   T* y;
   static __device__ __forceinline__ A start() {
     using Limits = std::numeric_limits<A>;
     if constexpr (std::is_integral_v<A>)
-      return kLargest ? Limits::lowest() : Limits::max();
+      return Limits::lowest();
     else
-      return kLargest ? -Limits::infinity() : Limits::infinity();
+      return -Limits::infinity();
   }
-  static __device__ __forceinline__ A join(A a, A b) { return (kLargest ? a > b : a < b) || a != a ? a : b; }
-  __device__ __forceinline__ A value(A x, int64_t) const { return x; }
-  __device__ __forceinline__ void store(int64_t out, A best) const { y[out] = narrow<T>(best); }
+  static __device__ __forceinline__ A join(A a, A b) { return MaxOp()(a, b); }
+  __device__ __forceinline__ A key(A x) const {
+    if constexpr (std::is_integral_v<A>)
+      return largest ? x : ~x;  // -x would overflow for the smallest
+    else
+      return largest ? x : -x;
+  }
+  __device__ __forceinline__ A value(A x, int64_t) const { return key(x); }
+  __device__ __forceinline__ void store(int64_t out, A best) const { y[out] = narrow<T>(key(best)); }
 };
 
 // A value equals itself, NaN too: the largest of a row with a NaN is that NaN.
@@ -76,7 +89,7 @@ void sum(const Sum& op, Bufs in, Bufs out, Context& c) {
 }
 template <bool kLargest> void extremum(const Extremum<kLargest>& op, Bufs in, Bufs out, Context& c) {
   visit_number(out[0].dtype(), [&]<class T>() {
-    reduce(c, Best<T, kLargest>{out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0]));
+    reduce(c, Best<T>{kLargest, out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0]));
   });
 }
 void var(const Var& op, Bufs in, Bufs out, Context& c) {
@@ -86,8 +99,8 @@ void var(const Var& op, Bufs in, Bufs out, Context& c) {
     using A = Acc<T>;
     const Scratch means(c, size_t(z.outputs) * sizeof(A));
     T *x = in[0].data<T>(), *y = out[0].data<T>();
-    reduce(c, Mean<T>{{y}, means.as<A>(), A(z.n)}, x, z);
-    reduce(c, AddSquares<T>{{y}, means.as<A>(), A(double(z.n) - op.correction)}, x, z);
+    reduce(c, Moment<T>{nullptr, means.as<A>(), nullptr, A(z.n)}, x, z);
+    reduce(c, Moment<T>{means.as<A>(), nullptr, y, A(double(z.n) - op.correction)}, x, z);
   });
 }
 void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context& c) {

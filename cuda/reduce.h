@@ -148,6 +148,8 @@ template <class R> struct Joined : R {  // of results of chunks
 };
 template <class R> Joined<R> joined(const R& r) { return Joined<R>(r); }
 template <class R> Joined<R> joined(const Joined<R>& r) { return r; }
+template <class R> inline constexpr bool kJoined = false;
+template <class R> inline constexpr bool kJoined<Joined<R>> = true;
 // run(part) reduces the chunks; what they give is reduced in turn.
 template <class R, class F>
 void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chunks, F&& run) {
@@ -158,17 +160,19 @@ void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chun
   reduce(c, joined(r), part.as<A>(), split(0b01, {chunks.count, outputs}, {outputs, 1}));
 }
 
+// Each kernel costs compilers a second for each R and T. Results of chunks are few: they have the plain ones.
 template <class T, class R> void launch_rows(const Context& c, const R& r, const T* x, const Reduced& z) {
-  const Chunks chunks(z.n, z.outputs, 2048, 16384);
+  constexpr int64_t kOfWarp = 1024;
+  const Chunks chunks(z.n, z.outputs, kJoined<R> ? kOfWarp : 2048, kJoined<R> ? kOfWarp : 16384);
   const bool dense = z.reduced.contiguous();
   in_chunks(c, r, z.outputs, chunks, [&](typename R::A* part) {
     const int64_t tasks = z.outputs * chunks.count;
-    if (chunks.size <= 1024)
-      launch(c, reduce_rows<32, T, R>, blocks_for(c, tasks, kReduceThreads / 32), kReduceThreads, 0, r, x, z, dense,
-             chunks, part);
-    else
-      launch(c, reduce_rows<kReduceThreads, T, R>, blocks_for(c, tasks, 1), kReduceThreads, 0, r, x, z, dense, chunks,
-             part);
+    if constexpr (!kJoined<R>)
+      if (chunks.size > kOfWarp)
+        return launch(c, reduce_rows<kReduceThreads, T, R>, blocks_for(c, tasks, 1), kReduceThreads, 0, r, x, z, dense,
+                      chunks, part);
+    launch(c, reduce_rows<32, T, R>, blocks_for(c, tasks, kReduceThreads / 32), kReduceThreads, 0, r, x, z, dense,
+           chunks, part);
   });
 }
 template <int kRows, int V, class T, class R>
@@ -196,9 +200,10 @@ template <class T, class R> void reduce(const Context& c, const R& r, const T* x
   const bool narrow = z.kept.dims == 0 || z.kept.shape[0] < kFew;
   if (z.n > kFew && (narrow || (z.reduced.dims > 0 && z.reduced.stride[0][0] < z.kept.stride[0][0])))
     return launch_rows(c, r, x, z);
-  const bool vectors = in_vectors(x, z);
-  if (z.n <= kFew) return vectors ? launch_columns<1, kVec<T>>(c, r, x, z) : launch_columns<1, 1>(c, r, x, z);
-  return vectors ? launch_columns<kTallRows, kVec<T>>(c, r, x, z) : launch_columns<kTallRows, 1>(c, r, x, z);
+  if (z.n <= kFew) return launch_columns<1, 1>(c, r, x, z);
+  if constexpr (!kJoined<R> && !std::is_integral_v<T>)
+    if (in_vectors(x, z)) return launch_columns<kTallRows, kVec<T>>(c, r, x, z);
+  launch_columns<kTallRows, 1>(c, r, x, z);
 }
 }  // namespace
 

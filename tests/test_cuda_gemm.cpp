@@ -337,8 +337,8 @@ TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy
   for (DType t : {DType::f64, DType::bf16}) {
     const Tensor x = on_cuda(make({2, 3}, 1, t)), y = on_cuda(make({3, 2}, 1, t));
     CHECK(has(error_of([&] { matmul(x, y); }),
-              fmt::format("[matmul] TF32 was asked for (2, 3) {} and (3, 2) {}. Only products of f32 have it. End the "
+              fmt::format("[matmul] TF32 was asked for {} and {}. Only products of f32 have it. End the "
                           "F32ProductsScope, or open one of F32Products::strict around this op.",
-                          name_of(t), name_of(t))));
+                          x, y)));
   }
 }

@@ -1,6 +1,8 @@
 // What the ops of layers, losses and optimisers refuse, with kind and text of the message, eagerly and lazily.
 #include <tapegrad/ops/ops.h>
 
+#include <thread>
+
 #include "refusals.h"
 
 using namespace tg;
@@ -63,6 +65,53 @@ TEST_CASE("matmul and linear") {
        Why::dtype,
        {"[linear] dtypes differ"}},
   });
+}
+TEST_CASE("TF32 where there is none") {
+  CHECK(f32_products() == F32Products::strict);
+  const std::string then = "End the F32ProductsScope, or open one of F32Products::strict around this op.";
+  const auto tf32 = [](auto f) {
+    return [f] {
+      const F32ProductsScope scope(F32Products::tf32);
+      f();
+    };
+  };
+  const Tensor x = f32({2, 3}), w = f32({3, 5}).label("w");
+  const Tensor x64 = random<double>({2, 3}, 1), w64 = random<double>({3, 5}, 1);
+  const Tensor x16 = x.to(DType::bf16), w16 = w.to(DType::bf16);
+  const std::string on_cpu =
+      "TF32 was asked for (2, 3) f32 and 'w' (3, 5) f32 on cpu. Only CUDA devices have it. " + then;
+  expect_at_emit({
+      {tf32([&] { matmul(x, w); }), Why::device, {"[matmul] " + on_cpu}},
+      {[&] { matmul(x, w, {.products = F32Products::tf32}); }, Why::device, {"[matmul] " + on_cpu}},
+      {tf32([&] { linear(x, transpose(w)); }),
+       Why::device,
+       {"[linear] TF32 was asked for (2, 3) f32 and (5, 3) f32 on cpu. Only CUDA devices have it. " + then}},
+      {tf32([&] { matmul(x64, w64); }),
+       Why::dtype,
+       {"[matmul] TF32 was asked for (2, 3) f64 and (3, 5) f64. Only products of f32 have it. " + then}},
+      {tf32([&] { matmul(x16, w16); }),
+       Why::dtype,
+       {"[matmul] TF32 was asked for (2, 3) bf16 and (3, 5) bf16. Only products of f32 have it. " + then}},
+  });
+  const F32ProductsScope scope(F32Products::tf32);
+  CHECK(f32_products() == F32Products::tf32);
+  {
+    const F32ProductsScope inner(F32Products::strict);
+    CHECK(values(matmul(x, w)) == values(matmul(x, w, MatmulOptions{})));
+  }
+  CHECK(values(matmul(x, w, {.products = F32Products::strict})).size() == 10);  // said for the one product
+  std::thread([] { CHECK(f32_products() == F32Products::strict); }).join();
+}
+TEST_CASE("the choice of TF32 tells two products apart") {
+  const auto key = [](const Op& op) {
+    Key k;
+    op.key(k);
+    return k;
+  };
+  const auto strict = F32Products::strict, tf32 = F32Products::tf32;
+  CHECK(!(key(Matmul({.products = strict})) == key(Matmul({.products = tf32}))));
+  CHECK(!(key(Linear(strict)) == key(Linear(tf32))));
+  CHECK(key(Linear(tf32)) == key(Linear(tf32)));
 }
 TEST_CASE("rope and swiglu") {
   const Tensor x = f32({2, 4}).label("x");

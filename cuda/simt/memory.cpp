@@ -97,15 +97,10 @@ bool inside(const std::map<const char*, std::size_t>& m, const char* p, std::siz
   return it != m.begin() && p + n <= (--it)->first + it->second;
 }
 
-// Forgets contents and history, and gives large ranges back to the system.
+// Forgets contents and history, and gives the pages back to the system.
 void clear(char* p, std::size_t n) {
-  const std::size_t at = static_cast<std::size_t>(p - arena.base);
-  forget_history(at, n);
-  if (n < 4 * page) {
-    std::memset(arena.state + at, absent, n);
-    return;
-  }
-  const std::size_t whole = (n + page - 1) / page * page;
+  const std::size_t at = static_cast<std::size_t>(p - arena.base), whole = (n + page - 1) / page * page;
+  forget_history(at, whole);
   madvise(p, whole, MADV_DONTNEED);
   madvise(arena.state + at, whole, MADV_DONTNEED);
 }

@@ -314,11 +314,7 @@ void unit_read(const void* p, std::size_t n, unsigned unit, Where w) {
 void shadow_memory(std::size_t bytes) { granules = reserve<Granule>(bytes / 4); }
 
 void forget_history(std::size_t offset, std::size_t bytes) {
-  Granule* const first = granules + offset / 4;
-  if (bytes < 4 * 4096)
-    std::fill_n(first, (bytes + 3) / 4, Granule{});
-  else  // allocations begin at pages, and so does what is known of them
-    madvise(first, (bytes + 4095) / 4096 * 4096 / 4 * sizeof(Granule), MADV_DONTNEED);
+  madvise(granules + offset / 4, bytes / 4 * sizeof(Granule), MADV_DONTNEED);
 }
 
 }  // namespace simt::engine

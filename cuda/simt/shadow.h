@@ -4,5 +4,5 @@
 
 namespace simt::engine {
 void shadow_memory(std::size_t bytes);                       // of so much device memory
-void forget_history(std::size_t offset, std::size_t bytes);  // of a range whose memory was freed
+void forget_history(std::size_t offset, std::size_t bytes);  // of whole pages that were freed
 }  // namespace simt::engine

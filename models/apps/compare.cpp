@@ -33,24 +33,40 @@ struct Subject {
   StateDict weights;
   int64_t parameters;
 };
-// Moments, gradients and weights of the wider side, and what is kept of the other one.
-void check_fits(const GptConfig& config) {
+// Sequences and their length.
+std::pair<int64_t, int64_t> sizes_of(const Options& o, const GptConfig& config) {
+  constexpr int64_t kContext = 64;
+  const int64_t context = o.context ? o.context : std::min(kContext, config.context);
+  TG_CHECK(
+      o.batch >= 1 && context >= 1 && context <= config.context, value,
+      "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the context "
+      "of the model.",
+      o.batch, context, config.context);
+  return {o.batch, context};
+}
+void check_fits(const Options& o, const GptConfig& config) {
+  const auto [batch, context] = sizes_of(o, config);
   LazyScope lazy;
   const Params shapes;
   const Gpt model(shapes, config);
-  check_memory("compare", double(shapes.count()) * (4 * 8 + 3 * 4),
-               "Two copies of the model with gradients and moments", Device::cpu());
+  // Weights, gradients and moments of one side, and what is kept of the other; logits and an activation of each layer.
+  const double parameters = double(shapes.count()) * (4 * 8 + 3 * 4);
+  const double activations =
+      double(batch) * double(context) * 8 * double(config.vocab_size + config.layers * config.width);
+  check_memory("compare", parameters + activations, "A training step with all it makes, and what is kept of another,",
+               Device::cpu());
 }
 Subject subject_of(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError("compare needs one of --model, a folder that `train` wrote, and --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
+    check_fits(o, m.model.config());
     return {o.model, m.model.config(), m.params.state(), m.params.count()};
   }
   GptConfig config = arch(o.arch);
   if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
-  check_fits(config);
+  check_fits(o, config);
   const Params params(Device::cpu(), o.seed);
   const Gpt model(params, config);
   return {o.arch, config, params.state(), params.count()};
@@ -78,22 +94,15 @@ std::vector<Pair> pairs_of(const Options& o) {
 
 // Random tokens: what a step computes with does not have to be language.
 Batch batch_of(const Options& o, const GptConfig& config) {
-  constexpr int64_t kContext = 64;
-  const int64_t context = o.context ? o.context : std::min(kContext, config.context);
-  TG_CHECK(
-      o.batch >= 1 && context >= 1 && context <= config.context && o.batch <= INT32_MAX, value,
-      "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the context "
-      "of the model.",
-      o.batch, context, config.context);
+  const auto [batch, context] = sizes_of(o, config);
   Rng rng = Rng{o.seed}.split(1);
-  const auto draw = [&] {
-    std::vector<int32_t> ids(size_t(o.batch * context));
+  const auto draw = [&](const Shape& shape) {
+    std::vector<int32_t> ids(size_t(shape.product()));
     for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(config.vocab_size)));
-    return from(ids, {o.batch, context});
+    return from(ids, shape);
   };
-  Batch batch{draw(), {}};
-  batch.targets = draw();
-  return batch;
+  const Tensor tokens = draw({batch, context});
+  return {tokens, draw({batch, context})};
 }
 
 int run(const Options& o) {

@@ -462,13 +462,13 @@ TEST_CASE("values of products: int8, fp8 with scales, epilogues") {
       REQUIRE(attempt(s, arena.p).status == kGood);
       return download<uint8_t>(arena.p + s.d, 1)[0];
     };
-    CHECK(rounded(1) == 0xd4);               // 1.5 * 2^3
-    CHECK(rounded(1000) == 0xfe);            // stays at the largest
-    CHECK(rounded(0.0625f) == 0xb4 + 0x10);  // 0.75 = 1.5 * 2^-1
-    CHECK(rounded(1.0f / 8192) == 0x81);     // 0.75 units
-    CHECK(rounded(1.0f / 16384) == 0x80);    // 0.375
-    CHECK(rounded(0x1p-12f) == 0x82);        // 1.5: to even
-    CHECK(rounded(5 * 0x1p-12f) == 0x88);    // 7.5: to even, which is the least normal number
+    CHECK(rounded(1) == 0xd4);             // 1.5 * 2^3
+    CHECK(rounded(1000) == 0xfe);          // stays at the largest
+    CHECK(rounded(0.0625f) == 0xb4);       // 0.75 = 1.5 * 2^-1
+    CHECK(rounded(1.0f / 8192) == 0x81);   // 0.75 units
+    CHECK(rounded(1.0f / 16384) == 0x80);  // 0.375
+    CHECK(rounded(0x1p-12f) == 0x82);      // 1.5: to even
+    CHECK(rounded(5 * 0x1p-12f) == 0x88);  // 7.5: to even, which is the least normal number
   }
   SUBCASE("GELU with bias and its input kept, then its slope and the sums of rows") {
     Setup s = f32();
