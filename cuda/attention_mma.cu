@@ -1,17 +1,18 @@
-// Attention of bf16 on tensor cores, forward: a block of 4 warps has a block of queries and goes over blocks of 64
-// keys. V arrives while the scores are computed, and the next K while they are multiplied by V.
+// Attention of bf16 on tensor cores, forward: a block of 4 warps has a block of queries and goes over blocks of keys. V
+// arrives while the scores are computed, and the next K while they are multiplied by V.
 #include <tapegrad/cuda/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
 template <int D> struct Tile {
-  static constexpr int kTall = 2, N = 8, kOwn = kTall * 16;  // rows of a warp
+  static constexpr int kTall = 2, N = D <= 96 ? 8 : 6;  // 128 with 8 needs more registers than there are
+  static constexpr int kOwn = kTall * 16;               // rows of a warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
 };
 
-// One step of the online softmax of a warp's rows, whose two halves are 8 rows apart. s becomes exponentials; o and sum
-// are scaled to the new maximum. masked: key n counts for the row (m, i) if n < seen[m][i].
+// The online softmax of a warp's rows, whose two halves are 8 rows apart. mask: the scores of keys that a row does not
+// see become -infinity. step: s becomes exponentials; o and sum are scaled to the new maximum.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
