@@ -90,7 +90,11 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     const Oracle o(name);
     check_within(of_oracle(o, kCpu, kCuda));
     check_within(of_oracle(o, with(kCpu, DType::f64, DType::f32), with(kCuda, DType::f64, DType::f32)));
-    check_within(of_oracle(o, with(kCpu, DType::f32, DType::bf16), with(kCuda, DType::f32, DType::bf16)));
+    // Against f32, and what a step is for: between the ops the rounding of a chain of them adds up, on any device.
+    const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
+    for (const Compared& t : half.tensors)
+      if (t.stage == Stage::gradients || t.stage == Stage::update || t.name == "logits" || t.name == "loss")
+        CHECK_MESSAGE(t.within(), t.name);
   }
 }
 TEST_CASE("GPT: a step on the device twice is equal in every tensor, dropout and recomputed blocks included") {
