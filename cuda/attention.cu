@@ -10,11 +10,12 @@ namespace {
 constexpr int kThreads = 256, kRows = kThreads / 32;
 
 AttentionSizes sizes_of(const AttentionOptions& o, const Buf& q, const Buf& k, const Context& c) {
-  const int64_t hs = q.size(3);
-  TG_CHECK(hs <= kMostHeadSize, shape,
-           "[{}] q has the shape {}: a head size of {}. Device::cuda() takes up to {}. Use more and smaller heads, or "
-           "Device::cpu().",
-           c.op, q.shape(), hs, kMostHeadSize);
+  const int64_t hs = q.size(3), most = q.dtype() == DType::f64 ? kMostF64HeadSize : kMostHeadSize;
+  TG_CHECK(
+      hs <= most, shape,
+      "[{}] q has the shape {}: a head size of {}. Device::cuda() takes up to {} of {}. Use more and smaller heads, or "
+      "Device::cpu().",
+      c.op, q.shape(), hs, most, name_of(q.dtype()));
   return {q.size(0), q.size(1), k.size(1), q.size(2),
           k.size(2), hs,        o.causal,  o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))};
 }

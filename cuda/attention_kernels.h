@@ -59,7 +59,7 @@ template <class T> struct AttentionGradArgs {
 };
 
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
-inline constexpr int64_t kMostHeadSize = 256, kMostMmaHeadSize = 128;
+inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
 // A launch has one dimension: the i-th block of all heads before the next of any, so that blocks with much to do can go
 // first.
@@ -78,7 +78,7 @@ template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
 
-// Head sizes up to kMostHeadSize.
+// Head sizes up to kMostHeadSize, of f64 kMostF64HeadSize.
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
 // Head sizes up to kMostMmaHeadSize.

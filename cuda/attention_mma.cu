@@ -5,7 +5,7 @@
 namespace tg::cuda {
 namespace {
 template <int D> struct Tile {
-  static constexpr int kTall = 2, N = D <= 96 ? 8 : 6;  // 128 with 8 needs more registers than there are
+  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // 128 with 8 needs more registers than there are
   static constexpr int kOwn = kTall * 16;               // rows of a warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;

@@ -86,9 +86,9 @@ template <class T, int... kSizes> void run(const Context& c, const AttentionArgs
 }  // namespace
 
 template <> void attention_tiled(const Context& c, const AttentionArgs<float>& a) {
-  run<float, 32, 64, 80, 96, 128, 256>(c, a);
+  run<float, 32, 64, 80, 96, 128, 256, 512>(c, a);
 }
-template <> void attention_tiled(const Context& c, const AttentionArgs<bf16>& a) { run<bf16, 256>(c, a); }
+template <> void attention_tiled(const Context& c, const AttentionArgs<bf16>& a) { run<bf16, 256, 512>(c, a); }
 template <> void attention_tiled(const Context& c, const AttentionArgs<double>& a) { run<double, 64, 128, 256>(c, a); }
 
 }  // namespace tg::cuda

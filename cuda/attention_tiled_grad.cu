@@ -126,9 +126,9 @@ template <class T, int... kSizes> void run(const Context& c, const AttentionGrad
 }  // namespace
 
 template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<float>& a) {
-  run<float, 32, 64, 80, 96, 128, 256>(c, a);
+  run<float, 32, 64, 80, 96, 128, 256, 512>(c, a);
 }
-template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<bf16>& a) { run<bf16, 256>(c, a); }
+template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<bf16>& a) { run<bf16, 256, 512>(c, a); }
 template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<double>& a) {
   run<double, 64, 128, 256>(c, a);
 }

@@ -50,6 +50,7 @@ TEST_CASE("attention: every compiled head size, and others") {
   for (int64_t hs : {5, 80, 130}) check_form({.tq = 17, .tk = 19, .hs = hs}, DType::f64);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::bf16);
+  check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
 }
 TEST_CASE("attention: lengths around the widths of blocks") {
   for (int64_t n : {1, 15, 16, 63, 64, 65, 129})
@@ -122,8 +123,10 @@ TEST_CASE("attention: memory on the device grows with T, not T^2") {
   }
 }
 TEST_CASE("attention: a head larger than the kernels take is an Error") {
-  const Tensor x = filled({1, 1, 2, 257}, 1.0f).to(Device::cuda());
-  const std::string e = error_of([&] { (void)values(attention(x, x, x)); });
-  CHECK(has(e, "[attention] q has the shape"));
-  CHECK(has(e, "a head size of 257. Device::cuda() takes up to 256."));
+  for (const auto& [t, most] : {std::pair(DType::f32, 512), std::pair(DType::bf16, 512), std::pair(DType::f64, 256)}) {
+    const Tensor x = filled({1, 1, 2, most + 1}, 1.0f).to(t).to(Device::cuda());
+    const std::string e = error_of([&] { (void)values(attention(x, x, x)); });
+    CHECK(has(e, "[attention] q has the shape"));
+    CHECK(has(e, fmt::format("a head size of {}. Device::cuda() takes up to {} of {}.", most + 1, most, name_of(t))));
+  }
 }
