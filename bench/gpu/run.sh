@@ -46,8 +46,8 @@ stage_build() {
 }
 stage_tests() { run ctest --test-dir "$build" -L cuda --no-tests=error --output-on-failure --output-junit "$out/tests.xml"; }
 stage_ptx() { run "$build/bin/tg_tests_cuda" -tc='PTX*' -s; }
-stage_memcheck() { TG_CASES=$small run compute-sanitizer --tool memcheck --leak-check no --error-exitcode 1 "$build/bin/tg_tests_cuda" -tc='f32 against the CPU*,bf16 against the CPU*,odd sizes*'; }
-stage_racecheck() { TG_CASES=$small run compute-sanitizer --tool racecheck --error-exitcode 1 "$build/bin/tg_tests_cuda" -tc='f32 against the CPU*,bf16 against the CPU*'; }
+stage_memcheck() { TG_CASES=$small run compute-sanitizer --tool memcheck --leak-check no --error-exitcode 1 "$build/bin/tg_tests_cuda" -tc='f32 against the CPU*,bf16 against f64*,odd sizes*'; }
+stage_racecheck() { TG_CASES=$small run compute-sanitizer --tool racecheck --error-exitcode 1 "$build/bin/tg_tests_cuda" -tc='f32 against the CPU*,bf16 against f64*'; }
 stage_ops() { run "$build/bin/bench_ops" --device cuda --seconds 0.2 --commit "$commit" --json "$out/ops.json"; }
 stage_torch() {
   run python3 bench/compare_torch.py "$build/bin/bench_ops" --device cuda --compile --rounds 1 --seconds 0.1 \
