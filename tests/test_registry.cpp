@@ -34,7 +34,7 @@ TEST_CASE("every op has a CPU kernel, is a view, or composes") {
 TEST_CASE("every kernel belongs to an op, and each level to one file and line of it") {
   std::set<std::string_view> names;
   for (auto& o : all_ops()) names.insert(o.name);
-  std::map<std::string_view, std::vector<KernelInfo>> kernels;
+  std::map<std::pair<std::string_view, Backend>, std::vector<KernelInfo>> kernels;
   for (auto& k : all_kernels()) {
     CAPTURE(k.op);
     CHECK(names.contains(k.op));
@@ -42,10 +42,10 @@ TEST_CASE("every kernel belongs to an op, and each level to one file and line of
     CHECK(k.level <= isa_level());
     CHECK(k.line > 0);
     if (!k.op.starts_with("test_")) CHECK(k.file.starts_with(k.backend == Backend::cuda ? "cuda/" : "cpu/"));
-    kernels[k.op].push_back(k);
+    kernels[{k.op, k.backend}].push_back(k);
   }
-  for (auto& [op, list] : kernels) {
-    CAPTURE(op);
+  for (auto& [of, list] : kernels) {
+    CAPTURE(of.first);
     CHECK(list.front().level == 1);  // the baseline is always there
     for (size_t i = 1; i < list.size(); ++i) {
       CHECK(list[i - 1].level < list[i].level);
