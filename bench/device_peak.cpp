@@ -26,6 +26,7 @@ double device_product_rate(Device device, const std::string& operands, double se
   const DType d = operands == "bf16" ? DType::bf16 : operands == "f64" ? DType::f64 : DType::f32;
   const Tensor a = randn({n, n}, rng, 0, 1, d, device), b = randn({n, n}, rng, 0, 1, d, device);
   const NoGrad off;
+  const F32ProductsScope products(operands == "tf32" ? F32Products::tf32 : F32Products::strict);
   const auto product = [&] { linear(a, b); };
   const int repeats = seconds > 0 ? repeats_for(product, device, 0.02) : 1;
   const Timing t =

@@ -14,6 +14,12 @@ struct Kind {  // of tensors
   DType dtype;
   Device device;
 };
+struct Products {  // of matrices: the dtype of the operands, and how f32 is multiplied
+  DType dtype;
+  F32Products f32 = F32Products::strict;
+  Products(DType d, F32Products p = F32Products::strict) : dtype(d), f32(p) {}
+  std::string name() const { return f32 == F32Products::tf32 ? "tf32" : std::string(name_of(dtype)); }
+};
 Tensor input(const Shape& shape, Kind k) {
   Rng rng{1};
   return randn(shape, rng, 0, 1, DType::f32, k.device).to(k.dtype);
@@ -27,15 +33,19 @@ Run backward_of(const std::function<Tensor()>& f) {
 std::string name(DType d) { return std::string(name_of(d)); }
 
 // y (M, N) = x (M, K) w (N, K)^T; backward: dx and dw.
-void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, DType d) {
-  const Kind t{d, rows.device};
-  rows.push_back({.id = {"linear", {m, n, k}, name(d)}, .flop = 2.0 * double(m * n * k), .make = [=]() -> Run {
-                    return [x = input({m, k}, t), w = input({n, k}, t)] { linear(x, w); };
+void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
+  const Kind t{p.dtype, rows.device};
+  rows.push_back({.id = {"linear", {m, n, k}, p.name()}, .flop = 2.0 * double(m * n * k), .make = [=]() -> Run {
+                    return [x = input({m, k}, t), w = input({n, k}, t), p] {
+                      const F32ProductsScope products(p.f32);
+                      linear(x, w);
+                    };
                   }});
 }
-void add_linear_backward(Rows& rows, int64_t m, int64_t n, int64_t k, DType d) {
-  const Kind t{d, rows.device};
-  rows.push_back({.id = {"linear_backward", {m, n, k}, name(d)}, .flop = 4.0 * double(m * n * k), .make = [=] {
+void add_linear_backward(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
+  const Kind t{p.dtype, rows.device};
+  rows.push_back({.id = {"linear_backward", {m, n, k}, p.name()}, .flop = 4.0 * double(m * n * k), .make = [=] {
+                    const F32ProductsScope products(p.f32);
                     return backward_of([=] { return linear(leaf({m, k}, t), leaf({n, k}, t)); });
                   }});
 }
@@ -138,14 +148,15 @@ void cpu_rows(Rows& rows) {
 // 2048 tokens of a GPT of width 2560 with 32 heads, a hidden layer of 10 240 and a vocabulary of 10 000: the products
 // of a layer forward, and backward (two each, in the other layouts); the same of width 768; and what lies between them.
 void gpu_rows(Rows& rows) {
-  for (const DType d : {DType::bf16, DType::f32}) {
-    for (const int64_t c : {768, 1024, 2560}) {
+  for (const Products p : {Products(DType::bf16), Products(DType::f32, F32Products::tf32), Products(DType::f32)}) {
+    for (const int64_t c : {768, 1024, 2560})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3 * c, c}, {c, c}, {8 * c, c}, {c, 4 * c}, {10000, c}}) {
-        add_linear(rows, 2048, n, k, d);
-        add_linear_backward(rows, 2048, n, k, d);
+        add_linear(rows, 2048, n, k, p);
+        add_linear_backward(rows, 2048, n, k, p);
       }
-    }
-    add_linear(rows, 8192, 8192, 8192, d);
+    add_linear(rows, 8192, 8192, 8192, p);
+  }
+  for (const DType d : {DType::bf16, DType::f32}) {
     for (const int64_t c : {768, 2560}) {
       norm_rows(rows, 8192, c, d);
       pointwise_rows(rows, 8192, 4 * c, d);
