@@ -209,7 +209,7 @@ class Ledger {
   StateDict starts_, gradients_;                                         // the reference's
 };
 
-void check(const Side& s) {
+void check_side(const Side& s) {
   TG_CHECK(
       (s.weights == DType::f32 || s.weights == DType::f64) &&
           (s.compute == DType::f32 || (s.compute == DType::bf16 && s.weights == DType::f32)),
@@ -233,7 +233,7 @@ const Compared* Comparison::first_apart() const {
 
 Comparison compare(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& reference,
                    const Side& other, const CompareOptions& o) {
-  check(reference), check(other);
+  check_side(reference), check_side(other);
   Ledger ledger(reference, other, o.optimizer);
   run_step(make_model, weights, batch, reference, o, [&](Place k, const Tensor& t) { ledger.keep(std::move(k), t); });
   run_step(make_model, weights, batch, other, o, [&](Place k, const Tensor& t) { ledger.compare(std::move(k), t); });
