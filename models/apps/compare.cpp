@@ -107,6 +107,8 @@ Batch batch_of(const Options& o, const GptConfig& config) {
 
 int run(const Options& o) {
   const std::vector<Pair> pairs = pairs_of(o);
+  for (const auto& [reference, other] : pairs)
+    runtime_of(reference.device), runtime_of(other.device);  // before any work
   const Subject s = subject_of(o);
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
