@@ -99,7 +99,7 @@ void execute(Node& n, const Donors& donors) {
     out.emplace_back(&l, made[i]->data);
   }
   if (n.op->traits().kind != Kind::view) {
-    Context c{n.out[0].layout.device, n.op->name()};
+    Context c{n.out[0].layout.device, running().op};
     std::optional<AnomalyCheck> check;
     if (anomaly_enabled()) [[unlikely]]
       check.emplace(n, Bufs{in.data(), in.size()});

@@ -20,26 +20,3 @@
 #else
 #define TG_SAME_INDEX _Pragma("GCC ivdep")
 #endif
-
-namespace tg::cpu::TG_ISA_NS {
-
-// The dtypes that ops compute in (check::computes): f.template operator()<T>() with double, float or bf16.
-template <class F> void visit_float(DType d, F&& f) {
-  if (d == DType::f64)
-    f.template operator()<double>();
-  else if (d == DType::f32)
-    f.template operator()<float>();
-  else
-    f.template operator()<bf16>();
-}
-// i32 or i64: the dtypes of indices.
-template <class F> void visit_index(DType d, F&& f) {
-  if (d == DType::i32)
-    f.template operator()<int32_t>();
-  else
-    f.template operator()<int64_t>();
-}
-// All that arithmetic is defined for.
-template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
-
-}  // namespace tg::cpu::TG_ISA_NS

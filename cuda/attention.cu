@@ -22,7 +22,7 @@ AttentionSizes sizes_of(const AttentionOptions& o, const Buf& q, const Buf& k, c
 void attention(const Attention& op, Bufs in, Bufs out, Context& c) {
   const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.heads * z.tq == 0) return;
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     const AttentionArgs<T> a{z,
                              Heads<const T>(in[0]),
                              Heads<const T>(in[1]),
@@ -52,7 +52,7 @@ __global__ void row_products(AttentionSizes z, Heads<const T> y, Heads<const T> 
 void attention_grad(const AttentionGrad& op, Bufs in, Bufs out, Context& c) {
   const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.key_heads * z.hs == 0) return;
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const int64_t rows = z.batch * z.heads * z.tq;
     const Scratch scratch(c, size_t(rows) * sizeof(C));

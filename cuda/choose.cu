@@ -17,7 +17,7 @@ template <class F> struct HoldsWithNumber {
 template <class F, class G> void visit_compared(DType d, G&& g) {
   if constexpr (F::kBools)
     if (d == DType::boolean) return g.template operator()<uint8_t>();
-  is_index(d) ? visit_index(d, g) : visit_compute_type(d, g);
+  is_index(d) ? visit_index(d, g) : visit_computed(d, g);
 }
 template <class F> void compare(const Compare<F>&, Bufs in, Bufs out, Context& c) {
   visit_compared<F>(in[0].dtype(), [&]<class T>() { map<Holds<F>, uint8_t, T, T>(c, in, out[0]); });
@@ -65,10 +65,10 @@ struct Passed {
 void clamp(const Clamp& op, Bufs in, Bufs out, Context& c) {
   const auto run = [&]<class T>() { map<Clamped, T, T>(c, in, out[0], bounds_of<T>(op.o)); };
   const DType d = out[0].dtype();
-  is_index(d) ? visit_index(d, run) : visit_compute_type(d, run);
+  is_index(d) ? visit_index(d, run) : visit_computed(d, run);
 }
 void clamp_grad(const ClampGrad& op, Bufs in, Bufs out, Context& c) {
-  visit_compute_type(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });
+  visit_computed(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });
 }
 
 constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};

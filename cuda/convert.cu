@@ -79,7 +79,6 @@ template <class From, class To> __global__ void direct_dense(const From* x, To* 
     *reinterpret_cast<Vec<To, kWide>*>(y + at) = r;
   }
 }
-const std::byte* first(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
 
 template <class From, class To> void run_direct(Context& c, const Buf& in, const Buf& out) {
   const int64_t n = out.numel();
@@ -95,14 +94,14 @@ void cast(const Cast&, Bufs in, Bufs out, Context& c) {
   const int64_t n = y.numel();
   if (n == 0) return;
   const DType from = x.dtype(), to = y.dtype();
-  if (from == to) return copy_contiguous(c, x, y.bytes + y.layout->offset * int64_t(size_of(to)));
+  if (from == to) return copy_contiguous(c, x, first_element(y));
   if (from == DType::f32 && to == DType::bf16) return run_direct<float, bf16>(c, x, y);
   if (from == DType::bf16 && to == DType::f32) return run_direct<bf16, float>(c, x, y);
   if (from == DType::f32 && to == DType::f64) return run_direct<float, double>(c, x, y);
   if (from == DType::f64 && to == DType::f32) return run_direct<double, float>(c, x, y);
   const Strided<1> walk(x.shape(), {x.strides()});
   launch(c, is_float(from) ? through_wide<double> : through_wide<int64_t>, blocks_for(c, n, kThreads), kThreads, 0,
-         from, first(x), to, y.bytes + y.layout->offset * int64_t(size_of(to)), walk, n);
+         from, static_cast<const std::byte*>(first_element(x)), to, first_element(y), walk, n);
 }
 TG_KERNEL(Cast, cuda, cast);
 }  // namespace
@@ -111,7 +110,7 @@ void copy_contiguous(const Context& c, const Buf& from, void* to) {
   const int64_t n = from.numel();
   if (n == 0) return;
   const Strided<1> walk(from.shape(), {from.strides()});
-  const std::byte* x = first(from);
+  const std::byte* x = first_element(from);
   if (walk.contiguous()) {
     check(cudaMemcpyAsync(to, x, from.layout->bytes(), cudaMemcpyDeviceToDevice, stream_of(c.device.index)), c.op,
           "a copy on the device");

@@ -84,7 +84,7 @@ __global__ void draw(F values, Rng at, float scale, float shift, bool aligned, i
 template <class F> void draw_into(Context& c, Bufs out, const Rng& rng, float scale, float shift) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     launch(c, draw<T, F>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, F{}, rng, scale, shift, aligned16(y), n,
            y);

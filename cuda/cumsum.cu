@@ -110,7 +110,7 @@ void cumsum(const Cumsum& op, Bufs in, Bufs out, Context& c) {
     scan<T>(c, Dense<T>(c, in[0]), out[0].data<T>(), outer, s[op.dim], inner, op.reverse);
   };
   const DType d = out[0].dtype();
-  is_index(d) ? visit_index(d, run) : visit_computed(d, run);
+  is_index(d) ? visit_index(d, run) : visit_float(d, run);
 }
 TG_KERNEL(Cumsum, cuda, cumsum);
 }  // namespace

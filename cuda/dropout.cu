@@ -53,7 +53,7 @@ void dropout(const Dropout& op, Bufs in, Bufs out, Context& c) {
   if (n == 0) return;
   // uniform(word) < p, in whole multiples of 2^-24.
   const auto limit = int32_t(std::ceil(op.p * 0x1p24));
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = std::max(4, kVec<T>);
     const T* x = in[0].data<T>();
     T* y = out[0].data<T>();

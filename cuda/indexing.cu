@@ -209,7 +209,7 @@ void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context& c)
     launch(c, find_runs, blocks, kThreads, 0, pairs.data(), m, bits.position, op.size, runs.as<Run>());
   }
   if (dx.numel() == 0) return;
-  visit_computed(dx.dtype(), [&]<class T>() {
+  visit_float(dx.dtype(), [&]<class T>() {
     const Dense<T> from(c, dy);
     sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), dx, m, n, op.size, bits.position);
   });
@@ -228,12 +228,6 @@ template <class From, class To> void convert_to(const Context& c, const Buf& x, 
   const int64_t n = y.numel();
   launch(c, convert_all<From, To>, blocks_for(c, n, kThreads), kThreads, 0, x.data<From>(), y.data<To>(),
          Strided<1>(x.shape(), {x.strides()}), n);
-}
-template <class F> void visit_number(DType d, F&& f) {
-  if (is_index(d))
-    visit_index(d, f);
-  else
-    visit_computed(d, f);
 }
 
 // One thread adds a line along the dimension, n elements, into y, which holds compute types.

@@ -97,37 +97,33 @@ template <size_t N> struct Strided {
 // Copies the elements in row-major order to contiguous memory; any layout, any dtype (convert.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
-// An operand as contiguous data of its dtype T: its own where it is contiguous, else a copy that lives as long as this.
-template <class T> class Dense {
+inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
+// An operand as contiguous data, whatever its dtype: its own where it is contiguous, else a copy that lives as long as
+// this.
+class Contiguous {
  public:
-  Dense(const Context& c, const Buf& b) : data_(b.data<T>()) {
+  Contiguous(const Context& c, const Buf& b) : data_(first_element(b)) {
     if (b.is_contiguous()) return;
     copy_.emplace(c, b.layout->bytes());
     copy_contiguous(c, b, copy_->as<void>());
-    data_ = copy_->as<T>();
+    data_ = copy_->as<void>();
   }
-  operator const T*() const { return data_; }
+  const void* data() const { return data_; }
 
  private:
-  const T* data_;
+  const void* data_;
   std::optional<Scratch> copy_;
 };
+// The same of dtype T.
+template <class T> class Dense {
+ public:
+  Dense(const Context& c, const Buf& b) : any_(c, b) {}
+  operator const T*() const { return static_cast<const T*>(any_.data()); }
 
-// f.template operator()<T>() for the dtypes that arithmetic is done in: f64, f32, bf16 (check::computes()).
-template <class F> void visit_computed(DType d, F&& f) {
-  if (d == DType::f64)
-    f.template operator()<double>();
-  else if (d == DType::f32)
-    f.template operator()<float>();
-  else
-    f.template operator()<bf16>();
-}
-template <class F> void visit_index(DType d, F&& f) {
-  if (d == DType::i64)
-    f.template operator()<int64_t>();
-  else
-    f.template operator()<int32_t>();
-}
+ private:
+  Contiguous any_;
+};
+
 // f.template operator()<U>() with the unsigned type of an element's size: for what moves elements only.
 template <class F> void visit_size(DType d, F&& f) {
   switch (size_of(d)) {

@@ -131,7 +131,7 @@ void run_cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, const Context&
 }
 void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_computed(in[0].dtype(), [&]<class T>() {
+  visit_float(in[0].dtype(), [&]<class T>() {
     visit_index(in[1].dtype(), [&]<class I>() { run_cross_entropy<T, I>(op, in, out, c, site); });
   });
 }
@@ -206,7 +206,7 @@ void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out,
 }
 void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_computed(in[0].dtype(), [&]<class T>() {
+  visit_float(in[0].dtype(), [&]<class T>() {
     visit_index(in[1].dtype(), [&]<class I>() { run_cross_entropy_grad<T, I>(op, in, out[0], c, site); });
   });
 }
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   if (threadIdx.x == 0) *y = C(sum / divisor);
 }
 void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(in[0].dtype(), [&]<class T>() {
+  visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> x(c, in[0]), t(c, in[1]);
     if (op.reduction == Reduction::none) {

@@ -132,9 +132,7 @@ __global__ void __launch_bounds__(kMapThreads)
 inline bool aligned_for(const void* p, size_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % std::min<size_t>(16, bytes) == 0;
 }
-template <class X> const X* first_of(const Buf& b) {
-  return reinterpret_cast<const X*>(b.bytes + b.layout->offset * int64_t(size_of(b.dtype())));
-}
+template <class X> const X* first_of(const Buf& b) { return reinterpret_cast<const X*>(first_element(b)); }
 // Whether every group of v neighbours in the walk is, in each operand, v neighbours from an aligned address or one
 // element.
 template <size_t N> bool in_groups(const Strided<N>& walk, int v, Bufs in) {
@@ -179,7 +177,7 @@ void map(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers = {}) {
 }
 
 // f.template operator()<T>() with the type that f64, f32 and bf16 are computed in.
-template <class F> void visit_compute_type(DType d, F&& f) {
+template <class F> void visit_computed(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();
   else

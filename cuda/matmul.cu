@@ -9,9 +9,6 @@
 namespace tg::cuda {
 namespace {
 
-std::byte* address(std::byte* p, DType t, int64_t elements) { return p + elements * int64_t(size_of(t)); }
-std::byte* first(const Buf& b) { return address(b.bytes, b.dtype(), b.layout->offset); }
-
 // A (rows, columns) view as an operand; false when neither its rows nor its columns are contiguous and apart.
 bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, GemmOperand& x) {
   const auto fits = [](int64_t lines, int64_t length, int64_t line_step, int64_t step) {
@@ -28,7 +25,7 @@ bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t colu
 class Batched {
  public:
   Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {
-    std::byte* p = first(b);
+    std::byte* p = first_element(b);
     if (!in_place()) {
       for (size_t d = 0; d + 2 < layout_.shape.size(); ++d)  // each matrix once, however often it is repeated
         if (layout_.strides[d] == 0) layout_.shape[d] = 1;
@@ -115,7 +112,7 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context& c) {
   g.m = s[s.size() - 2];
   g.n = s.back();
   g.k = a_shape[a_shape.size() - 1 - size_t(op.o.trans_a)];
-  g.out = first(out[0]);
+  g.out = first_element(out[0]);
   if (g.k == 0) {
     g.batch = batch.product();
     return gemm(c, g);
@@ -128,22 +125,6 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context& c) {
   run_batches(c, g, batch, step_a, step_b);
 }
 
-// Data as contiguous, whatever its dtype: its own, or a copy.
-class Contiguous {
- public:
-  Contiguous(const Context& c, const Buf& b) : data_(first(b)) {
-    if (b.is_contiguous()) return;
-    copy_.emplace(c, b.layout->bytes());
-    copy_contiguous(c, b, copy_->as<void>());
-    data_ = copy_->as<void>();
-  }
-  const void* data() const { return data_; }
-
- private:
-  const void* data_;
-  std::optional<Scratch> copy_;
-};
-
 void linear(const Linear& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Buf &x = in[0], &w = in[1];
@@ -153,7 +134,7 @@ void linear(const Linear& op, Bufs in, Bufs out, Context& c) {
   g.n = w.size(0);
   g.k = w.size(1);
   g.m = out[0].numel() / g.n;
-  g.out = first(out[0]);
+  g.out = first_element(out[0]);
   if (g.k == 0 && in.size() > 2) {
     const Layout& bias = *in[2].layout;
     Layout rows = Layout::contiguous({g.m, g.n}, g.dtype);
@@ -167,7 +148,7 @@ void linear(const Linear& op, Bufs in, Bufs out, Context& c) {
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   std::optional<Contiguous> copy;
-  g.a.data = first(x);
+  g.a.data = first_element(x);
   if (rows.dims > 1 || !read_in_place(g.m, g.k, rows.dims ? rows.stride[0][0] : 0, x.strides().back(), g.a)) {
     copy.emplace(c, x);
     g.a = {.data = copy->data(), .ld = g.k};

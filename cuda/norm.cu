@@ -201,20 +201,20 @@ template <class T, bool kCentred> void backward(const Context& c, Bufs in, Bufs 
 }
 
 void layer_norm(const LayerNorm& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     forward<T, true>(c, in, out[0], out[1].data<C>(), out[2].data<C>(), op.eps);
   });
 }
 void rms_norm(const RmsNorm& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(out[0].dtype(),
-                 [&]<class T>() { forward<T, false>(c, in, out[0], nullptr, out[1].data<compute_t<T>>(), op.eps); });
+  visit_float(out[0].dtype(),
+              [&]<class T>() { forward<T, false>(c, in, out[0], nullptr, out[1].data<compute_t<T>>(), op.eps); });
 }
 void layer_norm_grad(const LayerNormGrad& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(in[0].dtype(), [&]<class T>() { backward<T, true>(c, in, out, op.wants); });
+  visit_float(in[0].dtype(), [&]<class T>() { backward<T, true>(c, in, out, op.wants); });
 }
 void rms_norm_grad(const RmsNormGrad& op, Bufs in, Bufs out, Context& c) {
-  visit_computed(in[0].dtype(), [&]<class T>() { backward<T, false>(c, in, out, op.wants); });
+  visit_float(in[0].dtype(), [&]<class T>() { backward<T, false>(c, in, out, op.wants); });
 }
 TG_KERNEL(LayerNorm, cuda, layer_norm);
 TG_KERNEL(RmsNorm, cuda, rms_norm);

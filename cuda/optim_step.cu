@@ -77,15 +77,8 @@ __global__ void __launch_bounds__(kThreads) finish_norm(const double* part, int6
 void global_norm(const GlobalNorm&, Bufs in, Bufs out, Context& c) {
   constexpr int kMany = 512;
   std::vector<Gradient> all;
-  std::deque<Scratch> copies;
-  for (const Buf& x : in) {
-    const void* data = x.bytes + x.layout->offset * int64_t(size_of(x.dtype()));
-    if (!x.is_contiguous()) {
-      copy_contiguous(c, x, copies.emplace_back(c, x.layout->bytes()).as<void>());
-      data = copies.back().as<void>();
-    }
-    all.push_back({data, x.numel(), x.dtype()});
-  }
+  std::deque<Contiguous> data;
+  for (const Buf& x : in) all.push_back({data.emplace_back(c, x).data(), x.numel(), x.dtype()});
   const Scratch partials(c, (all.size() / kMany + 2) * size_t(kPartials) * sizeof(double));
   auto* part = partials.as<double>();
   int64_t parts = 0;

@@ -40,13 +40,13 @@ template <> constexpr bool kGrouped<PartialWithNumber<Pow>> = false;
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);
-  visit_compute_type(d, g);
+  visit_computed(d, g);
 }
 template <class F> void unary(const Unary<F>&, Bufs in, Bufs out, Context& c) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, in, out[0]); });
 }
 template <class F> void unary_grad(const UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {
-  visit_compute_type(out[0].dtype(), [&]<class T>() {
+  visit_computed(out[0].dtype(), [&]<class T>() {
     if constexpr (UnaryGrad<F>::kDy == 2)
       map<Slope<F>, T, T, T, T>(c, in, out[0]);
     else
@@ -60,10 +60,10 @@ template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs o
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<WithNumber<F>, T, T>(c, in, out[0], {T(op.s), {}, op.left}); });
 }
 template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_compute_type(out[0].dtype(), [&]<class T>() { map<Partial<F>, T, T, T, T>(c, in, out[0], {{}, {}, op.by_y}); });
+  visit_computed(out[0].dtype(), [&]<class T>() { map<Partial<F>, T, T, T, T>(c, in, out[0], {{}, {}, op.by_y}); });
 }
 template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_compute_type(out[0].dtype(), [&]<class T>() {
+  visit_computed(out[0].dtype(), [&]<class T>() {
     map<PartialWithNumber<F>, T, T, T>(c, in, out[0], {T(op.s), {}, op.left});
   });
 }

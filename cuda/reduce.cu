@@ -79,8 +79,6 @@ struct Share {
   }
 };
 
-// The dtypes of check::number().
-template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_computed(d, f); }
 Reduced split(uint8_t dims, const Buf& x) { return split(dims, x.shape(), x.strides()); }
 
 void sum(const Sum& op, Bufs in, Bufs out, Context& c) {
@@ -95,7 +93,7 @@ template <bool kLargest> void extremum(const Extremum<kLargest>& op, Bufs in, Bu
 void var(const Var& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Reduced z = split(op.dims, in[0]);
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     using A = Acc<T>;
     const Scratch means(c, size_t(z.outputs) * sizeof(A));
     T *x = in[0].data<T>(), *y = out[0].data<T>();
@@ -116,7 +114,7 @@ void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
   Layout repeated_count = repeated;
   repeated_count.dtype = DType::i64;
   const Scratch count(c, size_t(z.outputs) * sizeof(int64_t));
-  visit_computed(dx.dtype(), [&]<class T>() {
+  visit_float(dx.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> y(c, in[1]), dy(c, in[2]);
     const T *best = y, *slope = dy;

@@ -92,7 +92,7 @@ void rope(const Rope& op, Bufs in, Bufs out, Context& c) {
   const size_t last = shape.size() - 1;
   const int64_t n = out[0].numel(), positions = shape[last - 1], hs = shape[last], pairs = hs / 2;
   if (n == 0) return;
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Scratch turns(c, size_t(positions * pairs) * sizeof(Turn<C>));
     launch(c, make_turns<C>, blocks_for(c, positions * pairs, kThreads), kThreads, 0, op.o.theta, op.o.start,

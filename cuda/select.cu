@@ -81,7 +81,7 @@ void argmax(const ArgMax& op, Bufs in, Bufs out, Context& c) {
   if (is_index(x.dtype()))
     visit_index(x.dtype(), run);
   else
-    visit_computed(x.dtype(), run);
+    visit_float(x.dtype(), run);
 }
 
 // --- topk ---------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
 void topk(const SelectTopK& op, Bufs in, Bufs out, Context& c) {
   const int64_t n = in[0].shape().back(), rows = in[0].numel() / n;
   if (rows == 0) return;
-  visit_computed(in[0].dtype(), [&]<class T>() {
+  visit_float(in[0].dtype(), [&]<class T>() {
     const Dense<T> x(c, in[0]);
     const bool small = n <= kShortRow;
     launch(c, small ? select_topk<kSmall, T> : select_topk<kLarge, T>, blocks_for(c, rows, 1), small ? kSmall : kLarge,

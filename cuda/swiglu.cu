@@ -52,7 +52,7 @@ template <class T, int V> __global__ void backward(int64_t groups, int64_t f, co
 void swiglu(const Swiglu&, Bufs in, Bufs out, Context& c) {
   const int64_t n = out[0].numel(), f = out[0].shape().back();
   if (n == 0) return;
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = kVec<T>;
     const Dense<T> x(c, in[0]);
     T* y = out[0].data<T>();
@@ -64,7 +64,7 @@ void swiglu(const Swiglu&, Bufs in, Bufs out, Context& c) {
 void swiglu_grad(const SwigluGrad&, Bufs in, Bufs out, Context& c) {
   const int64_t n = in[1].numel(), f = in[1].shape().back();
   if (n == 0) return;
-  visit_computed(out[0].dtype(), [&]<class T>() {
+  visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = kVec<T>;
     const Dense<T> x(c, in[0]), dy(c, in[1]);
     T* dx = out[0].data<T>();

@@ -137,7 +137,7 @@ TEST_CASE("errors that leave the device alive name the op and are not repeated")
   CHECK(chain(1, kGpu).size() == 350);
 }
 // A kernel reads an address that nobody allocated; then all else is tried.
-TEST_CASE("alone: a kernel fails" * doctest::skip()) {
+TEST_CASE("alone (skipped: another case starts it in a process of its own): a kernel fails" * doctest::skip()) {
   const Tensor good = random({100}, 1).to(kGpu), bad = random({100}, 2).to(kGpu);
   Tensor kept;
   const Stream stream;
@@ -161,7 +161,8 @@ TEST_CASE("alone: a kernel fails" * doctest::skip()) {
 TEST_CASE("the error of a kernel: which op it may be, and every later use repeats it") {
   for (bool sync : {false, true}) {
     CAPTURE(sync);
-    const Alone r = run_alone("alone: a kernel fails", sync ? "TG_SYNC=1" : "TG_SYNC=0");
+    const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): a kernel fails",
+                              sync ? "TG_SYNC=1" : "TG_SYNC=0");
     CAPTURE(r.output);
     CHECK(r.status == 0);  // tensors were freed, and the process ended, in peace
     const size_t at = r.output.find("first: [");
@@ -255,7 +256,7 @@ TEST_CASE("threads on one device allocate, compute and free side by side") {
   CHECK(memory_stats(kGpu).live == live);
 }
 
-TEST_CASE("alone: tensors outlive main" * doctest::skip()) {
+TEST_CASE("alone (skipped: another case starts it in a process of its own): tensors outlive main" * doctest::skip()) {
   static Tensor kept = random({100}, 1).to(kGpu);
   thread_local Tensor of_thread = exp(kept);
   static std::vector<Tensor> list(3, exp(of_thread));
@@ -263,7 +264,7 @@ TEST_CASE("alone: tensors outlive main" * doctest::skip()) {
   CHECK(list.size() == 3);
 }
 TEST_CASE("tensors in static storage end with the process") {
-  const Alone r = run_alone("alone: tensors outlive main");
+  const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): tensors outlive main");
   CAPTURE(r.output);
   CHECK(r.status == 0);
   CHECK(has(r.output, "SUCCESS"));
