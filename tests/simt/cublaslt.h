@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace {
-char* device_memory(const void* from, size_t bytes) {
+inline char* device_memory(const void* from, size_t bytes) {
   void* p = nullptr;
   REQUIRE(cudaMalloc(&p, bytes) == cudaSuccess);
   REQUIRE(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice) == cudaSuccess);
@@ -45,12 +45,12 @@ struct Setup {
   size_t workspace_bytes = 1 << 14;
   uint32_t promised = 16;  // alignment that the heuristic was told
 };
-Setup f32() {
+inline Setup f32() {
   Setup s;
   s.a_type = s.b_type = s.c_type = s.d_type = CUDA_R_32F;
   return s;
 }
-Setup int8(cudaDataType d) {
+inline Setup int8(cudaDataType d) {
   Setup s;
   s.a_type = s.b_type = CUDA_R_8I;
   s.c_type = s.d_type = d;
@@ -58,7 +58,7 @@ Setup int8(cudaDataType d) {
   s.scale = d == CUDA_R_32I ? CUDA_R_32I : CUDA_R_32F;
   return s;
 }
-Setup fp8() {
+inline Setup fp8() {
   Setup s;
   s.a_type = s.b_type = CUDA_R_8F_E4M3;
   return s;
@@ -149,7 +149,7 @@ struct Row {
   cublasStatus_t status;
   const char* why;
 };
-void check_rows(const Setup& good, const std::vector<Row>& rows) {
+inline void check_rows(const Setup& good, const std::vector<Row>& rows) {
   simt::reset();
   const Arena arena(1 << 20);
   {
@@ -173,7 +173,7 @@ constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE, kUnsupported = CUBLAS_STA
                kGood = CUBLAS_STATUS_SUCCESS;
 
 // Whether this reports a fault whose text holds `what`, at each schedule.
-bool faults(const char* what, const std::function<void(char* arena)>& f) {
+inline bool faults(const char* what, const std::function<void(char* arena)>& f) {
   bool all = true;
   for (uint64_t seed : {0, 1, 2}) {
     simt::reset(seed);
