@@ -4,6 +4,8 @@
 #include <tapegrad/cpu/allocator.h>
 #include <tapegrad/cpu/thread_pool.h>
 
+#include <unistd.h>
+
 #include <cstring>
 
 namespace tg {
@@ -19,6 +21,10 @@ class CpuRuntime final : public BackendRuntime {
     const int level = isa_level();
     return fmt::format("{}, {} thread(s)", level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
                        num_threads());
+  }
+  size_t memory(int) const override {
+    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? size_t(pages) * size_t(bytes) : 0;
   }
   Allocator& allocator(int) override { return cpu_allocator(); }
   void synchronize(int) override {}

@@ -115,6 +115,7 @@ class CudaRuntime final : public BackendRuntime {
     return fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} MiB", name, p.major, p.minor,
                        p.multiprocessors, p.memory >> 20);
   }
+  size_t memory(int i) const override { return properties(i).memory; }
   Allocator& allocator(int i) override { return allocator_of(i); }
   void synchronize(int i) override {
     check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");

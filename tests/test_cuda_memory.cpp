@@ -248,6 +248,7 @@ struct SmallCard {
 }  // namespace
 
 TEST_CASE("a full card: what is said, and that all goes on") {
+  CHECK(runtime_of(kGpu).memory(0) == size_t(4) << 30);
   const SmallCard card(24 * kMiB);
   Tensor weights = bytes_on_gpu(10 * kMiB).label("h.0.mlp.w");
   const auto live = memory_stats(kGpu).live;

@@ -300,14 +300,23 @@ TEST_CASE("names: devices, dtypes, shapes") {
   CHECK(to_string(Shape{2, 3}) == "(2, 3)");
   CHECK_THROWS_AS(Shape({1, 2, 3, 4, 5, 6, 7, 8, 9}), Error);
 }
-TEST_CASE("a device that this build does not have") {
+TEST_CASE("a device that this build or machine does not have") {
   CHECK(has_device(Device::cpu()));
   if (has_device(Device::cuda())) return;
   const Tensor x = random({2}, 1);
   for (const auto& e : {error_of([] { runtime_of(Device::cuda()); }), error_of([&] { x.to(Device::cuda()); }),
-                        error_of([] { zeros({2}, DType::f32, Device::cuda()); })})
-    CHECK(has(e, "[device] cuda was asked for, and this build has no CUDA backend. Use the device cpu"));
+                        error_of([] { zeros({2}, DType::f32, Device::cuda()); })}) {
+    // a build with CUDA says here what the machine lacks
+    CHECK((has(e, "[device] cuda was asked for, and this build has no CUDA backend. ") ||
+           has(e, "[device] cuda:0 was asked for, and there is none: ")));
+    CHECK(has(e, "Use the device cpu"));
+  }
   CHECK(has(error_of([] { runtime_of({Backend::cpu, 1}); }), "[device] there is no cpu"));
+}
+TEST_CASE("memory of the machine") {
+  const size_t bytes = runtime_of(Device::cpu()).memory(0);
+  CHECK(bytes > size_t(256) << 20);
+  CHECK(bytes < size_t(1) << 50);
 }
 TEST_CASE("memory: live returns to its base, peak and total count") {
   const auto base = memory_stats();

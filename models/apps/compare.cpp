@@ -44,29 +44,30 @@ std::pair<int64_t, int64_t> sizes_of(const Options& o, const GptConfig& config) 
       o.batch, context, config.context);
   return {o.batch, context};
 }
-void check_fits(const Options& o, const GptConfig& config) {
+// A lower bound: weights, gradients and moments of a side, and logits and an activation of each layer.
+void check_fits(const Options& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   const auto [batch, context] = sizes_of(o, config);
   LazyScope lazy;
   const Params shapes;
   const Gpt model(shapes, config);
-  // Weights, gradients and moments of one side, and what is kept of the other; logits and an activation of each layer.
-  const double parameters = double(shapes.count()) * (4 * 8 + 3 * 4);
-  const double activations =
-      double(batch) * double(context) * 8 * double(config.vocab_size + config.layers * config.width);
-  check_memory("compare", parameters + activations, "A training step with all it makes, and what is kept of another,",
-               Device::cpu());
+  const double elements = 4 * double(shapes.count()) +
+                          double(batch) * double(context) * double(config.vocab_size + config.layers * config.width);
+  for (const auto& [reference, other] : pairs)
+    for (const Side& side : {reference, other})
+      check_memory("compare", elements * double(size_of(side.compute == DType::bf16 ? side.compute : side.weights)),
+                   "A training step with all it makes", side.device);
 }
-Subject subject_of(const Options& o) {
+Subject subject_of(const Options& o, const std::vector<Pair>& pairs) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError("compare needs one of --model, a folder that `train` wrote, and --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
-    check_fits(o, m.model.config());
+    check_fits(o, m.model.config(), pairs);
     return {o.model, m.model.config(), m.params.state(), m.params.count()};
   }
   GptConfig config = arch(o.arch);
   if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
-  check_fits(o, config);
+  check_fits(o, config, pairs);
   const Params params(Device::cpu(), o.seed);
   const Gpt model(params, config);
   return {o.arch, config, params.state(), params.count()};
@@ -109,7 +110,7 @@ int run(const Options& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
     runtime_of(reference.device), runtime_of(other.device);  // before any work
-  const Subject s = subject_of(o);
+  const Subject s = subject_of(o, pairs);
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
              batch.tokens.size(0), batch.tokens.size(1), o.seed);

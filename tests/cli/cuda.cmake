@@ -69,4 +69,10 @@ expect("cuda:0/f32 against cuda:0/f32: ")
 expect("all equal")
 run(0 compare --model cuda --batch 1 --sides cpu/bf16 cuda/bf16)
 expect("all within their tolerance")
+
+# What cannot fit is refused before it is tried
+run(1 train ${tiny} --device cuda --batch 1000000000 --out never)
+if(NOT err MATCHES "GB of memory or more, and cuda:0 has [0-9.]+\\. ")
+  message(FATAL_ERROR "no word about the memory of cuda:0: ${err}")
+endif()
 message(NOTICE "the command line works on cuda")

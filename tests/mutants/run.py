@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Breaks the project's kernels on purpose, one place at a time, and demands that a test fails.
+"""Breaks the kernels and the runtime of the CUDA backend on purpose, one place at a time, and demands that a test fails.
 
   run.py CONFIG                  the committed mutants of mutants.txt
   run.py CONFIG --each FILE...   every barrier, wait and bound of these files, each in turn; prints the survivors that
                                  survivors.txt does not explain
 
 CONFIG is mutants.json of a build with TG_CUDA=EMULATE, whose tests are built. A mutant costs the compilation of one
-kernel file, a link and the tests that its filter chooses.
+file, a link and the tests that its filter chooses.
 """
 import argparse, concurrent.futures, json, os, pathlib, re, shutil, subprocess, sys, time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 RUN_LIMIT = 100  # seconds: what hangs is found
+SCHEDULES = "0", "1"  # all forward and at once; all backward and as late as may be
 
 
 class Mutant:
@@ -91,7 +92,7 @@ def run(command, limit, **more):
         return None
 
 
-def test(program, cases, tests, schedule="0"):
+def test(program, cases, tests, schedule=SCHEDULES[0]):
     environment = dict(os.environ, TG_CASES=cases, TG_EMULATE_SCHEDULE=schedule)
     return run([program, f"-tc={tests}", "-aa"], RUN_LIMIT, env=environment)
 
@@ -107,26 +108,33 @@ def outcome(config, work, m):
     else:
         source = ROOT / m.kernel
         (work / "include" / "tapegrad" / m.file).write_text(m.text())
-    definitions = [f"-D{d}" for d in config["definitions"] if d]
-    includes = [f"-I{work / 'include'}"] + [f"-I{d}" for d in config["includes"] if d != "/usr/include"]
-    command = config["compiler"] + config["flags"] + config["options"] + definitions + includes
-    compiled = run(command + ["-w", "-o", str(work / f"{stem}.o"), "-c", str(source)], 600)
+    rule = config["cpp" if stem.endswith(".cpp") else "cu"]
+    definitions = [f"-D{d}" for d in rule["definitions"] if d]
+    includes = [f"-I{work / 'include'}"] + [f"-I{d}" for d in rule["includes"] if d and d != "/usr/include"]
+    options = [o for o in rule["options"] if o]
+    changed = str(work / f"{stem}.o")
+    compiled = run(config["compiler"] + config["flags"] + options + definitions + includes + ["-w", "-o", changed, "-c", str(source)], 600)
     if compiled is None or compiled.returncode:
         return "not compiled: " + (compiled.stdout.strip().splitlines() or [""])[0] if compiled else "not compiled in time"
-    archive = work / "core.a"
-    shutil.copy(config["core"], archive)
-    subprocess.run(["ar", "r", str(archive), str(work / f"{stem}.o")], check=True, stderr=subprocess.DEVNULL)
+    others = [o for o in config["core"] if not o.endswith(f"/{m.kernel}.o")]
+    if len(others) + 1 != len(config["core"]):
+        sys.exit(f"{len(config['core']) - len(others)} objects of the build end in {m.kernel}.o, not one")
     program = str(work / "tests")
-    linked = run(config["compiler"][-1:] + config["objects"] + ["-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive"]
-                 + config["libraries"] + ["-o", program], 600)
+    linked = run(config["compiler"][-1:] + config["objects"] + others + [changed] + config["libraries"] + ["-o", program], 600)
     if linked is None or linked.returncode:
         return "not linked: " + (linked.stdout.strip().splitlines() or [""])[0] if linked else "not linked in time"
-    result = test(program, m.cases, m.tests)
-    shutil.rmtree(work)
-    if result is None:
-        return "hangs"
-    report = re.search(r"\[simt\] ([a-z ]+):", result.stdout)
-    return report[1] if report else "wrong result" if result.returncode else None
+    try:
+        for schedule in SCHEDULES:
+            result = test(program, m.cases, m.tests, schedule)
+            if result is None:
+                return "hangs"
+            if report := re.search(r"\[simt\] ([a-z ]+):", result.stdout):
+                return report[1]
+            if result.returncode:
+                return "wrong result"
+        return None
+    finally:
+        shutil.rmtree(work)
 
 
 def main():
