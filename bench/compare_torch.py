@@ -47,9 +47,10 @@ def op_run(torch, op, backward, shape, dtype, device, wrap):
     elif op == "add":
         inputs, f = [tensor(*shape), tensor(*shape)], torch.add
     elif op == "adamw_step":
-        w = torch.randn(*shape, device=device).requires_grad_()
-        w.grad = torch.randn(*shape, device=device)
-        return torch.optim.AdamW([w], lr=1e-4, fused=True).step
+        weights = [tensor(shape[-1]).detach().requires_grad_() for _ in range(shape[0] if len(shape) > 1 else 1)]
+        for w in weights:
+            w.grad = torch.randn_like(w)
+        return torch.optim.AdamW(weights, lr=1e-4, fused=True).step
     else:
         return None
     f = wrap(f)

@@ -114,14 +114,21 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
                         [=] { return attention(leaf(shape, kind), leaf(shape, kind), leaf(shape, kind)); });
                   }});
 }
-// Reads the weight, two moments and the gradient, writes all but the gradient.
-void adamw_rows(Rows& rows, int64_t n) {
+// Reads the weights, two moments and the gradients, writes all but the gradients; of `tensors` of n elements each.
+void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1) {
   const Kind t{DType::f32, rows.device};
-  rows.push_back(
-      {.id = {"adamw_step", {n}, "f32"}, .bytes = 7.0 * 4 * double(n), .in_place = true, .make = [=]() -> Run {
-         return [w = input({n}, t), m = zeros({n}, DType::f32, t.device), v = zeros({n}, DType::f32, t.device),
-                 g = input({n}, t), step = int64_t(0)]() mutable { adamw_step(w, m, v, g, {}, 1e-4, ++step); };
-       }});
+  const std::vector<int64_t> shape = tensors == 1 ? std::vector{n} : std::vector{tensors, n};
+  const double bytes = 7.0 * 4 * double(n) * double(tensors);
+  rows.push_back({.id = {"adamw_step", shape, "f32"}, .bytes = bytes, .in_place = true, .make = [=]() -> Run {
+                    std::vector<Tensor> w, m, v, g;
+                    for (int64_t i = 0; i < tensors; ++i) {
+                      w.push_back(input({n}, t)), g.push_back(input({n}, t));
+                      m.push_back(zeros({n}, DType::f32, t.device)), v.push_back(zeros({n}, DType::f32, t.device));
+                    }
+                    return [=, step = int64_t(0)]() mutable {
+                      adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step);
+                    };
+                  }});
 }
 
 // A nano GPT (12 windows of 64, width 128) and layers of GPT-2 small.
@@ -140,6 +147,7 @@ void cpu_rows(Rows& rows) {
   attention_rows(rows, 1, 12, 1024, 64, DType::bf16);
   adamw_rows(rows, int64_t(1) << 20);
   adamw_rows(rows, int64_t(1) << 24);
+  adamw_rows(rows, 1024, 148);  // as many tensors as 12 layers have
   for (const DType d : {DType::f32, DType::bf16}) {
     pointwise_rows(rows, 768, 512, d);
     pointwise_rows(rows, 4096, 3072, d);
@@ -170,6 +178,7 @@ void gpu_rows(Rows& rows) {
     attention_rows(rows, 1, 32, 2048, 128, d);
   }
   for (const int64_t n : {int64_t(1) << 18, int64_t(1) << 24, int64_t(1) << 28}) adamw_rows(rows, n);
+  adamw_rows(rows, int64_t(1) << 16, 148);
 }
 }  // namespace
 

@@ -63,17 +63,21 @@ bool anomaly_enabled() { return t_anomaly; }
 
 namespace detail {
 AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
+  constexpr size_t kListed = 8;  // of longer lists those with a NaN or an infinity, as many
+  size_t listed = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const Findings f = search(in[i], n.out[0].layout.device);
     nan_ |= f.nan >= 0;
     infinite_ |= f.infinite >= 0;
+    if (listed == kListed || (in.size() > kListed && f.nan < 0 && f.infinite < 0)) continue;
     const std::string* label = n.in[i].label;
-    inputs_ += fmt::format("{}{} {}", i ? "; " : "", label ? fmt::format("'{}'", *label) : fmt::format("input {}", i),
-                           *in[i].layout);
+    inputs_ += fmt::format("{}{} {}", listed++ ? "; " : "",
+                           label ? fmt::format("'{}'", *label) : fmt::format("input {}", i), *in[i].layout);
     if (f.lo <= f.hi) inputs_ += fmt::format(" in [{:.4g}, {:.4g}]", f.lo, f.hi);
     if (f.nan >= 0) inputs_ += fmt::format(", NaN at {}", position_of(f.nan, in[i].shape()));
     if (f.infinite >= 0) inputs_ += fmt::format(", infinite at {}", position_of(f.infinite, in[i].shape()));
   }
+  if (listed < in.size()) inputs_ += fmt::format("{}{} tensors more", listed ? "; " : "", in.size() - listed);
 }
 void AnomalyCheck::after(Bufs out) const {
   const Traits traits = node_.op->traits();

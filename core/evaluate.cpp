@@ -117,7 +117,7 @@ void run_node(Node& n, const Donors& donors) {
     execute(n, donors);
   } catch (const Error& e) {
     if (n.error) throw;
-    for (int8_t d : donors)
+    for (const int32_t d : donors)
       if (d >= 0) ++n.in[size_t(d)].value->storage->version;  // it may be half written
     const Error full = with_scope(e, n.scope);
     n.error = intern(full.what());

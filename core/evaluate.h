@@ -38,22 +38,25 @@ class AnomalyCheck {
 };
 
 // Per output: the input whose storage it takes over, or -1.
-using Donors = SmallVec<int8_t, 3>;
+using Donors = SmallVec<int32_t, 3>;
 void run_node(Node&, const Donors&);
 Donors eager_donors(const Node&);
-// Chooses among the inputs that traits().may_alias allows, of equal shape and dtype, those for which free(i) holds.
+// Chooses among the inputs that traits() allow, of equal shape and dtype, those for which free(i) holds.
 template <class Free> Donors choose_donors(const Node& n, Free free) {
   Donors d;
-  const Mask may = n.op->traits().may_alias;
+  const Traits traits = n.op->traits();
+  const auto fits = [&](size_t i, const Layout& out) {
+    const Layout& l = n.in[i].value->layout;
+    return l.dtype == out.dtype && l.shape == out.shape && free(i);
+  };
   size_t next = 0;
-  for (const Out& o : n.out) {
-    int8_t& donor = d.emplace_back(int8_t(-1));
-    if (o.layout.aliases_input >= 0) continue;
-    for (size_t i = next; may && i < n.in.size() && donor < 0; ++i) {
-      const Layout& l = n.in[i].value->layout;
-      if (may & bit(i) && l.dtype == o.layout.dtype && l.shape == o.layout.shape && free(i))
-        donor = int8_t(i), next = i + 1;
-    }
+  for (size_t k = 0; k < n.out.size(); ++k) {
+    const Layout& out = n.out[k].layout;
+    int32_t& donor = d.emplace_back(-1);
+    if (out.aliases_input >= 0) continue;
+    if (traits.updates && fits(k, out)) donor = int32_t(k);
+    for (size_t i = next; traits.may_alias && i < n.in.size() && donor < 0; ++i)
+      if (traits.may_alias & bit(i) && fits(i, out)) donor = int32_t(i), next = i + 1;
   }
   return d;
 }

@@ -63,9 +63,11 @@ using Layouts = SmallVec<Layout, 3>;
 enum class Kind : uint8_t { opaque, pointwise, view };
 struct Traits {
   Kind kind = Kind::opaque;
-  Mask may_alias = 0;   // inputs whose storage an output of equal layout may take over: the kernel reads index i in
-                        // full before it writes index i
-  bool random = false;  // two uses with equal inputs differ: never merged
+  Mask may_alias = 0;    // inputs whose storage an output of equal layout may take over: the kernel reads index i in
+                         // full before it writes index i
+  bool updates = false;  // output k may take over the storage of input k, under the same rule, and of no other:
+                         // for lists of any length, where may_alias says nothing
+  bool random = false;   // two uses with equal inputs differ: never merged
   bool may_be_infinite = false;  // infinities in its outputs are meant, and no anomaly
 };
 

@@ -14,6 +14,7 @@ struct Slot {
   const Value* value;
   uint32_t uses = 0, group = 0, last = 0;
   bool pinned = false;
+  uint32_t reads = 0;  // of its group, by the node that is planned now
 };
 struct Graph {  // the nodes of one evaluation; slots number every value in it
   std::vector<Ref<Node>> nodes;
@@ -48,7 +49,8 @@ Key key_of(Graph& g) {
   for (auto& n : g.nodes) {
     key.add(n->op->type());
     n->op->key(key);
-    key.add(uint64_t(n->tape() ? n->tracked : 0) << 32 | n->in.size() << 8 | n->out.size());
+    key.add(uint64_t(n->tape() ? n->tracked : 0) << 32 | n->in.size());
+    key.add(uint64_t(n->out.size()));
     for (auto& e : n->in) {
       const Value* v = e.value.get();
       uint32_t s;
@@ -107,15 +109,17 @@ Plan make_plan(Graph& g) {
   Plan plan;
   auto& s = g.slots;
   const uint32_t* in = g.in.data();
-  for (uint32_t step = 0; step < g.nodes.size(); in += g.nodes[step++]->in.size())
-    plan.push_back(choose_donors(*g.nodes[step], [&](size_t i) {
-      const Slot& group = s[s[in[i]].group];
-      const Node& n = *g.nodes[step];
-      for (size_t j = 0; j < n.in.size(); ++j)
-        if (j != i && s[in[j]].group == s[in[i]].group) return false;  // add(a, transpose(a))
-      return group.last == step && !group.pinned &&
+  for (uint32_t step = 0; step < g.nodes.size(); in += g.nodes[step++]->in.size()) {
+    const Node& n = *g.nodes[step];
+    const auto group_of = [&](size_t i) -> Slot& { return s[s[in[i]].group]; };
+    for (size_t i = 0; i < n.in.size(); ++i) ++group_of(i).reads;
+    plan.push_back(choose_donors(n, [&](size_t i) {
+      const Slot& group = group_of(i);  // read twice: add(a, transpose(a))
+      return group.reads == 1 && group.last == step && !group.pinned &&
              fills_storage(n.in[i].value->layout, group.value ? group.value->layout.bytes() : 0);
     }));
+    for (size_t i = 0; i < n.in.size(); ++i) group_of(i).reads = 0;
+  }
   return plan;
 }
 }  // namespace

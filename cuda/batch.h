@@ -6,9 +6,10 @@
 
 namespace tg::cuda {
 
-inline constexpr int64_t kBatchChunk = 16384;  // elements
+inline constexpr int64_t kBatchChunk = 16384;      // elements
+inline constexpr size_t kMostParameters = 32'764;  // bytes, of all parameters of a kernel
 
-// At most kMost descriptors D, which have a member n: the number of elements. Parameters of kernels have 32 764 bytes.
+// At most kMost descriptors D, which have a member n: the number of elements.
 template <class D, int kMost> struct Batch {
   D item[kMost];
   int64_t first[kMost + 1];  // chunk of each item; behind the last, their number

@@ -35,7 +35,9 @@ struct SmallTraining {
     const Tensor y = matmul(dropped, params[1].w, {.trans_b = true}), loss = sum(y * y);
     const auto g = backward(loss);
     ++t;
-    for (auto& p : params) adamw_step(p.w, p.m, p.v, g[p.w], {}, 1e-3 * double(t), t);
+    std::vector<Tensor> w, m, v, grads;
+    for (auto& p : params) w.push_back(p.w), m.push_back(p.m), v.push_back(p.v), grads.push_back(g[p.w]);
+    adamw_step({.w = w, .m = m, .v = v, .grad = grads}, {}, 1e-3 * double(t), t);
     return loss;
   }
   void append_weights(std::vector<float>& to) const {

@@ -82,3 +82,15 @@ TEST_CASE("strided values, in place results and every dtype are searched") {
   CHECK(has(error_of([&] { tg::exp(wide * 1.0); }), "in [1, 800]"));  // the kernel writes over what it read
   CHECK(has(error_of([&] { tg::exp(wide.to(DType::bf16)); }), "(2, 2) bf16"));
 }
+TEST_CASE("of a long list of inputs, the message names those that hold a NaN or an infinity") {
+  std::vector<Tensor> w, m, v, g;
+  for (int i = 0; i < 30; ++i) {
+    w.push_back(filled({2}, 1.f)), m.push_back(filled({2}, 0.f)), v.push_back(filled({2}, 0.f));
+    g.push_back(filled({2}, i == 20 ? kNaN : 1.f));
+  }
+  g[20].label("wte.grad");
+  const AnomalyScope anomaly;
+  const auto e = error_of([&] { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 0.1, 1); });
+  CHECK(has(e, "[adamw_step] passes on NaN in output 20, (2) f32, at (0)."));
+  CHECK(has(e, "It reads: 'wte.grad' (2) f32, NaN at (0); 119 tensors more."));
+}

@@ -1,5 +1,6 @@
 // AdamW and the global norm on Device::cuda(): many tensors of odd sizes over several steps against the CPU, every form
 // of the step, views that are not aligned, and the same bits on every run.
+#include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/create.h>
 #include <tapegrad/ops/optim_step.h>
 
@@ -29,8 +30,7 @@ State train(Device d, DType t, const AdamWOptions& o, double max_norm) {
     for (size_t i = 0; i < kShapes.size(); ++i)
       g.push_back(random(kShapes[i], 100 * uint64_t(step) + i, -0.1, 0.1).to(t).to(d));
     const Tensor norm = max_norm > 0 ? global_norm(g) : Tensor();
-    for (size_t i = 0; i < g.size(); ++i)
-      adamw_step(s.w[i], s.m[i], s.v[i], g[i], o, 1e-2 / double(step), step, norm, max_norm);
+    adamw_step({.w = s.w, .m = s.m, .v = s.v, .grad = g}, o, 1e-2 / double(step), step, norm, max_norm);
   }
   return s;
 }
@@ -79,6 +79,57 @@ TEST_CASE("adamw_step: somebody who holds the old value keeps it") {
   adamw_step(w, m, v, random({100}, 2).to(kGpu), {}, 0.1, 1);
   CHECK(bits_of(old) == bits_of(random({100}, 1)));
   CHECK(bits_of(w) != bits_of(old));
+}
+TEST_CASE("adamw_step: more tensors than one launch takes, each with its decay, of both dtypes, in place") {
+  for (WeightDecay kind : {WeightDecay::before, WeightDecay::after, WeightDecay::l2}) {
+    CAPTURE(int(kind));
+    State here, there;
+    std::vector<Tensor> g, g_there;
+    std::vector<double> decay;
+    for (size_t i = 0; i < 900; ++i) {
+      const DType t = i % 9 == 4 ? DType::f64 : DType::f32;
+      const Shape s{int64_t(i % 8), 3};
+      const auto add = [&](std::vector<Tensor>& a, std::vector<Tensor>& b, uint64_t seed, double lo) {
+        a.push_back(random(s, seed + i, lo).to(t).detach());
+        b.push_back(a.back().to(kGpu));
+      };
+      add(here.w, there.w, 1, -1), add(here.m, there.m, 1000, -1), add(here.v, there.v, 2000, 0);
+      add(g, g_there, 3000, -1);
+      g_there.back() = stored(g_there.back(), kStores[i % 4]);
+      decay.push_back(0.5 * double(i % 3));
+    }
+    std::vector<const std::byte*> before;
+    for (const auto* list : {&there.w, &there.m, &there.v})
+      for (const Tensor& t : *list) before.push_back(t.value()->storage->data);
+    const AdamWOptions o{.decay = kind};
+    adamw_step({.w = here.w, .m = here.m, .v = here.v, .grad = g, .weight_decay = decay}, o, 0.1, 2);
+    const auto kernels = engine_stats().kernels;
+    adamw_step({.w = there.w, .m = there.m, .v = there.v, .grad = g_there, .weight_decay = decay}, o, 0.1, 2);
+    CHECK(engine_stats().kernels == kernels + 1);
+    size_t k = 0;
+    for (const auto* list : {&there.w, &there.m, &there.v})
+      for (const Tensor& t : *list) CHECK(t.value()->storage->data == before[k++]);
+    for (size_t i = 0; i < decay.size(); ++i) {
+      CAPTURE(i);
+      CHECK(apart(there.w[i], here.w[i]) <= 1e-6);
+      CHECK(apart(there.m[i], here.m[i]) <= 1e-6);
+      CHECK(apart(there.v[i], here.v[i]) <= 1e-6);
+    }
+  }
+}
+TEST_CASE("adamw_step: tensors of two devices are an error, and nothing has changed") {
+  const std::vector<Tensor> w{zeros({2}), random({2}, 1).to(kGpu)}, m{zeros({2}), zeros({2}, DType::f32, kGpu)};
+  const std::vector<Tensor> v{zeros({2}), zeros({2}, DType::f32, kGpu)}, g{filled({2}, 1.f), random({2}, 2).to(kGpu)};
+  CHECK(has(error_of([&] { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 0.1, 1); }),
+            "[adamw_step] weight 1, (2) f32 on cuda:0, lies on cuda:0, weight 0 on cpu. A step is of one device"));
+  CHECK(has(error_of([&] { adamw_step(w[0], m[0], v[0], g[0], {}, 0.1, 1, global_norm({g[1]}), 1); }),
+            "[adamw_step] the norm, () f32 on cuda:0, lies on cuda:0, weight 0 on cpu."));
+  CHECK(values(w[0]) == std::vector<float>(2, 0));
+  const Tensor here = zeros({2}).requires_grad_(), there = zeros({2}, DType::f32, kGpu).requires_grad_();
+  CHECK(has(error_of([&] {
+              AdamW({{"a", here}, {"b", there}});
+            }),
+            "[adamw] 'b' lies on cuda:0, 'a' on cpu. A step is of one device: make an optimiser for each."));
 }
 TEST_CASE("global_norm: more tensors than one launch takes, of mixed dtypes and layouts, and NaN") {
   std::vector<Tensor> there, here;

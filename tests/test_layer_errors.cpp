@@ -254,20 +254,66 @@ TEST_CASE("losses and optimisers") {
        },
        Why::dtype,
        {"[global_norm] cannot compute on (2) i64"}},
-      {[&] { adamw_step(w, m, v, f32({3}), {}, 0.1, 1); }, Why::shape, {"[adamw_step]", "(3) f32", "'w' (2) f32"}},
-      {[&] { adamw_step(w, m, v, random<double>({2}, 1), {}, 0.1, 1); }, Why::dtype, {"[adamw_step] dtypes differ"}},
+      {[&] { adamw_step(w, m, v, f32({3}), {}, 0.1, 1); },
+       Why::shape,
+       {"[adamw_step] gradient 0 is (3) f32, the weight is 'w' (2) f32."}},
+      {[&] { adamw_step(w, m, v, random<double>({2}, 1), {}, 0.1, 1); },
+       Why::dtype,
+       {"[adamw_step] gradient 0 is (2) f64, the weight is 'w' (2) f32."}},
       {[&] { adamw_step(w, m, v, g, {}, 0.1, 0); }, Why::value, {"[adamw_step]", "0"}},
-      {[&] { adamw_step(w, m, m, g, {}, 0.1, 1); }, Why::value, {"[adamw_step]", "the same tensor"}},
+      {[&] { adamw_step(w, m, m, g, {}, 0.1, 1); },
+       Why::value,
+       {"[adamw_step] first moment 0 and second moment 0 are the same tensor, (2) f32. Each needs its own."}},
       {[&] { adamw_step(w, m, v, g, {.beta1 = 1}, 0.1, 1); }, Why::value, {"[adamw_step]", "1"}},
       {[&] { adamw_step(w, m, v, g, {}, 0.1, 1, global_norm({g})); }, Why::value, {"[adamw_step] max_norm is 0"}},
       {[&] { adamw_step(w, m, v, g, {}, 0.1, 1, {}, 1); }, Why::value, {"[adamw_step] max_norm is 1"}},
-      {[&] { adamw_step(w, m, v, Tensor(), {}, 0.1, 1); }, Why::value, {"[adamw_step]", "empty tensor"}},
-      {[&] { adamw_step(w.to(DType::bf16), m, v, g, {}, 0.1, 1); },
-       Why::dtype,
-       {"[adamw_step] the weight is (2) bf16"}},
+      {[&] { adamw_step(w, m, v, Tensor(), {}, 0.1, 1); }, Why::value, {"[adamw_step] gradient 0 is an empty tensor."}},
+      {[&] { adamw_step(w.to(DType::bf16), m, v, g, {}, 0.1, 1); }, Why::dtype, {"[adamw_step] weight 0 is (2) bf16"}},
   });
+  const std::vector<Tensor> many_w{w, zeros({3}), zeros({2})}, many_m{m, zeros({3}), zeros({2})};
+  const std::vector<Tensor> many_v{v, zeros({3}), zeros({2})}, grads{g, f32({3}), f32({2})};
+  const AdamWTensors good{.w = many_w, .m = many_m, .v = many_v, .grad = grads};
+  const auto with = [&](auto change) {
+    return [=] {
+      AdamWTensors x = good;
+      change(x);
+      adamw_step(x, {}, 0.1, 1);
+    };
+  };
+  const std::vector<Tensor> shifted{g, g, g}, wide{g, f32({3}), random<double>({2}, 1)}, twice{w, zeros({3}), w};
+  const std::vector<Tensor> mixed{m, zeros({3}), w}, hole{m, Tensor(), m};
+  const std::vector<double> two{0, 0}, negative{0, 0, -1};
+  expect_at_emit({
+      {with([](AdamWTensors& x) { x = {}; }), Why::value, {"[adamw_step] there are no tensors. Pass at least one."}},
+      {with([](AdamWTensors& x) { x.m = x.m.first(2); }),
+       Why::value,
+       {"[adamw_step] there are 2 first moments and 3 weights. Pass one for each weight."}},
+      {with([](AdamWTensors& x) { x.grad = {}; }), Why::value, {"[adamw_step] there are 0 gradients and 3 weights."}},
+      {with([&](AdamWTensors& x) { x.weight_decay = two; }),
+       Why::value,
+       {"[adamw_step] there are 2 weight decays and 3 weights. Pass one for each weight, or none"}},
+      {with([&](AdamWTensors& x) { x.weight_decay = negative; }),
+       Why::value,
+       {"[adamw_step] weight_decay of weight 2, (2) f32, is -1. It must be 0 or more, and finite."}},
+      {with([&](AdamWTensors& x) { x.grad = shifted; }),
+       Why::shape,
+       {"[adamw_step] gradient 1 is (2) f32, the weight is (3) f32."}},
+      {with([&](AdamWTensors& x) { x.grad = wide; }),
+       Why::dtype,
+       {"[adamw_step] gradient 2 is (2) f64, the weight is (2) f32."}},
+      {with([&](AdamWTensors& x) { x.w = twice; }),
+       Why::value,
+       {"[adamw_step] weight 0 and weight 2 are the same tensor, 'w' (2) f32."}},
+      {with([&](AdamWTensors& x) { x.m = mixed; }),
+       Why::value,
+       {"[adamw_step] weight 0 and first moment 2 are the same tensor, 'w' (2) f32."}},
+      {with([&](AdamWTensors& x) { x.v = hole; }), Why::value, {"[adamw_step] second moment 1 is an empty tensor."}},
+  });
+  for (const Tensor& t : many_m) CHECK(values(t) == std::vector<float>(size_t(t.numel()), 0));  // none has begun
   Tensor leaf = f32({2}).requires_grad_();
-  expect({[&] { adamw_step(leaf * 2.0, m, v, g, {}, 0.1, 1); }, Why::state, {"[adamw_step]", "on the tape"}});
+  expect({[&] { adamw_step(leaf * 2.0, m, v, g, {}, 0.1, 1); },
+          Why::state,
+          {"[adamw_step] weight 0, (2) f32, was computed on the tape."}});
 }
 TEST_CASE("indices out of range, when the op runs") {
   const Tensor table = f32({5, 4}), logits = f32({2, 3});

@@ -158,6 +158,41 @@ TEST_CASE("a missing gradient is an error that names the parameter and changes n
   CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
 }
 
+TEST_CASE("a gradient that does not fit is an error that names the parameter, and no parameter has moved") {
+  std::vector<Parameter> params{{"first", leaf({1, 2}, {2})}, {"last", leaf({1, 2, 3}, {3})}};
+  params[1].tensor.label("last");
+  AdamW opt(params);
+  GradMap grads;
+  grads.map()[params[0].tensor.id()] = from({1.f, 1.f}, {2});
+  grads.map()[params[1].tensor.id()] = from({1.f, 1.f}, {2});
+  contains(error_of([&] { opt.step(grads); }), "[adamw_step] gradient 1 is (2) f32, the weight is 'last' (3) f32.");
+  CHECK(opt.steps() == 0);
+  CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
+  CHECK(opt.state().at("first.m").to_vector<float>() == std::vector<float>{0, 0});
+}
+
+TEST_CASE("a step is one kernel for all parameters, and one for the norm") {
+  for (const bool lazy : {false, true}) {
+    CAPTURE(lazy);
+    std::vector<Parameter> params;
+    GradMap grads;
+    for (int64_t i = 0; i < 50; ++i) {
+      const Tensor w = zeros(i % 2 ? Shape{i} : Shape{i, 3}).requires_grad_();
+      params.push_back({fmt::format("{}", i), w});
+      grads.map()[w.id()] = zeros_like(w);
+    }
+    AdamW opt(params);
+    const auto kernels = engine_stats().kernels;
+    {
+      Mode mode(lazy);
+      opt.step(grads, {.clip_norm = 1});
+      evaluate({params[0].tensor});
+    }
+    CHECK(engine_stats().kernels == kernels + 2);
+    CHECK(params[49].tensor.materialised());
+  }
+}
+
 TEST_CASE("what AdamW refuses") {
   const Tensor w = leaf({1}, {1}), frozen = from({1.f}, {1});
   contains(error_of([&] { AdamW({}); }), "no parameters");

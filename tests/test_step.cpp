@@ -6,6 +6,40 @@
 #include <set>
 
 using namespace tg;
+namespace {
+// Tensors of many sizes, none among them, of both dtypes; gradients in all layouts.
+struct Many {
+  std::vector<Tensor> w, m, v, g;
+  std::vector<double> decay;
+
+  explicit Many(size_t n) {
+    const std::vector<Shape> shapes{{0}, {1}, {3}, {5, 7}, {}, {2, 2, 2}, {129, 3}, {4, 0}, {600}};
+    for (size_t i = 0; i < n; ++i) {
+      const Shape s = i % 200 == 7 ? Shape{129, 260} : shapes[i % shapes.size()];  // the former of three tiles
+      const DType t = i % 5 == 2 ? DType::f64 : DType::f32;
+      const auto made = [&](uint64_t seed, double lo) { return random(s, seed + i, lo).to(t).detach(); };
+      w.push_back(made(1, -1)), m.push_back(made(2000, -1)), v.push_back(made(4000, 0));
+      g.push_back(stored(made(6000, -1), kStores[i % 4]));
+      decay.push_back(i % 3 == 0 ? 0 : 0.1 * double(i % 7));
+    }
+  }
+  void step(int64_t t, double max_norm = 0) const {
+    const Tensor norm = max_norm > 0 ? global_norm(g) : Tensor();
+    adamw_step({.w = w, .m = m, .v = v, .grad = g, .weight_decay = decay}, {}, 0.1, t, norm, max_norm);
+  }
+  std::vector<Tensor> state() const {
+    std::vector<Tensor> r = w;
+    r.insert(r.end(), m.begin(), m.end());
+    r.insert(r.end(), v.begin(), v.end());
+    return r;
+  }
+};
+std::vector<const std::byte*> addresses(const std::vector<Tensor>& all) {
+  std::vector<const std::byte*> r;
+  for (const Tensor& t : all) r.push_back(t.value()->storage->data);
+  return r;
+}
+}  // namespace
 
 TEST_CASE("five lazy steps with warm-up and dropout: one evaluation each, one plan, five masks, equal to eager") {
   SmallTraining model(8);
@@ -161,4 +195,76 @@ TEST_CASE("clipping by the global norm inside the step needs no evaluation of it
     CHECK(distance(v, v2) < 1e-6);
     CHECK(distance(w, twin) < 1e-6);
   }
+}
+TEST_CASE("a step of 600 tensors is one kernel, in place, with the bits of 600 steps") {
+  for (bool lazy : {false, true}) {
+    CAPTURE(lazy);
+    const Many together(600), apart(600);
+    const auto all = together.state(), expected = apart.state();
+    for (int64_t t = 1; t <= 3; ++t) {
+      const auto before = addresses(all);
+      const auto kernels = engine_stats().kernels;
+      {
+        Mode mode(lazy);
+        together.step(t, 0.5);
+        evaluate(all);
+      }
+      CHECK(engine_stats().kernels == kernels + 2);  // the norm and the step
+      CHECK(addresses(all) == before);
+      const Tensor norm = global_norm(apart.g);
+      for (size_t i = 0; i < apart.w.size(); ++i)
+        adamw_step(apart.w[i], apart.m[i], apart.v[i], apart.g[i], {.weight_decay = apart.decay[i]}, 0.1, t, norm, 0.5);
+    }
+    size_t differ = 0;
+    for (size_t i = 0; i < all.size(); ++i) differ += bits_of(all[i]) != bits_of(expected[i]);
+    CHECK(differ == 0);
+  }
+}
+TEST_CASE("a step of many tensors moves only those whose old value is held, or whose storage is another's too") {
+  for (bool lazy : {false, true}) {
+    CAPTURE(lazy);
+    const Many model(40), twin(40);
+    const auto all = model.state(), expected = twin.state();
+    model.m[10].assign(model.v[10]), twin.m[10].assign(twin.v[10]);  // one Value
+    const Tensor held = model.w[3].detach(), row = slice(model.m[6], 0, 1, 2), gradient = model.g[12];
+    model.w[12].assign(gradient), twin.w[12].assign(twin.g[12]);  // a weight that is also a gradient
+    const auto old = bits_of(held), old_row = bits_of(row), old_gradient = bits_of(gradient);
+    const auto before = addresses(all);
+    {
+      Mode mode(lazy);
+      model.step(1, 0.5);
+      evaluate(all);
+    }
+    const auto after = addresses(all);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool moved = i == 3 || i == 12 || i == 40 + 6 || i == 40 + 10 || i == 80 + 10;
+      CAPTURE(i);
+      CHECK((after[i] != before[i]) == moved);
+    }
+    CHECK(bits_of(held) == old);
+    CHECK(bits_of(row) == old_row);
+    CHECK(bits_of(gradient) == old_gradient);
+    const Tensor norm = global_norm(twin.g);
+    for (size_t i = 0; i < twin.w.size(); ++i)
+      adamw_step(twin.w[i], twin.m[i], twin.v[i], twin.g[i], {.weight_decay = twin.decay[i]}, 0.1, 1, norm, 0.5);
+    for (size_t i = 0; i < all.size(); ++i) CHECK(bits_of(all[i]) == bits_of(expected[i]));
+  }
+}
+TEST_CASE("the plan of a step: one for every rate and number, another for other decays") {
+  Many model(300);  // 900 outputs
+  const auto all = model.state();
+  const auto plans_of = [&](int64_t t) {
+    const auto before = engine_stats();
+    LazyScope lazy;
+    model.step(t, 0.5);
+    evaluate(all);
+    CHECK(engine_stats().plans + engine_stats().replays == before.plans + before.replays + 1);
+    return engine_stats().plans - before.plans;
+  };
+  CHECK(plans_of(1) == 1);
+  CHECK(plans_of(2) == 0);
+  model.decay[17] = 0.7;
+  CHECK(plans_of(3) == 1);
+  const Tensor held = model.v[299].detach();
+  CHECK(plans_of(4) == 1);
 }

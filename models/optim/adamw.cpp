@@ -44,24 +44,31 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config) : config_(co
              p.name, p.tensor.layout());
     TG_CHECK(names.insert(p.name).second && ids.insert(p.tensor.id()).second, value,
              "[adamw] '{}' comes twice. Each parameter is updated once a step.", p.name);
+    const Parameter& first = parameters[0];
+    TG_CHECK(p.tensor.device() == first.tensor.device(), device,
+             "[adamw] '{}' lies on {}, '{}' on {}. A step is of one device: make an optimiser for each.", p.name,
+             p.tensor.device(), first.name, first.tensor.device());
   }
   NoGrad off;
   InScope here("adamw");
   for (Parameter& p : parameters) {
-    auto moments = [&](const char* suffix) { return zeros_like(p.tensor).label(p.name + suffix); };
-    Tensor m = moments(".m"), v = moments(".v");
-    slots_.push_back({std::move(p), std::move(m), std::move(v)});
+    m_.push_back(zeros_like(p.tensor).label(p.name + ".m"));
+    v_.push_back(zeros_like(p.tensor).label(p.name + ".v"));
+    weight_decay_.push_back(config_.decay_all || p.tensor.ndim() >= 2 ? config_.weight_decay : 0);
+    names_.push_back(std::move(p.name));
+    w_.push_back(std::move(p.tensor));
   }
 }
 
 std::vector<Tensor> AdamW::gradients(const GradMap& grads) const {
   std::vector<Tensor> r;
-  for (const Slot& s : slots_) {
-    r.push_back(grads[s.p.tensor]);
+  r.reserve(w_.size());
+  for (size_t i = 0; i < w_.size(); ++i) {
+    r.push_back(grads[w_[i]]);
     TG_CHECK(r.back(), missing_gradient,
              "[adamw] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
              "backward(); freeze it with requires_grad_(false) before the optimiser is made, or leave it out.",
-             s.p.name, s.p.tensor.shape());
+             names_[i], w_[i].shape());
   }
   return r;
 }
@@ -76,25 +83,22 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   const std::vector<Tensor> g = gradients(grads);
   const Tensor norm = o.norm ? o.norm : global_norm(g);
   const Tensor clip = o.clip_norm > 0 ? norm : Tensor();
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const Slot& s = slots_[i];
-    const AdamWOptions a{.beta1 = config_.beta1,
-                         .beta2 = config_.beta2,
-                         .eps = config_.eps,
-                         .weight_decay = config_.decay_all || s.p.tensor.ndim() >= 2 ? config_.weight_decay : 0,
-                         .decay = config_.decay,
-                         .eps_placement = config_.eps_placement};
-    adamw_step(s.p.tensor, s.m, s.v, g[i], a, lr, steps_ + 1, clip, o.clip_norm);
-  }
+  const AdamWOptions numbers{.beta1 = config_.beta1,
+                             .beta2 = config_.beta2,
+                             .eps = config_.eps,
+                             .decay = config_.decay,
+                             .eps_placement = config_.eps_placement};
+  adamw_step({.w = w_, .m = m_, .v = v_, .grad = g, .weight_decay = weight_decay_}, numbers, lr, steps_ + 1, clip,
+             o.clip_norm);
   ++steps_;
   return norm;
 }
 
 StateDict AdamW::state() const {
   StateDict r;
-  for (const Slot& s : slots_) {
-    r[s.p.name + ".m"] = s.m.detach();
-    r[s.p.name + ".v"] = s.v.detach();
+  for (size_t i = 0; i < names_.size(); ++i) {
+    r[names_[i] + ".m"] = m_[i].detach();
+    r[names_[i] + ".v"] = v_[i].detach();
   }
   return r;
 }
@@ -104,18 +108,18 @@ void AdamW::load_state(const StateDict& state, int64_t steps) {
   NoGrad off;
   std::vector<Tensor> m, v;
   std::set<std::string> known;
-  for (const Slot& s : slots_) {
-    m.push_back(moment(state, *known.insert(s.p.name + ".m").first, s.m));
-    v.push_back(moment(state, *known.insert(s.p.name + ".v").first, s.v));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    m.push_back(moment(state, *known.insert(names_[i] + ".m").first, m_[i]));
+    v.push_back(moment(state, *known.insert(names_[i] + ".v").first, v_[i]));
   }
   for (auto& [name, t] : state)
     TG_CHECK(known.contains(name), value,
              "[adamw] '{}' of the state belongs to none of the {} parameters. Load the state "
              "that was saved with these parameters.",
-             name, slots_.size());
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].m.assign(m[i]);
-    slots_[i].v.assign(v[i]);
+             name, names_.size());
+  for (size_t i = 0; i < names_.size(); ++i) {
+    m_[i].assign(m[i]);
+    v_[i].assign(v[i]);
   }
   steps_ = steps;
 }

@@ -1,5 +1,5 @@
-// Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019): the state of the optimiser and the walk over the
-// parameters. The arithmetic is adamw_step() of ops/optim_step.h, the learning rate over time is in schedule.h.
+// Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019): the state of the optimiser, and which parameters
+// decay. The arithmetic is adamw_step() of ops/optim_step.h, the learning rate over time is in schedule.h.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/module.h>
@@ -31,12 +31,13 @@ struct StepOptions {
 
 class AdamW {
  public:
-  // The parameters require gradients (Params::trainable()) and are f32 or f64. Both moments start at 0, of the same
-  // dtype.
+  // The parameters require gradients (Params::trainable()), are f32 or f64 and lie on one device. Both moments start at
+  // 0, of the same dtype.
   explicit AdamW(std::vector<Parameter>, AdamWConfig = {});
 
-  // One update, in place. Returns the norm of all gradients together before clipping, a 0-d f32 tensor; nothing waits
-  // for it. An Error names the first parameter without a gradient, and nothing has changed then.
+  // One update of all parameters, in place, by one op. Returns the norm of all gradients together before clipping, a
+  // 0-d f32 tensor; nothing waits for it. An Error names the first parameter without a gradient, and nothing has
+  // changed then.
   Tensor step(const GradMap&, StepOptions = {});
   int64_t steps() const { return steps_; }
   const AdamWConfig& config() const { return config_; }
@@ -48,13 +49,11 @@ class AdamW {
   void load_state(const StateDict&, int64_t steps);
 
  private:
-  struct Slot {
-    Parameter p;
-    Tensor m, v;
-  };
   std::vector<Tensor> gradients(const GradMap&) const;
   AdamWConfig config_;
-  std::vector<Slot> slots_;
+  std::vector<std::string> names_;  // of the parameters; the lists below go by them
+  std::vector<Tensor> w_, m_, v_;
+  std::vector<double> weight_decay_;
   int64_t steps_ = 0;
 };
 
