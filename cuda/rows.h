@@ -28,7 +28,7 @@ template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n,
       if (j < n) f(k, int64_t(j));
     }
   } else {
-#pragma unroll 2  // of more, ptxas spills in some kernels
+#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // with more, ptxas spills in some kernels
     for (int64_t j = t * S::V; j < n; j += S::kThreads * S::V) f(0, j);
   }
 }
