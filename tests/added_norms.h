@@ -65,6 +65,7 @@ inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtyp
   for (const NormForm f : kNormForms)
     for (const auto [flow, tracked] :
          {Use{3, 15}, Use{2, 15}, Use{1, 15}, Use{3, 1}, Use{3, 2}, Use{3, 4}, Use{3, 8}, Use{3, 13}}) {
+      if (n > 1000 && (flow != 3 || tracked != 15)) continue;  // that is the same code at any length
       INFO("form ", int(f), ", flow ", flow, ", tracked ", tracked);
       const auto got = with_gradients(added_norm, f, x, flow, tracked);
       const auto expected = with_gradients(added_then_norm, f, x, flow, tracked);
