@@ -30,6 +30,16 @@ def op_run(torch, op, backward, shape, dtype, device, wrap):
         inputs, f = [tensor(*shape), tensor(shape[1]), tensor(shape[1])], lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b)
     elif op == "rms_norm":
         inputs, f = [tensor(*shape), tensor(shape[1])], lambda x, w: F.rms_norm(x, x.shape[1:], w, 1e-5)
+    elif op == "add_layer_norm":
+        def f(x, r, w, b):
+            s = x + r
+            return s, F.layer_norm(s, s.shape[1:], w, b)
+        inputs = [tensor(*shape), tensor(*shape), tensor(shape[1]), tensor(shape[1])]
+    elif op == "add_rms_norm":
+        def f(x, r, w):
+            s = x + r
+            return s, F.rms_norm(s, s.shape[1:], w, 1e-5)
+        inputs = [tensor(*shape), tensor(*shape), tensor(shape[1])]
     elif op == "softmax":
         inputs, f = [tensor(*shape)], lambda x: F.softmax(x, -1)
     elif op == "cross_entropy":
@@ -57,8 +67,9 @@ def op_run(torch, op, backward, shape, dtype, device, wrap):
     if not backward:
         return lambda: f(*inputs)
     y = f(*inputs)
-    dy = torch.randn(y.shape, device=device).to(dtype)
-    return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
+    outs = y if isinstance(y, tuple) else (y,)
+    given = [torch.randn(y.shape, device=device).to(dtype) for y in outs]
+    return lambda: torch.autograd.grad(outs, inputs, given, retain_graph=True)
 
 
 # Document 004's models: width, blocks, heads; vocabulary 10 000, RMSNorm, GELU, learned positions, no biases.

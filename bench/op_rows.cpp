@@ -76,12 +76,31 @@ void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType 
                     return backward_of([=] { return f(leaf({r, c}, t)); });
                   }});
 }
+// x, r -> sum, y; (dy, gradient of the sum, sum) -> the gradient of x and r, with those of weight and bias.
+void add_norm_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d,
+                   const std::function<AddedNorm(const Tensor& x, const Tensor& r)>& f) {
+  const Kind t{d, rows.device};
+  const double bytes = 4 * double(r * c) * double(size_of(d));
+  rows.push_back({.id = {op, {r, c}, name(d)}, .bytes = bytes, .make = [=]() -> Run {
+                    return [x = input({r, c}, t), y = input({r, c}, t), f] { f(x, y); };
+                  }});
+  rows.push_back({.id = {op + "_backward", {r, c}, name(d)}, .bytes = bytes, .make = [=]() -> Run {
+                    const AddedNorm a = f(leaf({r, c}, t), leaf({r, c}, t));
+                    const std::vector<Tensor> of{a.sum, a.y}, given{input({r, c}, t), input({r, c}, t)};
+                    return [=] { backward(of, given, {.retain_graph = true}); };
+                  }});
+}
 void norm_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   // x -> y; (dy, x) -> dx, with gradients of weight and bias
   const Kind t{d, rows.device};
   add_on_rows(rows, "layer_norm", r, c, d, 2, 3,
               [w = leaf({c}, t), b = leaf({c}, t)](const Tensor& x) { return layer_norm(x, w, b); });
   add_on_rows(rows, "rms_norm", r, c, d, 2, 3, [w = leaf({c}, t)](const Tensor& x) { return rms_norm(x, w); });
+  add_norm_rows(
+      rows, "add_layer_norm", r, c, d,
+      [w = leaf({c}, t), b = leaf({c}, t)](const Tensor& x, const Tensor& y) { return add_layer_norm(x, y, w, b); });
+  add_norm_rows(rows, "add_rms_norm", r, c, d,
+                [w = leaf({c}, t)](const Tensor& x, const Tensor& y) { return add_rms_norm(x, y, w); });
 }
 void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) {
   std::vector<int64_t> ids(static_cast<size_t>(r));

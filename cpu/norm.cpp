@@ -5,6 +5,7 @@
 #include <tapegrad/ops/norm.h>
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -17,23 +18,33 @@ template <class T> std::vector<compute_t<T>> parameter(Bufs in, size_t i, int64_
   return v;
 }
 
-// mean: null for RMSNorm.
-template <class T> void forward(Bufs in, const Buf& y, compute_t<T>* mean, compute_t<T>* rstd, double eps) {
+// Of one term, or of two, whose sum is then the second output.
+template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
   using C = compute_t<T>;
-  const int64_t n = y.shape().back(), rows = Shape(y.shape().begin(), y.shape().end() - 1).product();
-  const Rows<T> x(in[0]);
-  const auto w = parameter<T>(in, 1, n, 1), b = parameter<T>(in, 2, n, 0);
+  const Shape& shape = out[0].shape();
+  const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
+  const Rows<T> x(in[0]), more(in[Op::kTerms - 1]);
+  const auto w = parameter<T>(in, Op::kTerms, n, 1), b = parameter<T>(in, Op::kTerms + 1, n, 0);
+  T *const y = out[0].data<T>(), *const sum = Op::kTerms > 1 ? out[1].data<T>() : nullptr;
+  C *const mean = Op::kCentred ? out[Op::kTerms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-    std::vector<T> scratch;
+    std::vector<T> scratch, more_scratch;
     std::vector<C> row(static_cast<size_t>(n));
     C* const d = row.data();
     for (int64_t r = begin; r < end; ++r) {
       const T* p = x(r, scratch);
+      if (sum) {
+        const T* q = more(r, more_scratch);
+        T* const s = sum + r * n;
+        TG_SAME_INDEX
+        for (int64_t j = 0; j < n; ++j) s[j] = T(C(p[j]) + C(q[j]));
+        p = s;
+      }
       const C m = mean && n ? lane_sum<C>(n, [&](int64_t j) { return C(p[j]); }) / C(n) : C(0);
       for (int64_t j = 0; j < n; ++j) d[j] = C(p[j]) - m;
       const C var = n ? lane_sum<C>(n, [&](int64_t j) { return d[j] * d[j]; }) / C(n) : C(0);
-      const C scale = C(1) / std::sqrt(var + C(eps));
-      T* to = y.data<T>() + r * n;
+      const C scale = C(1) / std::sqrt(var + C(op.eps));
+      T* to = y + r * n;
       for (int64_t j = 0; j < n; ++j) to[j] = T(d[j] * scale * w[size_t(j)] + b[size_t(j)]);
       if (mean) mean[r] = m;
       rstd[r] = scale;
@@ -42,27 +53,31 @@ template <class T> void forward(Bufs in, const Buf& y, compute_t<T>* mean, compu
 }
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
-// db = sum of dy over rows; without a mean, mean(g) is left out. Sums over rows: at most 64 chunks fixed by the shape,
-// rows in order within a chunk, chunks in order.
+// db = sum of dy over rows; without a mean, mean(g) is left out; ds is added to what dx is rounded to. Sums over rows:
+// at most 64 chunks fixed by the shape, rows in order within a chunk, chunks in order.
 template <class T> struct Backward {
   using C = compute_t<T>;
   Rows<T> dy, x;
   std::vector<C> mean, rstd, w;  // mean: empty for RMSNorm
+  std::optional<Rows<T>> ds;
   T *dx = nullptr, *dw = nullptr, *db = nullptr;
 
-  Backward(Bufs in, Bufs out, NormWants wants, bool centred)
-      : dy(in[0]), x(in[1]), rstd(flat<C, C>(in[centred ? 3 : 2])), w(parameter<T>(in, centred ? 4 : 3, x.n, 1)) {
-    if (centred) mean = flat<C, C>(in[2]);
-    size_t next = 0;
-    if (wants.dx) dx = out[next++].data<T>();
-    if (wants.dw) dw = out[next++].data<T>();
-    if (wants.db) db = out[next++].data<T>();
+  template <class Op> Backward(const Op& op, Bufs in, Bufs out) : dy(in[0]), x(in[1]) {
+    size_t next = 2;
+    if (Op::kCentred) mean = flat<C, C>(in[next++]);
+    rstd = flat<C, C>(in[next++]);
+    if (op.has_ds) ds.emplace(in[next++]);
+    w = parameter<T>(in, next, x.n, 1);
+    next = 0;
+    if (op.wants.dx) dx = out[next++].data<T>();
+    if (op.wants.dw) dw = out[next++].data<T>();
+    if (op.wants.db) db = out[next++].data<T>();
   }
 
   // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
   void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
     const int64_t n = x.n;
-    std::vector<T> x_scratch, dy_scratch;
+    std::vector<T> x_scratch, dy_scratch, ds_scratch;
     std::vector<C> hat(static_cast<size_t>(n)), grad(hat.size());
     C *const h = hat.data(), *const g = grad.data();
     for (int64_t r = begin; r < end; ++r) {
@@ -78,7 +93,16 @@ template <class T> struct Backward {
       const C along = lane_sum<C>(n, [&](int64_t j) { return g[j] * h[j]; }) / C(n);
       const C shift = mean.empty() ? C(0) : lane_sum<C>(n, [&](int64_t j) { return g[j]; }) / C(n);
       T* to = dx + r * n;
-      for (int64_t j = 0; j < n; ++j) to[j] = T(scale * (g[j] - shift - h[j] * along));
+      const auto slope = [&](int64_t j) { return T(scale * (g[j] - shift - h[j] * along)); };
+      if (!ds) {
+        for (int64_t j = 0; j < n; ++j) to[j] = slope(j);
+        continue;
+      }
+      // Two loops: in one, the product and the sum could become one rounding.
+      for (int64_t j = 0; j < n; ++j) g[j] = C(slope(j));
+      const T* more = (*ds)(r, ds_scratch);
+      TG_SAME_INDEX
+      for (int64_t j = 0; j < n; ++j) to[j] = T(g[j] + C(more[j]));
     }
   }
   void run() const {
@@ -101,24 +125,17 @@ template <class T> struct Backward {
   }
 };
 
-void layer_norm(const LayerNorm& op, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    forward<T>(in, out[0], out[1].data<C>(), out[2].data<C>(), op.eps);
-  });
+template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context&) {
+  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(op, in, out); });
 }
-void rms_norm(const RmsNorm& op, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(in, out[0], nullptr, out[1].data<compute_t<T>>(), op.eps); });
+template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context&) {
+  visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(op, in, out).run(); });
 }
-void layer_norm_grad(const LayerNormGrad& op, Bufs in, Bufs out, Context&) {
-  visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(in, out, op.wants, true).run(); });
-}
-void rms_norm_grad(const RmsNormGrad& op, Bufs in, Bufs out, Context&) {
-  visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(in, out, op.wants, false).run(); });
-}
-TG_KERNEL(LayerNorm, cpu, layer_norm);
-TG_KERNEL(RmsNorm, cpu, rms_norm);
-TG_KERNEL(LayerNormGrad, cpu, layer_norm_grad);
-TG_KERNEL(RmsNormGrad, cpu, rms_norm_grad);
+TG_KERNEL(LayerNorm, cpu, norm<LayerNorm>);
+TG_KERNEL(RmsNorm, cpu, norm<RmsNorm>);
+TG_KERNEL(AddLayerNorm, cpu, norm<AddLayerNorm>);
+TG_KERNEL(AddRmsNorm, cpu, norm<AddRmsNorm>);
+TG_KERNEL(LayerNormGrad, cpu, norm_grad<LayerNormGrad>);
+TG_KERNEL(RmsNormGrad, cpu, norm_grad<RmsNormGrad>);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

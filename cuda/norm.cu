@@ -25,10 +25,10 @@ __device__ __forceinline__ void load_pack(const typename S::T* p, int64_t j, typ
   for (int e = 0; e < S::V; ++e) to[e] = p ? widen(v.x[e]) : otherwise;
 }
 
-// x may be y.
+// r and s, which is x + r: both or none. y and s may be the memory of x and r, or of r and x.
 template <class T> struct Forward {
-  const T *x, *w, *b;
-  T* y;
+  const T *x, *r, *w, *b;
+  T *y, *s;
   compute_t<T>*mean, *rstd;
   int64_t rows, n;
   compute_t<T> eps;
@@ -39,7 +39,10 @@ template <class S, bool kCentred> __global__ void __launch_bounds__(S::kBlock) n
   const C count = n > 0 ? C(n) : C(1);
   for (int64_t r = first_row<S>(); r < f.rows; r += row_step<S>()) {
     RowOf<S> x(f.x + r * n);
-    x.load(n);
+    if (f.r)
+      x.load_sum(n, f.r + r * n, f.s + r * n);
+    else
+      x.load(n);
     C mean = 0;
     if constexpr (kCentred) {
       mean = sum_of_packs<S>(n, [&](int k, int64_t j) {
@@ -68,25 +71,43 @@ template <class S, bool kCentred> __global__ void __launch_bounds__(S::kBlock) n
 }
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
-// db = sum of dy over rows; without a mean, mean(g) is left out. dx may be dy.
+// db = sum of dy over rows; without a mean, mean(g) is left out; ds, or null, is added to what dx is rounded to. dx may
+// be the memory of dy or ds.
 template <class T> struct Backward {
   using C = compute_t<T>;
-  const T *dy, *x, *w;
+  const T *dy, *x, *ds, *w;
   const C *mean, *rstd;
   T* dx;       // or null
   C *dw, *db;  // (groups, n) each, the second one step further; or null
   int64_t rows, n, groups, per_group, step;
 };
+// a + b, and not in one rounding with the product that a may be.
+__device__ __forceinline__ float rounded_sum(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+__device__ __forceinline__ double rounded_sum(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
 // A group of rows per warp or block. Rows that are not kept leave dw and db to norm_grad_columns.
 template <class S, bool kCentred>
 __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S::T> f) {
+  using T = typename S::T;
   using C = typename S::C;
-  constexpr bool kSums = S::kKept && S::kThreads <= 256;
+  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // for more than two rows in registers
   const auto n = f.n;
   for (int64_t group = first_row<S>(); group < f.groups; group += row_step<S>()) {
-    [[maybe_unused]] C dw[kSums ? S::kPacks : 1][S::V] = {}, db[kSums && kCentred ? S::kPacks : 1][S::V] = {};
-    const int64_t end = std::min(f.rows, (group + 1) * f.per_group);
-    for (int64_t r = group * f.per_group; r < end; ++r) {
+    [[maybe_unused]] C dw[kRoom ? S::kPacks : 1][S::V] = {}, db[kRoom && kCentred ? S::kPacks : 1][S::V] = {};
+    const int64_t begin = kRoom ? group * f.per_group : group;  // others have groups of one row
+    const int64_t end = kRoom ? std::min(f.rows, begin + f.per_group) : group + 1;
+    for (int64_t r = begin; r < end; ++r) {
       RowOf<S> x(f.x + r * n), grad(f.dy + r * n);
       x.load(n), grad.load(n);
       const C mean = kCentred ? f.mean[r] : C(0), scale = f.rstd[r];
@@ -97,8 +118,8 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
           h[e] = (h[e] - mean) * scale;
-          if constexpr (kSums) dw[k][e] += g[e] * h[e];
-          if constexpr (kSums && kCentred) db[k][e] += g[e];
+          if constexpr (kRoom) dw[k][e] += g[e] * h[e];
+          if constexpr (kRoom && kCentred) db[k][e] += g[e];
           g[e] *= w[e];
           along += g[e] * h[e];
           shift += g[e];
@@ -107,16 +128,26 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
       if (!f.dx) continue;
       along = block_all<SumOp, S::kThreads>(along, C(0)) / C(n);
       shift = kCentred ? block_all<SumOp, S::kThreads>(shift, C(0)) / C(n) : C(0);
+      const T* ds = f.ds ? f.ds + r * n : nullptr;
+      const auto store = [&](int k, int64_t j) {
+        const auto& dx = x.kept(k);
+        store_pack<S>(f.dx + r * n, j, [&](int e) { return dx[e]; });
+      };
       each_pack<S>(n, [&](int k, int64_t j) {
-        const auto &h = x.at(k, j), &g = grad.at(k, j);
+        auto &h = x.at(k, j), &g = grad.at(k, j);
+        C more[S::V];
+        load_pack<S>(ds, j, C(-0.0), more);  // plus -0 changes nothing
         if constexpr (!S::kKept) load_pack<S>(f.w, j, C(1), w);
-        store_pack<S>(f.dx + r * n, j, [&](int e) {
+#pragma unroll
+        for (int e = 0; e < S::V; ++e) {
           const C hat = S::kKept ? h[e] : (h[e] - mean) * scale, slope = S::kKept ? g[e] : g[e] * w[e];
-          return scale * (slope - shift - hat * along);
-        });
+          h[e] = rounded_sum(widen(narrow<T>(scale * (slope - shift - hat * along))), more[e]);
+        }
+        if constexpr (!kRoom) store(k, j);
       });
+      if constexpr (kRoom) each_pack<S>(n, store);  // after all loads of ds
     }
-    if constexpr (kSums) {
+    if constexpr (kRoom) {
       each_pack<S>(n, [&](int k, int64_t j) {
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
@@ -155,23 +186,29 @@ template <class T> struct IntoParameters {  // sums of (groups, one or two of n)
   }
 };
 
-template <class T, bool kCentred>
-void forward(const Context& c, Bufs in, const Buf& y, compute_t<T>* mean, compute_t<T>* rstd, double eps) {
-  const int64_t n = y.shape().back(), rows = Shape(y.shape().begin(), y.shape().end() - 1).product();
+template <class T, class Op> void forward(const Op& op, const Context& c, Bufs in, Bufs out) {
+  using C = compute_t<T>;
+  constexpr size_t kTerms = Op::kTerms;
+  const Shape& shape = out[0].shape();
+  const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
   if (rows == 0) return;
   const Dense<T> x(c, in[0]);
-  const Parameter<T> w(c, in, 1), b(c, in, 2);
-  const Forward<T> f{x, w.get(), b.get(), y.data<T>(), mean, rstd, rows, n, compute_t<T>(eps)};
-  visit_row_shape<T>(n, rows_in_vectors<T>(n, f.x, f.w, f.b, f.y),
-                     [&]<class S>() { launch_per_row<S>(c, rows, norm_rows<S, kCentred>, f); });
+  const Parameter<T> r(c, in.first(kTerms), 1), w(c, in, kTerms), b(c, in, kTerms + 1);
+  T* const s = kTerms > 1 ? out[1].data<T>() : nullptr;
+  C *const mean = Op::kCentred ? out[kTerms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
+  const Forward<T> f{x, r.get(), w.get(), b.get(), out[0].data<T>(), s, mean, rstd, rows, n, C(op.eps)};
+  visit_row_shape<T>(n, rows_in_vectors<T>(n, f.x, f.r, f.w, f.b, f.y, f.s),
+                     [&]<class S>() { launch_per_row<S>(c, rows, norm_rows<S, Op::kCentred>, f); });
 }
-template <class T, bool kCentred> void backward(const Context& c, Bufs in, Bufs out, NormWants wants) {
+template <class T, class Op> void backward(const Op& op, const Context& c, Bufs in, Bufs out) {
   using C = compute_t<T>;
+  constexpr size_t kRstd = Op::kCentred ? 3 : 2, kWeight = kRstd + 1;
+  const NormWants wants = op.wants;
   const Dense<T> dy(c, in[0]), x(c, in[1]);
-  const Parameter<C> mean(c, kCentred ? in : Bufs(), 2);
-  const Dense<C> rstd(c, in[kCentred ? 3 : 2]);
-  const Parameter<T> w(c, in, kCentred ? 4 : 3);
-  const int64_t n = in[1].shape().back(), rows = in[kCentred ? 3 : 2].numel();
+  const Parameter<C> mean(c, Op::kCentred ? in : Bufs(), 2);
+  const Dense<C> rstd(c, in[kRstd]);
+  const Parameter<T> ds(c, op.has_ds ? in : Bufs(), kWeight), w(c, in, kWeight + (op.has_ds ? 1 : 0));
+  const int64_t n = in[1].shape().back(), rows = in[kRstd].numel();
   if (n == 0) return;
   size_t next = 0;
   const auto take = [&](bool want) { return want ? out[next++].data<T>() : nullptr; };
@@ -189,36 +226,28 @@ template <class T, bool kCentred> void backward(const Context& c, Bufs in, Bufs 
     if (dw) sum_w = p;
     if (db) sum_b = dw ? p + n : p;
   }
-  Backward<T> f{dy, x, w.get(), mean.get(), rstd, dx, sum_w, sum_b, rows, n, groups, per_group, step};
+  Backward<T> f{dy, x, ds.get(), w.get(), mean.get(), rstd, dx, sum_w, sum_b, rows, n, groups, per_group, step};
   if (rows > 0 && sums > 0 && by_columns)  // before dx, which may be dy
-    launch(c, norm_grad_columns<T, kCentred>, blocks_for(c, groups * n, 256), 256, 0, f);
+    launch(c, norm_grad_columns<T, Op::kCentred>, blocks_for(c, groups * n, 256), 256, 0, f);
   if (sums == 0 || by_columns) f.groups = rows, f.per_group = 1;
   if (rows > 0 && (dx || !by_columns))
-    visit_row_shape<T>(n, rows_in_vectors<T>(n, f.dy, f.x, f.w, f.dx),
-                       [&]<class S>() { launch_per_row<S>(c, f.groups, norm_grad_rows<S, kCentred>, f); });
+    visit_row_shape<T>(n, rows_in_vectors<T>(n, f.dy, f.x, f.ds, f.w, f.dx),
+                       [&]<class S>() { launch_per_row<S>(c, f.groups, norm_grad_rows<S, Op::kCentred>, f); });
   if (sums > 0)
     reduce(c, IntoParameters<T>{dw ? dw : db, db, n}, part->as<C>(), split(0b01, {groups, step}, {step, 1}));
 }
 
-void layer_norm(const LayerNorm& op, Bufs in, Bufs out, Context& c) {
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    forward<T, true>(c, in, out[0], out[1].data<C>(), out[2].data<C>(), op.eps);
-  });
+template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context& c) {
+  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(op, c, in, out); });
 }
-void rms_norm(const RmsNorm& op, Bufs in, Bufs out, Context& c) {
-  visit_float(out[0].dtype(),
-              [&]<class T>() { forward<T, false>(c, in, out[0], nullptr, out[1].data<compute_t<T>>(), op.eps); });
+template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context& c) {
+  visit_float(in[0].dtype(), [&]<class T>() { backward<T>(op, c, in, out); });
 }
-void layer_norm_grad(const LayerNormGrad& op, Bufs in, Bufs out, Context& c) {
-  visit_float(in[0].dtype(), [&]<class T>() { backward<T, true>(c, in, out, op.wants); });
-}
-void rms_norm_grad(const RmsNormGrad& op, Bufs in, Bufs out, Context& c) {
-  visit_float(in[0].dtype(), [&]<class T>() { backward<T, false>(c, in, out, op.wants); });
-}
-TG_KERNEL(LayerNorm, cuda, layer_norm);
-TG_KERNEL(RmsNorm, cuda, rms_norm);
-TG_KERNEL(LayerNormGrad, cuda, layer_norm_grad);
-TG_KERNEL(RmsNormGrad, cuda, rms_norm_grad);
+TG_KERNEL(LayerNorm, cuda, norm<LayerNorm>);
+TG_KERNEL(RmsNorm, cuda, norm<RmsNorm>);
+TG_KERNEL(AddLayerNorm, cuda, norm<AddLayerNorm>);
+TG_KERNEL(AddRmsNorm, cuda, norm<AddRmsNorm>);
+TG_KERNEL(LayerNormGrad, cuda, norm_grad<LayerNormGrad>);
+TG_KERNEL(RmsNormGrad, cuda, norm_grad<RmsNormGrad>);
 }  // namespace
 }  // namespace tg::cuda

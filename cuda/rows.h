@@ -2,7 +2,7 @@
 // for k = 0, 1, ... Rows that fit are read once, into registers; longer ones again on each pass. For softmax.cu and
 // norm.cu; reductions of any layout are in reduce.h.
 //   RowShape: what a kernel is a template of        visit_row_shape<T>(n, vectors, f): f with the shape for rows of n
-//   RowOf<S> x{p}; x.load(n);                       an operand
+//   RowOf<S> x{p}; x.load(n);                       an operand; x.load_sum(n, r, s): x + r, which s gets
 //   each_pack<S>(n, [&](int k, int64_t j) {...})    with x.at(k, j)[0 .. V)
 #pragma once
 #include <tapegrad/cuda/kernel.h>
@@ -28,8 +28,16 @@ template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n,
       if (j < n) f(k, int64_t(j));
     }
   } else {
+#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // with more, ptxas spills in some kernels
     for (int64_t j = t * S::V; j < n; j += S::kThreads * S::V) f(0, j);
   }
+}
+// y[j + e] = f(e)
+template <class S, class F> __device__ __forceinline__ void store_pack(typename S::T* y, int64_t j, F&& f) {
+  Vec<typename S::T, S::V> r;
+#pragma unroll
+  for (int e = 0; e < S::V; ++e) r.x[e] = narrow<typename S::T>(f(e));
+  *reinterpret_cast<Vec<typename S::T, S::V>*>(y + j) = r;
 }
 template <class S> class RowOf {
  public:
@@ -39,11 +47,31 @@ template <class S> class RowOf {
   __device__ __forceinline__ void load(int64_t n) {
     if constexpr (S::kKept) each_pack<S>(n, [&](int k, int64_t j) { read(k, j); });
   }
+  // Instead of load: x becomes x + r, rounded to T, and s gets it. s may be the memory of x or r.
+  __device__ __forceinline__ void load_sum(int64_t n, const T* r, T* s) {
+    load(n);  // all that is kept is on its way before the first store
+    const auto sum = [&](int k, int64_t j) {
+      const auto v = *reinterpret_cast<const Vec<T, S::V>*>(r + j);
+      auto& x = at(k, j);
+#pragma unroll
+      for (int e = 0; e < S::V; ++e) x[e] = widen(narrow<T>(x[e] + widen(v.x[e])));
+    };
+    const auto store = [&](int k, int64_t j) { store_pack<S>(s, j, [&](int e) { return kept_[k][e]; }); };
+    if constexpr (S::kKept) {
+      each_pack<S>(n, sum);
+      each_pack<S>(n, store);
+    } else {
+      each_pack<S>(n, [&](int k, int64_t j) { sum(k, j), store(k, j); });
+      p_ = s;
+    }
+  }
   // The pack at j, in the compute type. Where it is kept, what is written there stays for later passes.
   __device__ __forceinline__ C (&at(int k, int64_t j))[S::V] {
     if constexpr (!S::kKept) read(k, j);
     return kept_[k];
   }
+  // The pack that at() gave last, of rows that are kept any.
+  __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
 
  private:
   __device__ __forceinline__ void read(int k, int64_t j) {
@@ -59,13 +87,6 @@ template <class S, class F> __device__ __forceinline__ typename S::C sum_of_pack
   typename S::C total = 0;
   each_pack<S>(n, [&](int k, int64_t j) { total += f(k, j); });
   return block_all<SumOp, S::kThreads>(total, typename S::C(0));
-}
-// y[j + e] = f(e)
-template <class S, class F> __device__ __forceinline__ void store_pack(typename S::T* y, int64_t j, F&& f) {
-  Vec<typename S::T, S::V> r;
-#pragma unroll
-  for (int e = 0; e < S::V; ++e) r.x[e] = narrow<typename S::T>(f(e));
-  *reinterpret_cast<Vec<typename S::T, S::V>*>(y + j) = r;
 }
 
 // A thread keeps so many elements of a row at most.

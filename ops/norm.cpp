@@ -15,18 +15,29 @@ Layout statistic(const Tensor& x) {
                             x.device());
 }
 
-void check_norm(std::string_view op, Inputs in, double eps) {
-  static constexpr std::string_view kRoles[] = {"x", "weight", "bias"};
+template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
+  constexpr std::string_view kRoles[] = {"weight", "bias"};
+  constexpr std::string_view kName = Op::kName;
   const Tensor& x = in[0];
-  check::ndim_at_least(op, x, 1);
-  check::computes(op, x);
-  TG_CHECK(eps >= 0 && std::isfinite(eps), value, "[{}] eps is {}. It must be 0 or more, and finite.", op, eps);
-  for (size_t i = 1; i < in.size(); ++i) {
-    check::same_dtype(op, x, in[i]);
+  check::ndim_at_least(kName, x, 1);
+  check::computes(kName, x);
+  TG_CHECK(op.eps >= 0 && std::isfinite(op.eps), value, "[{}] eps is {}. It must be 0 or more, and finite.", kName,
+           op.eps);
+  for (size_t i = 1; i < in.size(); ++i) check::same_dtype(kName, x, in[i]);
+  if constexpr (Op::kTerms > 1)
+    TG_CHECK(in[1].shape() == x.shape(), shape,
+             "[{}] x is {}, r is {}. They are added as they are: give them one shape with expand() or reshape().",
+             kName, x, in[1]);
+  for (size_t i = Op::kTerms; i < in.size(); ++i) {
+    const auto role = kRoles[i - Op::kTerms];
     TG_CHECK(in[i].shape() == Shape{x.shape().back()}, shape,
-             "[{}] {} is {}, x is {}. The {} must have one element per column of x: shape ({}).", op, kRoles[i], in[i],
-             x, kRoles[i], x.shape().back());
+             "[{}] {} is {}, x is {}. The {} must have one element per column of x: shape ({}).", kName, role, in[i], x,
+             role, x.shape().back());
   }
+  Layouts l;
+  for (size_t k = 0; k < Op::kTerms; ++k) l.emplace_back(contiguous_like(x));  // y, and s of two terms
+  for (size_t k = 0; k < 1 + size_t(Op::kCentred); ++k) l.emplace_back(statistic(x));
+  return l;
 }
 Layouts gradients(const Tensor& x, NormWants wants) {
   const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
@@ -36,20 +47,20 @@ Layouts gradients(const Tensor& x, NormWants wants) {
   if (wants.db) l.emplace_back(column);
   return l;
 }
-Tensors spread(Tensors made, NormWants wants) {  // back to one place per input
-  Tensors r;
-  size_t next = 0;
-  for (bool want : {wants.dx, wants.dw, wants.db}) r.emplace_back(want ? made[next++] : Tensor());
-  return r;
-}
 Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
   Shape s = statistic.shape();
   s.push_back(1);
   return reshape(statistic, s);
 }
-// The gradients out of plain ops, of an x with its mean taken off: the formulas of the kernel.
-Tensors composed(const Tensor& dy, const Tensor& centred, const Tensor& rstd, const Tensor& weight, NormWants wants,
-                 bool has_mean, DType to) {
+// The gradients out of plain ops: the formulas of the kernel.
+template <class Op> Tensors composed(const Op& op, Inputs in) {
+  const NormWants& wants = op.wants;
+  const size_t at_ds = Op::kCentred ? 4 : 3, at_weight = at_ds + size_t(op.has_ds);
+  const DType to = in[1].dtype();
+  const Tensor dy = widened(in[0]), rstd = as_column(in[at_ds - 1]);
+  const Tensor weight = in.size() > at_weight ? widened(in[at_weight]) : Tensor();
+  Tensor centred = widened(in[1]);
+  if (Op::kCentred) centred = centred - as_column(in[2]);
   const auto n = double(std::max<int64_t>(1, dy.shape().back()));
   const Shape column{dy.shape().back()};
   const Tensor h = centred * rstd;
@@ -57,8 +68,9 @@ Tensors composed(const Tensor& dy, const Tensor& centred, const Tensor& rstd, co
   if (wants.dx) {
     const Tensor g = weight ? dy * weight : dy;
     Tensor along = g - h * (row_sum(g * h) / n);
-    if (has_mean) along = along - row_sum(g) / n;
-    r.emplace_back((along * rstd).to(to));
+    if (Op::kCentred) along = along - row_sum(g) / n;
+    const Tensor dx = (along * rstd).to(to);
+    r.emplace_back(op.has_ds ? dx + in[at_ds] : dx);
   }
   if (wants.dw) r.emplace_back(sum_to(dy * h, column).to(to));
   if (wants.db) r.emplace_back(sum_to(dy, column).to(to));
@@ -74,67 +86,75 @@ Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tenso
   const Tensor even = expand(as_column(dmean) / n, centred.shape());
   return dx ? dx + even : even;
 }
-Tensor plus(const Tensor& dx, const Tensor& more, DType to) { return dx ? dx + more.to(to) : more.to(to); }
-NormWants wants_of(const Vjp& v) { return {v.wants(0), v.inputs() > 1 && v.wants(1), v.inputs() > 2 && v.wants(2)}; }
+// Of what LayerNorm and RmsNorm normalise: input 0, or the sum of inputs 0 and 1, which is output 1. weight and bias
+// are the next inputs, the statistics the last outputs.
+template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
+  constexpr size_t kWeight = Op::kTerms, kMean = Op::kTerms, kRstd = kMean + size_t(Op::kCentred);
+  constexpr bool kSum = Op::kTerms > 1;
+  const auto wants = [&](size_t i) { return i < v.inputs() && v.wants(i); };
+  const auto x = [&] { return kSum ? v.out(1) : v.in(0); };
+  const NormWants w{v.wants(0) || (kSum && v.wants(1)), wants(kWeight), wants(kWeight + 1)};
+  Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dw, db;  // what reached the sum itself
+  if (v.grad() && !w.dx && !w.dw) {
+    db = sum_to(v.grad(), v.in_shape(kWeight + 1));
+  } else if (v.grad()) {
+    SmallVec<Tensor, 6> in{v.grad(), x()};
+    for (size_t k = kMean; k <= kRstd; ++k) in.emplace_back(v.out(k));
+    if (dx) in.emplace_back(dx);
+    if (w.dx && v.inputs() > kWeight) in.emplace_back(v.in(kWeight));
+    Tensors made = emit(make<Grad>(w, bool(dx)), {in.data(), in.size()});
+    size_t next = 0;
+    if (w.dx) dx = made[next++];
+    if (w.dw) dw = made[next++];
+    if (w.db) db = made[next++];
+  }
+  const Tensor dmean = Op::kCentred ? v.grad(kMean) : Tensor(), drstd = v.grad(kRstd);
+  if (w.dx && (dmean || drstd)) {
+    const Tensor centred = Op::kCentred ? widened(x()) - as_column(v.out(kMean)) : widened(x());
+    const Tensor more = through_statistics(centred, as_column(v.out(kRstd)), dmean, drstd).to(v.in_dtype(0));
+    dx = dx ? dx + more : more;
+  }
+  Tensors r;
+  for (size_t i = 0; i < Op::kTerms; ++i) r.emplace_back(v.wants(i) ? dx : Tensor());
+  r.emplace_back(dw), r.emplace_back(db);
+  return r;
+}
+template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in) {
+  size_t n = Op::kTerms;
+  while (n < in.size() && in.begin()[n]) ++n;
+  return emit(make<Op>(eps), {in.begin(), n});
+}
+void check_shift(std::string_view op, const Tensor& weight, const Tensor& bias) {
+  TG_CHECK(weight || !bias, value,
+           "[{}] there is a bias, {}, but no weight. A shift needs a scale. Pass a weight of ones.", op, bias);
+}
 }  // namespace
 
-Layouts LayerNorm::infer(Inputs in) const {
-  check_norm(kName, in, eps);
-  return {contiguous_like(in[0]), statistic(in[0]), statistic(in[0])};
-}
-Tensors LayerNorm::vjp(const Vjp& v) const {
-  const NormWants wants = wants_of(v);
-  Tensors r{Tensor(), Tensor(), Tensor()};
-  if (v.grad() && !wants.dx && !wants.dw) {
-    r[2] = sum_to(v.grad(), v.in_shape(2));
-  } else if (v.grad()) {
-    SmallVec<Tensor, 5> in{v.grad(), v.in(0), v.out(1), v.out(2)};
-    if (wants.dx && v.inputs() > 1) in.emplace_back(v.in(1));
-    r = spread(emit(make<LayerNormGrad>(wants), {in.data(), in.size()}), wants);
-  }
-  if (wants.dx && (v.grad(1) || v.grad(2))) {
-    const Tensor centred = widened(v.in(0)) - as_column(v.out(1));
-    r[0] = plus(r[0], through_statistics(centred, as_column(v.out(2)), v.grad(1), v.grad(2)), v.in_dtype(0));
-  }
-  return r;
-}
-Tensors LayerNormGrad::compose(Inputs in) const {
-  const Tensor weight = in.size() > 4 ? widened(in[4]) : Tensor();
-  return composed(widened(in[0]), widened(in[1]) - as_column(in[2]), as_column(in[3]), weight, wants, true,
-                  in[1].dtype());
-}
+Layouts LayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Layouts RmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Layouts AddLayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Layouts AddRmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Tensors LayerNorm::vjp(const Vjp& v) const { return norm_vjp<LayerNorm, LayerNormGrad>(v); }
+Tensors RmsNorm::vjp(const Vjp& v) const { return norm_vjp<RmsNorm, RmsNormGrad>(v); }
+Tensors AddLayerNorm::vjp(const Vjp& v) const { return norm_vjp<AddLayerNorm, LayerNormGrad>(v); }
+Tensors AddRmsNorm::vjp(const Vjp& v) const { return norm_vjp<AddRmsNorm, RmsNormGrad>(v); }
 Layouts LayerNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
-
-Layouts RmsNorm::infer(Inputs in) const {
-  check_norm(kName, in, eps);
-  return {contiguous_like(in[0]), statistic(in[0])};
-}
-Tensors RmsNorm::vjp(const Vjp& v) const {
-  const NormWants wants = wants_of(v);
-  Tensors r{Tensor(), Tensor(), Tensor()};
-  if (v.grad()) {
-    SmallVec<Tensor, 4> in{v.grad(), v.in(0), v.out(1)};
-    if (wants.dx && v.inputs() > 1) in.emplace_back(v.in(1));
-    r = spread(emit(make<RmsNormGrad>(wants), {in.data(), in.size()}), wants);
-  }
-  if (wants.dx && v.grad(1))
-    r[0] = plus(r[0], through_statistics(widened(v.in(0)), as_column(v.out(1)), {}, v.grad(1)), v.in_dtype(0));
-  return r;
-}
-Tensors RmsNormGrad::compose(Inputs in) const {
-  const Tensor weight = in.size() > 3 ? widened(in[3]) : Tensor();
-  return composed(widened(in[0]), widened(in[1]), as_column(in[2]), weight, wants, false, in[1].dtype());
-}
 Layouts RmsNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
+Tensors LayerNormGrad::compose(Inputs in) const { return composed(*this, in); }
+Tensors RmsNormGrad::compose(Inputs in) const { return composed(*this, in); }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  TG_CHECK(weight || !bias, value,
-           "[layer_norm] there is a bias, {}, but no weight. A shift needs a scale. Pass a weight of ones.", bias);
-  const Tensor in[] = {x, weight, bias};
-  return emit(make<LayerNorm>(eps), {in, size_t(1) + bool(weight) + bool(bias)})[0];
+  check_shift(LayerNorm::kName, weight, bias);
+  return emit_norm<LayerNorm>(eps, {x, weight, bias})[0];
 }
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  const Tensor in[] = {x, weight};
-  return emit(make<RmsNorm>(eps), {in, size_t(1) + bool(weight)})[0];
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) { return emit_norm<RmsNorm>(eps, {x, weight})[0]; }
+AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight, const Tensor& bias, double eps) {
+  check_shift(AddLayerNorm::kName, weight, bias);
+  const Tensors made = emit_norm<AddLayerNorm>(eps, {x, r, weight, bias});
+  return {made[1], made[0]};
+}
+AddedNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, double eps) {
+  const Tensors made = emit_norm<AddRmsNorm>(eps, {x, r, weight});
+  return {made[1], made[0]};
 }
 }  // namespace tg

@@ -1,5 +1,6 @@
-// Normalisation of the last dimension: LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019), each with a
-// gradient in one pass over the rows. No running statistics and no other dimensions.
+// Normalisation of the last dimension: LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019), of a tensor or
+// of the sum of two, as in a residual stream; each with a gradient in one pass over the rows. No running statistics and
+// no other dimensions.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -8,6 +9,8 @@ namespace tg {
 // (x[, weight[, bias]]) -> (y, mean, rstd). mean and rstd, one per row, are f32, of f64 input f64.
 struct LayerNorm : OpOf<LayerNorm> {
   static constexpr auto kName = "layer_norm";
+  static constexpr size_t kTerms = 1;     // the first inputs: what is normalised is their sum
+  static constexpr bool kCentred = true;  // its mean is taken off
   double eps;
   explicit LayerNorm(double e) : eps(e) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
@@ -20,6 +23,8 @@ struct LayerNorm : OpOf<LayerNorm> {
 // (x[, weight]) -> (y, rstd)
 struct RmsNorm : OpOf<RmsNorm> {
   static constexpr auto kName = "rms_norm";
+  static constexpr size_t kTerms = 1;
+  static constexpr bool kCentred = false;
   double eps;
   explicit RmsNorm(double e) : eps(e) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
@@ -29,26 +34,60 @@ struct RmsNorm : OpOf<RmsNorm> {
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(eps); }
 };
+// (x, r[, weight[, bias]]) -> (y, s, mean, rstd): s = x + r in their dtype, and LayerNorm of s. s is saved, not x and
+// r.
+struct AddLayerNorm : OpOf<AddLayerNorm> {
+  static constexpr auto kName = "add_layer_norm";
+  static constexpr size_t kTerms = 2;
+  static constexpr bool kCentred = true;
+  double eps;
+  explicit AddLayerNorm(double e) : eps(e) {}
+  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override { return tracked & bits(0, 1) ? bits(2) : 0; }
+  Mask saves_out(Mask tracked) const override { return tracked & bits(0, 1, 2) ? bits(1, 2, 3) : 0; }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(eps); }
+};
+// (x, r[, weight]) -> (y, s, rstd)
+struct AddRmsNorm : OpOf<AddRmsNorm> {
+  static constexpr auto kName = "add_rms_norm";
+  static constexpr size_t kTerms = 2;
+  static constexpr bool kCentred = false;
+  double eps;
+  explicit AddRmsNorm(double e) : eps(e) {}
+  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override { return tracked & bits(0, 1) ? bits(2) : 0; }
+  Mask saves_out(Mask) const override { return bits(1, 2); }
+  Tensors vjp(const Vjp&) const override;
+  void key(Key& k) const override { k.add(eps); }
+};
 struct NormWants {  // the outputs of a gradient op: those that are true, in this order
   bool dx = false, dw = false, db = false;
 };
-struct LayerNormGrad : OpOf<LayerNormGrad> {  // (dy, x, mean, rstd[, weight])
+// (dy, x, mean, rstd[, ds][, weight]); ds is a gradient that reached x on another way: dx, rounded, plus ds.
+struct LayerNormGrad : OpOf<LayerNormGrad> {
   static constexpr auto kName = "layer_norm_grad";
+  static constexpr bool kCentred = true;
   NormWants wants;
-  explicit LayerNormGrad(NormWants w) : wants(w) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  bool has_ds;
+  explicit LayerNormGrad(NormWants w, bool ds = false) : wants(w), has_ds(ds) {}
+  Traits traits() const override { return {.may_alias = has_ds ? bits(0, 4) : bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db); }
+  void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(has_ds); }
 };
-struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, weight])
+struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, ds][, weight])
   static constexpr auto kName = "rms_norm_grad";
+  static constexpr bool kCentred = false;
   NormWants wants;
-  explicit RmsNormGrad(NormWants w) : wants(w) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  bool has_ds;
+  explicit RmsNormGrad(NormWants w, bool ds = false) : wants(w), has_ds(ds) {}
+  Traits traits() const override { return {.may_alias = has_ds ? bits(0, 3) : bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw); }
+  void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(has_ds); }
 };
 
 // (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C); var is that of the whole row
@@ -57,5 +96,14 @@ struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, weight])
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 // x / sqrt(mean(x^2) + eps) * weight, otherwise the same.
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+
+struct AddedNorm {
+  Tensor sum, y;  // each as x
+};
+// sum = x + r and y = layer_norm(sum, ...) in one pass over memory, the same bits as one after the other: a residual
+// stream, to which r is added before the next layer reads it. x and r have one shape and one dtype; the rest as above.
+AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
+                         double eps = 1e-5);
+AddedNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, double eps = 1e-5);
 
 }  // namespace tg

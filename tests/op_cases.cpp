@@ -165,6 +165,22 @@ struct Cases {
     one("layer_norm", "bias", {x, w, b}, [](Inputs in) { return layer_norm(in[0], in[1], in[2], 0.1); });
     one("rms_norm", "plain", {x}, [](Inputs in) { return rms_norm(in[0], {}, 0.1); });
     one("rms_norm", "weight", {x, w}, [](Inputs in) { return rms_norm(in[0], in[1], 0.1); });
+    const TensorInit more = floats({2, r, c}, 0);
+    const auto both = [&](std::string op, const char* variant, std::vector<TensorInit> in, AddedNorm (*f)(Inputs)) {
+      list.emplace_back(std::move(op), variant, std::move(in), [f](Inputs v) {
+        const AddedNorm a = f(v);
+        return Tensors{a.sum, a.y};
+      });
+    };
+    both("add_layer_norm", "plain", {x, more}, [](Inputs v) { return add_layer_norm(v[0], v[1], {}, {}, 0.1); });
+    both("add_layer_norm", "weight", {x, more, w}, [](Inputs v) { return add_layer_norm(v[0], v[1], v[2], {}, 0.1); });
+    both("add_layer_norm", "bias", {x, more, w, b},
+         [](Inputs v) { return add_layer_norm(v[0], v[1], v[2], v[3], 0.1); });
+    both("add_rms_norm", "plain", {x, more}, [](Inputs v) { return add_rms_norm(v[0], v[1], {}, 0.1); });
+    both("add_rms_norm", "weight", {x, more, w}, [](Inputs v) { return add_rms_norm(v[0], v[1], v[2], 0.1); });
+    one("add_layer_norm", "y", {x, more, w, b}, [](Inputs v) { return add_layer_norm(v[0], v[1], v[2], v[3], 0.1).y; });
+    one("add_rms_norm", "itself", {floats({2, r, c}, 0.5, 1.5), w},
+        [](Inputs v) { return add_rms_norm(v[0], v[0], v[1], 0.1).y; });
   }
   void lookups() {
     const std::vector<TensorInit> in{indices({2, r}, 4), floats({4, c})};

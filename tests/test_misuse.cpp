@@ -128,6 +128,11 @@ TEST_CASE("inputs on different devices are refused by every op that takes two") 
       {"linear", [&] { linear(x, x, elsewhere({2})); }},
       {"layer_norm", [&] { layer_norm(x, elsewhere({2})); }},
       {"rms_norm", [&] { rms_norm(x, elsewhere({2})); }},
+      {"add_layer_norm",
+       [&] {
+         add_layer_norm(x, elsewhere({2, 2}));
+       }},
+      {"add_rms_norm", [&] { add_rms_norm(x, x, elsewhere({2})); }},
       {"embedding",
        [&] {
          embedding(ids, elsewhere({5, 2}));

@@ -213,6 +213,8 @@ TEST_CASE("an empty tensor is refused by every op") {
                                                 [&] { expand(none, {1}); },
                                                 [&] { layer_norm(none); },
                                                 [&] { rms_norm(none); },
+                                                [&] { add_layer_norm(x, none); },
+                                                [&] { add_rms_norm(none, x); },
                                                 [&] { embedding(none, x); },
                                                 [&] { embedding(i64({2}), none); },
                                                 [&] { attention(none, none, none); },

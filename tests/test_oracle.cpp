@@ -111,6 +111,13 @@ void add_networks(Functions& all) {
     return Tensors{layer_norm(x[0], optional(x, 1), optional(x, 2), a.at("eps"))};
   };
   all["rms_norm"] = [=](Inputs x, const json& a) { return Tensors{rms_norm(x[0], optional(x, 1), a.at("eps"))}; };
+  const auto both = [](const AddedNorm& a) { return Tensors{a.sum, a.y}; };
+  all["add_layer_norm"] = [=](Inputs x, const json& a) {
+    return both(add_layer_norm(x[0], x[1], optional(x, 2), optional(x, 3), a.at("eps")));
+  };
+  all["add_rms_norm"] = [=](Inputs x, const json& a) {
+    return both(add_rms_norm(x[0], x[1], optional(x, 2), a.at("eps")));
+  };
   all["rope"] = [](Inputs x, const json& a) { return Tensors{rope(x[0], {a.at("theta"), a.at("start")})}; };
   all["swiglu"] = [](Inputs x, const json&) { return Tensors{swiglu(x[0])}; };
   all["attention"] = [](Inputs x, const json& a) {

@@ -78,10 +78,12 @@ Gpt::Block::Block(const Params& p, const GptConfig& c) : nn::Layer{p.scope()} {
   ln_2 = nn::Norm(p.at("ln_2"), c.width, norm_options(c));
   mlp = nn::Mlp(p.at("mlp"), c.width, o);
 }
-Tensor Gpt::Block::forward(Tensor x, const nn::LayerContext& c) const {
+Gpt::Stream Gpt::Block::forward(Stream in, const nn::LayerContext& c) const {
   InScope here = enter();
-  x = x + attn.forward(ln_1.forward(x), c).to(x.dtype());
-  return x + mlp.forward(ln_2.forward(x), c).to(x.dtype());
+  AddedNorm h = ln_1.add(in.x, in.branch);
+  in = {};
+  h = ln_2.add(h.sum, attn.forward(h.y, c).to(h.sum.dtype()));
+  return {h.sum, mlp.forward(h.y, c).to(h.sum.dtype())};
 }
 
 Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
@@ -133,21 +135,27 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   Tensor x = wte_.forward(tokens);                               // (B, T, C)
   if (wpe_.table) x = x + slice(wpe_.table, 0, past, past + t);  // + (T, C)
   x = nn::dropout_if(x, config_.dropout, o.rng);
+  Stream s{std::move(x), {}};
   for (const Block& block : blocks_) {
     if (o.recompute) {
       const auto again = [block, context](Inputs in, Rng* rng) {
         nn::LayerContext c = context;
         c.rng = rng;
-        return Tensors{block.forward(in[0], c)};
+        InScope inside = block.enter();
+        const Stream made = block.forward({in[0], {}}, c);
+        return Tensors{made.x + made.branch};  // one tensor to keep, not two
       };
-      x = checkpoint(again, {&x, 1}, o.rng)[0];
+      s = {checkpoint(again, {&s.x, 1}, o.rng)[0], {}};
     } else {
-      x = block.forward(std::move(x), context);
+      s = block.forward(std::move(s), context);
     }
     ++context.layer;
   }
-  if (o.last_only) x = slice(x, 1, t - 1, t);  // (B, 1, C)
-  x = ln_f_.forward(x);
+  if (o.last_only)
+    for (Tensor* part : {&s.x, &s.branch})
+      if (*part) *part = slice(*part, 1, t - 1, t);  // (B, 1, C)
+  x = ln_f_.add(s.x, s.branch).y;
+  s = {};
   x = head_.forward(x, o.compute);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
   return x;

@@ -62,12 +62,16 @@ class Gpt {
   Device device() const { return wte_.table.device(); }
 
  private:
+  // The residual stream, x + branch (B, T, C) each: what a block adds last is left to the norm that reads it next.
+  struct Stream {
+    Tensor x, branch;  // an empty branch: x
+  };
   struct Block : nn::Layer {
     nn::Norm ln_1, ln_2;
     nn::SelfAttention attn;
     nn::Mlp mlp;
     Block(const Params&, const GptConfig&);
-    Tensor forward(Tensor x, const nn::LayerContext&) const;  // (B, T, C) -> (B, T, C)
+    Stream forward(Stream, const nn::LayerContext&) const;
   };
   void check(const Tensor& tokens, const ForwardOptions&) const;
   GptConfig config_;

@@ -5,7 +5,6 @@
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -71,6 +70,12 @@ Norm::Norm(const Params& p, int64_t width, NormOptions o) : Layer{p.scope()}, ki
 Tensor Norm::forward(const Tensor& x) const {
   InScope here = enter();
   return kind == NormKind::layer_norm ? layer_norm(x, weight, bias, eps) : rms_norm(x, weight, eps);
+}
+AddedNorm Norm::add(const Tensor& x, const Tensor& branch) const {
+  if (!branch) return {x, forward(x)};
+  InScope here = enter();
+  return kind == NormKind::layer_norm ? add_layer_norm(x, branch, weight, bias, eps)
+                                      : add_rms_norm(x, branch, weight, eps);
 }
 
 SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions& o)

@@ -3,6 +3,7 @@
 // ones are part of attention. Used by models/gpt and by own models.
 #pragma once
 #include <tapegrad/models/nn/module.h>
+#include <tapegrad/ops/norm.h>
 
 namespace tg {
 
@@ -65,6 +66,8 @@ struct Norm : Layer {
   Norm() = default;
   Norm(const Params&, int64_t width, NormOptions = {});
   Tensor forward(const Tensor& x) const;  // over the last dimension: (..., C) -> (..., C)
+  // x + branch and what forward() makes of it, in one pass. An empty branch adds nothing: the sum is x.
+  AddedNorm add(const Tensor& x, const Tensor& branch) const;
 };
 
 // How one forward pass runs, for the layers that care.

@@ -143,6 +143,9 @@ OPS = {
     "softmax": lambda x, dim: torch.softmax(x, dim),
     "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
+    "add_layer_norm": lambda x, r, weight=None, bias=None, *, eps: (
+        x + r, F.layer_norm(x + r, x.shape[-1:], weight, bias, eps)),
+    "add_rms_norm": lambda x, r, weight=None, *, eps: (x + r, F.rms_norm(x + r, x.shape[-1:], weight, eps)),
     "embedding": lambda ids, weight: weight[ids],
     "attention": attention,
     "rope": rope,
@@ -293,7 +296,9 @@ def network_cases():
     yield case("softmax.large", [(3, 7)], 2, 1000, dim=-1)  # overflows unless the maximum is taken off first
     for op, extra in (("layer_norm", ["weight", "bias"]), ("layer_norm", ["weight"]), ("layer_norm", []),
                       ("rms_norm", ["weight"]), ("rms_norm", [])):
-        yield case(f"{op}.{'_'.join(extra) or 'plain'}", [(2, 3, 7)] + [(7,)] * len(extra), eps=1e-5)
+        variant = "_".join(extra) or "plain"
+        yield case(f"{op}.{variant}", [(2, 3, 7)] + [(7,)] * len(extra), eps=1e-5)
+        yield case(f"add_{op}.{variant}", [(2, 3, 7)] * 2 + [(7,)] * len(extra), eps=1e-5)
     key = "embedding.repeats"
     yield key, [torch.tensor([[3, 0, 3, 10, 7], [7, 3, 1, 0, 10]]), randn(key + ".in1", 11, 4)], {}
     yield case("rope.plain", [(2, 3, 5, 8)], theta=10000.0, start=0)
