@@ -66,7 +66,7 @@ __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int6
   const int64_t head = std::min<int64_t>(n, (V - past) % V), packs = (n - head) / V, tail = head + packs * V;
   if (t < head) total = r.join(total, r.value(widen(p[t]), out));
   const auto* vectors = reinterpret_cast<const Vec<T>*>(p + head);
-  constexpr int kAtOnce = forms_of<R> == Forms::few ? 2 : 4;
+  [[maybe_unused]] constexpr int kAtOnce = forms_of<R> == Forms::few ? 2 : 4;
 #pragma unroll kAtOnce
   for (int64_t k = t; k < packs; k += kThreads) {
     const Vec<T> v = vectors[k];
