@@ -19,19 +19,13 @@ Error no_class(const IndexSite& s, int64_t position, int64_t value) {
 Error no_rows(const IndexSite& s, int64_t, int64_t) { return no_rows_left(s.index.numel(), s.ignore); }
 
 // Targets, by value to kernels.
-struct Targets {
-  const void* ids;
-  bool wide;  // i64, else i32: one is read per row
-  bool ignores;
+struct Targets : Ids {
   int64_t ignore;
-  __device__ __forceinline__ int64_t operator[](int64_t r) const {
-    return wide ? static_cast<const int64_t*>(ids)[r] : static_cast<const int32_t*>(ids)[r];
-  }
+  bool ignores;
+  Targets(const Ids& ids, const CrossEntropyOptions& o)
+      : Ids(ids), ignore(o.ignore_index.value_or(0)), ignores(o.ignore_index.has_value()) {}
   __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
-Targets targets_of(const CrossEntropyOptions& o, const Contiguous& ids, DType d) {
-  return {ids.data(), d == DType::i64, o.ignore_index.has_value(), o.ignore_index.value_or(0)};
-}
 
 // The sum of exp(x - top) with the largest x so far as top; nothing yet: top -inf.
 template <class C> struct LogSum {
@@ -115,7 +109,7 @@ void run_cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, const Context&
   const int64_t n = in[0].shape().back(), rows = in[1].numel();
   const Dense<T> x(c, in[0]);
   const Contiguous ids(c, in[1]);
-  const Targets targets = targets_of(op.o, ids, in[1].dtype());
+  const Targets targets({ids.data(), in[1].dtype()}, op.o);
   const bool whole = op.o.reduction != Reduction::none;
   std::optional<Scratch> scratch;
   if (whole) scratch.emplace(c, size_t(rows) * sizeof(C));
@@ -184,7 +178,7 @@ void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out,
   const Dense<T> x(c, in[0]);
   const Contiguous ids(c, in[1]);
   const Dense<C> lse(c, in[2]), dloss(c, in[3]);
-  const Targets targets = targets_of(op.o, ids, in[1].dtype());
+  const Targets targets({ids.data(), in[1].dtype()}, op.o);
   const bool mean = op.o.reduction == Reduction::mean;
   const Scratch kept(c, sizeof(int64_t));
   const bool count = mean && targets.ignores;
