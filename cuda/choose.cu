@@ -7,25 +7,39 @@
 
 namespace tg::cuda {
 namespace {
-template <class F> struct Holds {
-  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T>, T x, T y) { return uint8_t(F::f(x, y)); }
+// Comparisons differ in the cases that they hold in, of which the choice has a bit each: less, equal, greater,
+// unordered.
+template <class T> __device__ __forceinline__ uint8_t holds(uint8_t cases, T x, T y) {
+  return cases >> (x < y ? 0 : x == y ? 1 : x > y ? 2 : 3) & 1;
+}
+template <class F> uint8_t cases_of() {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  return uint8_t(F::f(0., 1.) | F::f(1., 1.) << 1 | F::f(1., 0.) << 2 | F::f(kNan, kNan) << 3);
+}
+struct Holds {
+  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x, T y) {
+    return holds(n.choice, x, y);
+  }
 };
-template <class F> struct HoldsWithNumber {
-  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return uint8_t(F::f(x, n.a)); }
+struct HoldsWithNumber {
+  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return holds(n.choice, x, n.a); }
 };
-// The types that comparisons see: as arithmetic, and bool as bytes where the function takes it.
-template <class F, class G> void visit_compared(DType d, G&& g) {
-  if constexpr (F::kBools)
-    if (d == DType::boolean) return g.template operator()<uint8_t>();
+// The types that comparisons see: as arithmetic, and bool, which some take, as bytes.
+template <class G> void visit_compared(DType d, G&& g) {
+  if (d == DType::boolean) return g.template operator()<uint8_t>();
   is_index(d) ? visit_index(d, g) : visit_computed(d, g);
 }
+void compare_by(uint8_t cases, Bufs in, Bufs out, Context& c) {
+  visit_compared(in[0].dtype(), [&]<class T>() { map<Holds, uint8_t, T, T>(c, in, out[0], {{}, {}, cases}); });
+}
+void compare_scalar_by(uint8_t cases, double s, Bufs in, Bufs out, Context& c) {
+  visit_compared(in[0].dtype(), [&]<class T>() { map<HoldsWithNumber, uint8_t, T>(c, in, out[0], {T(s), {}, cases}); });
+}
 template <class F> void compare(const Compare<F>&, Bufs in, Bufs out, Context& c) {
-  visit_compared<F>(in[0].dtype(), [&]<class T>() { map<Holds<F>, uint8_t, T, T>(c, in, out[0]); });
+  compare_by(cases_of<F>(), in, out, c);
 }
 template <class F> void compare_scalar(const CompareScalar<F>& op, Bufs in, Bufs out, Context& c) {
-  visit_compared<F>(in[0].dtype(), [&]<class T>() {
-    map<HoldsWithNumber<F>, uint8_t, T>(c, in, out[0], {T(op.s), {}});
-  });
+  compare_scalar_by(cases_of<F>(), op.s, in, out, c);
 }
 
 struct Pick {

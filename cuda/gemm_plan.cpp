@@ -53,6 +53,17 @@ LtPreference preference(const GemmKey& key, std::string_view op) {
 }
 }  // namespace
 
+#ifndef TG_CUDA_EMULATED
+SharedLibrary& lt_library() {  // leaked: products may be asked for until the process ends
+  static auto& l = *new SharedLibrary(
+      fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), TG_CUDA_LIBRARIES,
+      fmt::format("Matrix products on a GPU need it. Install\n  apt install libcublas-{0}-{1} | dnf install "
+                  "libcublas-{0}-{1}\nof NVIDIA's repository",
+                  CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR));
+  return l;
+}
+#endif
+
 void check_lt(cublasStatus_t s, std::string_view op, const std::string& what) {
   if (s == CUBLAS_STATUS_SUCCESS) return;
   throw Error(Error::Kind::cuda, fmt::format("[{}] cuBLASLt: {} failed: {} ({}).", op, what, cublasLtGetStatusString(s),

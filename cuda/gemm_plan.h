@@ -31,11 +31,11 @@ std::string describe(const GemmKey&);  // "bf16 768 x 4096 x 3072", for messages
 // Throws an Error(cuda) "[op] what failed: ...", unless s is success.
 void check_lt(cublasStatus_t s, std::string_view op, const std::string& what);
 
-template <class T, cublasStatus_t (*Destroy)(T)> struct LtDestroy {
+template <class T, const auto& Destroy> struct LtDestroy {
   using pointer = T;
   void operator()(T x) const { (void)Destroy(x); }
 };
-template <class T, cublasStatus_t (*Destroy)(T)> using LtObject = std::unique_ptr<T, LtDestroy<T, Destroy>>;
+template <class T, const auto& Destroy> using LtObject = std::unique_ptr<T, LtDestroy<T, Destroy>>;
 using LtHandle = LtObject<cublasLtHandle_t, cublasLtDestroy>;
 using LtLayout = LtObject<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using LtDesc = LtObject<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;

@@ -8,6 +8,16 @@
 
 namespace tg::cuda {
 
+// Indices, i64 or i32: kernels are told at run time, and not compiled for each.
+struct Ids {
+  const void* first;
+  bool wide;
+  Ids(const void* ids, DType d) : first(ids), wide(d == DType::i64) {}
+  __device__ __forceinline__ int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(first)[i] : static_cast<const int32_t*>(first)[i];
+  }
+};
+
 // What the Error of an index says besides its value and position. Interned: one for each distinct use, for ever.
 struct IndexSite {
   Error (*error)(const IndexSite&, int64_t position, int64_t value);

@@ -19,6 +19,7 @@ Error outside_dim(const IndexSite& s, int64_t position, int64_t value) {
 Error outside_table(const IndexSite& s, int64_t position, int64_t value) {
   return id_outside(value, position_of(position, s.index.shape), s.index, s.size);
 }
+Ids ids_of(const Buf& index) { return {first_element(index), index.dtype()}; }
 IndexCheck check_of(const Context& c, const Buf& index, size_t dim, int64_t size) {
   return {c, {outside_dim, c.op, *index.layout, dim, size}};
 }
@@ -31,8 +32,8 @@ struct Repeats {
 };
 
 // y[i] = x[at + index[at] * step], in units of type Bits.
-template <class Bits, class I>
-__global__ void __launch_bounds__(kThreads) pick(const Bits* x, const I* index, Bits* y, Strided<2> walk, int64_t step,
+template <class Bits>
+__global__ void __launch_bounds__(kThreads) pick(const Bits* x, Ids index, Bits* y, Strided<2> walk, int64_t step,
                                                  int64_t n, Repeats repeats, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[2];
@@ -64,7 +65,7 @@ struct Pick {
     const auto start = reinterpret_cast<uintptr_t>(x.bytes) + uintptr_t(x.layout->offset * bytes);
     return int64_t(std::gcd(uintptr_t(most * bytes), start)) / bytes;
   }
-  template <class Bits, class I> void run(const Context& c, int64_t unit, const IndexCheck& check) const {
+  template <class Bits> void run(const Context& c, int64_t unit, const IndexCheck& check) const {
     Shape shape = y.shape();
     Strides from = x_strides;
     Repeats r = repeats;
@@ -75,20 +76,18 @@ struct Pick {
     }
     const int64_t n = y.numel() / unit, bytes = int64_t(size_of(y.dtype()));
     const auto first = [bytes](const Buf& b) { return reinterpret_cast<Bits*>(b.bytes + b.layout->offset * bytes); };
-    launch(c, pick<Bits, I>, blocks_for(c, n, kThreads), kThreads, 0, first(x), index.data<I>(), first(y),
+    launch(c, pick<Bits>, blocks_for(c, n, kThreads), kThreads, 0, first(x), ids_of(index), first(y),
            Strided<2>(shape, {from, index_strides}), step / unit, n, r, check);
   }
   void operator()(const Context& c, const IndexCheck& check) const {
     if (y.numel() == 0) return;
     const int64_t u = unit();
-    visit_index(index.dtype(), [&]<class I>() {
-      switch (u * int64_t(size_of(y.dtype()))) {
-        case 2: return run<uint16_t, I>(c, u, check);
-        case 4: return run<uint32_t, I>(c, u, check);
-        case 8: return run<uint64_t, I>(c, u, check);
-        default: return run<Vec<uint32_t>, I>(c, u, check);
-      }
-    });
+    switch (u * int64_t(size_of(y.dtype()))) {
+      case 2: return run<uint16_t>(c, u, check);
+      case 4: return run<uint32_t>(c, u, check);
+      case 8: return run<uint64_t>(c, u, check);
+      default: return run<Vec<uint32_t>>(c, u, check);
+    }
   }
 };
 
@@ -122,9 +121,8 @@ void embedding(const Embedding&, Bufs in, Bufs out, Context& c) {
 
 // --- adding slices by index ---------------------------------------------------------------------------------------
 // (index, position); indices that are outside come last.
-template <class I>
 __global__ void __launch_bounds__(kThreads)
-    make_pairs(const I* index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
+    make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
     const int64_t id = index[*i];
     pairs[*i] = uint64_t(check(id, *i) ? id : size) << position_bits | uint64_t(*i);
@@ -200,11 +198,9 @@ void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context& c)
                 "clearing");
   if (m > 0) {
     const unsigned blocks = blocks_for(c, m, kThreads);
-    visit_index(index.dtype(), [&]<class I>() {
-      const Dense<I> ids(c, index);
-      launch(c, make_pairs<I>, blocks, kThreads, 0, static_cast<const I*>(ids), pairs.data(), m, op.size, bits.position,
-             check);
-    });
+    const Contiguous ids(c, index);
+    launch(c, make_pairs, blocks, kThreads, 0, Ids(ids.data(), index.dtype()), pairs.data(), m, op.size, bits.position,
+           check);
     pairs.sort();
     launch(c, find_runs, blocks, kThreads, 0, pairs.data(), m, bits.position, op.size, runs.as<Run>());
   }
@@ -235,9 +231,9 @@ struct Lines {
   int64_t count, n, step, id_step, src_step;  // lines, and along them: elements, strides of y, index and src
   int64_t inner;                              // elements of src beyond the dimension
 };
-template <class A, class T, class I>
+template <class A, class T>
 __global__ void __launch_bounds__(kThreads)
-    add_lines(const I* index, const T* src, A* y, Strided<3> walk, Lines lines, IndexCheck check) {
+    add_lines(Ids index, const T* src, A* y, Strided<3> walk, Lines lines, IndexCheck check) {
   for (GridLoop l(lines.count); l; ++l) {
     int64_t at[3];
     walk.offsets(*l, at);
@@ -250,9 +246,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // (offset in y, position in src); indices that are outside come last.
-template <class I>
 __global__ void __launch_bounds__(kThreads)
-    make_element_pairs(const I* index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
+    make_element_pairs(Ids index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
                        int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[2];
@@ -282,8 +277,7 @@ __global__ void __launch_bounds__(kThreads) add_element_runs(const uint64_t* pai
 template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // unless they are one
   if (x.data<T>() != y.data<T>() || !x.is_contiguous()) copy_contiguous(c, x, y.data<T>());
 }
-template <class T, class I>
-void scatter_lines(const Context& c, Bufs in, const Buf& out, size_t dim, const IndexCheck& check) {
+template <class T> void scatter_lines(const Context& c, Bufs in, const Buf& out, size_t dim, const IndexCheck& check) {
   using A = compute_t<T>;
   const Buf &index = in[1], &src = in[2];
   Layout wide_layout = *out.layout;
@@ -302,11 +296,11 @@ void scatter_lines(const Context& c, Bufs in, const Buf& out, size_t dim, const 
   const Lines lines{src.numel() / src.size(dim), src.size(dim),      y_strides[dim],
                     index.strides()[dim],        src.strides()[dim], product(src.shape(), dim + 1, src.shape().size())};
   beside[dim] = 1;
-  launch(c, add_lines<A, T, I>, blocks_for(c, lines.count, kThreads), kThreads, 0, index.data<I>(), src.data<T>(),
+  launch(c, add_lines<A, T>, blocks_for(c, lines.count, kThreads), kThreads, 0, ids_of(index), src.data<T>(),
          y.data<A>(), Strided<3>(beside, {y_strides, index.strides(), src.strides()}), lines, check);
   if constexpr (!std::is_same_v<A, T>) convert_to<A, T>(c, y, out);
 }
-template <class T, class I>
+template <class T>
 void scatter_sorted(const Context& c, Bufs in, const Buf& out, size_t dim, const IndexCheck& check, PairBits bits) {
   const Buf &index = in[1], &src = in[2];
   copy_to<T>(c, in[0], out);
@@ -315,7 +309,7 @@ void scatter_sorted(const Context& c, Bufs in, const Buf& out, size_t dim, const
   beside[dim] = 0;
   SortedPairs pairs(c, n, bits);
   const unsigned blocks = blocks_for(c, n, kThreads);
-  launch(c, make_element_pairs<I>, blocks, kThreads, 0, index.data<I>(), pairs.data(),
+  launch(c, make_element_pairs, blocks, kThreads, 0, ids_of(index), pairs.data(),
          Strided<2>(src.shape(), {beside, index.strides()}), n, step, out.numel(), bits.position, check);
   pairs.sort();
   launch(c, add_element_runs<T>, blocks, kThreads, 0, static_cast<const uint64_t*>(pairs.data()), src.data<T>(),
@@ -330,12 +324,10 @@ void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context& c) {
     if (src.numel() == 0) return copy_to<T>(c, in[0], out[0]);
     const int64_t n = src.size(op.dim);
     const bool by_lines = n <= kShort || src.numel() / n >= kManyLines || !bits.fit();
-    visit_index(index.dtype(), [&]<class I>() {
-      if (by_lines)
-        scatter_lines<T, I>(c, in, out[0], op.dim, check);
-      else
-        scatter_sorted<T, I>(c, in, out[0], op.dim, check, bits);
-    });
+    if (by_lines)
+      scatter_lines<T>(c, in, out[0], op.dim, check);
+    else
+      scatter_sorted<T>(c, in, out[0], op.dim, check, bits);
   });
 }
 

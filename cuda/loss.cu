@@ -19,15 +19,13 @@ Error no_class(const IndexSite& s, int64_t position, int64_t value) {
 Error no_rows(const IndexSite& s, int64_t, int64_t) { return no_rows_left(s.index.numel(), s.ignore); }
 
 // Targets, by value to kernels.
-template <class I> struct Targets {
-  const I* ids;
+struct Targets : Ids {
   int64_t ignore;
   bool ignores;
-  __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || int64_t(ids[r]) != ignore; }
+  Targets(const Ids& ids, const CrossEntropyOptions& o)
+      : Ids(ids), ignore(o.ignore_index.value_or(0)), ignores(o.ignore_index.has_value()) {}
+  __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
-template <class I> Targets<I> targets_of(const CrossEntropyOptions& o, const I* ids) {
-  return {ids, o.ignore_index.value_or(0), o.ignore_index.has_value()};
-}
 
 // The sum of exp(x - top) with the largest x so far as top; nothing yet: top -inf.
 template <class C> struct LogSum {
@@ -43,14 +41,14 @@ template <class C> struct LogSum {
 };
 
 // x (rows, n) -> log-sum-exp and loss of each row; 0 for ignored rows, NaN for a target that is no class.
-template <int kBlock, class T, class I>
+template <int kBlock, class T>
 __global__ void __launch_bounds__(kBlock)
-    row_losses(const T* x, Targets<I> targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
+    row_losses(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
                compute_t<T> smoothing, IndexCheck check) {
   using C = compute_t<T>;
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const bool kept = targets.kept(r);
-    const int64_t target = targets.ids[r];
+    const int64_t target = targets[r];
     const bool good = kept && check.inside(target);
     if (!good) {
       if (threadIdx.x == 0) {
@@ -83,20 +81,19 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 // The number of rows that are not ignored, in all threads of the one block.
-template <class I> __device__ __forceinline__ int64_t count_kept(const Targets<I>& targets, int64_t rows) {
+__device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t rows) {
   if (!targets.ignores) return rows;
   int64_t kept = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kReduceThreads) kept += targets.kept(r);
   return block_all<SumOp, kReduceThreads>(kept, int64_t(0));
 }
-template <class I>
-__global__ void __launch_bounds__(kReduceThreads) count_rows(Targets<I> targets, int64_t rows, int64_t* kept) {
+__global__ void __launch_bounds__(kReduceThreads) count_rows(Targets targets, int64_t rows, int64_t* kept) {
   const int64_t n = count_kept(targets, rows);
   if (threadIdx.x == 0) *kept = n;
 }
-template <class C, class I>
+template <class C>
 __global__ void __launch_bounds__(kReduceThreads)
-    reduce_rows(const C* losses, Targets<I> targets, int64_t rows, bool mean, C* y, IndexCheck none_left) {
+    reduce_rows(const C* losses, Targets targets, int64_t rows, bool mean, C* y, IndexCheck none_left) {
   double total = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kReduceThreads) total += double(losses[r]);
   total = block_all<SumOp, kReduceThreads>(total, 0.0);
@@ -106,57 +103,54 @@ __global__ void __launch_bounds__(kReduceThreads)
   *y = C(mean ? total / double(kept) : total);
 }
 
-template <class T, class I>
+template <class T>
 void run_cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, const Context& c, const IndexSite& site) {
   using C = compute_t<T>;
   const int64_t n = in[0].shape().back(), rows = in[1].numel();
   const Dense<T> x(c, in[0]);
-  const Dense<I> ids(c, in[1]);
-  const Targets<I> targets = targets_of<I>(op.o, ids);
+  const Contiguous ids(c, in[1]);
+  const Targets targets({ids.data(), in[1].dtype()}, op.o);
   const bool whole = op.o.reduction != Reduction::none;
   std::optional<Scratch> scratch;
   if (whole) scratch.emplace(c, size_t(rows) * sizeof(C));
   C* losses = whole ? scratch->as<C>() : out[0].data<C>();
   if (rows > 0) {
     const bool small = n <= kShortRow;
-    launch(c, small ? row_losses<32, T, I> : row_losses<kThreads, T, I>, blocks_for(c, rows, 1), small ? 32 : kThreads,
-           0, static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n, C(op.o.label_smoothing),
+    launch(c, small ? row_losses<32, T> : row_losses<kThreads, T>, blocks_for(c, rows, 1), small ? 32 : kThreads, 0,
+           static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n, C(op.o.label_smoothing),
            IndexCheck(c, site));
   }
   if (!whole) return;
   IndexSite none = site;
   none.error = no_rows;
-  launch(c, reduce_rows<C, I>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
+  launch(c, reduce_rows<C>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
          op.o.reduction == Reduction::mean, out[0].data<C>(), IndexCheck(c, none));
 }
 void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_float(in[0].dtype(), [&]<class T>() {
-    visit_index(in[1].dtype(), [&]<class I>() { run_cross_entropy<T, I>(op, in, out, c, site); });
-  });
+  visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
 }
 
 // dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target), g the gradient of the row's loss.
 
-template <class T, class I> struct GradOf {
+template <class T> struct GradOf {
   using C = compute_t<T>;
   const T* x;
   T* dx;
   const C *lse, *dloss;
   const int64_t* kept;  // null: there is no mean, or it is over `rows`
-  Targets<I> targets;
+  Targets targets;
   int64_t rows, n;
   C smoothing;
   bool mean, each;  // the mean was taken; each row has a gradient of its own
 };
-template <class T, class I, bool kVectors>
-__global__ void __launch_bounds__(kThreads) row_grads(GradOf<T, I> o, IndexCheck check) {
+template <class T, bool kVectors> __global__ void __launch_bounds__(kThreads) row_grads(GradOf<T> o, IndexCheck check) {
   using C = compute_t<T>;
   constexpr int V = kVectors ? kVec<T> : 1;
   const C divisor = o.mean ? C(o.kept ? *o.kept : o.rows) : C(1), even = o.smoothing / C(o.n);
   for (int64_t r = blockIdx.x; r < o.rows; r += gridDim.x) {
     const bool kept = o.targets.kept(r);
-    const int64_t target = o.targets.ids[r];
+    const int64_t target = o.targets[r];
     const bool good = kept && check.inside(target);
     if (kept && !good && threadIdx.x == 0) check.note(target, r);
     const C g = good ? o.dloss[o.each ? r : 0] / divisor : C(0), lse = o.lse[r];
@@ -175,40 +169,38 @@ __global__ void __launch_bounds__(kThreads) row_grads(GradOf<T, I> o, IndexCheck
     }
   }
 }
-template <class T, class I>
+template <class T>
 void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out, const Context& c,
                             const IndexSite& site) {
   using C = compute_t<T>;
   const int64_t n = in[0].shape().back(), rows = in[1].numel();
   if (out.numel() == 0) return;
   const Dense<T> x(c, in[0]);
-  const Dense<I> ids(c, in[1]);
+  const Contiguous ids(c, in[1]);
   const Dense<C> lse(c, in[2]), dloss(c, in[3]);
-  const Targets<I> targets = targets_of<I>(op.o, ids);
+  const Targets targets({ids.data(), in[1].dtype()}, op.o);
   const bool mean = op.o.reduction == Reduction::mean;
   const Scratch kept(c, sizeof(int64_t));
   const bool count = mean && targets.ignores;
-  if (count) launch(c, count_rows<I>, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
-  const GradOf<T, I> o{x,
-                       out.data<T>(),
-                       lse,
-                       dloss,
-                       count ? kept.as<int64_t>() : nullptr,
-                       targets,
-                       rows,
-                       n,
-                       C(op.o.label_smoothing),
-                       mean,
-                       op.o.reduction == Reduction::none};
+  if (count) launch(c, count_rows, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
+  const GradOf<T> o{x,
+                    out.data<T>(),
+                    lse,
+                    dloss,
+                    count ? kept.as<int64_t>() : nullptr,
+                    targets,
+                    rows,
+                    n,
+                    C(op.o.label_smoothing),
+                    mean,
+                    op.o.reduction == Reduction::none};
   const bool vectors = n % kVec<T> == 0 && aligned16(o.x) && aligned16(o.dx);
-  launch(c, vectors ? row_grads<T, I, true> : row_grads<T, I, false>, blocks_for(c, rows, 1),
-         n <= kShortRow ? 64 : kThreads, 0, o, IndexCheck(c, site));
+  launch(c, vectors ? row_grads<T, true> : row_grads<T, false>, blocks_for(c, rows, 1), n <= kShortRow ? 64 : kThreads,
+         0, o, IndexCheck(c, site));
 }
 void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_float(in[0].dtype(), [&]<class T>() {
-    visit_index(in[1].dtype(), [&]<class I>() { run_cross_entropy_grad<T, I>(op, in, out[0], c, site); });
-  });
+  visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy_grad<T>(op, in, out[0], c, site); });
 }
 
 // --- squared differences ------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ __device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, 
 // functions so have the same arguments, and are launched by the same code.
 template <class T> struct Numbers {
   T a{}, b{};
-  bool choice = false;
+  uint8_t choice = 0;
 };
 template <int V, class F, class Y, class X, class... Z>
 __device__ __forceinline__ void map_group(Numbers<X> numbers, int64_t i, const int64_t* at, const bool* repeat,

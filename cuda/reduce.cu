@@ -10,14 +10,55 @@ namespace tg::cuda {
 namespace {
 // Integers add up in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
+template <class A> __device__ __forceinline__ constexpr A lowest() {
+  using Limits = std::numeric_limits<A>;
+  if constexpr (std::is_integral_v<A>)
+    return Limits::lowest();
+  else
+    return -Limits::infinity();
+}
+
+template <class T> inline constexpr bool kCommon = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+
+// Joins results of chunks: sums, or maxima of keys (Best). All that it is told at run time, so that one kernel serves
+// every op and dtype; such results are few.
+template <class Total> struct OfChunks {
+  using A = Total;
+  static constexpr Forms kForms = Forms::few;
+  bool best, negated;
+  DType stored;
+  void* y;
+  A divisor = 1;
+  __device__ __forceinline__ A start() const { return best ? lowest<A>() : A(0); }
+  __device__ __forceinline__ A join(A a, A b) const { return best ? MaxOp()(a, b) : a + b; }
+  __device__ __forceinline__ A value(A x, int64_t) const { return x; }
+  __device__ __forceinline__ void store(int64_t out, A total) const {
+    if constexpr (std::is_integral_v<A>) {
+      total = negated ? ~total : total;
+      if (stored == DType::i32)
+        static_cast<int32_t*>(y)[out] = int32_t(total);
+      else
+        static_cast<A*>(y)[out] = total;
+    } else {
+      total = (negated ? -total : total) / divisor;
+      if (std::is_same_v<A, float> && stored == DType::bf16)
+        static_cast<bf16*>(y)[out] = narrow<bf16>(float(total));
+      else
+        static_cast<A*>(y)[out] = total;
+    }
+  }
+  OfChunks partial() const { return *this; }
+};
 
 template <class T> struct Add {
   using A = Acc<T>;
+  static constexpr Forms kForms = std::is_integral_v<T> ? Forms::few : Forms::all;
   T* y;
   static __device__ __forceinline__ A start() { return 0; }
   static __device__ __forceinline__ A join(A a, A b) { return a + b; }
   __device__ __forceinline__ A value(compute_t<T> x, int64_t) const { return A(x); }
   __device__ __forceinline__ void store(int64_t out, A total) const { y[out] = narrow<T>(compute_t<T>(total)); }
+  OfChunks<A> partial() const { return {false, false, dtype_of<T>(), y}; }
 };
 // Sums of x, and of (x - mean)^2 where means are given, divided.
 template <class T> struct Moment {
@@ -38,19 +79,18 @@ template <class T> struct Moment {
     else
       first[out] = total / divisor;
   }
+  OfChunks<A> partial() const {
+    return means ? OfChunks<A>{false, false, dtype_of<T>(), second, divisor}
+                 : OfChunks<A>{false, false, dtype_of<A>(), first, divisor};
+  }
 };
 // The largest, or the smallest as the largest of negated values; NaN wins.
 template <class T> struct Best {
-  using A = compute_t<T>;
+  using A = Acc<T>;
+  static constexpr Forms kForms = kCommon<T> ? Forms::all : Forms::few;
   bool largest;
   T* y;
-  static __device__ __forceinline__ A start() {
-    using Limits = std::numeric_limits<A>;
-    if constexpr (std::is_integral_v<A>)
-      return Limits::lowest();
-    else
-      return -Limits::infinity();
-  }
+  static __device__ __forceinline__ A start() { return lowest<A>(); }
   static __device__ __forceinline__ A join(A a, A b) { return MaxOp()(a, b); }
   __device__ __forceinline__ A key(A x) const {
     if constexpr (std::is_integral_v<A>)
@@ -58,20 +98,23 @@ template <class T> struct Best {
     else
       return largest ? x : -x;
   }
-  __device__ __forceinline__ A value(A x, int64_t) const { return key(x); }
-  __device__ __forceinline__ void store(int64_t out, A best) const { y[out] = narrow<T>(key(best)); }
+  __device__ __forceinline__ A value(compute_t<T> x, int64_t) const { return key(x); }
+  __device__ __forceinline__ void store(int64_t out, A best) const { y[out] = narrow<T>(compute_t<T>(key(best))); }
+  OfChunks<A> partial() const { return {true, !largest, dtype_of<T>(), y}; }
 };
 
 // A value equals itself, NaN too: the largest of a row with a NaN is that NaN.
 template <class C> __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
 template <class T> struct Ties {  // how many elements equal the extremum
   using A = int64_t;
+  static constexpr Forms kForms = kCommon<T> ? Forms::columns : Forms::few;
   const T* best;
   A* count;
   static __device__ __forceinline__ A start() { return 0; }
   static __device__ __forceinline__ A join(A a, A b) { return a + b; }
   __device__ __forceinline__ A value(compute_t<T> x, int64_t out) const { return same(x, widen(best[out])); }
   __device__ __forceinline__ void store(int64_t out, A total) const { count[out] = total; }
+  OfChunks<A> partial() const { return {false, false, DType::i64, count}; }
 };
 struct Share {
   template <class C> static __device__ __forceinline__ C f(const Numbers<C>&, C x, C best, C dy, int64_t count) {

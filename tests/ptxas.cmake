@@ -1,7 +1,9 @@
-# No hot kernel spills registers or keeps an array in memory: compiles the kernel files of hot_kernels.txt by nvcc for
-# both GPUs and reads what ptxas says of each kernel that the list names.
-#   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DOUT=<folder> -P tests/ptxas.cmake
-# What ptxas said is kept in OUT and holds until a source changes. Where there is no nvcc, says so.
+# No hot kernel spills registers or keeps an array in memory: reads what ptxas said, for both GPUs, of each kernel that
+# hot_kernels.txt names when its file was built (cmake/keep_ptxas.sh). Where a source has changed since, or the build is
+# for other GPUs, nvcc compiles the file here.
+#   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DBUILT=<folder of objects> -DOUT=<folder>
+#         -P tests/ptxas.cmake
+# What ptxas said here is kept in OUT and holds until a source changes. Where there is no nvcc, says so.
 cmake_minimum_required(VERSION 3.25)
 find_program(NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(NOT NVCC)
@@ -20,16 +22,25 @@ foreach(line IN LISTS lines)
   set(stem ${CMAKE_MATCH_1})
   set(wanted "${CMAKE_MATCH_2}")
   set(excepted "${CMAKE_MATCH_4}")
-  set(log ${OUT}/${stem}.ptxas)
   set(fresh FALSE)
-  if(EXISTS ${log})
+  foreach(log ${BUILT}/${stem}.cu.o.ptxas ${OUT}/${stem}.ptxas)  # the second is where it is made below
+    if(fresh OR NOT EXISTS ${log})
+      continue()
+    endif()
     set(fresh TRUE)
+    set(used ${log})
     foreach(source IN LISTS sources ITEMS ${ROOT}/cuda/${stem}.cu)
       if(${source} IS_NEWER_THAN ${log})
         set(fresh FALSE)
       endif()
     endforeach()
-  endif()
+    file(READ ${log} said)
+    foreach(gpu sm_80 sm_90a)
+      if(NOT said MATCHES "for '${gpu}'")  # built for other GPUs
+        set(fresh FALSE)
+      endif()
+    endforeach()
+  endforeach()
   if(NOT fresh)
     execute_process(COMMAND ${NVCC} -std=c++20 -O3 -DNDEBUG -DFMT_USE_CONSTEXPR=1 --expt-relaxed-constexpr
                             -diag-suppress=20014 --threads=2 -Xptxas=-v -I${INCLUDE} -c ${ROOT}/cuda/${stem}.cu
@@ -39,11 +50,14 @@ foreach(line IN LISTS lines)
     if(failed)
       message(FATAL_ERROR "nvcc cannot compile cuda/${stem}.cu:\n${said}")
     endif()
-    file(WRITE ${log} "${said}")
+    set(used ${OUT}/${stem}.ptxas)
+    file(WRITE ${used} "${said}")
   endif()
-  file(STRINGS ${log} said REGEX "Compiling entry function|stack frame")
+  file(STRINGS ${used} said REGEX "Compiling entry function|stack frame")
   set(kernel "")
   set(of_file 0)
+  set(of_sm_80 0)
+  set(of_sm_90a 0)
   foreach(text IN LISTS said)
     if(text MATCHES "Compiling entry function '([^']+)' for '([^']+)'")
       set(kernel ${CMAKE_MATCH_1})
@@ -51,6 +65,7 @@ foreach(line IN LISTS lines)
     elseif(kernel)
       if(kernel MATCHES "${wanted}" AND NOT (excepted AND kernel MATCHES "${excepted}"))
         math(EXPR of_file "${of_file} + 1")
+        math(EXPR of_${gpu} "${of_${gpu}} + 1")
         if(NOT text MATCHES "^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
           string(STRIP "${text}" text)
           message(NOTICE "cuda/${stem}.cu, ${gpu}: ${kernel}: ${text}")
@@ -60,8 +75,8 @@ foreach(line IN LISTS lines)
       set(kernel "")  # what follows may be of a device function
     endif()
   endforeach()
-  if(of_file EQUAL 0)
-    message(FATAL_ERROR "hot_kernels.txt: cuda/${stem}.cu has no kernel '${wanted}'")
+  if(of_sm_80 EQUAL 0 OR of_sm_90a EQUAL 0)
+    message(FATAL_ERROR "hot_kernels.txt: cuda/${stem}.cu has no kernel '${wanted}' for both GPUs")
   endif()
   math(EXPR seen "${seen} + ${of_file}")
 endforeach()

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Launches nvcc: what ptxas says of each kernel (-Xptxas=-v: registers, spills) goes to <object>.ptxas, which
+# tests/ptxas.cmake reads, and all else where nvcc sends it.
+#   sh cmake/keep_ptxas.sh nvcc ... -o <object>
+object='' before=''
+for word; do
+  [ "$before" = -o ] && object=$word
+  before=$word
+done
+[ -n "$object" ] || exec "$@"
+kernels='^ptxas info |^ +[0-9]+ bytes stack frame, '
+rm -f "$object.ptxas"
+"$@" 2>"$object.said"
+status=$?
+grep -vE "$kernels" "$object.said" >&2
+[ $status -ne 0 ] || grep -E "$kernels" "$object.said" >"$object.ptxas"
+rm -f "$object.said"
+exit $status

@@ -1,0 +1,23 @@
+// A shared library that is loaded at its first use, so that programs which may need it start without it. For lt_api.h.
+#pragma once
+#include <mutex>
+#include <string>
+
+namespace tg::cuda {
+
+class SharedLibrary {
+ public:
+  // `file` is looked for as the system does (LD_LIBRARY_PATH, its cache), then in `folder`. `install` says in a message
+  // where to get it. What was loaded stays until the process ends.
+  SharedLibrary(std::string file, std::string folder, std::string install)
+      : file_(std::move(file)), folder_(std::move(folder)), install_(std::move(install)) {}
+  // The address of a function. An Error(cuda) if the library is not there, or lacks it; the next call looks again.
+  void* function(const char* name);
+
+ private:
+  std::mutex mutex_;
+  std::string file_, folder_, install_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace tg::cuda
