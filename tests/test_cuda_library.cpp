@@ -32,7 +32,7 @@ TEST_CASE("a library without a function: it is of another version") {
 }
 #ifndef TG_CUDA_EMULATED
 TEST_CASE("cuBLASLt is found, is of the version that this program was built for, and has what is called") {
-  CHECK(cublasLtGetVersion() / 10000 == CUBLAS_VER_MAJOR);
+  CHECK(tg::cuda::cublasLtGetVersion() / 10000 == CUBLAS_VER_MAJOR);
   for (const char* name :
        {"cublasLtCreate", "cublasLtDestroy", "cublasLtMatmul", "cublasLtMatmulAlgoCheck",
         "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy",
@@ -40,7 +40,7 @@ TEST_CASE("cuBLASLt is found, is of the version that this program was built for,
         "cublasLtMatmulPreferenceSetAttribute", "cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy",
         "cublasLtMatrixLayoutSetAttribute"})
     CHECK(lt_library().function(name) != nullptr);
-  CHECK(std::string(cublasLtGetStatusName(CUBLAS_STATUS_SUCCESS)) == "CUBLAS_STATUS_SUCCESS");
-  CHECK(!std::string(cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED)).empty());
+  CHECK(std::string(tg::cuda::cublasLtGetStatusName(CUBLAS_STATUS_SUCCESS)) == "CUBLAS_STATUS_SUCCESS");
+  CHECK(!std::string(tg::cuda::cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED)).empty());
 }
 #endif
