@@ -34,8 +34,7 @@ struct RmsNorm : OpOf<RmsNorm> {
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(eps); }
 };
-// (x, r[, weight[, bias]]) -> (y, s, mean, rstd): s = x + r in their dtype, and LayerNorm of s. s is saved, not x and
-// r.
+// (x, r[, weight[, bias]]) -> (y, s, mean, rstd): s = x + r in their dtype, y its LayerNorm. Of the three, s is saved.
 struct AddLayerNorm : OpOf<AddLayerNorm> {
   static constexpr auto kName = "add_layer_norm";
   static constexpr size_t kTerms = 2;
