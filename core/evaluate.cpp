@@ -61,7 +61,7 @@ Donors eager_donors(const Node& n) {
 }
 
 namespace {
-void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
+void finish(Node& n, const Made& made) {
   const bool tape = n.tape();
   const Mask keep_in = tape ? n.op->saves_in(n.tracked) : 0, keep_out = tape ? n.op->saves_out(n.tracked) : 0;
   n.done = true;
@@ -70,7 +70,7 @@ void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
     if (keep_out & bit(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
     o.live->storage = made[i];
-    o.live->version = made[i]->version;
+    if (made[i]) o.live->version = made[i]->version;  // none: within a chain, and nobody reads it
     if (!n.tracked) std::exchange(o.live, nullptr)->producer = nullptr;
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -81,12 +81,23 @@ void finish(Node& n, const SmallVec<Ref<Storage>, 3>& made) {
       e.value = nullptr;
   }
 }
-
-void execute(Node& n, const Donors& donors) {
+Ref<Storage> storage_of(const Node& n, size_t i, int from, const Places& places) {
+  if (from >= 0) return n.in[size_t(from)].value->storage;
+  const Layout& l = n.out[i].layout;
+  if (!places.slots.empty())
+    if (const Place& p = places.slots[n.slot + i]; p.arena != Place::kNone)
+      return make<Storage>(places.arenas[p.arena], p.offset, l.bytes());
+  return make<Storage>(l.device, l.bytes());
+}
+void check_alive(const Node& n) {
   TG_CHECK(!n.error, state, "[{}] cannot be read: it failed before: {}", n.op->name(), *n.error);
+}
+
+Made execute(Node& n, const Donors& donors, const Places& places) {
+  check_alive(n);
   const Run run(n);
   SmallVec<Buf, 4> in, out;
-  SmallVec<Ref<Storage>, 3> made;
+  Made made;
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Value& v = *n.in[i].value;
     check_version(n, i);
@@ -94,8 +105,7 @@ void execute(Node& n, const Donors& donors) {
   }
   for (size_t i = 0; i < n.out.size(); ++i) {
     const Layout& l = n.out[i].layout;
-    const int from = l.aliases_input >= 0 ? l.aliases_input : donors[i];
-    made.emplace_back(from >= 0 ? n.in[size_t(from)].value->storage : make<Storage>(l.device, l.bytes()));
+    made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], places));
     out.emplace_back(&l, made[i]->data);
   }
   if (n.op->traits().kind != Kind::view) {
@@ -108,21 +118,72 @@ void execute(Node& n, const Donors& donors) {
     if (check) check->after({out.data(), out.size()});
   }
   finish(n, made);
+  return made;
+}
+std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan, std::span<const Donors> donors,
+                                const Places& places) {
+  using Kind = ChainPlan::Buffer::Kind;
+  const Run run(*nodes[0]);
+  SmallVec<const Op*, 8> ops;
+  std::vector<Made> made;
+  for (const auto& n : nodes) {
+    check_alive(*n);
+    ops.emplace_back(n->op.get());
+    made.push_back({nullptr});
+  }
+  SmallVec<std::byte*, 16> data;
+  for (const ChainPlan::Buffer& b : plan.buffers) {
+    Node& n = *nodes[b.node];
+    if (b.kind == Kind::input) {
+      check_version(n, b.index);
+      const Value& v = *n.in[b.index].value;
+      data.emplace_back(v.storage->data + v.layout.offset * int64_t(size_of(v.layout.dtype)));
+    } else if (b.kind == Kind::output) {
+      made[b.node][0] = storage_of(n, 0, donors[b.node][0], places);
+      data.emplace_back(made[b.node][0]->data);
+    } else {
+      data.emplace_back(nullptr);
+    }
+  }
+  runtime_of(nodes[0]->out[0].layout.device).run_chain({plan, {ops.data(), ops.size()}, {data.data(), data.size()}});
+  ++mutable_stats().kernels;
+  for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
+  return made;
+}
+
+// What it was to write over may be half written, and readers of the result are told of the failure.
+void mark_failed(Node& n, const Donors& donors, const Error& why) {
+  if (n.error) return;
+  for (const int32_t d : donors)
+    if (d >= 0) ++n.in[size_t(d)].value->storage->version;
+  n.error = intern(why.what());
 }
 }  // namespace
 
-void run_node(Node& n, const Donors& donors) {
+Made run_node(Node& n, const Donors& donors, const Places& places) {
   const Ref<Node> guard(&n);  // finish() may drop the last other reference
   try {
-    execute(n, donors);
+    return execute(n, donors, places);
   } catch (const Error& e) {
     if (n.error) throw;
-    for (const int32_t d : donors)
-      if (d >= 0) ++n.in[size_t(d)].value->storage->version;  // it may be half written
     const Error full = with_scope(e, n.scope);
-    n.error = intern(full.what());
+    mark_failed(n, donors, full);
     throw full;
   }
+}
+std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan,
+                                     std::span<const Donors> donors, const Places& places) {
+  try {
+    return execute_chain(nodes, plan, donors, places);
+  } catch (const Error& e) {
+    const Error full = with_scope(e, nodes[0]->scope);
+    for (size_t k = 0; k < nodes.size(); ++k) mark_failed(*nodes[k], donors[k], full);
+    throw full;
+  }
+}
+void finish_as(Node& n, const Made& made) {
+  check_alive(n);
+  finish(n, made);
 }
 
 void run_or_evaluate(Node& n, Inputs outs) {

@@ -1,6 +1,7 @@
 // What emit.cpp and autograd/ need of the executor: version checks, the eager fast path, marks for graph walks.
 // Not for op authors and not for users; their header is op.h.
 #pragma once
+#include <tapegrad/core/chain.h>
 #include <tapegrad/core/op.h>
 
 namespace tg::detail {
@@ -39,7 +40,21 @@ class AnomalyCheck {
 
 // Per output: the input whose storage it takes over, or -1.
 using Donors = SmallVec<int32_t, 3>;
-void run_node(Node&, const Donors&);
+using Made = SmallVec<Ref<Storage>, 3>;  // per output
+struct Place {                           // of a result
+  static constexpr uint32_t kNone = ~0u;
+  uint32_t arena = kNone;  // kNone: storage of its own
+  size_t offset = 0;
+};
+struct Places {  // of the outputs of the nodes of an evaluation; none: all have storage of their own
+  std::span<const Place> slots;
+  std::span<const Ref<Storage>> arenas;
+};
+Made run_node(Node&, const Donors&, const Places& = {});
+// As run_node() for each, by one call of the backend; what lives within a tile is null.
+std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
+                                     const Places&);
+void finish_as(Node&, const Made&);  // without running it: another node's results are its own
 Donors eager_donors(const Node&);
 // Chooses among the inputs that traits() allow, of equal shape and dtype, those for which free(i) holds.
 template <class Free> Donors choose_donors(const Node& n, Free free) {

@@ -67,7 +67,8 @@ struct Traits {
                          // full before it writes index i
   bool updates = false;  // output k may take over the storage of input k, under the same rule, and of no other:
                          // for lists of any length, where may_alias says nothing
-  bool random = false;   // two uses with equal inputs differ: never merged
+  bool varies = false;   // draws random numbers, or has attributes that key() leaves out: uses with equal inputs and
+                         // keys may differ, and are never merged
   bool may_be_infinite = false;  // infinities in its outputs are meant, and no anomaly
 };
 
@@ -171,9 +172,10 @@ template <class OpT> const OpPtr& stateless() {
   return op;
 }
 
-// Of the calling thread, ever: evaluations of more than nothing, kernels run, plans made and replayed.
+// Of the calling thread, ever: evaluations of more than nothing, nodes they were of, kernels run, plans made and
+// replayed; of the plans made, bytes of their arenas, and of what lies in them when that is most.
 struct EngineStats {
-  uint64_t evaluations, kernels, plans, replays;
+  uint64_t evaluations, nodes, kernels, plans, replays, planned_bytes, planned_live_bytes;
 };
 const EngineStats& engine_stats();
 

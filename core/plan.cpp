@@ -1,8 +1,8 @@
 // evaluate() of several nodes: collect unfinished ancestors, order by seq, look the plan up by structural key, run.
-// A plan holds what can be decided from structure and liveness alone; here that is who takes whose storage.
-#include <tapegrad/core/evaluate.h>
+#include <tapegrad/core/plan.h>
 
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 
 namespace tg {
@@ -10,19 +10,8 @@ namespace detail {
 EngineStats& mutable_stats();
 
 namespace {
-struct Slot {
-  const Value* value;
-  uint32_t uses = 0, group = 0, last = 0;
-  bool pinned = false;
-  uint32_t reads = 0;  // of its group, by the node that is planned now
-};
-struct Graph {  // the nodes of one evaluation; slots number every value in it
-  std::vector<Ref<Node>> nodes;
-  std::vector<Slot> slots;
-  std::vector<uint32_t> in;  // slot of each input, flattened
-};
-
-void collect(Graph& g, Inputs roots) {  // explicit stack: 10^6 levels are fine
+Graph collect(Inputs roots) {  // explicit stack: 10^6 levels are fine
+  Graph g;
   const uint64_t mark = next_mark();
   std::vector<Node*> stack;
   auto visit = [&](Node* n) {
@@ -39,20 +28,29 @@ void collect(Graph& g, Inputs roots) {  // explicit stack: 10^6 levels are fine
     for (auto& e : n->in) visit(e.value->producer.get());
   }
   std::sort(g.nodes.begin(), g.nodes.end(), [](auto& a, auto& b) { return a->seq < b->seq; });
+  return g;
 }
 
-// Structure (ops, keys, edges, layouts of leaves) and liveness (who is held from outside): both decide what a plan may
-// do.
-Key key_of(Graph& g) {
+// Numbers the values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (who is held from
+// outside): both decide what a plan may do.
+Key number(Graph& g) {
   Key key;
   std::unordered_map<const Value*, uint32_t> leaves;
-  for (auto& n : g.nodes) {
-    key.add(n->op->type());
-    n->op->key(key);
-    key.add(uint64_t(n->tape() ? n->tracked : 0) << 32 | n->in.size());
-    key.add(uint64_t(n->out.size()));
-    for (auto& e : n->in) {
-      const Value* v = e.value.get();
+  const auto add_slot = [&](const Value* v, const Layout& l, uint32_t node, bool pinned) {
+    const auto s = uint32_t(g.slots.size());
+    g.slots.push_back({.value = v, .layout = &l, .node = node, .group = s, .pinned = pinned});
+    return s;
+  };
+  for (uint32_t i = 0; i < g.nodes.size(); ++i) {
+    Node& n = *g.nodes[i];
+    g.first_in.push_back(uint32_t(g.in.size()));
+    key.add(n.op->type());
+    n.op->key(key);
+    key.add(uint64_t(n.tape() ? n.tracked : 0) << 32 | n.in.size());
+    key.add(uint64_t(n.out.size()));
+    const Mask keep_in = n.tape() ? n.op->saves_in(n.tracked) : 0;
+    for (size_t k = 0; k < n.in.size(); ++k) {
+      const Value* v = n.in[k].value.get();
       uint32_t s;
       if (v->producer && !v->producer->done) {
         s = v->producer->slot + v->index;
@@ -60,24 +58,27 @@ Key key_of(Graph& g) {
         auto [it, fresh] = leaves.try_emplace(v, uint32_t(g.slots.size()));
         s = it->second;
         if (fresh) {
-          const bool shared = v->storage.use_count() != 1 || !fills_storage(v->layout, v->storage->bytes);
-          g.slots.push_back({v, 0, s, 0, shared});
-          key.add(v->layout.shape);
-          key.add(v->layout.strides);
-          key.add(uint64_t(v->layout.offset) << 16 | uint64_t(v->layout.dtype) << 8 |
-                  uint64_t(v->layout.device.backend));
+          const Layout& l = v->layout;
+          add_slot(v, l, kNone, v->storage.use_count() != 1 || !fills_storage(l, v->storage->bytes));
+          key.add(l.shape);
+          key.add(l.strides);
+          key.add(uint64_t(l.offset) << 16 | uint64_t(l.dtype) << 8 | uint64_t(l.device.backend));
+          key.add(l.device.index);
         }
       }
       g.in.push_back(s);
       key.add(uint64_t(s));
       ++g.slots[s].uses;
+      g.slots[s].pinned |= (keep_in & bit(k)) != 0;
     }
-    n->slot = uint32_t(g.slots.size());
-    for (auto& o : n->out) {
-      key.add(o.layout.shape);  // ops without inputs have their shape from attributes
-      g.slots.push_back({o.live, 0, uint32_t(g.slots.size())});
+    n.slot = uint32_t(g.slots.size());
+    const Mask keep_out = n.tape() ? n.op->saves_out(n.tracked) : 0;
+    for (size_t k = 0; k < n.out.size(); ++k) {
+      key.add(n.out[k].layout.shape);  // ops without inputs have their shape from attributes
+      add_slot(n.out[k].live, n.out[k].layout, i, keep_out & bit(k));
     }
   }
+  g.first_in.push_back(uint32_t(g.in.size()));
   for (auto& s : g.slots) {  // more references than uses: a handle, the tape, or a node outside this plan
     if (s.value) s.pinned |= s.value->refs.load(std::memory_order_acquire) != s.uses;
     key.add(uint64_t(s.pinned));
@@ -85,69 +86,62 @@ Key key_of(Graph& g) {
   return key;
 }
 
-using Plan = std::vector<Donors>;
-void group_views(Graph& g) {  // views join the group of what they view; a group is free after its last use
-  auto& s = g.slots;
-  const uint32_t* in = g.in.data();
-  for (uint32_t step = 0; step < g.nodes.size(); in += g.nodes[step++]->in.size()) {
-    Node& n = *g.nodes[step];
-    const Mask keep_in = n.tape() ? n.op->saves_in(n.tracked) : 0, keep_out = n.tape() ? n.op->saves_out(n.tracked) : 0;
-    for (size_t i = 0; i < n.in.size(); ++i) {
-      Slot& group = s[s[in[i]].group];
-      group.last = step;
-      group.pinned |= (keep_in & bit(i)) != 0;
-    }
-    for (size_t i = 0; i < n.out.size(); ++i) {
-      Slot& o = s[n.slot + i];
-      if (const int a = n.out[i].layout.aliases_input; a >= 0) o.group = s[in[a]].group;
-      s[o.group].pinned |= o.pinned || (keep_out & bit(i));
+void run(Graph& g, const Plan& plan) {
+  std::vector<Ref<Storage>> arenas;
+  for (const Plan::Arena& a : plan.arenas) arenas.push_back(make<Storage>(a.device, a.bytes));
+  const Places places{plan.places, arenas};
+  std::unordered_map<uint32_t, Made> kept;  // results that twins will ask for
+  std::vector<Ref<Node>> nodes;
+  for (const Step& step : plan.steps) {
+    nodes.clear();
+    for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
+    const auto keep = [&](size_t k, Made made) {
+      if (plan.has_twin[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
+    };
+    if (step.twin != kNone) {
+      finish_as(*nodes[0], kept.at(step.twin));
+    } else if (nodes.size() == 1) {
+      keep(0, run_node(*nodes[0], step.donors[0], places));
+    } else {
+      std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, places);
+      for (size_t k = 0; k < made.size(); ++k) keep(k, std::move(made[k]));
     }
   }
-}
-Plan make_plan(Graph& g) {
-  group_views(g);
-  Plan plan;
-  auto& s = g.slots;
-  const uint32_t* in = g.in.data();
-  for (uint32_t step = 0; step < g.nodes.size(); in += g.nodes[step++]->in.size()) {
-    const Node& n = *g.nodes[step];
-    const auto group_of = [&](size_t i) -> Slot& { return s[s[in[i]].group]; };
-    for (size_t i = 0; i < n.in.size(); ++i) ++group_of(i).reads;
-    plan.push_back(choose_donors(n, [&](size_t i) {
-      const Slot& group = group_of(i);  // read twice: add(a, transpose(a))
-      return group.reads == 1 && group.last == step && !group.pinned &&
-             fills_storage(n.in[i].value->layout, group.value ? group.value->layout.bytes() : 0);
-    }));
-    for (size_t i = 0; i < n.in.size(); ++i) group_of(i).reads = 0;
-  }
-  return plan;
 }
 }  // namespace
 }  // namespace detail
 
 void evaluate(Inputs roots) {
   using namespace detail;
-  Graph g;
-  collect(g, roots);
+  Graph g = collect(roots);
   if (g.nodes.empty()) return;
   ++mutable_stats().evaluations;
-  if (g.nodes.size() == 1) return run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
+  mutable_stats().nodes += g.nodes.size();
+  if (g.nodes.size() == 1) {
+    run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
+    return;
+  }
   struct Hash {
     size_t operator()(const Key& k) const { return k.a; }
   };
-  thread_local std::unordered_map<Key, Plan, Hash> cache;
-  const Key key = key_of(g);
+  // Shared: an op that evaluates others may clear the cache while its plan runs.
+  thread_local std::unordered_map<Key, std::shared_ptr<const Plan>, Hash> cache;
+  const uint32_t passes = anomaly_enabled() ? enabled_passes() & ~uint32_t(kFuse) : enabled_passes();
+  Key key = number(g);
+  key.add(uint64_t(passes));
   auto it = cache.find(key);
   if (it == cache.end()) {
     if (cache.size() >= 64) cache.clear();
-    it = cache.emplace(key, make_plan(g)).first;
+    it = cache.emplace(key, std::make_shared<const Plan>(make_plan(g, passes))).first;
     ++mutable_stats().plans;
+    for (const Plan::Arena& a : it->second->arenas) {
+      mutable_stats().planned_bytes += a.bytes;
+      mutable_stats().planned_live_bytes += a.live;
+    }
   } else {
     ++mutable_stats().replays;
   }
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const Ref<Node> n = std::move(g.nodes[i]);  // released as we go: a long graph ends node by node
-    run_node(*n, it->second[i]);
-  }
+  const std::shared_ptr<const Plan> plan = it->second;
+  run(g, *plan);
 }
 }  // namespace tg

@@ -20,7 +20,11 @@ uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter
 
 Storage::Storage(Device d, size_t n)
     : allocator(runtime_of(d).allocator(d.index)), data(static_cast<std::byte*>(allocator.allocate(n))), bytes(n) {}
-Storage::~Storage() { allocator.deallocate(data, bytes); }
+Storage::Storage(Ref<Storage> whole, size_t offset, size_t n)
+    : allocator(whole->allocator), data(whole->data + offset), bytes(n), within(std::move(whole)) {}
+Storage::~Storage() {
+  if (!within) allocator.deallocate(data, bytes);
+}
 
 Value::Value(const Layout& l) : layout(l) {}
 Value::~Value() {
@@ -61,7 +65,7 @@ Tensor& Tensor::requires_grad_(bool on) {
 }
 Tensor& Tensor::label(std::string_view text) {
   var().label = intern(text);
-  if (const auto& s = value()->storage) s->allocator.name(s->data, var().label);
+  if (const auto& s = value()->storage; s && !s->within) s->allocator.name(s->data, var().label);
   return *this;
 }
 void* Tensor::read(DType t) const {

@@ -19,7 +19,9 @@ struct Storage : Counted<Storage> {
   std::byte* data;
   size_t bytes;
   uint32_t version = 0;
+  const Ref<Storage> within;  // whose bytes these are a part of; empty: its own
   Storage(Device, size_t bytes);
+  Storage(Ref<Storage> within, size_t offset, size_t bytes);
   ~Storage();
 };
 

@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/allocator.h>
+#include <tapegrad/cpu/chain.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <unistd.h>
@@ -27,6 +28,8 @@ class CpuRuntime final : public BackendRuntime {
     return pages > 0 && bytes > 0 ? size_t(pages) * size_t(bytes) : 0;
   }
   Allocator& allocator(int) override { return cpu_allocator(); }
+  bool runs_chains() const override { return true; }
+  void run_chain(const Chain& c) override { cpu::run_chain(c); }
   void synchronize(int) override {}
   void copy_from_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_to_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }

@@ -120,7 +120,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   double s;
   bool left;
   BinaryScalarGrad(double number, bool on_left) : s(number), left(on_left) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(1)}; }
+  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(1), .varies = true}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), number(s);
@@ -156,7 +156,7 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   double s;
   bool left;
   BinaryScalar(double number, bool on_left) : s(number), left(on_left) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
+  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0), .varies = true}; }
   Layouts infer(Inputs in) const override { return infer_scalar(F::kName, in, s, takes_integers<F>); }
   Mask saves_in(Mask) const override {
     if constexpr (has_partials<F>)

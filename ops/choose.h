@@ -50,7 +50,7 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
   explicit CompareScalar(double number) : s(number) {}
-  Traits traits() const override { return {.kind = Kind::pointwise}; }
+  Traits traits() const override { return {.kind = Kind::pointwise, .varies = true}; }
   Layouts infer(Inputs in) const override { return infer_compare_scalar(F::kName, in, s, F::kBools); }
 };
 struct Where : OpOf<Where> {  // (condition, x, y)

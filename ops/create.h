@@ -29,7 +29,7 @@ struct RandomNormal : OpOf<RandomNormal> {  // the generator's state changes at 
   double mean, std;
   Rng rng;
   RandomNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
-  Traits traits() const override { return {.random = true}; }
+  Traits traits() const override { return {.varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
 };
@@ -39,7 +39,7 @@ struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   double mean, std;
   Rng rng;
   RandomTruncatedNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
-  Traits traits() const override { return {.random = true}; }
+  Traits traits() const override { return {.varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
 };
@@ -49,7 +49,7 @@ struct RandomUniform : OpOf<RandomUniform> {
   double lo, hi;
   Rng rng;
   RandomUniform(const Layout& l, double a, double b, Rng r) : layout(l), lo(a), hi(b), rng(r) {}
-  Traits traits() const override { return {.random = true}; }
+  Traits traits() const override { return {.varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(lo), k.add(hi); }
 };

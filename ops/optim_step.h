@@ -37,7 +37,7 @@ struct AdamWStep : OpOf<AdamWStep> {
   AdamWStep(const AdamWOptions& opt, std::vector<double> decays, double rate, int64_t step, double most)
       : o(opt), weight_decay(std::move(decays)), lr(rate), max_norm(most), t(step) {}
   size_t tensors() const { return weight_decay.size(); }
-  Traits traits() const override { return {.updates = true}; }
+  Traits traits() const override { return {.updates = true, .varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override {
     k.add(o.beta1), k.add(o.beta2), k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));

@@ -14,7 +14,7 @@ struct Rope : OpOf<Rope> {  // the start changes at every step of generation: no
   RopeOptions o;
   bool inverse;  // turns back: the gradient of a rotation
   Rope(RopeOptions opt, bool back) : o(opt), inverse(back) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = bits(0), .varies = true}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(o.theta), k.add(inverse); }

@@ -48,8 +48,8 @@ struct SmallTraining {
   }
 };
 // Losses of all steps, then the weights.
-inline std::vector<float> train_small(bool lazy, uint64_t seed, int steps = 5) {
-  SmallTraining model(8, 2, seed);
+inline std::vector<float> train_small(bool lazy, uint64_t seed, int steps = 5, int64_t n = 8) {
+  SmallTraining model(n, 2, seed);
   std::vector<float> r;
   for (int i = 0; i < steps; ++i) {
     Mode mode(lazy);

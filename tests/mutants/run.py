@@ -8,7 +8,7 @@
 CONFIG is mutants.json of a build with TG_CUDA=EMULATE, whose tests are built. A mutant costs the compilation of one
 file, a link and the tests that its filter chooses.
 """
-import argparse, concurrent.futures, json, os, pathlib, re, shutil, subprocess, sys, time
+import argparse, concurrent.futures, itertools, json, os, pathlib, re, shutil, subprocess, sys, time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -17,8 +17,8 @@ SCHEDULES = "0", "1"  # all forward and at once; all backward and as late as may
 
 
 class Mutant:
-    def __init__(self, file, kernel, why, cases, tests, was, now, line=None):
-        self.file, self.kernel, self.why, self.cases, self.tests = file, kernel, why, cases, tests
+    def __init__(self, file, kernel, why, runs, was, now, line=None):
+        self.file, self.kernel, self.why, self.runs = file, kernel, why, runs  # runs: of (TG_CASES, test cases)
         self.was, self.now, self.line = was, now, line
 
     def __str__(self):
@@ -48,7 +48,7 @@ def read_list(path):
         if s.startswith("# "):
             where, cases, tests, why = [p.strip() for p in s[2:].split("|", 3)]
             file, _, kernel = where.partition(" in ")
-            head = (file, kernel or file, why, cases, tests)
+            head = (file, kernel or file, why, [(cases, tests)])
         elif s.startswith("- ") and head:
             was = s[2:].strip()
         elif s.startswith("+") and was is not None:
@@ -74,7 +74,7 @@ CHANGES = [
 
 def each(file, known):
     code = (ROOT / file).read_text().splitlines()
-    kernel, cases, tests = known[file]
+    kernel, runs = known[file]
     for i, s in enumerate(code):
         plain = s.split("//")[0]
         if plain.lstrip().startswith("#") or "template" in plain or "static_assert" in plain:
@@ -82,7 +82,7 @@ def each(file, known):
         for why, pattern, instead in CHANGES:
             for m in re.finditer(pattern, plain):
                 now = plain[: m.start()] + instead + plain[m.end() :]
-                yield Mutant(file, kernel, why, cases, tests, s.strip(), now, i)
+                yield Mutant(file, kernel, why, runs, s.strip(), now, i)
 
 
 def run(command, limit, **more):
@@ -124,8 +124,8 @@ def outcome(config, work, m):
     if linked is None or linked.returncode:
         return "not linked: " + (linked.stdout.strip().splitlines() or [""])[0] if linked else "not linked in time"
     try:
-        for schedule in SCHEDULES:
-            result = test(program, m.cases, m.tests, schedule)
+        for (cases, tests), schedule in itertools.product(m.runs, SCHEDULES):
+            result = test(program, cases, tests, schedule)
             if result is None:
                 return "hangs"
             if report := re.search(r"\[simt\] ([a-z ]+):", result.stdout):
@@ -149,7 +149,10 @@ def main():
         config[key] = [w for w in config[key] if w]
     listed = read_list(HERE / "mutants.txt")
     if options.each:
-        known = {m.file: (m.kernel, m.cases, m.tests) for m in reversed(listed)}
+        known = {}  # all tests that find any listed mutant of a file
+        for m in listed:
+            runs = known.setdefault(m.file, (m.kernel, []))[1]
+            runs += [r for r in m.runs if r not in runs]
         missing = [f for f in options.each if f not in known]
         if missing:
             sys.exit(f"mutants.txt has no entry for {', '.join(missing)}, from which to take its tests")
@@ -160,7 +163,7 @@ def main():
     if not mutants:
         sys.exit("no mutant is chosen")
     # The tests pass without a change: else every mutant would count as found.
-    for cases, tests in sorted({(m.cases, m.tests) for m in mutants}):
+    for cases, tests in sorted({r for m in mutants for r in m.runs}):
         result = test(config["program"], cases, tests)
         if result is None or result.returncode or re.search(r"\b0 passed", result.stdout):
             sys.exit(f"the tests -tc={tests} with TG_CASES={cases} do not pass unchanged:\n{result and result.stdout[-2000:]}")

@@ -1,0 +1,79 @@
+// Training a GPT in lazy mode: a step is one graph and one plan, and gives the bits of eager mode in no more memory.
+#include <tapegrad/tapegrad.h>
+
+#include "helpers.h"
+
+using namespace tg;
+namespace {
+struct Run {
+  std::vector<std::vector<std::byte>> losses, weights;
+  int64_t peak = 0;                 // of the last steps, above what is there between steps
+  uint64_t plans = 0, kernels = 0;  // of the last steps
+  int64_t arena = 0, live = 0;      // of the last plan
+};
+Run train(const GptConfig& config, bool lazy, ForwardOptions how) {
+  constexpr int kSteps = 10, kWarm = 3;
+  const Params params(Device(), 5);
+  const Gpt model(params, config);
+  AdamW optimiser(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
+  Rng data{3}, noise{4};
+  how.rng = &noise;
+  Run run;
+  EngineStats before{};
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<int32_t> ids(2 * 2 * size_t(config.context));
+    for (int32_t& id : ids) id = int32_t(data.below(uint64_t(config.vocab_size)));
+    const Tensor both = from(ids, {2, 2, config.context}), tokens = slice(both, 0, 0, 1),
+                 targets = slice(both, 0, 1, 2);
+    const Shape shape{2, config.context};
+    if (step == kWarm) before = engine_stats();
+    reset_peak();
+    const int64_t base = memory_stats().live;
+    {
+      Mode mode(lazy);
+      const Tensor loss =
+          cross_entropy(model.forward(reshape(tokens, shape), how).to(DType::f32), reshape(targets, shape));
+      optimiser.step(backward(loss), {.clip_norm = 1, .lr = 1e-3 / double(1 + step)});
+      std::vector<Tensor> roots{loss};
+      for (const Parameter& p : params.all()) roots.push_back(p.tensor);
+      const EngineStats planned = engine_stats();
+      evaluate(roots);
+      if (engine_stats().plans > planned.plans) {
+        run.arena = int64_t(engine_stats().planned_bytes - planned.planned_bytes);
+        run.live = int64_t(engine_stats().planned_live_bytes - planned.planned_live_bytes);
+      }
+      run.losses.push_back(bits_of(loss));
+    }
+    if (step >= kWarm) run.peak = std::max(run.peak, memory_stats().peak - base);
+  }
+  run.plans = engine_stats().plans - before.plans;
+  run.kernels = engine_stats().kernels - before.kernels;
+  for (const Parameter& p : params.all()) run.weights.push_back(bits_of(p.tensor));
+  return run;
+}
+}  // namespace
+
+TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one plan and in no more memory") {
+  const GptConfig plain{.vocab_size = 65, .context = 32, .layers = 3, .heads = 4, .width = 128, .dropout = 0.1};
+  GptConfig modern = plain;
+  modern.norm = NormKind::rms_norm;
+  modern.positions = Positions::rope;
+  modern.activation = Activation::swiglu;
+  modern.kv_heads = 1;
+  modern.tied_head = false;
+  const std::pair<GptConfig, ForwardOptions> cases[] = {
+      {plain, {}}, {modern, {}}, {plain, {.compute = DType::bf16}}, {plain, {.recompute = true}}};
+  for (const auto& [config, how] : cases) {
+    CAPTURE(name_of(config.norm));
+    CAPTURE(name_of(how.compute));
+    CAPTURE(how.recompute);
+    const Run eager = train(config, false, how), lazy = train(config, true, how);
+    CHECK(eager.losses == lazy.losses);
+    CHECK(eager.weights == lazy.weights);
+    CHECK(lazy.plans == 0);
+    CHECK(lazy.kernels <= eager.kernels);
+    CHECK(lazy.arena <= lazy.live + lazy.live / 20);
+    CHECK(lazy.peak - lazy.arena + lazy.live <=
+          eager.peak + eager.peak / 1000);  // tensors begin at multiples of 64 bytes
+  }
+}
