@@ -17,7 +17,8 @@ struct ChainPlan {
   struct Buffer {
     DType dtype;
     int64_t row_step, column_step;  // elements
-    // Where it comes from: input `index` of node `node`; output of node `node`; or nothing: it lives within a tile.
+    // Where it comes from: input `index` of node `node`; output of node `node`; or nothing: it lives within a tile, in
+    // scratch memory number `index`.
     enum class Kind : uint8_t { input, output, temporary } kind;
     uint32_t node, index;  // node: place in the chain
   };
@@ -28,6 +29,7 @@ struct ChainPlan {
   int64_t rows = 0, columns = 0;
   std::vector<Buffer> buffers;
   std::vector<Use> uses;  // one per node
+  uint32_t scratch = 0;   // how many a tile needs
 };
 struct Chain {
   const ChainPlan& plan;

@@ -1,10 +1,10 @@
-// The passes that make a plan of a graph, in the order in which make_plan() calls them.
+// What a plan runs together: nodes that compute the same, and chains of pointwise ops. Where results lie is decided in
+// places.cpp.
 #include <tapegrad/core/plan.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <tuple>
 #include <unordered_map>
 
 namespace tg::detail {
@@ -17,7 +17,7 @@ uint32_t Graph::find(uint32_t s) {
 uint32_t enabled_passes() {
   static constexpr std::pair<std::string_view, Pass> kNames[] = {
       {"merge", kMerge}, {"fuse", kFuse}, {"inplace", kInPlace}, {"arena", kArena}};
-  const char* text = std::getenv("TG_PASSES");  // read for every plan: tests set it
+  const char* text = std::getenv("TG_PASSES");  // read each time: tests set it
   uint32_t on = kAllPasses;
   std::string_view rest = text ? text : "";
   while (!rest.empty()) {
@@ -38,11 +38,10 @@ uint32_t enabled_passes() {
 
 namespace {
 
-// --- merge: nodes with the same op, attributes and inputs run once
-// ----------------------------------------------------
 struct KeyHash {
   size_t operator()(const Key& k) const { return k.a; }
 };
+// Per node: an earlier one with the same op, attributes and inputs, or kNone.
 std::vector<uint32_t> merged(const Graph& g, bool on) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<uint32_t> twin(n, kNone), canonical(g.slots.size());
@@ -65,9 +64,7 @@ std::vector<uint32_t> merged(const Graph& g, bool on) {
   return twin;
 }
 
-// --- fuse: chains of pointwise ops
-// ------------------------------------------------------------------------------------ How an input is read by (rows,
-// columns): false if it is not by two steps.
+// How an input is read by (rows, columns): false if it is not by two steps.
 bool steps_of(const Layout& in, int64_t rows, int64_t columns, const Shape& shape, int64_t& row, int64_t& column) {
   if (in.shape == shape && in.is_contiguous()) return row = columns, column = 1, true;
   const int64_t n = in.numel();
@@ -184,6 +181,22 @@ class Clusters {
   std::vector<Cluster> all_;
 };
 
+// Numbers the temporaries: one whose last reader has run leaves its number to the next.
+void share_scratch(ChainPlan& p) {
+  std::vector<uint32_t> readers(p.buffers.size()), free;
+  for (const ChainPlan::Use& u : p.uses)
+    for (const uint32_t b : u.in) ++readers[b];
+  for (const ChainPlan::Use& u : p.uses) {
+    if (ChainPlan::Buffer& out = p.buffers[u.out]; out.kind == ChainPlan::Buffer::Kind::temporary) {
+      if (free.empty()) free.push_back(p.scratch++);
+      out.index = free.back();
+      free.pop_back();
+    }
+    for (const uint32_t b : u.in)
+      if (--readers[b] == 0 && p.buffers[b].kind == ChainPlan::Buffer::Kind::temporary)
+        free.push_back(p.buffers[b].index);
+  }
+}
 // Buffers of a chain: a result that somebody reads later is an output, else it lives within a tile.
 ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>& has_twin) {
   using Buffer = ChainPlan::Buffer;
@@ -215,11 +228,11 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
         {g.slots[s].layout->dtype, p.columns, 1, temporary ? Buffer::Kind::temporary : Buffer::Kind::output, k, 0});
     p.uses.push_back(std::move(use));
   }
+  share_scratch(p);
   return p;
 }
 
-// --- order: a chain runs where its last node stands
-// -------------------------------------------------------------------
+// In the order of emission; a chain runs where its last node stands.
 std::vector<Step> steps_of(const Graph& g, const std::vector<uint32_t>& twin, const std::vector<uint8_t>& has_twin,
                            bool fuse) {
   const auto n = uint32_t(g.nodes.size());
@@ -239,151 +252,6 @@ std::vector<Step> steps_of(const Graph& g, const std::vector<uint32_t>& twin, co
   return at;
 }
 
-// --- lifetimes
-// --------------------------------------------------------------------------------------------------------
-void join(Graph& g, uint32_t a, uint32_t b) {  // b's group becomes a's
-  a = g.find(a), b = g.find(b);
-  if (a == b) return;
-  Slot &to = g.slots[a], &from = g.slots[b];
-  from.group = a;
-  to.first = std::min(to.first, from.first);
-  to.last = std::max(to.last, from.last);
-  to.pinned |= from.pinned;
-}
-void find_lifetimes(Graph& g, const Plan& plan) {
-  for (uint32_t t = 0; t < plan.steps.size(); ++t) {
-    const Step& step = plan.steps[t];
-    for (const uint32_t n : step.nodes) {
-      const Node& node = *g.nodes[n];
-      const auto in = g.inputs(n);
-      for (const uint32_t i : in) {
-        Slot& s = g.slots[g.find(i)];
-        s.last = std::max(s.last, t);
-      }
-      for (size_t i = 0; i < node.out.size(); ++i) {
-        const uint32_t o = g.output(n, i);
-        g.slots[o].first = g.slots[o].last = t;
-        if (const int a = node.out[i].layout.aliases_input; a >= 0)
-          join(g, in[size_t(a)], o);
-        else if (step.twin != kNone)
-          join(g, g.output(step.twin, i), o);
-        Slot& s = g.slots[g.find(o)];
-        s.last = std::max(s.last, t);
-      }
-    }
-  }
-}
-
-// --- in place
-// --------------------------------------------------------------------------------------------------------- Whether
-// input i of node n may be written over by step t, all of whose reads are counted.
-bool dies_here(Graph& g, uint32_t n, size_t i, uint32_t t) {
-  const uint32_t s = g.inputs(n)[i];
-  const Slot& group = g.slots[g.find(s)];
-  const Layout& l = *g.slots[s].layout;
-  const Layout& root = *group.layout;
-  return group.reads == 1 && group.first != t && group.last == t && !group.pinned && fills_storage(l, root.bytes());
-}
-void choose_in_place(Graph& g, Plan& plan, bool on) {
-  for (uint32_t t = 0; t < plan.steps.size(); ++t) {
-    Step& step = plan.steps[t];
-    if (step.twin != kNone) continue;
-    const auto count = [&](int by) {
-      for (const uint32_t n : step.nodes)
-        for (const uint32_t s : g.inputs(n)) g.slots[g.find(s)].reads += uint32_t(by);
-    };
-    count(1);
-    for (const uint32_t n : step.nodes) {
-      const bool temporary = step.nodes.size() > 1 && [&] {
-        const size_t k = size_t(std::find(step.nodes.begin(), step.nodes.end(), n) - step.nodes.begin());
-        return step.chain.buffers[step.chain.uses[k].out].kind == ChainPlan::Buffer::Kind::temporary;
-      }();
-      step.donors.push_back(
-          choose_donors(*g.nodes[n], [&](size_t i) { return on && !temporary && dies_here(g, n, i, t); }));
-    }
-    count(-1);
-    for (size_t k = 0; k < step.nodes.size(); ++k)
-      for (size_t i = 0; i < step.donors[k].size(); ++i)
-        if (const int32_t d = step.donors[k][i]; d >= 0)
-          join(g, g.inputs(step.nodes[k])[size_t(d)], g.output(step.nodes[k], i));
-  }
-}
-
-// --- arena: each block at the offset that fits best among those that live at the same time
-// ----------------------------
-struct Block {
-  uint32_t group, first, last;
-  size_t bytes, offset = 0;
-  size_t crowd = 0;  // the largest sum of blocks that live at one time of its life
-};
-size_t pack_in_order(std::vector<Block>& blocks) {
-  std::vector<const Block*> placed;  // by offset
-  size_t end = 0;
-  for (Block& b : blocks) {
-    size_t at = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
-    for (const Block* p : placed) {
-      if (p->first > b.last || p->last < b.first) continue;
-      if (p->offset >= at + b.bytes && p->offset - at < best_gap) best = at, best_gap = p->offset - at;
-      at = std::max(at, p->offset + p->bytes);
-    }
-    b.offset = best == SIZE_MAX ? at : best;
-    end = std::max(end, b.offset + b.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), &b,
-                                   [](const Block* x, const Block* y) { return x->offset < y->offset; }),
-                  &b);
-  }
-  return end;
-}
-// Bytes in all, after the order that takes least: those first that live when most is alive (TensorFlow Lite's greedy by
-// breadth), or those that are large for long. Also the least that any order could take.
-std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
-  std::vector<size_t> alive(steps);
-  for (const Block& b : blocks)
-    for (uint32_t t = b.first; t <= b.last; ++t) alive[t] += b.bytes;
-  for (Block& b : blocks) b.crowd = *std::max_element(alive.begin() + b.first, alive.begin() + b.last + 1);
-  std::vector<Block> best;
-  size_t end = SIZE_MAX;
-  const auto attempt = [&](auto weight) {
-    std::stable_sort(blocks.begin(), blocks.end(),
-                     [&](const Block& a, const Block& b) { return weight(a) > weight(b); });
-    if (const size_t e = pack_in_order(blocks); e < end) end = e, best = blocks;
-  };
-  attempt([](const Block& b) { return std::pair(b.crowd, b.bytes); });
-  attempt([](const Block& b) { return std::pair(b.crowd, size_t(b.last - b.first)); });
-  attempt([](const Block& b) { return double(b.bytes) * double(b.last - b.first + 1); });
-  blocks = std::move(best);
-  return {end, *std::max_element(alive.begin(), alive.end())};
-}
-// Of every tensor in an arena: as the allocators align.
-size_t aligned(size_t bytes, Device d) {
-  const size_t unit = d.backend == Backend::cpu ? 64 : 256;
-  return (bytes + unit - 1) / unit * unit;
-}
-void choose_places(Graph& g, Plan& plan, bool on) {
-  plan.places.assign(g.slots.size(), {});
-  if (!on) return;
-  std::vector<uint8_t> inside(g.slots.size());  // temporaries of chains need no place
-  for (const Step& s : plan.steps)
-    if (s.nodes.size() > 1)
-      for (const ChainPlan::Buffer& b : s.chain.buffers)
-        if (b.kind == ChainPlan::Buffer::Kind::temporary) inside[g.output(s.nodes[b.node], 0)] = 1;
-  std::vector<std::vector<Block>> blocks;
-  for (uint32_t s = 0; s < g.slots.size(); ++s) {
-    const Slot& slot = g.slots[s];
-    if (slot.group != s || slot.node == kNone || slot.pinned || inside[s] || slot.layout->bytes() == 0) continue;
-    const Device device = slot.layout->device;
-    uint32_t a = 0;
-    while (a < plan.arenas.size() && plan.arenas[a].device != device) ++a;
-    if (a == plan.arenas.size()) plan.arenas.push_back({device}), blocks.emplace_back();
-    blocks[a].push_back({s, slot.first, slot.last, aligned(slot.layout->bytes(), device)});
-    plan.places[s].arena = a;
-  }
-  for (size_t a = 0; a < blocks.size(); ++a) {
-    std::tie(plan.arenas[a].bytes, plan.arenas[a].live) = pack(blocks[a], plan.steps.size());
-    for (const Block& b : blocks[a]) plan.places[b.group].offset = b.offset;
-  }
-}
-
 }  // namespace
 
 Plan make_plan(Graph& g, uint32_t passes) {
@@ -393,9 +261,7 @@ Plan make_plan(Graph& g, uint32_t passes) {
   for (const uint32_t t : twin)
     if (t != kNone) plan.has_twin[t] = 1;
   plan.steps = steps_of(g, twin, plan.has_twin, passes & kFuse);
-  find_lifetimes(g, plan);
-  choose_in_place(g, plan, passes & kInPlace);
-  choose_places(g, plan, passes & kArena);
+  place_results(g, plan, passes);
   dump(g, plan);
   return plan;
 }

@@ -1,6 +1,7 @@
 // The nodes of one evaluation, and the plan by which they are run: who is merged with whom, what runs together, in
 // which order, and where results lie. A plan depends on structure, layouts and liveness alone, so it is kept and used
-// again for the next graph that looks the same. For plan.cpp, passes.cpp and dump.cpp; users see evaluate().
+// again for the next graph that looks the same. For plan.cpp, passes.cpp, places.cpp and dump.cpp; users see
+// evaluate().
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/evaluate.h>
@@ -62,7 +63,8 @@ struct Plan {
   std::vector<Arena> arenas;
 };
 
-Plan make_plan(Graph&, uint32_t passes);  // passes.cpp
-void dump(const Graph&, const Plan&);     // to the folder of the environment variable TG_DUMP_PLANS, if it is set
+Plan make_plan(Graph&, uint32_t passes);             // passes.cpp
+void place_results(Graph&, Plan&, uint32_t passes);  // places.cpp: a part of it
+void dump(const Graph&, const Plan&);  // to the folder of the environment variable TG_DUMP_PLANS, if it is set
 
 }  // namespace tg::detail

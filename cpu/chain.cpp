@@ -8,7 +8,8 @@
 
 namespace tg::cpu {
 namespace {
-constexpr int64_t kTile = 4096;  // elements: a few buffers of them stay in the first or second cache
+constexpr int64_t kTile = 4096;     // elements: a few buffers of them stay in the first or second cache
+constexpr int64_t kWork = 1 << 14;  // elements times ops, below which waking a thread costs more
 
 struct Tile {
   int64_t row, rows, column, columns;
@@ -24,7 +25,6 @@ void run_tile(const Chain& c, const Tile& t, Scratch& s) {
   const size_t n = p.buffers.size();
   const Shape shape = t.rows == 1 ? Shape{t.columns} : Shape{t.rows, t.columns};
   s.layouts.resize(n), s.data.resize(n);
-  size_t temporary = 0;
   for (size_t i = 0; i < n; ++i) {
     const ChainPlan::Buffer& b = p.buffers[i];
     const bool inside = b.kind == ChainPlan::Buffer::Kind::temporary;
@@ -34,7 +34,7 @@ void run_tile(const Chain& c, const Tile& t, Scratch& s) {
       l.strides = Strides{inside ? 1 : b.column_step};
     else
       l.strides = inside ? Strides{t.columns, 1} : Strides{b.row_step, b.column_step};
-    s.data[i] = inside ? s.bytes.data() + kTile * 8 * temporary++
+    s.data[i] = inside ? s.bytes.data() + kTile * 8 * int64_t(b.index)
                        : c.data[i] + (t.row * b.row_step + t.column * b.column_step) * int64_t(size_of(b.dtype));
   }
   SmallVec<Buf, 4> in;
@@ -53,13 +53,15 @@ void run_chain(const Chain& c) {
   const int64_t columns = std::min(p.columns, kTile),
                 rows = std::max<int64_t>(1, kTile / std::max<int64_t>(1, p.columns));
   const int64_t across = (p.columns + columns - 1) / columns, down = (p.rows + rows - 1) / rows;
-  const auto temporaries = size_t(std::count_if(
-      p.buffers.begin(), p.buffers.end(), [](const auto& b) { return b.kind == ChainPlan::Buffer::Kind::temporary; }));
-  parallel_for(across * down, [&](int64_t i) {
+  // Tiles of a task: as much work as a single op gives one.
+  const int64_t grain = std::max<int64_t>(1, kWork / (columns * rows * int64_t(p.uses.size())));
+  parallel_for(across * down, grain, [&](int64_t begin, int64_t end) {
     thread_local Scratch scratch;
-    scratch.bytes.resize(std::max(scratch.bytes.size(), temporaries * size_t(kTile) * 8));
-    const int64_t row = i / across * rows, column = i % across * columns;
-    run_tile(c, {row, std::min(rows, p.rows - row), column, std::min(columns, p.columns - column)}, scratch);
+    scratch.bytes.resize(std::max(scratch.bytes.size(), size_t(p.scratch) * size_t(kTile) * 8));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / across * rows, column = i % across * columns;
+      run_tile(c, {row, std::min(rows, p.rows - row), column, std::min(columns, p.columns - column)}, scratch);
+    }
   });
 }
 
