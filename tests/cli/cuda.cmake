@@ -71,7 +71,7 @@ run(0 compare --model cuda --batch 1 --sides cpu/bf16 cuda/bf16)
 expect("all within their tolerance")
 
 # What cannot fit is refused before it is tried
-run(1 train ${tiny} --device cuda --batch 1000000000 --out never)
+run(1 train --data text.txt --device cuda --batch 1000000000 --out never)
 if(NOT err MATCHES "GB of memory or more, and cuda:0 has [0-9.]+\\. ")
   message(FATAL_ERROR "no word about the memory of cuda:0: ${err}")
 endif()

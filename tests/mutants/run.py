@@ -147,6 +147,8 @@ def main():
     config = json.loads(options.config.read_text())
     for key in ("flags", "compiler"):
         config[key] = [w for w in config[key] if w]
+    for key in ("core", "objects"):  # not their precompiled headers
+        config[key] = [o for o in config[key] if o.endswith(".o")]
     listed = read_list(HERE / "mutants.txt")
     if options.each:
         known = {}  # all tests that find any listed mutant of a file
