@@ -41,12 +41,28 @@ namespace {
 struct KeyHash {
   size_t operator()(const Key& k) const { return k.a; }
 };
-// Per node: an earlier one with the same op, attributes and inputs, or kNone.
+// Per node: whether somebody outside can see its results, or views of them, after the evaluation.
+std::vector<uint8_t> visible_nodes(const Graph& g) {
+  std::vector<uint8_t> visible(g.nodes.size());
+  for (auto i = uint32_t(g.nodes.size()); i-- > 0;) {
+    const Node& node = *g.nodes[i];
+    for (size_t k = 0; k < node.out.size(); ++k) visible[i] |= uint8_t(g.slots[g.output(i, k)].pinned);
+    if (!visible[i]) continue;
+    for (const Out& o : node.out)
+      if (o.layout.aliases_input >= 0)
+        if (const uint32_t base = g.slots[g.inputs(i)[size_t(o.layout.aliases_input)]].node; base != kNone)
+          visible[base] = 1;
+  }
+  return visible;
+}
+// Per node: an earlier one with the same op, attributes and inputs, or kNone. One of them at most can be seen from
+// outside: a write to one tensor must not change another.
 std::vector<uint32_t> merged(const Graph& g, bool on) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<uint32_t> twin(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return twin;
+  std::vector<uint8_t> visible = visible_nodes(g);  // of a node that has twins: of any of them
   std::unordered_map<Key, uint32_t, KeyHash> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
@@ -57,7 +73,8 @@ std::vector<uint32_t> merged(const Graph& g, bool on) {
     node.op->key(key);
     for (const uint32_t s : g.inputs(i)) key.add(uint64_t(canonical[s]));
     const auto [it, fresh] = seen.try_emplace(key, i);
-    if (fresh) continue;
+    if (fresh || (visible[i] && visible[it->second])) continue;
+    visible[it->second] |= visible[i];
     twin[i] = it->second;
     for (size_t k = 0; k < node.out.size(); ++k) canonical[g.output(i, k)] = g.output(it->second, k);
   }

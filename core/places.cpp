@@ -2,7 +2,6 @@
 #include <tapegrad/core/plan.h>
 
 #include <algorithm>
-#include <tuple>
 
 namespace tg::detail {
 namespace {
@@ -57,13 +56,12 @@ void choose_in_place(Graph& g, Plan& plan, bool on) {
         for (const uint32_t s : g.inputs(n)) g.slots[g.find(s)].reads += uint32_t(by);
     };
     count(1);
-    for (const uint32_t n : step.nodes) {
-      const bool temporary = step.nodes.size() > 1 && [&] {
-        const size_t k = size_t(std::find(step.nodes.begin(), step.nodes.end(), n) - step.nodes.begin());
-        return step.chain.buffers[step.chain.uses[k].out].kind == ChainPlan::Buffer::Kind::temporary;
-      }();
+    for (size_t k = 0; k < step.nodes.size(); ++k) {
+      const uint32_t n = step.nodes[k];
+      const bool inside = step.nodes.size() > 1 &&
+                          step.chain.buffers[step.chain.uses[k].out].kind == ChainPlan::Buffer::Kind::temporary;
       step.donors.push_back(
-          choose_donors(*g.nodes[n], [&](size_t i) { return on && !temporary && dies_here(g, n, i, t); }));
+          choose_donors(*g.nodes[n], [&](size_t i) { return on && !inside && dies_here(g, n, i, t); }));
     }
     count(-1);
     for (size_t k = 0; k < step.nodes.size(); ++k)
@@ -132,24 +130,20 @@ void choose_places(Graph& g, Plan& plan, bool on) {
     if (s.nodes.size() > 1)
       for (const ChainPlan::Buffer& b : s.chain.buffers)
         if (b.kind == ChainPlan::Buffer::Kind::temporary) inside[g.output(s.nodes[b.node], 0)] = 1;
-  std::vector<std::vector<Block>> blocks;
+  std::vector<std::pair<Device, std::vector<Block>>> blocks;
   for (uint32_t s = 0; s < g.slots.size(); ++s) {
     const Slot& slot = g.slots[s];
     if (slot.group != s || slot.node == kNone || slot.pinned || inside[s] || slot.layout->bytes() == 0) continue;
     const Device device = slot.layout->device;
-    uint32_t a = 0;
-    while (a < plan.arenas.size() && plan.arenas[a].device != device) ++a;
-    if (a == plan.arenas.size()) plan.arenas.push_back({device}), blocks.emplace_back();
-    blocks[a].push_back({s, slot.first, slot.last, aligned(slot.layout->bytes(), device)});
-    plan.places[s].arena = a;
+    auto it = std::find_if(blocks.begin(), blocks.end(), [&](const auto& b) { return b.first == device; });
+    if (it == blocks.end()) it = blocks.insert(it, {device, {}});
+    it->second.push_back({s, slot.first, slot.last, aligned(slot.layout->bytes(), device)});
   }
-  for (size_t a = 0; a < blocks.size(); ++a) {
-    if (blocks[a].size() > kMostPacked) {
-      for (const Block& b : blocks[a]) plan.places[b.group] = {};
-      continue;
-    }
-    std::tie(plan.arenas[a].bytes, plan.arenas[a].live) = pack(blocks[a], plan.steps.size());
-    for (const Block& b : blocks[a]) plan.places[b.group].offset = b.offset;
+  for (auto& [device, of_device] : blocks) {
+    if (of_device.size() > kMostPacked) continue;
+    const auto [bytes, live] = pack(of_device, plan.steps.size());
+    for (const Block& b : of_device) plan.places[b.group] = {uint32_t(plan.arenas.size()), b.offset};
+    plan.arenas.push_back({device, bytes, live});
   }
 }
 }  // namespace

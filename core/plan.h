@@ -6,7 +6,6 @@
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/evaluate.h>
 
-#include <string>
 #include <vector>
 
 namespace tg::detail {
@@ -49,7 +48,7 @@ uint32_t enabled_passes();
 struct Step {
   std::vector<uint32_t> nodes;  // more than one: a chain
   uint32_t twin = kNone;        // a node that has run and whose results are this one's too
-  std::vector<Donors> donors;   // per node, as in evaluate.h; of a chain: the chain's input
+  std::vector<Donors> donors;   // per node, as in evaluate.h
   ChainPlan chain;              // of several nodes
 };
 struct Plan {

@@ -82,16 +82,12 @@ template <class T> struct Backward {
   int64_t rows, n, groups, per_group, step;
 };
 // a + b, and not in one rounding with the product that a may be.
-__device__ __forceinline__ float rounded_sum(float a, float b) {
+template <class C> __device__ __forceinline__ C rounded_sum(C a, C b) {
 #ifdef __CUDA_ARCH__
-  return __fadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-__device__ __forceinline__ double rounded_sum(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dadd_rn(a, b);
+  if constexpr (std::is_same_v<C, float>)
+    return __fadd_rn(a, b);
+  else
+    return __dadd_rn(a, b);
 #else
   return a + b;
 #endif
