@@ -2,6 +2,7 @@
 // it runs at once. Also what a vjp reads back from the tape.
 #include <tapegrad/core/evaluate.h>
 #include <tapegrad/core/observe.h>
+#include <tapegrad/core/trace.h>
 
 #include <algorithm>
 
@@ -35,12 +36,17 @@ detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : previous_(std:
 detail::ReadsOfTracked::~ReadsOfTracked() { t_reads = previous_; }
 ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), previous_(std::exchange(t_observer, &see_)) {}
 ObserveScope::~ObserveScope() { t_observer = previous_; }
+bool detail::observing() { return t_observer; }
 bool grad_enabled() { return t_grad; }
 bool lazy_enabled() { return t_lazy; }
 F32Products f32_products() { return t_products; }
 
 Tensor Tensor::detach() const {
-  if (!value()->producer) return Tensor(value());
+  if (!value()->producer) {
+    if (detail::Trace* trace = detail::tracing()) [[unlikely]]
+      trace->reads(*this);
+    return Tensor(value());
+  }
   NoGrad off;
   return emit1(stateless<Detach>(), {*this});
 }
@@ -97,7 +103,10 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   node->scope = current_scope();
   node->first_id = next_ids(layouts.size());
   node->tracked = tracked;
+  detail::Trace* const trace = detail::tracing();
   for (size_t i = 0; i < in.size(); ++i) {
+    if (trace) [[unlikely]]
+      trace->reads(in[i]);
     Variable& x = *in[i].variable();
     Value& v = *x.value;
     // A clock per thread that never falls behind what it reads.
@@ -125,6 +134,8 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   }
   node->seq = ++t_seq;
   node->op = std::move(op);
+  if (trace) [[unlikely]]
+    trace->emitted(node);
   return node;
 }
 // Nobody observes during its life.

@@ -16,17 +16,13 @@ const EngineStats& engine_stats() { return detail::mutable_stats(); }
 
 namespace {
 constinit thread_local Running t_running;
-struct Run {  // a node during its life; they nest, where an op evaluates others
-  explicit Run(const Node& n) : previous(std::exchange(t_running, Running{n.op->name(), n.scope})) {}
-  ~Run() { t_running = previous; }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
-  const Running previous;
-};
 }  // namespace
 const Running& running() { return t_running; }
 
 namespace detail {
+NowRunning::NowRunning(std::string_view op, const Scope* s) : previous_(std::exchange(t_running, Running{op, s})) {}
+NowRunning::~NowRunning() { t_running = previous_; }
+
 Error with_scope(const Error& e, const Scope* s) {  // once: the innermost op that failed knows best
   if (!s->parent || e.scoped()) return e;
   return Error(e.kind(), fmt::format("{}\n    in {}", e.what(), s->path()), true);
@@ -90,12 +86,12 @@ Ref<Storage> storage_of(const Node& n, size_t i, int from, const Places& places)
   return make<Storage>(l.device, l.bytes());
 }
 void check_alive(const Node& n) {
-  TG_CHECK(!n.error, state, "[{}] cannot be read: it failed before: {}", n.op->name(), *n.error);
+  TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error);
 }
 
 Made execute(Node& n, const Donors& donors, const Places& places) {
   check_alive(n);
-  const Run run(n);
+  const NowRunning run(n.op->name(), n.scope);
   SmallVec<Buf, 4> in, out;
   Made made;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -123,7 +119,7 @@ Made execute(Node& n, const Donors& donors, const Places& places) {
 std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan, std::span<const Donors> donors,
                                 const Places& places) {
   using Kind = ChainPlan::Buffer::Kind;
-  const Run run(*nodes[0]);
+  const NowRunning run(nodes[0]->op->name(), nodes[0]->scope);
   SmallVec<const Op*, 8> ops;
   std::vector<Made> made;
   for (const auto& n : nodes) {
@@ -156,7 +152,7 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
-  n.error = intern(why.what());
+  n.error = intern(fmt::format("it failed before: {}", why.what()));
 }
 }  // namespace
 

@@ -12,6 +12,19 @@ Error with_scope(const Error&, const Scope*);                    // adds "in <pa
 void check_version(const Node&, size_t i, bool output = false);  // throws when input or output i was written since
 void run_or_evaluate(Node&, Inputs outs);                        // eager: one node, no plan
 uint64_t next_mark();
+bool observing();  // inside an ObserveScope
+
+// What running() says during its life; they nest, where an op evaluates others.
+class NowRunning {
+ public:
+  NowRunning(std::string_view op, const Scope*);
+  ~NowRunning();
+  NowRunning(const NowRunning&) = delete;
+  NowRunning& operator=(const NowRunning&) = delete;
+
+ private:
+  const Running previous_;
+};
 
 // During its life, tensors that require a gradient and are read where nothing is recorded are noted.
 class ReadsOfTracked {

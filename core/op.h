@@ -73,6 +73,9 @@ struct Traits {
 };
 
 class Vjp;
+struct Op;
+struct Rng;
+using OpPtr = Ref<const Op>;
 // What to compute: attributes are members, immutable once emitted.
 // Contract of gradients: vjp returns gradients (an empty Tensor where none is wanted), which may be the one it was
 // given; it never writes into it and never accumulates. The engine adds, and the first gradient is moved in. An op
@@ -89,11 +92,14 @@ struct Op : Counted<Op> {
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }   // default: nothing, so a forgotten bit is an error at
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }  // the first backward and never a leak
   virtual void key(Key&) const {}                               // attributes, except those that change every step
+  virtual const Rng* generator() const { return nullptr; }      // the state from which it draws, if it does
+  // The op in the next run of a compiled function, where attributes change every step: it draws from rng, or counts on.
+  // Null: itself.
+  virtual OpPtr next(const Rng& /*rng*/) const;
   virtual const void* type() const = 0;
   virtual bool supports(Backend) const = 0;
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
 };
-using OpPtr = Ref<const Op>;
 
 struct Edge {  // one input of a node: the value until run or while saved, the rest for backward
   uint64_t id;
@@ -162,6 +168,7 @@ inline void evaluate(std::initializer_list<Tensor> roots) { evaluate(Inputs(root
 inline Tensor emit1(OpPtr op, std::initializer_list<Tensor> in) {
   return std::move(emit(std::move(op), Inputs(in.begin(), in.size()))[0]);
 }
+inline OpPtr Op::next(const Rng&) const { return nullptr; }
 // One immortal object per op without attributes: counts of shared objects would be contended.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {

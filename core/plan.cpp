@@ -1,5 +1,6 @@
 // evaluate() of several nodes: collect unfinished ancestors, order by seq, look the plan up by structural key, run.
 #include <tapegrad/core/plan.h>
+#include <tapegrad/core/trace.h>
 
 #include <algorithm>
 #include <memory>
@@ -9,7 +10,6 @@ namespace tg {
 namespace detail {
 EngineStats& mutable_stats();
 
-namespace {
 Graph collect(Inputs roots) {  // explicit stack: 10^6 levels are fine
   Graph g;
   const uint64_t mark = next_mark();
@@ -31,8 +31,6 @@ Graph collect(Inputs roots) {  // explicit stack: 10^6 levels are fine
   return g;
 }
 
-// Numbers the values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (who is held from
-// outside): both decide what a plan may do.
 Key number(Graph& g) {
   Key key;
   std::unordered_map<const Value*, uint32_t> leaves;
@@ -86,6 +84,7 @@ Key number(Graph& g) {
   return key;
 }
 
+namespace {
 void run(Graph& g, const Plan& plan) {
   std::vector<Ref<Storage>> arenas;
   for (const Plan::Arena& a : plan.arenas) arenas.push_back(make<Storage>(a.device, a.bytes));
@@ -113,6 +112,8 @@ void run(Graph& g, const Plan& plan) {
 
 void evaluate(Inputs roots) {
   using namespace detail;
+  for (const Tensor& r : roots)
+    if (r) host_reads(r);
   Graph g = collect(roots);
   if (g.nodes.empty()) return;
   ++mutable_stats().evaluations;

@@ -62,6 +62,10 @@ struct Plan {
   std::vector<Arena> arenas;
 };
 
+Graph collect(Inputs roots);  // plan.cpp: the nodes that have yet to run
+// Numbers their values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (who is held from
+// outside): both decide what a plan may do.
+Key number(Graph&);
 Plan make_plan(Graph&, uint32_t passes);             // passes.cpp
 void place_results(Graph&, Plan&, uint32_t passes);  // places.cpp: a part of it
 void dump(const Graph&, const Plan&);  // to the folder of the environment variable TG_DUMP_PLANS, if it is set

@@ -1,5 +1,5 @@
 // Bytes, values and handles, without ops.
-#include <tapegrad/core/op.h>
+#include <tapegrad/core/trace.h>
 
 #include <atomic>
 
@@ -80,6 +80,7 @@ void* Tensor::elements(DType t) const {
   TG_CHECK(is_contiguous(), shape,
            "[data] tensor {} has strides {}. Only contiguous data has a plain pointer; use contiguous().", *this,
            strides());
+  detail::host_reads(*this);
   if (!materialised()) evaluate({this, 1});
   return value()->storage->data + layout().offset * int64_t(size_of(t));
 }
@@ -89,6 +90,8 @@ void Tensor::assign(const Tensor& t) const {
   TG_CHECK(!t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
            "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGrad, or detach().",
            *this, t);
+  if (detail::Trace* trace = detail::tracing()) [[unlikely]]
+    trace->assigns(*this, t);
   var().value = t.value();
 }
 void Tensor::on_grad(Hook f) {

@@ -134,11 +134,14 @@ Block block(int64_t k, int64_t index) {
   return {first, std::min(depth_of(k), k - first)};
 }
 
-// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is no whole number of vectors.
+// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is more than a vector has and no whole
+// number of them.
 void add_tile(const Product<float>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               MatView<float> a, const float* b, int64_t bk) {
   float* c = p.c + i * p.ldc + j;
   const bool add = p.accumulate || l.first > 0;
+  if (cols < kLanes)
+    return kNarrowTiles[size_t(rows - 1)](l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add, Lanes(cols));
   const auto run = (cols > kLanes ? kTiles<2> : kTiles<1>)[size_t(rows - 1)];
   if (cols == kCols || cols == kLanes) return run(l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add);
   alignas(64) float buffer[kRows * kCols];
@@ -171,7 +174,7 @@ void few_rows(const Product<float>& p, bool parallel) {
         const Block l = block(p.k, q);
         if (add_in_place(p, l, j, cols)) continue;
         MatView<float> b = p.b.at(l.first, j);
-        if (b.col != 1 || (cols != kCols && cols != kLanes)) pack_b(l.depth, cols, b, to), b = {to, kCols, 1};
+        if (b.col != 1 || (cols > kLanes && cols != kCols)) pack_b(l.depth, cols, b, to), b = {to, kCols, 1};
         for (int64_t i = 0; i < p.m; i += kRows)
           add_tile(p, l, i, std::min<int64_t>(kRows, p.m - i), j, cols, p.a.at(i, l.first), b.p, b.row);
       }

@@ -64,6 +64,55 @@ void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int
 #pragma GCC unroll 8
     for (int w = 0; w < W; ++w) store(c + w * kLanes, sum[r][w]);
 }
+// The first n < kLanes elements at p; the rest is 0, and is not touched.
+class Lanes {
+ public:
+  explicit Lanes(int64_t n) {
+#if TG_ISA_LEVEL == 4
+    mask_ = __mmask16((1u << n) - 1);
+#else
+    alignas(32) int32_t bits[8];
+    for (int i = 0; i < 8; ++i) bits[i] = i < n ? -1 : 0;
+    mask_ = _mm256_load_si256(reinterpret_cast<const __m256i*>(bits));
+#endif
+  }
+#if TG_ISA_LEVEL == 4
+  V load(const float* p) const { return _mm512_maskz_loadu_ps(mask_, p); }
+  void store(float* p, V v) const { _mm512_mask_storeu_ps(p, mask_, v); }
+
+ private:
+  __mmask16 mask_;
+#else
+  V load(const float* p) const { return _mm256_maskload_ps(p, mask_); }
+  void store(float* p, V v) const { _mm256_maskstore_ps(p, mask_, v); }
+
+ private:
+  __m256i mask_;
+#endif
+};
+// tile<R, 1> for fewer columns than a vector has, of B as it lies and of C.
+template <int R>
+void narrow_tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bk, float* c, int64_t ldc,
+                 bool add, Lanes some) {
+  V sum[R] = {};
+  const float* row[(R + 2) / 3];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
+#pragma GCC unroll 1
+  for (; k > 0; --k, b += bk) {
+    const V x = some.load(b);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) sum[r] += row[r / 3][r % 3 * ar] * x;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r += 3) row[r / 3] += ak;
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r, c += ldc) some.store(c, add ? sum[r] + some.load(c) : sum[r]);
+}
+inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R...>) {
+  return std::array<decltype(&narrow_tile<1>), sizeof...(R)>{narrow_tile<R + 1>...};
+}(std::make_integer_sequence<int, kRows>());
+
 using Tile = decltype(&tile<1, 1>);
 // kTiles<W>[R - 1], for R up to the registers there are.
 template <int W>

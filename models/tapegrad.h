@@ -2,6 +2,7 @@
 // use instead.
 #pragma once
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/compile.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/tensor.h>

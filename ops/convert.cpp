@@ -1,3 +1,4 @@
+#include <tapegrad/core/trace.h>
 #include <tapegrad/ops/convert.h>
 
 namespace tg {
@@ -12,6 +13,7 @@ Tensor Tensor::to(Device d) const {
   TG_CHECK(!requires_grad() || !grad_enabled(), state,
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
+  detail::host_reads(*this);  // as a copy to the host does
   const Tensor source = contiguous();
   evaluate({source});
   const Layout& l = source.layout();
@@ -32,6 +34,7 @@ Tensor Tensor::to(Device d) const {
   return copy;
 }
 void Tensor::copy_to_host(void* to_host, DType t) const {
+  detail::host_reads(*this);
   const Tensor source = detach().to(t).contiguous();
   evaluate({source});
   const Layout& l = source.layout();

@@ -32,6 +32,8 @@ struct RandomNormal : OpOf<RandomNormal> {  // the generator's state changes at 
   Traits traits() const override { return {.varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
+  const Rng* generator() const override { return &rng; }
+  OpPtr next(const Rng& r) const override { return make<RandomNormal>(layout, mean, std, r); }
 };
 struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   static constexpr auto kName = "trunc_normal";
@@ -42,6 +44,8 @@ struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   Traits traits() const override { return {.varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
+  const Rng* generator() const override { return &rng; }
+  OpPtr next(const Rng& r) const override { return make<RandomTruncatedNormal>(layout, mean, std, r); }
 };
 struct RandomUniform : OpOf<RandomUniform> {
   static constexpr auto kName = "rand";
@@ -52,6 +56,8 @@ struct RandomUniform : OpOf<RandomUniform> {
   Traits traits() const override { return {.varies = true}; }
   Layouts infer(Inputs) const override;
   void key(Key& k) const override { k.add(layout.shape), k.add(lo), k.add(hi); }
+  const Rng* generator() const override { return &rng; }
+  OpPtr next(const Rng& r) const override { return make<RandomUniform>(layout, lo, hi, r); }
 };
 
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});

@@ -15,6 +15,8 @@ struct Dropout : OpOf<Dropout> {  // the generator's state changes at every use:
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(p); }
+  const Rng* generator() const override { return &rng; }
+  OpPtr next(const Rng& r) const override { return make<Dropout>(p, r); }
 };
 
 // Element i, counted in row-major order, becomes 0 where uniform(random_word(rng, i)) < p, and x / (1 - p) elsewhere.

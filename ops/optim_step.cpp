@@ -1,3 +1,4 @@
+#include <tapegrad/core/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/optim_step.h>
 
@@ -106,13 +107,19 @@ Layouts AdamWStep::infer(Inputs in) const {
   for (size_t i = 0; i < 3 * n; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm,
-                double max_norm) {
+OpPtr AdamWStep::next(const Rng&) const {
+  return make<AdamWStep>(o, weight_decay, count->lr, ++count->t, max_norm, count);
+}
+void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
+                Ref<AdamWCount> count) {
+  TG_CHECK(count || !detail::tracing(), state,
+           "[adamw_step] every replay of the compiled function would be step {} with lr {}. Use AdamW, or pass a count.",
+           t, lr);
   const std::vector<Tensor> in = checked_inputs(x, norm);
   check_numbers(o, lr, t);
   TG_CHECK(norm ? max_norm > 0 : max_norm == 0, value,
            "[adamw_step] max_norm is {}, and a norm was {}given. Pass both, with max_norm above 0, or neither.",
            max_norm, norm ? "" : "not ");
-  emit_update(make<AdamWStep>(o, decays_of(x, o), lr, t, max_norm), in, 3 * x.w.size());
+  emit_update(make<AdamWStep>(o, decays_of(x, o), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
 }
 }  // namespace tg

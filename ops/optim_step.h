@@ -26,6 +26,13 @@ struct AdamWOptions {
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
 };
+// The rate and the number of the last step, where an optimiser keeps them: a replay of a compiled function reads the one
+// and counts on with the other.
+struct AdamWCount : Counted<AdamWCount> {
+  double lr;
+  int64_t t;
+  AdamWCount(double rate, int64_t steps) : lr(rate), t(steps) {}
+};
 // Of n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...). The rate and the
 // step's number change every step: not in the key.
 struct AdamWStep : OpOf<AdamWStep> {
@@ -34,8 +41,11 @@ struct AdamWStep : OpOf<AdamWStep> {
   std::vector<double> weight_decay;  // of each tensor; that of o has no part
   double lr, max_norm;
   int64_t t;
-  AdamWStep(const AdamWOptions& opt, std::vector<double> decays, double rate, int64_t step, double most)
-      : o(opt), weight_decay(std::move(decays)), lr(rate), max_norm(most), t(step) {}
+  Ref<AdamWCount> count;  // may be empty
+  AdamWStep(const AdamWOptions& opt, std::vector<double> decays, double rate, int64_t step, double most,
+            Ref<AdamWCount> c)
+      : o(opt), weight_decay(std::move(decays)), lr(rate), max_norm(most), t(step), count(std::move(c)) {}
+  OpPtr next(const Rng&) const override;
   size_t tensors() const { return weight_decay.size(); }
   Traits traits() const override { return {.updates = true, .varies = true}; }
   Layouts infer(Inputs) const override;
@@ -66,8 +76,9 @@ struct AdamWTensors {
 // g = grad min(1, max_norm / (norm + 1e-6)): read by the kernel, so the host need not wait for it. One op, not
 // recorded; an Error, with nothing changed, when a w, m or v was computed on the tape or comes twice, or a number is
 // out of range.
+// Within a compiled function, `count` says what rate and number the next runs have; without one it is an Error there.
 void adamw_step(const AdamWTensors&, const AdamWOptions&, double lr, int64_t t, const Tensor& norm = {},
-                double max_norm = 0);
+                double max_norm = 0, Ref<AdamWCount> count = {});
 // Of a single tensor.
 inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& grad, const AdamWOptions& o,
                        double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0) {

@@ -149,6 +149,12 @@ struct Cases {
     const auto with_bias = [](Inputs x) { return linear(x[0], x[1], x[2]); };
     one("linear", "no_bias", {floats({2, r, c}), floats({4, c})}, [](Inputs x) { return linear(x[0], x[1]); });
     one("linear", "bias", {floats({2, r, c}), floats({4, c}), floats({4})}, with_bias);
+    for (const bool based : {false, true}) {
+      std::vector<TensorInit> in{floats({2, r, c}), floats({c, 3}), floats({3, 4})};
+      if (based) in.push_back(floats({2, r, 4}));
+      one("lora", based ? "base" : "delta", in,
+          [based](Inputs x) { return lora(x[0], x[1], x[2], 0.75, based ? x[3] : Tensor()); });
+    }
     one("linear", "vector", {floats({c}), floats({r, c}), floats({r})}, with_bias);
   }
   void rows() {

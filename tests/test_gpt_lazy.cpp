@@ -33,7 +33,8 @@ Run train(const GptConfig& config, bool lazy, ForwardOptions how) {
       Mode mode(lazy);
       const Tensor loss =
           cross_entropy(model.forward(reshape(tokens, shape), how).to(DType::f32), reshape(targets, shape));
-      optimiser.step(backward(loss), {.clip_norm = 1, .lr = 1e-3 / double(1 + step)});
+      optimiser.set_lr(1e-3 / double(1 + step));
+      optimiser.step(backward(loss), {.clip_norm = 1});
       std::vector<Tensor> roots{loss};
       for (const Parameter& p : params.all()) roots.push_back(p.tensor);
       const EngineStats planned = engine_stats();

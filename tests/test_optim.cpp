@@ -138,13 +138,17 @@ TEST_CASE("a norm that is passed is the one used") {
   CHECK(after({}) != after(from({10.f}, {})));
 }
 
-TEST_CASE("lr of a step replaces that of the configuration") {
+TEST_CASE("set_lr replaces the rate of the configuration") {
   std::vector<Parameter> params{{"b", leaf({1}, {1})}};
   AdamW opt(params, {.lr = 0.25, .weight_decay = 0});
   GradMap grads;
   grads.map()[params[0].tensor.id()] = from({3.f}, {1});
-  opt.step(grads, {.lr = 0});
+  opt.set_lr(0);
+  opt.step(grads);
   CHECK(params[0].tensor.item<float>() == 1);
+  CHECK(opt.lr() == 0);
+  CHECK(opt.config().lr == 0.25);
+  opt.set_lr(0.25);
   opt.step(grads);  // equal gradients: both corrected moments are exact, so the step is lr
   CHECK(params[0].tensor.item<float>() == doctest::Approx(0.75).epsilon(1e-6));
 }
@@ -208,7 +212,7 @@ TEST_CASE("what AdamW refuses") {
   AdamW opt({{"w", w}});
   contains(error_of([&] { opt.step({}, {.clip_norm = -1}); }), "clip_norm is -1");
   for (const double lr : {-1.0, -1e-300, double(NAN), double(INFINITY)})
-    contains(error_of([&] { opt.step(backward(sum(w)), {.lr = lr}); }), fmt::format("lr of the step is {}. It", lr));
+    contains(error_of([&] { opt.set_lr(lr); }), fmt::format("lr is {}. It", lr));
   CHECK(opt.steps() == 0);
   CHECK(w.item<float>() == 1);
 }

@@ -105,6 +105,9 @@ void add_networks(Functions& all) {
   all["linear"] = [](Inputs x, const json&) {
     return Tensors{x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])};
   };
+  all["lora"] = [](Inputs x, const json&) {
+    return Tensors{lora(x[0], x[1], x[2], 0.75, x.size() > 3 ? x[3] : Tensor())};
+  };
   all["softmax"] = [](Inputs x, const json& a) { return Tensors{softmax(x[0], a.at("dim"))}; };
   all["log_softmax"] = [](Inputs x, const json& a) { return Tensors{log_softmax(x[0], a.at("dim"))}; };
   all["layer_norm"] = [=](Inputs x, const json& a) {

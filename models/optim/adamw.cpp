@@ -30,7 +30,8 @@ void AdamWConfig::validate() const {
            "[adamw] weight_decay is {}. It must be finite and 0 or more.", weight_decay);
 }
 
-AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config) : config_(config) {
+AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config)
+    : config_(config), count_(make<AdamWCount>(config.lr, 0)) {
   config_.validate();
   TG_CHECK(!parameters.empty(), value, "[adamw] no parameters. Pass Params::trainable() after the model is made.");
   std::set<std::string_view> names;
@@ -73,11 +74,13 @@ std::vector<Tensor> AdamW::gradients(const GradMap& grads) const {
   return r;
 }
 
+void AdamW::set_lr(double lr) {
+  TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[adamw] lr is {}. It must be finite and 0 or more.", lr);
+  count_->lr = lr;
+}
 Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
            o.clip_norm);
-  const double lr = o.lr.value_or(config_.lr);
-  TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[adamw] lr of the step is {}. It must be finite and 0 or more.", lr);
   NoGrad off;
   InScope here("adamw");
   const std::vector<Tensor> g = gradients(grads);
@@ -88,9 +91,9 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
                              .eps = config_.eps,
                              .decay = config_.decay,
                              .eps_placement = config_.eps_placement};
-  adamw_step({.w = w_, .m = m_, .v = v_, .grad = g, .weight_decay = weight_decay_}, numbers, lr, steps_ + 1, clip,
-             o.clip_norm);
-  ++steps_;
+  adamw_step({.w = w_, .m = m_, .v = v_, .grad = g, .weight_decay = weight_decay_}, numbers, count_->lr,
+             count_->t + 1, clip, o.clip_norm, count_);
+  ++count_->t;
   return norm;
 }
 
@@ -121,7 +124,7 @@ void AdamW::load_state(const StateDict& state, int64_t steps) {
     m_[i].assign(m[i]);
     v_[i].assign(v[i]);
   }
-  steps_ = steps;
+  count_->t = steps;
 }
 
 }  // namespace tg

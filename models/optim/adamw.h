@@ -5,8 +5,6 @@
 #include <tapegrad/models/nn/module.h>
 #include <tapegrad/ops/optim_step.h>
 
-#include <optional>
-
 namespace tg {
 
 struct AdamWConfig {
@@ -25,8 +23,7 @@ struct AdamWConfig {
 
 struct StepOptions {
   double clip_norm = 0;  // gradients are scaled so that the norm of all together is at most this; 0: they are not
-  std::optional<double> lr = {};  // of this step; empty: that of the configuration
-  Tensor norm = {};               // global_norm() of all gradients, for a caller that has it; empty: it is computed
+  Tensor norm = {};      // global_norm() of all gradients, for a caller that has it; empty: it is computed
 };
 
 class AdamW {
@@ -39,8 +36,11 @@ class AdamW {
   // 0-d f32 tensor; nothing waits for it. An Error names the first parameter without a gradient, and nothing has
   // changed then.
   Tensor step(const GradMap&, StepOptions = {});
-  int64_t steps() const { return steps_; }
-  const AdamWConfig& config() const { return config_; }
+  // Of the steps from now on, those of compiled functions too: for schedules. Finite and 0 or more.
+  void set_lr(double);
+  double lr() const { return count_->lr; }
+  int64_t steps() const { return count_->t; }
+  const AdamWConfig& config() const { return config_; }  // with the rate that it was made with
 
   // For checkpoints: "<name>.m" and "<name>.v", the values at this moment.
   StateDict state() const;
@@ -54,7 +54,7 @@ class AdamW {
   std::vector<std::string> names_;  // of the parameters; the lists below go by them
   std::vector<Tensor> w_, m_, v_;
   std::vector<double> weight_decay_;
-  int64_t steps_ = 0;
+  Ref<AdamWCount> count_;
 };
 
 }  // namespace tg

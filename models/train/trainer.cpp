@@ -119,7 +119,8 @@ void Trainer::update(StepRecord& r) {
         gradients();
       });
     }
-    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .lr = r.lr, .norm = g.norm});
+    optimizer_.set_lr(r.lr);
+    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
   } catch (...) {
     rewind();
     throw;

@@ -140,6 +140,7 @@ OPS = {
     "clamp": torch.clamp,
     "matmul": lambda a, b, trans_a, trans_b: (a.mT if trans_a else a) @ (b.mT if trans_b else b),
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+    "lora": lambda x, a, b, base=0: base + 0.75 * (x @ a @ b),
     "softmax": lambda x, dim: torch.softmax(x, dim),
     "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
@@ -288,6 +289,8 @@ def network_cases():
             stored = [(*s[:-2], s[-1], s[-2]) if swap else s for s, swap in ((a, ta), (b, tb))]
             yield case("matmul." + variant + "_ta" * ta + "_tb" * tb, stored, trans_a=ta, trans_b=tb)
     yield case("linear.bias", [(2, 3, 5), (4, 5), (4,)])
+    yield case("lora.delta", [(2, 3, 5), (5, 3), (3, 4)])
+    yield case("lora.base", [(2, 3, 5), (5, 3), (3, 4), (2, 3, 4)])
     yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
     yield case("softmax.last", [(3, 7)], 2, dim=-1)
     yield case("log_softmax.last", [(3, 7)], 2, dim=-1)

@@ -1,0 +1,117 @@
+// A plan made ready to run again and again: ops, layouts and pointers in a row, memory that stays, and what differs
+// from run to run (leaves, results, random numbers). For compile.cpp; how it is planned is in plan.h.
+#pragma once
+#include <tapegrad/core/plan.h>
+#include <tapegrad/core/rng.h>
+
+#include <deque>
+
+namespace tg::detail {
+
+// What a traced function reads and makes, by slots of the graph.
+struct Binding {
+  struct Held {
+    Ref<Variable> variable;
+    uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
+    uint32_t new_value = kNone;  // slot; kNone: it keeps its value
+    const Variable* shares = nullptr;  // one before it that takes the same
+  };
+  std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
+  std::vector<Held> variables;
+  std::vector<uint32_t> outputs;
+};
+// A generator as it stood when the trace began and ended.
+struct Drawn {
+  Rng* generator;
+  Rng begin, end;
+  bool covers(const Rng& at) const {
+    return at.seed == begin.seed && at.offset >= begin.offset && at.offset <= end.offset;
+  }
+};
+
+class Program {
+ public:
+  Program(const Graph&, const Plan&, Binding, std::vector<Drawn>);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  bool fits() const;  // whether the variables have the layouts and flags that they had
+  std::vector<Tensor> run(Inputs);
+  size_t ops() const { return calls_.size(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  // A stretch of memory that values lie in.
+  struct Root {
+    enum class Kind : uint8_t {
+      input,     // number `index`
+      variable,  // the start value of number `index`
+      fixed,     // of the program: it stays where it is
+      fresh,     // allocated for every run, because somebody keeps it
+      takeover   // what root `index` has if nobody else holds it, else as fresh
+    } kind;
+    uint32_t index = 0;
+    Device device = {};
+    size_t bytes = 0;
+    Ref<Storage> owned = nullptr;  // for the length of a run, or fixed
+    Storage* storage = nullptr;  // of this run
+    std::byte* data = nullptr;   // as it stands in the places
+    struct Entry {
+      std::byte** at;
+      size_t offset;
+    };
+    std::vector<Entry> places = {};  // pointers of calls
+  };
+  struct ChainCall {
+    ChainPlan plan;
+    std::vector<const Op*> ops;
+    std::vector<std::byte*> data;
+  };
+  struct Call {
+    uint32_t op, first, in, out;  // in ops_; in bufs_: inputs, then outputs
+    ChainCall* chain;
+    Device device;
+    std::string_view name;
+    const Scope* scope;
+  };
+  struct Guard {  // a variable as it was traced
+    Layout layout;
+    bool requires_grad;
+  };
+  class Builder;
+
+  static void enter(const Root&);
+  void bind(Inputs);
+  Rng moved(const Rng& traced) const;
+  void renew_ops();
+  void call(const Call&);
+  void call_all();
+  void assign_variables();
+  std::vector<Tensor> results() const;
+  bool free(const Root&) const;
+  Ref<Value> value_of(uint32_t slot) const;
+  Value* start_value(uint32_t variable) const { return binding_.variables[variable].variable->value.get(); }
+
+  Binding binding_;
+  std::vector<Drawn> drawn_;
+  std::vector<Guard> guards_;  // of variables
+  std::vector<Layout> layouts_;       // of slots
+  std::vector<uint32_t> root_of_;     // of slots; kNone: within a chain
+  std::vector<Root> roots_;
+  std::vector<uint32_t> moving_;      // roots that are not fixed
+  std::vector<OpPtr> ops_;
+  struct Changing {  // what next() replaces
+    OpPtr traced;
+    uint32_t op;
+    const Op** in_chain;
+  };
+  std::vector<Changing> changing_;
+  std::vector<Buf> bufs_;
+  std::deque<ChainCall> chains_;
+  std::vector<Call> calls_;
+  std::vector<Ref<Value>> new_values_;  // empty between runs
+  size_t bytes_ = 0;
+  bool ran_ = false;
+};
+
+}  // namespace tg::detail

@@ -1,0 +1,53 @@
+// What a function reads, emits and assigns while it is traced for compile(): nodes that do not run, and the variables from
+// outside that they read or that take new values. For emit.cpp, storage.cpp and compile.cpp only.
+#pragma once
+#include <tapegrad/core/op.h>
+
+#include <unordered_set>
+
+namespace tg::detail {
+
+class Trace {
+ public:
+  Trace();   // ops of the calling thread are recorded here, and not run; traces do not nest
+  ~Trace();  // variables have the values again that they had
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // A variable that is read or assigned. During the trace it has a value of its own, so that two variables which share
+  // one are told apart: they may not share it in the next run.
+  struct Held {
+    Ref<Variable> variable;
+    Ref<Value> before, during;
+    bool assigned() const { return variable->value.get() != during.get(); }
+  };
+  std::vector<Held> held;
+  std::vector<Ref<Node>> nodes;  // in the order of emission
+
+  void add_input(const Tensor&);  // a handle of the trace's own
+  void reads(const Tensor&);      // an op does; what is lazy and not of the trace is evaluated
+  void emitted(const Ref<Node>&);
+  void assigns(const Tensor& to, const Tensor& value);
+  [[noreturn]] void fail_host_read(const Tensor&) const;
+  bool made_here(const Tensor&) const;  // a constant that the function makes; it may read it
+  // An Error if something outlives the trace that a replay would not make again. `returned`: handles that may.
+  void check_kept(Inputs returned) const;
+
+ private:
+  bool traced(const Value& v) const { return v.producer && emitted_.contains(v.producer.get()); }
+  std::unordered_set<const Node*> emitted_;
+  std::unordered_set<const Value*> known_;  // inputs, and values `during`
+  std::vector<Ref<Variable>> local_;        // that got results of the trace twice
+  const uint64_t first_id_;
+};
+
+extern constinit thread_local Trace* t_trace;
+inline Trace* tracing() { return t_trace; }
+
+// Before the host reads the elements of a tensor: an Error while a function is traced.
+inline void host_reads(const Tensor& t) {
+  if (const Trace* trace = tracing(); trace && !trace->made_here(t)) [[unlikely]]
+    trace->fail_host_read(t);
+}
+
+}  // namespace tg::detail

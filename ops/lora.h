@@ -1,0 +1,31 @@
+// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): a product by two thin matrices in one op, so
+// that what lies between them never leaves the cache. Dropout between them, merging and freezing are the layer's
+// (models/nn); users: that layer, and the rule that finds the pattern in lazy graphs.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+
+struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., out)]) -> (y (..., out), h (T, r))
+  static constexpr auto kName = "lora";
+  double scale;
+  F32Products products;
+  Lora(double s, F32Products p) : scale(s), products(p) {}
+  Traits traits() const override { return {.may_alias = bits(3)}; }
+  Layouts infer(Inputs) const override;
+  // x for the gradient of a, a for that of x, b for those of both, and h = x a for that of b.
+  Mask saves_in(Mask tracked) const override {
+    return (tracked >> 1 & 1) | (tracked & 1) << 1 | ((tracked | tracked >> 1) & 1) << 2;
+  }
+  Mask saves_out(Mask tracked) const override { return (tracked >> 2 & 1) << 1; }
+  Tensors vjp(const Vjp&) const override;
+  Tensors compose(Inputs) const override;
+  void key(Key& k) const override { k.add(scale), k.add(int(products)); }
+};
+
+// scale (x a) b, plus base where it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out), all of
+// one dtype of f64, f32, bf16 (sums in f32; x a rounded once). f32 products as in matmul(). The scale is applied to x a:
+// where it is no power of two, the last bits differ from those of scaling the result.
+Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
+
+}  // namespace tg
