@@ -5,6 +5,7 @@
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 
+#include <array>
 #include <cmath>
 
 namespace tg {
@@ -33,32 +34,37 @@ Layouts Lora::infer(Inputs in) const {
 Tensors Lora::vjp(const Vjp& v) const {
   const Shape& xs = v.in_shape(0);
   const int64_t rows = rows_of(xs);
-  const Tensor& dy = v.grad(0);
-  Tensors r;
-  for (size_t i = 0; i < v.inputs(); ++i) r.emplace_back();
-  if (!dy) return r;
-  const Tensor g = reshape(dy, {rows, v.in_shape(2)[1]});
+  constexpr MatmulOptions plain{.products = F32Products::strict}, by_transposed{.trans_b = true, .products = plain.products},
+      transposed{.trans_a = true, .products = plain.products};
+  const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // the latter in second derivatives
+  Tensor g, dh;                                         // (T, out), (T, r)
+  if (dy) g = reshape(dy, {rows, v.in_shape(2)[1]});
   if (v.wants(0) || v.wants(1)) {
-    const Tensor dh = matmul(g, v.in(2), {.trans_b = true, .products = products}) * scale;  // (T, r)
-    if (v.wants(0)) r[0] = reshape(matmul(dh, v.in(1), {.trans_b = true, .products = products}), xs);
-    if (v.wants(1)) r[1] = matmul(reshape(v.in(0), {rows, xs.back()}), dh, {.trans_a = true, .products = products});
+    if (dy) dh = matmul(g, v.in(2), by_transposed) * scale;
+    if (dh_alone) dh = dh ? dh + dh_alone : dh_alone;
   }
-  if (v.wants(2)) r[2] = matmul(v.out(1) * scale, g, {.trans_a = true, .products = products});
-  if (v.inputs() > 3 && v.wants(3)) r[3] = dy;
+  Tensors r;
+  r.emplace_back(v.wants(0) && dh ? reshape(matmul(dh, v.in(1), by_transposed), xs) : Tensor());
+  r.emplace_back(v.wants(1) && dh ? matmul(reshape(v.in(0), {rows, xs.back()}), dh, transposed) : Tensor());
+  r.emplace_back(v.wants(2) && dy ? matmul(v.out(1) * scale, g, transposed) : Tensor());
+  if (v.inputs() > 3) r.emplace_back(v.wants(3) ? dy : Tensor());
   return r;
 }
 Tensors Lora::compose(Inputs in) const {
   const Shape& xs = in[0].shape();
   const Tensor x = reshape(in[0], {rows_of(xs), xs.back()});
-  const Tensor h = matmul(x, in[1], {.products = products});                    // (T, r)
-  Tensor y = matmul(h * scale, in[2], {.products = products});  // (T, out)
+  const Tensor h = matmul(x, in[1]);     // (T, r)
+  Tensor y = matmul(h * scale, in[2]);  // (T, out)
   Shape shape = xs;
   shape.back() = in[2].size(1);
   y = reshape(y, shape);
   return {in.size() > 3 ? in[3] + y : y, h};
 }
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {
-  auto op = make<Lora>(scale, f32_products());
+  auto op = make<Lora>(scale);
+  // Tensor cores belong to the library's products.
+  if (f32_products() != F32Products::strict && x.dtype() == DType::f32)
+    return base ? op->compose(std::array{x, a, b, base})[0] : op->compose(std::array{x, a, b})[0];
   return base ? emit1(std::move(op), {x, a, b, base}) : emit1(std::move(op), {x, a, b});
 }
 }  // namespace tg

@@ -9,8 +9,7 @@ namespace tg {
 struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., out)]) -> (y (..., out), h (T, r))
   static constexpr auto kName = "lora";
   double scale;
-  F32Products products;
-  Lora(double s, F32Products p) : scale(s), products(p) {}
+  explicit Lora(double s) : scale(s) {}
   Traits traits() const override { return {.may_alias = bits(3)}; }
   Layouts infer(Inputs) const override;
   // x for the gradient of a, a for that of x, b for those of both, and h = x a for that of b.
@@ -20,12 +19,12 @@ struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., 
   Mask saves_out(Mask tracked) const override { return (tracked >> 2 & 1) << 1; }
   Tensors vjp(const Vjp&) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { k.add(scale), k.add(int(products)); }
+  void key(Key& k) const override { k.add(scale); }
 };
 
 // scale (x a) b, plus base where it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out), all of
-// one dtype of f64, f32, bf16 (sums in f32; x a rounded once). f32 products as in matmul(). The scale is applied to x a:
-// where it is no power of two, the last bits differ from those of scaling the result.
+// one dtype of f64, f32, bf16 (sums in f32; x a rounded once). The scale is applied to x a: where it is no power of two,
+// the last bits differ from those of scaling the result. Under F32Products::tf32 it is two products of matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg
