@@ -55,8 +55,8 @@ class Tracing {
     trace_.check_kept(out_);
     Graph g = collect(roots());
     // Handles that the function has kept say so when they are read; ops which lead nowhere hold nothing.
-    const std::string* const traced = intern(
-        "it was traced for a compiled function, and a replay makes what the function returns. Return it too.");
+    const std::string* const traced =
+        intern("it was traced for a compiled function, and a replay makes what the function returns. Return it too.");
     for (const auto& n : trace_.nodes) n->error = traced;
     for (const auto& n : g.nodes) n->error = nullptr;
     trace_.nodes.clear();
@@ -72,10 +72,11 @@ class Tracing {
     for (size_t k = 0; k < out_.size(); ++k) {
       TG_CHECK(out_[k], value, "[compile] result {} is an empty tensor. Return tensors that have a value.", k);
       const auto& producer = out_[k].value()->producer;
-      TG_CHECK(!(producer && producer->tape() && out_[k].requires_grad()), state,
-               "[compile] result {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
-               "gradients inside, put it in a NoGrad, or return a detach().",
-               k, out_[k]);
+      TG_CHECK(
+          !(producer && producer->tape() && out_[k].requires_grad()), state,
+          "[compile] result {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
+          "gradients inside, put it in a NoGrad, or return a detach().",
+          k, out_[k]);
       trace_.reads(out_[k]);
     }
   }

@@ -15,7 +15,8 @@ namespace tg {
 using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
 struct CompileOptions {
-  // What the function draws random numbers from. A replay goes on where each stands, and moves it as the function would.
+  // What the function draws random numbers from. A replay goes on where each stands, and moves it as the function
+  // would.
   std::vector<Rng*> generators = {};
   // How many signatures are kept; the one that was used longest ago makes room.
   size_t signatures = 8;
@@ -32,9 +33,9 @@ class Compiled {
  public:
   explicit Compiled(TensorFunction, CompileOptions = {});
 
-  // What the function would return, off the tape. The signature is the layouts and gradient flags of the inputs, and the
-  // thread's modes (NoGrad, F32ProductsScope). Tensors that the function captures are read where they stand now, and
-  // variables that it assigns (parameters of an optimiser's step) take their new values, in place where nobody else
+  // What the function would return, off the tape. The signature is the layouts and gradient flags of the inputs, and
+  // the thread's modes (NoGrad, F32ProductsScope). Tensors that the function captures are read where they stand now,
+  // and variables that it assigns (parameters of an optimiser's step) take their new values, in place where nobody else
   // holds the old ones; what it makes from host data, or reads of other objects, is as it was when it was traced. The
   // rate and the count of an AdamW, and the generators of the options, go on from call to call. Inside an AnomalyScope
   // or ObserveScope, and within another function that is traced, the function itself is called.
@@ -42,7 +43,9 @@ class Compiled {
   // from a generator that the options do not name; a tensor that it makes and keeps. When an op of a replay fails, no
   // variable is assigned; those that were written in place may be half written, as when an op of a step fails.
   std::vector<Tensor> operator()(Inputs) const;
-  std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const { return (*this)(Inputs(in.begin(), in.size())); }
+  std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {
+    return (*this)(Inputs(in.begin(), in.size()));
+  }
   const CompileStats& stats() const;
 
  private:

@@ -85,9 +85,7 @@ Ref<Storage> storage_of(const Node& n, size_t i, int from, const Places& places)
       return make<Storage>(places.arenas[p.arena], p.offset, l.bytes());
   return make<Storage>(l.device, l.bytes());
 }
-void check_alive(const Node& n) {
-  TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error);
-}
+void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error); }
 
 Made execute(Node& n, const Donors& donors, const Places& places) {
   check_alive(n);

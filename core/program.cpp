@@ -26,8 +26,7 @@ class Program::Builder {
     for (uint32_t r = 0; r < p_.roots_.size(); ++r) {
       Root& root = p_.roots_[r];
       if (root.kind != Root::Kind::fixed) p_.moving_.push_back(r);
-      if (root.kind == Root::Kind::fixed)
-        enter(root);
+      if (root.kind == Root::Kind::fixed) enter(root);
     }
   }
 
@@ -56,8 +55,7 @@ class Program::Builder {
     while (g_.slots[group].group != group) group = g_.slots[group].group;
     if (g_.slots[group].pinned) return add_root({.kind = Root::Kind::fresh, .device = l.device, .bytes = l.bytes()});
     const Place& at = plan_.places[group];
-    if (at.arena != Place::kNone)
-      return add_root(fixed(make<Storage>(arenas_[at.arena], at.offset, l.bytes())));
+    if (at.arena != Place::kNone) return add_root(fixed(make<Storage>(arenas_[at.arena], at.offset, l.bytes())));
     p_.bytes_ += l.bytes();
     return add_root(fixed(make<Storage>(l.device, l.bytes())));
   }
@@ -97,8 +95,14 @@ class Program::Builder {
   void add_call(const Step& s) {
     const Node& last = *g_.nodes[s.nodes.back()];
     if (s.twin != kNone || last.op->traits().kind == Kind::view) return;
-    Call c{uint32_t(p_.ops_.size()),   uint32_t(p_.bufs_.size()), uint32_t(last.in.size()), uint32_t(last.out.size()), nullptr,
-           last.out[0].layout.device, last.op->name(),           last.scope};
+    Call c{uint32_t(p_.ops_.size()),
+           uint32_t(p_.bufs_.size()),
+           uint32_t(last.in.size()),
+           uint32_t(last.out.size()),
+           nullptr,
+           last.out[0].layout.device,
+           last.op->name(),
+           last.scope};
     if (s.nodes.size() > 1) {
       c.chain = add_chain(s);
     } else {

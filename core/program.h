@@ -12,8 +12,8 @@ namespace tg::detail {
 struct Binding {
   struct Held {
     Ref<Variable> variable;
-    uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
-    uint32_t new_value = kNone;  // slot; kNone: it keeps its value
+    uint32_t slot = kNone;             // of the value that it has at the start; kNone: nobody reads that
+    uint32_t new_value = kNone;        // slot; kNone: it keeps its value
     const Variable* shares = nullptr;  // one before it that takes the same
   };
   std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
@@ -54,8 +54,8 @@ class Program {
     Device device = {};
     size_t bytes = 0;
     Ref<Storage> owned = nullptr;  // for the length of a run, or fixed
-    Storage* storage = nullptr;  // of this run
-    std::byte* data = nullptr;   // as it stands in the places
+    Storage* storage = nullptr;    // of this run
+    std::byte* data = nullptr;     // as it stands in the places
     struct Entry {
       std::byte** at;
       size_t offset;
@@ -94,11 +94,11 @@ class Program {
 
   Binding binding_;
   std::vector<Drawn> drawn_;
-  std::vector<Guard> guards_;  // of variables
-  std::vector<Layout> layouts_;       // of slots
-  std::vector<uint32_t> root_of_;     // of slots; kNone: within a chain
+  std::vector<Guard> guards_;      // of variables
+  std::vector<Layout> layouts_;    // of slots
+  std::vector<uint32_t> root_of_;  // of slots; kNone: within a chain
   std::vector<Root> roots_;
-  std::vector<uint32_t> moving_;      // roots that are not fixed
+  std::vector<uint32_t> moving_;  // roots that are not fixed
   std::vector<OpPtr> ops_;
   struct Changing {  // what next() replaces
     OpPtr traced;

@@ -56,7 +56,7 @@ void Trace::assigns(const Tensor& to, const Tensor& value) {
     reads(to);
 }
 
-bool Trace::made_here(const Tensor& t) const { 
+bool Trace::made_here(const Tensor& t) const {
   return t.id() >= first_id_ && !traced(*t.value()) && !known_.contains(t.value().get());
 }
 void Trace::fail_host_read(const Tensor& t) const {

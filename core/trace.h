@@ -1,5 +1,5 @@
-// What a function reads, emits and assigns while it is traced for compile(): nodes that do not run, and the variables from
-// outside that they read or that take new values. For emit.cpp, storage.cpp and compile.cpp only.
+// What a function reads, emits and assigns while it is traced for compile(): nodes that do not run, and the variables
+// from outside that they read or that take new values. For emit.cpp, storage.cpp and compile.cpp only.
 #pragma once
 #include <tapegrad/core/op.h>
 

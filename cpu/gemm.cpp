@@ -134,8 +134,8 @@ Block block(int64_t k, int64_t index) {
   return {first, std::min(depth_of(k), k - first)};
 }
 
-// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is more than a vector has and no whole
-// number of them.
+// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is more than a vector has and no
+// whole number of them.
 void add_tile(const Product<float>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               MatView<float> a, const float* b, int64_t bk) {
   float* c = p.c + i * p.ldc + j;

@@ -10,8 +10,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kBlock = 24;            // rows: whole register tiles at every level
-constexpr int64_t kParallel = 1 << 17;    // multiply-adds, some 5 us: less is not worth waking a thread
+constexpr int64_t kBlock = 24;          // rows: whole register tiles at every level
+constexpr int64_t kParallel = 1 << 17;  // multiply-adds, some 5 us: less is not worth waking a thread
 
 // The elements of a matrix in the dtype that is computed in; bf16 is copied.
 template <class T> struct Matrix {
@@ -34,8 +34,9 @@ struct Sizes {
 };
 
 // Rows [first, first + n) of y and h. x(i, scratch): row i.
-template <class T> void block(const Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x,
-                              const Matrix<T>& a, const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {
+template <class T>
+void block(const Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
+           const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {
   using C = compute_t<T>;
   constexpr bool same = std::is_same_v<T, C>;
   thread_local std::vector<C> wide, inner, result;

@@ -27,14 +27,16 @@ Layouts Lora::infer(Inputs in) const {
   Shape y = x.shape();
   y.back() = b.size(1);
   if (in.size() > 3)
-    TG_CHECK(in[3].shape() == y, shape, "[lora] base is {}, and x {} gives {}. Their shapes must be equal.", in[3], x, y);
+    TG_CHECK(in[3].shape() == y, shape, "[lora] base is {}, and x {} gives {}. Their shapes must be equal.", in[3], x,
+             y);
   return {Layout::contiguous(y, x.dtype(), x.device()),
           Layout::contiguous({rows_of(x.shape()), a.size(1)}, x.dtype(), x.device())};
 }
 Tensors Lora::vjp(const Vjp& v) const {
   const Shape& xs = v.in_shape(0);
   const int64_t rows = rows_of(xs);
-  constexpr MatmulOptions plain{.products = F32Products::strict}, by_transposed{.trans_b = true, .products = plain.products},
+  constexpr MatmulOptions plain{.products = F32Products::strict},
+      by_transposed{.trans_b = true, .products = plain.products},
       transposed{.trans_a = true, .products = plain.products};
   const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // the latter in second derivatives
   Tensor g, dh;                                         // (T, out), (T, r)
@@ -53,7 +55,7 @@ Tensors Lora::vjp(const Vjp& v) const {
 Tensors Lora::compose(Inputs in) const {
   const Shape& xs = in[0].shape();
   const Tensor x = reshape(in[0], {rows_of(xs), xs.back()});
-  const Tensor h = matmul(x, in[1]);     // (T, r)
+  const Tensor h = matmul(x, in[1]);    // (T, r)
   Tensor y = matmul(h * scale, in[2]);  // (T, out)
   Shape shape = xs;
   shape.back() = in[2].size(1);

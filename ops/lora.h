@@ -1,5 +1,5 @@
-// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): a product by two thin matrices in one op, so
-// that what lies between them never leaves the cache. Dropout between them, merging and freezing are the layer's
+// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): a product by two thin matrices in one op,
+// so that what lies between them never leaves the cache. Dropout between them, merging and freezing are the layer's
 // (models/nn); users: that layer, and the rule that finds the pattern in lazy graphs.
 #pragma once
 #include <tapegrad/core/op.h>
@@ -22,9 +22,9 @@ struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., 
   void key(Key& k) const override { k.add(scale); }
 };
 
-// scale (x a) b, plus base where it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out), all of
-// one dtype of f64, f32, bf16 (sums in f32; x a rounded once). The scale is applied to x a: where it is no power of two,
-// the last bits differ from those of scaling the result. Under F32Products::tf32 it is two products of matmul().
+// scale (x a) b, plus base where it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out), all
+// of one dtype of f64, f32, bf16 (sums in f32; x a rounded once). The scale is applied to x a: where it is no power of
+// two, the last bits differ from those of scaling the result. Under F32Products::tf32 it is two products of matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg

@@ -112,9 +112,10 @@ OpPtr AdamWStep::next(const Rng&) const {
 }
 void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
                 Ref<AdamWCount> count) {
-  TG_CHECK(count || !detail::tracing(), state,
-           "[adamw_step] every replay of the compiled function would be step {} with lr {}. Use AdamW, or pass a count.",
-           t, lr);
+  TG_CHECK(
+      count || !detail::tracing(), state,
+      "[adamw_step] every replay of the compiled function would be step {} with lr {}. Use AdamW, or pass a count.", t,
+      lr);
   const std::vector<Tensor> in = checked_inputs(x, norm);
   check_numbers(o, lr, t);
   TG_CHECK(norm ? max_norm > 0 : max_norm == 0, value,

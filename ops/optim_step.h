@@ -26,8 +26,8 @@ struct AdamWOptions {
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
 };
-// The rate and the number of the last step, where an optimiser keeps them: a replay of a compiled function reads the one
-// and counts on with the other.
+// The rate and the number of the last step, where an optimiser keeps them: a replay of a compiled function reads the
+// one and counts on with the other.
 struct AdamWCount : Counted<AdamWCount> {
   double lr;
   int64_t t;

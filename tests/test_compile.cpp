@@ -165,7 +165,9 @@ TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit,
 
 TEST_CASE("what a replay could not do is an Error that names it") {
   const Tensor x = random({4}, 1);
-  const auto message = [&](TensorFunction f, CompileOptions o = {}) { return error_of_call(compile(std::move(f), o), {x}); };
+  const auto message = [&](TensorFunction f, CompileOptions o = {}) {
+    return error_of_call(compile(std::move(f), o), {x});
+  };
   const auto contains = [](const std::string& text, const std::string& part) {
     CAPTURE(text);
     CAPTURE(part);
@@ -179,14 +181,17 @@ TEST_CASE("what a replay could not do is an Error that names it") {
            "op 2 of the trace, sum, makes it in layer");
   contains(message([](Inputs in) { return std::vector<Tensor>{in[0] * double(in[0].data<float>()[0])}; }),
            "it comes from outside");
-  contains(message([](Inputs in) { return evaluate({in[0] + 1.0}), std::vector<Tensor>{in[0]}; }), "op 1 of the trace, add");
+  contains(message([](Inputs in) { return evaluate({in[0] + 1.0}), std::vector<Tensor>{in[0]}; }),
+           "op 1 of the trace, add");
   Rng rng{3};
   contains(message([&](Inputs in) { return std::vector<Tensor>{dropout(in[0], 0.5, rng)}; }),
            "dropout draws from a generator (seed 3, offset 0) that is none of the 0");
   Tensor w = random({4}, 2).requires_grad_();
-  contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * w}; }), "result 0, (4) f32, still needs its gradient");
+  contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * w}; }),
+           "result 0, (4) f32, still needs its gradient");
   const Tensor outside = w * 2.0;
-  contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * outside}; }), "which ops outside made on the tape");
+  contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * outside}; }),
+           "which ops outside made on the tape");
   Tensor kept;
   const Compiled keeps = compile([&](Inputs in) { return kept = in[0] + 1.0, std::vector<Tensor>{kept * 2.0}; });
   CHECK(bits_of(keeps({x})[0]) == bits_of((x + 1.0) * 2.0));
@@ -199,11 +204,13 @@ TEST_CASE("what a replay could not do is an Error that names it") {
            }),
            "the function makes (4) f32 and keeps it");
   contains(message([](Inputs) { return std::vector<Tensor>{Tensor()}; }), "result 0 is an empty tensor");
-  contains(error_of_call(compile([](Inputs in) { return std::vector<Tensor>{in[0]}; }), {Tensor()}), "input 0 is an empty");
+  contains(error_of_call(compile([](Inputs in) { return std::vector<Tensor>{in[0]}; }), {Tensor()}),
+           "input 0 is an empty");
   contains(error_of([] { compile({}); }), "the function is empty");
   contains(error_of([] { compile([](Inputs) { return std::vector<Tensor>{}; }, {.generators = {nullptr}}); }),
            "a generator is null");
-  contains(error_of([] { compile([](Inputs) { return std::vector<Tensor>{}; }, {.signatures = 0}); }), "signatures is 0");
+  contains(error_of([] { compile([](Inputs) { return std::vector<Tensor>{}; }, {.signatures = 0}); }),
+           "signatures is 0");
   Tensor m = filled({4}, 0.f), v = filled({4}, 0.f), p = random({4}, 3);
   contains(message([&](Inputs in) { return adamw_step(p, m, v, in[0], {}, 1e-3, 1), std::vector<Tensor>{}; }),
            "every replay of the compiled function would be step 1");

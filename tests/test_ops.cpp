@@ -84,9 +84,8 @@ TEST_CASE("compiled equals eager bit for bit, values and gradients, when it is t
       CAPTURE(c.name());
       const auto x = make_inputs(c, DType::f32), other = make_inputs(c, DType::f32, 2);
       const auto w = weights_of(c.fn(x));
-      const Compiled f = compile([&](Inputs in) {
-        return roots_of(run_case(c, std::vector<Tensor>(in.begin(), in.end()), w, temporaries));
-      });
+      const Compiled f = compile(
+          [&](Inputs in) { return roots_of(run_case(c, std::vector<Tensor>(in.begin(), in.end()), w, temporaries)); });
       for (const auto& in : {x, other, x}) {
         const std::vector<Tensor> want = roots_of(run_case(c, in, w)), got = f(in);  // flags are the same then
         REQUIRE(got.size() == want.size());

@@ -91,8 +91,8 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
                              .eps = config_.eps,
                              .decay = config_.decay,
                              .eps_placement = config_.eps_placement};
-  adamw_step({.w = w_, .m = m_, .v = v_, .grad = g, .weight_decay = weight_decay_}, numbers, count_->lr,
-             count_->t + 1, clip, o.clip_norm, count_);
+  adamw_step({.w = w_, .m = m_, .v = v_, .grad = g, .weight_decay = weight_decay_}, numbers, count_->lr, count_->t + 1,
+             clip, o.clip_norm, count_);
   ++count_->t;
   return norm;
 }
