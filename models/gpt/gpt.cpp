@@ -156,7 +156,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
       if (*part) *part = slice(*part, 1, t - 1, t);  // (B, 1, C)
   x = ln_f_.add(s.x, s.branch).y;
   s = {};
-  x = head_.forward(x, o.compute);  // (B, T, V)
+  x = head_.forward(x, o.compute, o.rng);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
   return x;
 }

@@ -36,7 +36,7 @@ struct GptConfig {
 };
 
 struct ForwardOptions {
-  Rng* rng = nullptr;        // draws dropout, if the configuration has any; null: no dropout
+  Rng* rng = nullptr;        // draws dropout, if the configuration or an adapter has any; null: no dropout
   KvCache* cache = nullptr;  // tokens continue what it holds, and are added to it; unchanged by a call that fails
   bool last_only = false;    // logits of the last position only: (B, 1, V)
   // bf16: f32 parameters, cast once where they are used; Linear layers, attention and activations in bf16, the residual
