@@ -1,9 +1,9 @@
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/hash.h>
 #include <tapegrad/models/io/json.h>
 
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
 namespace tg {
 namespace {
@@ -11,36 +11,6 @@ namespace {
 constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
 using Metadata = std::map<std::string, std::string>;
 
-// A 64-bit hash of words. Each step is a bijection of the state, so that a change of one word always changes it.
-class Hash {
- public:
-  void add(uint64_t word) {
-    h_ = (h_ ^ word) * 0x9E3779B97F4A7C15u;
-    h_ ^= h_ >> 32;
-  }
-  void add(std::span<const std::byte> bytes) {
-    add(bytes.size());
-    for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
-      uint64_t word;
-      std::memcpy(&word, bytes.data(), 8);
-      add(word);
-    }
-    uint64_t rest = 0;
-    if (!bytes.empty()) std::memcpy(&rest, bytes.data(), bytes.size());
-    add(rest);
-  }
-  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  uint64_t value() const { return h_; }
-
- private:
-  uint64_t h_ = 0xcbf29ce484222325;
-};
-std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
-
-std::span<const std::byte> bytes_of(const Tensor& t) {  // of a contiguous one on the CPU
-  const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
-  return {static_cast<const std::byte*>(p), t.layout().bytes()};
-}
 // A state that is not finite is one that no run gets out of: what is on the disk is worth more.
 void check_finite(const std::string& path, const std::string& name, const Tensor& t, int64_t step) {
   visit_dtype(t.dtype(), [&]<class T>() {
@@ -61,18 +31,13 @@ std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   Hash h;
   for (const auto& [key, text] : metadata)
     if (key != "checksum") h.add(key), h.add(text);
-  for (const auto& [name, t] : tensors) {
-    h.add(name);
-    h.add(name_of(t.dtype()));
-    for (const int64_t size : t.shape()) h.add(uint64_t(size));
-    h.add(bytes_of(t));
-  }
-  return hex(h.value());
+  for (const auto& [name, t] : tensors) h.add(name, t);
+  return h.hex();
 }
 
 Json json_of(const Rng& rng) { return {{"seed", rng.seed}, {"offset", rng.offset}}; }
 std::string json_of(const DataIdentity& d) {
-  return Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", hex(d.hash)}}.dump(
+  return Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", fmt::format("{:016x}", d.hash)}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);  // of paths that are no UTF-8
 }
 std::string json_of(const TrainerState& s) {
