@@ -336,12 +336,11 @@ TEST_CASE("LoRA: what is refused, and how") {
             Error::Kind::value,
             {fmt::format("[lora] dropout is {}. It must be in [0, 1); 0 is none.", dropout)}});
   const LoraDelta d(p.at("own"), 8, 6, {.rank = 2});
-  expect(
-      {[&] {
-         d.forward(random({3, 6}, 1));
-       },
-       Error::Kind::shape,
-       {"[lora] x is (3, 6) f32, and A 'own.lora_a' (8, 2) f32. The last size of x must be A's first, 8.", "in own"}});
+  expect({[&] {
+            d.forward(random({3, 6}, 1));
+          },
+          Error::Kind::shape,
+          {"[lora] x is (3, 6) f32, and A 'own.lora_a' (8, 2) f32. The last size of x must be A's first, 8."}});
   expect({[&] { d.forward(Tensor()); }, Error::Kind::shape, {"[lora] x is an empty tensor"}});
 
   LoraLinear l(nn::Linear(p.at("fc"), 8, 6), p.at("fc"), {.rank = 2});

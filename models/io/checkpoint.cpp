@@ -1,3 +1,4 @@
+#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
 #include <tapegrad/models/io/json.h>
@@ -48,6 +49,11 @@ std::string json_of(const TrainerState& s) {
       .dump();
 }
 
+std::string json_of(const Finetuning& f) {
+  return Json{{"model", f.model}, {"weights", f.weights}, {"lora", Json::parse(to_json(f.lora))}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
+}
+
 // Reads the metadata of one file; every failure names it.
 class Reader {
  public:
@@ -92,6 +98,14 @@ class Reader {
       fail(fmt::format("its 'hash' is {}, no 16 hexadecimal digits", j.at("hash").dump()));
     return d;
   }
+  Finetuning finetuning() const {
+    const Json j = object("finetuning", {"model", "weights", "lora"});
+    for (const char* key : {"model", "weights"})
+      if (!j.at(key).is_string()) fail(fmt::format("its '{}' is {}, no text", key, j.at(key).dump()));
+    return {j.at("model").get<std::string>(), j.at("weights").get<std::string>(),
+            lora_config_from_json(j.at("lora").dump(), source("finetuning"))};
+  }
+  bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
  private:
@@ -128,6 +142,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
   }
   Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", to_json(c.run)},
                     {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
+  if (c.finetuning) metadata["finetuning"] = json_of(*c.finetuning);
   metadata["checksum"] = checksum(tensors, metadata);
   write_safetensors(path, tensors, metadata);
 }
@@ -153,6 +168,7 @@ Checkpoint load_checkpoint(const std::string& path) {
   c.state.optimizer_steps = r.number<int64_t>(state, "optimizer_steps");
   c.state.data = r.rng(state, "data_rng");
   c.state.dropout = r.rng(state, "dropout_rng");
+  if (r.has("finetuning")) c.finetuning = r.finetuning();
   return c;
 }
 
