@@ -3,6 +3,7 @@
 #include <tapegrad/core/memory.h>
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/loss.h>
 
@@ -433,6 +434,35 @@ TEST_CASE("LoRA files: another rank, alpha or shape names both; damage is an Err
   CHECK(read_file(path) == before);
 }
 
+TEST_CASE("LoRA files: a checkpoint of adapters says over which model and how they are trained") {
+  const Folder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  const Params base(Device(), 1);
+  Gpt model(base, tiny_model());
+  const LoraConfig config{.targets = {"*.mlp.*"}, .rank = 3, .alpha = 0.1, .dropout = 0.25, .seed = uint64_t(-1)};
+  const GptLora lora = apply_lora(model, base, config);
+  TrainConfig train = tiny_train();
+  Trainer trainer(model, lora.params(), bytes_of(rhyme()), train);
+  trainer.step();
+  Checkpoint c{.run = {},
+               .tokenizer = "",
+               .data = DataIdentity::of(bytes_of(rhyme())),
+               .state = trainer.state(),
+               .finetuning = Finetuning{"/some/model", weights_hash(base), config}};
+  c.run.model = tiny_model();
+  c.run.train = train;
+  save_checkpoint(path, c);
+  const Checkpoint back = load_checkpoint(path);
+  REQUIRE(back.finetuning);
+  CHECK(back.finetuning->model == "/some/model");
+  CHECK(back.finetuning->weights == weights_hash(base));
+  CHECK(back.finetuning->lora == config);
+  trainer.load_state(back.state);
+  c.finetuning.reset();
+  save_checkpoint(path, c);
+  CHECK(!load_checkpoint(path).finetuning);
+}
+
 TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
   const Params base;
   Gpt model(base, kTwo);
@@ -443,7 +473,7 @@ TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
   };
   refused({.targets = {"h.*.attn.q"}}, Error::Kind::value,
           {"[lora] the target 'h.*.attn.q' matches no module. Each target must match at least one",
-           "The modules are h.0.attn.qkv, h.0.attn.proj, h.0.mlp.fc, h.0.mlp.proj, and in h.1 to h.1 as in h.0",
+           "The modules are h.0.attn.qkv, h.0.attn.proj, h.0.mlp.fc, h.0.mlp.proj, and in h.1 as in h.0",
            "lm_head is the token table, and is not one."});
   refused({.targets = {"*.qkv", "lm_head"}, .rank = 2}, Error::Kind::value, {"the target 'lm_head' matches no module"});
   refused({.targets = {}}, Error::Kind::value, {"[lora] there are no targets.", "The modules are h.0.attn.qkv"});
@@ -452,6 +482,11 @@ TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
   refused({.rank = 0}, Error::Kind::value, {"[lora] rank is 0.", "for module 'h.0.attn.qkv'"});
   refused({.rank = 2, .alpha = 0}, Error::Kind::value, {"[lora] alpha is 0.", "for module"});
   refused({.rank = 2, .dropout = 1}, Error::Kind::value, {"[lora] dropout is 1.", "for module"});
+  expect(
+      {[&] { apply_lora(model, Params(), {.rank = 2}); },
+       Error::Kind::value,
+       {"[lora] the weight of 'h.0.attn.qkv' is not among the 0 parameters given.", "Pass the Params that the model"}});
+  CHECK(base.trainable().size() == base.all().size());
   apply_lora(model, base, {.targets = {"h.0.mlp.fc"}, .rank = 2});
   expect({[&] { apply_lora(model, base, {.targets = {"h.1.mlp.fc"}, .rank = 2}); },
           Error::Kind::state,

@@ -27,7 +27,8 @@ std::string modules_of(const std::vector<Gpt::NamedLinear>& all, const GptConfig
   std::string s;
   for (const auto& l : all)
     if (!l.name.starts_with("h.") || l.name.starts_with("h.0.")) s += (s.empty() ? "" : ", ") + l.name;
-  if (c.layers > 1) s += fmt::format(", and in h.1 to h.{} as in h.0", c.layers - 1);
+  if (c.layers == 2) s += ", and in h.1 as in h.0";
+  if (c.layers > 2) s += fmt::format(", and in h.1 to h.{} as in h.0", c.layers - 1);
   return fmt::format("The modules are {}{}.", s, c.tied_head ? "; lm_head is the token table, and is not one" : "");
 }
 bool is_target(const LoraConfig& c, std::string_view name) {
@@ -63,11 +64,18 @@ std::vector<Gpt::NamedLinear> lora_targets(Gpt& model, const LoraConfig& c) {
 
 GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& c) {
   const auto layers = lora_targets(model, c);
+  const std::vector<Parameter> all = base.all();
+  for (const auto& l : layers)
+    TG_CHECK(
+        std::any_of(all.begin(), all.end(), [&](auto& p) { return p.tensor.id() == l.layer->weight.id(); }), value,
+        "[lora] the weight of '{}' is not among the {} parameters given. All of the model's are to be frozen. Pass "
+        "the Params that the model was made from.",
+        l.name, all.size());
   const DType dtype = base.dtype() == DType::f64 ? DType::f64 : DType::f32;  // an optimiser needs more than 16 bits
   GptLora r(c, Params(base.device(), c.seed, dtype));
   for (const auto& l : layers)
     r.modules_.push_back({l.name, nn::LoraLinear(*l.layer, r.params_.at(l.name), c.options())});
-  for (Parameter& p : base.all()) p.tensor.requires_grad_(false);
+  for (Parameter p : all) p.tensor.requires_grad_(false);
   for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = r.modules_[i].layer.linear();
   return r;
 }

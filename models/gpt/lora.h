@@ -58,7 +58,7 @@ std::vector<Gpt::NamedLinear> lora_targets(Gpt&, const LoraConfig&);
 
 // Gives each of the lora_targets() an adapter that adds nothing yet, and freezes all of `base`, the parameters of the
 // model. Copies of the model that were made before have no adapters, and get the merged weights. An Error of
-// lora_targets(); nothing has changed then.
+// lora_targets(), or when base does not have their weights; nothing has changed then.
 GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& = {});
 
 // Whether all of `name` fits a pattern of characters and *.
