@@ -53,7 +53,7 @@ struct Base {
     }
     TG_CHECK(loaded.tokenizer, value,
              "[finetune] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.bin).",
-             folder, name_of(paths));
+             folder, name_of_files(paths));
     return {encoded(*loaded.tokenizer, read_texts(paths), paths), Tokenizer::from_json(loaded.tokenizer->to_json())};
   }
 };

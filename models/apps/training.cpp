@@ -105,7 +105,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, co
   const TrainConfig& t = s.run.train;
   fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {}\n", m.layers, m.heads,
              m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
-  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", name_of(s.identity.files),
+  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", name_of_files(s.identity.files),
              trainer.train_tokens(), trainer.val_tokens());
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
@@ -244,7 +244,7 @@ TokenData read_token_file(const std::vector<std::string>& paths) {
 TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
   return TokenData::from_tokens(tokenizer.encode(text), paths.size() == 1 ? paths[0] : "the data");
 }
-std::string name_of(const std::vector<std::string>& files) {
+std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
@@ -279,7 +279,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
-           name_of(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
+           name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
   return {o.resume,
           std::move(run),
           std::move(data),
@@ -318,7 +318,7 @@ int run_training(const TrainOptions& o, Start& s, const Trained& what) {
 void check_samples(const TrainOptions& o, const Start& s) {
   TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
-           name_of(s.identity.files));
+           name_of_files(s.identity.files));
 }
 
 }  // namespace tg::apps

@@ -36,7 +36,7 @@ using ReadData = std::function<Data(const std::vector<std::string>& files, RunCo
 bool has_token_file(const std::vector<std::string>& paths);
 TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
 TokenData encoded(const Tokenizer&, const std::string& text, const std::vector<std::string>& paths);
-std::string name_of(const std::vector<std::string>& files);
+std::string name_of_files(const std::vector<std::string>& files);
 
 // What a run is before its first step.
 struct Start {

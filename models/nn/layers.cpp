@@ -52,8 +52,8 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o)
 Tensor Linear::forward(const Tensor& x, DType compute, Rng* rng) const {
   InScope here = enter();
   const auto cast = [compute](const Tensor& t) { return compute == DType::f32 ? t : t.to(compute); };
-  const Tensor in = cast(x);
-  const Tensor y = bias ? linear(in, cast(weight), cast(bias)) : linear(in, cast(weight));
+  const Tensor b = bias ? cast(bias) : Tensor(), w = cast(weight), in = cast(x);
+  const Tensor y = b ? linear(in, w, b) : linear(in, w);
   return adapter && !adapter->unmerged ? y + adapter->delta.forward(in, rng) : y;
 }
 
