@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -102,38 +103,48 @@ inline int64_t lines_of(const std::string& path) {
 struct Reference {
   Folder folder;
   Arguments command;
-  std::string model, config, checkpoint, log;
+  std::map<std::string, std::string> files;  // of the folder "run", but for its log
+  std::string log;
   std::chrono::duration<double> took{};
 
-  explicit Reference(const Arguments& settings) {
+  explicit Reference(const Arguments& settings)
+      : Reference({}, {"train", "--data", "text.txt", "--tokenizer", "char"}, settings,
+                  {"model.safetensors", "config.json"}) {}
+  // `before` runs first, unless it is empty; `names` are the files that the command makes beside those of any run.
+  Reference(const Arguments& before, const Arguments& what, const Arguments& settings,
+            const std::vector<std::string>& names)
+      : command(what) {
     write_file_atomically(folder / "text.txt", rhyme());
-    command = {"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "run"};
+    if (!before.empty()) {
+      Process p(folder.path, before);
+      REQUIRE_MESSAGE(p.status() == 0, p.errors());
+    }
+    command.insert(command.end(), {"--quiet", "--out", "run"});
     command.insert(command.end(), settings.begin(), settings.end());
     const auto start = std::chrono::steady_clock::now();
     Process p(folder.path, command);
     REQUIRE_MESSAGE(p.status() == 0, p.errors());
     took = std::chrono::steady_clock::now() - start;
-    model = read_file(folder / "run/model.safetensors");
-    config = read_file(folder / "run/config.json");
-    checkpoint = read_file(folder / "run/checkpoint.safetensors");
+    for (const std::string& name : names) files[name] = file(name);
+    files["checkpoint.safetensors"] = file("checkpoint.safetensors");
     log = steps_of(folder / "run/log.jsonl");
     begin_again();
   }
+  std::string file(const std::string& name) const { return read_file(folder / ("run/" + name)); }
   void begin_again() const { fs::remove_all(folder / "run"); }
   // Goes on with what is there; a run that ended before its first checkpoint begins once more.
   int go_on(const std::string& fault = "") const {
-    Process resumed(folder.path, {"train", "--resume", "run", "--quiet"}, {.fault = fault});
+    Process resumed(folder.path, {command[0], "--resume", "run", "--quiet"}, {.fault = fault});
     const int status = resumed.status();
     if (status != 1 || fs::exists(folder / "run/checkpoint.safetensors")) return status;
     CHECK_HAS(resumed.errors(), "run/checkpoint.safetensors: No such file or directory");
     return Process(folder.path, command, {.fault = fault}).status();
   }
   void check_same() const {
-    CHECK(read_file(folder / "run/model.safetensors") == model);
-    CHECK(read_file(folder / "run/config.json") == config);
-    CHECK(read_file(folder / "run/checkpoint.safetensors") == checkpoint);
+    for (const auto& [name, content] : files) CHECK_MESSAGE(file(name) == content, name);
     CHECK(steps_of(folder / "run/log.jsonl") == log);
-    CHECK(std::distance(fs::directory_iterator(folder / "run"), {}) == 5);  // with .lock, and no temporary files
+    // With .lock, and no temporary files.
+    CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) == files.size() + 2);
   }
 };
 

@@ -55,6 +55,16 @@ TEST_CASE("crash after " TG_POINTS ": the run goes on to the same bytes") {
 TEST_CASE("crash in the middle of " TG_POINTS ": the run goes on to the same bytes") {
   CHECK(strike_everywhere(Reference(kTiny), "within-write", 137, kStride) >= 80 / kStride);
 }
+TEST_CASE("a crash or no space left at " TG_POINTS " of finetuning: the run goes on to the same bytes") {
+  const Arguments settings = {"--rank",      "2", "--targets", "*", "--lora-dropout", "0.1", "--batch",        "2",
+                              "--max-steps", "4", "--warmup",  "1", "--eval-every",   "2",   "--val-fraction", "0.02"};
+  Arguments base = {"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "base"};
+  base.insert(base.end(), kTiny.begin(), kTiny.end());
+  const Reference reference(base, {"finetune", "--model", "base", "--data", "text.txt"}, settings,
+                            {"adapter.safetensors"});
+  CHECK(strike_everywhere(reference, "before-any", 137, 2 * kStride) >= 40 / kStride);
+  CHECK(strike_everywhere(reference, "fail-any", 1, 2 * kStride) >= 40 / kStride);
+}
 TEST_CASE("no space left at " TG_POINTS ": an error, and the run goes on to the same bytes") {
   CHECK(strike_everywhere(Reference(kTiny), "fail-any", 1, kStride) >= 100 / kStride);
 }
@@ -128,13 +138,13 @@ TEST_CASE("a limit of the file size is an error, and the former files stay") {
   Process whole(folder.path, reference.command);
   REQUIRE(whole.status() == 0);
   const Arguments longer = {"train", "--resume", "run", "--quiet", "--max-steps", "6"};
-  Process p(folder.path, longer, {.file_limit = rlim_t(reference.checkpoint.size() / 2)});
+  Process p(folder.path, longer, {.file_limit = rlim_t(reference.files.at("checkpoint.safetensors").size() / 2)});
   CHECK(p.status() == 1);
   CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: write of");
   CHECK_HAS(p.errors(), "File too large. What was there before is unchanged. Free space");
   CHECK_HAS(p.errors(), "is as it was after step 4; `tapegrad train --resume run` goes on from there.");
-  CHECK(read_file(folder / "run/checkpoint.safetensors") == reference.checkpoint);
-  CHECK(read_file(folder / "run/model.safetensors") == reference.model);
+  CHECK(read_file(folder / "run/checkpoint.safetensors") == reference.files.at("checkpoint.safetensors"));
+  CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
   Process log(folder.path, longer, {.file_limit = rlim_t(fs::file_size(folder / "run/log.jsonl") / 2)});
   CHECK(log.status() == 1);
   CHECK_HAS(log.errors(), "File too large");
@@ -211,8 +221,8 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
     CHECK_HAS(p.errors(), "must be finite");
     CHECK_HAS(p.errors(), "is as it was after step 4");
     CHECK(read_file(path) == before);
-    CHECK(read_file(folder / "run/model.safetensors") == reference.model);
-    CHECK(read_file(folder / "run/config.json") == reference.config);
+    CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
+    CHECK(read_file(folder / "run/config.json") == reference.files.at("config.json"));
   }
 }
 
