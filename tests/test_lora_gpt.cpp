@@ -74,7 +74,7 @@ TEST_CASE("LoRA targets: * stands for any characters, dots too") {
                                                                                       {"*proj", "h.0.mlp.proj"},
                                                                                       {"h.*.*.proj", "h.0.mlp.proj"},
                                                                                       {"*a*ab", "aaab"}})
-    CHECK_MESSAGE(matches(pattern, name), pattern, " ", name);
+    CHECK_MESSAGE(glob_matches(pattern, name), pattern, " ", name);
   for (const auto& [pattern, name] : std::vector<std::pair<const char*, const char*>>{{"h.*.attn.qkv", "h.0.attn.proj"},
                                                                                       {"attn.qkv", "h.0.attn.qkv"},
                                                                                       {"h.0", "h.0.attn.qkv"},
@@ -82,7 +82,7 @@ TEST_CASE("LoRA targets: * stands for any characters, dots too") {
                                                                                       {"*a", "ab"},
                                                                                       {"h.?.mlp", "h.0.mlp"},
                                                                                       {"h.1.*", "h.11.mlp"}})
-    CHECK_MESSAGE(!matches(pattern, name), pattern, " ", name);
+    CHECK_MESSAGE(!glob_matches(pattern, name), pattern, " ", name);
 
   const auto chosen = [](std::vector<std::string> targets, bool tied = true) {
     GptConfig c = kTwo;
@@ -164,6 +164,22 @@ TEST_CASE("LoRA on a Gpt: an adapted model runs in all ways that a plain one doe
       LazyScope scope;
       CHECK(text == generate(a.model, prompt, 12, sampling));
     }
+}
+
+TEST_CASE("LoRA on a Gpt: dropout falls in each adapter, in training only") {
+  for (const std::string& name : kOracles) {
+    CAPTURE(name);
+    LoraConfig c = kAll;
+    c.dropout = 0.3;
+    const Adapted a(name, c);
+    Rng rng{5};
+    const auto plain = bits_of(a.model.forward(a.tokens()));
+    const auto dropped = bits_of(a.model.forward(a.tokens(), {.rng = &rng}));
+    CHECK(dropped != plain);
+    const uint64_t words = uint64_t(a.tokens().numel() * c.rank);  // of each adapter's x A
+    CHECK(rng.offset == a.lora.modules().size() * ((words + 3) / 4));
+    CHECK(bits_of(a.model.forward(a.tokens())) == plain);
+  }
 }
 
 TEST_CASE("LoRA on a Gpt: merged weights give the adapted model's logits, and come back bit for bit") {

@@ -4,7 +4,7 @@
 
 namespace tg {
 
-bool matches(std::string_view pattern, std::string_view name) {
+bool glob_matches(std::string_view pattern, std::string_view name) {
   constexpr size_t kNone = std::string_view::npos;
   size_t p = 0, n = 0, star = kNone, begin = 0;  // the last star, and where what it stands for begins
   while (n < name.size()) {
@@ -32,7 +32,7 @@ std::string modules_of(const std::vector<Gpt::NamedLinear>& all, const GptConfig
   return fmt::format("The modules are {}{}.", s, c.tied_head ? "; lm_head is the token table, and is not one" : "");
 }
 bool is_target(const LoraConfig& c, std::string_view name) {
-  return std::any_of(c.targets.begin(), c.targets.end(), [&](auto& pattern) { return matches(pattern, name); });
+  return std::any_of(c.targets.begin(), c.targets.end(), [&](auto& pattern) { return glob_matches(pattern, name); });
 }
 }  // namespace
 
@@ -41,7 +41,7 @@ std::vector<Gpt::NamedLinear> lora_targets(Gpt& model, const LoraConfig& c) {
   const std::string there = modules_of(all, model.config());
   TG_CHECK(!c.targets.empty(), value, "[lora] there are no targets. At least one pattern must name modules. {}", there);
   for (const std::string& pattern : c.targets)
-    TG_CHECK(std::any_of(all.begin(), all.end(), [&](auto& l) { return matches(pattern, l.name); }), value,
+    TG_CHECK(std::any_of(all.begin(), all.end(), [&](auto& l) { return glob_matches(pattern, l.name); }), value,
              "[lora] the target '{}' matches no module. Each target must match at least one; * stands for any "
              "characters. {}",
              pattern, there);

@@ -62,6 +62,6 @@ std::vector<Gpt::NamedLinear> lora_targets(Gpt&, const LoraConfig&);
 GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& = {});
 
 // Whether all of `name` fits a pattern of characters and *.
-bool matches(std::string_view pattern, std::string_view name);
+bool glob_matches(std::string_view pattern, std::string_view name);
 
 }  // namespace tg
