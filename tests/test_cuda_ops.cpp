@@ -68,8 +68,8 @@ TEST_CASE("odd sizes round the widths of vectors and blocks") {
     CAPTURE(n);
     const auto each = [n](CaseSizes sizes, DType t) {
       for (auto& c : cases(sizes))
-        if (n < 100 || c.op != "attention")
-          check_case(c, t, n <= 2 ? Size::lone : Size::plain);  // test_cuda_attention.cpp has its long ones
+        if (n == 17 || c.op != "attention")  // test_cuda_attention.cpp has its sizes, on fewer heads: a block is slow
+          check_case(c, t, n <= 2 ? Size::lone : Size::plain);
     };
     each({3, n}, DType::f32);
     each({n, 2}, DType::f32);
