@@ -9,7 +9,7 @@ set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
 tools='c++ cmake ninja'
-ci_tools='git clang++-16 clang-format-16'
+ci_tools='git clang++-16 clang-rt-16 clang-format-16'
 table='
 what             apt                 dnf            brew           vcpkg
 c++              g++                 gcc-c++        -              -
@@ -22,6 +22,7 @@ nlohmann_json    nlohmann-json3-dev  json-devel     nlohmann-json  nlohmann-json
 CLI11            libcli11-dev        cli11-devel    cli11          cli11
 git              git                 -              -              -
 clang++-16       clang-16            -              -              -
+clang-rt-16      libclang-rt-16-dev  -              -              -
 clang-format-16  clang-format-16     -              -              -'
 
 fail() {
@@ -48,6 +49,9 @@ list() {
 
 missing_tools() {
   for tool in $tools; do
+    if [ "$tool" = clang-rt-16 ]; then # no program: the libraries that sanitizers link
+      echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
+    fi
     for candidate in $(case $tool in c++) echo "${CXX:-c++ g++ clang++}" ;; *) echo "$tool" ;; esac); do
       command -v "$candidate" >/dev/null && continue 2
     done

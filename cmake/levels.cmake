@@ -18,6 +18,9 @@ endif()
 
 # Kernels that only move data or follow indices: vector instructions would not help them.
 set(TG_PLAIN_KERNELS cpu/create.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/select.cpp cpu/shape_ops.cpp)
+# The sources that differ between levels (gemm_micro.h), and the kernels that call them. All others differ in what the
+# compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these alone.
+set(TG_PRODUCT_KERNELS cpu/gemm.cpp cpu/matmul.cpp cpu/attention.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
@@ -30,6 +33,9 @@ function(tg_add_kernel_levels target kernels)
                                 "${TG_KERNEL_FLAGS};-Wno-uninitialized;-Wno-maybe-uninitialized")
   endif()
   list(REMOVE_ITEM kernels ${TG_PLAIN_KERNELS})
+  if(TG_SANITIZE)
+    set(kernels ${TG_PRODUCT_KERNELS})
+  endif()
   foreach(level IN LISTS TG_CPU_LEVELS)
     if(NOT level MATCHES "^[34]$")
       message(FATAL_ERROR "TG_CPU_LEVELS is ${TG_CPU_LEVELS}. It may hold 3 and 4.")

@@ -185,7 +185,8 @@ Tensors emit_taking(OpPtr op, std::vector<Tensor> in) {
 void emit_update(OpPtr op, Inputs in, size_t n) {
   NoGrad off;
   Tensors outs;
-  auto node = make_node(std::move(op), in, checked_layouts(*op, in), outs);
+  const Layouts layouts = checked_layouts(*op, in);  // arguments are evaluated in any order, and op is moved
+  auto node = make_node(std::move(op), in, layouts, outs);
   size_t assigned = 0;
   try {  // assigned first, so that the node is the old value's last owner
     for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);

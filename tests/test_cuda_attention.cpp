@@ -45,7 +45,7 @@ void check_form(const Form& f, DType t) {
 }  // namespace
 
 TEST_CASE("attention: every compiled head size, and others") {
-  for (int64_t hs : {32, 64, 80, 96, 128, 1, 5, 40, 72, 160})
+  for (int64_t hs : {32, 64, 80, 96, 128, 1, 2, 5, 15, 33, 40, 72, 160})
     for (DType t : {DType::f32, DType::bf16}) check_form({.tq = 17, .tk = 19, .hs = hs}, t);
   for (int64_t hs : {5, 80, 130}) check_form({.tq = 17, .tk = 19, .hs = hs}, DType::f64);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
@@ -53,7 +53,7 @@ TEST_CASE("attention: every compiled head size, and others") {
   check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
 }
 TEST_CASE("attention: lengths around the widths of blocks") {
-  for (int64_t n : {1, 15, 16, 63, 64, 65, 129})
+  for (int64_t n : {1, 2, 15, 16, 33, 63, 64, 65, 129})
     for (DType t : {DType::f32, DType::bf16}) {
       check_form({.tq = n, .tk = std::max<int64_t>(n, 2), .hs = 32}, t);
       check_form({.tq = n, .tk = 17, .hs = 32, .causal = false}, t);

@@ -68,8 +68,8 @@ TEST_CASE("odd sizes round the widths of vectors and blocks") {
     CAPTURE(n);
     const auto each = [n](CaseSizes sizes, DType t) {
       for (auto& c : cases(sizes))
-        if (n < 100 || c.op != "attention")
-          check_case(c, t, n <= 2 ? Size::lone : Size::plain);  // test_cuda_attention.cpp has its long ones
+        if (n == 17 || c.op != "attention")  // test_cuda_attention.cpp has its sizes, on fewer heads: a block is slow
+          check_case(c, t, n <= 2 ? Size::lone : Size::plain);
     };
     each({3, n}, DType::f32);
     each({n, 2}, DType::f32);
@@ -107,16 +107,17 @@ TEST_CASE("values in any layout give the same results") {
   }
 }
 TEST_CASE("lazy equals eager bit for bit, in place too, and a second run the first") {
-  for (auto& c : cases())
+  for (auto& c : cases()) {
+    CAPTURE(c.name());
+    const auto x = on_cuda(make_inputs(c, DType::f32));
+    const auto w = weights_of(c.fn(x));
+    const Result eager = run_case(c, x, w);
+    check_equal(c, run_case(c, x, w), eager);
     for (bool temporaries : {false, true}) {
-      CAPTURE(c.name());
-      const auto x = on_cuda(make_inputs(c, DType::f32));
-      const auto w = weights_of(c.fn(x));
-      const Result eager = run_case(c, x, w);
-      check_equal(c, run_case(c, x, w), eager);
       LazyScope lazy;
       const Result r = run_case(c, x, w, temporaries);
       evaluate(roots_of(r));
       check_equal(c, r, eager);
     }
+  }
 }

@@ -64,16 +64,17 @@ TEST_CASE("only the wanted gradients: one tracked input at a time gives the same
   }
 }
 TEST_CASE("lazy equals eager bit for bit, in place too") {
-  for (auto& c : op_cases())
+  for (auto& c : op_cases()) {
+    const auto x = make_inputs(c, DType::f32);
+    const auto w = weights_of(c.fn(x));
+    const Result eager = run_case(c, x, w);
     for (bool temporaries : {false, true}) {
-      const auto x = make_inputs(c, DType::f32);
-      const auto w = weights_of(c.fn(x));
-      const Result eager = run_case(c, x, w);
       LazyScope lazy;
       const Result r = run_case(c, x, w, temporaries);
       evaluate(roots_of(r));
       check_equal(c, r, eager);
     }
+  }
 }
 TEST_CASE("compiled equals eager bit for bit, values and gradients, when it is traced and when it is replayed") {
   // Those that draw do so from a generator of their own at each call, which a compiled function refuses.

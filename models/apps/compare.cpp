@@ -125,10 +125,10 @@ int run(const Options& o) {
     const Comparison c = compare(s.config, s.weights, batch, reference, other, {.seed = o.seed});
     fmt::print("\n{}", to_table(c, o.all ? -1 : kShown));
     std::fflush(stdout);
-    report["comparisons"].push_back(Json::parse(to_json(c)));
+    report["comparisons"].push_back(own_json(to_json(c)));
     within &= c.within();
   }
-  if (!o.json.empty()) write_file_atomically(o.json, report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!o.json.empty()) write_file_atomically(o.json, text_of(report, 2) + "\n");
   return within ? 0 : 1;
 }
 

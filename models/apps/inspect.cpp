@@ -55,7 +55,7 @@ Contents of_file(const std::string& path) {
 Contents of_arch(const std::string& name) {
   GptConfig config = arch(name);
   if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
-  Contents c{name, {{"model", Json::parse(to_json(config))}}, {}, {}};
+  Contents c{name, {{"model", own_json(to_json(config))}}, {}, {}};
   LazyScope lazy;
   const Params params;
   const Gpt model(params, config);
@@ -81,12 +81,12 @@ Json describe(const Contents& c) {
 }
 
 std::string text_of(const Json& x) {  // bytes that are no UTF-8 become a sign
-  return x.dump(2, ' ', false, Json::error_handler_t::replace);
+  return text_of(x, 2);
 }
 
 void print_table(const Json& all, const Contents& c) {
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", c.source, c.tensors.size(), all["parameters"].dump(),
-             all["bytes"].dump());
+  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", c.source, c.tensors.size(), text_of(all["parameters"]),
+             text_of(all["bytes"]));
   for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", key, value);
   if (!c.config.is_null()) fmt::print("config {}\n", text_of(c.config));
   size_t width = 4;

@@ -82,7 +82,7 @@ std::string ByteTokenizer::decode(std::span<const int64_t> ids) const {
   }
   return text;
 }
-std::string ByteTokenizer::to_json() const { return nlohmann::json{{"type", kBytes}}.dump(); }
+std::string ByteTokenizer::to_json() const { return text_of(Json{{"type", kBytes}}); }
 
 CharTokenizer CharTokenizer::from_text(std::string_view text) {
   TG_CHECK(!text.empty(), value,
@@ -119,7 +119,7 @@ std::string CharTokenizer::decode(std::span<const int64_t> ids) const {
 std::string CharTokenizer::to_json() const {
   std::string all;
   for (char32_t c : characters_) append_utf8(all, c);
-  return nlohmann::json{{"type", kCharacters}, {"characters", all}}.dump();
+  return text_of(Json{{"characters", all}, {"type", kCharacters}});
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {

@@ -10,7 +10,7 @@ namespace tg {
 std::string to_json(const GptConfig& config) {
   Json j;
   visit_gpt_fields(config, [&](const char* key, const auto& x, const char*) { j[key] = written(x); });
-  return j.dump(2);
+  return text_of(j, 2);
 }
 
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& source) {

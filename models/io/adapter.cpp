@@ -53,7 +53,7 @@ File read(const std::string& path, Device device) {
   for (const std::string_view key : kFields)
     fields[std::string(key)] = parse_json(text(key), "adapter", fmt::format("'{}' of {}", key, path));
   const auto base = metadata.find("base");
-  return {path, lora_config_from_json(fields.dump(-1, ' ', false, Json::error_handler_t::replace), path),
+  return {path, lora_config_from_json(text_of(fields), path),
           base == metadata.end() ? "" : base->second, file.tensors(device)};
 }
 
@@ -80,7 +80,7 @@ void check_fits(const File& f, const Shapes& shapes) {
   for (const auto& [name, t] : f.tensors)
     TG_CHECK(shapes.all.contains(name), value,
              "[adapter] {} has '{}' {}, and this model has no such module among the targets {}. {}.", f.path, name,
-             t.shape(), Json(f.config.targets).dump(), kRule);
+             t.shape(), text_of(Json(f.config.targets)), kRule);
 }
 void check_finite(const std::string& path, const std::string& name, const Tensor& t) {
   const auto all = t.to_vector<double>();
@@ -98,7 +98,7 @@ void check_finite(const std::string& path, const std::string& name, const Tensor
 std::string to_json(const LoraConfig& c) {
   Json fields;
   visit_lora_fields(c, [&](const char* name, const auto& x) { fields[name] = x; });
-  return fields.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of(fields);
 }
 LoraConfig lora_config_from_json(std::string_view text, const std::string& source) {
   const Json fields = parse_json(text, "lora", source);
@@ -125,8 +125,8 @@ void save_adapter(const std::string& path, const GptLora& lora, const std::strin
   const StateDict tensors = lora.params().state();
   for (const auto& [name, t] : tensors) check_finite(path, name, t);
   std::map<std::string, std::string> metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}};
-  const Json fields = Json::parse(to_json(lora.config()));
-  for (const auto& [key, x] : fields.items()) metadata[key] = x.dump();
+  const Json fields = own_json(to_json(lora.config()));
+  for (const auto& [key, x] : fields.items()) metadata[key] = text_of(x);
   if (!base.empty()) metadata["base"] = base;
   write_safetensors(path, tensors, metadata);
 }

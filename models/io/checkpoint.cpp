@@ -38,20 +38,17 @@ std::string checksum(const StateDict& tensors, const Metadata& metadata) {
 
 Json json_of(const Rng& rng) { return {{"seed", rng.seed}, {"offset", rng.offset}}; }
 std::string json_of(const DataIdentity& d) {
-  return Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", fmt::format("{:016x}", d.hash)}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace);  // of paths that are no UTF-8
+  return text_of(Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", fmt::format("{:016x}", d.hash)}});
 }
 std::string json_of(const TrainerState& s) {
-  return Json{{"step", s.step},
-              {"optimizer_steps", s.optimizer_steps},
-              {"data_rng", json_of(s.data)},
-              {"dropout_rng", json_of(s.dropout)}}
-      .dump();
+  return text_of(Json{{"step", s.step},
+                      {"optimizer_steps", s.optimizer_steps},
+                      {"data_rng", json_of(s.data)},
+                      {"dropout_rng", json_of(s.dropout)}});
 }
 
 std::string json_of(const Finetuning& f) {
-  return Json{{"model", f.model}, {"weights", f.weights}, {"lora", Json::parse(to_json(f.lora))}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace);
+  return text_of(Json{{"model", f.model}, {"weights", f.weights}, {"lora", own_json(to_json(f.lora))}});
 }
 
 // Reads the metadata of one file; every failure names it.
@@ -80,30 +77,30 @@ class Reader {
   template <class T> T number(const Json& of, const char* key) const {
     const Json& x = of.at(key);
     const bool fits = x.is_number_unsigned() && x.get<uint64_t>() <= uint64_t(std::numeric_limits<T>::max());
-    if (!fits) fail(fmt::format("its '{}' is {}, no whole number of at least 0", key, x.dump()));
+    if (!fits) fail(fmt::format("its '{}' is {}, no whole number of at least 0", key, text_of(x)));
     return x.get<T>();
   }
   DataIdentity data() const {
     const Json j = object("data", {"files", "tokens", "hash"});
     DataIdentity d;
-    if (!j.at("files").is_array()) fail(fmt::format("its 'files' is {}, no list", j.at("files").dump()));
+    if (!j.at("files").is_array()) fail(fmt::format("its 'files' is {}, no list", text_of(j.at("files"))));
     for (const Json& file : j.at("files")) {
-      if (!file.is_string()) fail(fmt::format("one of its 'files' is {}, no path", file.dump()));
+      if (!file.is_string()) fail(fmt::format("one of its 'files' is {}, no path", text_of(file)));
       d.files.push_back(file.get<std::string>());
     }
     d.tokens = number<int64_t>(j, "tokens");
     const std::string hash = j.at("hash").is_string() ? j.at("hash").get<std::string>() : "";
     const auto [end, error] = std::from_chars(hash.data(), hash.data() + hash.size(), d.hash, 16);
     if (hash.size() != 16 || error != std::errc() || end != hash.data() + hash.size())
-      fail(fmt::format("its 'hash' is {}, no 16 hexadecimal digits", j.at("hash").dump()));
+      fail(fmt::format("its 'hash' is {}, no 16 hexadecimal digits", text_of(j.at("hash"))));
     return d;
   }
   Finetuning finetuning() const {
     const Json j = object("finetuning", {"model", "weights", "lora"});
     for (const char* key : {"model", "weights"})
-      if (!j.at(key).is_string()) fail(fmt::format("its '{}' is {}, no text", key, j.at(key).dump()));
+      if (!j.at(key).is_string()) fail(fmt::format("its '{}' is {}, no text", key, text_of(j.at(key))));
     return {j.at("model").get<std::string>(), j.at("weights").get<std::string>(),
-            lora_config_from_json(j.at("lora").dump(), source("finetuning"))};
+            lora_config_from_json(text_of(j.at("lora")), source("finetuning"))};
   }
   bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }

@@ -1,6 +1,7 @@
 // Fields of configurations as JSON values, in both directions: numbers within the range of their type, enums by name.
 // The configurations list their fields themselves (visit_gpt_fields, visit_train_fields). Included by .cpp files only.
 #pragma once
+#include <tapegrad/core/error.h>
 #include <tapegrad/models/io/json.h>
 
 #include <cmath>
@@ -13,8 +14,7 @@ struct FieldName {
   std::string_view op, key;  // op opens messages
 };
 inline void expect_field(bool ok, const FieldName& f, const Json& x, std::string_view rule) {
-  TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key,
-           x.dump(-1, ' ', false, Json::error_handler_t::replace), rule);
+  TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key, text_of(x), rule);
 }
 template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());

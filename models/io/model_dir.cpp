@@ -39,10 +39,10 @@ template <class F> auto in_file(const std::string& path, F f) {
 void save_model(const std::string& folder, const Gpt& model, const Params& params, const Tokenizer* tokenizer,
                 const std::string& train_json) {
   Json config;
-  config["model"] = Json::parse(to_json(model.config()));
-  config["tokenizer"] = tokenizer ? Json::parse(tokenizer->to_json()) : Json();
-  if (!train_json.empty()) config["train"] = Json::parse(train_json);
-  write_file_atomically(config_path(folder), config.dump(2) + "\n");
+  config["model"] = own_json(to_json(model.config()));
+  config["tokenizer"] = tokenizer ? own_json(tokenizer->to_json()) : Json();
+  if (!train_json.empty()) config["train"] = own_json(train_json);
+  write_file_atomically(config_path(folder), text_of(config, 2) + "\n");
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
 }
 
@@ -52,8 +52,8 @@ LoadedModel load_model(const std::string& folder, Device device) {
   std::unique_ptr<Tokenizer> tokenizer;
   const GptConfig shape = in_file(config_file, [&] {
     if (const auto t = config.find("tokenizer"); t != config.end() && !t->is_null())
-      tokenizer = Tokenizer::from_json(t->dump());
-    return gpt_config_from_json(config["model"].dump(), {.name = "\"model\"", .every_field = true});
+      tokenizer = Tokenizer::from_json(text_of(*t));
+    return gpt_config_from_json(text_of(config["model"]), {.name = "\"model\"", .every_field = true});
   });
   TG_CHECK(!tokenizer || tokenizer->vocab_size() == shape.vocab_size, value,
            "[model] {}: the tokenizer has {} tokens and the model {}. They were written as one; restore the file.",

@@ -102,13 +102,13 @@ std::string to_json(const Comparison& c) {
   Json tensors = Json::array();
   for (const Compared& t : c.tensors) tensors.push_back(json_of(t));
   const Compared* first = c.first_apart();
-  return Json{{"reference", to_string(c.reference)},
-              {"other", to_string(c.other)},
-              {"within", c.within()},
-              {"first_apart", first ? json_of(*first) : Json()},
-              {"tensors", std::move(tensors)},
-              {"unpaired", c.unpaired}}
-      .dump(2);
+  const Json all{{"reference", to_string(c.reference)},
+                 {"other", to_string(c.other)},
+                 {"within", c.within()},
+                 {"first_apart", first ? json_of(*first) : Json()},
+                 {"tensors", std::move(tensors)},
+                 {"unpaired", c.unpaired}};
+  return text_of(all, 2);
 }
 
 }  // namespace tg

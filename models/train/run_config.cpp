@@ -132,14 +132,14 @@ void collect(const Json& object, std::string_view group, const std::vector<std::
   for (const auto& [key, x] : object.items()) {
     TG_CHECK(in(key, known), value, "[config] {}: '{}' is not known{}.{} The keys are {}.", source, key,
              group.empty() ? "" : fmt::format(" in \"{}\"", group), did_you_mean(key, known), listed(known));
-    to.push_back({key, x.dump()});
+    to.push_back({key, text_of(x)});
   }
 }
 // The tokenizer of a model's config.json as the setting of a run.
 std::string tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   if (x.is_null()) return "\"byte\"";  // trained on token ids
-  if (!x.is_object()) return x.dump();
-  const auto tokenizer = Tokenizer::from_json(x.dump());
+  if (!x.is_object()) return text_of(x);
+  const auto tokenizer = Tokenizer::from_json(text_of(x));
   if (x["type"] == "bytes") return "\"byte\"";
   TG_CHECK(stored, value,
            "[config] {}: the tokenizer has {} characters of its own, and training takes those of its text: they would "
@@ -164,7 +164,7 @@ void check_effect(const Setting& s, const RunConfig& run, const Json& fields) {
   for (const Needs& n : kNeeds)
     TG_CHECK(s.stored || s.name != n.name || n.met(run), value,
              "[config] {} is {} and {} is {}. {} has an effect with {} {} only. Leave {} out, or change {}.", n.name,
-             s.json, n.other, fields.at(std::string(n.other)).dump(), n.name, n.other, n.values, n.name, n.other);
+             s.json, n.other, text_of(fields.at(std::string(n.other))), n.name, n.other, n.values, n.name, n.other);
 }
 
 template <class T> std::string whole_number(std::string_view name, std::string_view word) {
@@ -184,7 +184,7 @@ std::string number(std::string_view name, std::string_view word) {  // more spel
            name, word);
   TG_CHECK(error == std::errc() && end == word.data() + word.size() && std::isfinite(x), value,
            "[config] {} is '{}'. It must be a number.", name, word);
-  return Json(x).dump();
+  return text_of(Json(x));
 }
 
 }  // namespace
@@ -199,7 +199,7 @@ std::vector<RunField> run_fields() {
   const RunConfig run;
   visit_run_fields(run, [&](const char* name, const auto& value, const char* help) {
     const Json x = written(value);
-    list.push_back({name, kind_of(x), x.is_string() ? x.get<std::string>() : x.dump(), help});
+    list.push_back({name, kind_of(x), x.is_string() ? x.get<std::string>() : text_of(x), help});
   });
   return list;
 }
@@ -209,7 +209,7 @@ Setting setting_from_word(std::string_view name, std::string_view word) {
   const auto field = fields.find(name);
   TG_CHECK(field != fields.end(), value, "[config] there is no setting '{}'.{}", name, did_you_mean(name, Names().all));
   const std::string key(name);
-  if (field->is_string()) return {key, Json(word).dump(-1, ' ', false, Json::error_handler_t::replace)};
+  if (field->is_string()) return {key, text_of(Json(word))};
   if (field->is_number_float()) return {key, number(name, word)};
   if (field->is_number_unsigned()) return {key, whole_number<uint64_t>(name, word)};
   if (field->is_number_integer()) return {key, whole_number<int64_t>(name, word)};
@@ -227,7 +227,7 @@ std::vector<Setting> settings_from_json(std::string_view text, const std::string
     const auto it = object.find(group);
     if (it == object.end()) continue;
     TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
-             source, group, it->dump());
+             source, group, text_of(*it));
     collect(*it, group, *known, source, settings);
     object.erase(group);
   }
@@ -268,15 +268,15 @@ RunConfig with_settings(const RunConfig& base, std::span<const Setting> settings
 std::string to_json(const TrainConfig& config) {
   Json fields;
   visit_train_fields(config, [&](const char* name, const auto& x, const char*) { fields[name] = written(x); });
-  return fields.dump(2);
+  return text_of(fields, 2);
 }
 
 std::string to_json(const RunConfig& run) {
   Json all;
-  all["model"] = Json::parse(to_json(run.model));
-  all["train"] = Json::parse(to_json(run.train));
+  all["model"] = own_json(to_json(run.model));
+  all["train"] = own_json(to_json(run.train));
   all["tokenizer"] = run.tokenizer;
-  return all.dump(2);
+  return text_of(all, 2);
 }
 RunConfig run_config_from_json(std::string_view text, const std::string& source) {
   const std::vector<Setting> settings = settings_from_json(text, source);
@@ -310,7 +310,7 @@ std::vector<Difference> differences(const RunConfig& before, const RunConfig& af
   const Json a = flat(before), b = flat(after);
   std::vector<Difference> all;
   for (const auto& [name, x] : a.items())
-    if (x != b.at(name)) all.push_back({name, x.dump(), b.at(name).dump()});
+    if (x != b.at(name)) all.push_back({name, text_of(x), text_of(b.at(name))});
   return all;
 }
 
