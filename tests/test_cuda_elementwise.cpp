@@ -19,6 +19,15 @@ Tensor whole(const Shape& s, uint64_t seed, DType t) {
   return where(lt(random(s, seed, -1, 1), 0), -3.0, random<double>(s, seed + 1, 0, 8).to(DType::i32).to(DType::f32))
       .to(t);
 }
+// Equal numbers, NaN where NaN is; their bits may differ on a GPU.
+void check_values(const Tensor& device, const Tensor& cpu) {
+  CHECK(device.device() == Device::cuda());
+  CHECK(device.dtype() == cpu.dtype());
+  const auto a = values<double>(device.to(Device::cpu()).to(DType::f64)), b = values<double>(cpu.to(DType::f64));
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) CHECK((a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))));
+}
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kNumbers[] = {DType::f64, DType::f32, DType::bf16, DType::i64, DType::i32};
 }  // namespace
 
@@ -49,6 +58,39 @@ TEST_CASE("more elements than one pass of a grid covers") {
   check_bits([](const auto& a, const auto& b) { return where(gt(a, b), a, b); }, x.to(DType::bf16), y.to(DType::bf16));
   check_bits([](const auto& a) { return clamp(expand(a, {a.size(0), 2}), {.min = -0.5, .max = 0.25}); }, column);
   check_bits([](const auto& a, const auto& b) { return concat({a, b, a}, 0); }, x, y);
+}
+TEST_CASE("casts between all dtypes: ends of ranges, infinities and NaN, in any layout") {
+  const std::vector<double> ends{0,     -0.,    1,     -1,      1.5,   -2.75,        127,           128,   -128,  -129,
+                                 255,   256,    32767, 32768,   65535, 65536,        -40000,        65519, 65520, 1e-7,
+                                 3.1e9, -3.1e9, 9e18,  -9.3e18, 1e30,  2147483647.4, -2147483648.6, kInf,  -kInf, kNan};
+  for (int f = 0; f < kDTypes; ++f) {
+    const Tensor x = from<double>(ends, {5, 6}).to(DType(f)), there = on_cuda(x);
+    for (int t = 0; t < kDTypes; ++t)
+      for (const Store how : kStores) {
+        CAPTURE(name_of(DType(f)));
+        CAPTURE(name_of(DType(t)));
+        CAPTURE(int(how));
+        check_values(stored(there, how).to(DType(t)), x.to(DType(t)));
+      }
+  }
+}
+TEST_CASE("comparisons, extremes and clamp: NaN, infinities, and numbers that are equal to a bound") {
+  const std::vector<double> some{-kInf, -1, -0., 0, 1, 2, kInf, kNan};
+  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+    CAPTURE(name_of(t));
+    const Tensor x = from<double>(some, {8, 1}).to(t), y = from<double>(some, {8}).to(t);
+    using Both = Tensor (*)(const Tensor&, const Tensor&);
+    for (const Both f : {Both(eq), Both(ne), Both(lt), Both(le), Both(gt), Both(ge), Both(maximum), Both(minimum)})
+      check_values(f(on_cuda(x), on_cuda(y)), f(x, y));
+    using WithNumber = Tensor (*)(const Tensor&, double);
+    for (const WithNumber f : {WithNumber(eq), WithNumber(lt), WithNumber(le), WithNumber(ge)})
+      check_values(f(on_cuda(x), 1.0), f(x, 1.0));
+    const auto clamped = [](const Tensor& a) {
+      const Tensor leaf = a.detach().requires_grad_(), r = clamp(leaf, {.min = -1, .max = 1});
+      return concat({r.detach(), backward(sum(r))[leaf]}, 0);
+    };
+    check_values(clamped(on_cuda(y)), clamped(y));
+  }
 }
 TEST_CASE("concat of forty inputs of any layout, and pad, in every size of element") {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i8, DType::boolean})
