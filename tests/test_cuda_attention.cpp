@@ -51,6 +51,8 @@ TEST_CASE("attention: every compiled head size, and others") {
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::bf16);
   check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
+  for (DType t : {DType::f32, DType::bf16, DType::f64})  // the largest
+    check_form({.tq = 3, .tk = 3, .hs = t == DType::f64 ? 256 : 512}, t);
 }
 TEST_CASE("attention: lengths around the widths of blocks") {
   for (int64_t n : {1, 15, 16, 63, 64, 65, 129})
