@@ -18,6 +18,8 @@ CHANGES = [
 ]
 # These take minutes and test what stands on the kernels.
 NOT_RUN = "gpt", "memory", "runtime", "library"
+# Seconds of tests, as they take unchanged, after which a change has survived; and one that survivors.txt explains.
+LIMIT, EXPLAINED = 200, 5
 
 
 def changes(file):
@@ -106,28 +108,31 @@ def reached(program, unit):
         return time.time() - start, {int(s) for s in f.read().split()}
 
 
-def tried(program, units_of, k, m):
-    for schedule in SCHEDULES if m.why not in ("a bound", "a check") else SCHEDULES[:1]:
-        for seconds, unit in units_of:
+def tried(program, units_of, k, m, limit):
+    schedules = SCHEDULES if m.why not in ("a bound", "a check") else SCHEDULES[:1]
+    for seconds, unit in units_of:
+        for schedule in schedules:
             if how := failure(test(program, *unit, schedule, 20 + 10 * seconds, TG_MUTANT=str(k))):
-                m.by = unit
-                return how
-    return None
+                return f"{how} ({unit[1] if unit[0] == 'all' else ': '.join(unit)})"
+        limit -= seconds
+        if limit < 0:
+            break
+    return None if units_of else "not run by any test"
 
 
-def tried_alone(config, work, m, some):
+def tried_alone(config, work, m, some, limit):
     built = Built(config, work, {m.file: m.text()})
     for kernel in includers(m.file):
         if said := built.compile(kernel):
             return "not a program: " + said.strip().splitlines()[0]
     if said := built.link():
         return "not a program: " + said.strip().splitlines()[0]
-    how = tried(built.program, some, -1, m)
+    how = tried(built.program, some, -1, m, limit)
     shutil.rmtree(work)
     return how
 
 
-def outcomes(config, work, pool, files, only):
+def outcomes(config, work, pool, files, only, explained):
     """(mutant, how it was found or None) of all changes of the files whose text has `only`."""
     chosen = {k: c for k, c in enumerate(c for f in files for c in changes(f)) if only in str(c[0])}
     if not chosen:
@@ -147,8 +152,9 @@ def outcomes(config, work, pool, files, only):
     neighbours = collections.defaultdict(set)  # what is compiled alone is near other changes of its file
     for k, (m, *_) in together.items():
         neighbours[m.file].add(k)
-    jobs = {pool.submit(tried, built.program, of({k}), k, m): (m, len(of({k}))) for k, (m, *_) in together.items()}
-    jobs |= {pool.submit(tried_alone, config, work / str(k), m, of(neighbours[m.file])): (m, 1) for k, (m, *_) in alone.items()}
+    limit = lambda m: EXPLAINED if m.key() in explained else LIMIT
+    jobs = {pool.submit(tried, built.program, of({k}), k, m, limit(m)): m for k, (m, *_) in together.items()}
+    for k, (m, *_) in alone.items():
+        jobs[pool.submit(tried_alone, config, work / str(k), m, of(neighbours[m.file]), limit(m))] = m
     for job in concurrent.futures.as_completed(jobs):
-        m, tests = jobs[job]
-        yield m, job.result() or (None if tests else "not run by any test")
+        yield jobs[job], job.result()

@@ -15,6 +15,9 @@ class Mutant:
     def __str__(self):
         return f"{self.file}: {self.why}: {self.was!r} -> {self.now!r}"
 
+    def key(self):
+        return self.file, self.was, self.now
+
     def text(self):
         lines = (ROOT / self.file).read_text().splitlines()
         nth = re.match(r"@(\d+) ", self.was)
