@@ -58,6 +58,8 @@ def main():
             outcomes = ((jobs[job], job.result()) for job in concurrent.futures.as_completed(jobs))
         for m, how in outcomes:
             why = explained.pop(m.key(), None)
+            if options.each and how and how.startswith("not a program"):
+                continue
             if how and not how.startswith("not "):
                 found[how.split(" (")[0]] = found.get(how.split(" (")[0], 0) + 1
                 if why:

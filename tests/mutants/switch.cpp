@@ -1,6 +1,8 @@
-// The change that TG_MUTANT names, and with TG_MUTANT_REACHED=file the numbers of all that were come by.
+// The change that TG_MUTANT names, and with TG_MUTANT_REACHED=file the seconds that the processor took and the numbers of
+// all changes that were come by.
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 namespace {
 struct Reached {
@@ -9,6 +11,7 @@ struct Reached {
     const char* path = std::getenv("TG_MUTANT_REACHED");
     std::FILE* f = path ? std::fopen(path, "w") : nullptr;
     if (!f) return;
+    std::fprintf(f, "%f\n", double(std::clock()) / CLOCKS_PER_SEC);
     for (int k = 0; k < 1 << 16; ++k)
       if (at[k]) std::fprintf(f, "%d\n", k);
     std::fclose(f);
