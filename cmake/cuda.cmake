@@ -62,7 +62,7 @@ function(tg_kernel_library target)
     target_compile_features(${target} PRIVATE cxx_std_20)
     target_compile_definitions(${target} PRIVATE TG_CUDA_EMULATED)
     target_compile_options(${target} PRIVATE -x c++ -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas
-                           $<$<BOOL:${TG_WERROR}>:-Werror> -fsanitize=thread,alignment,bounds
+                           $<$<BOOL:${TG_WERROR}>:-Werror> -fsanitize=thread,alignment,bounds-strict
                            --param=tsan-instrument-func-entry-exit=0)
   endif()
 endfunction()

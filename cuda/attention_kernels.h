@@ -21,8 +21,8 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   explicit Heads(const Buf& x)
       : p(x.data<T>()), batch(x.strides()[0]), head(x.strides()[1]), row(x.strides()[2]), col(x.strides()[3]) {
     constexpr int64_t kUnit = kVec<std::remove_const_t<T>>;
-    vectors = aligned16(p) && (col == 1 || x.size(3) <= 1) && x.size(3) % kUnit == 0 && batch % kUnit == 0 &&
-              head % kUnit == 0 && row % kUnit == 0;
+    vectors = aligned16(p) && col == 1 && x.size(3) % kUnit == 0 && batch % kUnit == 0 && head % kUnit == 0 &&
+              row % kUnit == 0;
   }
   __device__ __forceinline__ HeadRows<T> at(int64_t b, int64_t h) const {
     return {p + b * batch + h * head, row, col, vectors};

@@ -86,7 +86,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(Att
     }
     if (more) keep(n + 1, stat);
   }
-  cp_async_wait<0>();
+  cp_async_wait<0>();  // where there are no queries, nothing waited for the block's own rows
   __syncthreads();
   const float one[1][2] = {{1, 1}}, scales[1][2] = {{float(z.scale), float(z.scale)}};
   store_rows<D>(a.dk.at(at.b, at.h), dk, scales, k, row0, z.tk, z.hs);
@@ -147,8 +147,6 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_queries(
     }
     add_weighted<D>(dq, ds, keys);
   }
-  cp_async_wait<0>();
-  __syncthreads();
   const float scales[1][2] = {{float(z.scale), float(z.scale)}};
   store_rows<D>(a.dq.at(at.b, at.h), dq, scales, q, row0, z.tq, z.hs);
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -61,8 +62,8 @@ void throw_bad_index(int device) {
   if (all.of_device.size() <= size_t(device) || !all.of_device[size_t(device)]) return;
   const IndexLog& log = *all.of_device[size_t(device)];
   const IndexLog::Entry* first = nullptr;
-  for (unsigned i = 0; i < IndexLog::kEntries && log.entries[i].site; ++i)
-    if (!first || log.entries[i].key < first->key) first = &log.entries[i];
+  for (const IndexLog::Entry& e : std::span(log.entries, IndexLog::kEntries))
+    if (e.site && (!first || e.key < first->key)) first = &e;
   if (!first) return;
   const IndexLog::Entry e = *first;
   clear(log, device);

@@ -212,8 +212,7 @@ __global__ void __launch_bounds__(kThreads)
         values[r * k + done + i] = p[j];
         indices[r * k + done + i] = j;
       }
-      last = s.items[count - 1];
-      __syncthreads();
+      last = s.items[count - 1];  // the next items are written many barriers later
     }
   }
 }

@@ -42,6 +42,13 @@ void check_form(const Form& f, DType t) {
   const auto x = make_inputs(c, t);
   check_close(c, run(c, on_cuda(x)), run(c, x), tolerance_of(t));
 }
+void check_lengths(DType t) {
+  for (int64_t n : {1, 2, 15, 16, 33, 63, 64, 65, 129}) {
+    check_form({.tq = n, .tk = std::max<int64_t>(n, 2), .hs = 32}, t);
+    check_form({.tq = n, .tk = 17, .hs = 32, .causal = false}, t);
+    check_form({.tq = 2, .tk = n + 1, .hs = 64, .causal = false}, t);
+  }
+}
 }  // namespace
 
 TEST_CASE("attention: every compiled head size, and others") {
@@ -51,17 +58,20 @@ TEST_CASE("attention: every compiled head size, and others") {
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::bf16);
   check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
+  for (DType t : {DType::f32, DType::bf16, DType::f64})  // the largest
+    check_form({.tq = 3, .tk = 3, .hs = t == DType::f64 ? 256 : 512}, t);
 }
 TEST_CASE("attention: lengths around the widths of blocks") {
-  for (int64_t n : {1, 2, 15, 16, 33, 63, 64, 65, 129})
-    for (DType t : {DType::f32, DType::bf16}) {
-      check_form({.tq = n, .tk = std::max<int64_t>(n, 2), .hs = 32}, t);
-      check_form({.tq = n, .tk = 17, .hs = 32, .causal = false}, t);
-      check_form({.tq = 2, .tk = n + 1, .hs = 64, .causal = false}, t);
-    }
+  check_lengths(DType::f32);
+  check_form({.tq = 33, .tk = 65, .hs = 8}, DType::f64);
+}
+TEST_CASE("attention: lengths around the widths of blocks, on tensor cores") {
+  check_lengths(DType::bf16);
   check_form({.tq = 65, .tk = 129, .hs = 64}, DType::bf16);
   check_form({.tq = 130, .tk = 131, .hs = 128}, DType::bf16);
-  check_form({.tq = 33, .tk = 65, .hs = 8}, DType::f64);
+}
+TEST_CASE("attention: keys without a query have gradients of 0") {
+  for (DType t : {DType::f64, DType::f32, DType::bf16}) check_form({.tq = 0, .tk = 70, .hs = 32, .heads = 2}, t);
 }
 TEST_CASE("attention: query heads that share a key head, and a scale below 0") {
   for (DType t : {DType::f32, DType::bf16}) {

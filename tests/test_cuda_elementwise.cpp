@@ -19,6 +19,16 @@ Tensor whole(const Shape& s, uint64_t seed, DType t) {
   return where(lt(random(s, seed, -1, 1), 0), -3.0, random<double>(s, seed + 1, 0, 8).to(DType::i32).to(DType::f32))
       .to(t);
 }
+// Equal numbers, NaN where NaN is; their bits may differ on a GPU.
+void check_values(const Tensor& device, const Tensor& cpu) {
+  CHECK(device.device() == Device::cuda());
+  CHECK(device.dtype() == cpu.dtype());
+  const auto a = values<double>(device.to(Device::cpu()).to(DType::f64)), b = values<double>(cpu.to(DType::f64));
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    CHECK((std::isnan(a[i]) ? std::isnan(b[i]) : a[i] == b[i] && std::signbit(a[i]) == std::signbit(b[i])));
+}
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kNumbers[] = {DType::f64, DType::f32, DType::bf16, DType::i64, DType::i32};
 }  // namespace
 
@@ -49,6 +59,40 @@ TEST_CASE("more elements than one pass of a grid covers") {
   check_bits([](const auto& a, const auto& b) { return where(gt(a, b), a, b); }, x.to(DType::bf16), y.to(DType::bf16));
   check_bits([](const auto& a) { return clamp(expand(a, {a.size(0), 2}), {.min = -0.5, .max = 0.25}); }, column);
   check_bits([](const auto& a, const auto& b) { return concat({a, b, a}, 0); }, x, y);
+}
+TEST_CASE("casts between all dtypes: ends of ranges, infinities and NaN, in any layout") {
+  const std::vector<double> ends{0,     -0.,   1,     -1,     1.5,    -2.75,   127,   128,          -128,
+                                 -129,  255,   256,   32767,  32768,  65535,   65536, -40000,       65519,
+                                 65520, 1e-7,  3.1e9, -3.1e9, 0x1p63, -9.3e18, 1e30,  2147483647.4, -2147483648.6,
+                                 kInf,  -kInf, kNan};
+  for (int f = 0; f < kDTypes; ++f) {
+    const Tensor x = from<double>(ends, {5, 6}).to(DType(f)), there = on_cuda(x);
+    for (int t = 0; t < kDTypes; ++t)
+      for (const Store how : kStores) {
+        CAPTURE(name_of(DType(f)));
+        CAPTURE(name_of(DType(t)));
+        CAPTURE(int(how));
+        check_values(stored(there, how).to(DType(t)), x.to(DType(t)));
+      }
+  }
+}
+TEST_CASE("comparisons, extremes and clamp: NaN, infinities, and numbers that are equal to a bound") {
+  const std::vector<double> some{-kInf, -1, -0., 0, 1, 2, kInf, kNan};
+  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+    CAPTURE(name_of(t));
+    const Tensor x = from<double>(some, {8, 1}).to(t), y = from<double>(some, {8}).to(t);
+    using Both = Tensor (*)(const Tensor&, const Tensor&);
+    for (const Both f : {Both(eq), Both(ne), Both(lt), Both(le), Both(gt), Both(ge), Both(maximum), Both(minimum)})
+      check_values(f(on_cuda(x), on_cuda(y)), f(x, y));
+    using WithNumber = Tensor (*)(const Tensor&, double);
+    for (const WithNumber f : {WithNumber(eq), WithNumber(lt), WithNumber(le), WithNumber(ge)})
+      check_values(f(on_cuda(x), 1.0), f(x, 1.0));
+    const auto clamped = [](const Tensor& a) {
+      const Tensor leaf = a.detach().requires_grad_(), r = clamp(leaf, {.min = -1, .max = 1});
+      return concat({r.detach(), backward(sum(r))[leaf], clamp(a, {.min = 0}), clamp(a, {.max = -0.})}, 0);
+    };
+    check_values(clamped(on_cuda(y)), clamped(y));
+  }
 }
 TEST_CASE("concat of forty inputs of any layout, and pad, in every size of element") {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i8, DType::boolean})
@@ -84,6 +128,35 @@ TEST_CASE("copies of views, wide and one by one") {
     check_bits([](const auto& a) { return slice(a, 3, 8, 16).contiguous(); }, x);
     check_bits([](const auto& a) { return slice(a, 3, 1, 9).contiguous(); }, x);
     check_bits([](const auto& a) { return expand(slice(a, 3, 0, 1), a.shape()).contiguous(); }, x);
+  }
+}
+TEST_CASE("as many dimensions as there may be, of which no two can be walked as one") {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+    CAPTURE(name_of(t));
+    const Tensor x = whole({2, 2, 2, 3, 2, 2, 2, 8}, 1, t), y = whole({2, 2, 2, 3, 2, 2, 2, 8}, 2, t);
+    const auto reversed = [](Tensor a, size_t dims) {
+      for (size_t d = 0; d < dims / 2; ++d) a = transpose(a, int64_t(d), int64_t(dims - 1 - d));
+      return a;
+    };
+    for (const size_t dims : {7, 8}) {  // rows of neighbours, and none
+      CAPTURE(dims);
+      const auto check = [&](auto f) {
+        check_bits([&](const auto& a, const auto& b) { return f(reversed(a, dims), reversed(b, dims)); }, x, y);
+        check_bits(
+            [&](const auto& a, const auto& b) { return f(reversed(a, dims), reshape(b, reversed(a, dims).shape())); },
+            x, y);
+      };
+      check([](const auto& a, const auto&) { return a.contiguous(); });
+      check([](const auto& a, const auto&) { return a.to(DType::i64); });
+      check([](const auto& a, const auto& b) { return a + b; });
+      check([](const auto& a, const auto& b) { return where(lt(a, b), a, b); });
+      check([](const auto& a, const auto& b) { return concat({a, b}, 3); });
+      check([](const auto& a, const auto&) { return sum(a, {1, 3, 5}); });
+      check([](const auto& a, const auto&) { return max(a, {0, 2, 4, 6, 7}); });
+      check([](const auto& a, const auto&) { return argmax(a, 3); });
+      check([](const auto& a, const auto& b) { return gather(a, 3, lt(b, 0).to(DType::i64)); });
+      check([](const auto& a, const auto& b) { return scatter_add(a, 3, lt(b, 0).to(DType::i64), b); });
+    }
   }
 }
 TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {

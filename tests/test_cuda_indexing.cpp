@@ -3,6 +3,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/ops/ops.h>
 
+#include <numeric>
+
 #include "helpers.h"
 
 using namespace tg;
@@ -119,6 +121,12 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
                     bad));
     CHECK(error_of([&] { synchronize(kGpu); }) == "no error");  // it was said
   }
+  // One line, too long for one thread: bad indices are sorted behind all others.
+  std::vector<int64_t> line(100, 2);
+  line[60] = 3;
+  const Tensor sums = scatter_add(i64({0, 0, 0}).to(kGpu), 0, i64(line).to(kGpu), i64(line).to(kGpu));
+  refuses([&] { synchronize(kGpu); }, "[scatter_add] index 3 at position (60) of index (100) i64");
+  CHECK(values<int64_t>(sums) == std::vector<int64_t>{0, 0, 198});
   const Tensor far = from<int32_t>({-7}, {1}).to(kGpu), y = index_select(x, 0, far);
   refuses([&] { synchronize(kGpu); }, "[index_select] index -7 at position (0) of index (1) i32");
   CHECK(values(y) == std::vector<float>{0, 0, 0});
@@ -223,6 +231,11 @@ TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds"
     CAPTURE(k);
     same(both(k), {x}, 0);
   }
+  // The last element of the first round lies at index 0.
+  std::vector<float> rising(1100);
+  std::iota(rising.begin(), rising.end(), 0.f);
+  rising[0] = 76.5f;  // 1023 are larger
+  same(both(1100), {from<float>(rising, {1, 1100})}, 0);
   same(both(700), {slice(x, 1, 1, 701)}, 0);
   same(both(5), {slice(x, 1, 0, 50).to(DType::bf16)}, 0);
   same(both(5), {random({3, 60}, 1).to(DType::f64)}, 0);

@@ -69,6 +69,21 @@ TEST_CASE("dropout: the mask of the CPU at all sizes and offsets, whatever the l
     CHECK(bits_of(dropout(stored(on_device, how), 0.5, a)) == bits_of(dropout(x, 0.5, b)));
   }
 }
+TEST_CASE("dropout: what draws exactly the probability is kept") {
+  for (const int64_t n : {3, 4, 8, 9}) {
+    CAPTURE(n);
+    Rng draws{3, 0};
+    const auto words = values<double>(rand({n}, draws, 0, 1, DType::f64));
+    for (const double p : words)
+      for (const DType t : {DType::f32, DType::bf16}) {
+        Rng a{3, 0}, b = a;
+        const Tensor x = filled({n}, 1.0f).to(t), y = dropout(x, p, b);
+        CHECK(bits_of(dropout(x.to(Device::cuda()), p, a)) == bits_of(y));
+        for (int64_t i = 0; i < n; ++i)
+          CHECK((values<double>(y.to(DType::f64))[size_t(i)] == 0) == (words[size_t(i)] < p));
+      }
+  }
+}
 TEST_CASE("full and arange: the bits of the CPU in every dtype") {
   for (int t = 0; t < kDTypes; ++t)
     for (const int64_t n : {1, 5, 63, 127}) {

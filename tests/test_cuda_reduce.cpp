@@ -3,6 +3,7 @@
 // CPU from the same inputs.
 #include "helpers.h"
 
+#include <tapegrad/ops/create.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/softmax.h>
@@ -155,6 +156,9 @@ TEST_CASE("running sums of long rows and of columns, forward and backward") {
           CAPTURE(reverse);
           check_on_device([&](Inputs in) { return emit(make<Cumsum>(dim, reverse), in); }, {random<double>(s, 5)}, d);
         }
+}
+TEST_CASE("running sums of no rows, of so many columns that each is one chunk") {
+  for (int64_t columns : {1, 1 << 16}) CHECK(cumsum(zeros({0, columns}, DType::f32, Device::cuda()), 0).numel() == 0);
 }
 TEST_CASE("softmax of rows that are kept in registers and of longer ones") {
   for (int64_t n : kRowLengths)

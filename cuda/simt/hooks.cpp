@@ -1,5 +1,5 @@
 // What the compiler calls before each load and store of a kernel, because kernels are compiled with
-// -fsanitize=thread,alignment,bounds; no sanitizer is linked.
+// -fsanitize=thread,alignment,bounds-strict; no sanitizer is linked.
 #include <tapegrad/cuda/simt/internal.h>
 
 using simt::engine::Access;
@@ -43,17 +43,15 @@ SIMT_ATOMIC(8, std::uint8_t)
 SIMT_ATOMIC(32, std::uint32_t)
 SIMT_ATOMIC(64, std::uint64_t)
 
-// From -fsanitize=alignment,bounds, in the layout of that interface's data.
+// From -fsanitize=alignment,bounds-strict, in the layout of that interface's data; of the host code of a kernel source too.
 struct UbsanPlace {
   const char* file;
   unsigned line, column;
 };
 void __ubsan_handle_type_mismatch_v1(UbsanPlace* at, void* p) {
-  if (!simt::engine::current) return;
   simt::engine::fail(simt::Fault::misaligned, {}, "access at %p, line %u of %s", p, at->line, at->file);
 }
 void __ubsan_handle_out_of_bounds(UbsanPlace* at, void* index) {
-  if (!simt::engine::current) return;
   simt::engine::fail(simt::Fault::out_of_bounds, {}, "index %zd of a static array, line %u of %s",
                      reinterpret_cast<std::ptrdiff_t>(index), at->line, at->file);
 }

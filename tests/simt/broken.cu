@@ -290,6 +290,10 @@ __global__ void add_one_kernel(const float* x, float* y, int n) {
 
 namespace broken {
 
+int host_index(int i) {
+  static const int some[4] = {1, 2, 3, 5};
+  return some[i];
+}
 #define BROKEN_COPY(name, threads, bytes)                                    \
   cudaError_t name(const float* x, float* y, bool mistake, cudaStream_t s) { \
     return simt::launch(name##_kernel, 1, threads, bytes, s, x, y, mistake); \

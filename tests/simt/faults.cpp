@@ -72,6 +72,7 @@ TEST_CASE("an off-by-one bound") {
   });
   finds_copy({Fault::out_of_bounds}, broken::static_index);
   finds_copy({Fault::out_of_bounds}, broken::dynamic_index);
+  finds({Fault::out_of_bounds}, [](bool mistake, cudaStream_t) { (void)broken::host_index(mistake ? 4 : 3); });
 }
 TEST_CASE("a missing cp.async wait or barrier") {
   finds_copy({Fault::async_copy}, broken::missing_copy_wait);
