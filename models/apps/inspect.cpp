@@ -80,15 +80,11 @@ Json describe(const Contents& c) {
           {"parameters", elements}, {"bytes", bytes}};
 }
 
-std::string text_of(const Json& x) {  // bytes that are no UTF-8 become a sign
-  return text_of(x, 2);
-}
-
 void print_table(const Json& all, const Contents& c) {
   fmt::print("{}: {} tensors, {} parameters, {} bytes\n", c.source, c.tensors.size(), text_of(all["parameters"]),
              text_of(all["bytes"]));
   for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", key, value);
-  if (!c.config.is_null()) fmt::print("config {}\n", text_of(c.config));
+  if (!c.config.is_null()) fmt::print("config {}\n", text_of(c.config, 2));
   size_t width = 4;
   for (const Contents::Entry& t : c.tensors) width = std::max(width, t.name.size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
@@ -103,7 +99,7 @@ void run(const Options& o) {
   const Contents c = o.arch.empty() ? of_file(o.model) : of_arch(o.arch);
   const Json all = describe(c);
   if (o.json)
-    fmt::print("{}\n", text_of(all));
+    fmt::print("{}\n", text_of(all, 2));
   else
     print_table(all, c);
 }
