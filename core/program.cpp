@@ -169,8 +169,10 @@ bool Program::fits() const {
 void Program::enter(const Root& r) {
   for (const auto& [at, offset] : r.places) *at = r.data + offset;
 }
-bool Program::free(const Root& r) const {
+bool Program::free(const Root& r, Inputs in) const {
   const Value* v = start_value(r.index);
+  for (const Tensor& t : in)  // the variable itself may be an input, too
+    if (t.value()->storage.get() == v->storage.get()) return false;
   return v->refs.load(std::memory_order_acquire) == 1 && v->storage.use_count() == 1 &&
          fills_storage(v->layout, v->storage->bytes);
 }
@@ -181,7 +183,7 @@ void Program::bind(Inputs in) {
       r.storage = in[r.index].value()->storage.get();
     } else if (r.kind == Root::Kind::variable) {
       r.storage = start_value(r.index)->storage.get();
-    } else if (r.kind == Root::Kind::takeover && free(roots_[r.index])) {
+    } else if (r.kind == Root::Kind::takeover && free(roots_[r.index], in)) {
       r.storage = roots_[r.index].storage;
     } else {
       r.owned = make<Storage>(r.device, r.bytes);

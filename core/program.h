@@ -88,7 +88,7 @@ class Program {
   void call_all();
   void assign_variables();
   std::vector<Tensor> results() const;
-  bool free(const Root&) const;
+  bool free(const Root&, Inputs) const;
   Ref<Value> value_of(uint32_t slot) const;
   Value* start_value(uint32_t variable) const { return binding_.variables[variable].variable->value.get(); }
 

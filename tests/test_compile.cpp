@@ -122,6 +122,17 @@ TEST_CASE("variables that are assigned take new values, in place where nobody ho
   CHECK(w.data<float>() != at);
   CHECK(bits_of(snapshot) == bits);
   CHECK(step.stats().traces == 1);
+
+  Tensor u = random({100}, 5);  // the variable as an input: its value at the call
+  const Compiled twice = compile([&](Inputs x) {
+    u.assign(u + 1.0);
+    return std::vector<Tensor>{x[0] * 2.0};
+  });
+  for (int i = 0; i < 3; ++i) {
+    const auto want = bits_of(u * 2.0), next = bits_of(u + 1.0);
+    CHECK(bits_of(twice({u})[0]) == want);
+    CHECK(bits_of(u) == next);
+  }
 }
 
 TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit, with dropout and a changing rate") {
