@@ -51,6 +51,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(Att
   };
   load_tile<S::kOwn, D>(m.own(0), a.k.at(at.b, at.h), k0, z.tk, z.hs);
   load_tile<S::kOwn, D>(m.own(1), a.v.at(at.b, at.h), k0, z.tk, z.hs);
+  cp_async_commit();
   if (total > 0) keep(0, load(0));
   float dk[1][D / 8][4], dv[1][D / 8][4];
   clear(dk);
@@ -86,7 +87,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(Att
     }
     if (more) keep(n + 1, stat);
   }
-  cp_async_wait<0>();  // where there are no queries, nothing waited for the block's own rows
+  cp_async_wait<0>();  // without queries nothing has waited for the own rows
   __syncthreads();
   const float one[1][2] = {{1, 1}}, scales[1][2] = {{float(z.scale), float(z.scale)}};
   store_rows<D>(a.dk.at(at.b, at.h), dk, scales, k, row0, z.tk, z.hs);

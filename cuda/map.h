@@ -139,7 +139,7 @@ template <size_t N> bool in_groups(const Strided<N>& walk, int v, Bufs in) {
   if (walk.dims == 0 || (walk.dims > 1 && walk.shape[0] % v != 0)) return false;
   bool ok = true;
   for (size_t k = 0; k < N; ++k) {
-    const int64_t* stride = walk.stride[k];
+    const auto& stride = walk.stride[k];
     if (stride[0] == 0) continue;
     ok = ok && stride[0] == 1 && aligned_for(first_of<std::byte>(in[k]), size_t(v) * size_of(in[k].dtype()));
     for (int32_t d = 1; d < walk.dims; ++d) ok = ok && stride[d] % v == 0;

@@ -4,6 +4,9 @@
 #include <tapegrad/ops/ops.h>
 
 #include "helpers.h"
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/emulator.h>
+#endif
 
 using namespace tg;
 namespace {
@@ -84,6 +87,19 @@ TEST_CASE("dropout: what draws exactly the probability is kept") {
       }
   }
 }
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("nothing is launched to make no elements") {
+  const Device device = Device::cuda();
+  synchronize(device);
+  const auto before = simt::statistics().launches;
+  Rng rng{3, 0};
+  CHECK(full({0, 2}, 1, DType::f32, device).numel() == 0);
+  CHECK(arange(0, 0, 1, DType::f32, device).numel() == 0);
+  CHECK(rand({0}, rng, 0, 1, DType::f32, device).to(DType::i32).numel() == 0);
+  synchronize(device);
+  CHECK(simt::statistics().launches == before);
+}
+#endif
 TEST_CASE("full and arange: the bits of the CPU in every dtype") {
   for (int t = 0; t < kDTypes; ++t)
     for (const int64_t n : {1, 5, 63, 127}) {

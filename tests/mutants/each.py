@@ -1,7 +1,7 @@
 """Every barrier, wait and bound of kernel files, each in turn: `run.py --each`. All changes are compiled into one program
 (mutant schemata: Untch, Offutt, Harrold, 1993), where switch.h chooses one at run time; a line that needs its bound while
 it is compiled has a program of its own. Each change is tried by the tests that come by it."""
-import collections, concurrent.futures, pathlib, re, shutil, sys, tempfile, time
+import collections, concurrent.futures, re, shutil, sys, tempfile, time
 
 from mutant import HERE, ROOT, SCHEDULES, Built, Mutant, failure, run, test
 
