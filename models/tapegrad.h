@@ -10,8 +10,11 @@
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/gpt/lora.h>
+#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/models/train/accumulate.h>

@@ -128,6 +128,15 @@ void Command::option(const std::string& flag, const std::string& help, double& v
          Take([&value, flag](const std::string& word) { value = number<double>(flag, word, "a number"); }));
 }
 
+void Command::option(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t shown) {
+  option(flag, "INT", fmt::format("{}", shown), help,
+         Take([&value, flag](const std::string& word) { value = number<int64_t>(flag, word, "a whole number"); }));
+}
+void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown) {
+  option(flag, "NUMBER", fmt::format("{}", shown), help,
+         Take([&value, flag](const std::string& word) { value = number<double>(flag, word, "a number"); }));
+}
+
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands) {
   try {
     CLI::App app("tapegrad trains and runs GPT models. `tapegrad COMMAND --help` lists the flags of a command.",

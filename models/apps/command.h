@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ class Command {
   void option(const std::string& flag, const std::string& help, int64_t& value);
   void option(const std::string& flag, const std::string& help, uint64_t& value);
   void option(const std::string& flag, const std::string& help, double& value);
+  // The same, where it matters whether the flag was given; `shown` is the default in the help.
+  void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t shown);
+  void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
 
  protected:
   ~Command() = default;
@@ -48,6 +52,8 @@ struct Subcommand {
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);
 
 Subcommand train_command();
+Subcommand finetune_command();
+Subcommand merge_command();
 Subcommand generate_command();
 Subcommand inspect_command();
 Subcommand compare_command();

@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace tg::apps {
 namespace {
 
 struct Options {
-  std::string model, prompt = "\n", device = "cpu";
+  std::string model, adapter, prompt = "\n", device = "cpu";
   int64_t max_tokens = 200, threads = 0;
   SampleOptions sampling;
   bool no_cache = false;
@@ -28,7 +29,8 @@ void run(const Options& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  const LoadedModel m = load_model(o.model, device);
+  LoadedModel m = load_model(o.model, device);
+  if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
   TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
@@ -53,6 +55,8 @@ Subcommand generate_command() {
   return {"generate", "continue a prompt with a trained model", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
             c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
+                     o->adapter);
             c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
                      [o](const std::string& word) { o->prompt = word; });
             c.option("--max-tokens", "tokens to make", o->max_tokens);

@@ -1,10 +1,11 @@
-// `tapegrad inspect`: what is in a model folder or in a safetensors file, or what a named model would have, as a table
-// or as JSON.
+// `tapegrad inspect`: what is in the folder of a model or an adapter or in a safetensors file, or what a named model
+// would have, as a table or as JSON.
 #include <fmt/core.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
@@ -35,6 +36,9 @@ struct Contents {
 };
 
 Contents of_file(const std::string& path) {
+  if (const std::string adapter = adapter_path(path);  // the folder of one has no config.json
+      adapter != path && std::filesystem::exists(adapter) && !std::filesystem::exists(path + "/config.json"))
+    return of_file(adapter);
   const bool folder = std::filesystem::is_directory(path);
   Json config;
   if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json");
@@ -110,7 +114,7 @@ Subcommand inspect_command() {
   return {"inspect", "list the tensors and the configuration of a model, or of a named one without making it",
           [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
-            c.option("--model", "PATH", "a model folder or a .safetensors file", o->model);
+            c.option("--model", "PATH", "the folder of a model or of an adapter, or a .safetensors file", o->model);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
             c.toggle("--json", "print JSON", o->json);
             return [o] {

@@ -103,6 +103,20 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   head_.weight = wte_.table;
 }
 
+std::vector<Gpt::NamedLinear> Gpt::linears() {
+  std::vector<NamedLinear> r;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    Block& b = blocks_[i];
+    const auto name = [i](const char* module) { return fmt::format("h.{}.{}", i, module); };
+    r.insert(r.end(), {{name("attn.qkv"), &b.attn.qkv},
+                       {name("attn.proj"), &b.attn.proj},
+                       {name("mlp.fc"), &b.mlp.fc},
+                       {name("mlp.proj"), &b.mlp.proj}});
+  }
+  if (!config_.tied_head) r.push_back({"lm_head", &head_});
+  return r;
+}
+
 void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
   TG_CHECK(tokens && tokens.ndim() == 2 && is_index(tokens.dtype()), shape,
            "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().", describe(tokens));
@@ -156,7 +170,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
       if (*part) *part = slice(*part, 1, t - 1, t);  // (B, 1, C)
   x = ln_f_.add(s.x, s.branch).y;
   s = {};
-  x = head_.forward(x, o.compute);  // (B, T, V)
+  x = head_.forward(x, o.compute, o.rng);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
   return x;
 }

@@ -36,7 +36,7 @@ struct GptConfig {
 };
 
 struct ForwardOptions {
-  Rng* rng = nullptr;        // draws dropout, if the configuration has any; null: no dropout
+  Rng* rng = nullptr;        // draws dropout, if the configuration or an adapter has any; null: no dropout
   KvCache* cache = nullptr;  // tokens continue what it holds, and are added to it; unchanged by a call that fails
   bool last_only = false;    // logits of the last position only: (B, 1, V)
   // bf16: f32 parameters, cast once where they are used; Linear layers, attention and activations in bf16, the residual
@@ -60,6 +60,12 @@ class Gpt {
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
   const GptConfig& config() const { return config_; }
   Device device() const { return wte_.table.device(); }
+  struct NamedLinear {
+    std::string name;   // of the module: "h.3.mlp.fc"
+    nn::Linear* layer;  // of this model, while it lives and is not moved
+  };
+  // The Linear layers in the order of forward(). The head is one of them unless it is tied.
+  std::vector<NamedLinear> linears();
 
  private:
   // The residual stream, x + branch (B, T, C) each: what a block adds last is left to the norm that reads it next.

@@ -1,9 +1,10 @@
+#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/hash.h>
 #include <tapegrad/models/io/json.h>
 
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
 namespace tg {
 namespace {
@@ -11,36 +12,6 @@ namespace {
 constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
 using Metadata = std::map<std::string, std::string>;
 
-// A 64-bit hash of words. Each step is a bijection of the state, so that a change of one word always changes it.
-class Hash {
- public:
-  void add(uint64_t word) {
-    h_ = (h_ ^ word) * 0x9E3779B97F4A7C15u;
-    h_ ^= h_ >> 32;
-  }
-  void add(std::span<const std::byte> bytes) {
-    add(bytes.size());
-    for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
-      uint64_t word;
-      std::memcpy(&word, bytes.data(), 8);
-      add(word);
-    }
-    uint64_t rest = 0;
-    if (!bytes.empty()) std::memcpy(&rest, bytes.data(), bytes.size());
-    add(rest);
-  }
-  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  uint64_t value() const { return h_; }
-
- private:
-  uint64_t h_ = 0xcbf29ce484222325;
-};
-std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
-
-std::span<const std::byte> bytes_of(const Tensor& t) {  // of a contiguous one on the CPU
-  const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
-  return {static_cast<const std::byte*>(p), t.layout().bytes()};
-}
 // A state that is not finite is one that no run gets out of: what is on the disk is worth more.
 void check_finite(const std::string& path, const std::string& name, const Tensor& t, int64_t step) {
   visit_dtype(t.dtype(), [&]<class T>() {
@@ -61,18 +32,13 @@ std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   Hash h;
   for (const auto& [key, text] : metadata)
     if (key != "checksum") h.add(key), h.add(text);
-  for (const auto& [name, t] : tensors) {
-    h.add(name);
-    h.add(name_of(t.dtype()));
-    for (const int64_t size : t.shape()) h.add(uint64_t(size));
-    h.add(bytes_of(t));
-  }
-  return hex(h.value());
+  for (const auto& [name, t] : tensors) h.add(name, t);
+  return h.hex();
 }
 
 Json json_of(const Rng& rng) { return {{"seed", rng.seed}, {"offset", rng.offset}}; }
 std::string json_of(const DataIdentity& d) {
-  return Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", hex(d.hash)}}.dump(
+  return Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", fmt::format("{:016x}", d.hash)}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);  // of paths that are no UTF-8
 }
 std::string json_of(const TrainerState& s) {
@@ -81,6 +47,11 @@ std::string json_of(const TrainerState& s) {
               {"data_rng", json_of(s.data)},
               {"dropout_rng", json_of(s.dropout)}}
       .dump();
+}
+
+std::string json_of(const Finetuning& f) {
+  return Json{{"model", f.model}, {"weights", f.weights}, {"lora", Json::parse(to_json(f.lora))}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
 }
 
 // Reads the metadata of one file; every failure names it.
@@ -127,6 +98,14 @@ class Reader {
       fail(fmt::format("its 'hash' is {}, no 16 hexadecimal digits", j.at("hash").dump()));
     return d;
   }
+  Finetuning finetuning() const {
+    const Json j = object("finetuning", {"model", "weights", "lora"});
+    for (const char* key : {"model", "weights"})
+      if (!j.at(key).is_string()) fail(fmt::format("its '{}' is {}, no text", key, j.at(key).dump()));
+    return {j.at("model").get<std::string>(), j.at("weights").get<std::string>(),
+            lora_config_from_json(j.at("lora").dump(), source("finetuning"))};
+  }
+  bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
  private:
@@ -163,6 +142,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
   }
   Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", to_json(c.run)},
                     {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
+  if (c.finetuning) metadata["finetuning"] = json_of(*c.finetuning);
   metadata["checksum"] = checksum(tensors, metadata);
   write_safetensors(path, tensors, metadata);
 }
@@ -188,6 +168,7 @@ Checkpoint load_checkpoint(const std::string& path) {
   c.state.optimizer_steps = r.number<int64_t>(state, "optimizer_steps");
   c.state.data = r.rng(state, "data_rng");
   c.state.dropout = r.rng(state, "dropout_rng");
+  if (r.has("finetuning")) c.finetuning = r.finetuning();
   return c;
 }
 

@@ -1,12 +1,15 @@
 // The checkpoint of a training run: one safetensors file with all that the run needs to go on as if it had never
-// stopped: weights, moments, generators and the place in the data (TrainerState), the configuration of model, training
-// and tokenizer, and which data it was. Written wholly or not at all, checked in full when it is read. Not the model
-// that others use (model_dir.h). Users: `tapegrad train --resume`, training programs.
+// stopped: weights (of the model, or of adapters alone), moments, generators and the place in the data (TrainerState),
+// the configuration of model, training and tokenizer, and which data it was. Written wholly or not at all, checked in
+// full when it is read. Not the model that others use (model_dir.h). Users: `tapegrad train --resume`, training
+// programs.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/gpt/lora.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,12 +25,20 @@ struct DataIdentity {
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };
 
+// What a run trains when it is not the model: adapters over one that was trained before.
+struct Finetuning {
+  std::string model;    // the folder of that one; may be empty. Not compared: folders may move
+  std::string weights;  // its weights_hash() (adapter.h)
+  LoraConfig lora;
+};
+
 // The file's tensors are those of state.tensors, under their names; the rest is its metadata, as JSON.
 struct Checkpoint {
   RunConfig run;          // with the model's vocab_size, not 0
   std::string tokenizer;  // its to_json(); "" when the data was token ids without one
   DataIdentity data;
   TrainerState state;
+  std::optional<Finetuning> finetuning = std::nullopt;  // empty: the run trains the model
 };
 
 // Writes `path` as write_file_atomically() does: on any Error the former checkpoint is as it was. One of kind

@@ -1,6 +1,6 @@
 #include <tapegrad/models/gpt/kv_cache.h>
 #include <tapegrad/models/io/nearest.h>
-#include <tapegrad/models/nn/layers.h>
+#include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
@@ -49,10 +49,12 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o)
     : Layer{p.scope()}, weight(p.get("weight", {out, in}, o.init)) {
   if (o.bias) bias = p.get("bias", {out}, Init::constant(0));
 }
-Tensor Linear::forward(const Tensor& x, DType compute) const {
+Tensor Linear::forward(const Tensor& x, DType compute, Rng* rng) const {
   InScope here = enter();
   const auto cast = [compute](const Tensor& t) { return compute == DType::f32 ? t : t.to(compute); };
-  return bias ? linear(cast(x), cast(weight), cast(bias)) : linear(cast(x), cast(weight));
+  const Tensor in = cast(x);
+  const Tensor y = bias ? linear(in, cast(weight), cast(bias)) : linear(in, cast(weight));
+  return adapter && !adapter->unmerged ? y + adapter->delta.forward(in, rng) : y;
 }
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
@@ -104,9 +106,9 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2), hs = width / heads, kv_width = kv_heads * hs;
   const auto split_heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, -1, hs}), 1, 2); };
-  Tensors parts = split(qkv.forward(x, c.compute), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
-  Tensor q = split_heads(parts[0]);                                               // (B, NH, T, HS)
-  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                 // (B, NHkv, T, HS) x 2
+  Tensors parts = split(qkv.forward(x, c.compute, c.rng), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
+  Tensor q = split_heads(parts[0]);                                                      // (B, NH, T, HS)
+  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                        // (B, NHkv, T, HS) x 2
   parts.clear();
   if (positions == Positions::rope) {
     const RopeOptions o{.theta = rope_theta, .start = c.position};
@@ -117,7 +119,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   if (c.cache) kv = c.cache->append(c.layer, kv);                    // (B, NHkv, past + T, HS) x 2
   const Tensor y = attention(q, kv.k, kv.v);                         // (B, NH, T, HS)
   const Tensor merged = reshape(transpose(y, 1, 2), {b, t, width});  // (B, T, C)
-  return dropout_if(proj.forward(merged, c.compute), dropout, c.rng);
+  return dropout_if(proj.forward(merged, c.compute, c.rng), dropout, c.rng);
 }
 
 Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
@@ -130,9 +132,9 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   InScope here = enter();
-  Tensor h = fc.forward(x, c.compute);  // (..., F or 2F)
-  h = activate(activation, h);          // (..., F)
-  return dropout_if(proj.forward(h, c.compute), dropout, c.rng);
+  Tensor h = fc.forward(x, c.compute, c.rng);  // (..., F or 2F)
+  h = activate(activation, h);                 // (..., F)
+  return dropout_if(proj.forward(h, c.compute, c.rng), dropout, c.rng);
 }
 
 }  // namespace nn

@@ -5,6 +5,8 @@
 #include <tapegrad/models/nn/module.h>
 #include <tapegrad/ops/norm.h>
 
+#include <memory>
+
 namespace tg {
 
 class KvCache;  // models/gpt/kv_cache.h
@@ -28,19 +30,22 @@ struct Layer {
   InScope enter() const { return InScope(scope ? scope : current_scope()); }
 };
 
+struct LoraAdapter;  // lora.h
+
 struct LinearOptions {
   bool bias = false;
   Init init = Init::normal(0.02);
 };
 struct Linear : Layer {
-  Tensor weight;  // (out, in)
-  Tensor bias;    // (out) or empty; starts at 0
+  Tensor weight;                         // (out, in)
+  Tensor bias;                           // (out) or empty; starts at 0
+  std::shared_ptr<LoraAdapter> adapter;  // its delta is added to the result, unless it is merged; null: there is none
 
   Linear() = default;
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
   // (..., in) -> (..., out): x weight^T + bias. bf16: all three are cast to it first, and so is the result; gradients
-  // arrive in their own dtypes. f32: nothing is cast.
-  Tensor forward(const Tensor& x, DType compute = DType::f32) const;
+  // arrive in their own dtypes. f32: nothing is cast. The adapter's dropout draws from rng; null: there is none.
+  Tensor forward(const Tensor& x, DType compute = DType::f32, Rng* rng = nullptr) const;
 };
 
 struct Embedding : Layer {
@@ -72,7 +77,7 @@ struct Norm : Layer {
 
 // How one forward pass runs, for the layers that care.
 struct LayerContext {
-  Rng* rng = nullptr;          // dropout draws from it; null: no dropout
+  Rng* rng = nullptr;          // dropout draws from it, that of adapters too; null: no dropout
   KvCache* cache = nullptr;    // keys and values of the positions before x; null: there are none
   int64_t layer = 0;           // whose keys and values in the cache
   int64_t position = 0;        // of the first row of x

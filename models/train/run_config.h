@@ -58,6 +58,8 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
 // step, and either the gradients, or a micro-batch's logits and one activation of each layer, in 16 bits. For a refusal
 // before memory runs out.
 double least_bytes(const RunConfig&);
+// The same of training `trained` parameters beside `frozen` ones.
+double least_bytes(const RunConfig&, int64_t frozen, int64_t trained);
 
 struct Difference {
   std::string name, before, after;  // values as JSON

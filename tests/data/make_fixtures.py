@@ -18,6 +18,10 @@ adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_
 adam_forms.safetensors  'init' (6, 4), 'grad' (10, 6, 4), and after ten steps '<form>.final' for each form of ADAM_FORMS
                    below: torch.optim.Adam and AdamW, and the update of sqrt(1 - beta2^t) / (1 - beta1^t) m /
                    (sqrt(v) + eps) with the decay before or after it. metadata['config'] holds the settings.
+lora.safetensors   a frozen linear layer, 'weight' (11, 7) and 'bias' (11), under LoRA of rank 3: y = x weight^T + bias
+                   + alpha / 3 (x a) b, with 'a' (7, 3), 'b' (3, 11) and 'x' (2, 5, 7). 'y' and 'grad.<x|a|b>' of
+                   sum(y * w). Then ten AdamW steps on mean((y - target)^2) from 'a' and a b of zeros, one 'inputs' and
+                   'target' each: 'losses' (10), and 'step<1|2|10>.<a|b>'. metadata['config'] holds the settings.
 gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
                    logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
                    again from the initial weights and give losses (10) (each before its step) and final.
@@ -611,6 +615,49 @@ def check_adam_forms(path):
         assert (a - b).abs().max() > 1e-4, "two forms gave the same"
 
 
+LORA = {"rank": 3, "alpha": 5.0, "lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
+
+
+def lora(x, t, a, b):
+    return F.linear(x, t["weight"], t["bias"]) + LORA["alpha"] / LORA["rank"] * (x @ a @ b)
+
+
+def make_lora():
+    t = {name: randn("lora." + name, *shape) for name, shape in {
+        "weight": (11, 7), "bias": (11,), "x": (2, 5, 7), "w": (2, 5, 11), "a": (7, 3), "b": (3, 11),
+        "inputs": (10, 2, 5, 7), "target": (10, 2, 5, 11)}.items()}
+    x, a, b = (t[name].clone().requires_grad_() for name in ("x", "a", "b"))
+    y = lora(x, t, a, b)
+    (y * t["w"]).sum().backward()
+    t |= {"y": y.detach(), "grad.x": x.grad, "grad.a": a.grad, "grad.b": b.grad}
+    a, b = t["a"].clone().requires_grad_(), torch.zeros(3, 11, dtype=F64, requires_grad=True)
+    optimiser, losses = adamw([a, b], **{k: v for k, v in LORA.items() if k not in ("rank", "alpha")}), []
+    for step in range(1, 11):
+        optimiser.zero_grad()
+        loss = F.mse_loss(lora(t["inputs"][step - 1], t, a, b), t["target"][step - 1])
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+        if step in (1, 2, 10):
+            t |= {f"step{step}.a": a.detach().clone(), f"step{step}.b": b.detach().clone()}
+    return t | {"losses": torch.stack(losses)}, {"config": json.dumps(LORA)}
+
+
+def check_lora(path):
+    """Against the merged weight and the gradients written out: dB = s (x A)^T dy, dA = x^T (s dy B^T)."""
+    t, _ = load(path)
+    s, x, dy = LORA["alpha"] / LORA["rank"], t["x"].reshape(-1, 7), t["w"].reshape(-1, 11)
+    merged = t["weight"] + s * (t["a"] @ t["b"]).T
+    close = lambda got, expected: torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    close(t["y"].reshape(-1, 11), x @ merged.T + t["bias"])
+    close(t["grad.b"], s * (x @ t["a"]).T @ dy)
+    close(t["grad.a"], x.T @ (s * dy @ t["b"].T))
+    close(t["grad.x"].reshape(-1, 7), dy @ merged)
+    # At first only the decay moves A, as B is 0.
+    close(t["step1.a"], t["a"] * (1 - LORA["lr"] * LORA["weight_decay"]))
+    assert not torch.equal(t["step1.b"], torch.zeros(3, 11, dtype=F64))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
@@ -619,7 +666,7 @@ def main():
     torch.set_num_threads(1)  # sums in one order
     print("torch", torch.__version__)
     jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
-            "adam_forms": (make_adam_forms, check_adam_forms)}
+            "adam_forms": (make_adam_forms, check_adam_forms), "lora": (make_lora, check_lora)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"

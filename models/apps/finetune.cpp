@@ -1,0 +1,221 @@
+// `tapegrad finetune`: a model folder and text in, a LoRA adapter out, by the same kind of run as `train`; and
+// `tapegrad merge`, which makes a plain model of both.
+#include <fmt/core.h>
+#include <tapegrad/models/apps/memory.h>
+#include <tapegrad/models/apps/training.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/model_dir.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace tg::apps {
+namespace {
+
+constexpr const char* kFile = "adapter.safetensors";
+
+struct Options : TrainOptions {
+  std::string model;
+  std::vector<std::string> targets;
+  std::optional<int64_t> rank;
+  std::optional<double> alpha, lora_dropout;
+};
+
+bool is_train_setting(const std::string& name) {
+  bool found = false;
+  const TrainConfig c;
+  visit_train_fields(c, [&](const char* field, const auto&, const char*) { found = found || name == field; });
+  return found;
+}
+
+// What was trained, by the tokenizer that it was trained with.
+struct Base {
+  std::string folder;
+  LoadedModel loaded;
+  std::string weights;  // weights_hash()
+
+  Base(const std::string& f, Device device)
+      : folder(f), loaded(load_model(f, device)), weights(weights_hash(loaded.params)) {}
+
+  RunConfig run() const {
+    RunConfig r;
+    r.model = loaded.model.config();
+    const bool bytes = !loaded.tokenizer || loaded.tokenizer->to_json() == ByteTokenizer().to_json();
+    r.tokenizer = bytes ? "byte" : "char";
+    return r;
+  }
+  Data read(const std::vector<std::string>& paths) const {
+    if (has_token_file(paths)) {
+      Data d{read_token_file(paths), nullptr};
+      d.tokens.check_vocabulary(loaded.model.config().vocab_size);
+      if (loaded.tokenizer) d.tokenizer = Tokenizer::from_json(loaded.tokenizer->to_json());
+      return d;
+    }
+    TG_CHECK(loaded.tokenizer, value,
+             "[finetune] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.bin).",
+             folder, name_of(paths));
+    return {encoded(*loaded.tokenizer, read_texts(paths), paths), Tokenizer::from_json(loaded.tokenizer->to_json())};
+  }
+};
+
+void check_model_settings(const RunConfig& base, const RunConfig& run, const std::string& folder) {
+  for (const Difference& d : differences(base, run))
+    TG_CHECK(is_train_setting(d.name), value,
+             "[finetune] {} is {} in {}, and {} is given. Finetuning keeps the model as it is. Leave it out.", d.name,
+             d.before, folder, d.after);
+}
+
+struct Job {
+  Base base;
+  Start start;
+};
+
+Job new_job(Options& o, Device device) {
+  if (o.model.empty() || o.data.empty())
+    throw UsageError("finetune needs --model DIR and --data FILE..., or --resume DIR");
+  if (o.out.empty()) o.out = "adapter";
+  std::error_code none;
+  TG_CHECK(!std::filesystem::equivalent(o.model, o.out, none), value,
+           "[finetune] --out {} is the folder of the model. The adapter goes into a folder of its own. Choose another.",
+           o.out);
+  Base base(o.model, device);
+  RunConfig run = run_of(o, base.run());
+  check_model_settings(base.run(), run, o.model);
+  LoraConfig lora;
+  lora.rank = o.rank.value_or(lora.rank);
+  lora.alpha = o.alpha.value_or(2 * double(lora.rank));
+  lora.dropout = o.lora_dropout.value_or(lora.dropout);
+  lora.seed = run.train.seed;
+  if (!o.targets.empty()) lora.targets = o.targets;
+  lora_targets(base.loaded.model, lora);  // refused before the data is read
+  Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) { return base.read(files); });
+  s.finetuning = {std::filesystem::absolute(o.model).lexically_normal().string(), base.weights, lora};
+  return {std::move(base), std::move(s)};
+}
+
+// An Error when a flag says another thing than the run that goes on.
+void check_lora(const Options& o, const LoraConfig& c, const std::string& path) {
+  const auto same = [&](const char* flag, const auto& given, const auto& began) {
+    TG_CHECK(given == began, value,
+             "[finetune] {} is {} in {}, and {} is given. A run goes on with the adapter it began with. Leave it out.",
+             flag, began, path, given);
+  };
+  if (o.rank) same("rank", *o.rank, c.rank);
+  if (o.alpha) same("alpha", *o.alpha, c.alpha);
+  if (o.lora_dropout) same("lora-dropout", *o.lora_dropout, c.dropout);
+  TG_CHECK(o.targets.empty() || o.targets == c.targets, value,
+           "[finetune] the targets are others in {} than those given. A run goes on with the adapter it began with. "
+           "Leave --targets out.",
+           path);
+}
+
+Job resumed_job(const Options& o, Device device) {
+  Saved saved = open_checkpoint(o);
+  const std::string path = saved.path;
+  const Finetuning began = *saved.checkpoint.finetuning;
+  check_lora(o, began.lora, path);
+  const std::string& folder = o.model.empty() ? began.model : o.model;
+  Base base = [&] {
+    try {
+      return Base(folder, device);
+    } catch (const Error& e) {
+      if (!o.model.empty()) throw;
+      throw Error(e.kind(),
+                  fmt::format("{}\n{} says that the model was there. Put it back, or name its place with --model.",
+                              e.what(), path));
+    }
+  }();
+  TG_CHECK(
+      base.weights == began.weights, value,
+      "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
+      "run goes on over the same weights only. Restore them, or name their place with --model.",
+      folder, path, base.weights, began.weights);
+  Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) { return base.read(files); });
+  return {std::move(base), std::move(s)};
+}
+
+int finetune(Options& o) {
+  const Device device = prepare(o);
+  auto [base, s] = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
+  check_samples(o, s);
+  const GptLora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+  const int64_t frozen = base.loaded.params.count(), trained = lora.params().count();
+  check_memory("finetune", least_bytes(s.run, frozen, trained), "The model, the adapters and a micro-batch's logits",
+               device);
+  const auto save = [&] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); };
+  return run_training(
+      o, s,
+      {.model = base.loaded.model,
+       .params = lora.params(),
+       .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", frozen, trained,
+                            lora.config().rank, lora.modules().size()),
+       .save = save,
+       .files = {kFile},
+       .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out)});
+}
+
+struct MergeOptions {
+  std::string model, adapter, out;
+};
+int merge(const MergeOptions& o) {
+  if (o.model.empty() || o.adapter.empty() || o.out.empty())
+    throw UsageError("merge needs --model DIR, --adapter DIR and --out DIR");
+  namespace fs = std::filesystem;
+  std::error_code none;
+  TG_CHECK(!fs::equivalent(o.model, o.out, none), value,
+           "[merge] --out {} is the folder of the model, which would be lost. Choose another.", o.out);
+  TG_CHECK(!fs::exists(o.out + "/checkpoint.safetensors"), value,
+           "[merge] {} is the folder of a training run, whose files would no longer go together. Choose another.",
+           o.out);
+  LoadedModel m = load_model(o.model);
+  GptLora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
+  lora.merge();
+  make_folder(o.out);
+  save_model(o.out, m.model, m.params, m.tokenizer.get());
+  fmt::print(
+      "merged {} modules\nwrote {}/model.safetensors and config.json\ntry: tapegrad generate --model {} "
+      "--prompt \"...\"\n",
+      lora.modules().size(), o.out, o.out);
+  return 0;
+}
+
+}  // namespace
+
+Subcommand finetune_command() {
+  return {"finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<Options>();
+            o->command = "finetune";
+            c.option("--model", "DIR", "the model, which is not changed: what `train --out DIR` wrote", o->model);
+            c.option("--out", "DIR", "adapter", "folder for the checkpoint, the adapter and the log",
+                     [o](const std::string& word) { o->out = word; });
+            c.option("--resume", "DIR",
+                     "go on with the run in DIR: model, adapter, data and settings are those it began with; max-steps, "
+                     "eval-every and checkpoint-every may change",
+                     o->resume);
+            const LoraConfig lora;
+            c.option("--rank", "of the adapters", o->rank, lora.rank);
+            c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o->alpha,
+                     lora.alpha);
+            c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o->lora_dropout,
+                     lora.dropout);
+            c.list("--targets", "PATTERN",
+                   "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
+                   "'*.mlp.proj' lm_head; default: " +
+                       lora.targets.front(),
+                   o->targets);
+            add_train_options(c, *o, is_train_setting);
+            return [o] { return finetune(*o); };
+          }};
+}
+
+Subcommand merge_command() {
+  return {"merge", "make a plain model of a model and an adapter", [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<MergeOptions>();
+            c.option("--model", "DIR", "the model that the adapter was trained over", o->model);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote, or its adapter.safetensors", o->adapter);
+            c.option("--out", "DIR", "folder for the merged model", o->out);
+            return [o] { return merge(*o); };
+          }};
+}
+
+}  // namespace tg::apps

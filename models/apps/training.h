@@ -1,0 +1,74 @@
+// What `train` and `finetune` share: the options and the data of a run, the folder that it writes and goes on from, and
+// its steps until the end or a signal. What is trained, and what files come of it, is up to them. Users: train.cpp,
+// finetune.cpp.
+#pragma once
+#include <tapegrad/core/file.h>
+#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/io/checkpoint.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+namespace tg::apps {
+
+struct TrainOptions {
+  std::string command;  // "train" or "finetune"
+  std::vector<std::string> data;
+  std::string config_file, out, resume, device = "cpu";
+  int64_t threads = 0, sample_every = 0;
+  bool quiet = false;
+  std::vector<Setting> settings;  // from flags
+};
+// Flags for all of them but `out` and `resume`, and for the settings with wanted(name).
+void add_train_options(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
+Device prepare(const TrainOptions&);  // checks them, and sets the number of threads
+// The base first, then the file, then the flags.
+RunConfig run_of(const TrainOptions&, const RunConfig& base);
+
+struct Data {
+  TokenData tokens;
+  std::unique_ptr<Tokenizer> tokenizer;  // null: token ids with a vocabulary of their own
+};
+// Reads the files of a run, and may settle the vocabulary in it.
+using ReadData = std::function<Data(const std::vector<std::string>& files, RunConfig&)>;
+bool has_token_file(const std::vector<std::string>& paths);
+TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
+TokenData encoded(const Tokenizer&, const std::string& text, const std::vector<std::string>& paths);
+std::string name_of(const std::vector<std::string>& files);
+
+// What a run is before its first step.
+struct Start {
+  std::string out;
+  RunConfig run;
+  Data data;
+  DataIdentity identity;
+  std::optional<Finetuning> finetuning = std::nullopt;
+  std::optional<TrainerState> state = std::nullopt;  // of a run that goes on
+  std::optional<FileLock> lock = std::nullopt;       // of the folder
+};
+Start new_run(const TrainOptions&, RunConfig, const ReadData&);
+struct Saved {
+  std::string path;
+  Checkpoint checkpoint;
+  std::optional<FileLock> lock;
+};
+// The checkpoint in the folder of --resume, which is locked. An Error when it is of the other command's run.
+Saved open_checkpoint(const TrainOptions&);
+Start resumed_run(const TrainOptions&, Saved, const ReadData&);
+void check_samples(const TrainOptions&, const Start&);  // an Error when there are to be some, and is no tokenizer
+
+// What a run trains, and what a save writes beside the checkpoint.
+struct Trained {
+  Gpt model;
+  Params params;      // that are trained
+  std::string title;  // about them, for the header
+  std::function<void()> save;
+  std::vector<std::string> files;  // that save() writes
+  std::string hint;                // a command that uses them
+};
+// Takes the folder, trains until the end or a signal, and writes its files; returns the exit status.
+int run_training(const TrainOptions&, Start&, const Trained&);
+
+}  // namespace tg::apps
