@@ -42,7 +42,7 @@ HostTimeOptions host_options(const TrainingFlags& flags) {
   return {.seconds = std::min(1.0, flags.target)};
 }
 void measure_all(const TrainingFlags& flags, Device device, TrainingReport& report) {
-  const Mode mode = flags.mode == "eager" ? Mode::eager : Mode::compiled;
+  const RunMode mode = flags.mode == "eager" ? RunMode::eager : RunMode::compiled;
   const std::vector<TrainingRow> rows = wanted_rows(flags, device);
   if (std::ranges::any_of(rows, trains)) check_training(mode, device);
   Criterion criterion(options(flags));

@@ -20,7 +20,7 @@ void time_ops(Device device, HostTimeOptions o, HostTime& t) {
                    },
                    {ones({1}, DType::f32, device)}};
   std::vector<double> times[2];
-  const std::function<std::vector<Tensor>()> runs[] = {runner(chain, Mode::eager), runner(chain, Mode::compiled)};
+  const std::function<std::vector<Tensor>()> runs[] = {runner(chain, RunMode::eager), runner(chain, RunMode::compiled)};
   for (int k = 0; k <= o.rounds; ++k)
     for (size_t mode : {0, 1}) {
       const double start = now();

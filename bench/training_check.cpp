@@ -23,9 +23,10 @@ double largest(const Tensor& t) {
   return moved(Values(v.size()), v, 1);
 }
 
-void check_step(Mode mode, Device device) {
+}  // namespace
+
+void check_step(const LoraStep& step, RunMode mode) {
   constexpr int kSteps = 50;
-  const LoraStep step = lora_step(device);
   const auto run = runner(step.work, mode);
   Values a = step.a.to_vector<float>(), b = step.b.to_vector<float>();
   std::vector<double> losses;
@@ -56,12 +57,8 @@ void check_step(Mode mode, Device device) {
            name_of(mode), losses.front(), losses.back(), kSteps);
 }
 
-const TrainingRow& row(const std::vector<TrainingRow>& rows, const std::string& function) {
-  return *std::ranges::find_if(rows, [&](const TrainingRow& r) { return r.id.function == function; });
-}
-void check_gradient(Mode mode, Device device) {
-  const auto rows = training_rows();
-  const auto run = runner(row(rows, "forward_backward").make(device), mode);
+void check_gradient(const Work& work, RunMode mode) {
+  const auto run = runner(work, mode);
   for (int i = 0; i < 2; ++i) {  // compiled: what traces, then what replays
     const std::vector<Tensor> out = run();
     const double a = largest(out.at(1)), b = largest(out.at(2));
@@ -73,11 +70,12 @@ void check_gradient(Mode mode, Device device) {
   }
 }
 
-}  // namespace
-
-void check_training(Mode mode, Device device) {
-  check_step(mode, device);
-  check_gradient(mode, device);
+void check_training(RunMode mode, Device device) {
+  check_step(lora_step(device), mode);
+  const std::vector<TrainingRow> rows = training_rows();
+  const auto gradient =
+      std::ranges::find_if(rows, [](const TrainingRow& r) { return r.id.function == "forward_backward"; });
+  check_gradient(gradient->make(device), mode);
 }
 
 }  // namespace tg::bench

@@ -80,7 +80,7 @@ Tensor scaled_ten_times(Inputs in) {
 
 }  // namespace
 
-std::string_view name_of(Mode m) { return m == Mode::eager ? "eager" : "compiled"; }
+std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }
 
 LoraStep lora_step(Device device) {
   const Shape x{4, 64, 512};
@@ -146,12 +146,12 @@ std::vector<TrainingRow> lazy_rows() {
   return rows;
 }
 
-std::function<std::vector<Tensor>()> runner(const Work& w, Mode mode) {
-  if (mode == Mode::eager) return [w] { return w.f(w.in); };
+std::function<std::vector<Tensor>()> runner(const Work& w, RunMode mode) {
+  if (mode == RunMode::eager) return [w] { return w.f(w.in); };
   return [f = compile(w.f), in = w.in] { return f(in); };
 }
 
-Benchmark benchmark(const TrainingRow& row, Mode mode, Device device) {
+Benchmark benchmark(const TrainingRow& row, RunMode mode, Device device) {
   const Work w = row.make(device);
   Benchmark b{row.id, {}, [device] { synchronize(device); }, row.elements, row.samples};
   if (row.runs == Runs::in_mode)

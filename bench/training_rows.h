@@ -8,8 +8,8 @@
 
 namespace tg::bench {
 
-enum class Mode { eager, compiled };
-std::string_view name_of(Mode);
+enum class RunMode { eager, compiled };
+std::string_view name_of(RunMode);
 
 struct Work {
   TensorFunction f;  // its results are off the tape
@@ -30,7 +30,7 @@ struct TrainingRow {
 std::vector<TrainingRow> training_rows();  // the document's 17, in its order
 // Add, products, LoRA, a chain and a graph of ten ops. For the CPU.
 std::vector<TrainingRow> lazy_rows();
-Benchmark benchmark(const TrainingRow&, Mode, Device);
+Benchmark benchmark(const TrainingRow&, RunMode, Device);
 
 // What full_training_step/complete_iteration runs: LoRA 512 -> 512 of rank 8 on x (4, 64, 512), cross-entropy with
 // labels 0, backward, and AdamW on A and B. `work` makes one step and returns the loss.
@@ -41,11 +41,14 @@ struct LoraStep {
   Work work;
 };
 LoraStep lora_step(Device);
-std::function<std::vector<Tensor>()> runner(const Work&, Mode);
+std::function<std::vector<Tensor>()> runner(const Work&, RunMode);
 
-// Trains for some steps: an Error unless B moves at step 1, A by nothing but its decay at step 1 and otherwise at step
-// 2 (its gradient is 0 as long as B is), the loss begins at that of a uniform guess and falls, and the gradient that is
-// measured alone is that of B only. A figure for work that does nothing would be worth nothing.
-void check_training(Mode, Device);
+// Errors, so that no time is printed for work that is not done. Trains for 50 steps: B moves at step 1, A by nothing
+// but its decay at step 1 and otherwise at step 2 (its gradient is 0 as long as B is), and the loss begins at log 512
+// and falls.
+void check_step(const LoraStep&, RunMode);
+// The results of `work` are a loss and the gradients of A, all 0, and of B, which are not.
+void check_gradient(const Work&, RunMode);
+void check_training(RunMode, Device);  // both, of what the rows run
 
 }  // namespace tg::bench
