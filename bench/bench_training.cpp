@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/error.h>
 
 #include <algorithm>
@@ -63,12 +64,18 @@ int main(int argc, char** argv) try {
   int status = 0;
   const auto flags = parse_training_flags(argc, argv, status);
   if (!flags) return status;
+  if (flags->cpu_time) set_num_threads(1), use_cpu_time();
   const Device device = Device::parse(flags->device);
-  TrainingReport report{
-      machine(device), flags->mode, flags->commit, fmt::format("{}", fmt::join(argv, argv + argc, " ")), {}, {}};
+  TrainingReport report{machine(device),
+                        flags->mode,
+                        flags->cpu_time ? "processor" : "wall",
+                        flags->commit,
+                        fmt::format("{}", fmt::join(argv, argv + argc, " ")),
+                        {},
+                        {}};
   const Machine& m = report.machine;
-  fmt::print("{}, {} cpu(s), {}: {}, {}; {}, each sample ends synchronised\n\n", m.cpu, m.cpus, m.device, m.backend,
-             m.compiler, flags->mode);
+  fmt::print("{}, {} cpu(s), {}: {}, {}; {}, each sample ends synchronised{}\n\n", m.cpu, m.cpus, m.device, m.backend,
+             m.compiler, flags->mode, flags->cpu_time ? ", processor time" : "");
   measure_all(*flags, device, report);
   if (flags->against_document) fmt::print("{}", beside_document(report.rows));
   if (!flags->json.empty()) write_training_json(flags->json, report);

@@ -18,7 +18,7 @@ struct TrainingFlags {
   std::string json, svg, baseline, filter, commit, device = "cpu", mode = "eager";
   double warmup = 3, target = 5;  // seconds
   int samples = 100;
-  bool quick = false, against_document = false;
+  bool quick = false, against_document = false, cpu_time = false;
 };
 // The same for bench_training.
 std::optional<TrainingFlags> parse_training_flags(int argc, char** argv, int& status);

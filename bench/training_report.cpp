@@ -90,6 +90,7 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
   j["date"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now()));
   j["device"] = m.device;
   j["mode"] = r.mode;
+  j["clock"] = r.clock;
   j["commit"] = r.commit;
   j["command"] = r.command;
   j["rows"] = Json::array();

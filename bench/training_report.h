@@ -15,7 +15,7 @@ const DocumentFigure* document_figure(const std::string& id);
 
 struct TrainingReport {
   Machine machine;
-  std::string mode, commit, command;
+  std::string mode, clock, commit, command;  // clock: wall or processor
   std::vector<Measured> rows;
   std::optional<HostTime> host;
 };
