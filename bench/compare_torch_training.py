@@ -5,11 +5,11 @@
                                            [--rounds N] [--cpu-time] [--json FILE]
 
 Id by id, ours runs eager and compiled and PyTorch eager and with torch.compile, on the CPU with one thread and with as
-many as there are cpus, in turn and again in each round, so that other work on the machine disturbs all. Of each side the
+many as there are cpus, in turn and in several rounds, so that other work on the machine disturbs all. Of each side the
 way counts that is the fastest by its median over the rounds; the ratio is the median over the rounds of PyTorch's time
 over ours, above 1 where ours is faster. AdamW is fused or foreach, whichever is faster. LoRA's A and B require
 gradients on both sides. Each time is the median of samples that end synchronised. On a busy machine --cpu-time compares
-one thread each, by its processor time. PyTorch's processes stay between the rounds: what is compiled is compiled once.
+one thread each, by its processor time.
 """
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
@@ -134,21 +134,21 @@ def serve(threads, device, seconds, cpu_time):
     torch.backends.cuda.matmul.allow_tf32 = False
     now = time.process_time if cpu_time else time.perf_counter
     wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    made = {}
     print(json.dumps({"version": torch.__version__}), flush=True)
+    current, runs = "", {}
     for line in sys.stdin:
-        name = line.strip()
-        if name not in made:
-            made[name] = {}
-            for way, make in ways_of(torch, name, device).items():
+        if line.strip() != current:
+            current, runs = line.strip(), {}
+            torch._dynamo.reset()  # else one function that is compiled for many shapes becomes slow, and then eager
+            for way, make in ways_of(torch, current, device).items():
                 try:
                     run = make()
                     for _ in range(3):
                         run()
-                    made[name][way] = run
+                    runs[way] = run
                 except Exception as e:  # a way that PyTorch does not offer here
-                    print(f"PyTorch, {name}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
-        print(json.dumps({way: time_run(run, wait, now, seconds) for way, run in made[name].items()}), flush=True)
+                    print(f"PyTorch, {current}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
+        print(json.dumps({way: time_run(run, wait, now, seconds) for way, run in runs.items()}), flush=True)
 
 
 class Torch:
@@ -185,11 +185,14 @@ def ours(args, name, path):
     return times, report
 
 
+def medians(rounds):
+    """Of {way: seconds} over the rounds."""
+    return {way: statistics.median(r[way] for r in rounds) for way in rounds[0]}
+
+
 def best(rounds):
-    """The way with the least median over rounds of {way: seconds}, and that median."""
-    medians = {way: statistics.median(r[way] for r in rounds) for way in rounds[0]}
-    way = min(medians, key=medians.get)
-    return way, medians[way]
+    """The way with the least median, and that median."""
+    return min(medians(rounds).items(), key=lambda way: way[1])
 
 
 def main():
@@ -212,27 +215,25 @@ def main():
     threads = [1] if args.cpu_time or args.device != "cpu" else sorted({1, os.cpu_count()})
     torches = [Torch(args, n) for n in threads]
     version = [t.read()["version"] for t in torches][0]
-    mine, theirs = {name: [] for name in ids}, {name: [] for name in ids}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(args.rounds):
-            for name in ids:
-                print(f"round {number + 1} of {args.rounds}: {name}", file=sys.stderr)
-                times, report = ours(args, name, os.path.join(folder, "ours.json"))
-                mine[name].append(times)
-                theirs[name].append({way: t for torch in torches for way, t in torch(name).items()})
-
-    machine = report["machine"]
-    print(f"{machine['cpu']}, {report['device']}: {machine['backend']}, {machine['compiler']}; PyTorch {version}; "
-          f"{args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
-    print(f"{'':42} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7}")
     table = []
-    for name in ids:
-        (mode, a), (way, b) = best(mine[name]), best(theirs[name])
-        ratio = statistics.median(t[way] / m[mode] for m, t in zip(mine[name], theirs[name]))
-        print(f"{name:42} {1e6 * a:12.1f} {mode:10} {1e6 * b:12.1f} {way:30} {ratio:7.2f}")
-        table.append({"id": name, "seconds": a, "mode": mode, "torch_seconds": b, "torch_way": way, "ratio": ratio,
-                      "all": {w: statistics.median(r[w] for r in mine[name]) for w in mine[name][0]},
-                      "torch_all": {w: statistics.median(r[w] for r in theirs[name]) for w in theirs[name][0]}})
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ids:
+            mine, theirs = [], []
+            for number in range(args.rounds):
+                print(f"{name}: round {number + 1} of {args.rounds}", file=sys.stderr)
+                times, report = ours(args, name, os.path.join(folder, "ours.json"))
+                mine.append(times)
+                theirs.append({way: t for torch in torches for way, t in torch(name).items()})
+            if not table:
+                machine = report["machine"]
+                print(f"{machine['cpu']}, {report['device']}: {machine['backend']}, {machine['compiler']}; "
+                      f"PyTorch {version}; {args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
+                print(f"{'':42} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7}")
+            (mode, a), (way, b) = best(mine), best(theirs)
+            ratio = statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs))
+            print(f"{name:42} {1e6 * a:12.1f} {mode:10} {1e6 * b:12.1f} {way:30} {ratio:7.2f}", flush=True)
+            table.append({"id": name, "seconds": a, "mode": mode, "torch_seconds": b, "torch_way": way, "ratio": ratio,
+                          "all": medians(mine), "torch_all": medians(theirs)})
     mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in table))
     least = min(table, key=lambda r: r["ratio"])
     print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['id']})")

@@ -10,7 +10,7 @@
 namespace tg::bench {
 namespace {
 
-constexpr double kLeft = 300, kWidth = 420, kRight = 200, kTop = 64, kRow = 34, kBelow = 54;
+constexpr double kLeft = 300, kWidth = 420, kRight = 200, kTop = 80, kRow = 34, kBelow = 54;
 constexpr const char *kBar = "#4c78a8", *kInterval = "#1b2a41", *kMark = "#d1495b", *kGrid = "#d8dde3";
 
 std::string escaped(const std::string& text) {
@@ -106,7 +106,8 @@ std::string bar_plot(const PlotText& t, const std::vector<Bar>& bars) {
       "fill=\"white\"/>\n",
       width, bottom + kBelow);
   r += label(16, 26, "start", t.title, " font-size=\"16\" font-weight=\"bold\"");
-  r += label(16, 46, "start", marked ? fmt::format("bars: {}; diamonds: {}", t.bars, t.marks) : "bars: " + t.bars);
+  r += label(16, 46, "start", "bars: " + t.bars);
+  if (marked) r += label(16, 64, "start", "diamonds: " + t.marks);
   for (const double x : at.ticks())
     r +=
         line(at(x), kTop, at(x), bottom, kGrid, 1) + label(at(x), bottom + 18, "middle", x > 0 ? short_number(x) : "0");
