@@ -175,10 +175,12 @@ def ours(args, name, path):
     """Mode -> seconds, and the report of the last run."""
     times = {}
     for mode in ("eager", "compiled"):
-        subprocess.run(
+        run = subprocess.run(
             [args.program, "--mode", mode, "--device", args.device, "--filter", name, "--json", path, "--samples", "20",
              "--warmup", str(args.seconds / 3), "--target", str(args.seconds)] + ["--cpu-time"] * args.cpu_time,
-            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if run.returncode:
+            sys.exit(run.stderr)
         with open(path) as f:
             report = json.load(f)
         times[mode] = next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
