@@ -1,0 +1,54 @@
+// The work of document 000's benchmarks: LoRA layers, a gradient, AdamW, a training step, softmax and norms. Each is a
+// plain function of tensors, so that one program runs it at once, compiled or lazily. And small graphs on the CPU,
+// eager beside lazy. Ids, sizes and data; measuring is criterion.h's. Users: bench_training.
+#pragma once
+#include "criterion.h"
+
+#include <tapegrad/core/compile.h>
+
+namespace tg::bench {
+
+enum class RunMode { eager, compiled };
+std::string_view name_of(RunMode);
+
+struct Work {
+  TensorFunction f;  // its results are off the tape
+  std::vector<Tensor> in;
+};
+enum class Runs {
+  in_mode,     // as the mode says
+  lazily,      // under a LazyScope, then evaluated: in every mode
+  graph_only,  // under a LazyScope, and never evaluated
+};
+struct TrainingRow {
+  BenchmarkId id;
+  std::function<Work(Device)> make;  // draws the data: N(0, 1), the same each time
+  std::optional<uint64_t> elements = {};
+  Runs runs = Runs::in_mode;
+  std::optional<int> samples = {};
+};
+std::vector<TrainingRow> training_rows();  // the document's 17, in its order
+// Add, products, LoRA, a chain and a graph of ten ops. For the CPU.
+std::vector<TrainingRow> lazy_rows();
+Benchmark benchmark(const TrainingRow&, RunMode, Device);
+
+// What full_training_step/complete_iteration runs: LoRA 512 -> 512 of rank 8 on x (4, 64, 512), cross-entropy with
+// labels 0, backward, and AdamW on A and B. `work` makes one step and returns the loss.
+struct LoraStep {
+  Tensor a, b;   // (512, 8), (8, 512): the parameters
+  double decay;  // what AdamW multiplies a weight by in a step, before it moves it
+  double lr;
+  Work work;
+};
+LoraStep lora_step(Device);
+std::function<std::vector<Tensor>()> runner(const Work&, RunMode);
+
+// Errors, so that no time is printed for work that is not done. Trains for 50 steps: B moves at step 1, A by nothing
+// but its decay at step 1 and otherwise at step 2 (its gradient is 0 as long as B is), and the loss begins at log 512
+// and falls.
+void check_step(const LoraStep&, RunMode);
+// The results of `work` are a loss and the gradients of A, all 0, and of B, which are not.
+void check_gradient(const Work&, RunMode);
+void check_training(RunMode, Device);  // both, of what the rows run
+
+}  // namespace tg::bench
