@@ -7,8 +7,8 @@
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
-#include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/lora.h>
+#include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/optim_step.h>

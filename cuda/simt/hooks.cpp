@@ -43,7 +43,8 @@ SIMT_ATOMIC(8, std::uint8_t)
 SIMT_ATOMIC(32, std::uint32_t)
 SIMT_ATOMIC(64, std::uint64_t)
 
-// From -fsanitize=alignment,bounds-strict, in the layout of that interface's data; of the host code of a kernel source too.
+// From -fsanitize=alignment,bounds-strict, in the layout of that interface's data; of the host code of a kernel source
+// too.
 struct UbsanPlace {
   const char* file;
   unsigned line, column;

@@ -53,8 +53,8 @@ File read(const std::string& path, Device device) {
   for (const std::string_view key : kFields)
     fields[std::string(key)] = parse_json(text(key), "adapter", fmt::format("'{}' of {}", key, path));
   const auto base = metadata.find("base");
-  return {path, lora_config_from_json(text_of(fields), path),
-          base == metadata.end() ? "" : base->second, file.tensors(device)};
+  return {path, lora_config_from_json(text_of(fields), path), base == metadata.end() ? "" : base->second,
+          file.tensors(device)};
 }
 
 // What the modules of the model take.

@@ -1,12 +1,14 @@
-// What `run.py --each` includes before a kernel file, and writes in the place of what it changes: all changes of all files
-// are in one program, and TG_MUTANT chooses the one that happens. `a < b` becomes `a < tg_lt(7) > b`, which has the same
-// operands whatever stands around it.
+// What `run.py --each` includes before a kernel file, and writes in the place of what it changes: all changes of all
+// files are in one program, and TG_MUTANT chooses the one that happens. `a < b` becomes `a < tg_lt(7) > b`, which has
+// the same operands whatever stands around it.
 #pragma once
 
 // Whether change k is the one. Not compiled for the emulator, so that it sees no access; const, so that loops keep it.
 extern "C" __attribute__((const)) bool tg_mutant(int k);
 
-template <int kKind> struct TgComparison { int k; };
+template <int kKind> struct TgComparison {
+  int k;
+};
 template <int kKind, class A> struct TgLeft {
   A a;
   int k;
@@ -18,8 +20,7 @@ template <int kKind, class A>
 __attribute__((always_inline)) inline TgLeft<kKind, A> operator<(A a, TgComparison<kKind> c) {
   return {a, c.k};
 }
-template <int kKind, class A, class B>
-__attribute__((always_inline)) inline bool operator>(TgLeft<kKind, A> l, B b) {
+template <int kKind, class A, class B> __attribute__((always_inline)) inline bool operator>(TgLeft<kKind, A> l, B b) {
   if constexpr (kKind == 0)
     return tg_mutant(l.k) ? l.a <= b : l.a < b;
   else if constexpr (kKind == 1)
