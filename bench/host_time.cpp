@@ -34,7 +34,7 @@ void time_ops(Device device, HostTimeOptions o, HostTime& t) {
 }
 // The step itself, in both modes in turn.
 void time_steps(Device device, HostTimeOptions o, HostTime& t) {
-  const Work eager = lora_step(device).work, other = lora_step(device).work;
+  const Work eager = lora_step(device), other = lora_step(device);
   const Compiled compiled = compile(other.f);
   const auto a = [&] { eager.f(eager.in), synchronize(device); };
   const auto b = [&] { compiled(other.in), synchronize(device); };

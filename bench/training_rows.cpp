@@ -42,20 +42,6 @@ Make lora_gradient(const Shape& x) {
     return {f, {Draw{device}(x), labels(device, x)}};
   };
 }
-constexpr AdamWConfig kAdamW{.lr = 1e-4, .weight_decay = 0.01};
-// The gradient stays the same.
-Work adamw_work(Device device) {
-  Draw draw{device};
-  Tensor w = draw({512, 512}).requires_grad_();
-  const auto optimiser = std::make_shared<AdamW>(std::vector{Parameter{"w", w}}, kAdamW);
-  const auto f = [w, optimiser](Inputs in) {
-    GradMap grads;
-    grads.map().emplace(w.id(), in[0]);
-    optimiser->step(grads);
-    return std::vector<Tensor>{};
-  };
-  return {f, {draw({512, 512})}};
-}
 // f of one tensor of this shape; eps of the norms is 1e-5.
 Make of_one(const Shape& shape, Tensor (*f)(const Tensor&)) {
   return [=](Device device) -> Work {
@@ -70,6 +56,7 @@ Make of_many(std::vector<Shape> shapes, Tensor (*f)(Inputs)) {
     return {[f](Inputs x) { return std::vector{f(x)}; }, in};
   };
 }
+constexpr AdamWConfig kAdamW{.lr = kLr, .weight_decay = kWeightDecay};
 uint64_t count(const Shape& x) { return uint64_t(x.product()); }
 
 Tensor scaled_ten_times(Inputs in) {
@@ -82,7 +69,19 @@ Tensor scaled_ten_times(Inputs in) {
 
 std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }
 
-LoraStep lora_step(Device device) {
+Work adamw_work(Device device) {
+  Draw draw{device};
+  const Tensor w = draw({512, 512}).requires_grad_();
+  const auto optimiser = std::make_shared<AdamW>(std::vector{Parameter{"w", w}}, kAdamW);
+  const auto f = [w, optimiser](Inputs in) {
+    GradMap grads;
+    grads.map().emplace(w.id(), in[0]);
+    optimiser->step(grads);
+    return std::vector<Tensor>{};
+  };
+  return {f, {draw({512, 512})}, {w}};
+}
+Work lora_step(Device device) {
   const Shape x{4, 64, 512};
   const nn::LoraDelta layer = lora_layer(device, x.back(), 8);
   const auto optimiser =
@@ -92,7 +91,7 @@ LoraStep lora_step(Device device) {
     optimiser->step(backward(loss));
     return std::vector{loss.detach()};
   };
-  return {layer.a, layer.b, 1 - kAdamW.lr * kAdamW.weight_decay, kAdamW.lr, {f, {Draw{device}(x), labels(device, x)}}};
+  return {f, {Draw{device}(x), labels(device, x)}, {layer.a, layer.b}};
 }
 
 std::vector<TrainingRow> training_rows() {
@@ -109,7 +108,7 @@ std::vector<TrainingRow> training_rows() {
   rows.push_back({{"gradient_computation", "forward_backward", ""}, lora_gradient({2, 16, 512})});
   rows.push_back({{"optimizer_step", "adamw_step", ""}, adamw_work});
   rows.push_back({.id = {"full_training_step", "complete_iteration", ""},
-                  .make = [](Device device) { return lora_step(device).work; },
+                  .make = lora_step,
                   .elements = count({4, 64, 512}),
                   .samples = 10});
   const Shape wide{4, 16, 1024};

@@ -177,6 +177,11 @@ TEST_CASE("each row computes the same, eager, compiled and lazily, and its bench
         CHECK(std::ranges::any_of(values(want[k]), [](float x) { return x != 0; }));
       }
     }
+    CHECK(eager.variables.size() == (row.id.function == "complete_iteration" ? 2 : row.id.function == "adamw_step"));
+    for (size_t k = 0; k < eager.variables.size(); ++k) {  // two steps on
+      CHECK(bits_of(other.variables[k]) == bits_of(eager.variables[k]));
+      CHECK(bits_of(last.variables[k]) == bits_of(eager.variables[k]));
+    }
     for (const RunMode mode : {RunMode::eager, RunMode::compiled}) {
       const Benchmark b = benchmark(row, mode, Device::cpu());
       CHECK(b.id.text() == row.id.text());
@@ -191,22 +196,32 @@ TEST_CASE("training is shown to train, and what does not is an error") {
   for (const RunMode mode : {RunMode::eager, RunMode::compiled}) {
     CAPTURE(name_of(mode));
     check_training(mode, Device::cpu());
-    const auto error = [&](const std::function<void(LoraStep&)>& spoil) {
-      LoraStep s = lora_step(Device::cpu());
+    const auto error = [&](const std::function<void(Work&)>& spoil) {
+      Work s = lora_step(Device::cpu());
       spoil(s);
       return error_of([&] { check_step(s, mode); });
     };
-    CHECK(has(error([](LoraStep& s) { s.work.f = [](Inputs in) { return std::vector{sum(in[0])}; }; }),
+    CHECK(has(error([](Work& s) { s.f = [](Inputs in) { return std::vector{sum(in[0])}; }; }),
               "[bench_training] step 1 of training (" + std::string(name_of(mode)) + ") moves B by 0. "));
-    CHECK(has(error([](LoraStep& s) { s.b.assign(random(s.b.shape(), 1)); }),  // then A has a gradient at once
+    CHECK(has(error([](Work& s) {
+                s.variables[1].assign(random(s.variables[1].shape(), 1));
+              }),  // then A has a gradient at once
               "moves A by 0.0001, besides its decay."));
-    CHECK(has(error([](LoraStep& s) { std::swap(s.a, s.b); }), "moves B by"));
-    CHECK(has(error([](LoraStep& s) { s.work.f = [f = s.work.f](Inputs in) { return std::vector{f(in)[0] * 0.5}; }; }),
+    CHECK(has(error([](Work& s) { std::swap(s.variables[0], s.variables[1]); }), "moves B by"));
+    CHECK(has(error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.5}; }; }),
               "begins at 3.119"));
-    CHECK(has(error([](LoraStep& s) {
-                s.work.f = [f = s.work.f](Inputs in) { return std::vector{f(in)[0] * 0.0 + std::log(512.0)}; };
-              }),
-              "goes from 6.23832 to 6.23832 in 50 steps"));
+    CHECK(has(
+        error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.0 + std::log(512.0)}; }; }),
+        "goes from 6.23832 to 6.23832 in 50 steps"));
+    const auto adamw_error = [&](double by) {
+      const Tensor w = filled<float>({3}, 0);
+      const Work work{[=](Inputs) { return w.assign(w + by), std::vector<Tensor>{}; }, {}, {w}};
+      return error_of([&] { check_adamw(work, mode); });
+    };
+    CHECK(adamw_error(1e-4) == "no error");
+    CHECK(has(adamw_error(0),
+              "[bench_training] step 1 of AdamW (" + std::string(name_of(mode)) + ") moves its parameter by 0. "));
+    CHECK(has(adamw_error(1), "moves its parameter by 1. "));
     const auto gradients = [](double a, double b) {
       return Work{[=](Inputs in) { return std::vector{in[0], in[0] * a, in[0] * b}; }, {filled<float>({3}, 1)}};
     };
