@@ -20,7 +20,7 @@ endif()
 set(TG_PLAIN_KERNELS cpu/create.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/select.cpp cpu/shape_ops.cpp)
 # The sources that differ between levels (gemm_micro.h), and the kernels that call them. All others differ in what the
 # compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these alone.
-set(TG_PRODUCT_KERNELS cpu/gemm.cpp cpu/matmul.cpp cpu/attention.cpp)
+set(TG_PRODUCT_KERNELS cpu/gemm.cpp cpu/matmul.cpp cpu/lora.cpp cpu/attention.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
