@@ -124,9 +124,9 @@ TEST_CASE("variables that are assigned take new values, in place where nobody ho
   CHECK(step.stats().traces == 1);
 
   Tensor u = random({100}, 5);  // the variable as an input: its value at the call
-  const Compiled twice = compile([&](Inputs x) {
+  const Compiled twice = compile([&](Inputs in) {
     u.assign(u + 1.0);
-    return std::vector<Tensor>{x[0] * 2.0};
+    return std::vector<Tensor>{in[0] * 2.0};
   });
   for (int i = 0; i < 3; ++i) {
     const auto want = bits_of(u * 2.0), next = bits_of(u + 1.0);
