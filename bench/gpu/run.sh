@@ -10,6 +10,7 @@
 #   racecheck compute-sanitizer's racecheck on the small tests
 #   ops       kernels, products by layout and dtype, AdamW, norms, models: bench_ops --device cuda
 #   torch     the same rows beside PyTorch, eager and compiled (needs python3 with torch); TORCH_FILTER limits the rows
+#   training  document 000's benchmarks, eager and compiled, then beside PyTorch (needs python3 with torch)
 #   sass      which instructions the kernels were compiled to: tensor cores, spills (needs cuobjdump)
 #
 # Needs no network; headers of dependencies are found through CMAKE_PREFIX_PATH. Each stage writes <stage>.log, and those
@@ -32,7 +33,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 command -v nvidia-smi >/dev/null || { echo "run.sh: there is no nvidia-smi here, hence no GPU; this script needs one." >&2 && exit 2; }
 commit=${TG_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
-small='cast,relu.,add.row,sum.,softmax.,layer_norm,rms_norm,cross_entropy,embedding,linear,attention,rope,swiglu,dropout,concat,where.row'
+small='cast,relu.,add.row,sum.,softmax.,layer_norm,rms_norm,cross_entropy,embedding,linear,lora,attention,rope,swiglu,dropout,concat,where.row'
 run() { timeout --kill-after=10 480 "$@"; }
 
 stage_build() {
@@ -42,7 +43,7 @@ stage_build() {
   cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DTG_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
     -DTG_CPU_LEVELS=4 -DTG_TESTS=ON -DTG_BENCH=ON -DTG_APPS=ON \
     $(command -v ninja >/dev/null && echo -G Ninja) &&
-    run cmake --build "$build" --parallel "$(nproc)" --target tg_tests_cuda bench_ops tg_app
+    run cmake --build "$build" --parallel "$(nproc)" --target tg_tests_cuda bench_ops bench_training tg_app
 }
 stage_tests() { run ctest --test-dir "$build" -L cuda --no-tests=error --output-on-failure --output-junit "$out/tests.xml"; }
 stage_ptx() { run "$build/bin/tg_tests_cuda" -tc='PTX*' -s; }
@@ -53,6 +54,14 @@ stage_torch() {
   run python3 bench/compare_torch.py "$build/bin/bench_ops" --device cuda --compile --rounds 1 --seconds 0.1 \
     --filter "${TORCH_FILTER:-}" --json "$out/torch.json"
 }
+stage_training() {
+  local mode
+  for mode in eager compiled; do
+    run "$build/bin/bench_training" --device cuda --mode "$mode" --warmup 0.5 --target 1 --samples 50 --against-document \
+      --commit "$commit" --json "$out/training_$mode.json" --svg "$out" || return 1
+  done
+  run python3 bench/compare_torch_training.py "$build/bin/bench_training" --device cuda --rounds 3 --json "$out/training_torch.json"
+}
 stage_sass() {
   local all
   all=$(cuobjdump --dump-sass "$build/bin/tg_tests_cuda") || return 1
@@ -62,7 +71,7 @@ stage_sass() {
 }
 
 stages=("$@")
-[[ ${#stages[@]} -gt 0 ]] || stages=(build tests ptx memcheck racecheck ops torch sass)
+[[ ${#stages[@]} -gt 0 ]] || stages=(build tests ptx memcheck racecheck ops torch training sass)
 for name in "${stages[@]}"; do
   declare -F "stage_$name" >/dev/null || { echo "run.sh: there is no stage '$name'" >&2 && exit 2; }
 done
