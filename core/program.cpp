@@ -177,6 +177,10 @@ bool Program::free(const Root& r, Inputs in) const {
          fills_storage(v->layout, v->storage->bytes);
 }
 void Program::bind(Inputs in) {
+  std::vector<Tensor> pending;  // assigned under a LazyScope since
+  for (const auto& v : binding_.variables)
+    if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
+  if (!pending.empty()) evaluate(pending);
   for (const uint32_t i : moving_) {
     Root& r = roots_[i];
     if (r.kind == Root::Kind::input) {

@@ -83,7 +83,8 @@ TEST_CASE("captured tensors are read where they stand") {
     const LazyScope lazy;
     w.assign(w * 2.0);
   }
-  CHECK(bits_of(f({x})[0]) == want());
+  const Tensor after_lazy = f({x})[0];  // before anything else reads w
+  CHECK(bits_of(after_lazy) == want());
   CHECK(f.stats().traces == 1);
   w.assign(stored(random({4}, 5), Store::strided));  // another layout: traced again
   CHECK(bits_of(f({x})[0]) == want());
