@@ -256,14 +256,12 @@ Ref<Value> Program::value_of(uint32_t slot) const {
 }
 // All from their slots, then all at once: variables may swap values.
 void Program::assign_variables() {
-  new_values_.clear();
   for (const auto& v : binding_.variables)
-    if (v.new_value != kNone && !v.shares) new_values_.push_back(value_of(v.new_value));
-  size_t next = 0;
-  for (const auto& v : binding_.variables) {
-    if (v.new_value == kNone) continue;
-    v.variable->value = v.shares ? v.shares->value : std::move(new_values_[next++]);
-  }
+    if (v.new_value != kNone) new_values_.push_back(value_of(v.new_value));
+  auto next = new_values_.begin();
+  for (const auto& v : binding_.variables)
+    if (v.new_value != kNone) v.variable->value = std::move(*next++);
+  new_values_.clear();  // a value that somebody else holds is not written over
 }
 std::vector<Tensor> Program::results() const {
   std::vector<Tensor> r;

@@ -12,9 +12,8 @@ namespace tg::detail {
 struct Binding {
   struct Held {
     Ref<Variable> variable;
-    uint32_t slot = kNone;             // of the value that it has at the start; kNone: nobody reads that
-    uint32_t new_value = kNone;        // slot; kNone: it keeps its value
-    const Variable* shares = nullptr;  // one before it that takes the same
+    uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
+    uint32_t new_value = kNone;  // slot; kNone: it keeps its value
   };
   std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
   std::vector<Held> variables;
