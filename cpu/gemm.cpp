@@ -214,12 +214,68 @@ void add_block(const Product<float>& p, const Block& l, int64_t j0, int64_t n, b
   });
 }
 
+// Columns [j, j + N) for rows [i, end), whose lanes run along k; b: columns of k neighbours.
+template <int N>
+int64_t dot_columns(const Product<float>& p, const float* b, int64_t bc, int64_t i, int64_t end, int64_t j) {
+  constexpr int R = kDotRows<N>;
+  for (; j + N <= p.n; j += N)
+    for (int64_t r = i; r < end;) {
+      const bool whole = r + R <= end;
+      (whole ? dot_tile<R, N> : dot_tile<1, N>)(p.k, p.a.p + r * p.a.row, p.a.row, b + j * bc, bc, p.c + r * p.ldc + j,
+                                                p.ldc, p.o.accumulate);
+      r += whole ? R : 1;
+    }
+  return j;
+}
+// Hardly more columns than a vector has, and rows of A that are neighbours in k.
+void few_columns(const Product<float>& p, bool parallel) {
+  MatView<float> b = p.b;
+  if (b.row != 1 && p.k > 1) {
+    float* const to = t_shared.get(p.k * p.n);
+    pack_transposed(p.k, p.n, b, to);
+    b = {to, 1, p.k};
+  }
+  const int64_t rows = parallel ? 24 : p.m;
+  for_tiles(parallel, ceil_div(p.m, rows), [&](int64_t t) {
+    const int64_t i = t * rows, end = std::min(p.m, i + rows);
+    int64_t j = dot_columns<8>(p, b.p, b.col, i, end, 0);
+    j = dot_columns<4>(p, b.p, b.col, i, end, j);
+    j = dot_columns<2>(p, b.p, b.col, i, end, j);
+    dot_columns<1>(p, b.p, b.col, i, end, j);
+    p.finish(i, end - i, 0, p.n);
+  });
+}
+// No more columns than a vector has, and columns of A that are neighbours: the transpose of C, strip by strip.
+void few_columns_down(const Product<float>& p, bool parallel) {
+  for_tiles(parallel, ceil_div(p.m, kCols), [&](int64_t t) {
+    const int64_t i = t * kCols, rows = std::min<int64_t>(kCols, p.m - i);
+    float* const packed = rows < kCols ? t_own.get(kDepth * kCols) : nullptr;
+    alignas(64) float buffer[kLanes * kCols];  // (n, rows)
+    for (int64_t q = 0; q < blocks(p.k); ++q) {
+      const Block l = block(p.k, q);
+      const MatView<float> at = p.a.at(i, l.first).transposed(), bt = p.b.at(l.first, 0).transposed();
+      if (packed) pack_b(l.depth, rows, at, packed);
+      for (int64_t j = 0; j < p.n; j += kRows)
+        kTiles<2>[size_t(std::min<int64_t>(kRows, p.n - j) - 1)](l.depth, bt.p + j * bt.row, bt.row, bt.col,
+                                                                 packed ? packed : at.p, packed ? kCols : at.row,
+                                                                 buffer + j * kCols, kCols, q > 0);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const c = p.c + (i + r) * p.ldc;
+      for (int64_t j = 0; j < p.n; ++j) c[j] = p.o.accumulate ? c[j] + buffer[j * kCols + r] : buffer[j * kCols + r];
+    }
+    p.finish(i, rows, 0, p.n);
+  });
+}
+
 void multiply(const Product<float>& p, bool parallel) {
   if (p.k == 0) {
     for (int64_t i = 0; !p.o.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, 0.0f);
     return p.finish(0, p.m, 0, p.n);
   }
   parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial;  // a few rows cost what reading B costs
+  if (p.a.col == 1 && (p.n < kLanes || (p.n == kLanes && p.b.row == 1))) return few_columns(p, parallel);
+  if (p.a.row == 1 && p.n <= kLanes) return few_columns_down(p, parallel);
   if (p.m <= kFewRows) return few_rows(p, parallel);
   for (int64_t j = 0; j < p.n; j += kWidth)
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
