@@ -82,7 +82,7 @@ TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one pl
 }
 
 TEST_CASE("ten steps that compute cheap ops again are ten that keep them, bit for bit, in less memory") {
-  GptConfig plain{.vocab_size = 65, .context = 32, .layers = 6, .heads = 4, .width = 128, .bias = true, .dropout = 0.1};
+  GptConfig plain{.vocab_size = 65, .context = 128, .layers = 6, .heads = 2, .width = 64, .bias = true, .dropout = 0.1};
   GptConfig modern = plain;
   modern.norm = NormKind::rms_norm;
   modern.positions = Positions::rope;
@@ -102,9 +102,8 @@ TEST_CASE("ten steps that compute cheap ops again are ten that keep them, bit fo
       CHECK(lazy.plans == 0);
       CHECK(eager.kernels > kept.kernels);
       CHECK(lazy.kernels > planned.kernels);
-      CHECK(eager.peak < kept.peak);
-      MESSAGE(name_of(config.norm), " ", name_of(compute), " live ", double(lazy.live) / double(planned.live), " peak ",
-              double(eager.peak) / double(kept.peak), " lazy peak ", double(lazy.peak) / double(planned.peak));
+      CHECK(double(eager.peak) <= 0.8 * double(kept.peak));
+      CHECK(double(lazy.peak) <= 0.8 * double(planned.peak));
       CHECK(double(lazy.live) <= 0.8 * double(planned.live));
     }
 }

@@ -191,7 +191,7 @@ TEST_CASE("recomputed cheap ops: the same gradients bit for bit, eager and lazy"
       }
 }
 
-TEST_CASE("recomputed cheap ops: at most two thirds of the memory, and the kernels that make it again") {
+TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that make the rest again") {
   GptConfig gpt2 = deep(), modern = deep();
   gpt2.positions = Positions::learned, gpt2.bias = true, gpt2.dropout = 0.1;
   modern.norm = NormKind::rms_norm, modern.activation = Activation::swiglu, modern.kv_heads = 1;
@@ -226,7 +226,8 @@ TEST_CASE("recomputed cheap ops: at most two thirds of the memory, and the kerne
       CAPTURE(plain.peak);
       CAPTURE(again.kept);
       CAPTURE(again.peak);
-      CHECK(double(again.kept) <= 0.67 * double(plain.kept));
+      // Of 16 C per token in f32, 6 C go; of SwiGLU's 18.5 C, 6 C.
+      CHECK(double(again.kept) <= (config.norm == NormKind::layer_norm ? 0.65 : 0.7) * double(plain.kept));
       CHECK(double(again.peak) <= 0.75 * double(plain.peak));
       // Two norms and an activation in each block, and the last norm; in bf16 also the casts of what Linear layers read
       // from norms and of their weights, and the biases stay in bf16.
