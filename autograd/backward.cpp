@@ -116,6 +116,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
       any |= !slot.empty();
       g.emplace_back(slot.empty() ? Tensor() : std::move(slot.mapped()));
     }
+    n->forget_again();  // those that read it are newer
     Tensors gin;
     const bool last = !opt.retain_graph && !opt.create_graph;
     if (any) gin = run_vjp(*n, {g.data(), g.size()}, last);

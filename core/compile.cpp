@@ -15,6 +15,7 @@ using namespace detail;
 Key signature(Inputs in) {
   Key key;
   key.add(grad_enabled());
+  key.add(recompute_enabled());
   key.add(int(f32_products()));
   key.add(uint64_t(enabled_passes()));
   for (const Tensor& t : in) {

@@ -35,7 +35,7 @@ std::string source(const Graph& g, uint32_t slot) {
 }
 std::string node_line(const Graph& g, uint32_t n, std::string_view more = {}) {
   const Node& node = *g.nodes[n];
-  std::string text = fmt::format("{} {}", n, node.op->name());
+  std::string text = fmt::format("{} {}{}", n, node.op->name(), node.again ? ", computed again" : "");
   for (const Out& o : node.out) text += fmt::format("\\n{}", o.layout);
   const std::string path = path_of(node);
   if (!path.empty()) text += "\\n" + path;

@@ -66,6 +66,10 @@ void Node::release() {
     if (done) e.value = nullptr;
   }
   for (auto& o : out) o.saved = nullptr;
+  forget_again();
+}
+void Node::forget_again() {
+  for (auto& o : out) o.again = nullptr;
 }
 void Node::dispose(const Node* n) {
   constinit thread_local Node* dead = nullptr;
@@ -122,8 +126,11 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     if (!e.tracked) continue;
     x.recorded = true;
     e.hooks = x.hooks;
-    // A leaf that is still lazy has a producer too, but no tape.
-    if (v.producer && v.producer->tracked) e.producer = v.producer;
+    // A leaf that is still lazy has a producer too, but no tape. What is computed again belongs to an older tape.
+    if (v.producer && v.producer->tracked)
+      e.producer = v.producer;
+    else if (x.origin)
+      e.producer = x.origin->producer, t_seq = std::max(t_seq, e.producer->seq);
   }
   for (size_t i = 0; i < layouts.size(); ++i) {
     auto v = make<Value>(layouts[i]);
@@ -134,6 +141,10 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   }
   node->seq = ++t_seq;
   node->op = std::move(op);
+  if (detail::t_recomputes != detail::Recomputes::nothing) [[unlikely]] {
+    node->again = detail::t_recomputes == detail::Recomputes::now;
+    if (tracked && !node->again) detail::plan_recomputing(*node);
+  }
   if (trace) [[unlikely]]
     trace->emitted(node);
   return node;
@@ -163,7 +174,7 @@ Tensors composed(const Op& op, Inputs in) {
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
   Tensors outs;
-  const OpPtr kept = t_observer ? op : nullptr;
+  const OpPtr kept = t_observer && detail::t_recomputes != detail::Recomputes::now ? op : nullptr;
   if (op->composes && !op->supports(layouts[0].device.backend)) {
     outs = composed(*op, in);
   } else {
@@ -206,10 +217,15 @@ Tensor handle(uint64_t id, Ref<Value> v, bool tracked, const std::string* label)
 }  // namespace
 Tensor Vjp::in(size_t i) const {
   const Edge& e = node_.in[i];
-  TG_CHECK(e.value, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
-  detail::check_version(node_, i);
-  Tensor t = handle(e.id, e.value, wants(i), e.label);
+  const bool again = i < 31 && node_.recomputing.in & bit(i);
+  TG_CHECK(e.value || again, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
+  if (!again) detail::check_version(node_, i);
+  Tensor t = handle(e.id, again ? detail::recomputed(node_, i) : e.value, wants(i), e.label);
   t.variable()->hooks = e.hooks;  // ops of a second backward see the same leaf
+  if (again) {
+    t.variable()->origin = make<Value>(t.layout());
+    t.variable()->origin->producer = e.producer;
+  }
   return t;
 }
 Tensor Vjp::take_in(size_t i) const {

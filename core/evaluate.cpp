@@ -32,13 +32,10 @@ uint64_t next_mark() {
   return n.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-void check_version(const Node& n, size_t i, bool output) {
-  const Storage* s = output ? n.out[i].saved.get() : n.in[i].value->storage.get();
-  uint32_t then = output ? n.out[i].version : n.in[i].version;
-  if (!output && then == kUnset) then = n.in[i].value->version;  // lazy when it was captured: as its op left it
+namespace {
+void check_unchanged(const Node& n, size_t i, bool output, const Storage* s, uint32_t then, const Layout& layout) {
   if (!s || s->version == then) return;
   const std::string* label = output ? nullptr : n.in[i].label;
-  const Layout& layout = output ? n.out[i].layout : n.in[i].value->layout;
   const Error e(
       Error::Kind::state,
       fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through any "
@@ -47,6 +44,17 @@ void check_version(const Node& n, size_t i, bool output) {
                   n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
                   n.done ? "backward" : "evaluate"));
   throw with_scope(e, n.scope);
+}
+}  // namespace
+void check_version(const Node& n, size_t i, const Value& v) {
+  const uint32_t then = n.in[i].version;
+  // Lazy when it was captured: as its op left it.
+  check_unchanged(n, i, false, v.storage.get(), then == kUnset ? v.version : then, v.layout);
+}
+void check_version(const Node& n, size_t i, bool output) {
+  if (!output) return check_version(n, i, *n.in[i].value);
+  const Out& o = n.out[i];
+  check_unchanged(n, i, true, o.saved.get(), o.version, o.layout);
 }
 
 Donors eager_donors(const Node& n) {
@@ -59,7 +67,7 @@ Donors eager_donors(const Node& n) {
 namespace {
 void finish(Node& n, const Made& made) {
   const bool tape = n.tape();
-  const Mask keep_in = tape ? n.op->saves_in(n.tracked) : 0, keep_out = tape ? n.op->saves_out(n.tracked) : 0;
+  const Mask keep_in = n.kept_inputs(), keep_out = tape ? n.op->saves_out(n.tracked) : 0;
   n.done = true;
   for (size_t i = 0; i < n.out.size(); ++i) {
     Out& o = n.out[i];
@@ -71,10 +79,9 @@ void finish(Node& n, const Made& made) {
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
-    if (keep_in & bit(i))
+    if ((keep_in | n.recomputing.in) & bit(i) && e.value->storage)  // none: within a chain
       e.version = e.value->storage->version;
-    else
-      e.value = nullptr;
+    if (!(keep_in & bit(i))) e.value = nullptr;
   }
 }
 Ref<Storage> new_storage(const Node& n, size_t i, const Places& places) {

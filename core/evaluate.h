@@ -10,9 +10,20 @@ inline constexpr uint32_t kUnset = ~0u;  // version of an input that was lazy wh
 
 Error with_scope(const Error&, const Scope*);                    // adds "in <path>" once
 void check_version(const Node&, size_t i, bool output = false);  // throws when input or output i was written since
-void run_or_evaluate(Node&, Inputs outs);                        // eager: one node, no plan
+void check_version(const Node&, size_t i, const Value& input);
+void run_or_evaluate(Node&, Inputs outs);  // eager: one node, no plan
 uint64_t next_mark();
 bool observing();  // inside an ObserveScope
+
+// What recorded nodes keep for backward: recompute.cpp.
+enum class Recomputes : uint8_t {
+  nothing,
+  later,  // inside a RecomputeScope
+  now     // ops that are emitted compute something again
+};
+extern constinit thread_local Recomputes t_recomputes;
+void plan_recomputing(Node&);                  // decides Node::recomputing, inside a RecomputeScope
+Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which is not kept
 
 // What running() says during its life; they nest, where an op evaluates others.
 class NowRunning {

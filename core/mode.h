@@ -1,5 +1,6 @@
-// Modes of the calling thread: whether ops are recorded on the tape, whether they run at once or when read, whether
-// their results are searched for NaN and infinities, and how exactly f32 matrices are multiplied. RAII only; all nest.
+// Modes of the calling thread: whether ops are recorded on the tape and what of them is kept for backward, whether they
+// run at once or when read, whether their results are searched for NaN and infinities, and how exactly f32 matrices are
+// multiplied. RAII only; all nest.
 #pragma once
 #include <cstdint>
 
@@ -41,6 +42,22 @@ class LazyScope {
   bool previous_;
 };
 
+// What ops recorded during its life save for backward is not kept where a cheap op made it, one that was recorded
+// during its life too: a norm, a pointwise function, dropout, a cast, or views of their results. Backward computes it
+// again, out of what the tape keeps anyway and leaves, once for all that read it; so memory goes down wherever that
+// op's own inputs are saved. The same bits everywhere. Leaves that are read again, biases of norms too, must not be
+// written in place until backward. For whole parts of a model see autograd/checkpoint.h.
+class RecomputeScope {
+ public:
+  RecomputeScope();
+  ~RecomputeScope();
+  RecomputeScope(const RecomputeScope&) = delete;
+  RecomputeScope& operator=(const RecomputeScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
 // All results of ops that run during its life are read: the first NaN, and the first infinity that an op makes out of
 // finite inputs (unless it is told to: full, masked_fill), is an Error of kind non_finite that names the op, its scope
 // and its inputs. For finding where a run begins to diverge; it makes every op several times slower.
@@ -76,6 +93,7 @@ class F32ProductsScope {
 
 bool grad_enabled();
 bool lazy_enabled();
+bool recompute_enabled();
 bool anomaly_enabled();
 F32Products f32_products();  // strict, but inside an F32ProductsScope
 

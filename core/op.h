@@ -70,6 +70,7 @@ struct Traits {
   bool varies = false;   // draws random numbers, or has attributes that key() leaves out: uses with equal inputs and
                          // keys may differ, and are never merged
   bool may_be_infinite = false;  // infinities in its outputs are meant, and no anomaly
+  bool cheap = false;            // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
 };
 
 class Vjp;
@@ -91,8 +92,12 @@ struct Op : Counted<Op> {
   virtual Traits traits() const { return {}; }
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }   // default: nothing, so a forgotten bit is an error at
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }  // the first backward and never a leak
-  virtual void key(Key&) const {}                               // attributes, except those that change every step
-  virtual const Rng* generator() const { return nullptr; }      // the state from which it draws, if it does
+  // Of a RecomputeScope: the inputs out of which recompute() makes output k again, to the bit; it may read outputs that
+  // saves_out(tracked) keeps, too. 0: it does not, and whoever saves the output keeps it.
+  virtual Mask recomputes_from(size_t k, Mask tracked) const;  // default: all, if it is cheap
+  virtual Tensor recompute(const Vjp&, size_t k) const;        // default: the op once more
+  virtual void key(Key&) const {}                              // attributes, except those that change every step
+  virtual const Rng* generator() const { return nullptr; }     // the state from which it draws, if it does
   // The op in the next run of a compiled function, where attributes change every step: it draws from rng, or counts on.
   // Null: itself.
   virtual OpPtr next(const Rng& /*rng*/) const;
@@ -117,6 +122,7 @@ struct Out {
   Value* live;  // cleared by ~Value: no ownership, no cycle
   Ref<Storage> saved;
   uint32_t version;
+  Ref<Value> again = nullptr;  // computed again, while a backward needs it
 };
 struct Node : Counted<Node> {
   OpPtr op;
@@ -125,7 +131,14 @@ struct Node : Counted<Node> {
   uint64_t first_id;  // of output 0; the others follow
   SmallVec<Edge, 2> in;
   SmallVec<Out, 1> out;
-  Mask tracked = 0;  // which inputs need a gradient; 0: not on the tape
+  Mask tracked = 0;     // which inputs need a gradient; 0: not on the tape
+  struct Recomputing {  // in a RecomputeScope
+    Mask in = 0;        // inputs that are not kept, because their producers can compute them again
+    Mask out = 0;       // outputs that it can compute again itself
+    Mask reads = 0;     // its inputs that this takes
+    uint8_t depth = 0;  // how many ops at most follow each other to compute one again
+  } recomputing;
+  bool again = false;  // computes what another node has computed before
   bool done = false, released = false;
   uint32_t slot = 0;  // scratch of the planner and of backward: one graph belongs to one thread at a time
   uint64_t mark = 0;
@@ -133,7 +146,9 @@ struct Node : Counted<Node> {
   const std::string* error = nullptr;
   bool tape() const { return tracked && !released; }
   uint64_t id(size_t output) const { return first_id + output; }
+  Mask kept_inputs() const;          // for backward
   void release();                    // after backward: forgets what was saved
+  void forget_again();               // what was computed again, when all that read it have run backward
   static void dispose(const Node*);  // iterative: a chain of 10^6 nodes ends without recursion
 };
 
@@ -169,6 +184,9 @@ inline Tensor emit1(OpPtr op, std::initializer_list<Tensor> in) {
   return std::move(emit(std::move(op), Inputs(in.begin(), in.size()))[0]);
 }
 inline OpPtr Op::next(const Rng&) const { return nullptr; }
+inline Mask Node::kept_inputs() const {
+  return tape() ? (op->saves_in(tracked) | recomputing.reads) & ~recomputing.in : 0;
+}
 // One immortal object per op without attributes: counts of shared objects would be contended.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {

@@ -72,6 +72,7 @@ std::vector<uint32_t> merged(const Graph& g, bool on) {
     Key key;
     key.add(node.op->type());
     node.op->key(key);
+    key.add(node.again);  // or the first result would be kept for the second
     for (const uint32_t s : g.inputs(i)) key.add(uint64_t(canonical[s]));
     const auto [it, fresh] = seen.try_emplace(key, i);
     if (fresh || (visible[i] && visible[it->second])) continue;

@@ -45,8 +45,8 @@ Key number(Graph& g) {
     key.add(n.op->type());
     n.op->key(key);
     key.add(uint64_t(n.tape() ? n.tracked : 0) << 32 | n.in.size());
-    key.add(uint64_t(n.out.size()));
-    const Mask keep_in = n.tape() ? n.op->saves_in(n.tracked) : 0;
+    key.add(uint64_t(n.out.size()) << 1 | uint64_t(n.again));
+    const Mask keep_in = n.kept_inputs();
     for (size_t k = 0; k < n.in.size(); ++k) {
       const Value* v = n.in[k].value.get();
       uint32_t s;

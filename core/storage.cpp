@@ -28,7 +28,7 @@ Storage::~Storage() {
 
 Value::Value(const Layout& l) : layout(l) {}
 Value::~Value() {
-  if (producer) producer->out[index].live = nullptr;
+  if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
 }
 
 Tensor::Tensor(Ref<Value> v) : var_(make<Variable>(next_ids(), std::move(v), false)) {}

@@ -47,6 +47,7 @@ struct Variable : Counted<Variable> {
   Ref<Value> value;
   const std::string* label = nullptr;
   Ref<Hooks> hooks;
+  Ref<Value> origin;  // of a value that was computed again: what it stands for, whose producer is the tape's
   bool requires_grad, recorded = false;  // recorded: a node of the tape reads it
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };

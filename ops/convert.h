@@ -10,6 +10,7 @@ struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. I
   static constexpr auto kName = "cast";
   DType to;
   explicit Cast(DType t) : to(t) {}
+  Traits traits() const override { return {.cheap = true}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(uint64_t(to)); }

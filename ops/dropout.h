@@ -11,7 +11,7 @@ struct Dropout : OpOf<Dropout> {  // the generator's state changes at every use:
   double p;
   Rng rng;
   Dropout(double probability, Rng r) : p(probability), rng(r) {}
-  Traits traits() const override { return {.may_alias = bits(0), .varies = true}; }
+  Traits traits() const override { return {.may_alias = bits(0), .varies = true, .cheap = true}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(p); }

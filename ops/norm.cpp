@@ -119,6 +119,12 @@ template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
   r.emplace_back(dw), r.emplace_back(db);
   return r;
 }
+// The norm of the sum, which is kept.
+template <class Plain, class Op> Tensor norm_again(const Op& op, const Vjp& v) {
+  SmallVec<Tensor, 3> in{v.out(1)};
+  for (size_t i = Op::kTerms; i < v.inputs(); ++i) in.emplace_back(v.in(i));
+  return emit(make<Plain>(op.eps), {in.data(), in.size()})[0];
+}
 template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in) {
   size_t n = Op::kTerms;
   while (n < in.size() && in.begin()[n]) ++n;
@@ -138,6 +144,8 @@ Tensors LayerNorm::vjp(const Vjp& v) const { return norm_vjp<LayerNorm, LayerNor
 Tensors RmsNorm::vjp(const Vjp& v) const { return norm_vjp<RmsNorm, RmsNormGrad>(v); }
 Tensors AddLayerNorm::vjp(const Vjp& v) const { return norm_vjp<AddLayerNorm, LayerNormGrad>(v); }
 Tensors AddRmsNorm::vjp(const Vjp& v) const { return norm_vjp<AddRmsNorm, RmsNormGrad>(v); }
+Tensor AddLayerNorm::recompute(const Vjp& v, size_t) const { return norm_again<LayerNorm>(*this, v); }
+Tensor AddRmsNorm::recompute(const Vjp& v, size_t) const { return norm_again<RmsNorm>(*this, v); }
 Layouts LayerNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
 Layouts RmsNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
 Tensors LayerNormGrad::compose(Inputs in) const { return composed(*this, in); }

@@ -13,7 +13,7 @@ struct LayerNorm : OpOf<LayerNorm> {
   static constexpr bool kCentred = true;  // its mean is taken off
   double eps;
   explicit LayerNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = bits(0), .cheap = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return (tracked & bits(0, 1) ? bits(0) : 0) | (tracked & bits(0)) << 1; }
   Mask saves_out(Mask tracked) const override { return tracked & bits(0, 1) ? bits(1, 2) : 0; }
@@ -27,7 +27,7 @@ struct RmsNorm : OpOf<RmsNorm> {
   static constexpr bool kCentred = false;
   double eps;
   explicit RmsNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = bits(0), .cheap = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return bits(0) | (tracked & bits(0)) << 1; }
   Mask saves_out(Mask) const override { return bits(1); }
@@ -45,6 +45,8 @@ struct AddLayerNorm : OpOf<AddLayerNorm> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return tracked & bits(0, 1) ? bits(2) : 0; }
   Mask saves_out(Mask tracked) const override { return tracked & bits(0, 1, 2) ? bits(1, 2, 3) : 0; }
+  Mask recomputes_from(size_t k, Mask tracked) const override { return k == 0 && saves_out(tracked) ? bits(2, 3) : 0; }
+  Tensor recompute(const Vjp&, size_t k) const override;  // y, of s
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(eps); }
 };
@@ -59,6 +61,8 @@ struct AddRmsNorm : OpOf<AddRmsNorm> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return tracked & bits(0, 1) ? bits(2) : 0; }
   Mask saves_out(Mask) const override { return bits(1, 2); }
+  Mask recomputes_from(size_t k, Mask) const override { return k == 0 ? bits(2) : 0; }
+  Tensor recompute(const Vjp&, size_t k) const override;  // y, of s
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(eps); }
 };

@@ -7,6 +7,7 @@ namespace tg {
 
 struct Swiglu : OpOf<Swiglu> {
   static constexpr auto kName = "swiglu";
+  Traits traits() const override { return {.cheap = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;

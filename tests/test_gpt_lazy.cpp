@@ -11,7 +11,7 @@ struct Run {
   uint64_t plans = 0, kernels = 0;  // of the last steps
   int64_t arena = 0, live = 0;      // of the last plan
 };
-Run train(const GptConfig& config, bool lazy, ForwardOptions how) {
+Run train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap = false) {
   constexpr int kSteps = 10, kWarm = 3;
   const Params params(Device(), 5);
   const Gpt model(params, config);
@@ -31,6 +31,8 @@ Run train(const GptConfig& config, bool lazy, ForwardOptions how) {
     const int64_t base = memory_stats().live;
     {
       Mode mode(lazy);
+      std::optional<RecomputeScope> recompute;
+      if (cheap) recompute.emplace();
       const Tensor loss =
           cross_entropy(model.forward(reshape(tokens, shape), how).to(DType::f32), reshape(targets, shape));
       optimiser.set_lr(1e-3 / double(1 + step));
@@ -77,4 +79,31 @@ TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one pl
     CHECK(lazy.peak - lazy.arena + lazy.live <=
           eager.peak + eager.peak / 1000);  // tensors begin at multiples of 64 bytes
   }
+}
+
+TEST_CASE("ten steps that compute cheap ops again are ten that keep them, bit for bit, in less memory") {
+  GptConfig plain{.vocab_size = 65, .context = 128, .layers = 6, .heads = 2, .width = 64, .bias = true, .dropout = 0.1};
+  GptConfig modern = plain;
+  modern.norm = NormKind::rms_norm;
+  modern.positions = Positions::rope;
+  modern.activation = Activation::swiglu;
+  modern.bias = false;
+  for (const GptConfig& config : {plain, modern})
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      CAPTURE(name_of(config.norm));
+      CAPTURE(name_of(compute));
+      const ForwardOptions how{.compute = compute};
+      const Run kept = train(config, false, how), eager = train(config, false, how, true);
+      const Run planned = train(config, true, how), lazy = train(config, true, how, true);
+      for (const Run* r : {&eager, &lazy}) {
+        CHECK(r->losses == kept.losses);
+        CHECK(r->weights == kept.weights);
+      }
+      CHECK(lazy.plans == 0);
+      CHECK(eager.kernels > kept.kernels);
+      CHECK(lazy.kernels > planned.kernels);
+      CHECK(double(eager.peak) <= 0.8 * double(kept.peak));
+      CHECK(double(lazy.peak) <= 0.8 * double(planned.peak));
+      CHECK(double(lazy.live) <= 0.8 * double(planned.live));
+    }
 }

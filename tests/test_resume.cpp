@@ -95,6 +95,7 @@ TEST_CASE("checkpoint: a run that goes on from any step is the run that never st
   SUBCASE("one batch a step") {}
   SUBCASE("three micro-batches a step") { c.accumulate = 3; }
   SUBCASE("bf16, recomputed blocks") { c.dtype = DType::bf16, c.recompute = Recompute::block; }
+  SUBCASE("cheap ops recomputed") { c.recompute = Recompute::cheap; }
   Run whole(c);
   std::vector<StepRecord> all;
   while (!whole.trainer.done()) {

@@ -60,7 +60,8 @@ TEST_CASE("settings: presets, files and words") {
   CHECK_HAS(word("warmup", "9223372036854775807"), "warmup is 9223372036854775807. It must be at most 2^53");
   CHECK_HAS(word("schedule", "cosin"), "Did you mean 'cosine'? The names are constant, cosine.");
   CHECK_HAS(word("dtype", "f16"), "[dtype] 'f16' is not known. Did you mean 'bf16'? The names are f32, bf16.");
-  CHECK_HAS(word("recompute", "blocks"), "[recompute] 'blocks' is not known. Did you mean 'block'?");
+  CHECK_HAS(word("recompute", "blocks"),
+            "[recompute] 'blocks' is not known. Did you mean 'block'? The names are none, cheap, block.");
   CHECK_HAS(word("bias", "1"), "bias is '1'. It must be true or false");
   CHECK_HAS(word("norm", "batch"), "batch");
   CHECK_HAS(word("tokenizer", "words"), "It must be byte or char");
@@ -85,6 +86,8 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
   CHECK(train.at("schedule") == "constant");
   CHECK(train.at("dtype") == "bf16");
   CHECK(train.at("recompute") == "block");
+  CHECK(with_settings(RunConfig(), std::vector{setting_from_word("recompute", "cheap")}).train.recompute ==
+        Recompute::cheap);
   const RunConfig again = run_config_from_json(to_json(run), "the file");
   CHECK(to_json(again) == to_json(run));
   const auto number = settings_from_json(R"({"dtype": 1})", "f.json");

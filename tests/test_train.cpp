@@ -349,15 +349,22 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
   }
 }
 
-TEST_CASE("train: recomputed blocks give the same bits, bf16 gives others that train as well") {
+TEST_CASE("train: recomputed activations give the same bits, bf16 gives others that train as well") {
   TrainConfig c = tiny_train();
-  const auto plain = records_of(c);
-  c.recompute = Recompute::block;
-  CHECK(numbers_of(records_of(c)) == numbers_of(plain));
-  c.dtype = DType::bf16;
-  const auto half = records_of(c);
-  c.recompute = Recompute::none;
-  CHECK(numbers_of(records_of(c)) == numbers_of(half));
+  const auto with = [&](DType dtype, Recompute recompute) {
+    c.dtype = dtype, c.recompute = recompute;
+    const uint64_t before = engine_stats().kernels;
+    auto records = records_of(c);
+    return std::pair(std::move(records), engine_stats().kernels - before);
+  };
+  const auto [plain, kernels] = with(DType::f32, Recompute::none);
+  const auto [half, half_kernels] = with(DType::bf16, Recompute::none);
+  for (const Recompute r : {Recompute::cheap, Recompute::block}) {
+    const auto [again, more] = with(DType::f32, r);
+    CHECK(numbers_of(again) == numbers_of(plain));
+    CHECK(more > kernels);
+    CHECK(numbers_of(with(DType::bf16, r).first) == numbers_of(half));
+  }
   CHECK(numbers_of(half) != numbers_of(plain));
   CHECK(half.back().loss == doctest::Approx(plain.back().loss).epsilon(0.05));
   c.dtype = DType::f16;

@@ -8,7 +8,7 @@
 namespace tg {
 namespace {
 
-constexpr std::string_view kRecompute[] = {"none", "block"}, kComputeTypes[] = {"f32", "bf16"};
+constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTypes[] = {"f32", "bf16"};
 constexpr int64_t kMost = int64_t(1) << 53;  // sums of two do not overflow, and doubles hold each number exactly
 
 // A number of something.

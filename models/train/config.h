@@ -9,7 +9,9 @@
 
 namespace tg {
 
-enum class Recompute { none, block };  // of activations: blocks keep their inputs only, and run again in backward
+// Of activations: none; outputs of cheap ops are not kept (RecomputeScope); blocks keep their inputs only, and run
+// again in backward (ForwardOptions::recompute).
+enum class Recompute { none, cheap, block };
 std::string_view name_of(Recompute);
 // An Error lists the names.
 void from_name(std::string_view, Recompute&);
@@ -57,7 +59,8 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("checkpoint_every", c.checkpoint_every, "steps between saves, 0: only at the end, -1: with each validation");
   f("val_fraction", c.val_fraction, "last part of the data, kept for validation");
   f("dtype", c.dtype, "of the computation: f32, or bf16 over f32 parameters");
-  f("recompute", c.recompute, "none, or block: less memory, each block runs again in backward");
+  f("recompute", c.recompute,
+    "of activations, for less memory: none, cheap (norms, activations, dropout), or block (all of each block)");
   f("seed", c.seed, "of weights, data order and dropout");
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 namespace tg {
 namespace {
@@ -92,8 +93,12 @@ Trainer::Gradients Trainer::gradients() {
   for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(batches_.next());
   const ForwardOptions training{
       .rng = &dropout_, .compute = config_.dtype, .recompute = config_.recompute == Recompute::block};
-  Accumulated a =
-      accumulate([&](const Tensor& tokens) { return model_.forward(tokens, training); }, micro, model_.device());
+  const auto forward = [&](const Tensor& tokens) {
+    std::optional<RecomputeScope> cheap;
+    if (config_.recompute == Recompute::cheap) cheap.emplace();
+    return model_.forward(tokens, training);
+  };
+  Accumulated a = accumulate(forward, micro, model_.device());
   std::vector<Tensor> all;
   for (const Parameter& p : params_.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing

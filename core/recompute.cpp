@@ -1,0 +1,108 @@
+// RecomputeScope: what the tape does not keep because it can be computed again. Nodes decide when they are recorded,
+// by what is kept anyway, so that eager, lazy and compiled runs decide alike; recomputed() is called by vjps.
+#include <tapegrad/core/evaluate.h>
+
+#include <algorithm>
+
+namespace tg {
+namespace detail {
+constinit thread_local Recomputes t_recomputes = Recomputes::nothing;
+
+namespace {
+// Longer ones are cut by a value that is kept: what they compute on the way is alive at once.
+constexpr uint8_t kMostInARow = 8;
+
+size_t output_of(const Edge& e) { return size_t(e.id - e.producer->first_id); }
+bool can_compute_again(const Edge& e) {
+  return e.producer && e.producer->recomputing.out & bit(output_of(e)) &&
+         (e.version == kUnset || e.version == e.value->version);  // else written to since
+}
+
+// Whether output k can be computed again without keeping more than its own size: out of inputs that are saved or
+// computed again, of leaves whose gradient somebody waits for, who has them anyway, and of constants such as a frozen
+// bias. A view is worth it only if what it shows is computed again.
+bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
+  size_t constants = 0;
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    const Edge& e = n.in[i];
+    if (!(reads & bit(i)) || again & bit(i)) continue;
+    if (n.op->traits().kind == Kind::view) return false;
+    if (saved & bit(i)) continue;
+    if (e.tracked && e.producer) return false;
+    if (!e.tracked) constants += e.value->layout.bytes();
+  }
+  return constants < n.out[k].layout.bytes();
+}
+}  // namespace
+
+void plan_recomputing(Node& n) {
+  if (n.in.size() > 31 || n.out.size() > 31) return;  // masks know the others only together
+  const Mask saved = n.op->saves_in(n.tracked), saved_out = n.op->saves_out(n.tracked);
+  Node::Recomputing& r = n.recomputing;
+  Mask again = 0;
+  for (size_t i = 0; i < n.in.size(); ++i)
+    if (can_compute_again(n.in[i])) again |= bit(i), r.depth = std::max(r.depth, n.in[i].producer->recomputing.depth);
+  if (++r.depth <= kMostInARow)
+    for (size_t k = 0; k < n.out.size(); ++k) {
+      const Mask reads = saved_out & bit(k) ? 0 : n.op->recomputes_from(k, n.tracked);
+      if (reads && worth_it(n, k, reads, saved, again)) r.out |= bit(k), r.reads |= reads;
+    }
+  r.in = again & (saved | r.reads);
+}
+
+namespace {
+class RecomputingNow {
+ public:
+  RecomputingNow() : previous_(std::exchange(t_recomputes, Recomputes::now)) {}
+  ~RecomputingNow() { t_recomputes = previous_; }
+  RecomputingNow(const RecomputingNow&) = delete;
+  RecomputingNow& operator=(const RecomputingNow&) = delete;
+
+ private:
+  Recomputes previous_;
+};
+}  // namespace
+
+Ref<Value> recomputed(const Node& n, size_t i) {
+  const Edge& e = n.in[i];
+  Node& p = *e.producer;
+  const size_t k = output_of(e);
+  Out& o = p.out[k];
+  if (p.done && o.live && o.live->storage) {  // somebody else keeps it
+    check_version(n, i, *o.live);
+    return o.live;
+  }
+  if (!o.again) {
+    NoGrad off;
+    const RecomputingNow now;
+    InScope scope(p.scope);
+    try {
+      o.again = p.op->recompute(Vjp(p, {}), k).value();
+    } catch (const Error& error) {
+      throw with_scope(error, p.scope);
+    }
+  }
+  return o.again;
+}
+}  // namespace detail
+
+namespace {
+bool set_recompute(bool on) {
+  using detail::Recomputes, detail::t_recomputes;
+  return std::exchange(t_recomputes, on ? Recomputes::later : Recomputes::nothing) == Recomputes::later;
+}
+}  // namespace
+RecomputeScope::RecomputeScope() : previous_(set_recompute(true)) {}
+RecomputeScope::~RecomputeScope() { set_recompute(previous_); }
+bool recompute_enabled() { return detail::t_recomputes == detail::Recomputes::later; }
+
+Mask Op::recomputes_from(size_t, Mask) const {
+  const Traits t = traits();
+  return t.cheap || t.kind != Kind::opaque ? ~Mask(0) : 0;
+}
+Tensor Op::recompute(const Vjp& v, size_t k) const {
+  SmallVec<Tensor, 3> in;
+  for (size_t i = 0; i < v.inputs(); ++i) in.emplace_back(v.in(i));
+  return emit(OpPtr(this), {in.data(), in.size()})[k];
+}
+}  // namespace tg
