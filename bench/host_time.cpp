@@ -46,6 +46,8 @@ void time_steps(Device device, HostTimeOptions o, HostTime& t) {
   t.compiled.ops = compiled.stats().ops;
   const Paired p = measure_pair(b, a, {.warmup = o.seconds / 5, .min_seconds = o.seconds, .min_runs = 5});
   t.compiled.step = p.a.median, t.eager.step = p.b.median, t.ratio = p.ratio;
+  const CompileStats& stats = compiled.stats();
+  t.replays = stats.replays, t.graph_launches = stats.graph_launches, t.why_no_graph = stats.why_no_graph;
 }
 
 }  // namespace
@@ -68,6 +70,8 @@ std::string text(const HostTime& t, HostTimeOptions o) {
       "  and ops of the step x ns per op / time of the step = the share that is not spent in the step's kernels\n",
       o.ops);
   r += line("eager", t.eager) + line("compiled", t.compiled);
+  r += fmt::format("  {} of {} compiled steps were one launch of a graph{}{}\n", t.graph_launches, t.replays,
+                   t.why_no_graph.empty() ? "" : ": ", t.why_no_graph);
   r += fmt::format("  wanted: a compiled step takes at most 1.00 of an eager one: {:.3f}, {}\n", t.ratio,
                    met(t.ratio <= 1));
   r += fmt::format("  wanted: a replayed op takes at most 100 ns: {:.1f}, {}\n", t.compiled.ns_per_op,

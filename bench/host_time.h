@@ -15,7 +15,9 @@ struct HostTime {
     double share() const { return 1e-9 * ns_per_op * double(ops) / step; }
   };
   In eager, compiled;
-  double ratio;  // time of a compiled step over that of an eager one, measured in turn
+  double ratio;                              // time of a compiled step over that of an eager one, measured in turn
+  uint64_t replays = 0, graph_launches = 0;  // of the compiled step, as CompileStats has them
+  std::string why_no_graph = {};
 };
 struct HostTimeOptions {
   int ops = 2000, rounds = 21;

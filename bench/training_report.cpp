@@ -97,9 +97,9 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
   for (const Measured& row : r.rows) j["rows"].push_back(json_of(row));
   j["host"] = Json();
   if (r.host)
-    j["host"] = {{"eager", json_of(r.host->eager)},
-                 {"compiled", json_of(r.host->compiled)},
-                 {"compiled_over_eager", r.host->ratio}};
+    j["host"] = {{"eager", json_of(r.host->eager)},          {"compiled", json_of(r.host->compiled)},
+                 {"compiled_over_eager", r.host->ratio},     {"replays", r.host->replays},
+                 {"graph_launches", r.host->graph_launches}, {"why_no_graph", r.host->why_no_graph}};
   write_file_atomically(path, j.dump(1) + "\n");
 }
 

@@ -1,15 +1,32 @@
-// What a backend offers besides kernels: memory, copies, synchronisation, threads. One BackendRuntime per backend,
-// registered at start-up by cpu/ and cuda/; a build without a backend has none, and asking for it is an Error that says
-// how to get it. Users read memory_stats(), synchronize() and the thread functions; kernels see Context (op.h) only.
+// What a backend offers besides kernels: memory, copies, synchronisation, recordings, threads. One BackendRuntime per
+// backend, registered at start-up by cpu/ and cuda/; a build without a backend has none, and asking for it is an Error
+// that says how to get it. Users read memory_stats(), synchronize() and the thread functions; kernels see Context
+// (op.h) only.
 #pragma once
 #include <tapegrad/core/allocator.h>
 #include <tapegrad/core/device.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 
 namespace tg {
 
 struct Chain;  // chain.h
+
+// A row of calls of kernels that a device runs as one, again and again (a CUDA graph). For compile(): program.cpp.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // Records all calls, which do not run. An Error when one does what no recording holds, such as a read by the host;
+  // the device goes on as before.
+  virtual void record() = 0;
+  // The same for one call, whose arguments changed. False: its work has another form now, and record() must follow.
+  virtual bool record(size_t call) = 0;
+  // The host does not wait. False: not done, because the calling thread's stream is not that of the recording.
+  virtual bool launch() = 0;
+  virtual size_t bytes() const = 0;  // of device memory that is the recording's until it ends
+};
 
 class BackendRuntime {
  public:
@@ -20,7 +37,11 @@ class BackendRuntime {
   virtual size_t memory(int index) const = 0;             // bytes in all, whoever uses them; 0: nobody knows
   virtual Allocator& allocator(int index) = 0;
   virtual bool runs_chains() const { return false; }
-  virtual void run_chain(const Chain&) {}   // only where runs_chains()
+  virtual void run_chain(const Chain&) {}  // only where runs_chains()
+  // Of `count` calls, of which call(i) makes the i-th. Null: the backend does not record. An Error: it does not now.
+  virtual std::unique_ptr<Recording> recording(int /*index*/, size_t /*count*/, std::function<void(size_t)> /*call*/) {
+    return nullptr;
+  }
   virtual void synchronize(int index) = 0;  // returns when all work queued so far is done
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;  // done on return
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;    // done on return

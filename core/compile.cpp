@@ -187,8 +187,12 @@ std::vector<Tensor> Compiled::operator()(Inputs in) const {
     ++s.stats.replays;
   else
     p = s.trace(key, in);
+  const uint64_t launches = p->launches();
+  std::vector<Tensor> r = p->run(in);
   s.stats.ops = p->ops();
   s.stats.bytes = p->bytes();
-  return p->run(in);
+  s.stats.graph_launches += p->launches() - launches;
+  if (s.stats.why_no_graph != p->why_not_recorded()) s.stats.why_no_graph = p->why_not_recorded();
+  return r;
 }
 }  // namespace tg

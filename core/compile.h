@@ -1,13 +1,15 @@
 // compile(): a function of tensors is called once for each signature, its ops are planned as a whole, and later calls
-// replay them without the function: no shapes are inferred, no nodes made, no memory asked for. For steps of many small
-// ops, where all that is most of the time. Not a compiler of kernels: ops run the kernels that they always run, so
-// results are those of calling the function, bit for bit, but where a rule of ops/fuse.cpp says otherwise.
+// replay them without the function: no shapes are inferred, no nodes made, no memory asked for; on Device::cuda() they
+// become one launch of a graph. For steps of many small ops, where all that is most of the time. Not a compiler of
+// kernels: ops run the kernels that they always run, so results are those of calling the function, bit for bit, but
+// where a rule of ops/fuse.cpp says otherwise.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tg {
@@ -27,6 +29,10 @@ struct CompileStats {
   uint64_t replays = 0;  // calls that did without
   size_t ops = 0;        // kernels run by the program that was used last, chains counted once
   size_t bytes = 0;      // of its memory that stays between calls
+  // Replays that were one launch of a recorded graph: on Device::cuda(), from the third call of a signature on.
+  uint64_t graph_launches = 0;
+  // Of the program that was used last: why its calls run kernel by kernel and will go on so. Empty: there is no reason.
+  std::string why_no_graph = {};
 };
 
 class Compiled {

@@ -26,7 +26,7 @@ class Program::Builder {
     for (uint32_t r = 0; r < p_.roots_.size(); ++r) {
       Root& root = p_.roots_[r];
       if (root.kind != Root::Kind::fixed) p_.moving_.push_back(r);
-      if (root.kind == Root::Kind::fixed) enter(root);
+      if (root.kind == Root::Kind::fixed) p_.enter(root);
     }
   }
 
@@ -85,10 +85,11 @@ class Program::Builder {
       }
   }
   void add_entry(uint32_t slot, std::byte** at, size_t offset = 0) {
-    p_.roots_[p_.root_of_[slot]].places.push_back({at, offset});
+    p_.roots_[p_.root_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size())});
   }
   void add_op(const Node& n, const Op** in_chain) {
-    if (n.op->traits().varies) p_.changing_.push_back({n.op, uint32_t(p_.ops_.size()), in_chain});
+    if (n.op->traits().varies)
+      p_.changing_.push_back({n.op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), in_chain});
     p_.ops_.push_back(n.op);
   }
   void add_call(const Step& s) {
@@ -181,7 +182,10 @@ bool Program::fits() const {
 }
 
 void Program::enter(const Root& r) {
-  for (const auto& [at, offset] : r.places) *at = r.data + offset;
+  for (const auto& [at, offset, call] : r.places) {
+    *at = r.data + offset;
+    if (recording_) changed_.push_back(call);
+  }
 }
 bool Program::free(const Root& r, Inputs in) const {
   const Value* v = start_value(r.index);
@@ -227,6 +231,7 @@ void Program::renew_ops() {
     if (!next) continue;  // nothing in it changes
     if (c.in_chain) *c.in_chain = next.get();
     ops_[c.op] = std::move(next);
+    if (recording_) changed_.push_back(c.call);
     if (&changing_[kept] != &c) changing_[kept] = std::move(c);
     ++kept;
   }
@@ -244,18 +249,73 @@ void Program::call(const Call& c) {
     ops_[c.op]->run({in, c.in}, {in + c.in, c.out}, context);
   }
 }
-void Program::call_all() {
-  const Call* now = nullptr;
+
+// What never changes from run to run is asked once: after that there is a recording, or why there is none.
+void Program::start_recording() {
+  const Device d = calls_[0].device;
+  if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
+    why_not_ = "its ops run on several devices";
+    return;
+  }
+  recording_ = runtime_of(d).recording(d.index, calls_.size(), [this](size_t k) {
+    now_ = k;
+    const NowRunning run(calls_[k].name, calls_[k].scope);
+    call(calls_[k]);
+  });
+  if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
+}
+// The recording has the arguments of this run then; false if it is not worth it.
+bool Program::record_changes() {
+  constexpr size_t kMost = 4;
+  std::ranges::sort(changed_);
+  changed_.erase(std::ranges::unique(changed_).begin(), changed_.end());
+  const bool few = launches_ > 0 && 2 * changed_.size() <= calls_.size();
+  if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return recording_->record(k); })) {
+    whole_records_ = 0;
+  } else if (launches_ > 0 && ++whole_records_ > kMost) {
+    why_not_ =
+        fmt::format("{} of its {} ops had other arguments or work of another form, in {} runs one after the other",
+                    changed_.size(), calls_.size(), whole_records_);
+    return false;
+  } else {
+    recording_->record();
+  }
+  changed_.clear();
+  return true;
+}
+// From the third run on: by then kernels are loaded, algorithms chosen and caches of memory filled. False: not done.
+bool Program::call_as_one() {
+  if (!why_not_.empty() || runs_ < 3 || calls_.empty()) return false;
   try {
-    for (const Call& c : calls_) {
-      now = &c;
-      const NowRunning run(c.name, c.scope);
-      call(c);
-    }
+    now_ = calls_.size();
+    if (!recording_) start_recording();
+    if (!recording_ || !record_changes()) return recording_ = nullptr, false;
+  } catch (const Error& e) {
+    recording_ = nullptr;
+    why_not_ = now_ < calls_.size() ? fmt::format("{} cannot be recorded: {}", calls_[now_].name, e.what()) : e.what();
+    return false;
+  }
+  if (!recording_->launch()) {
+    recording_ = nullptr;
+    why_not_ = "it was recorded for another stream";
+    return false;
+  }
+  ++launches_;
+  return true;
+}
+void Program::call_all() {
+  const Scope* scope = current_scope();
+  try {
+    if (!call_as_one())
+      for (const Call& c : calls_) {
+        scope = c.scope;
+        const NowRunning run(c.name, c.scope);
+        call(c);
+      }
   } catch (const Error& e) {
     for (const Root& r : roots_)
       if (r.kind == Root::Kind::takeover && !r.owned) ++r.storage->version;  // half written, perhaps
-    throw with_scope(e, now->scope);
+    throw with_scope(e, scope);
   }
   mutable_stats().kernels += calls_.size();
 }
@@ -286,7 +346,7 @@ std::vector<Tensor> Program::results() const {
 
 std::vector<Tensor> Program::run(Inputs in) {
   bind(in);
-  if (std::exchange(ran_, true)) renew_ops();
+  if (runs_++ > 0) renew_ops();
   call_all();
   std::vector<Tensor> r = results();
   assign_variables();

@@ -1,6 +1,7 @@
 // A plan made ready to run again and again: ops, layouts and pointers in a row, memory that stays, and what differs
 // from run to run (leaves, results, random numbers). For compile.cpp; how it is planned is in plan.h.
 #pragma once
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/plan.h>
 #include <tapegrad/core/rng.h>
 
@@ -37,7 +38,9 @@ class Program {
   bool fits() const;  // whether the variables have the layouts and flags that they had
   std::vector<Tensor> run(Inputs);
   size_t ops() const { return calls_.size(); }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
+  uint64_t launches() const { return launches_; }  // of runs as one recording
+  const std::string& why_not_recorded() const { return why_not_; }
 
  private:
   // A stretch of memory that values lie in.
@@ -58,6 +61,7 @@ class Program {
     struct Entry {
       std::byte** at;
       size_t offset;
+      uint32_t call;
     };
     std::vector<Entry> places = {};  // pointers of calls
   };
@@ -79,11 +83,14 @@ class Program {
   };
   class Builder;
 
-  static void enter(const Root&);
+  void enter(const Root&);
   void bind(Inputs);
   Rng moved(const Rng& traced) const;
   void renew_ops();
   void call(const Call&);
+  void start_recording();
+  bool record_changes();
+  bool call_as_one();
   void call_all();
   void assign_variables();
   std::vector<Tensor> results() const;
@@ -102,7 +109,7 @@ class Program {
   std::vector<OpPtr> ops_;
   struct Changing {  // what next() replaces
     OpPtr traced;
-    uint32_t op;
+    uint32_t op, call;
     const Op** in_chain;
   };
   std::vector<Changing> changing_;
@@ -111,7 +118,12 @@ class Program {
   std::vector<Call> calls_;
   std::vector<Ref<Value>> new_values_;  // empty between runs
   size_t bytes_ = 0;
-  bool ran_ = false;
+  uint64_t runs_ = 0, launches_ = 0;
+  std::vector<uint32_t> changed_;  // calls whose arguments are not those of the recording
+  size_t now_ = 0;                 // the call that is made, or was last
+  size_t whole_records_ = 0;       // in a row
+  std::string why_not_;
+  std::unique_ptr<Recording> recording_;  // ends before what it uses
 };
 
 }  // namespace tg::detail

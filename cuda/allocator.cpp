@@ -15,13 +15,9 @@ namespace {
 #ifdef TG_CUDA_EMULATED
 constexpr size_t kRedZone = kBlockUnit;
 void segment_made(void* p, size_t n) { simt::note_segment(p, n); }
-void block_taken(void* p, size_t n, cudaStream_t s) { simt::note_allocated(p, n, s); }
-void block_given(void* p, size_t n, cudaStream_t s) { simt::note_freed(p, n, s); }
 #else
 constexpr size_t kRedZone = 0;
 void segment_made(void*, size_t) {}
-void block_taken(void*, size_t, cudaStream_t) {}
-void block_given(void*, size_t, cudaStream_t) {}
 #endif
 
 constexpr size_t kMostBytes = size_t(1) << 47;  // of any address space: sums below cannot overflow
@@ -35,14 +31,45 @@ std::string size_text(size_t bytes) {
 
 cudaStream_t owner_of(const Block& b) { return static_cast<cudaStream_t>(const_cast<void*>(b.pool->owner)); }
 
+// CUDA refuses cudaMalloc to a thread that captures, unless it says that it does not depend on what is captured.
+class MayAllocate {
+ public:
+  MayAllocate() { exchange(); }
+  ~MayAllocate() { exchange(); }
+  MayAllocate(const MayAllocate&) = delete;
+  MayAllocate& operator=(const MayAllocate&) = delete;
+
+ private:
+  void exchange() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace
+
+#ifdef TG_CUDA_EMULATED
+void begin_use(void* p, size_t n, cudaStream_t s) { simt::note_allocated(p, n, s); }
+void end_use(void* p, size_t n, cudaStream_t s) { simt::note_freed(p, n, s); }
+#else
+void begin_use(void*, size_t, cudaStream_t) {}
+void end_use(void*, size_t, cudaStream_t) {}
+#endif
 
 void* DeviceAllocator::allocate(size_t bytes) {
   const cudaStream_t stream = stream_of(device_);
   const std::lock_guard lock(mutex_);
+  Block* b = take(bytes, stream, Full::release);
+  begin_use(b->at, bytes, stream);
+  return b->at;
+}
+void* DeviceAllocator::hold(size_t bytes, cudaStream_t stream) {
+  const MayAllocate known;
+  const std::lock_guard lock(mutex_);
+  return take(bytes, stream, Full::fail)->at;  // releasing would wait for the device, which a capture forbids
+}
+Block* DeviceAllocator::take(size_t bytes, cudaStream_t stream, Full full) {
   if (bytes > kMostBytes) fail(bytes);
   Block* b = pool_.take(bytes + kRedZone, stream);
-  if (!b) b = grow(bytes, stream);
+  if (!b) b = grow(bytes, stream, full);
   b->asked = bytes;
   b->op = running().op;
   b->scope = running().scope ? running().scope : current_scope();
@@ -50,8 +77,7 @@ void* DeviceAllocator::allocate(size_t bytes) {
   stats_.live += int64_t(bytes);
   stats_.total += int64_t(bytes);
   stats_.peak = std::max(stats_.peak, stats_.live);
-  block_taken(b->at, bytes, stream);
-  return b->at;
+  return b;
 }
 
 void DeviceAllocator::deallocate(void* p, size_t bytes) noexcept {
@@ -67,7 +93,14 @@ void DeviceAllocator::deallocate(void* p, size_t bytes) noexcept {
       if (cudaEventRecord(*event_, it->second) == cudaSuccess) (void)cudaStreamWaitEvent(owner, *event_, 0);
     users_.erase(first, last);
   }
-  block_given(p, bytes, owner);
+  end_use(p, bytes, owner);
+  give(b, bytes);
+}
+void DeviceAllocator::give_back(void* p, size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (Block* b = pool_.find(p)) give(b, bytes);
+}
+void DeviceAllocator::give(Block* b, size_t bytes) {
   pool_.give(b);
   stats_.live -= int64_t(bytes);
 }
@@ -118,14 +151,14 @@ void* DeviceAllocator::segment(size_t bytes) {
   segment_made(p, bytes);
   return p;
 }
-Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream) {
+Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Full full) {
   const size_t bytes = asked + kRedZone, least = BlockPool::least_segment(bytes);
   size_t size = pool_.next_segment(bytes, stream), free = 0, total = 0;
   void* p = segment(size);
   if (!p && size > least) p = segment(size = least);
   if (!p) {
     check(cudaMemGetInfo(&free, &total), "allocate", "reading the size of its memory");
-    if (least > total) fail(asked);  // nothing that could be released would help
+    if (full == Full::fail || least > total) fail(asked);  // nothing that could be released would help
     release();
     p = segment(size);
     if (!p) fail(asked);

@@ -18,6 +18,10 @@ class DeviceAllocator final : public Allocator {
   void* allocate(size_t bytes) override;
   // May be used again by work that is queued in that stream from now on.
   void deallocate(void* p, size_t bytes) noexcept override;
+  // Memory for work that is recorded and runs again and again in `stream`, 256-byte aligned: nobody else gets it until
+  // give_back(), and what it holds is lost between runs. While a stream captures, too.
+  void* hold(size_t bytes, cudaStream_t stream);
+  void give_back(void* p, size_t bytes) noexcept;
   // Work queued in `stream` so far or later, before deallocate(), uses the block at p, and is waited for.
   void used_on(const void* p, cudaStream_t stream);
   void name(const void* p, const std::string* label) override;
@@ -33,7 +37,10 @@ class DeviceAllocator final : public Allocator {
 
  private:
   // These need the lock.
-  Block* grow(size_t bytes, cudaStream_t);
+  enum class Full { release, fail };  // what to do when the card is full
+  Block* take(size_t bytes, cudaStream_t, Full);
+  void give(Block*, size_t bytes);
+  Block* grow(size_t bytes, cudaStream_t, Full);
   void* segment(size_t bytes);
   void release();
   [[noreturn]] void fail(size_t bytes) const;
@@ -47,5 +54,10 @@ class DeviceAllocator final : public Allocator {
   MemoryStats stats_;
   int64_t cuda_calls_ = 0;
 };
+
+// For the emulator, which checks accesses against blocks: from now on in the stream's order, held memory is in use and
+// nothing is written in it; it is not.
+void begin_use(void* p, size_t bytes, cudaStream_t);
+void end_use(void* p, size_t bytes, cudaStream_t);
 
 }  // namespace tg::cuda

@@ -2,8 +2,8 @@
 // why_missing() says what it lacks.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/cuda/allocator.h>
+#include <tapegrad/cuda/recording.h>
 #include <tapegrad/cuda/runtime.h>
-
 #include <tapegrad/cuda/staging.h>
 
 #include <algorithm>
@@ -117,6 +117,12 @@ class CudaRuntime final : public BackendRuntime {
   }
   size_t memory(int i) const override { return properties(i).memory; }
   Allocator& allocator(int i) override { return allocator_of(i); }
+  std::unique_ptr<Recording> recording(int i, size_t count, std::function<void(size_t)> call) override {
+    const char* graphs = std::getenv("TG_CUDA_GRAPHS");
+    TG_CHECK(!graphs || std::string_view(graphs) != "0", state, "TG_CUDA_GRAPHS=0 forbids CUDA graphs");
+    TG_CHECK(!sync_after_each(), state, "TG_SYNC=1 waits after each kernel, which a CUDA graph does not");
+    return record_calls(i, count, std::move(call));
+  }
   void synchronize(int i) override {
     check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");
     note_synchronised();
@@ -144,6 +150,10 @@ cudaStream_t stream_of(int device) {
   DeviceState& s = state(device);
   return t_on.first == device ? t_on.second : s.stream;
 }
+cudaStream_t order_of(int device) {
+  const HeldMemory* const held = held_memory();
+  return held ? held->order() : stream_of(device);
+}
 OnStream::OnStream(int device, cudaStream_t s) : previous_(std::exchange(t_on, std::pair(device, s))) {}
 OnStream::~OnStream() { t_on = previous_; }
 void launched(const Context& c) {
@@ -157,7 +167,15 @@ unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {
 }
 
 Scratch::Scratch(const Context& c, size_t bytes)
-    : allocator_(runtime_of(c.device).allocator(c.device.index)), bytes_(bytes), data_(allocator_.allocate(bytes)) {}
-Scratch::~Scratch() { allocator_.deallocate(data_, bytes_); }
+    : held_(held_memory()),
+      allocator_(allocator_of(c.device.index)),
+      bytes_(bytes),
+      data_(held_ ? held_->take(bytes) : allocator_.allocate(bytes)) {}
+Scratch::~Scratch() {
+  if (held_)
+    held_->give(data_, bytes_);
+  else
+    allocator_.deallocate(data_, bytes_);
+}
 
 }  // namespace tg::cuda

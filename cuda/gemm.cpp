@@ -126,7 +126,7 @@ class Gemms {
     const std::lock_guard lock(mutex_);
     const cudaStream_t stream = stream_of(device_);
     open(c.op);
-    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, workspace(stream, c.op), g.accumulate};
+    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, workspace(order_of(device_), c.op), g.accumulate};
     ++stats_.products;
     plan(key_of(g), p, stream, c.op).run(p, stream, c.op);
   }

@@ -1,6 +1,7 @@
 // Indices that a kernel finds to be outside of their range. The kernel skips them and writes them down in memory of the
 // host; the next synchronisation with the device throws the Error of the first one, the same as on the CPU. No call
-// waits for its check, and a captured graph may hold it. For kernels that read indices; backend.cpp asks for the Error.
+// waits for its check, and a captured graph may hold it: which call comes first is then the order of recording. For
+// kernels that read indices; backend.cpp asks for the Error.
 #pragma once
 #include <tapegrad/cuda/kernel.h>
 

@@ -34,6 +34,11 @@ class OnStream {
  private:
   std::pair<int, cudaStream_t> previous_;
 };
+// The stream in whose order they run: stream_of(), and while calls are recorded the one that the recording is for. What
+// belongs to a stream (memory, workspaces) is this one's.
+cudaStream_t order_of(int device);
+
+class HeldMemory;
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
 // After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
@@ -46,7 +51,8 @@ void throw_bad_index(int device);
 // Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
-// Bytes on the device for the length of one kernel call; 256-byte aligned, freed in stream order.
+// Bytes on the device for the length of one kernel call; 256-byte aligned, freed in stream order. While the call is
+// recorded, bytes of the recording.
 class Scratch {
  public:
   Scratch(const Context& c, size_t bytes);
@@ -56,7 +62,8 @@ class Scratch {
   template <class T> T* as() const { return static_cast<T*>(data_); }
 
  private:
-  Allocator& allocator_;
+  HeldMemory* held_;  // of the recording, or null
+  DeviceAllocator& allocator_;
   size_t bytes_;
   void* data_;
 };

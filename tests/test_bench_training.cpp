@@ -283,12 +283,13 @@ TEST_CASE("files of a run: JSON read back, a plot for each group, the table besi
   write_plots(folder.path.string(), r, Marks::none);
   CHECK(times(content(folder.path / "lora_forward.svg"), "<path") == 0);
 
-  r.host = HostTime{{200, 10, 1e-4}, {50, 8, 8e-5}, 0.8};
+  r.host = HostTime{{200, 10, 1e-4}, {50, 8, 8e-5}, 0.8, 7, 5};
   CHECK(r.host->eager.share() == Approx(0.02));
   const std::string host = text(*r.host);
   CHECK(has(host, "eager     200.0 ns per op; 10 ops x 200.0 ns / 100.00 µs = 2.0 % of the step"));
   CHECK(has(host, "compiled   50.0 ns per op; 8 ops x 50.0 ns / 80.000 µs = 0.5 % of the step"));
   CHECK(has(host, "at most 1.00 of an eager one: 0.800, met"));
+  CHECK(has(host, "5 of 7 compiled steps were one launch of a graph\n"));
   CHECK(has(text({{200, 10, 1e-4}, {150, 8, 8e-5}, 1.1}), "at most 100 ns: 150.0, missed"));
 
   const fs::path path = folder.path / "run.json";
@@ -304,6 +305,7 @@ TEST_CASE("files of a run: JSON read back, a plot for each group, the table besi
   CHECK(j["date"].get<std::string>().size() == 20);
   CHECK(j["host"]["eager"]["ops"] == 10);
   CHECK(j["host"]["compiled"]["share_outside_kernels"] == Approx(0.005));
+  CHECK(j["host"]["graph_launches"] == 5);
   REQUIRE(j["rows"].size() == 3);
   const auto& row = j["rows"][0];
   CHECK(row["id"] == "lora_forward/forward/small_512x512_r8");
@@ -334,4 +336,6 @@ TEST_CASE("host time: the kernels of the step are counted, in both modes") {
   }
   CHECK(t.compiled.ops <= t.eager.ops);
   CHECK(t.ratio > 0);
+  CHECK(t.replays > 0);
+  CHECK(has(text(t), fmt::format("0 of {} compiled steps were one launch of a graph: cpu does not record", t.replays)));
 }

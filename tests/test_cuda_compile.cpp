@@ -24,7 +24,7 @@ TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those 
     };
     const Compiled fast = compile(step, {.generators = {&noise}});
     std::vector<std::vector<std::byte>> r;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 8; ++i) {
       std::vector<int32_t> ids(2 * 6);
       for (int32_t& id : ids) id = int32_t(data.below(11));
       const Tensor x = from(ids, {2, 6}, Device::cuda());
@@ -32,7 +32,12 @@ TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those 
       r.push_back(bits_of((compiled ? fast({x, x}) : step(std::vector<Tensor>{x, x}))[0]));
     }
     for (const Parameter& p : params.all()) r.push_back(bits_of(p.tensor));
-    if (compiled) CHECK(fast.stats().replays == 3);
+    for (const auto& [name, t] : optimiser.state()) r.push_back(bits_of(t));
+    if (compiled) {
+      CHECK(fast.stats().replays == 7);
+      CHECK(fast.stats().graph_launches == 6);
+      CHECK(fast.stats().why_no_graph == "");
+    }
     return r;
   };
   CHECK(train(true) == train(false));

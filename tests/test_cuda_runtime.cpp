@@ -3,7 +3,6 @@
 #include <tapegrad/cuda/allocator.h>
 #include <tapegrad/cuda/runtime.h>
 #include <tapegrad/cuda/staging.h>
-#include <tapegrad/cuda/step_scalars.h>
 
 #include <condition_variable>
 #include <deque>
@@ -268,28 +267,6 @@ TEST_CASE("tensors in static storage end with the process") {
   CAPTURE(r.output);
   CHECK(r.status == 0);
   CHECK(has(r.output, "SUCCESS"));
-}
-TEST_CASE("numbers of a step: each step's work sees its own, however far ahead the host is") {
-  for (size_t ahead : {1, 2, 5}) {
-    CAPTURE(ahead);
-    StepScalars scalars(0, 3, ahead);
-    constexpr size_t kSteps = 12;
-    const Tensor seen = empty(Layout::contiguous({int64_t(kSteps), 3}, DType::f64, kGpu));
-    const double* at = scalars.data();
-    std::vector<double> expected;
-    for (size_t t = 0; t < kSteps; ++t) {
-      const double values[] = {1e-3 * double(t), double(t), 1 / double(t + 1)};
-      scalars.set(values);
-      expected.insert(expected.end(), values, values + 3);
-      cuda::check(cudaMemcpyAsync(seen.value()->storage->data + t * 24, scalars.data(), 24, cudaMemcpyDeviceToDevice,
-                                  stream_of(0)),
-                  "test", "a copy");
-    }
-    CHECK(values<double>(seen) == expected);
-    CHECK(scalars.data() == at);
-    CHECK(has(error_of([&] { scalars.set(std::vector<double>(2)); }), "[step_scalars] 2 numbers for 3 places."));
-  }
-  CHECK(has(error_of([] { StepScalars(0, 0); }), "[step_scalars] 0 numbers, 4 ahead. Both must be more than 0."));
 }
 TEST_CASE("owners of streams and events move") {
   Stream a, b = std::move(a);

@@ -10,7 +10,7 @@
 #   racecheck compute-sanitizer's racecheck on the small tests
 #   ops       kernels, products by layout and dtype, AdamW, norms, models: bench_ops --device cuda
 #   torch     the same rows beside PyTorch, eager and compiled (needs python3 with torch); TORCH_FILTER limits the rows
-#   training  document 000's benchmarks, eager and compiled, then beside PyTorch (needs python3 with torch)
+#   training  document 000's benchmarks, eager, compiled without graphs and with, then beside PyTorch (needs python3 with torch)
 #   sass      which instructions the kernels were compiled to: tensor cores, spills (needs cuobjdump)
 #
 # Needs no network; headers of dependencies are found through CMAKE_PREFIX_PATH. Each stage writes <stage>.log, and those
@@ -55,10 +55,11 @@ stage_torch() {
     --filter "${TORCH_FILTER:-}" --json "$out/torch.json"
 }
 stage_training() {
-  local mode
-  for mode in eager compiled; do
-    run "$build/bin/bench_training" --device cuda --mode "$mode" --warmup 0.5 --target 1 --samples 50 --against-document \
-      --commit "$commit" --json "$out/training_$mode.json" --svg "$out" || return 1
+  local mode graphs
+  for mode in eager kernels compiled; do  # kernels: compiled, but kernel by kernel and not as graphs
+    graphs=$([[ $mode == kernels ]] && echo 0)
+    TG_CUDA_GRAPHS=$graphs run "$build/bin/bench_training" --device cuda --mode "${mode/kernels/compiled}" --warmup 0.5 --target 1 \
+      --samples 50 --against-document --commit "$commit" --json "$out/training_$mode.json" --svg "$out" || return 1
   done
   run python3 bench/compare_torch_training.py "$build/bin/bench_training" --device cuda --rounds 3 --json "$out/training_torch.json"
 }

@@ -1,7 +1,9 @@
 // Stream capture and graphs. Captured work is kept as it would be queued; a launch queues it, so a replay runs under
 // the same checks as the calls that were captured. Branches that the capture did not order are streams of their own
-// then.
+// then. An executable graph has the nodes of its child graphs in their place.
 #include <algorithm>
+#include <numeric>
+#include <span>
 
 #include <tapegrad/cuda/simt/queue.h>
 
@@ -9,7 +11,9 @@ namespace simt::engine {
 namespace {
 
 struct Executable {
-  Graph graph;
+  cudaGraph_t source = nullptr;   // whose nodes name its own
+  std::vector<unsigned> first;    // per node of the source: where its nodes begin; at last, their number
+  Graph graph;                    // without child graphs
   std::vector<std::size_t> lane;  // per node: 0 is the stream it is launched in
   std::vector<Stream*> lanes;     // of the others, from 1
   OperationPtr last;              // a launch waits for the one before
@@ -19,6 +23,7 @@ auto& graphs = *new Handles<Graph, cudaGraph_t>;
 auto& executables = *new Handles<Executable, cudaGraphExec_t>;
 auto& captures = *new std::vector<std::shared_ptr<Capture>>;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+constexpr std::size_t none = ~std::size_t{0};
 
 cudaError_t refuse(Capture& c, cudaError_t e) {
   c.valid = false;
@@ -56,6 +61,42 @@ void leave(const std::shared_ptr<Capture>& c) {
   std::erase(captures, c);
 }
 
+// Appends the nodes of a graph, all after `before`, and those of its child graphs in their place, between two empty
+// ones. `first`: where those of each node begin, and where they end.
+void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std::vector<unsigned>* first = nullptr) {
+  const auto size = [&] { return static_cast<unsigned>(to.nodes.size()); };
+  std::vector<unsigned> last;  // per node, what others follow
+  for (const Graph::Node& n : g.nodes) {
+    if (first) first->push_back(size());
+    std::vector<unsigned> after;
+    for (const unsigned d : n.after) after.push_back(last[d]);
+    to.nodes.push_back({n.work, n.after.empty() ? before : std::move(after)});
+    if (n.child) {
+      const unsigned begin = size() - 1;
+      append(to, *n.child, {begin});
+      std::vector<unsigned> all(size() - begin);
+      std::iota(all.begin(), all.end(), begin);
+      to.nodes.push_back({{}, std::move(all)});
+    }
+    last.push_back(size() - 1);
+  }
+  if (first) first->push_back(size());
+}
+
+// Whether the nodes of an executable graph may take the work of others; `at` is the number of the first.
+cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph& now, unsigned at = 0) {
+  if (old.size() != now.nodes.size()) return cudaGraphExecUpdateErrorTopologyChanged;
+  for (std::size_t i = 0; i < old.size(); ++i) {
+    const Graph::Node& n = now.nodes[i];
+    if (n.work.kind != old[i].work.kind) return cudaGraphExecUpdateErrorNodeTypeChanged;
+    const auto same = [at](unsigned a, unsigned b) { return a == b + at; };
+    // The first of a child graph follows what it did.
+    if ((i || !at) && !std::ranges::equal(old[i].after, n.after, same)) return cudaGraphExecUpdateErrorTopologyChanged;
+    if (n.work.detail != old[i].work.detail) return cudaGraphExecUpdateErrorParametersChanged;
+  }
+  return cudaGraphExecUpdateSuccess;
+}
+
 // A node goes on in the lane of a node before it that nothing else continues.
 bool assign_lanes(Executable& x) {
   std::vector<unsigned> tail;  // per lane: its last node
@@ -83,6 +124,19 @@ Graph* find(cudaGraph_t g) {
   Graph* const found = graphs.find(g);
   if (!found) fail(Fault::usage, {}, "use of a graph that was destroyed, or never made");
   return found;
+}
+// A node's handle has its graph's in it.
+cudaGraphNode_t node_of(cudaGraph_t g, std::size_t i) {
+  return reinterpret_cast<cudaGraphNode_t>(reinterpret_cast<std::uintptr_t>(g) << 24 | (i + 1));
+}
+// The number of a node in a graph; none if it is not one of it, or the graph is gone.
+std::size_t find(cudaGraph_t g, cudaGraphNode_t node) {
+  const auto h = reinterpret_cast<std::uintptr_t>(node);
+  const std::size_t i = (h & 0xffffff) - 1;
+  const Graph* const found = h >> 24 == reinterpret_cast<std::uintptr_t>(g) ? graphs.find(g) : nullptr;
+  if (found && i < found->nodes.size()) return i;
+  fail(Fault::usage, {}, "a node that is none of the graph, or of a graph that was destroyed");
+  return none;
 }
 Executable* find(cudaGraphExec_t g) {
   Executable* const found = executables.find(g);
@@ -189,13 +243,37 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return status();
 }
 
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
+  const Entry entry;
+  if (flags) return status(cudaErrorInvalidValue);
+  *graph = graphs.add({});
+  return status();
+}
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+                                       std::size_t count, cudaGraph_t child) {
+  const Entry entry;
+  Graph* const g = find(graph);
+  const Graph* const c = g ? find(child) : nullptr;
+  if (!c) return status();
+  if (g == c) return status(cudaErrorInvalidValue);
+  Graph::Node n{{}, {}, std::make_shared<const Graph>(*c)};  // its contents as they are now
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t d = find(graph, after[i]);
+    if (d == none) return status();
+    if (std::ranges::count(n.after, d)) return status(cudaErrorInvalidValue);
+    n.after.push_back(static_cast<unsigned>(d));
+  }
+  g->nodes.push_back(std::move(n));
+  *node = node_of(graph, g->nodes.size() - 1);
+  return status();
+}
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
   const Entry entry;
   const Graph* const g = find(graph);
   if (!g) return status();
   const std::size_t n = g->nodes.size();
-  if (nodes)  // numbers from 1
-    for (std::size_t i = 0; i < *count; ++i) nodes[i] = reinterpret_cast<cudaGraphNode_t>(i < n ? i + 1 : 0);
+  if (nodes)
+    for (std::size_t i = 0; i < *count; ++i) nodes[i] = i < n ? node_of(graph, i) : nullptr;
   *count = nodes ? std::min(*count, n) : n;
   return status();
 }
@@ -210,7 +288,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   const Graph* const g = find(graph);
   if (!g) return status();
   Executable x;
-  x.graph = *g;
+  x.source = graph;
+  append(x.graph, *g, {}, &x.first);
   if (!assign_lanes(x)) {
     drop(x);
     return status(cudaErrorMemoryAllocation);
@@ -242,19 +321,26 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGra
   const Graph* const g = x ? find(graph) : nullptr;
   if (!g) return status();
   *info = {};
-  auto& old = x->graph.nodes;
-  if (old.size() != g->nodes.size()) info->result = cudaGraphExecUpdateErrorTopologyChanged;
-  for (std::size_t i = 0; info->result == cudaGraphExecUpdateSuccess && i < old.size(); ++i) {
-    const Graph::Node& now = g->nodes[i];
-    if (now.work.kind != old[i].work.kind)
-      info->result = cudaGraphExecUpdateErrorNodeTypeChanged;
-    else if (now.after != old[i].after)
-      info->result = cudaGraphExecUpdateErrorTopologyChanged;
-    else if (now.work.detail != old[i].work.detail)
-      info->result = cudaGraphExecUpdateErrorParametersChanged;
-  }
+  Graph now;
+  append(now, *g, {});
+  info->result = compare(x->graph.nodes, now);
   if (info->result != cudaGraphExecUpdateSuccess) return status(cudaErrorGraphExecUpdateFailure);
-  x->graph = *g;
+  x->graph = std::move(now);
+  return status();
+}
+cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
+  const Entry entry;
+  Executable* const x = find(exec);
+  const Graph* const c = x ? find(child) : nullptr;
+  const std::size_t i = c ? find(x->source, node) : none;
+  if (i == none) return status();
+  if (i + 1 >= x->first.size()) return status(cudaErrorInvalidValue);  // it was added since
+  Graph part;                                                          // as append() has it
+  append(part, {{{{}, {}, std::make_shared<const Graph>(*c)}}}, {});
+  const unsigned begin = x->first[i];
+  const std::span old(x->graph.nodes.begin() + begin, x->graph.nodes.begin() + x->first[i + 1]);
+  if (compare(old, part, begin) != cudaGraphExecUpdateSuccess) return status(cudaErrorInvalidValue);
+  for (std::size_t k = 0; k < old.size(); ++k) old[k].work = std::move(part.nodes[k].work);
   return status();
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {

@@ -65,6 +65,7 @@ struct Graph {
   struct Node {
     Work work;
     std::vector<unsigned> after;
+    std::shared_ptr<const Graph> child = nullptr;  // which is the node's work
   };
   std::vector<Node> nodes;
 };

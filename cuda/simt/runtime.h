@@ -112,7 +112,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
-// Capture and graphs. Not provided: nodes that are made by hand, memory nodes, graphs within graphs.
+// Capture and graphs. Not provided: nodes that are made by hand, other than child graphs; memory nodes.
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,
@@ -139,11 +139,15 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*);
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*);
+cudaError_t cudaGraphCreate(cudaGraph_t*, unsigned flags);
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* after, std::size_t count,
+                                       cudaGraph_t child);
 cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, std::size_t* count);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long flags = 0);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t, cudaGraph_t, cudaGraphExecUpdateResultInfo*);
+cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, cudaGraph_t child);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
 // Kernels. Above 48 KiB of dynamic shared memory a kernel must be opted in. Occupancy is by threads and dynamic shared
