@@ -1,6 +1,6 @@
 // Kernels of ops/attention.h: blocks of 64 queries by 128 keys, the products by cpu/gemm.h. A tile is one block of
 // queries (forward), or all heads that share a key head (backward, so that nothing is added by two threads).
-#include <tapegrad/core/math.h>
+#include <tapegrad/cpu/exp.h>
 #include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/cpu/sums.h>
@@ -113,7 +113,7 @@ template <class C> C softmax_step(C* s, int64_t seen, int64_t n, C scale, C& max
     std::fill(s + seen, s + end, s[0]);  // not -infinity: processors are slow where exponentials underflow
     const C next = std::max(max, row_max(s, end));
     factor = max < next ? (std::isinf(max) ? C(0) : math::exp(max - next)) : C(1);
-    for (int64_t j = 0; j < end; ++j) s[j] = math::exp(s[j] - next);
+    for (int64_t j = 0; j < end; ++j) s[j] = exp_to_zero(s[j] - next);
     std::fill(s + seen, s + end, C(0));
     sum = sum * factor + lane_sum<C>(end, [s](int64_t j) { return s[j]; });
     max = next;
@@ -193,7 +193,7 @@ template <class T> class Sums {
 // the row, dscore = p (dp - delta): what softmax's own sum contributes.
 template <class C> void softmax_grad(C* p, C* dp, int64_t seen, int64_t n, C scale, C lse, C delta) {
   for (int64_t j = 0; j < padded(seen); ++j) {
-    p[j] = math::exp(p[j] * scale - lse);
+    p[j] = exp_to_zero(p[j] * scale - lse);
     dp[j] = p[j] * (dp[j] - delta) * scale;
   }
   std::fill(p + seen, p + n, C(0));

@@ -1,6 +1,6 @@
 // Kernels of ops/softmax.h: a row at a time. Exponentials that are needed twice go through a scratch row in the compute
 // dtype, so that the output may take over an input and 16-bit results are rounded once.
-#include <tapegrad/core/math.h>
+#include <tapegrad/cpu/exp.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/softmax.h>
@@ -32,7 +32,7 @@ void softmax(const Softmax&, Bufs in, Bufs out, Context&) {
     scratch.resize(size_t(n));
     C* const e = scratch.data();
     const C top = top_of<C>(n, x);
-    const C scale = C(1) / lane_sum<C>(n, [&](int64_t j) { return e[j] = math::exp(C(x[j]) - top); });
+    const C scale = C(1) / lane_sum<C>(n, [&](int64_t j) { return e[j] = exp_to_zero(C(x[j]) - top); });
     for (int64_t j = 0; j < n; ++j) y[j] = T(e[j] * scale);
   });
 }
@@ -48,7 +48,7 @@ void softmax_grad(const SoftmaxGrad&, Bufs in, Bufs out, Context&) {
 void log_softmax(const LogSoftmax&, Bufs in, Bufs out, Context&) {
   for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* y, const T* x) {
     const C top = top_of<C>(n, x);
-    const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return math::exp(C(x[j]) - top); }));
+    const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return exp_to_zero(C(x[j]) - top); }));
     TG_SAME_INDEX
     for (int64_t j = 0; j < n; ++j) y[j] = T((C(x[j]) - top) - log_sum);
   });
@@ -57,7 +57,7 @@ void log_softmax_grad(const LogSoftmaxGrad&, Bufs in, Bufs out, Context&) {
   for_each_row<2>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* dx, const T* y, const T* dy) {
     const C s = lane_sum<C>(n, [&](int64_t j) { return C(dy[j]); });
     TG_SAME_INDEX
-    for (int64_t j = 0; j < n; ++j) dx[j] = T(C(dy[j]) - math::exp(C(y[j])) * s);
+    for (int64_t j = 0; j < n; ++j) dx[j] = T(C(dy[j]) - exp_to_zero(C(y[j])) * s);
   });
 }
 TG_KERNEL(LogSoftmax, cpu, log_softmax);
