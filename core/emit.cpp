@@ -217,7 +217,7 @@ Tensor handle(uint64_t id, Ref<Value> v, bool tracked, const std::string* label)
 }  // namespace
 Tensor Vjp::in(size_t i) const {
   const Edge& e = node_.in[i];
-  const bool again = i < 31 && node_.recomputing.in & bit(i);
+  const bool again = node_.recomputing.in & bit(i);
   TG_CHECK(e.value || again, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
   if (!again) detail::check_version(node_, i);
   Tensor t = handle(e.id, again ? detail::recomputed(node_, i) : e.value, wants(i), e.label);

@@ -152,7 +152,7 @@ struct Node : Counted<Node> {
   static void dispose(const Node*);  // iterative: a chain of 10^6 nodes ends without recursion
 };
 
-// What a vjp may read; tensors that were not saved, or were changed since, throw by name.
+// What a vjp may read, computed again where a RecomputeScope kept nothing; what was not saved, or was changed, throws.
 class Vjp {
  public:
   // `last`: nobody will ask the node again, so what it saved may be given away.
