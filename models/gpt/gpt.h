@@ -42,8 +42,8 @@ struct ForwardOptions {
   // bf16: f32 parameters, cast once where they are used; Linear layers, attention and activations in bf16, the residual
   // stream and norms in f32, logits bf16. Gradients of parameters are f32. f32: all in the dtype of the parameters.
   DType compute = DType::f32;
-  // Blocks keep their inputs only, and run again in backward: the same gradients bit for bit. Not with a cache. For less
-  // work and less gain, call forward() in a RecomputeScope.
+  // Blocks keep their inputs only, and run again in backward: the same gradients bit for bit. Not with a cache. For
+  // less work and less gain, call forward() in a RecomputeScope.
   bool recompute = false;
 };
 
