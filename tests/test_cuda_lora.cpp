@@ -1,6 +1,9 @@
 // LoRA on Device::cuda(): an adapted GPT's logits and gradients, its training, merging, and adapters that move between
 // devices, against the CPU.
+#include <tapegrad/cuda/runtime.h>
 #include <tapegrad/models/io/adapter.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/loss.h>
 
 #include "gpt_oracle.h"
@@ -77,4 +80,15 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
   const GptLora lora = load_adapter(path, model, base);
   CHECK(lora.config() == kConfig);
   CHECK(lora.params().device() == Device::cpu());
+}
+
+TEST_CASE("LoRA: the largest rank that a block has room for, and the next one") {
+  const Device d = Device::cuda();
+  // (x a) of four rows and the shares of 256 threads.
+  const auto largest = int64_t((cuda::properties(0).shared_per_block / sizeof(float) - 256) / 4);
+  const auto apply = [&](int64_t rank) {
+    return tg::lora(ones({1, 1}).to(d), ones({1, rank}).to(d), ones({rank, 1}).to(d), 0.5);
+  };
+  CHECK(apply(largest).item<float>() == 0.5f * float(largest));
+  CHECK(has(error_of([&] { apply(largest + 1); }), fmt::format("[lora] the rank is {}", largest + 1)));
 }
