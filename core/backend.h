@@ -10,6 +10,7 @@
 namespace tg {
 
 struct Chain;  // chain.h
+struct Op;
 
 class BackendRuntime {
  public:
@@ -19,9 +20,9 @@ class BackendRuntime {
   virtual std::string describe(int index) const = 0;      // for logs: "x86-64-v4, 2 threads"
   virtual size_t memory(int index) const = 0;             // bytes in all, whoever uses them; 0: nobody knows
   virtual Allocator& allocator(int index) = 0;
-  virtual bool runs_chains() const { return false; }
-  virtual void run_chain(const Chain&) {}   // only where runs_chains()
-  virtual void synchronize(int index) = 0;  // returns when all work queued so far is done
+  virtual bool runs_in_chains(const Op&) { return false; }  // a pointwise op
+  virtual void run_chain(const Chain&) {}                   // of such ops only
+  virtual void synchronize(int index) = 0;                  // returns when all work queued so far is done
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;  // done on return
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;    // done on return
 };
