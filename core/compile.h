@@ -1,7 +1,7 @@
 // compile(): a function of tensors is called once for each signature, its ops are planned as a whole, and later calls
 // replay them without the function: no shapes are inferred, no nodes made, no memory asked for. For steps of many small
 // ops, where all that is most of the time. Not a compiler of kernels: ops run the kernels that they always run, so
-// results are those of calling the function, bit for bit.
+// results are those of calling the function, bit for bit, but where a rule of ops/fuse.cpp says otherwise.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>

@@ -63,10 +63,13 @@ std::string after(const Graph& g, const Plan& p) {
   std::string r;
   for (size_t t = 0; t < p.steps.size(); ++t) {
     const Step& s = p.steps[t];
-    if (s.nodes.size() > 1) r += fmt::format("  subgraph cluster{0} {{ label=\"step {0}: a chain\";\n", t);
+    if (s.nodes.size() > 1)
+      r += fmt::format("  subgraph cluster{} {{ label=\"step {}: {}\";\n", t, t,
+                       s.fused ? s.fused->rule->name : "a chain");
     for (const uint32_t n : s.nodes) {
       std::string more = fmt::format("\\nstep {}", t);
       if (s.twin != kNone) more += fmt::format(", as {}", s.twin);
+      if (s.fused) more += fmt::format(", by the rule {}", s.fused->rule->name);
       if (const Place& place = p.places[g.output(n, 0)]; place.arena != Place::kNone)
         more += fmt::format("\\nat {} of arena {}", place.offset, place.arena);
       r += node_line(g, n, more);
@@ -95,7 +98,9 @@ Json json(const Graph& g, const Plan& p) {
     for (const Donors& d : s.donors) donors.push_back(std::vector<int32_t>(d.begin(), d.end()));
     Json step{{"nodes", s.nodes}, {"in_place", donors}};
     if (s.twin != kNone) step["as"] = s.twin;
-    if (s.nodes.size() > 1)
+    if (s.fused)
+      step["rule"] = s.fused->rule->name;
+    else if (s.nodes.size() > 1)
       step["temporaries"] = std::count_if(s.chain.buffers.begin(), s.chain.buffers.end(),
                                           [](const auto& b) { return b.kind == ChainPlan::Buffer::Kind::temporary; });
     steps.push_back(std::move(step));

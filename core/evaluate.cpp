@@ -77,13 +77,15 @@ void finish(Node& n, const Made& made) {
       e.value = nullptr;
   }
 }
-Ref<Storage> storage_of(const Node& n, size_t i, int from, const Places& places) {
-  if (from >= 0) return n.in[size_t(from)].value->storage;
+Ref<Storage> new_storage(const Node& n, size_t i, const Places& places) {
   const Layout& l = n.out[i].layout;
   if (!places.slots.empty())
     if (const Place& p = places.slots[n.slot + i]; p.arena != Place::kNone)
       return make<Storage>(places.arenas[p.arena], p.offset, l.bytes());
   return make<Storage>(l.device, l.bytes());
+}
+Ref<Storage> storage_of(const Node& n, size_t i, int from, const Places& places) {
+  return from >= 0 ? n.in[size_t(from)].value->storage : new_storage(n, i, places);
 }
 void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error); }
 
@@ -146,6 +148,35 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
   return made;
 }
 
+std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& f, const Donors& donors,
+                                 const Places& places) {
+  std::vector<Made> made(nodes.size());
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    check_alive(*nodes[k]);
+    for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);
+  }
+  const OpPtr op = f.op([&](size_t k) -> const Node& { return *nodes[k]; });
+  const NowRunning run(op->name(), nodes.back()->scope);
+  SmallVec<Buf, 8> in, out;
+  for (const Port& p : f.in) {
+    check_version(*nodes[p.node], p.index);
+    const Value& v = *nodes[p.node]->in[p.index].value;
+    in.emplace_back(&v.layout, v.storage->data);
+  }
+  for (size_t k = 0; k < f.out.size(); ++k) {
+    const Port& p = f.out[k];
+    Ref<Storage>& s = made[p.node][p.index];
+    const Port* const from = donors[k] >= 0 ? &f.in[size_t(donors[k])] : nullptr;
+    s = from ? nodes[from->node]->in[from->index].value->storage : new_storage(*nodes[p.node], p.index, places);
+    out.emplace_back(&f.layouts[k], s->data);
+  }
+  Context c{nodes.back()->out[0].layout.device, op->name()};
+  op->run({in.data(), in.size()}, {out.data(), out.size()}, c);
+  ++mutable_stats().kernels;
+  for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
+  return made;
+}
+
 // What it was to write over may be half written, and readers of the result are told of the failure.
 void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
@@ -173,6 +204,18 @@ std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>> nodes, const Cha
   } catch (const Error& e) {
     const Error full = with_scope(e, nodes[0]->scope);
     for (size_t k = 0; k < nodes.size(); ++k) mark_failed(*nodes[k], donors[k], full);
+    throw full;
+  }
+}
+std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>> nodes, const Fused& f, const Donors& donors,
+                                   const Places& places) {
+  try {
+    return execute_as_one(nodes, f, donors, places);
+  } catch (const Error& e) {
+    const Error full = with_scope(e, nodes.back()->scope);
+    for (const int32_t d : donors)
+      if (d >= 0) ++nodes[f.in[size_t(d)].node]->in[f.in[size_t(d)].index].value->storage->version;
+    for (const auto& n : nodes) mark_failed(*n, {}, full);
     throw full;
   }
 }

@@ -2,7 +2,7 @@
 // Not for op authors and not for users; their header is op.h.
 #pragma once
 #include <tapegrad/core/chain.h>
-#include <tapegrad/core/op.h>
+#include <tapegrad/core/rewrite.h>
 
 namespace tg::detail {
 
@@ -67,26 +67,34 @@ Made run_node(Node&, const Donors&, const Places& = {});
 // As run_node() for each, by one call of the backend; what lives within a tile is null.
 std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
                                      const Places&);
+// As run_node() for each, by one op; what that does not make is null.
+std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>>, const Fused&, const Donors&, const Places&);
 void finish_as(Node&, const Made&);  // without running it: another node's results are its own
 Donors eager_donors(const Node&);
-// Chooses among the inputs that traits() allow, of equal shape and dtype, those for which free(i) holds.
-template <class Free> Donors choose_donors(const Node& n, Free free) {
+// Chooses among the inputs that the traits allow, of equal shape and dtype, those for which free(i) holds. in(i) and
+// out(k) are layouts.
+template <class In, class OutAt, class Free>
+Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt out_at, Free free) {
   Donors d;
-  const Traits traits = n.op->traits();
   const auto fits = [&](size_t i, const Layout& out) {
-    const Layout& l = n.in[i].value->layout;
+    const Layout& l = in(i);
     return l.dtype == out.dtype && l.shape == out.shape && free(i);
   };
   size_t next = 0;
-  for (size_t k = 0; k < n.out.size(); ++k) {
-    const Layout& out = n.out[k].layout;
+  for (size_t k = 0; k < outs; ++k) {
+    const Layout& out = out_at(k);
     int32_t& donor = d.emplace_back(-1);
     if (out.aliases_input >= 0) continue;
     if (traits.updates && fits(k, out)) donor = int32_t(k);
-    for (size_t i = next; traits.may_alias && i < n.in.size() && donor < 0; ++i)
+    for (size_t i = next; traits.may_alias && i < ins && donor < 0; ++i)
       if (traits.may_alias & bit(i) && fits(i, out)) donor = int32_t(i), next = i + 1;
   }
   return d;
+}
+template <class Free> Donors choose_donors(const Node& n, Free free) {
+  return choose_donors(
+      n.op->traits(), n.in.size(), [&](size_t i) -> const Layout& { return n.in[i].value->layout; }, n.out.size(),
+      [&](size_t k) -> const Layout& { return n.out[k].layout; }, free);
 }
 inline bool fills_storage(const Layout& l, size_t bytes) {
   return l.offset == 0 && l.is_contiguous() && l.bytes() == bytes;

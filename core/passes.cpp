@@ -15,8 +15,9 @@ uint32_t Graph::find(uint32_t s) {
 }
 
 uint32_t enabled_passes() {
-  static constexpr std::pair<std::string_view, Pass> kNames[] = {
-      {"merge", kMerge}, {"fuse", kFuse}, {"inplace", kInPlace}, {"arena", kArena}};
+  static constexpr std::pair<std::string_view, Pass> kNames[] = {{"merge", kMerge},     {"rewrite", kRewrite},
+                                                                 {"fuse", kFuse},       {"order", kOrder},
+                                                                 {"inplace", kInPlace}, {"arena", kArena}};
   const char* text = std::getenv("TG_PASSES");  // read each time: tests set it
   uint32_t on = kAllPasses;
   std::string_view rest = text ? text : "";
@@ -28,8 +29,8 @@ uint32_t enabled_passes() {
     const auto* const it = std::find_if(std::begin(kNames), std::end(kNames),
                                         [&](const auto& n) { return word.size() > 1 && n.first == word.substr(1); });
     TG_CHECK(word[0] == '-' && it != std::end(kNames), value,
-             "[evaluate] TG_PASSES is '{}', and '{}' is not known. It lists what to switch off, of -merge, -fuse, "
-             "-inplace and -arena, with commas between them.",
+             "[evaluate] TG_PASSES is '{}', and '{}' is not known. It lists what to switch off, of -merge, -rewrite, "
+             "-fuse, -order, -inplace and -arena, with commas between them.",
              text, word);
     on &= ~uint32_t(it->second);
   }
@@ -121,7 +122,8 @@ constexpr size_t kMostFused = 24;
 
 class Clusters {
  public:
-  Clusters(const Graph& g, const std::vector<uint32_t>& twin) : g_(g), of_(g.nodes.size(), kNone) {
+  Clusters(const Graph& g, const std::vector<uint32_t>& twin, const std::vector<uint8_t>& busy)
+      : g_(g), busy_(busy), of_(g.nodes.size(), kNone) {
     for (uint32_t i = 0; i < g.nodes.size(); ++i) visit(i, twin[i]);
   }
   std::vector<Cluster>& all() { return all_; }
@@ -129,7 +131,7 @@ class Clusters {
  private:
   bool may_join(uint32_t i, int64_t& columns) const {
     const Node& n = *g_.nodes[i];
-    if (n.op->traits().kind != Kind::pointwise || n.out.size() != 1 || n.error) return false;
+    if (busy_[i] || n.op->traits().kind != Kind::pointwise || n.out.size() != 1 || n.error) return false;
     const Layout& out = n.out[0].layout;
     if (out.aliases_input >= 0 || out.numel() == 0 || !out.is_contiguous() || !n.op->supports(out.device.backend) ||
         !runtime_of(out.device).runs_in_chains(*n.op))
@@ -194,6 +196,7 @@ class Clusters {
   }
 
   const Graph& g_;
+  const std::vector<uint8_t>& busy_;
   std::vector<uint32_t> of_;  // cluster of each node
   std::vector<Cluster> all_;
 };
@@ -249,26 +252,86 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   return p;
 }
 
-// In the order of emission; a chain runs where its last node stands.
+// In the order of emission; several nodes run where their last one stands.
 std::vector<Step> steps_of(const Graph& g, const std::vector<uint32_t>& twin, const std::vector<uint8_t>& has_twin,
-                           bool fuse) {
+                           uint32_t passes) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<Step> at(n);
-  for (uint32_t i = 0; i < n; ++i) at[i].nodes = {i}, at[i].twin = twin[i];
-  if (fuse) {
-    Clusters clusters(g, twin);
-    for (const Cluster& c : clusters.all()) {
-      if (c.nodes.size() < 2) continue;
-      for (const uint32_t i : c.nodes) at[i].nodes.clear();
-      Step& s = at[c.nodes.back()];
-      s.nodes = c.nodes;
-      s.chain = chain_of(g, c, has_twin);
+  std::vector<uint8_t> busy(has_twin);  // not to be rewritten, and then: rewritten
+  for (uint32_t i = 0; i < n; ++i) {
+    at[i].nodes = {i}, at[i].twin = twin[i];
+    busy[i] |= uint8_t(twin[i] != kNone);
+  }
+  const auto unite = [&](const std::vector<uint32_t>& nodes) -> Step& {
+    for (const uint32_t i : nodes) at[i].nodes.clear();
+    at[nodes.back()].nodes = nodes;
+    return at[nodes.back()];
+  };
+  std::vector<uint8_t> rewritten(n);
+  if (passes & kRewrite)
+    for (Rewrite& r : find_rewrites(g, busy)) {
+      for (const uint32_t i : r.nodes) rewritten[i] = 1;
+      unite(r.nodes).fused = std::move(r.fused);
     }
+  if (passes & kFuse) {
+    Clusters clusters(g, twin, rewritten);
+    for (const Cluster& c : clusters.all())
+      if (c.nodes.size() > 1) unite(c.nodes).chain = chain_of(g, c, has_twin);
   }
   std::erase_if(at, [](const Step& s) { return s.nodes.empty(); });
   return at;
 }
 
+}  // namespace
+
+std::vector<Operation> operations(const Graph& g, const Step& s) {
+  std::vector<Operation> r;
+  if (s.fused) {
+    const Fused& f = *s.fused;
+    Operation& o = r.emplace_back();
+    o.op = f.op([&](size_t k) -> const Node& { return *g.nodes[s.nodes[k]]; });
+    for (const Port& p : f.in) o.in.push_back(g.inputs(s.nodes[p.node])[p.index]);
+    for (const Port& p : f.out) o.out.push_back(g.output(s.nodes[p.node], p.index));
+    for (const Layout& l : f.layouts) o.layouts.push_back(&l);
+    return r;
+  }
+  for (size_t k = 0; k < s.nodes.size(); ++k) {
+    const Node& n = *g.nodes[s.nodes[k]];
+    Operation& o = r.emplace_back();
+    o.op = n.op;
+    o.in.assign(g.inputs(s.nodes[k]).begin(), g.inputs(s.nodes[k]).end());
+    for (size_t i = 0; i < n.out.size(); ++i) {
+      const bool inside =
+          s.nodes.size() > 1 && s.chain.buffers[s.chain.uses[k].out].kind == ChainPlan::Buffer::Kind::temporary;
+      o.out.push_back(inside ? kNone : g.output(s.nodes[k], i));
+      o.layouts.push_back(&n.out[i].layout);
+    }
+  }
+  return r;
+}
+
+namespace {
+// Of results that the plan makes room for.
+size_t bytes_of(const Graph& g, const Plan& plan) {
+  size_t n = 0;
+  for (const Plan::Arena& a : plan.arenas) n += a.bytes;
+  for (uint32_t s = 0; s < g.slots.size(); ++s)
+    if (g.slots[s].group == s && g.slots[s].pinned && g.slots[s].node != kNone) n += g.slots[s].layout->bytes();
+  return n;
+}
+void place(Graph& g, Plan& plan, uint32_t passes) {
+  std::vector<uint32_t> order;
+  if ((passes & kOrder) && (passes & kArena)) order = frugal_order(g, plan.steps);
+  if (std::ranges::is_sorted(order)) return place_results(g, plan, passes);
+  Graph other_graph = g;
+  Plan other = plan;
+  for (size_t t = 0; t < order.size(); ++t) other.steps[t] = plan.steps[order[t]];
+  place_results(g, plan, passes);
+  place_results(other_graph, other, passes);
+  if (bytes_of(other_graph, other) >= bytes_of(g, plan)) return;
+  g = std::move(other_graph);
+  plan = std::move(other);
+}
 }  // namespace
 
 Plan make_plan(Graph& g, uint32_t passes) {
@@ -277,8 +340,8 @@ Plan make_plan(Graph& g, uint32_t passes) {
   plan.has_twin.assign(g.nodes.size(), 0);
   for (const uint32_t t : twin)
     if (t != kNone) plan.has_twin[t] = 1;
-  plan.steps = steps_of(g, twin, plan.has_twin, passes & kFuse);
-  place_results(g, plan, passes);
+  plan.steps = steps_of(g, twin, plan.has_twin, passes);
+  place(g, plan, passes);
   dump(g, plan);
   return plan;
 }

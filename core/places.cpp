@@ -38,36 +38,32 @@ void find_lifetimes(Graph& g, const Plan& plan) {
   }
 }
 
-// Whether input i of node n may be written over by step t, all of whose reads are counted: it was there before, is read
-// once, and never again.
-bool dies_here(Graph& g, uint32_t n, size_t i, uint32_t t) {
-  const uint32_t s = g.inputs(n)[i];
-  const Slot& group = g.slots[g.find(s)];
-  const Layout& l = *g.slots[s].layout;
-  const Layout& root = *group.layout;
-  return group.reads == 1 && group.first != t && group.last == t && !group.pinned && fills_storage(l, root.bytes());
+// Whether a slot may be written over by step t, all of whose reads are counted: it was there before, is read once, and
+// never again.
+bool dies_here(Graph& g, uint32_t slot, uint32_t t) {
+  const Slot& group = g.slots[g.find(slot)];
+  return group.reads == 1 && group.first != t && group.last == t && !group.pinned &&
+         fills_storage(*g.slots[slot].layout, group.layout->bytes());
 }
 void choose_in_place(Graph& g, Plan& plan, bool on) {
   for (uint32_t t = 0; t < plan.steps.size(); ++t) {
     Step& step = plan.steps[t];
     if (step.twin != kNone) continue;
+    const std::vector<Operation> ops = operations(g, step);
     const auto count = [&](int by) {
-      for (const uint32_t n : step.nodes)
-        for (const uint32_t s : g.inputs(n)) g.slots[g.find(s)].reads += uint32_t(by);
+      for (const Operation& o : ops)
+        for (const uint32_t s : o.in) g.slots[g.find(s)].reads += uint32_t(by);
     };
     count(1);
-    for (size_t k = 0; k < step.nodes.size(); ++k) {
-      const uint32_t n = step.nodes[k];
-      const bool inside = step.nodes.size() > 1 &&
-                          step.chain.buffers[step.chain.uses[k].out].kind == ChainPlan::Buffer::Kind::temporary;
-      step.donors.push_back(
-          choose_donors(*g.nodes[n], [&](size_t i) { return on && !inside && dies_here(g, n, i, t); }));
-    }
+    for (const Operation& o : ops)
+      step.donors.push_back(choose_donors(
+          o.op->traits(), o.in.size(), [&](size_t i) -> const Layout& { return *g.slots[o.in[i]].layout; },
+          o.out.size(), [&](size_t k) -> const Layout& { return *o.layouts[k]; },
+          [&](size_t i) { return on && o.out[0] != kNone && dies_here(g, o.in[i], t); }));
     count(-1);
-    for (size_t k = 0; k < step.nodes.size(); ++k)
+    for (size_t k = 0; k < ops.size(); ++k)
       for (size_t i = 0; i < step.donors[k].size(); ++i)
-        if (const int32_t d = step.donors[k][i]; d >= 0)
-          join(g, g.inputs(step.nodes[k])[size_t(d)], g.output(step.nodes[k], i));
+        if (const int32_t d = step.donors[k][i]; d >= 0) join(g, ops[k].in[size_t(d)], ops[k].out[i]);
   }
 }
 
@@ -125,15 +121,16 @@ constexpr size_t kMostPacked = 6000;
 void choose_places(Graph& g, Plan& plan, bool on) {
   plan.places.assign(g.slots.size(), {});
   if (!on) return;
-  std::vector<uint8_t> inside(g.slots.size());  // temporaries of chains need no place
+  std::vector<uint8_t> made(g.slots.size());  // what lives within a tile, or is left out, needs no place
   for (const Step& s : plan.steps)
-    if (s.nodes.size() > 1)
-      for (const ChainPlan::Buffer& b : s.chain.buffers)
-        if (b.kind == ChainPlan::Buffer::Kind::temporary) inside[g.output(s.nodes[b.node], 0)] = 1;
+    if (s.twin == kNone)
+      for (const Operation& o : operations(g, s))
+        for (const uint32_t out : o.out)
+          if (out != kNone) made[out] = 1;
   std::vector<std::pair<Device, std::vector<Block>>> blocks;
   for (uint32_t s = 0; s < g.slots.size(); ++s) {
     const Slot& slot = g.slots[s];
-    if (slot.group != s || slot.node == kNone || slot.pinned || inside[s] || slot.layout->bytes() == 0) continue;
+    if (slot.group != s || slot.node == kNone || slot.pinned || !made[s] || slot.layout->bytes() == 0) continue;
     const Device device = slot.layout->device;
     auto it = std::find_if(blocks.begin(), blocks.end(), [&](const auto& b) { return b.first == device; });
     if (it == blocks.end()) it = blocks.insert(it, {device, {}});

@@ -99,6 +99,8 @@ void run(Graph& g, const Plan& plan) {
     };
     if (step.twin != kNone) {
       finish_as(*nodes[0], kept.at(step.twin));
+    } else if (step.fused) {
+      run_nodes_as_one(nodes, *step.fused, step.donors[0], places);
     } else if (nodes.size() == 1) {
       keep(0, run_node(*nodes[0], step.donors[0], places));
     } else {
@@ -127,7 +129,7 @@ void evaluate(Inputs roots) {
   };
   // Shared: an op that evaluates others may clear the cache while its plan runs.
   thread_local std::unordered_map<Key, std::shared_ptr<const Plan>, Hash> cache;
-  const uint32_t passes = anomaly_enabled() ? enabled_passes() & ~uint32_t(kFuse) : enabled_passes();
+  const uint32_t passes = anomaly_enabled() ? enabled_passes() & ~uint32_t(kFuse | kRewrite) : enabled_passes();
   Key key = number(g);
   key.add(uint64_t(passes));
   auto it = cache.find(key);

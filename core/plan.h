@@ -6,6 +6,7 @@
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/evaluate.h>
 
+#include <optional>
 #include <vector>
 
 namespace tg::detail {
@@ -37,20 +38,24 @@ struct Graph {
 
 // What may be switched off, to find the pass that is to blame: TG_PASSES=-merge,-fuse ...
 enum Pass : uint32_t {
-  kMerge = 1,    // nodes that compute the same run once
-  kFuse = 2,     // pointwise ops run together, tile by tile
-  kInPlace = 4,  // results take over the storage of what is read for the last time
-  kArena = 8,    // temporaries lie in one block, at offsets chosen in advance
-  kAllPasses = 15
+  kMerge = 1,     // nodes that compute the same run once
+  kFuse = 2,      // pointwise ops run together, tile by tile
+  kInPlace = 4,   // results take over the storage of what is read for the last time
+  kArena = 8,     // temporaries lie in one block, at offsets chosen in advance
+  kRewrite = 16,  // several ops run as one, by the rules of rewrite.h
+  kOrder = 32,    // steps run in another order, where that takes less memory
+  kAllPasses = 63
 };
 uint32_t enabled_passes();
 
 struct Step {
-  std::vector<uint32_t> nodes;  // more than one: a chain
+  std::vector<uint32_t> nodes;  // more than one: a chain, or `fused`
   uint32_t twin = kNone;        // a node that has run and whose results are this one's too
-  std::vector<Donors> donors;   // per node, as in evaluate.h
-  ChainPlan chain;              // of several nodes
+  std::vector<Donors> donors;   // per op that runs (one per node, or that of `fused`), as in evaluate.h
+  ChainPlan chain = {};
+  std::optional<Fused> fused = {};
 };
+
 struct Plan {
   std::vector<Step> steps;
   std::vector<Place> places;      // per slot
@@ -62,12 +67,28 @@ struct Plan {
   std::vector<Arena> arenas;
 };
 
+// An op that a step runs, with the slots that it reads and makes. A result that lies within a tile has none.
+struct Operation {
+  OpPtr op;
+  std::vector<uint32_t> in, out;
+  std::vector<const Layout*> layouts;  // of out, as the op sees them
+};
+std::vector<Operation> operations(const Graph&, const Step&);  // as its donors are listed; passes.cpp
+
 Graph collect(Inputs roots);  // plan.cpp: the nodes that have yet to run
 // Numbers their values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (who is held from
 // outside): both decide what a plan may do.
 Key number(Graph&);
 Plan make_plan(Graph&, uint32_t passes);             // passes.cpp
 void place_results(Graph&, Plan&, uint32_t passes);  // places.cpp: a part of it
+// What runs as one op; not nodes that are `busy`. rewrite.cpp
+struct Rewrite {
+  std::vector<uint32_t> nodes;  // in the order of emission
+  Fused fused;
+};
+std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& busy);
+// Places of the steps in an order by which fewer bytes should live at once: each after those that it reads. order.cpp
+std::vector<uint32_t> frugal_order(const Graph&, const std::vector<Step>&);
 void dump(const Graph&, const Plan&);  // to the folder of the environment variable TG_DUMP_PLANS, if it is set
 
 }  // namespace tg::detail

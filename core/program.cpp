@@ -66,24 +66,23 @@ class Program::Builder {
     return add_root({.kind = Root::Kind::takeover, .index = root, .device = l.device, .bytes = l.bytes()});
   }
   void place(const Step& s) {
-    for (size_t k = 0; k < s.nodes.size(); ++k) {
-      const uint32_t n = s.nodes[k];
-      for (size_t i = 0; i < g_.nodes[n]->out.size(); ++i) {
-        const uint32_t slot = g_.output(n, i);
-        const int view_of = g_.nodes[n]->out[i].layout.aliases_input;
-        if (s.twin != kNone)
-          p_.root_of_[slot] = p_.root_of_[g_.output(s.twin, i)];
-        else if (view_of >= 0)
-          p_.root_of_[slot] = p_.root_of_[g_.inputs(n)[size_t(view_of)]];
-        else if (const int32_t donor = s.donors[k][i]; donor >= 0)
-          p_.root_of_[slot] = taken_over(g_.inputs(n)[size_t(donor)]);
-        else if (!within_chain(s, k))
-          p_.root_of_[slot] = own_root(slot);
-      }
+    if (s.twin != kNone) {
+      for (size_t i = 0; i < g_.nodes[s.nodes[0]]->out.size(); ++i)
+        p_.root_of_[g_.output(s.nodes[0], i)] = p_.root_of_[g_.output(s.twin, i)];
+      return;
     }
-  }
-  static bool within_chain(const Step& s, size_t k) {
-    return s.nodes.size() > 1 && s.chain.buffers[s.chain.uses[k].out].kind == ChainPlan::Buffer::Kind::temporary;
+    const std::vector<Operation> ops = operations(g_, s);
+    for (size_t k = 0; k < ops.size(); ++k)
+      for (size_t i = 0; i < ops[k].out.size(); ++i) {
+        if (ops[k].out[i] == kNone) continue;
+        uint32_t& root = p_.root_of_[ops[k].out[i]];
+        if (const int view_of = ops[k].layouts[i]->aliases_input; view_of >= 0)
+          root = p_.root_of_[ops[k].in[size_t(view_of)]];
+        else if (const int32_t donor = s.donors[k][i]; donor >= 0)
+          root = taken_over(ops[k].in[size_t(donor)]);
+        else
+          root = own_root(ops[k].out[i]);
+      }
   }
   void add_entry(uint32_t slot, std::byte** at, size_t offset = 0) {
     p_.roots_[p_.root_of_[slot]].places.push_back({at, offset});
@@ -103,7 +102,9 @@ class Program::Builder {
            last.out[0].layout.device,
            last.op->name(),
            last.scope};
-    if (s.nodes.size() > 1) {
+    if (s.fused) {
+      add_fused(s, c);
+    } else if (s.nodes.size() > 1) {
       c.chain = add_chain(s);
     } else {
       add_op(last, nullptr);
@@ -115,6 +116,19 @@ class Program::Builder {
       for (size_t i = 0; i < last.out.size(); ++i) add(g_.output(s.nodes[0], i));
     }
     p_.calls_.push_back(c);
+  }
+  void add_fused(const Step& s, Call& c) {
+    Operation o = operations(g_, s)[0];
+    const auto add = [&](uint32_t slot, const Layout* layout) {
+      p_.bufs_.push_back({layout, nullptr});
+      add_entry(slot, &p_.bufs_.back().bytes);
+    };
+    for (const uint32_t in : o.in) add(in, &p_.layouts_[in]);
+    for (size_t i = 0; i < o.out.size(); ++i) add(o.out[i], &p_.own_layouts_.emplace_back(*o.layouts[i]));
+    c.name = o.op->name();
+    c.in = uint32_t(o.in.size());
+    c.out = uint32_t(o.out.size());
+    p_.ops_.push_back(std::move(o.op));
   }
   ChainCall* add_chain(const Step& s) {
     ChainCall& c = p_.chains_.emplace_back(ChainCall{s.chain, {}, {}});

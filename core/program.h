@@ -93,9 +93,10 @@ class Program {
 
   Binding binding_;
   std::vector<Drawn> drawn_;
-  std::vector<Guard> guards_;      // of variables
-  std::vector<Layout> layouts_;    // of slots
-  std::vector<uint32_t> root_of_;  // of slots; kNone: within a chain
+  std::vector<Guard> guards_;       // of variables
+  std::vector<Layout> layouts_;     // of slots
+  std::deque<Layout> own_layouts_;  // of results of ops that stand for several nodes
+  std::vector<uint32_t> root_of_;   // of slots; kNone: within a chain
   std::vector<Root> roots_;
   std::vector<uint32_t> moving_;  // roots that are not fixed
   std::vector<OpPtr> ops_;

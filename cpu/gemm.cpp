@@ -27,7 +27,12 @@ template <class T> struct Product {
   MatView<T> a, b;
   T* c;
   int64_t ldc;
-  bool accumulate;
+  GemmOptions<T> o;
+
+  void finish(int64_t i, int64_t rows, int64_t j, int64_t cols) const {
+    if (!o.finish) return;
+    for (int64_t r = i; r < i + rows; ++r) (*o.finish)(c + r * ldc + j, j, cols);
+  }
 };
 
 // Eigen: double, and float on machines of the baseline.
@@ -51,17 +56,19 @@ template <class T> MatView<T> packed(MatView<T> v, int64_t rows, int64_t cols, s
     for (int64_t j = 0; j < cols; ++j) scratch[size_t(i * cols + j)] = v.p[i * v.row + j * v.col];
   return {scratch.data(), cols, 1};
 }
-template <class T> void tile(const Product<T>& p) {
+template <class T> void tile(const Product<T>& p, int64_t i, int64_t rows, int64_t j, int64_t cols) {
   using Eigen::ColMajor, Eigen::RowMajor;
-  if (!p.accumulate)
-    for (int64_t i = 0; i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, T(0));
-  if (p.k == 0) return;
+  T* const c = p.c + i * p.ldc + j;
+  if (!p.o.accumulate)
+    for (int64_t r = 0; r < rows; ++r) std::fill_n(c + r * p.ldc, cols, T(0));
   const bool a = p.a.col == 1, b = p.b.col == 1;
   const auto product = a && b ? add_product<T, RowMajor, RowMajor>
                        : a    ? add_product<T, RowMajor, ColMajor>
                        : b    ? add_product<T, ColMajor, RowMajor>
                               : add_product<T, ColMajor, ColMajor>;
-  product(p.m, p.n, p.k, p.a.p, a ? p.a.row : p.a.col, p.b.p, b ? p.b.row : p.b.col, p.c, p.ldc);
+  if (p.k > 0)
+    product(rows, cols, p.k, p.a.at(i, 0).p, a ? p.a.row : p.a.col, p.b.at(0, j).p, b ? p.b.row : p.b.col, c, p.ldc);
+  p.finish(i, rows, j, cols);
 }
 // The cut of an m x n product into rows x cols tiles. Each tile packs its own operands, so a cut of m packs B again and
 // a cut of n packs A again: of the cuts with enough tiles, the one that packs least.
@@ -83,12 +90,11 @@ template <class T> void multiply(Product<T> p, bool parallel) {
   std::vector<T> scratch_a, scratch_b;
   p.a = packed(p.a, p.m, p.k, scratch_a);
   p.b = packed(p.b, p.k, p.n, scratch_b);
-  if (!parallel || p.m * p.n * p.k < (1 << 18)) return tile(p);
+  if (!parallel || p.m * p.n * p.k < (1 << 18)) return tile(p, 0, p.m, 0, p.n);
   const Cut cut(p.m, p.n, p.k);
   parallel_for(cut.rows * cut.cols, [&](int64_t t) {
     const int64_t i = t / cut.cols * cut.m, j = t % cut.cols * cut.n;
-    tile<T>({std::min(cut.m, p.m - i), std::min(cut.n, p.n - j), p.k, p.a.at(i, 0), p.b.at(0, j), p.c + i * p.ldc + j,
-             p.ldc, p.accumulate});
+    tile(p, i, std::min(cut.m, p.m - i), j, std::min(cut.n, p.n - j));
   });
 }
 }  // namespace eigen
@@ -139,7 +145,7 @@ Block block(int64_t k, int64_t index) {
 void add_tile(const Product<float>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               MatView<float> a, const float* b, int64_t bk) {
   float* c = p.c + i * p.ldc + j;
-  const bool add = p.accumulate || l.first > 0;
+  const bool add = p.o.accumulate || l.first > 0;
   if (cols < kLanes)
     return kNarrowTiles[size_t(rows - 1)](l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add, Lanes(cols));
   const auto run = (cols > kLanes ? kTiles<2> : kTiles<1>)[size_t(rows - 1)];
@@ -157,7 +163,7 @@ bool add_in_place(const Product<float>& p, const Block& l, int64_t j, int64_t co
   const bool columns = b.row == 1 && cols == kCols;
   if (p.m > kFew || (!columns && (b.col != 1 || cols != kWide * kLanes))) return false;
   const auto run = (columns ? kColumnTiles : kTiles<kWide>)[size_t(p.m - 1)];
-  run(l.depth, a.p, a.row, a.col, b.p, columns ? b.col : b.row, p.c + j, p.ldc, p.accumulate || l.first > 0);
+  run(l.depth, a.p, a.row, a.col, b.p, columns ? b.col : b.row, p.c + j, p.ldc, p.o.accumulate || l.first > 0);
   return true;
 }
 // Few rows: A where it lies, each panel of B from its own tile's hands into L1.
@@ -178,6 +184,7 @@ void few_rows(const Product<float>& p, bool parallel) {
         for (int64_t i = 0; i < p.m; i += kRows)
           add_tile(p, l, i, std::min<int64_t>(kRows, p.m - i), j, cols, p.a.at(i, l.first), b.p, b.row);
       }
+      p.finish(0, p.m, j, cols);
       j += cols;
     }
   });
@@ -203,15 +210,72 @@ void add_block(const Product<float>& p, const Block& l, int64_t j0, int64_t n, b
       for (int64_t j = first; j < last; j += kCols)
         add_tile(p, l, i0 + i, std::min<int64_t>(kRows, m - i), j0 + j, std::min<int64_t>(kCols, n - j),
                  {a.p + i * (a.col == 1 ? a.row : l.depth), a.row, a.col}, shared + j / kCols * panel, kCols);
+    if (l.first + l.depth == p.k) p.finish(i0, m, j0 + first, last - first);
+  });
+}
+
+// Columns [j, j + N) for rows [i, end), whose lanes run along k; b: columns of k neighbours.
+template <int N>
+int64_t dot_columns(const Product<float>& p, const float* b, int64_t bc, int64_t i, int64_t end, int64_t j) {
+  constexpr int R = kDotRows<N>;
+  for (; j + N <= p.n; j += N)
+    for (int64_t r = i; r < end;) {
+      const bool whole = r + R <= end;
+      (whole ? dot_tile<R, N> : dot_tile<1, N>)(p.k, p.a.p + r * p.a.row, p.a.row, b + j * bc, bc, p.c + r * p.ldc + j,
+                                                p.ldc, p.o.accumulate);
+      r += whole ? R : 1;
+    }
+  return j;
+}
+// Hardly more columns than a vector has, and rows of A that are neighbours in k.
+void few_columns(const Product<float>& p, bool parallel) {
+  MatView<float> b = p.b;
+  if (b.row != 1 && p.k > 1) {
+    float* const to = t_shared.get(p.k * p.n);
+    pack_transposed(p.k, p.n, b, to);
+    b = {to, 1, p.k};
+  }
+  const int64_t rows = parallel ? 24 : p.m;
+  for_tiles(parallel, ceil_div(p.m, rows), [&](int64_t t) {
+    const int64_t i = t * rows, end = std::min(p.m, i + rows);
+    int64_t j = dot_columns<8>(p, b.p, b.col, i, end, 0);
+    j = dot_columns<4>(p, b.p, b.col, i, end, j);
+    j = dot_columns<2>(p, b.p, b.col, i, end, j);
+    dot_columns<1>(p, b.p, b.col, i, end, j);
+    p.finish(i, end - i, 0, p.n);
+  });
+}
+// No more columns than a vector has, and columns of A that are neighbours: the transpose of C, strip by strip.
+void few_columns_down(const Product<float>& p, bool parallel) {
+  for_tiles(parallel, ceil_div(p.m, kCols), [&](int64_t t) {
+    const int64_t i = t * kCols, rows = std::min<int64_t>(kCols, p.m - i);
+    float* const packed = rows < kCols ? t_own.get(kDepth * kCols) : nullptr;
+    alignas(64) float buffer[kLanes * kCols];  // (n, rows)
+    for (int64_t q = 0; q < blocks(p.k); ++q) {
+      const Block l = block(p.k, q);
+      const MatView<float> at = p.a.at(i, l.first).transposed(), bt = p.b.at(l.first, 0).transposed();
+      if (packed) pack_b(l.depth, rows, at, packed);
+      for (int64_t j = 0; j < p.n; j += kRows)
+        kTiles<2>[size_t(std::min<int64_t>(kRows, p.n - j) - 1)](l.depth, bt.p + j * bt.row, bt.row, bt.col,
+                                                                 packed ? packed : at.p, packed ? kCols : at.row,
+                                                                 buffer + j * kCols, kCols, q > 0);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const c = p.c + (i + r) * p.ldc;
+      for (int64_t j = 0; j < p.n; ++j) c[j] = p.o.accumulate ? c[j] + buffer[j * kCols + r] : buffer[j * kCols + r];
+    }
+    p.finish(i, rows, 0, p.n);
   });
 }
 
 void multiply(const Product<float>& p, bool parallel) {
   if (p.k == 0) {
-    for (int64_t i = 0; !p.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, 0.0f);
-    return;
+    for (int64_t i = 0; !p.o.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, 0.0f);
+    return p.finish(0, p.m, 0, p.n);
   }
   parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial;  // a few rows cost what reading B costs
+  if (p.a.col == 1 && (p.n < kLanes || (p.n == kLanes && p.b.row == 1))) return few_columns(p, parallel);
+  if (p.a.row == 1 && p.n <= kLanes) return few_columns_down(p, parallel);
   if (p.m <= kFewRows) return few_rows(p, parallel);
   for (int64_t j = 0; j < p.n; j += kWidth)
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
@@ -231,15 +295,17 @@ template <class T> void multiply(const Product<T>& p, bool parallel) {
 }  // namespace
 
 template <class T>
-void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions o) {
-  multiply<T>({m, n, k, a, b, c, ldc, o.accumulate}, false);
+void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> o) {
+  multiply<T>({m, n, k, a, b, c, ldc, o}, false);
 }
 template <class T>
-void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions o) {
-  multiply<T>({m, n, k, a, b, c, ldc, o.accumulate}, true);
+void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> o) {
+  multiply<T>({m, n, k, a, b, c, ldc, o}, true);
 }
-template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions);
-template void gemm(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions);
-template void gemm_serial(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions);
-template void gemm_serial(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions);
+template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions<float>);
+template void gemm(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions<double>);
+template void gemm_serial(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t,
+                          GemmOptions<float>);
+template void gemm_serial(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t,
+                          GemmOptions<double>);
 }  // namespace tg::cpu::TG_ISA_NS

@@ -2,9 +2,11 @@
 // strides. The cut into tiles depends on m, n and k alone, so results do not depend on the number of threads or on
 // where the memory lies. Float on AVX2 and AVX-512: element (i, j) depends on row i of A, column j of B and k only, bit
 // for bit; a row comes out the same alone and in any batch. It is the sum over blocks of at most 384 terms, in order,
-// each block one chain of fused multiply-adds. Not so for double, nor for float on the baseline, where Eigen computes.
+// each block one chain of fused multiply-adds. Up to as many columns as a vector has, their number and the direction in
+// which A and B lie matter too: there may be one chain per lane. Not so for double, nor for float on the baseline, where
+// Eigen computes.
 #pragma once
-#include <tapegrad/cpu/isa.h>
+#include <tapegrad/cpu/function_ref.h>
 
 namespace tg::cpu::TG_ISA_NS {
 
@@ -14,14 +16,16 @@ template <class T> struct MatView {  // element (i, j) at p[i * row + j * col]; 
   MatView at(int64_t i, int64_t j) const { return {p + i * row + j * col, row, col}; }
   MatView transposed() const { return {p, col, row}; }
 };
-struct GemmOptions {
+template <class T> struct GemmOptions {
   bool accumulate = false;  // C += A B
+  // Called once for each stretch of a row of C, from column j on, when its sums are complete and still in the cache.
+  const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
 };
 // On the thread pool. C must not overlap A or B. float and double.
 template <class T>
-void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});
+void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 // On the calling thread, for use inside a tile.
 template <class T>
-void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions = {});
+void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,11 +1,12 @@
 // Register tiles and packing of the f32 product (cpu/gemm.cpp, its only user) for AVX2 and AVX-512, in the compiler's
-// vector extensions. Every function gives an element of C one chain of fused multiply-adds over ascending k, whatever
+// vector extensions. Every function but dot_tile gives an element one chain of multiply-adds over ascending k, whatever
 // the tile around it; cuts, threads and memory are the caller's business.
 #pragma once
 #include <tapegrad/cpu/gemm.h>
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -112,6 +113,42 @@ void narrow_tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float*
 inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<decltype(&narrow_tile<1>), sizeof...(R)>{narrow_tile<R + 1>...};
 }(std::make_integer_sequence<int, kRows>());
+
+inline float sum_of(V v) {  // halves, quarters and so on
+#if TG_ISA_LEVEL == 4
+  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#else
+  const __m256 h = v;
+#endif
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+// C (R x N) = or += A B, for rows of A and columns of B that are neighbours in k, ar and bc apart: lanes along k.
+template <int R, int N>
+void dot_tile(int64_t k, const float* a, int64_t ar, const float* b, int64_t bc, float* c, int64_t ldc, bool add) {
+  V sum[R][N] = {};
+  const auto add_products = [&](auto at) {
+    V x[R];
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) x[r] = at(a + r * ar);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const V y = at(b + n * bc);
+#pragma GCC unroll 6
+      for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
+    }
+  };
+#pragma GCC unroll 1
+  for (; k >= kLanes; k -= kLanes, a += kLanes, b += kLanes) add_products(load);
+  if (k > 0) add_products([some = Lanes(k)](const float* p) { return some.load(p); });
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + sum_of(sum[r][n]) : sum_of(sum[r][n]);
+}
+// Rows of the tile for N columns: what the registers hold.
+template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
 using Tile = decltype(&tile<1, 1>);
 // kTiles<W>[R - 1], for R up to the registers there are.
@@ -222,6 +259,26 @@ inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
     for (int64_t j = done; j < kCols; j += kLanes) store(to + t * kCols + j, V{});
     for (int64_t j = done; j < cols; ++j) to[t * kCols + j] = b.p[t * b.row + j * b.col];
   }
+}
+
+// Columns of B (k x cols) that are no neighbours in k, as rows of k at `to`.
+inline void pack_transposed(int64_t k, int64_t cols, MatView<float> b, float* to) {
+  int64_t done = 0;
+  if (b.col == 1)
+    for (; done + 4 <= cols; done += 4) {
+      int64_t t = 0;
+      for (; t + kLanes <= k; t += kLanes) {
+        const float* p[4];
+        for (int q = 0; q < 4; ++q) p[q] = b.p + (t + q) * b.row + done;
+        V x[4];
+        load_transposed(p, 4 * b.row, x);
+        for (int q = 0; q < 4; ++q) store(to + (done + q) * k + t, x[q]);
+      }
+      for (; t < k; ++t)
+        for (int q = 0; q < 4; ++q) to[(done + q) * k + t] = b.p[t * b.row + done + q];
+    }
+  for (int64_t j = done; j < cols; ++j)
+    for (int64_t t = 0; t < k; ++t) to[j * k + t] = b.p[t * b.row + j * b.col];
 }
 
 // Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.

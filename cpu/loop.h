@@ -2,6 +2,7 @@
 // dimensions that every operand steps through evenly are merged, so contiguous data is one long row. Results are
 // written by the caller's row function; tiles depend on the problem alone.
 #pragma once
+#include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/isa.h>
 #include <tapegrad/cpu/thread_pool.h>
 
@@ -64,20 +65,6 @@ template <size_t N> struct Walk {
   }
 };
 
-// A callable by reference: rows are long enough that the indirect call is nothing, and the walk is compiled once.
-template <class Signature> class FunctionRef;
-template <class... A> class FunctionRef<void(A...)> {
- public:
-  template <class F>
-  FunctionRef(F& f)
-      : call_([](void* g, A... a) { (*static_cast<F*>(g))(a...); }),
-        object_(const_cast<void*>(static_cast<const void*>(&f))) {}
-  void operator()(A... a) const { call_(object_, a...); }
-
- private:
-  void (*call_)(void*, A...);
-  void* object_;
-};
 template <size_t N>
 using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
 

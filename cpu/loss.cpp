@@ -45,7 +45,7 @@ void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context&) {
         lse[r] = 0;
         if (target < 0) continue;
         const T* p = x(r, scratch);
-        const C top = lane_max<C>(n, [&](int64_t j) { return C(p[j]); });
+        const C top = top_of<C>(n, p);
         const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return math::exp(C(p[j]) - top); }));
         lse[r] = top + log_sum;
         // Differences from the maximum: large logits do not cost the loss its digits.

@@ -1,8 +1,9 @@
 // Kernels of ops/matmul.h on cpu/gemm.h. bf16 operands are widened to f32, and the product is rounded once.
 #include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/loop.h>
-#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/linear_activation.h>
 
+#include <functional>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -93,43 +94,58 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-void linear(const Linear&, Bufs in, Bufs out, Context&) {
-  const int64_t n = in[1].size(0), k = in[1].size(1), m = n ? out[0].numel() / n : 0;
-  if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Operand<T> w(in[1]);
-    const Buf& x = in[0];
-    // The rows of x: by its strides when its leading dimensions are one, else copied.
-    const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
-                       {Strides(x.strides().begin(), x.strides().end() - 1)});
-    const bool one = rows.shape.size() == 1;
-    std::vector<T> dense_x;
-    Layout flat = Layout::contiguous({m, k}, x.dtype());
-    Buf xb{&flat, x.bytes};
-    if (one) {
-      flat.strides = {rows.strides[0][0], x.strides().back()};
-      flat.offset = x.layout->offset;
-    } else {
-      dense_x.resize(size_t(m * k));
-      T* to = dense_x.data();
-      for_each<1>(x.shape(), {x.strides()}, [&](int64_t at) { *to++ = x.data<T>()[at]; });
-      xb.bytes = reinterpret_cast<std::byte*>(dense_x.data());
-    }
-    const Operand<T> a(xb);
-    with_output<T>(out[0], [&](C* c) {
-      if (in.size() > 2) {
-        const Operand<T> bias(in[2]);
-        parallel_for(m, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)), [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i)
-            for (int64_t j = 0; j < n; ++j) c[i * n + j] = bias.p[j * bias.strides[0]];
-        });
-      }
-      gemm<C>(m, n, k, {a.p, a.strides[0], a.strides[1]}, MatView<C>{w.p, w.strides[0], w.strides[1]}.transposed(), c,
-              n, {.accumulate = in.size() > 2});
-    });
+// x weight^T + bias, and then(sum) of what would be stored of each element.
+template <class T, class Then> void product(Bufs in, const Buf& out, Then then) {
+  using C = compute_t<T>;
+  const int64_t n = in[1].size(0), k = in[1].size(1), m = out.numel() / n;
+  const Operand<T> w(in[1]);
+  const Buf& x = in[0];
+  // The rows of x: by its strides when its leading dimensions are one, else copied.
+  const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
+                     {Strides(x.strides().begin(), x.strides().end() - 1)});
+  const bool one = rows.shape.size() == 1;
+  std::vector<T> dense_x;
+  Layout flat = Layout::contiguous({m, k}, x.dtype());
+  Buf xb{&flat, x.bytes};
+  if (one) {
+    flat.strides = {rows.strides[0][0], x.strides().back()};
+    flat.offset = x.layout->offset;
+  } else {
+    dense_x.resize(size_t(m * k));
+    T* to = dense_x.data();
+    for_each<1>(x.shape(), {x.strides()}, [&](int64_t at) { *to++ = x.data<T>()[at]; });
+    xb.bytes = reinterpret_cast<std::byte*>(dense_x.data());
+  }
+  const Operand<T> a(xb);
+  std::vector<C> bias;
+  if (in.size() > 2)
+    for (int64_t j = 0; j < n; ++j) bias.push_back(C(in[2].data<T>()[j * in[2].strides()[0]]));
+  const auto finish = [&, b = bias.data()](C* row, int64_t j, int64_t count) {
+    if (b)
+      for (int64_t i = 0; i < count; ++i) row[i] += b[j + i];
+    TG_SAME_INDEX
+    for (int64_t i = 0; i < count; ++i) row[i] = then(C(T(row[i])));
+  };
+  const FunctionRef<void(C*, int64_t, int64_t)> finish_row(finish);
+  constexpr bool nothing = std::is_same_v<Then, std::identity>;
+  with_output<T>(out, [&](C* c) {
+    gemm<C>(m, n, k, {a.p, a.strides[0], a.strides[1]}, MatView<C>{w.p, w.strides[0], w.strides[1]}.transposed(), c, n,
+            {.finish = nothing && bias.empty() ? nullptr : &finish_row});
   });
 }
+void linear(const Linear&, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0], std::identity()); });
+}
+template <class F> void linear_activation(const LinearActivation<F>&, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0], [](compute_t<T> x) { return F::f(x); }); });
+}
+template <class... F> bool add_activations(TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
+  return true;
+}
+constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+[[maybe_unused]] const bool registered = add_activations(ActivationFns{}, kActivationOrigin);
 TG_KERNEL(Matmul, cpu, matmul);
 TG_KERNEL(Linear, cpu, linear);
 }  // namespace

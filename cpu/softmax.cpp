@@ -31,9 +31,8 @@ void softmax(const Softmax&, Bufs in, Bufs out, Context&) {
   for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>& scratch, T* y, const T* x) {
     scratch.resize(size_t(n));
     C* const e = scratch.data();
-    const C top = lane_max<C>(n, [&](int64_t j) { return C(x[j]); });
-    for (int64_t j = 0; j < n; ++j) e[j] = math::exp(C(x[j]) - top);
-    const C scale = C(1) / lane_sum<C>(n, [&](int64_t j) { return e[j]; });
+    const C top = top_of<C>(n, x);
+    const C scale = C(1) / lane_sum<C>(n, [&](int64_t j) { return e[j] = math::exp(C(x[j]) - top); });
     for (int64_t j = 0; j < n; ++j) y[j] = T(e[j] * scale);
   });
 }
@@ -48,7 +47,7 @@ void softmax_grad(const SoftmaxGrad&, Bufs in, Bufs out, Context&) {
 }
 void log_softmax(const LogSoftmax&, Bufs in, Bufs out, Context&) {
   for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* y, const T* x) {
-    const C top = lane_max<C>(n, [&](int64_t j) { return C(x[j]); });
+    const C top = top_of<C>(n, x);
     const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return math::exp(C(x[j]) - top); }));
     TG_SAME_INDEX
     for (int64_t j = 0; j < n; ++j) y[j] = T((C(x[j]) - top) - log_sum);

@@ -37,5 +37,19 @@ template <class C, class F> inline C lane_max(int64_t n, F&& f) {
   });
   return missing ? std::numeric_limits<C>::quiet_NaN() : lane[0];
 }
+// max over i < n of x[i] where NaN may be passed over, as it comes back in a sum of exponentials; n >= 1. In C.
+template <class C, class T> inline C top_of(int64_t n, const T* x) {
+  constexpr int64_t kWide = 4 * kLanes;  // one chain of comparisons would wait for each
+  C lane[kWide];
+  for (C& l : lane) l = C(x[0]);
+  const auto larger = [](C a, C b) { return a < b ? b : a; };
+  int64_t i = 0;
+  for (; i + kWide <= n; i += kWide)
+    for (int64_t k = 0; k < kWide; ++k) lane[k] = larger(lane[k], C(x[i + k]));
+  for (int64_t k = 0; i + k < n; ++k) lane[k] = larger(lane[k], C(x[i + k]));
+  for (int64_t half = kWide / 2; half; half /= 2)
+    for (int64_t k = 0; k < half; ++k) lane[k] = larger(lane[k], lane[k + half]);
+  return lane[0];
+}
 
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,8 +1,8 @@
 // Kernels of ops/matmul.h on cuda/gemm.h. A matrix that is contiguous along its rows or its columns is read where it
 // lies, transposed or not; any other is copied. Equal steps through a batch are one call of the library.
 #include <tapegrad/cuda/gemm.h>
-#include <tapegrad/cuda/kernel.h>
-#include <tapegrad/ops/matmul.h>
+#include <tapegrad/cuda/map.h>
+#include <tapegrad/ops/linear_activation.h>
 
 #include <algorithm>
 
@@ -125,12 +125,12 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context& c) {
   run_batches(c, g, batch, step_a, step_b);
 }
 
-void linear(const Linear& op, Bufs in, Bufs out, Context& c) {
+void linear_into(F32Products products, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Buf &x = in[0], &w = in[1];
   Gemm g;
   g.dtype = out[0].dtype();
-  g.products = op.products;
+  g.products = products;
   g.n = w.size(0);
   g.k = w.size(1);
   g.m = out[0].numel() / g.n;
@@ -160,6 +160,21 @@ void linear(const Linear& op, Bufs in, Bufs out, Context& c) {
   gemm(c, g);
 }
 
+void linear(const Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.products, in, out, c); }
+
+template <class F> struct Value {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x) { return F::f(x); }
+};
+template <class F> void linear_activation(const LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
+  linear_into(op.products, in, out, c);
+  visit_computed(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, out, out[0]); });
+}
+template <class... F> bool add_activations(TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
+  return true;
+}
+constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+[[maybe_unused]] const bool registered = add_activations(ActivationFns{}, kActivationOrigin);
 TG_KERNEL(Matmul, cuda, matmul);
 TG_KERNEL(Linear, cuda, linear);
 }  // namespace

@@ -29,7 +29,6 @@ struct Linear : OpOf<Linear> {  // (x, weight[, bias])
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(int(products)); }
 };
-
 // (..., M, K) x (..., K, N) -> (..., M, N); leading dimensions broadcast. f64, f32, bf16 (accumulated in f32). f32 is
 // computed in f32, unless TF32 is asked for: F32ProductsScope in core/mode.h.
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions = {});

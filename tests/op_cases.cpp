@@ -1,5 +1,6 @@
 #include "op_cases.h"
 
+#include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>
@@ -149,6 +150,7 @@ struct Cases {
     const auto with_bias = [](Inputs x) { return linear(x[0], x[1], x[2]); };
     one("linear", "no_bias", {floats({2, r, c}), floats({4, c})}, [](Inputs x) { return linear(x[0], x[1]); });
     one("linear", "bias", {floats({2, r, c}), floats({4, c}), floats({4})}, with_bias);
+    [&]<class... F>(TypeList<F...>) { (linear_activation<F>({2, r, c}, {4, c}), ...); }(ActivationFns{});
     for (const bool based : {false, true}) {
       std::vector<TensorInit> in{floats({2, r, c}), floats({c, 3}), floats({3, 4})};
       if (based) in.push_back(floats({2, r, 4}));
@@ -156,6 +158,15 @@ struct Cases {
           [based](Inputs x) { return lora(x[0], x[1], x[2], 0.75, based ? x[3] : Tensor()); });
     }
     one("linear", "vector", {floats({c}), floats({r, c}), floats({r})}, with_bias);
+  }
+  template <class F> void linear_activation(const Shape& x, const Shape& weight) {
+    const auto domain = [](Shape s) { return floats(std::move(s)); };
+    for (const bool bias : {false, true}) {
+      std::vector<TensorInit> in{domain(x), domain(weight)};
+      if (bias) in.push_back(domain({weight[0]}));
+      one(LinearActivation<F>::kName, bias ? "bias" : "no_bias", in,
+          [](Inputs t) { return emit(make<LinearActivation<F>>(F32Products::strict), t)[0]; });
+    }
   }
   void rows() {
     one("softmax", "last", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0]); });

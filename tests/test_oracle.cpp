@@ -2,6 +2,7 @@
 // wrote it and says what is in it).
 #include <tapegrad/core/registry.h>
 #include <tapegrad/core/safetensors.h>
+#include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 
 #include <map>
@@ -105,6 +106,12 @@ void add_networks(Functions& all) {
   all["linear"] = [](Inputs x, const json&) {
     return Tensors{x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])};
   };
+  [&]<class... F>(TypeList<F...>) {
+    const auto add = [&](const char* name, OpPtr op) {
+      all[name] = [op](Inputs x, const json&) { return emit(op, x); };
+    };
+    (add(LinearActivation<F>::kName, make<LinearActivation<F>>(F32Products::strict)), ...);
+  }(ActivationFns{});
   all["lora"] = [](Inputs x, const json&) {
     return Tensors{lora(x[0], x[1], x[2], 0.75, x.size() > 3 ? x[3] : Tensor())};
   };

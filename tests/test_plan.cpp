@@ -39,7 +39,8 @@ std::vector<std::byte> lazy_bits(const std::function<Tensor()>& f) {
   }
   return bits_of(y);
 }
-const char* const kSwitches[] = {"", "-merge", "-fuse", "-inplace", "-arena", "-merge,-fuse,-inplace,-arena"};
+const char* const kSwitches[] = {"",       "-merge",   "-rewrite", "-fuse",
+                                 "-order", "-inplace", "-arena",   "-merge,-rewrite,-fuse,-order,-inplace,-arena"};
 }  // namespace
 
 TEST_CASE("nodes that compute the same run once, unless they may differ") {
@@ -196,6 +197,33 @@ TEST_CASE(
   evaluate({root});
   CHECK(engine_stats().planned_bytes - before == 3 << 14);
 }
+TEST_CASE("steps run in an order that takes less memory: branch by branch") {
+  const Tensor x = random({64, 64}, 1);  // 16 KiB
+  std::vector<Tensor> weights;
+  for (uint64_t k = 0; k < 40; ++k) weights.push_back(random({64, 64}, k));
+  const auto f = [&] {  // level by level: all branches would live at once
+    std::vector<Tensor> a, b, c;
+    for (const Tensor& w : weights) a.push_back(matmul(x, w));
+    for (const Tensor& t : a) b.push_back(matmul(t, x));
+    for (const Tensor& t : b) c.push_back(sum(t));
+    Tensor all = c[0];
+    for (size_t k = 1; k < c.size(); ++k) all = all + c[k];
+    return all;
+  };
+  const auto planned = [&] {
+    LazyScope lazy;
+    const Tensor y = f();
+    const auto before = engine_stats().planned_bytes;
+    evaluate({y});
+    return std::pair(engine_stats().planned_bytes - before, bits_of(y));
+  };
+  const auto [bytes, bits] = planned();
+  CHECK(bytes < 4 << 14);
+  const WithEnv off("TG_PASSES", "-order");
+  const auto [bytes_in_order, bits_in_order] = planned();
+  CHECK(bytes_in_order >= 40 << 14);
+  CHECK(bits == bits_in_order);
+}
 TEST_CASE("passes can be switched off one by one, and change no bit") {
   // Other sizes than other tests have: their plans are counted.
   const std::vector<float> want = train_small(false, 7, 5, 12);
@@ -216,7 +244,7 @@ TEST_CASE("passes can be switched off one by one, and change no bit") {
       continue;
     }
     CHECK(has(e, fmt::format("[evaluate] TG_PASSES is '{}', and '", wrong)));
-    CHECK(has(e, "-merge, -fuse, -inplace and -arena"));
+    CHECK(has(e, "-merge, -rewrite, -fuse, -order, -inplace and -arena"));
   }
 }
 TEST_CASE("a plan is written down: graph before and after, and as JSON") {

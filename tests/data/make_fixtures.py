@@ -144,6 +144,10 @@ OPS = {
     "clamp": torch.clamp,
     "matmul": lambda a, b, trans_a, trans_b: (a.mT if trans_a else a) @ (b.mT if trans_b else b),
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+    "linear_relu": lambda x, weight, bias=None: F.relu(F.linear(x, weight, bias)),
+    "linear_silu": lambda x, weight, bias=None: F.silu(F.linear(x, weight, bias)),
+    "linear_gelu": lambda x, weight, bias=None: F.gelu(F.linear(x, weight, bias)),
+    "linear_gelu_tanh": lambda x, weight, bias=None: F.gelu(F.linear(x, weight, bias), approximate="tanh"),
     "lora": lambda x, a, b, base=0: base + 0.75 * (x @ a @ b),
     "softmax": lambda x, dim: torch.softmax(x, dim),
     "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
@@ -296,6 +300,9 @@ def network_cases():
     yield case("lora.delta", [(2, 3, 5), (5, 3), (3, 4)])
     yield case("lora.base", [(2, 3, 5), (5, 3), (3, 4), (2, 3, 4)])
     yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
+    for activation in ("relu", "silu", "gelu", "gelu_tanh"):
+        yield case(f"linear_{activation}.bias", [(2, 3, 5), (4, 5), (4,)])
+        yield case(f"linear_{activation}.no_bias", [(2, 3, 5), (4, 5)])
     yield case("softmax.last", [(3, 7)], 2, dim=-1)
     yield case("log_softmax.last", [(3, 7)], 2, dim=-1)
     yield case("log_softmax.middle", [(2, 3, 5)], 2, dim=1)
