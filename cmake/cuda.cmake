@@ -10,7 +10,7 @@ if(TG_CUDA MATCHES "^(ON|AUTO)$")
   endif()
   check_language(CUDA)
   find_package(CUDAToolkit 12.4 QUIET)
-  if(CMAKE_CUDA_COMPILER AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
+  if(CMAKE_CUDA_COMPILER AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt AND TARGET CUDA::nvrtc)
     enable_language(CUDA)
     set(TG_HAS_CUDA ON)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 has not heard that nvcc 12 and later take C++20
@@ -20,7 +20,7 @@ if(TG_CUDA MATCHES "^(ON|AUTO)$")
       list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
     endif()
   elseif(TG_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "TG_CUDA=ON needs nvcc and the CUDA toolkit (12.4 or newer, with cuBLASLt), and they were not found. "
+    message(FATAL_ERROR "TG_CUDA=ON needs nvcc and the CUDA toolkit (12.4 or newer, with cuBLASLt and NVRTC), and they were not found. "
                         "Install\n  apt install cuda-toolkit | dnf install cuda-toolkit\nof NVIDIA's repository, or point "
                         "CMAKE_CUDA_COMPILER to nvcc. Without a GPU, use TG_CUDA=OFF or TG_CUDA=EMULATE.")
   endif()
@@ -37,6 +37,9 @@ elseif(TG_CUDA STREQUAL "EMULATE")
 else()
   message(STATUS "tapegrad: CPU backend only (TG_CUDA=${TG_CUDA})")
 endif()
+
+# What makes the host compiler call the emulator before each access.
+set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
 
 # A library of kernel sources, compiled by nvcc or, for the emulator, by the host compiler, whose calls before each load
 # and store end there: no sanitizer is linked. For the folder that calls it.
@@ -62,8 +65,7 @@ function(tg_kernel_library target)
     target_compile_features(${target} PRIVATE cxx_std_20)
     target_compile_definitions(${target} PRIVATE TG_CUDA_EMULATED)
     target_compile_options(${target} PRIVATE -x c++ -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas
-                           $<$<BOOL:${TG_WERROR}>:-Werror> -fsanitize=thread,alignment,bounds-strict
-                           --param=tsan-instrument-func-entry-exit=0)
+                           $<$<BOOL:${TG_WERROR}>:-Werror> ${TG_EMULATE_CHECKS})
   endif()
 endfunction()
 
@@ -74,7 +76,15 @@ function(tg_add_cuda target)
   file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
   file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cpp)
   tg_kernel_library(tg_cuda_kernels ${kernels})
-  add_library(tg_cuda_runtime OBJECT ${runtime})
+  # What kernels that are compiled at run time include, as texts in the library.
+  set(headers core/half.h core/math.h cuda/chain_kernel.h cuda/ptx.h ops/binary.h ops/choose.h ops/pointwise.h)
+  set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
+  list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE depends)
+  list(JOIN headers "|" headers)
+  add_custom_command(OUTPUT ${embedded} DEPENDS ${depends} ${PROJECT_SOURCE_DIR}/cmake/embed.cmake VERBATIM
+                     COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DFILES=${headers}
+                             -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
+  add_library(tg_cuda_runtime OBJECT ${runtime} ${embedded})
   target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
   target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags
@@ -82,7 +92,8 @@ function(tg_add_cuda target)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
-    # cuBLASLt is loaded at its first use (cuda/lt_api.h): where the system does not know it, from this toolkit.
+    # cuBLASLt and NVRTC are loaded at their first use (cuda/shared_library.h): where the system does not know them, from
+    # this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)
     # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
@@ -94,6 +105,9 @@ function(tg_add_cuda target)
     target_compile_features(tg_simt PUBLIC cxx_std_20)
     target_compile_definitions(tg_simt PUBLIC TG_CUDA_EMULATED)
     target_compile_options(tg_simt PRIVATE -O2)
+    list(JOIN TG_EMULATE_CHECKS " " checks)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/simt/nvrtc.cpp PROPERTIES COMPILE_DEFINITIONS
+      "SIMT_COMPILER=\"${CMAKE_CXX_COMPILER}\";SIMT_INCLUDE=\"${PROJECT_BINARY_DIR}/include\";SIMT_FLAGS=\"-x c++ -std=c++20 -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas ${checks}\"")
     target_link_libraries(tg_simt PRIVATE tg_flags Threads::Threads)
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_EMULATED)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_simt>)

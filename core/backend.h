@@ -13,6 +13,7 @@
 namespace tg {
 
 struct Chain;  // chain.h
+struct Op;
 
 // A row of calls of kernels that a device runs as one, again and again (a CUDA graph). For compile(): program.cpp.
 class Recording {
@@ -36,8 +37,8 @@ class BackendRuntime {
   virtual std::string describe(int index) const = 0;      // for logs: "x86-64-v4, 2 threads"
   virtual size_t memory(int index) const = 0;             // bytes in all, whoever uses them; 0: nobody knows
   virtual Allocator& allocator(int index) = 0;
-  virtual bool runs_chains() const { return false; }
-  virtual void run_chain(const Chain&) {}  // only where runs_chains()
+  virtual bool runs_in_chains(const Op&) { return false; }  // a pointwise op
+  virtual void run_chain(const Chain&) {}                   // of such ops only
   // Of `count` calls, of which call(i) makes the i-th. Null: the backend does not record. An Error: it does not now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, size_t /*count*/, std::function<void(size_t)> /*call*/) {
     return nullptr;

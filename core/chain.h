@@ -1,5 +1,5 @@
-// Pointwise ops that run together: tile by tile, so that what one leaves for the next stays in the cache and needs no
-// memory of its own. Each op runs its own kernel on the tile; results are those of running op after op, bit for bit.
+// Pointwise ops that run together, so that what one leaves for the next needs no memory of its own: on the CPU tile by
+// tile, each op by its own kernel, on a GPU as one kernel. Results are those of running op after op, bit for bit.
 // The planner (plan.h) finds chains, a backend runs them (BackendRuntime::run_chain).
 #pragma once
 #include <tapegrad/core/layout.h>
@@ -17,8 +17,8 @@ struct ChainPlan {
   struct Buffer {
     DType dtype;
     int64_t row_step, column_step;  // elements
-    // Where it comes from: input `index` of node `node`; output of node `node`; or nothing: it lives within a tile, in
-    // scratch memory number `index`.
+    // Where it comes from: input `index` of node `node`; output of node `node`; or nothing: it lives within the chain,
+    // in scratch memory number `index`.
     enum class Kind : uint8_t { input, output, temporary } kind;
     uint32_t node, index;  // node: place in the chain
   };
@@ -35,6 +35,7 @@ struct Chain {
   const ChainPlan& plan;
   std::span<const Op* const> ops;    // one per use
   std::span<std::byte* const> data;  // first element of each buffer; null: temporary
+  Device device;                     // of all of them
 };
 
 }  // namespace tg

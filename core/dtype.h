@@ -1,8 +1,8 @@
-// Element types: the DType enum, the two 16-bit floating types, and visit_dtype, which turns a run-time dtype into a
-// template argument. Conversions to f16 and bf16 round to nearest even. No arithmetic on 16-bit types: kernels compute
-// in compute_t<T> and store T.
+// Element types: the DType enum, and visit_dtype, which turns a run-time dtype into a template argument. The two 16-bit
+// floating types, and what kernels compute in, are in half.h.
 #pragma once
 #include <tapegrad/core/error.h>
+#include <tapegrad/core/half.h>
 
 #include <bit>
 #include <cstddef>
@@ -13,44 +13,6 @@ namespace tg {
 
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, i8, u16, u8, boolean };
 inline constexpr int kDTypes = 10;
-
-// bfloat16: the upper half of an f32 (8 exponent bits, 7 of fraction).
-struct bf16 {
-  uint16_t bits = 0;
-  bf16() = default;
-  constexpr explicit bf16(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x);
-    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
-    bits = nan ? uint16_t(u >> 16 | 0x40u) : uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-  }
-  constexpr operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
-};
-// IEEE binary16 (5 exponent bits, 10 of fraction), subnormals included.
-struct f16 {
-  uint16_t bits = 0;
-  f16() = default;
-  constexpr explicit f16(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
-    if (mag > 0x7f800000u) {
-      bits = uint16_t(sign | 0x7e00u);
-    } else if (mag >= 0x477ff000u) {  // rounds to 65 536 or more
-      bits = uint16_t(sign | 0x7c00u);
-    } else if (mag < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded fraction in the low bits
-      bits = uint16_t(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(mag) + 0.5f) - 0x3f000000u));
-    } else {
-      bits = uint16_t(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1u)) >> 13));
-    }
-  }
-  constexpr operator float() const {
-    const uint32_t sign = uint32_t(bits & 0x8000u) << 16, e = bits >> 10 & 31u, m = bits & 0x3ffu;
-    if (e == 31) return std::bit_cast<float>(sign | 0x7f800000u | m << 13);
-    if (e == 0) {
-      const float x = float(m) * 0x1p-24f;
-      return sign ? -x : x;
-    }
-    return std::bit_cast<float>(sign | (e + 112u) << 23 | m << 13);
-  }
-};
 
 template <DType D> struct TypeOf;
 template <> struct TypeOf<DType::f64> {
@@ -108,18 +70,6 @@ template <class T> constexpr DType dtype_of() {
     return DType::boolean;
   }
 }
-
-// What a kernel computes in when it reads T: 16-bit floats in f32, the rest in itself.
-template <class T> struct ComputeOf {
-  using type = T;
-};
-template <> struct ComputeOf<f16> {
-  using type = float;
-};
-template <> struct ComputeOf<bf16> {
-  using type = float;
-};
-template <class T> using compute_t = typename ComputeOf<T>::type;
 
 // f.template operator()<T>() with the C++ type of d.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {

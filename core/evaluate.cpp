@@ -148,7 +148,8 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
       data.emplace_back(nullptr);
     }
   }
-  runtime_of(nodes[0]->out[0].layout.device).run_chain({plan, {ops.data(), ops.size()}, {data.data(), data.size()}});
+  const Device device = nodes[0]->out[0].layout.device;
+  runtime_of(device).run_chain({plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
   ++mutable_stats().kernels;
   for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
   return made;

@@ -73,6 +73,15 @@ struct Traits {
   bool cheap = false;            // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
 };
 
+// How a pointwise op is written in device code, so that a chain of them can be compiled as one kernel (cuda/chain.h): a
+// C++ expression in which $0, $1, $2 stand for its inputs and #0, #1 for its numbers.
+struct Expression {
+  std::string_view text = {};  // lives for ever; depends on what key() tells alone. Empty: the op cannot be written so
+  std::array<double, 2> numbers = {};  // in the dtype of input 0, where they saturate; not in the text, as they may
+                                       // change every step
+  bool moves = false;  // inputs, numbers and result are elements as they are stored; else bf16 is computed in f32
+};
+
 class Vjp;
 struct Op;
 struct Rng;
@@ -97,6 +106,7 @@ struct Op : Counted<Op> {
   virtual Mask recomputes_from(size_t k, Mask tracked) const;  // default: all, if it is cheap
   virtual Tensor recompute(const Vjp&, size_t k) const;        // default: the op once more
   virtual void key(Key&) const {}                              // attributes, except those that change every step
+  virtual Expression expression() const { return {}; }         // in device code, of a pointwise op
   virtual const Rng* generator() const { return nullptr; }     // the state from which it draws, if it does
   // The op in the next run of a compiled function, where attributes change every step: it draws from rng, or counts on.
   // Null: itself.

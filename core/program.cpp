@@ -241,8 +241,10 @@ void Program::renew_ops() {
 
 void Program::call(const Call& c) {
   if (c.chain) {
-    runtime_of(c.device).run_chain(
-        {c.chain->plan, {c.chain->ops.data(), c.chain->ops.size()}, {c.chain->data.data(), c.chain->data.size()}});
+    runtime_of(c.device).run_chain({c.chain->plan,
+                                    {c.chain->ops.data(), c.chain->ops.size()},
+                                    {c.chain->data.data(), c.chain->data.size()},
+                                    c.device});
   } else {
     Context context{c.device, c.name};
     const Buf* const in = bufs_.data() + c.first;

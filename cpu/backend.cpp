@@ -28,7 +28,7 @@ class CpuRuntime final : public BackendRuntime {
     return pages > 0 && bytes > 0 ? size_t(pages) * size_t(bytes) : 0;
   }
   Allocator& allocator(int) override { return cpu_allocator(); }
-  bool runs_chains() const override { return true; }
+  bool runs_in_chains(const Op&) override { return true; }
   void run_chain(const Chain& c) override { cpu::run_chain(c); }
   void synchronize(int) override {}
   void copy_from_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }

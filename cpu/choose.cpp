@@ -62,7 +62,7 @@ template <class T> struct Bounds {
 void clamp(const Clamp& op, Bufs in, Bufs out, Context&) {
   const auto run = [&]<class T>() {
     const Bounds<T> b(op.o);
-    map<T, T>(in, out, [b](T x) { return math::select(x < b.min, b.min, math::select(x > b.max, b.max, x)); });
+    map<T, T>(in, out, [b](T x) { return Within::f(x, b.min, b.max); });
   };
   const DType d = out[0].dtype();
   is_index(d) ? visit_index(d, run) : visit_computed(d, run);
@@ -70,7 +70,7 @@ void clamp(const Clamp& op, Bufs in, Bufs out, Context&) {
 void clamp_grad(const ClampGrad& op, Bufs in, Bufs out, Context&) {
   visit_computed(out[0].dtype(), [&]<class T>() {
     const Bounds<T> b(op.o);
-    map<T, T, T>(in, out, [b](T x, T g) { return math::select((x >= b.min) & (x <= b.max), g, T(0)); });
+    map<T, T, T>(in, out, [b](T x, T g) { return Within::df(x, b.min, b.max, g); });
   });
 }
 

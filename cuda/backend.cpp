@@ -2,6 +2,7 @@
 // why_missing() says what it lacks.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/cuda/allocator.h>
+#include <tapegrad/cuda/chain.h>
 #include <tapegrad/cuda/recording.h>
 #include <tapegrad/cuda/runtime.h>
 #include <tapegrad/cuda/staging.h>
@@ -117,6 +118,8 @@ class CudaRuntime final : public BackendRuntime {
   }
   size_t memory(int i) const override { return properties(i).memory; }
   Allocator& allocator(int i) override { return allocator_of(i); }
+  bool runs_in_chains(const Op& op) override { return cuda::runs_in_chains(op); }
+  void run_chain(const Chain& c) override { cuda::run_chain(c); }
   std::unique_ptr<Recording> recording(int i, size_t count, std::function<void(size_t)> call) override {
     const char* graphs = std::getenv("TG_CUDA_GRAPHS");
     TG_CHECK(!graphs || std::string_view(graphs) != "0", state, "TG_CUDA_GRAPHS=0 forbids CUDA graphs");

@@ -67,13 +67,11 @@ template <class T> Numbers<T> bounds_of(const ClampOptions& o) {
   return b;
 }
 struct Clamped {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) {
-    return math::select(x < to.a, to.a, math::select(x > to.b, to.b, x));
-  }
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) { return Within::f(x, to.a, to.b); }
 };
 struct Passed {
   template <class T> __device__ __forceinline__ static T f(Numbers<T> within, T x, T g) {
-    return math::select((x >= within.a) & (x <= within.b), g, T(0));
+    return Within::df(x, within.a, within.b, g);
   }
 };
 void clamp(const Clamp& op, Bufs in, Bufs out, Context& c) {

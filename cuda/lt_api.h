@@ -7,28 +7,12 @@
 #include <tapegrad/cuda/shared_library.h>
 
 #include <cublasLt.h>
-#include <atomic>
 
 namespace tg::cuda {
 SharedLibrary& lt_library();  // gemm_plan.cpp
 
-// In this namespace the library's functions are objects, which stand before its declarations and find it when called.
-template <class F> class LtFunction;
-template <class R, class... A> class LtFunction<R(A...)> {
- public:
-  explicit constexpr LtFunction(const char* name) : name_(name) {}
-  R operator()(A... a) const {
-    auto* f = address_.load(std::memory_order_relaxed);
-    if (!f) [[unlikely]]
-      address_.store(f = reinterpret_cast<R (*)(A...)>(lt_library().function(name_)), std::memory_order_relaxed);
-    return f(a...);
-  }
-
- private:
-  const char* name_;
-  mutable std::atomic<R (*)(A...)> address_{nullptr};
-};
-#define TG_LT_FUNCTION(name) inline constinit const LtFunction<decltype(::name)> name(#name)
+// In this namespace the library's functions are objects.
+#define TG_LT_FUNCTION(name) inline constinit const LibraryFunction<decltype(::name), lt_library> name(#name)
 TG_LT_FUNCTION(cublasLtCreate);
 TG_LT_FUNCTION(cublasLtDestroy);
 TG_LT_FUNCTION(cublasLtGetStatusName);

@@ -21,17 +21,10 @@ __device__ __forceinline__ float widen(bf16 x) {
 __device__ __forceinline__ float widen(f16 x) { return float(x); }
 template <class T> __device__ __forceinline__ T widen(T x) { return x; }
 template <class T> __device__ __forceinline__ T narrow(compute_t<T> x) {
-#ifdef __CUDA_ARCH__
-  if constexpr (std::is_same_v<T, bf16>) {
-    bf16 r;
-    r.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
-    return r;
-  } else {
+  if constexpr (std::is_same_v<T, bf16>)
+    return to_bf16(x);
+  else
     return T(x);
-  }
-#else
-  return T(x);
-#endif
 }
 
 struct SumOp {

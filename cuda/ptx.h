@@ -2,6 +2,7 @@
 // and its twin mean the same and are changed together. No inline assembly anywhere else but in hopper.h, which has the
 // instructions of sm_90a alone. For kernels, through device.h.
 #pragma once
+#include <tapegrad/core/half.h>
 
 namespace tg::cuda {
 #ifdef __CUDACC__
@@ -52,6 +53,11 @@ __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ bf16 to_bf16(float x) {
+  bf16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -95,6 +101,9 @@ inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
                    simt::Site at = simt::Site::current()) {
   simt::engine::mma_s8(d, a, b0, b1, at);
 }
+
+// Rounded to nearest even.
+inline bf16 to_bf16(float x) { return bf16(x); }
 
 // 2^x to 2 ulp; denormal results are 0.
 inline float exp2_approx(float x) {

@@ -1,5 +1,7 @@
-// A shared library that is loaded at its first use, so that programs which may need it start without it. For lt_api.h.
+// A shared library that is loaded at its first use, so that programs which may need it start without it. For lt_api.h
+// and rtc_api.h.
 #pragma once
+#include <atomic>
 #include <mutex>
 #include <string>
 
@@ -18,6 +20,23 @@ class SharedLibrary {
   std::mutex mutex_;
   std::string file_, folder_, install_;
   void* handle_ = nullptr;
+};
+
+// A function of a library as an object, which stands before the library's declaration of it and finds it when called.
+template <class F, SharedLibrary& (*library)()> class LibraryFunction;
+template <class R, class... A, SharedLibrary& (*library)()> class LibraryFunction<R(A...), library> {
+ public:
+  explicit constexpr LibraryFunction(const char* name) : name_(name) {}
+  R operator()(A... a) const {
+    auto* f = address_.load(std::memory_order_relaxed);
+    if (!f) [[unlikely]]
+      address_.store(f = reinterpret_cast<R (*)(A...)>(library().function(name_)), std::memory_order_relaxed);
+    return f(a...);
+  }
+
+ private:
+  const char* name_;
+  mutable std::atomic<R (*)(A...)> address_{nullptr};
 };
 
 }  // namespace tg::cuda

@@ -1,11 +1,15 @@
 // Pointwise ops of two operands, tensors that broadcast or a tensor and a number. As in pointwise.h, one struct per
 // function is the only source: BinaryFns is the list over which kernels and tests fold. Comparisons, where and clamp
 // are in choose.h.
+// Kernels that are compiled at run time read the functions of these three headers, and nothing else of them:
+// TG_FUNCTIONS_ONLY (cuda/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
+#ifndef TG_FUNCTIONS_ONLY
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/symbolic.h>
+#endif
 
 namespace tg {
 
@@ -99,6 +103,17 @@ struct Pow {  // x^0 = 1, also of 0 and NaN
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
 
+#ifndef TG_FUNCTIONS_ONLY
+// The text of an Expression: '@' stands for F, by the name that it has in namespace tg.
+template <class F> std::string expression_of(std::string_view text) {
+  constexpr std::string_view here = __PRETTY_FUNCTION__;  // "... [with F = tg::Gelu; ...]"
+  constexpr size_t begin = here.find_first_not_of("= ", here.find('=', here.find('[')));
+  constexpr std::string_view name = here.substr(begin, here.find_first_of(";],", begin) - begin);
+  std::string s;
+  for (const char c : text) c == '@' ? s += name : s += c;
+  return s;
+}
+
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 // (x, y, dz) -> dz times the partial derivative of F(x, y), in the shape of dz.
@@ -113,6 +128,10 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
     return {((by_y ? F::dy(x, y) : F::dx(x, y)) * Sym(in[2])).tensor()};
   }
   void key(Key& k) const override { k.add(by_y); }
+  Expression expression() const override {
+    static const std::string dx = expression_of<F>("@::dx($0, $1) * $2"), dy = expression_of<F>("@::dy($0, $1) * $2");
+    return {by_y ? dy : dx};
+  }
 };
 // The same with a number: (x, dz), of F(x, s), or of F(s, x) when the number is on the left.
 template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
@@ -127,11 +146,19 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
     return {((left ? F::dy(number, x) : F::dx(x, number)) * Sym(in[1])).tensor()};
   }
   void key(Key& k) const override { k.add(left); }
+  Expression expression() const override {
+    static const std::string dx = expression_of<F>("@::dx($0, #0) * $1"), dy = expression_of<F>("@::dy(#0, $0) * $1");
+    return {left ? dy : dx, {s}};
+  }
 };
 template <class F> struct Binary : OpOf<Binary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0, 1)}; }
   Layouts infer(Inputs in) const override { return infer_binary(kName, in, takes_integers<F>); }
+  Expression expression() const override {
+    static const std::string text = expression_of<F>("@::f($0, $1)");
+    return {text};
+  }
   Mask saves_in(Mask tracked) const override {
     if constexpr (has_partials<F>)
       return bits(0, 1);
@@ -158,6 +185,10 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   BinaryScalar(double number, bool on_left) : s(number), left(on_left) {}
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0), .varies = true}; }
   Layouts infer(Inputs in) const override { return infer_scalar(F::kName, in, s, takes_integers<F>); }
+  Expression expression() const override {
+    static const std::string right = expression_of<F>("@::f($0, #0)"), on_left = expression_of<F>("@::f(#0, $0)");
+    return {left ? on_left : right, {s}};
+  }
   Mask saves_in(Mask) const override {
     if constexpr (has_partials<F>)
       return bits(0);
@@ -212,5 +243,6 @@ inline Tensor operator*(const Tensor& x, double s) { return mul(x, s); }
 inline Tensor operator*(double s, const Tensor& x) { return mul(x, s); }
 inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
 inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
+#endif
 
 }  // namespace tg

@@ -3,7 +3,10 @@
 #pragma once
 #include <tapegrad/ops/binary.h>
 
+#ifndef TG_FUNCTIONS_ONLY
+#include <limits>
 #include <optional>
+#endif
 
 namespace tg {
 
@@ -38,13 +41,26 @@ struct Ge {
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x >= y; }
 };
 using CompareFns = TypeList<Eq, Ne, Lt, Le, Gt, Ge>;
+struct Within {  // clamp and its gradient
+  template <class T> TG_HD_INLINE static T f(T x, T min, T max) {
+    return math::select(x < min, min, math::select(x > max, max, x));
+  }
+  template <class T> TG_HD_INLINE static T df(T x, T min, T max, T dy) {
+    return math::select((x >= min) & (x <= max), dy, T(0));
+  }
+};
 
+#ifndef TG_FUNCTIONS_ONLY
 Layouts infer_compare(std::string_view name, Inputs, bool bools);
 Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
 template <class F> struct Compare : OpOf<Compare<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = Kind::pointwise}; }
   Layouts infer(Inputs in) const override { return infer_compare(kName, in, F::kBools); }
+  Expression expression() const override {
+    static const std::string text = expression_of<F>("@::f($0, $1)");
+    return {text};
+  }
 };
 template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
   static constexpr auto kName = F::kScalarName;
@@ -52,11 +68,16 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
   explicit CompareScalar(double number) : s(number) {}
   Traits traits() const override { return {.kind = Kind::pointwise, .varies = true}; }
   Layouts infer(Inputs in) const override { return infer_compare_scalar(F::kName, in, s, F::kBools); }
+  Expression expression() const override {
+    static const std::string text = expression_of<F>("@::f($0, #0)");
+    return {text, {s}};
+  }
 };
 struct Where : OpOf<Where> {  // (condition, x, y)
   static constexpr auto kName = "where";
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(1, 2)}; }
   Layouts infer(Inputs) const override;
+  Expression expression() const override { return {.text = "$0 ? $1 : $2", .moves = true}; }
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
@@ -68,6 +89,7 @@ struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
     return {.kind = Kind::pointwise, .may_alias = bits(0), .may_be_infinite = value - value != 0};
   }
   Layouts infer(Inputs) const override;
+  Expression expression() const override { return {"$1 ? #0 : $0", {value}, true}; }
   Mask saves_in(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
   void key(Key& k) const override { k.add(value); }
@@ -75,12 +97,17 @@ struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
 struct ClampOptions {
   std::optional<double> min = {}, max = {};  // one at least
 };
+inline Expression with_bounds(std::string_view text, const ClampOptions& o) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  return {text, {o.min.value_or(-kInf), o.max.value_or(kInf)}};
+}
 struct Clamp : OpOf<Clamp> {
   static constexpr auto kName = "clamp";
   ClampOptions o;
   explicit Clamp(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
+  Expression expression() const override { return with_bounds("Within::f($0, #0, #1)", o); }
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
   void key(Key&) const override;
@@ -91,6 +118,7 @@ struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, e
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(1)}; }
   Layouts infer(Inputs) const override;
+  Expression expression() const override { return with_bounds("Within::df($0, #0, #1, $1)", o); }
   Tensors compose(Inputs) const override;
   void key(Key&) const override;
 };
@@ -125,5 +153,6 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 // gradient is 1 from min to max, both included, and 0 outside. An Error without a bound, for one that is NaN, and for
 // min > max.
 Tensor clamp(const Tensor& x, const ClampOptions&);
+#endif
 
 }  // namespace tg

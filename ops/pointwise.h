@@ -139,6 +139,7 @@ struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the appro
 };
 using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, Neg, Abs, Relu, Silu, Gelu, GeluTanh>;
 
+#ifndef TG_FUNCTIONS_ONLY
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
 // (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
@@ -146,6 +147,10 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
   Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(kDy)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Expression expression() const override {
+    static const std::string text = expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
+    return {text};
+  }
   Tensors compose(Inputs in) const override { return {(F::df(Sym(in[0]), Sym(in[kDy - 1])) * Sym(in[kDy])).tensor()}; }
 };
 template <class F> struct Unary : OpOf<Unary<F>> {
@@ -154,6 +159,10 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   Layouts infer(Inputs in) const override {
     takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
     return {contiguous_like(in[0])};
+  }
+  Expression expression() const override {
+    static const std::string text = expression_of<F>("@::f($0)");
+    return {text};
   }
   Mask saves_in(Mask) const override { return F::kSaves.x; }
   Mask saves_out(Mask) const override { return F::kSaves.y; }
@@ -191,5 +200,6 @@ inline Tensor silu(const Tensor& x) { return emit1(stateless<Unary<Silu>>(), {x}
 inline Tensor gelu(const Tensor& x) { return emit1(stateless<Unary<Gelu>>(), {x}); }
 inline Tensor gelu_tanh(const Tensor& x) { return emit1(stateless<Unary<GeluTanh>>(), {x}); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
+#endif
 
 }  // namespace tg

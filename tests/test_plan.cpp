@@ -3,26 +3,16 @@
 #include <tapegrad/core/plan.h>
 #include <tapegrad/ops/ops.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "helpers.h"
 #include "small_training.h"
+#include "with_env.h"
 
 using namespace tg;
 namespace {
-class WithEnv {  // of the environment, during its life
- public:
-  WithEnv(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
-  ~WithEnv() { ::unsetenv(name_); }
-  WithEnv(const WithEnv&) = delete;
-  WithEnv& operator=(const WithEnv&) = delete;
-
- private:
-  const char* name_;
-};
 // Kernels that one evaluation of f's result runs.
 uint64_t kernels_of(const std::function<Tensor()>& f) {
   LazyScope lazy;

@@ -33,6 +33,8 @@ constexpr ErrorText error_texts[] = {
     SIMT_ERROR(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable"),
     SIMT_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     SIMT_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    SIMT_ERROR(cudaErrorSharedObjectInitFailed, "shared object initialization failed"),
+    SIMT_ERROR(cudaErrorSymbolNotFound, "named symbol not found"),
     SIMT_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     SIMT_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
     SIMT_ERROR(cudaErrorNotReady, "device not ready"),

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstddef>
 
+#include <tapegrad/cuda/simt/types.h>
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -14,8 +16,10 @@ enum cudaError_t {
   cudaErrorDevicesUnavailable = 46,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorSharedObjectInitFailed = 303,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalState = 401,
+  cudaErrorSymbolNotFound = 500,
   cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
   cudaErrorSystemDriverMismatch = 803,
@@ -149,6 +153,18 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t, cudaGraph_t, cudaGraphExecUpdateResultInfo*);
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, cudaGraph_t child);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
+
+// Kernels that were compiled at run time: an image is what nvrtc.h makes. Only they are launched by this call, with one
+// argument of any size.
+using cudaLibrary_t = struct CUlib_st*;
+using cudaKernel_t = struct CUkern_st*;
+enum cudaJitOption : int;
+enum cudaLibraryOption : int;
+cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void* image, cudaJitOption*, void** values, unsigned count,
+                                cudaLibraryOption*, void** library_values, unsigned library_count);
+cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name);
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes,
+                             cudaStream_t);
 
 // Kernels. Above 48 KiB of dynamic shared memory a kernel must be opted in. Occupancy is by threads and dynamic shared
 // memory alone: the emulator knows neither registers nor static shared memory.
