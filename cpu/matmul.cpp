@@ -3,7 +3,6 @@
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/ops/linear_activation.h>
 
-#include <functional>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -94,8 +93,8 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// x weight^T + bias, and then(sum) of what would be stored of each element.
-template <class T, class Then> void product(Bufs in, const Buf& out, Then then) {
+// x weight^T + bias
+template <class T> void product(Bufs in, const Buf& out) {
   using C = compute_t<T>;
   const int64_t n = in[1].size(0), k = in[1].size(1), m = out.numel() / n;
   const Operand<T> w(in[1]);
@@ -121,24 +120,22 @@ template <class T, class Then> void product(Bufs in, const Buf& out, Then then) 
   if (in.size() > 2)
     for (int64_t j = 0; j < n; ++j) bias.push_back(C(in[2].data<T>()[j * in[2].strides()[0]]));
   const auto finish = [&, b = bias.data()](C* row, int64_t j, int64_t count) {
-    if (b)
-      for (int64_t i = 0; i < count; ++i) row[i] += b[j + i];
-    TG_SAME_INDEX
-    for (int64_t i = 0; i < count; ++i) row[i] = then(C(T(row[i])));
+    for (int64_t i = 0; i < count; ++i) row[i] += b[j + i];
   };
   const FunctionRef<void(C*, int64_t, int64_t)> finish_row(finish);
-  constexpr bool nothing = std::is_same_v<Then, std::identity>;
   with_output<T>(out, [&](C* c) {
     gemm<C>(m, n, k, {a.p, a.strides[0], a.strides[1]}, MatView<C>{w.p, w.strides[0], w.strides[1]}.transposed(), c, n,
-            {.finish = nothing && bias.empty() ? nullptr : &finish_row});
+            {.finish = bias.empty() ? nullptr : &finish_row});
   });
 }
 void linear(const Linear&, Bufs in, Bufs out, Context&) {
-  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0], std::identity()); });
+  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0]); });
 }
-template <class F> void linear_activation(const LinearActivation<F>&, Bufs in, Bufs out, Context&) {
+// The kernel of the activation itself, in place: compilers may round another loop over F otherwise.
+template <class F> void linear_activation(const LinearActivation<F>&, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0], [](compute_t<T> x) { return F::f(x); }); });
+  visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0]); });
+  stateless<Unary<F>>()->run(out, out, c);
 }
 template <class... F> bool add_activations(TypeList<F...>, const KernelOrigin& o) {
   (add_kernel<LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);

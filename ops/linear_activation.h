@@ -15,7 +15,7 @@ template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const
 }
 
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
-// (x, weight[, bias]) -> F(linear(x, weight[, bias])): the same bits, in one pass over the result. It is differentiated
+// (x, weight[, bias]) -> F(linear(x, weight[, bias])): the same bits, in place. It is differentiated
 // through the two ops, as nothing between them is kept.
 template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
   static constexpr auto kChars = joined("linear_", F::kName);
