@@ -44,7 +44,7 @@ Results in_chains(const Function& f, const std::vector<Tensor>& x, size_t kernel
   }
   return bits_of_all(y);
 }
-std::string stderr_of(const std::function<void()>& f) {
+[[maybe_unused]] std::string stderr_of(const std::function<void()>& f) {
   std::FILE* const file = std::tmpfile();
   std::fflush(stderr);
   const int old = ::dup(2);
