@@ -5,8 +5,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// e^x for x <= 88, as exact as math::exp, in two thirds of its instructions: what is below 2^-126 is 0, as it is nothing
-// beside the largest, which is 1. NaN stays.
+// e^x for x <= 88, as exact as math::exp, in two thirds of its instructions: what is below 2^-126 is 0, as it is
+// nothing beside the largest, which is 1. NaN stays.
 TG_HD_INLINE float exp_to_zero(float x) {
   x = x < -87.9f ? -87.9f : x;
   const auto [q, n] = math::detail::exp_parts(x);

@@ -3,8 +3,8 @@
 // where the memory lies. Float on AVX2 and AVX-512: element (i, j) depends on row i of A, column j of B and k only, bit
 // for bit; a row comes out the same alone and in any batch. It is the sum over blocks of at most 384 terms, in order,
 // each block one chain of fused multiply-adds. Up to as many columns as a vector has, their number and the direction in
-// which A and B lie matter too: there may be one chain per lane. Not so for double, nor for float on the baseline, where
-// Eigen computes.
+// which A and B lie matter too: there may be one chain per lane. Not so for double, nor for float on the baseline,
+// where Eigen computes.
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
 
