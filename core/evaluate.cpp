@@ -220,8 +220,9 @@ std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>> nodes, const Fused
     return execute_as_one(nodes, f, donors, places);
   } catch (const Error& e) {
     const Error full = with_scope(e, nodes.back()->scope);
-    for (const int32_t d : donors)
-      if (d >= 0) ++nodes[f.in[size_t(d)].node]->in[f.in[size_t(d)].index].value->storage->version;
+    for (const int32_t d : donors)  // as in mark_failed()
+      if (d >= 0 && !nodes.back()->error)
+        ++nodes[f.in[size_t(d)].node]->in[f.in[size_t(d)].index].value->storage->version;
     for (const auto& n : nodes) mark_failed(*n, {}, full);
     throw full;
   }

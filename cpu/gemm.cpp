@@ -105,8 +105,10 @@ template <class T> void multiply(Product<T> p, bool parallel) {
 namespace own {
 using namespace micro;
 constexpr int64_t kDepth = 384, kWidth = 2048, kTileCols = 512, kTileRows = 16 * kRows;
-constexpr int64_t kFewRows = 96;      // up to here a panel of B is packed by the one tile that needs it
-constexpr int64_t kSerial = 1 << 20;  // multiply-adds, some 10 us: less runs on the calling thread
+constexpr int64_t kFewRows = 96;                      // up to here a panel of B is packed by the one tile that needs it
+constexpr int64_t kSerial = 1 << 20;                  // multiply-adds, some 10 us: less runs on the calling thread
+constexpr int64_t kShallow = 64, kInCache = 1 << 16;  // k, and elements of B, up to which C is written row by row
+constexpr int kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
 // Memory of the calling thread, kept from call to call.
 class Scratch {
@@ -187,6 +189,23 @@ void few_rows(const Product<float>& p, bool parallel) {
       p.finish(0, p.m, j, cols);
       j += cols;
     }
+  });
+}
+
+// Little work for an element of C: what counts is that C is written in the order of its memory.
+void shallow(const Product<float>& p, bool parallel) {
+  for_tiles(parallel, ceil_div(p.m, kStripRows), [&](int64_t t) {
+    const int64_t i = t * kStripRows, rows = std::min<int64_t>(kStripRows, p.m - i);
+    for (int64_t j = 0, cols; j < p.n; j += cols) {
+      cols = std::min<int64_t>(kCols, p.n - j);
+      MatView<float> b = p.b.at(0, j);
+      if (cols > kLanes && cols < kCols) {
+        float* const to = t_own.get(kDepth * kCols);
+        pack_b(p.k, cols, b, to), b = {to, kCols, 1};
+      }
+      add_tile(p, {0, p.k}, i, rows, j, cols, p.a.at(i, 0), b.p, b.row);
+    }
+    p.finish(i, rows, 0, p.n);
   });
 }
 
@@ -276,6 +295,7 @@ void multiply(const Product<float>& p, bool parallel) {
   parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial;  // a few rows cost what reading B costs
   if (p.a.col == 1 && (p.n < kLanes || (p.n == kLanes && p.b.row == 1))) return few_columns(p, parallel);
   if (p.a.row == 1 && p.n <= kLanes) return few_columns_down(p, parallel);
+  if (p.b.col == 1 && p.k <= kShallow && p.k * p.n <= kInCache && p.m >= 4 * kStripRows) return shallow(p, parallel);
   if (p.m <= kFewRows) return few_rows(p, parallel);
   for (int64_t j = 0; j < p.n; j += kWidth)
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);

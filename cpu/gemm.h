@@ -8,7 +8,12 @@
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
 
+#include <type_traits>
+
 namespace tg::cpu::TG_ISA_NS {
+
+// Whether a row comes out the same alone and in any batch, as said above.
+template <class T> inline constexpr bool kRowsAlone = std::is_same_v<T, float> && TG_ISA_LEVEL >= 3;
 
 template <class T> struct MatView {  // element (i, j) at p[i * row + j * col]; row or col must be 1 for speed
   const T* p;

@@ -134,7 +134,8 @@ void dot_tile(int64_t k, const float* a, int64_t ar, const float* b, int64_t bc,
     for (int r = 0; r < R; ++r) x[r] = at(a + r * ar);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      const V y = at(b + n * bc);
+      V y = at(b + n * bc);
+      asm("" : "+v"(y));  // or it is loaded again for each row
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
     }

@@ -10,8 +10,14 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kBlock = 24;          // rows: whole register tiles at every level
 constexpr int64_t kParallel = 1 << 17;  // multiply-adds, some 5 us: less is not worth waking a thread
+
+// Rows of a block, whole register tiles at every level. Each block packs A for itself, so they are few where a row does
+// not depend on its block.
+template <class C> int64_t block_rows(int64_t rows) {
+  if (!kRowsAlone<C>) return 24;
+  return std::clamp<int64_t>((rows + num_threads() - 1) / num_threads(), 12, 48);
+}
 
 // The elements of a matrix in the dtype that is computed in; bf16 is copied.
 template <class T> struct Matrix {
@@ -84,12 +90,13 @@ void lora(const Lora& op, Bufs in, Bufs out, Context&) {
     const Matrix<T> a(in[1]), b(in[2]);
     std::optional<Rows<T>> base;
     if (in.size() > 3) base.emplace(in[3]);
+    const int64_t rows = block_rows<compute_t<T>>(s.rows);
     const auto run = [&](int64_t tile) {
-      const int64_t first = tile * kBlock;
-      block<T>(op, s, first, std::min(kBlock, s.rows - first), x, a, b, base ? &*base : nullptr, out[0].data<T>(),
+      const int64_t first = tile * rows;
+      block<T>(op, s, first, std::min(rows, s.rows - first), x, a, b, base ? &*base : nullptr, out[0].data<T>(),
                out[1].data<T>());
     };
-    const int64_t tiles = (s.rows + kBlock - 1) / kBlock;
+    const int64_t tiles = (s.rows + rows - 1) / rows;
     if (s.rows * s.r * (s.in + s.out) >= kParallel) return parallel_for(tiles, run);
     for (int64_t t = 0; t < tiles; ++t) run(t);
   });

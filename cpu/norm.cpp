@@ -1,22 +1,37 @@
-// Kernels of ops/norm.h: a row at a time, through scratch rows in the compute dtype (so that the output may take over
-// an input, and 16-bit values are widened once). Variance in two passes. RMSNorm is LayerNorm with a mean of 0.
+// Kernels of ops/norm.h: a row at a time; the output may take over an input. Variance in two passes. RMSNorm is
+// LayerNorm with a mean of 0.
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/norm.h>
 
 #include <cmath>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// A vector of n parameters in the compute dtype; n times `otherwise` where there is none.
-template <class T> std::vector<compute_t<T>> parameter(Bufs in, size_t i, int64_t n, compute_t<T> otherwise) {
-  std::vector<compute_t<T>> v(size_t(n), otherwise);
-  if (i < in.size())
-    for (int64_t j = 0; j < n; ++j) v[size_t(j)] = in[i].data<T>()[j * in[i].strides()[0]];
-  return v;
-}
+// A vector of n parameters in the compute dtype: where it lies, or a copy; n times `otherwise` where there is none.
+template <class T> class Parameter {
+ public:
+  Parameter(Bufs in, size_t i, int64_t n, compute_t<T> otherwise) {
+    if constexpr (std::is_same_v<T, compute_t<T>>)
+      if (i < in.size() && in[i].strides()[0] == 1) {
+        p_ = in[i].data<T>();
+        return;
+      }
+    copy_.assign(size_t(n), otherwise);
+    if (i < in.size())
+      for (int64_t j = 0; j < n; ++j) copy_[size_t(j)] = in[i].data<T>()[j * in[i].strides()[0]];
+    p_ = copy_.data();
+  }
+  Parameter(const Parameter&) = delete;
+  compute_t<T> operator[](int64_t j) const { return p_[j]; }
+
+ private:
+  std::vector<compute_t<T>> copy_;
+  const compute_t<T>* p_;
+};
 
 // Of one term, or of two, whose sum is then the second output.
 template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
@@ -24,13 +39,11 @@ template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
   const Shape& shape = out[0].shape();
   const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
   const Rows<T> x(in[0]), more(in[Op::kTerms - 1]);
-  const auto w = parameter<T>(in, Op::kTerms, n, 1), b = parameter<T>(in, Op::kTerms + 1, n, 0);
+  const Parameter<T> w(in, Op::kTerms, n, 1), b(in, Op::kTerms + 1, n, 0);
   T *const y = out[0].data<T>(), *const sum = Op::kTerms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = Op::kCentred ? out[Op::kTerms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch, more_scratch;
-    std::vector<C> row(static_cast<size_t>(n));
-    C* const d = row.data();
     for (int64_t r = begin; r < end; ++r) {
       const T* p = x(r, scratch);
       if (sum) {
@@ -41,11 +54,12 @@ template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
         p = s;
       }
       const C m = mean && n ? lane_sum<C>(n, [&](int64_t j) { return C(p[j]); }) / C(n) : C(0);
-      for (int64_t j = 0; j < n; ++j) d[j] = C(p[j]) - m;
-      const C var = n ? lane_sum<C>(n, [&](int64_t j) { return d[j] * d[j]; }) / C(n) : C(0);
+      const auto centred = [p, m](int64_t j) { return C(p[j]) - m; };
+      const C var = n ? lane_sum<C>(n, [&](int64_t j) { return centred(j) * centred(j); }) / C(n) : C(0);
       const C scale = C(1) / std::sqrt(var + C(op.eps));
       T* to = y + r * n;
-      for (int64_t j = 0; j < n; ++j) to[j] = T(d[j] * scale * w[size_t(j)] + b[size_t(j)]);
+      TG_SAME_INDEX
+      for (int64_t j = 0; j < n; ++j) to[j] = T(centred(j) * scale * w[j] + b[j]);
       if (mean) mean[r] = m;
       rstd[r] = scale;
     }
@@ -58,16 +72,18 @@ template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
 template <class T> struct Backward {
   using C = compute_t<T>;
   Rows<T> dy, x;
-  std::vector<C> mean, rstd, w;  // mean: empty for RMSNorm
+  std::vector<C> mean, rstd;  // mean: empty for RMSNorm
+  Parameter<T> w;
   std::optional<Rows<T>> ds;
   T *dx = nullptr, *dw = nullptr, *db = nullptr;
 
-  template <class Op> Backward(const Op& op, Bufs in, Bufs out) : dy(in[0]), x(in[1]) {
+  template <class Op>
+  Backward(const Op& op, Bufs in, Bufs out)
+      : dy(in[0]), x(in[1]), w(in, 3 + (Op::kCentred ? 1 : 0) + (op.has_ds ? 1 : 0), x.n, 1) {
     size_t next = 2;
     if (Op::kCentred) mean = flat<C, C>(in[next++]);
     rstd = flat<C, C>(in[next++]);
     if (op.has_ds) ds.emplace(in[next++]);
-    w = parameter<T>(in, next, x.n, 1);
     next = 0;
     if (op.wants.dx) dx = out[next++].data<T>();
     if (op.wants.dw) dw = out[next++].data<T>();
@@ -89,7 +105,7 @@ template <class T> struct Backward {
       if (db)
         for (int64_t j = 0; j < n; ++j) sum_b[j] += C(d[j]);
       if (!dx) continue;
-      for (int64_t j = 0; j < n; ++j) g[j] = C(d[j]) * w[size_t(j)];
+      for (int64_t j = 0; j < n; ++j) g[j] = C(d[j]) * w[j];
       const C along = lane_sum<C>(n, [&](int64_t j) { return g[j] * h[j]; }) / C(n);
       const C shift = mean.empty() ? C(0) : lane_sum<C>(n, [&](int64_t j) { return g[j]; }) / C(n);
       T* to = dx + r * n;

@@ -1,5 +1,5 @@
-// Sums with a fixed order of additions: the same bits for any thread count and any alignment. 16 running sums, added as
-// a tree, then the rest.
+// Sums with a fixed order of additions: the same bits for any thread count and any alignment. 64 running sums, added as
+// a tree; what is left of n goes to the first 16 of them.
 #pragma once
 #include <tapegrad/cpu/isa.h>
 
@@ -8,15 +8,18 @@
 namespace tg::cpu::TG_ISA_NS {
 
 inline constexpr int kLanes = 16;
+inline constexpr int kWide = 4 * kLanes;  // of one chain of additions, each would wait for the one before
 
 // sum over i < n of f(i), in C.
 template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
-  C lane[kLanes] = {};
+  C lane[kWide] = {};
   int64_t i = 0;
+  for (; i + kWide <= n; i += kWide)
+    for (int k = 0; k < kWide; ++k) lane[k] += f(i + k);
   for (; i + kLanes <= n; i += kLanes)
     for (int k = 0; k < kLanes; ++k) lane[k] += f(i + k);
   for (int k = 0; i + k < n; ++k) lane[k] += f(i + k);
-  for (int half = kLanes / 2; half; half /= 2)
+  for (int half = kWide / 2; half; half /= 2)
     for (int k = 0; k < half; ++k) lane[k] += lane[k + half];
   return lane[0];
 }
@@ -39,7 +42,6 @@ template <class C, class F> inline C lane_max(int64_t n, F&& f) {
 }
 // max over i < n of x[i] where NaN may be passed over, as it comes back in a sum of exponentials; n >= 1. In C.
 template <class C, class T> inline C top_of(int64_t n, const T* x) {
-  constexpr int64_t kWide = 4 * kLanes;  // one chain of comparisons would wait for each
   C lane[kWide];
   for (C& l : lane) l = C(x[0]);
   const auto larger = [](C a, C b) { return a < b ? b : a; };

@@ -108,8 +108,8 @@ class Pool {
  private:
   void start_workers();
   void make_room();
-  void work(uint32_t seen);
-  void take_tiles();
+  void work(size_t me, uint32_t seen);
+  void take_tiles(size_t me);
   void close_gate();
 
   const std::vector<int> cpus_;  // ascending
@@ -121,8 +121,15 @@ class Pool {
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
 
+  // The tiles [next, end) of one thread, which it takes first, from job to job the same: what it left in its caches
+  // is there for the next kernel. Then it helps the others.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
   // The job: written while the gate is closed and nobody is inside.
-  alignas(64) int64_t tiles_ = 0;
+  std::vector<Share> shares_;  // of the caller, then of the workers
   int64_t chunk_ = 1;
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
@@ -130,7 +137,6 @@ class Pool {
   std::atomic<bool> failed_{false};
 
   alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with every job; workers wait on it
-  alignas(64) std::atomic<int64_t> next_{0};    // the first tile that nobody has taken
   alignas(64) std::atomic<uint32_t> gate_{0};   // kOpen + the number of workers inside
 };
 
@@ -139,9 +145,10 @@ void Pool::start_workers() {
   if (workers_.size() == want) return;
   const std::vector<int> cpus = placement(cpus_);
   home_ = cpus[0];
+  shares_ = std::vector<Share>(want + 1);
   try {
     while (workers_.size() < want) {
-      workers_.emplace_back([this, seen = epoch_.load(relaxed)] { work(seen); });
+      workers_.emplace_back([this, me = workers_.size() + 1, seen = epoch_.load(relaxed)] { work(me, seen); });
       places_.push_back(cpus[workers_.size()]);
       pin(workers_.back(), places_.back());
     }
@@ -171,7 +178,7 @@ void Pool::make_room() {
   home_ = here;
 }
 
-void Pool::work(uint32_t seen) {
+void Pool::work(size_t me, uint32_t seen) {
   for (;;) {
     if (!spin_until([&] { return epoch_.load(acquire) != seen; })) epoch_.wait(seen, acquire);
     seen = epoch_.load(acquire);
@@ -180,17 +187,20 @@ void Pool::work(uint32_t seen) {
     while ((gate & kOpen) && !gate_.compare_exchange_weak(gate, gate + 1, acquire, relaxed)) {
     }
     if (!(gate & kOpen)) continue;
-    take_tiles();
+    take_tiles(me);
     if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
 }
 
-void Pool::take_tiles() {
+void Pool::take_tiles(size_t me) {
   t_in_tile = true;
   try {
-    for (int64_t tile; !failed_.load(relaxed) && (tile = next_.fetch_add(chunk_, relaxed)) < tiles_;) {
-      const int64_t end = std::min(tile + chunk_, tiles_);
-      for (; tile < end && !failed_.load(relaxed); ++tile) call_(f_, tile);
+    for (size_t k = 0; k < shares_.size(); ++k) {
+      Share& s = shares_[(me + k) % shares_.size()];
+      for (int64_t tile; !failed_.load(relaxed) && (tile = s.next.fetch_add(chunk_, relaxed)) < s.end;) {
+        const int64_t end = std::min(tile + chunk_, s.end);
+        for (; tile < end && !failed_.load(relaxed); ++tile) call_(f_, tile);
+      }
     }
   } catch (...) {
     if (!failed_.exchange(true, relaxed)) error_ = std::current_exception();
@@ -213,12 +223,15 @@ void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
   start_workers();
   make_room();
   const int64_t helpers = int64_t(workers_.size());
-  tiles_ = tiles;
-  chunk_ = std::max<int64_t>(1, tiles / (kChunksPerThread * (helpers + 1)));
+  const int64_t each = tiles / (helpers + 1), longer = tiles % (helpers + 1);
+  for (int64_t i = 0, begin = 0; i <= helpers; ++i) {
+    shares_[size_t(i)].next.store(begin, relaxed);
+    shares_[size_t(i)].end = begin += each + (i < longer ? 1 : 0);
+  }
+  chunk_ = std::max<int64_t>(1, each / kChunksPerThread);
   call_ = call;
   f_ = f;
   failed_.store(false, relaxed);
-  next_.store(0, relaxed);
   gate_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1);
   if (tiles > helpers) {
@@ -226,7 +239,7 @@ void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
   } else {
     for (int64_t i = 1; i < tiles; ++i) epoch_.notify_one();
   }
-  take_tiles();
+  take_tiles(0);
   close_gate();
   if (failed_.load(relaxed)) std::rethrow_exception(std::exchange(error_, nullptr));
 }

@@ -25,7 +25,8 @@ void run_tiles(int64_t tiles, void (*call)(void* f, int64_t tile), void* f);
 int threads_from(const char* env, int cpus);  // the meaning of TG_THREADS; null is unset
 }  // namespace detail
 
-// f(tile) once for every tile in [0, tiles), in any order, on any thread; returns when all are done. f is an object
+// f(tile) once for every tile in [0, tiles), in any order, on any thread; returns when all are done. Each thread begins
+// with its own part of them, the same for every job of as many tiles, and then helps the others. f is an object
 // with a call operator, called from several threads at once. Runs on the calling thread alone when tiles <= 1, inside
 // another parallel_for, or while another thread uses the pool. An exception skips the tiles not yet begun; the first
 // one is rethrown here.

@@ -125,7 +125,8 @@ TEST_CASE("forward: options that do not go together") {
   CHECK_HAS(refused(f32, {.cache = &cache, .recompute = true}), "[gpt] recompute and a cache at once.");
 }
 
-TEST_CASE("recomputed activations: the same gradients bit for bit") {
+// f(run, dropout) for each model, dtype of the computation and dropout; run(rng, recompute): gradients of one batch.
+template <class F> void for_each_setting(F f) {
   for (const std::string& name : kOracles)
     for (const DType compute : {DType::f32, DType::bf16})
       for (const double dropout : {0.0, 0.2}) {
@@ -136,18 +137,28 @@ TEST_CASE("recomputed activations: the same gradients bit for bit") {
         o.config.dropout = dropout;
         const Params params;
         const Gpt model = o.model(params);
-        const Tensor tokens = o.batch("tokens", 0), targets = o.batch("targets", 0);
-        Rng kept{5}, again{5};
-        const auto a = gradients(model, params, tokens, targets, {.rng = &kept, .compute = compute});
-        const auto b =
-            gradients(model, params, tokens, targets, {.rng = &again, .compute = compute, .recompute = true});
-        CHECK(kept == again);
-        CHECK((kept.offset > 0) == (dropout > 0));
-        for (size_t i = 0; i < a.size(); ++i) {
-          CAPTURE(params.all()[i].name);
-          CHECK(bits_of(a[i]) == bits_of(b[i]));
-        }
+        const auto run = [&](Rng& rng, bool recompute = false) {
+          return gradients(model, params, o.batch("tokens", 0), o.batch("targets", 0),
+                           {.rng = &rng, .compute = compute, .recompute = recompute});
+        };
+        f(run, dropout);
       }
+}
+void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(i);
+    CHECK(bits_of(a[i]) == bits_of(b[i]));
+  }
+}
+
+TEST_CASE("recomputed activations: the same gradients bit for bit") {
+  for_each_setting([](const auto& run, double dropout) {
+    Rng kept{5}, again{5};
+    check_same_bits(run(kept), run(again, true));
+    CHECK(kept == again);
+    CHECK((kept.offset > 0) == (dropout > 0));
+  });
 }
 
 TEST_CASE("recomputed activations: at most 30 % of the memory") {
@@ -164,31 +175,16 @@ TEST_CASE("recomputed activations: at most 30 % of the memory") {
 }
 
 TEST_CASE("recomputed cheap ops: the same gradients bit for bit, eager and lazy") {
-  for (const std::string& name : kOracles)
-    for (const DType compute : {DType::f32, DType::bf16})
-      for (const double dropout : {0.0, 0.2}) {
-        CAPTURE(name);
-        CAPTURE(name_of(compute));
-        CAPTURE(dropout);
-        Oracle o(name);
-        o.config.dropout = dropout;
-        const Params params;
-        const Gpt model = o.model(params);
-        const Tensor tokens = o.batch("tokens", 0), targets = o.batch("targets", 0);
-        Rng kept{5}, again{5}, later{5};
-        const auto a = gradients(model, params, tokens, targets, {.rng = &kept, .compute = compute});
-        const RecomputeScope scope;
-        const auto b = gradients(model, params, tokens, targets, {.rng = &again, .compute = compute});
-        const LazyScope lazy;
-        const auto c = gradients(model, params, tokens, targets, {.rng = &later, .compute = compute});
-        CHECK(kept == again);
-        CHECK(kept == later);
-        for (size_t i = 0; i < a.size(); ++i) {
-          CAPTURE(params.all()[i].name);
-          CHECK(bits_of(a[i]) == bits_of(b[i]));
-          CHECK(bits_of(a[i]) == bits_of(c[i]));
-        }
-      }
+  for_each_setting([](const auto& run, double) {
+    Rng kept{5}, again{5}, later{5};
+    const auto want = run(kept);
+    const RecomputeScope scope;
+    check_same_bits(run(again), want);
+    const LazyScope lazy;
+    check_same_bits(run(later), want);
+    CHECK(kept == again);
+    CHECK(kept == later);
+  });
 }
 
 TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that make the rest again") {

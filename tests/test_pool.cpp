@@ -73,6 +73,25 @@ TEST_CASE("the workers take part, on threads of their own") {
 }
 
 #ifdef __linux__
+TEST_CASE("each thread takes the tiles of its own part first" * doctest::skip(cpu::max_threads() < 2)) {
+  Threads use(2);
+  for (int64_t tiles : {2, 3, 7, 1000})
+    for (int job = 0; job < 20; ++job) {
+      std::atomic<int64_t> first[2] = {-1, -1};  // of the caller, of the worker
+      const auto caller = std::this_thread::get_id();
+      parallel_for(tiles, [&](int64_t t) {
+        const bool worker = std::this_thread::get_id() != caller;
+        int64_t none = -1;
+        first[worker].compare_exchange_strong(none, t);
+        const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(tiles < 10 ? 20 : 1);
+        while (std::chrono::steady_clock::now() < until) {
+        }
+      });
+      CHECK(first[0] == 0);
+      if (first[1] >= 0) CHECK(first[1] >= (tiles + 1) / 2);
+    }
+}
+
 TEST_CASE("a worker leaves the cpu that the caller has come to") {
   if (cpu::max_threads() != 2) return;  // with more cpus than threads in use another cpu may be free
   Threads use(2);
