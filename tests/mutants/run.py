@@ -93,6 +93,8 @@ def main():
         config[key] = [w for w in config[key] if w]
     for key in ("core", "objects"):  # not their precompiled headers
         config[key] = [o for o in config[key] if o.endswith(".o")]
+    for language in ("cu", "cpp"):  # the few tests of mutants.txt take less time than optimising what they run
+        config[language]["options"] += ["-g0"] if options.each else ["-g0", "-O0"]
     explained = {m.key(): m.why for m in read_list(HERE / "survivors.txt")} if options.each else {}
     every = [m for f in options.each for m in each.changes(f)] if options.each else read_list(HERE / "mutants.txt")
     chosen = {k: m for k, m in enumerate(every) if options.only in str(m)}
