@@ -76,8 +76,12 @@ function(tg_add_cuda target)
   file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
   file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cpp)
   tg_kernel_library(tg_cuda_kernels ${kernels})
+  if(NOT TG_HAS_CUDA)
+    target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
+  endif()
   # What kernels that are compiled at run time include, as texts in the library.
-  set(headers core/half.h core/math.h cuda/chain_kernel.h cuda/ptx.h ops/binary.h ops/choose.h ops/pointwise.h)
+  set(headers core/half.h core/math.h cuda/chain_kernel.h cuda/grid_loop.h cuda/ptx.h ops/binary.h ops/choose.h
+              ops/pointwise.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
   list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE depends)
   list(JOIN headers "|" headers)

@@ -1,12 +1,13 @@
-// What the kernels of chains stand on: their arguments, their loop, and elements of every dtype. The source of such a
-// kernel is written at run time (chain_source.h) and begins with this header and those of the pointwise functions, of
-// which the library holds copies for NVRTC; on the emulator the host compiler reads them.
+// What the kernels of chains stand on: their arguments, and elements of every dtype. The source of such a kernel is
+// written at run time (chain_source.h) and begins with this header and those of the pointwise functions, of which the
+// library holds copies for NVRTC; on the emulator the host compiler reads them.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
 #ifndef __CUDACC_RTC__
 #include <tapegrad/cuda/simt/language.h>
 #endif
+#include <tapegrad/cuda/grid_loop.h>
 #include <tapegrad/cuda/ptx.h>
 
 namespace tg {
@@ -43,17 +44,6 @@ template <class T> __device__ __forceinline__ T number(uint64_t bits) {
     return __builtin_bit_cast(T, uint8_t(bits));
 }
 
-class Loop {  // over 0 .. n - 1, by the grid
- public:
-  __device__ __forceinline__ explicit Loop(int64_t n)
-      : i_(blockIdx.x * int64_t(blockDim.x) + threadIdx.x), n_(n), step_(int64_t(gridDim.x) * blockDim.x) {}
-  __device__ __forceinline__ explicit operator bool() const { return i_ < n_; }
-  __device__ __forceinline__ int64_t operator*() const { return i_; }
-  __device__ __forceinline__ void operator++() { i_ += step_; }
-
- private:
-  int64_t i_, n_, step_;
-};
 struct Place {
   int64_t row, column;
 };

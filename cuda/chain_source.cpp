@@ -24,7 +24,7 @@ using tg::cuda::Args;
 extern "C" __global__ void __launch_bounds__({1}) {0}(const __grid_constant__ Args a) {{
   using namespace tg::cuda;
   const Once once{{{3}}};
-  for (Loop g(a.elements - a.groups * {2}); g; ++g) {{
+  for (GridLoop g(a.elements - a.groups * {2}); g; ++g) {{
     if (*g < a.groups)
       run<{2} + 1>(a, once, *g * ({2} + 1));
     else

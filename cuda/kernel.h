@@ -11,6 +11,7 @@
 #include <utility>
 // last: it defines names of CUDA's language
 #include <tapegrad/cuda/device.h>
+#include <tapegrad/cuda/grid_loop.h>
 #include <tapegrad/cuda/numeric.h>
 
 namespace tg::cuda {
@@ -29,19 +30,6 @@ void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_
 #endif
   launched(c);
 }
-
-// The grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
-class GridLoop {
- public:
-  __device__ __forceinline__ explicit GridLoop(int64_t n)
-      : i_(blockIdx.x * int64_t(blockDim.x) + threadIdx.x), n_(n), step_(int64_t(gridDim.x) * blockDim.x) {}
-  __device__ __forceinline__ explicit operator bool() const { return i_ < n_; }
-  __device__ __forceinline__ int64_t operator*() const { return i_; }
-  __device__ __forceinline__ void operator++() { i_ += step_; }
-
- private:
-  int64_t i_, n_, step_;
-};
 
 // Offsets of the i-th element (row-major) of N operands that are walked in one shape, by value to kernels. Adjacent
 // dimensions that every operand steps through evenly are merged; a stride of 0 repeats.

@@ -42,16 +42,16 @@ void check_on_device(
   }
 }
 
-struct Reduction {
+struct Reduced {
   Shape shape;
   Dims dims;
 };
 // Rows in one chunk and in many, by warps and by blocks; columns in one chunk and in many, in vectors and not; few
 // columns; kept and reduced dimensions that alternate.
-const Reduction kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
-                                 {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
-                                 {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},
-                                 {{30, 40, 50}, {0, 2}}, {{2, 1500, 3, 40}, {1, 3}}, {{7, 9, 2000}, {0, 1, 2}}};
+const Reduced kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
+                               {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
+                               {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},
+                               {{30, 40, 50}, {0, 2}}, {{2, 1500, 3, 40}, {1, 3}}, {{7, 9, 2000}, {0, 1, 2}}};
 template <class F> void for_reductions(F f) {
   for (auto& r : kReductions) {
     CAPTURE(r.shape);
@@ -63,7 +63,7 @@ const int64_t kRowLengths[] = {1, 31, 255, 257, 512, 513, 1030, 4096, 4100, 9001
 }  // namespace
 
 TEST_CASE("sums, extremes and variances in one stage and in two") {
-  for_reductions([](const Reduction& r) {
+  for_reductions([](const Reduced& r) {
     const Tensor x = random<double>(r.shape, 1, -1, 2);
     const Function f = [&](Inputs in) {
       return Tensors{sum(in[0], r.dims), max(in[0], r.dims), min(in[0], r.dims), var(in[0], r.dims)};

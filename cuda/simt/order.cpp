@@ -6,10 +6,10 @@
 namespace simt::engine {
 
 std::uint32_t epoch = 1, block_epoch = 1;
+std::array<Clock, max_units> known_to;
+std::array<std::uint16_t, max_units> clocks;
 
 namespace {
-std::array<Clock, max_units> known;
-std::array<std::uint16_t, max_units> clocks;  // each thread's own time, from 1 in each epoch
 std::array<Stamp, max_threads> async_fences;  // each thread's last
 
 std::uint16_t tick(unsigned unit) {
@@ -42,16 +42,6 @@ void Clock::join(const Clock& o) {
   }
 }
 
-Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
-Stamp now() { return now(current->index); }
-
-bool before(const Stamp& s, unsigned unit) {
-  if (s.epoch < epoch || s.thread == unit) return true;
-  const Clock& k = known[unit];
-  return k.epoch == epoch && s.thread < max_units && k[s.thread] > s.clock;
-}
-bool before(const Stamp& s) { return before(s, current->index); }
-
 void order_begin() {
   block_epoch = ++epoch;
   clocks.fill(1);
@@ -65,21 +55,21 @@ void order_threads(const unsigned* index, unsigned n) {
   all.epoch = epoch;
   all.chunks = 0;
   for (unsigned i = 0; i < n; ++i) {
-    Clock& k = known[index[i]];
+    Clock& k = known_to[index[i]];
     k.refresh(epoch);
     all.join(k);
   }
   for (unsigned i = 0; i < n; ++i) all.set(index[i], tick(index[i]));
-  for (unsigned i = 0; i < n; ++i) known[index[i]].join(all);
+  for (unsigned i = 0; i < n; ++i) known_to[index[i]].join(all);
 }
 void order_release(Clock& c, unsigned unit) {
   c.refresh(epoch);
-  if (known[unit].epoch == epoch) c.join(known[unit]);
+  if (known_to[unit].epoch == epoch) c.join(known_to[unit]);
   c.set(unit, tick(unit));
 }
 void order_acquire(unsigned unit, const Clock& c) {
-  known[unit].refresh(epoch);
-  if (c.epoch == epoch) known[unit].join(c);
+  known_to[unit].refresh(epoch);
+  if (c.epoch == epoch) known_to[unit].join(c);
 }
 void order_async_fence() {
   const unsigned t = current->index;
@@ -93,7 +83,7 @@ bool async_fenced(const Stamp& s) {
 bool order_restart() {
   if (epoch < 1U << 31) return false;
   epoch = block_epoch = 1;
-  for (Clock& k : known) k.epoch = 0;
+  for (Clock& k : known_to) k.epoch = 0;
   async_fences.fill({});
   return true;
 }

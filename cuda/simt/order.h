@@ -13,6 +13,7 @@ inline constexpr std::uint16_t in_flight = 0x7ff;  // the "thread" of an asynchr
 struct Stamp {  // when a thread did something
   std::uint32_t epoch = 0;
   std::uint16_t thread = 0, clock = 0;
+  bool operator==(const Stamp&) const = default;
 };
 
 // What is known of each thread's work since the last barrier of the block; empty beforehand.
@@ -31,10 +32,19 @@ struct Clock {
 extern std::uint32_t epoch;        // grows at each barrier of a block and at each block's begin
 extern std::uint32_t block_epoch;  // the epoch at which this block began
 
-Stamp now();
-Stamp now(unsigned unit);
-bool before(const Stamp&);  // is work of this block with that stamp known to the current thread?
-bool before(const Stamp&, unsigned unit);
+extern std::array<Clock, max_units> known_to;
+extern std::array<std::uint16_t, max_units> clocks;  // each thread's own time, from 1 in each epoch
+
+// Before every access: inline.
+inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
+inline Stamp now() { return now(current->index); }
+// Is work of this block with that stamp known to the unit?
+inline bool before(const Stamp& s, unsigned unit) {
+  if (s.epoch < epoch || s.thread == unit) return true;
+  const Clock& k = known_to[unit];
+  return k.epoch == epoch && s.thread < max_units && k[s.thread] > s.clock;
+}
+inline bool before(const Stamp& s) { return before(s, current->index); }
 
 void order_begin();                                     // a block begins
 void order_block();                                     // all its threads met

@@ -31,6 +31,7 @@ template <class T, class Before> void remember_read(T (&reads)[2], const T& me, 
 // --- shared memory ------------------------------------------------------------------------------
 struct Cell {  // of one byte
   Stamp write, reads[2];
+  bool operator==(const Cell&) const = default;
 };
 struct Range {
   std::uintptr_t from = 0, to = 0;
@@ -52,24 +53,33 @@ void conflict(const Stamp& other, bool other_wrote, Access a, std::size_t bytes,
        a == Access::read ? "read" : "write", bytes, other_wrote ? "write" : "read", other.thread);
 }
 
+void shared_byte(Cell& c, std::size_t bytes, std::size_t nth, Access a, Where w, const Stamp& me) {
+  const bool fresh = c.write.epoch >= block_epoch;
+  if (a != Access::write && !fresh)
+    fail(Fault::uninitialised, w, "read of %zu bytes of shared memory, byte %zu unwritten so far", bytes, nth);
+  if (a == Access::atomic) {  // orders nothing, conflicts with nothing
+    c.write = me;
+    return;
+  }
+  if (fresh && (c.write.thread == in_flight || !before(c.write))) conflict(c.write, true, a, bytes, w);
+  if (a == Access::read) {
+    remember_read(c.reads, me, c.reads[0].thread == me.thread, [](const Stamp& s) { return before(s); });
+  } else {
+    for (const Stamp& r : c.reads)
+      if (r.epoch >= block_epoch && !before(r)) conflict(r, false, a, bytes, w);
+    c.write = me;
+  }
+}
 void shared_access(Cell* cell, std::size_t bytes, Access a, Where w, const Stamp me) {
-  for (Cell* c = cell; c < cell + bytes; ++c) {
-    const bool fresh = c->write.epoch >= block_epoch;
-    if (a != Access::write && !fresh)
-      fail(Fault::uninitialised, w, "read of %zu bytes of shared memory, byte %zu unwritten so far", bytes,
-           static_cast<std::size_t>(c - cell));
-    if (a == Access::atomic) {  // orders nothing, conflicts with nothing
-      c->write = me;
+  Cell before_it, after_it;  // of the last byte: the others mostly have the same history
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (i > 0 && cell[i] == before_it) {
+      cell[i] = after_it;
       continue;
     }
-    if (fresh && (c->write.thread == in_flight || !before(c->write))) conflict(c->write, true, a, bytes, w);
-    if (a == Access::read) {
-      remember_read(c->reads, me, c->reads[0].thread == me.thread, [](const Stamp& s) { return before(s); });
-    } else {
-      for (const Stamp& r : c->reads)
-        if (r.epoch >= block_epoch && !before(r)) conflict(r, false, a, bytes, w);
-      c->write = me;
-    }
+    before_it = cell[i];
+    shared_byte(cell[i], bytes, i, a, w, me);
+    after_it = cell[i];
   }
 }
 
@@ -89,10 +99,12 @@ struct Touch {
     return op == o.op && thread == o.thread && atomic == o.atomic && epoch == o.epoch && clock == o.clock &&
            fence == o.fence;
   }
+  bool operator==(const Touch&) const = default;
 };
 static_assert(sizeof(Touch) == 16);
 struct Granule {  // of four bytes
   Touch write, reads[2];
+  bool operator==(const Granule&) const = default;
 };
 Granule* granules;
 
@@ -141,29 +153,52 @@ void check_pair(const Touch& old, Access a, unsigned bytes, bool old_wrote, cons
   }
 }
 
-void check_state(const char* p, std::size_t n, Access a, Where w) {
+// Whether all bytes were written before.
+bool check_state(const char* p, std::size_t n, Access a, Where w) {
   const std::uint8_t* state = arena.state + (p - arena.base);
+  if (std::all_of(state, state + n, [](std::uint8_t s) { return s == written; })) return true;
   for (std::size_t i = 0; i < n; ++i) {
-    if (failed() && !current) return;
+    if (failed() && !current) return false;
     if (state[i] <= freed)
       fail(Fault::out_of_bounds, w, "%s of %zu bytes of global memory, byte %zu %s",
            a == Access::read ? "read" : "write", n, i, where_is(p + i).c_str());
     if (a != Access::write && state[i] == unwritten && current)
       fail(Fault::uninitialised, w, "read of %zu bytes of global memory, byte %zu unwritten", n, i);
   }
+  return false;
+}
+
+// False once something has failed.
+bool granule_access(Granule& x, Access a, unsigned bytes, const Touch& me, const Operation& op, Where w) {
+  check_pair(x.write, a, bytes, true, op, me.op, w);
+  if (failed()) return false;
+  Touch mine = me;
+  mine.bytes = bytes & 0xf;
+  if (a == Access::read) {
+    const bool again = x.reads[0].same(me);
+    if (again) mine.bytes |= x.reads[0].bytes;
+    remember_read(x.reads, mine, again, [&](const Touch& t) {
+      if (t.bytes & ~bytes) return false;  // it says of other bytes as well
+      return t.op != me.op ? comes_before(t.op, op.seen) : current && t.epoch >= block_epoch && before(stamp_of(t));
+    });
+    return true;
+  }
+  for (const Touch& r : x.reads) check_pair(r, a, bytes, false, op, me.op, w);
+  if (x.write.same(me)) mine.bytes |= x.write.bytes;
+  x.write = mine;
+  return true;
 }
 
 }  // namespace
 
 void global_access(const void* address, std::size_t n, Access a, const Operation& op, Where w) {
   const char* p = static_cast<const char*>(address);
-  check_state(p, n, a, w);
+  const bool known = check_state(p, n, a, w);
   if (failed()) return;
-  if (a != Access::read) mark(p, n, written);
+  if (a != Access::read && !known) mark(p, n, written);
   block_atomics |= a == Access::atomic;
-  const std::uint64_t id = op.mark();
   Touch me{};
-  me.op = id;
+  me.op = op.mark();
   me.epoch = epoch;
   if (current) {
     const Stamp s = now();
@@ -172,27 +207,20 @@ void global_access(const void* address, std::size_t n, Access a, const Operation
     me.fence = fences[current->index];
     me.atomic = a == Access::atomic;
   }
-  const auto at = static_cast<std::size_t>(p - arena.base);
-  for (std::size_t g = at / 4; g <= (at + n - 1) / 4; ++g) {
+  const auto at = static_cast<std::size_t>(p - arena.base), first = at / 4, last = (at + n - 1) / 4;
+  Granule before_it{}, after_it{};  // of the last granule: the others mostly have the same history
+  unsigned bytes_of_it = 0;
+  for (std::size_t g = first; g <= last; ++g) {
     Granule& x = granules[g];
     const std::size_t from = std::max(at, g * 4) - g * 4, to = std::min(at + n, g * 4 + 4) - g * 4;
     const unsigned bytes = (1U << to) - (1U << from);
-    check_pair(x.write, a, bytes, true, op, id, w);
-    if (failed()) return;
-    Touch mine = me;
-    mine.bytes = bytes & 0xf;
-    if (a == Access::read) {
-      const bool again = x.reads[0].same(me);
-      if (again) mine.bytes |= x.reads[0].bytes;
-      remember_read(x.reads, mine, again, [&](const Touch& t) {
-        if (t.bytes & ~bytes) return false;  // it says of other bytes as well
-        return t.op != id ? comes_before(t.op, op.seen) : current && t.epoch >= block_epoch && before(stamp_of(t));
-      });
+    if (bytes == bytes_of_it && x == before_it) {
+      x = after_it;
       continue;
     }
-    for (const Touch& r : x.reads) check_pair(r, a, bytes, false, op, id, w);
-    if (x.write.same(me)) mine.bytes |= x.write.bytes;
-    x.write = mine;
+    before_it = x, bytes_of_it = bytes;
+    if (!granule_access(x, a, bytes, me, op, w)) return;
+    after_it = x;
   }
 }
 

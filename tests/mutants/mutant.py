@@ -1,15 +1,26 @@
-"""A change of a file, and a program of the tests that has it. For run.py and each.py."""
-import os, pathlib, re, shutil, subprocess, sys
+"""A change of a file, and a program of the tests that has it. For run.py, each.py and switch.py."""
+import functools, os, pathlib, re, shutil, subprocess, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-RUN_LIMIT = 100  # seconds: what hangs is found
 SCHEDULES = "0", "1"  # all forward and at once; all backward and as late as may be
 
 
+@functools.cache
+def lines_of(file):
+    return (ROOT / file).read_text().splitlines()
+
+
+def code_of(line):
+    return line.split("//")[0].rstrip()
+
+
 class Mutant:
-    def __init__(self, file, kernel, why, runs, was, now):
-        self.file, self.kernel, self.why, self.runs = file, kernel, why, runs  # runs: of (TG_CASES, test cases)
+    """A line of a file and what takes its place; kernels: which files to compile with it; runs: the (TG_CASES, test
+    cases) that must find it, or all that come by it."""
+
+    def __init__(self, file, kernels, why, runs, was, now):
+        self.file, self.kernels, self.why, self.runs = file, kernels, why, runs
         self.was, self.now = was, now
 
     def __str__(self):
@@ -18,16 +29,19 @@ class Mutant:
     def key(self):
         return self.file, self.was, self.now
 
-    def text(self):
-        lines = (ROOT / self.file).read_text().splitlines()
-        nth = re.match(r"@(\d+) ", self.was)
-        was = self.was[nth.end() :] if nth else self.was
-        at = [i for i, s in enumerate(lines) if s.strip() == was]
+    def place(self):
+        """Its line, and the number of it."""
+        nth, was = re.fullmatch(r"(?:@(\d+) )?(.*)", self.was).groups()
+        at = [i for i, s in enumerate(lines_of(self.file)) if s.strip() == was]
         if nth:
-            at = at[int(nth[1]) - 1 : int(nth[1])]
+            at = at[int(nth) - 1 : int(nth)]
         if len(at) != 1:
             sys.exit(f"{self.file} has {len(at)} lines {self.was!r}, not one: mend {self}")
-        lines[at[0]] = self.now
+        return lines_of(self.file)[at[0]], at[0]
+
+    def text(self):
+        lines = list(lines_of(self.file))
+        lines[self.place()[1]] = self.now
         return "\n".join(lines) + "\n"
 
 
@@ -40,7 +54,7 @@ def read_list(path):
         if s.startswith("# "):
             where, cases, tests, why = [p.strip() for p in s[2:].split("|", 3)]
             file, _, kernel = where.partition(" in ")
-            head = (file, kernel or file, why, [(cases, tests)])
+            head = (file, [kernel or file], why, [(cases, tests)])
         elif s.startswith("- ") and head:
             was = s[2:].strip()
         elif s.startswith("+") and was is not None:
@@ -58,9 +72,10 @@ def run(command, limit, **more):
         return None
 
 
-def test(program, cases, tests, schedule=SCHEDULES[0], limit=RUN_LIMIT, **more):
+def test(program, cases, tests, schedule=SCHEDULES[0], limit=1000, **more):
+    """To the first failure."""
     environment = dict(os.environ, TG_CASES=cases, TG_EMULATE_SCHEDULE=schedule, **more)
-    return run([program, f"-tc={tests}", "-aa"], limit, env=environment)
+    return run([program, f"-tc={tests}", "-aa=1"], limit, env=environment)
 
 
 def failure(result):
@@ -73,26 +88,30 @@ def failure(result):
 
 
 class Built:
-    """A program of the tests in which files have other texts: {file: text}; `why` says why there is none."""
+    """A program of the tests in which files have other texts; compile() and link() return what is said, '' if all is
+    well."""
 
-    def __init__(self, config, work, texts):
+    def __init__(self, config, work):
         self.config, self.work, self.objects, self.program = config, work, {}, str(work / "tests")
         shutil.rmtree(work, ignore_errors=True)
-        for file, text in texts.items():
-            self.write(file, text)
 
     def write(self, file, text):
         path = self.work / "include" / "tapegrad" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
+    def bytes_of(self, kernel):
+        """Of its object in the build."""
+        return sum(os.path.getsize(o) for o in self.config["core"] if o.endswith(f"/{kernel}.o"))
+
     def compile(self, kernel, more=()):
-        """Returns what the compiler says, '' if all is well."""
         changed = self.work / "include" / "tapegrad" / kernel
         rule = self.config["cpp" if kernel.endswith(".cpp") else "cu"]
         includes = [self.work / "include", *(d for d in rule["includes"] if d and d != "/usr/include")]
-        command = self.config["compiler"] + self.config["flags"] + [o for o in rule["options"] if o] + list(more)
-        command += [f"-D{d}" for d in rule["definitions"] if d] + [f"-I{d}" for d in includes]
+        command = self.config["compiler"] + self.config["flags"] + [o for o in rule["options"] if o]
+        if os.path.exists(rule["header"] + ".gch"):
+            command += ["-include", rule["header"]]
+        command += [*more, *(f"-D{d}" for d in rule["definitions"] if d), *(f"-I{d}" for d in includes)]
         target = str(self.work / (kernel.replace("/", "_") + ".o"))
         done = run(command + ["-w", "-o", target, "-c", str(changed if changed.exists() else ROOT / kernel)], 1200)
         self.objects[kernel] = target

@@ -1,0 +1,20 @@
+// GridLoop, the loop of a kernel over numbered elements. For kernel files, through kernel.h, and for kernels that are
+// compiled at run time, through chain_kernel.h: it includes nothing, and the names of CUDA's language come before it.
+#pragma once
+
+namespace tg::cuda {
+
+// The grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
+class GridLoop {
+ public:
+  __device__ __forceinline__ explicit GridLoop(int64_t n)
+      : i_(blockIdx.x * int64_t(blockDim.x) + threadIdx.x), n_(n), step_(int64_t(gridDim.x) * blockDim.x) {}
+  __device__ __forceinline__ explicit operator bool() const { return i_ < n_; }
+  __device__ __forceinline__ int64_t operator*() const { return i_; }
+  __device__ __forceinline__ void operator++() { i_ += step_; }
+
+ private:
+  int64_t i_, n_, step_;
+};
+
+}  // namespace tg::cuda
