@@ -54,7 +54,7 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
 Tensors run_vjp(Node& n, Inputs grads, bool last) {
-  InScope scope(n.scope);  // its gradient ops belong to the layer of the forward op
+  const detail::OnBehalfOf scope(n.scope);  // its gradient ops belong to the layer of the forward op
   try {
     return vjp_of(*n.op, Vjp(n, grads, last), grads);
   } catch (const Error& e) {
@@ -127,9 +127,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
   }
   return result;
 }
-}  // namespace
-
-GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
+GradMap checked_walk(Inputs outputs, Inputs given, BackwardOptions opt) {
   TG_CHECK(outputs.size() == given.size() && !outputs.empty(), value,
            "[backward] got {} output(s) and {} gradient(s). There must be one for each, and at least one.",
            outputs.size(), given.size());
@@ -145,6 +143,12 @@ GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
   }
   return walk(from, grads, {}, opt);
 }
+}  // namespace
+
+GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
+  const ProfileRange range(Phase::backward);
+  return checked_walk(outputs, given, opt);
+}
 GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) {
   TG_CHECK(grad, value, "[backward] the gradient is an empty tensor. Pass one of the output's shape.");
   return backward({&output, 1}, {&grad, 1}, opt);
@@ -154,7 +158,9 @@ GradMap backward(const Tensor& loss, BackwardOptions opt) {
   TG_CHECK(loss.numel() == 1, shape,
            "[backward] starts from one number, not from {}. Take sum() first, or pass a gradient.", loss);
   check_tracked(loss);
-  return backward(loss, ones_like(loss), opt);
+  const ProfileRange range(Phase::backward);
+  const Tensor one = ones_like(loss);
+  return checked_walk({&loss, 1}, {&one, 1}, opt);
 }
 
 Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads) {

@@ -100,6 +100,11 @@ function(tg_add_cuda target)
     # this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)
+    if(TARGET CUDA::cupti)  # loaded by the first profiler; without its headers, profiles say nothing of the GPU
+      cmake_path(GET CUDA_cupti_LIBRARY PARENT_PATH cupti)
+      target_compile_definitions(tg_cuda_runtime PRIVATE TG_HAS_CUPTI TG_CUPTI_LIBRARIES="${cupti}")
+      target_include_directories(tg_cuda_runtime SYSTEM PRIVATE ${CUDAToolkit_CUPTI_INCLUDE_DIR})
+    endif()
     # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
     target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
   else()

@@ -1,9 +1,12 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/profiler_record.h>
 
 namespace tg {
 namespace {
 constinit BackendRuntime* g_runtimes[kBackends] = {};
 }  // namespace
+
+std::unique_ptr<detail::DeviceProfiler> BackendRuntime::profiler() { return nullptr; }
 
 bool register_backend(Backend b, BackendRuntime* r) {
   g_runtimes[size_t(b)] = r;

@@ -14,6 +14,9 @@ namespace tg {
 
 struct Chain;  // chain.h
 struct Op;
+namespace detail {
+class DeviceProfiler;  // profiler_record.h
+}
 
 // A row of calls of kernels that a device runs as one, again and again (a CUDA graph). For compile(): program.cpp.
 class Recording {
@@ -33,9 +36,10 @@ class BackendRuntime {
  public:
   virtual ~BackendRuntime() = default;
   virtual int device_count() const = 0;
-  virtual std::string why_missing() const { return {}; }  // where there is no device: what this machine lacks
-  virtual std::string describe(int index) const = 0;      // for logs: "x86-64-v4, 2 threads"
-  virtual size_t memory(int index) const = 0;             // bytes in all, whoever uses them; 0: nobody knows
+  virtual std::string why_missing() const { return {}; }     // where there is no device: what this machine lacks
+  virtual std::string describe(int index) const = 0;         // for logs: "x86-64-v4, 2 threads"
+  virtual bool in_use(int /*index*/) const { return true; }  // false: nothing has been done with it yet
+  virtual size_t memory(int index) const = 0;                // bytes in all, whoever uses them; 0: nobody knows
   virtual Allocator& allocator(int index) = 0;
   virtual bool runs_in_chains(const Op&) { return false; }  // a pointwise op
   virtual void run_chain(const Chain&) {}                   // of such ops only
@@ -43,6 +47,9 @@ class BackendRuntime {
   virtual std::unique_ptr<Recording> recording(int /*index*/, size_t /*count*/, std::function<void(size_t)> /*call*/) {
     return nullptr;
   }
+  // For a Profiler that begins. Null: the backend has no device whose work must be asked for. An Error says why it
+  // cannot be told.
+  virtual std::unique_ptr<detail::DeviceProfiler> profiler();
   virtual void synchronize(int index) = 0;  // returns when all work queued so far is done
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;  // done on return
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;    // done on return

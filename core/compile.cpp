@@ -29,6 +29,18 @@ Key signature(Inputs in) {
   return key;
 }
 
+// What is traced keeps the ranges within the function; a replay adds those that it is in.
+class OutsideRanges {
+ public:
+  OutsideRanges() : range_(std::exchange(t_range, nullptr)) {}
+  ~OutsideRanges() { t_range = range_; }
+  OutsideRanges(const OutsideRanges&) = delete;
+  OutsideRanges& operator=(const OutsideRanges&) = delete;
+
+ private:
+  const Scope* range_;
+};
+
 // One call of the function in a trace, and the program that comes of it.
 class Tracing {
  public:
@@ -47,6 +59,7 @@ class Tracing {
   }
   std::unique_ptr<Program> run(const TensorFunction& f) {
     {
+      const OutsideRanges outside;
       const LazyScope lazy;
       out_ = f(in_);
     }

@@ -105,6 +105,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
       if (in[i].requires_grad()) tracked |= bit(i);
   auto node = make<Node>();
   node->scope = current_scope();
+  node->range = detail::t_range;
   node->first_id = next_ids(layouts.size());
   node->tracked = tracked;
   detail::Trace* const trace = detail::tracing();

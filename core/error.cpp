@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 
 namespace tg {
 namespace {
@@ -22,16 +23,22 @@ void fail_assert(const char* condition, const char* file, int line) {
 }  // namespace detail
 
 const Scope* current_scope() { return t_scope; }
-InScope::InScope(const Scope* scope) : previous_(t_scope) { t_scope = scope ? scope : &g_root; }
-InScope::InScope(std::string_view name) : previous_(t_scope) {
+const Scope* scope_within(const Scope* parent, std::string_view name) {
   // Leaked: nodes that outlive main() still point at their scopes.
   static auto& all = *new std::map<std::pair<const Scope*, std::string>, std::unique_ptr<Scope>>;
   std::lock_guard lock(g_mutex);
-  auto& slot = all[{t_scope, std::string(name)}];
-  if (!slot) slot.reset(new Scope{t_scope, std::string(name)});
-  t_scope = slot.get();
+  auto& slot = all[{parent, std::string(name)}];
+  if (!slot) slot.reset(new Scope{parent, std::string(name)});
+  return slot.get();
+}
+InScope::InScope(const Scope* scope) : previous_(t_scope) {
+  t_scope = scope ? scope : &g_root;
+  if (detail::profiling() && t_scope != previous_ && t_scope->parent) [[unlikely]]
+    span_.begin_layer(t_scope);
 }
 InScope::~InScope() { t_scope = previous_; }
+detail::OnBehalfOf::OnBehalfOf(const Scope* s) : previous_(std::exchange(t_scope, s)) {}
+detail::OnBehalfOf::~OnBehalfOf() { t_scope = previous_; }
 
 const std::string* intern(std::string_view text) {
   static auto& all = *new std::set<std::string, std::less<>>;

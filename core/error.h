@@ -2,6 +2,8 @@
 // Form of a message: [op] what is wrong: the values. The rule. What to do. Then, on a line of its own, the scope.
 // No logging here and no error codes anywhere: every failure a caller can cause is an Error.
 #pragma once
+#include <tapegrad/core/profile_range.h>
+
 #include <fmt/core.h>
 
 #include <stdexcept>
@@ -62,10 +64,11 @@ struct Scope {
   std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
 };
 const Scope* current_scope();
-// Names the part of a model that the ops emitted during its life belong to.
+const Scope* scope_within(const Scope* parent, std::string_view name);
+// Names the part of a model that the ops emitted during its life belong to. It is a range of that name for a Profiler.
 class InScope {
  public:
-  explicit InScope(std::string_view name);
+  explicit InScope(std::string_view name) : InScope(scope_within(current_scope(), name)) {}
   explicit InScope(const Scope* scope);  // null is the root
   ~InScope();
   InScope(const InScope&) = delete;
@@ -73,7 +76,21 @@ class InScope {
 
  private:
   const Scope* previous_;
+  detail::Span span_;
 };
+namespace detail {
+// The same without a range: for ops that are emitted later on behalf of those of the scope.
+class OnBehalfOf {
+ public:
+  explicit OnBehalfOf(const Scope*);
+  ~OnBehalfOf();
+  OnBehalfOf(const OnBehalfOf&) = delete;
+  OnBehalfOf& operator=(const OnBehalfOf&) = delete;
+
+ private:
+  const Scope* previous_;
+};
+}  // namespace detail
 
 // Base of fmt formatters for our types: "{}" only, the text as it is.
 struct PlainFormatter {

@@ -1,6 +1,7 @@
 // Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. Order and storage of
 // several nodes are decided in plan.cpp.
 #include <tapegrad/core/evaluate.h>
+#include <tapegrad/core/profiler_record.h>
 
 #include <atomic>
 #include <optional>
@@ -20,8 +21,32 @@ constinit thread_local Running t_running;
 const Running& running() { return t_running; }
 
 namespace detail {
-NowRunning::NowRunning(std::string_view op, const Scope* s) : previous_(std::exchange(t_running, Running{op, s})) {}
+NowRunning::NowRunning(std::string_view op, const Scope* scope, const Scope* range)
+    : previous_(std::exchange(t_running, Running{op, scope, range})) {}
 NowRunning::~NowRunning() { t_running = previous_; }
+
+std::string_view chain_name(std::span<const Op* const> ops) {
+  std::string s;
+  for (const Op* op : ops) s += fmt::format("{}{}", s.empty() ? "" : "+", op->name());
+  return *intern(s);
+}
+std::string shapes_of(Bufs bufs) {
+  std::string s;
+  for (const Buf& b : bufs) s += fmt::format("{}{}", s.empty() ? "" : ", ", *b.layout);
+  return s;
+}
+void run_kernel(const Op& op, Bufs in, Bufs out, Context& c) {
+  std::optional<KernelSpan> span;
+  if (profiling() && c.device.backend == Backend::cpu) [[unlikely]]
+    span.emplace(c.op);
+  op.run(in, out, c);
+}
+void run_chain_kernel(std::string_view name, const Chain& c) {
+  std::optional<KernelSpan> span;
+  if (profiling() && c.device.backend == Backend::cpu) [[unlikely]]
+    span.emplace(name);
+  runtime_of(c.device).run_chain(c);
+}
 
 Error with_scope(const Error& e, const Scope* s) {  // once: the innermost op that failed knows best
   if (!s->parent || e.scoped()) return e;
@@ -98,7 +123,8 @@ void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read
 
 Made execute(Node& n, const Donors& donors, const Places& places) {
   check_alive(n);
-  const NowRunning run(n.op->name(), n.scope);
+  const NowRunning run(n.op->name(), n.scope, n.range);
+  const bool view = n.op->traits().kind == Kind::view;
   SmallVec<Buf, 4> in, out;
   Made made;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -106,17 +132,20 @@ Made execute(Node& n, const Donors& donors, const Places& places) {
     check_version(n, i);
     in.emplace_back(&v.layout, v.storage->data);
   }
+  OpSpan span;
+  if (profiling() && !view) [[unlikely]]
+    span.begin(n.op->name(), n.scope, n.range, shapes_of({in.data(), in.size()}));
   for (size_t i = 0; i < n.out.size(); ++i) {
     const Layout& l = n.out[i].layout;
     made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], places));
     out.emplace_back(&l, made[i]->data);
   }
-  if (n.op->traits().kind != Kind::view) {
+  if (!view) {
     Context c{n.out[0].layout.device, running().op};
     std::optional<AnomalyCheck> check;
     if (anomaly_enabled()) [[unlikely]]
       check.emplace(n, Bufs{in.data(), in.size()});
-    n.op->run({in.data(), in.size()}, {out.data(), out.size()}, c);
+    run_kernel(*n.op, {in.data(), in.size()}, {out.data(), out.size()}, c);
     ++mutable_stats().kernels;
     if (check) check->after({out.data(), out.size()});
   }
@@ -126,13 +155,19 @@ Made execute(Node& n, const Donors& donors, const Places& places) {
 std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan, std::span<const Donors> donors,
                                 const Places& places) {
   using Kind = ChainPlan::Buffer::Kind;
-  const NowRunning run(nodes[0]->op->name(), nodes[0]->scope);
+  const NowRunning run(nodes[0]->op->name(), nodes[0]->scope, nodes[0]->range);
   SmallVec<const Op*, 8> ops;
   std::vector<Made> made;
   for (const auto& n : nodes) {
     check_alive(*n);
     ops.emplace_back(n->op.get());
     made.push_back({nullptr});
+  }
+  std::string_view name = nodes[0]->op->name();
+  OpSpan span;
+  if (profiling()) [[unlikely]] {
+    name = chain_name({ops.data(), ops.size()});
+    span.begin(name, nodes.back()->scope, nodes.back()->range, {});
   }
   SmallVec<std::byte*, 16> data;
   for (const ChainPlan::Buffer& b : plan.buffers) {
@@ -149,7 +184,7 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
     }
   }
   const Device device = nodes[0]->out[0].layout.device;
-  runtime_of(device).run_chain({plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
+  run_chain_kernel(name, {plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
   ++mutable_stats().kernels;
   for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
   return made;
@@ -163,13 +198,16 @@ std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& 
     for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);
   }
   const OpPtr op = f.op([&](size_t k) -> const Node& { return *nodes[k]; });
-  const NowRunning run(op->name(), nodes.back()->scope);
+  const NowRunning run(op->name(), nodes.back()->scope, nodes.back()->range);
   SmallVec<Buf, 8> in, out;
   for (const Port& p : f.in) {
     check_version(*nodes[p.node], p.index);
     const Value& v = *nodes[p.node]->in[p.index].value;
     in.emplace_back(&v.layout, v.storage->data);
   }
+  OpSpan span;
+  if (profiling()) [[unlikely]]
+    span.begin(op->name(), nodes.back()->scope, nodes.back()->range, shapes_of({in.data(), in.size()}));
   for (size_t k = 0; k < f.out.size(); ++k) {
     const Port& p = f.out[k];
     Ref<Storage>& s = made[p.node][p.index];
@@ -178,7 +216,7 @@ std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& 
     out.emplace_back(&f.layouts[k], s->data);
   }
   Context c{nodes.back()->out[0].layout.device, op->name()};
-  op->run({in.data(), in.size()}, {out.data(), out.size()}, c);
+  run_kernel(*op, {in.data(), in.size()}, {out.data(), out.size()}, c);
   ++mutable_stats().kernels;
   for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
   return made;

@@ -25,10 +25,16 @@ extern constinit thread_local Recomputes t_recomputes;
 void plan_recomputing(Node&);                  // decides Node::recomputing, inside a RecomputeScope
 Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which is not kept
 
+// op.run() and run_chain() as a Profiler sees them: on the CPU, a call is a kernel.
+void run_kernel(const Op&, Bufs in, Bufs out, Context&);
+void run_chain_kernel(std::string_view name, const Chain&);
+std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; lives for ever
+std::string shapes_of(Bufs);                              // "(4, 512) f32, (512) f32"
+
 // What running() says during its life; they nest, where an op evaluates others.
 class NowRunning {
  public:
-  NowRunning(std::string_view op, const Scope*);
+  NowRunning(std::string_view op, const Scope* scope, const Scope* range);
   ~NowRunning();
   NowRunning(const NowRunning&) = delete;
   NowRunning& operator=(const NowRunning&) = delete;

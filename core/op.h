@@ -56,6 +56,7 @@ struct Context {
 struct Running {
   std::string_view op = {};
   const Scope* scope = nullptr;
+  const Scope* range = nullptr;  // as Node has it
 };
 const Running& running();
 using Layouts = SmallVec<Layout, 3>;
@@ -137,8 +138,9 @@ struct Out {
 struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
-  uint64_t seq;       // Lamport clock: larger than that of every node it reads, hence a topological order
-  uint64_t first_id;  // of output 0; the others follow
+  const Scope* range = nullptr;  // of named ranges, for profiles; null: none
+  uint64_t seq;                  // Lamport clock: larger than that of every node it reads, hence a topological order
+  uint64_t first_id;             // of output 0; the others follow
   SmallVec<Edge, 2> in;
   SmallVec<Out, 1> out;
   Mask tracked = 0;     // which inputs need a gradient; 0: not on the tape

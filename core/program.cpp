@@ -1,3 +1,4 @@
+#include <tapegrad/core/profiler_record.h>
 #include <tapegrad/core/program.h>
 
 #include <algorithm>
@@ -102,11 +103,13 @@ class Program::Builder {
            nullptr,
            last.out[0].layout.device,
            last.op->name(),
-           last.scope};
+           last.scope,
+           last.range};
     if (s.fused) {
       add_fused(s, c);
     } else if (s.nodes.size() > 1) {
       c.chain = add_chain(s);
+      c.name = chain_name(c.chain->ops);
     } else {
       add_op(last, nullptr);
       const auto add = [&](uint32_t slot) {
@@ -241,14 +244,14 @@ void Program::renew_ops() {
 
 void Program::call(const Call& c) {
   if (c.chain) {
-    runtime_of(c.device).run_chain({c.chain->plan,
-                                    {c.chain->ops.data(), c.chain->ops.size()},
-                                    {c.chain->data.data(), c.chain->data.size()},
-                                    c.device});
+    run_chain_kernel(c.name, {c.chain->plan,
+                              {c.chain->ops.data(), c.chain->ops.size()},
+                              {c.chain->data.data(), c.chain->data.size()},
+                              c.device});
   } else {
     Context context{c.device, c.name};
     const Buf* const in = bufs_.data() + c.first;
-    ops_[c.op]->run({in, c.in}, {in + c.in, c.out}, context);
+    run_kernel(*ops_[c.op], {in, c.in}, {in + c.in, c.out}, context);
   }
 }
 
@@ -261,7 +264,7 @@ void Program::start_recording() {
   }
   recording_ = runtime_of(d).recording(d.index, calls_.size(), [this](size_t k) {
     now_ = k;
-    const NowRunning run(calls_[k].name, calls_[k].scope);
+    const NowRunning run(calls_[k].name, calls_[k].scope, calls_[k].range);
     call(calls_[k]);
   });
   if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
@@ -269,6 +272,12 @@ void Program::start_recording() {
 // The recording has the arguments of this run then; false if it is not worth it.
 bool Program::record_changes() {
   constexpr size_t kMost = 4;
+  if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
+    profiler_ = profiler;  // it learns that as the parts are made
+    recording_->record();
+    changed_.clear();
+    return true;
+  }
   std::ranges::sort(changed_);
   changed_.erase(std::ranges::unique(changed_).begin(), changed_.end());
   const bool few = launches_ > 0 && 2 * changed_.size() <= calls_.size();
@@ -311,7 +320,11 @@ void Program::call_all() {
     if (!call_as_one())
       for (const Call& c : calls_) {
         scope = c.scope;
-        const NowRunning run(c.name, c.scope);
+        const NowRunning run(c.name, c.scope, c.range);
+        OpSpan span;
+        if (profiling()) [[unlikely]]
+          span.begin(c.name, c.scope, joined_path(t_range, c.range),
+                     c.chain ? std::string() : shapes_of({bufs_.data() + c.first, c.in}));
         call(c);
       }
   } catch (const Error& e) {

@@ -75,7 +75,7 @@ class Program {
     ChainCall* chain;
     Device device;
     std::string_view name;
-    const Scope* scope;
+    const Scope *scope, *range;
   };
   struct Guard {  // a variable as it was traced
     Layout layout;
@@ -122,6 +122,7 @@ class Program {
   std::vector<uint32_t> changed_;  // calls whose arguments are not those of the recording
   size_t now_ = 0;                 // the call that is made, or was last
   size_t whole_records_ = 0;       // in a row
+  uint64_t profiler_ = 0;          // that knows of which op each part of the recording is
   std::string why_not_;
   std::unique_ptr<Recording> recording_;  // ends before what it uses
 };

@@ -75,7 +75,7 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   if (!o.again) {
     NoGrad off;
     const RecomputingNow now;
-    InScope scope(p.scope);
+    const OnBehalfOf scope(p.scope);
     try {
       o.again = p.op->recompute(Vjp(p, {}), k).value();
     } catch (const Error& error) {

@@ -2,6 +2,7 @@
 // per class.
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/memory.h>
+#include <tapegrad/core/profiler_record.h>
 #include <tapegrad/cpu/allocator.h>
 
 #include <algorithm>
@@ -131,6 +132,23 @@ template <class F> void* get_or_fail(size_t bytes, F get) {
 }  // namespace
 
 void* CachingAllocator::allocate(size_t bytes) {
+  if (!detail::profiling()) [[likely]]
+    return get(bytes);
+  const int64_t begin = detail::profiler_clock();
+  void* p = get(bytes);
+  detail::note_call("allocate", begin);
+  detail::note_memory(Device(), int64_t(bytes));
+  return p;
+}
+void CachingAllocator::deallocate(void* p, size_t bytes) noexcept {
+  if (!detail::profiling()) [[likely]]
+    return give_back(p, bytes);
+  const int64_t begin = detail::profiler_clock();
+  give_back(p, bytes);
+  detail::note_call("deallocate", begin);
+  detail::note_memory(Device(), -int64_t(bytes));
+}
+void* CachingAllocator::get(size_t bytes) {
   if (bytes > kMaxBytes) out_of_memory(bytes);
   if (!kPlainMemory && bytes > kSlabMax) return allocate_large(bytes);
   void* p = get_or_fail(bytes, [=] { return slab_alloc(bytes); });
@@ -142,7 +160,7 @@ void* CachingAllocator::allocate(size_t bytes) {
     report(t);
   return p;
 }
-void CachingAllocator::deallocate(void* p, size_t bytes) noexcept {
+void CachingAllocator::give_back(void* p, size_t bytes) noexcept {
   if (!kPlainMemory && bytes > kSlabMax) return deallocate_large(p, bytes);
   slab_free(p, bytes);
   Local& t = t_local;

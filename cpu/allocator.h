@@ -23,6 +23,8 @@ class CachingAllocator final : public Allocator {
 
  private:
   CachingAllocator() = default;
+  void* get(size_t bytes);
+  void give_back(void* p, size_t bytes) noexcept;
   void* allocate_large(size_t bytes);
   void deallocate_large(void* p, size_t bytes) noexcept;
   friend CachingAllocator& cpu_allocator();

@@ -1,3 +1,4 @@
+#include <tapegrad/core/profiler_record.h>
 #include <tapegrad/cuda/allocator.h>
 #include <tapegrad/cuda/runtime.h>
 
@@ -74,6 +75,8 @@ Block* DeviceAllocator::take(size_t bytes, cudaStream_t stream, Full full) {
   b->op = running().op;
   b->scope = running().scope ? running().scope : current_scope();
   b->label = nullptr;
+  if (detail::profiling()) [[unlikely]]
+    detail::note_memory(Device::cuda(device_), int64_t(bytes));
   stats_.live += int64_t(bytes);
   stats_.total += int64_t(bytes);
   stats_.peak = std::max(stats_.peak, stats_.live);
@@ -102,6 +105,8 @@ void DeviceAllocator::give_back(void* p, size_t bytes) noexcept {
 }
 void DeviceAllocator::give(Block* b, size_t bytes) {
   pool_.give(b);
+  if (detail::profiling()) [[unlikely]]
+    detail::note_memory(Device::cuda(device_), -int64_t(bytes));
   stats_.live -= int64_t(bytes);
 }
 

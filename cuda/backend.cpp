@@ -3,6 +3,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/cuda/allocator.h>
 #include <tapegrad/cuda/chain.h>
+#include <tapegrad/cuda/profiler.h>
 #include <tapegrad/cuda/recording.h>
 #include <tapegrad/cuda/runtime.h>
 #include <tapegrad/cuda/staging.h>
@@ -116,6 +117,7 @@ class CudaRuntime final : public BackendRuntime {
     return fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} MiB", name, p.major, p.minor,
                        p.multiprocessors, p.memory >> 20);
   }
+  bool in_use(int i) const override { return devices().open.at(size_t(i)).load(std::memory_order_acquire); }
   size_t memory(int i) const override { return properties(i).memory; }
   Allocator& allocator(int i) override { return allocator_of(i); }
   bool runs_in_chains(const Op& op) override { return cuda::runs_in_chains(op); }
@@ -126,6 +128,7 @@ class CudaRuntime final : public BackendRuntime {
     TG_CHECK(!sync_after_each(), state, "TG_SYNC=1 waits after each kernel, which a CUDA graph does not");
     return record_calls(i, count, std::move(call));
   }
+  std::unique_ptr<tg::detail::DeviceProfiler> profiler() override { return make_profiler(); }
   void synchronize(int i) override {
     check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");
     note_synchronised();

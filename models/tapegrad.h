@@ -3,6 +3,7 @@
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/compile.h>
+#include <tapegrad/core/profile_tables.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/tensor.h>

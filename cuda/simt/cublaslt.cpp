@@ -260,7 +260,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
   ++counters.products;
   simt::engine::Stream* const s = simt::engine::find(stream);
   const auto work = [=](const simt::engine::Operation& op) { run_product(p, x, by, plus, op); };
-  if (!s || simt::engine::submit(*s, {simt::engine::Kind::kernel, work, {}}) != cudaSuccess)
+  if (!s || simt::engine::submit(*s, {.kind = simt::engine::Kind::kernel,
+                                      .run = work,
+                                      .kernel = reinterpret_cast<const void*>(&cublasLtMatmul)}) != cudaSuccess)
     return refuse(CUBLAS_STATUS_EXECUTION_FAILED, "the stream takes no work");
   return accept();
 }

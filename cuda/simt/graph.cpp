@@ -97,6 +97,12 @@ cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph&
   return cudaGraphExecUpdateSuccess;
 }
 
+// Of a graph that is a copy: its nodes have numbers of their own.
+void clone_nodes(Graph& g) {
+  for (Graph::Node& n : g.nodes)
+    if (n.work.node) n.work.node = clone_of(n.work.node);
+}
+
 // A node goes on in the lane of a node before it that nothing else continues.
 bool assign_lanes(Executable& x) {
   std::vector<unsigned> tail;  // per lane: its last node
@@ -150,6 +156,7 @@ cudaError_t submit(Stream& s, Work w) {
   if (s.capture) {
     if (!s.capture->valid) return status(cudaErrorStreamCaptureInvalidated);
     auto& nodes = s.capture->graph.nodes;
+    if (recording_activity) w.node = new_node();
     nodes.push_back({std::move(w), std::move(s.tips)});
     s.tips = {static_cast<unsigned>(nodes.size() - 1)};
     return status();
@@ -256,7 +263,9 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph,
   const Graph* const c = g ? find(child) : nullptr;
   if (!c) return status();
   if (g == c) return status(cudaErrorInvalidValue);
-  Graph::Node n{{}, {}, std::make_shared<const Graph>(*c)};  // its contents as they are now
+  auto contents = std::make_shared<Graph>(*c);  // as they are now
+  if (recording_activity) clone_nodes(*contents);
+  Graph::Node n{{}, {}, std::move(contents)};
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t d = find(graph, after[i]);
     if (d == none) return status();
@@ -290,6 +299,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   Executable x;
   x.source = graph;
   append(x.graph, *g, {}, &x.first);
+  if (recording_activity) clone_nodes(x.graph);
   if (!assign_lanes(x)) {
     drop(x);
     return status(cudaErrorMemoryAllocation);
@@ -325,6 +335,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGra
   append(now, *g, {});
   info->result = compare(x->graph.nodes, now);
   if (info->result != cudaGraphExecUpdateSuccess) return status(cudaErrorGraphExecUpdateFailure);
+  for (std::size_t k = 0; k < now.nodes.size(); ++k) now.nodes[k].work.node = x->graph.nodes[k].work.node;
   x->graph = std::move(now);
   return status();
 }
@@ -340,7 +351,10 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraph
   const unsigned begin = x->first[i];
   const std::span old(x->graph.nodes.begin() + begin, x->graph.nodes.begin() + x->first[i + 1]);
   if (compare(old, part, begin) != cudaGraphExecUpdateSuccess) return status(cudaErrorInvalidValue);
-  for (std::size_t k = 0; k < old.size(); ++k) old[k].work = std::move(part.nodes[k].work);
+  for (std::size_t k = 0; k < old.size(); ++k) {
+    part.nodes[k].work.node = old[k].work.node;
+    old[k].work = std::move(part.nodes[k].work);
+  }
   return status();
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tapegrad/cuda/simt/activity.h>
 #include <tapegrad/cuda/simt/emulator.h>
 
 // What kernels see of themselves.
@@ -23,8 +24,15 @@ struct Operation;
 
 // Every entry from the host: calls of several threads run one after the other, and so do kernels.
 inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
-struct Entry {
-  std::lock_guard<std::recursive_mutex> lock{entry_mutex};
+class Entry {
+ public:
+  explicit Entry(const Site& from = Site::current()) : lock_(entry_mutex) { call_begins(from); }
+  ~Entry() { call_ends(); }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
 };
 
 struct Copy {  // a cp.async in flight

@@ -24,6 +24,7 @@ bool is_ready(const Operation& o) {
 
 void perform(const OperationPtr& o) {
   if (!failed() && o->work.run) {
+    const std::uint64_t begin = recording_activity ? activity_clock() : 0;
     if (o->work.kind == Kind::host) {
       in_host_function = true;
       o->work.run(*o);
@@ -32,6 +33,7 @@ void perform(const OperationPtr& o) {
       const Open open;
       o->work.run(*o);
     }
+    if (recording_activity) operation_ran(*o, begin);
   }
   o->work = {};
   o->after.clear();
@@ -172,6 +174,7 @@ OperationPtr enqueue(Stream& s, Work work, std::vector<OperationPtr> after) {
   std::erase_if(o->after, [](const OperationPtr& d) { return d->done; });
   if (work.queued) work.queued();
   o->work = std::move(work);
+  o->call = call_now();
   undone.push_back(o);
   s.last = o;
   if (policy.kind == Policy::forward) perform(o);

@@ -20,9 +20,12 @@ using OperationPtr = std::shared_ptr<Operation>;
 enum class Kind { kernel, copy, set, host, memory, empty };
 struct Work {
   Kind kind = Kind::empty;
-  std::function<void(const Operation&)> run;
-  std::function<void()> queued;  // when it is queued, at each launch of a graph again; may be empty
-  unsigned detail = 0;           // of a copy: which sides are of the device
+  std::function<void(const Operation&)> run = {};
+  std::function<void()> queued = {};  // when it is queued, at each launch of a graph again; may be empty
+  unsigned detail = 0;                // of a copy: which sides are of the device
+  const void* kernel = nullptr;       // of a kernel: the function
+  std::size_t bytes = 0;              // of a copy or fill
+  std::uint64_t node = 0;             // of a graph, that it is the work of
 };
 
 // Names an operation by its stream and its number there: 48 bits, not 0.
@@ -39,6 +42,7 @@ struct Operation {
   Counts seen;               // with itself
   std::vector<OperationPtr> after;
   Work work;
+  std::uint32_t call = 0;  // of the API, that queued it
   bool done = false;
   std::uint64_t mark() const { return mark_of(stream, number); }
 };

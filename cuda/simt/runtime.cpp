@@ -57,6 +57,7 @@ cudaError_t copy(Block b, cudaMemcpyKind kind, Stream* s, bool sync) {
     for (std::size_t r = 0; r < b.rows; ++r)
       staged.insert(staged.end(), b.from + r * b.from_pitch, b.from + r * b.from_pitch + b.width);
   Work w{Kind::copy, {}, {}, unsigned{to_device} * 2 + unsigned{from_device}};
+  w.bytes = b.width * b.rows;
   w.run = [=, staged = std::move(staged)](const Operation& op) {
     if (late_to) check_pinned(b.to, to_bytes);
     if (late_from) check_pinned(b.from, from_bytes);
@@ -104,7 +105,7 @@ cudaError_t launch(Call call, dim3 grid, dim3 block, std::size_t shared_bytes, c
     return status();
   }
   const auto work = [=](const Operation& op) { run({call, grid, block, shared_bytes, &op}); };
-  return submit(*s, {Kind::kernel, work, {}});
+  return submit(*s, {.kind = Kind::kernel, .run = work, .kernel = call.kernel});
 }
 
 void reset_handles() {
@@ -200,7 +201,7 @@ cudaError_t cudaMemsetAsync(void* p, int value, std::size_t n, cudaStream_t stre
     global_access(p, n, Access::write, op, {});
     if (!failed()) std::memset(p, value, n);
   };
-  return submit(*s, {Kind::set, work, {}});
+  return submit(*s, {.kind = Kind::set, .run = work, .bytes = n});
 }
 cudaError_t cudaMemset(void* p, int value, std::size_t n) {
   const Entry entry;

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/models/apps/interrupt.h>
+#include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/training.h>
 #include <tapegrad/models/gpt/generate.h>
@@ -173,14 +174,22 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   Progress progress(t.max_steps, trainer.steps(), o.quiet);
   const Interrupt interrupt;
   const bool was_done = trainer.done();
+  std::optional<StepProfile> profile;
+  if (!o.profile.empty()) profile.emplace(o.profile, t.max_steps - trainer.steps());
+  const auto report = [&](const std::string& text) {
+    if (!text.empty()) progress.print(text);
+  };
   while (!trainer.done() && !Interrupt::signal()) {
+    if (profile) profile->before_step();
     const StepRecord r = trainer.step();
     files.write(r);
     progress.show(r);
+    if (profile) report(profile->after_step());
     if (t.saves_after(r.step)) files.save();
     if (o.sample_every > 0 && r.step % o.sample_every == 0)
       progress.print(fmt::format("--- step {}\n{}\n---", r.step, sample_text(what.model, *s.data.tokenizer, t.seed)));
   }
+  if (profile) report(profile->end());
   if (was_done || files.saved_step() != trainer.steps()) files.save();
   if (const int signal = Interrupt::signal(); signal && !trainer.done()) {
     progress.print("");
@@ -202,6 +211,7 @@ void add_train_options(Command& c, TrainOptions& o, const std::function<bool(con
   c.option("--device", "NAME", "cpu or cuda", o.device);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
+  c.option("--profile", "FILE", "record some steps, as a trace for ui.perfetto.dev and as tables", o.profile);
   c.toggle("--quiet", "print nothing but errors", o.quiet);
   for (const RunField& f : run_fields()) {
     if (!wanted(f.name)) continue;
@@ -222,6 +232,7 @@ Device prepare(const TrainOptions& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  if (!o.profile.empty()) check_trace_path(o.profile);
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
   return device;
 }

@@ -16,7 +16,7 @@ namespace tg::apps {
 struct TrainOptions {
   std::string command;  // "train" or "finetune"
   std::vector<std::string> data;
-  std::string config_file, out, resume, device = "cpu";
+  std::string config_file, out, resume, device = "cpu", profile;
   int64_t threads = 0, sample_every = 0;
   bool quiet = false;
   std::vector<Setting> settings;  // from flags

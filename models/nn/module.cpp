@@ -26,11 +26,10 @@ uint64_t hash_of(std::string_view name) {  // FNV-1a, 64 bits: the same everywhe
 std::string join(const std::string& path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
-const Scope* nested(std::string_view path) {
-  if (path.empty()) return current_scope();
+const Scope* nested(const Scope* scope, std::string_view path) {
+  if (path.empty()) return scope;
   const size_t dot = std::min(path.find('.'), path.size());
-  InScope here(path.substr(0, dot));
-  return nested(path.substr(std::min(dot + 1, path.size())));
+  return nested(scope_within(scope, path.substr(0, dot)), path.substr(std::min(dot + 1, path.size())));
 }
 template <class Map> std::string did_you_mean_key(std::string_view name, const Map& known) {
   std::vector<std::string_view> names;
@@ -67,7 +66,7 @@ Params Params::at(std::string_view name) const {
   p.path_ = join(path_, name);
   return p;
 }
-const Scope* Params::scope() const { return nested(path_); }
+const Scope* Params::scope() const { return nested(current_scope(), path_); }
 
 Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) const {
   State& s = *state_;

@@ -82,6 +82,7 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
            o.clip_norm);
   NoGrad off;
+  const ProfileRange range(Phase::optimizer);
   InScope here("adamw");
   const std::vector<Tensor> g = gradients(grads);
   const Tensor norm = o.norm ? o.norm : global_norm(g);

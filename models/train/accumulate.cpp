@@ -35,10 +35,17 @@ Accumulated accumulate(const std::function<Tensor(const Tensor& tokens)>& logits
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     if (kept[i] == 0) continue;
     const double weight = double(kept[i]) / double(all.tokens);
-    Tensor loss = cross_entropy(logits(micro_batches[i].tokens.to(device)), micro_batches[i].targets.to(device),
-                                {.ignore_index = ignore_index});
-    all.loss += weight * loss.item<double>();
-    if (kept[i] != all.tokens) loss = loss * weight;
+    const auto forward = [&] {
+      const ProfileRange range(Phase::forward);
+      return logits(micro_batches[i].tokens.to(device));
+    };
+    const auto weighted_loss = [&](const Tensor& scores) {
+      const ProfileRange range(Phase::loss);
+      const Tensor loss = cross_entropy(scores, micro_batches[i].targets.to(device), {.ignore_index = ignore_index});
+      all.loss += weight * loss.item<double>();
+      return kept[i] != all.tokens ? loss * weight : loss;
+    };
+    const Tensor loss = weighted_loss(forward());  // the scores end before backward
     add(all.grads, backward(loss));
   }
   return all;

@@ -64,6 +64,7 @@ void Trainer::explain(std::string_view what, double x, const StepRecord& r, cons
 
 StepRecord Trainer::step() {
   TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to go on.", config_.max_steps);
+  const ProfileRange range("step");
   const auto start = std::chrono::steady_clock::now();
   StepRecord r;
   r.step = steps_ + 1;
@@ -103,6 +104,7 @@ Trainer::Gradients Trainer::gradients() {
   for (const Parameter& p : params_.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
   NoGrad off;
+  const ProfileRange norm(Phase::optimizer);
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
 
@@ -140,6 +142,7 @@ void Trainer::run(const std::function<void(const StepRecord&)>& on_step) {
 }
 
 double Trainer::evaluate() const {
+  const ProfileRange range("validation");
   NoGrad off;
   Windows windows(data_.val, config_.batch, model_.config().context);
   double sum = 0;

@@ -1,0 +1,27 @@
+// `--profile FILE` of a training run: a few steps after warm-up are recorded, written to FILE as a trace and summed up
+// in tables. For training.cpp.
+#pragma once
+#include <tapegrad/core/profiler.h>
+
+#include <optional>
+#include <string>
+
+namespace tg::apps {
+
+class StepProfile {
+ public:
+  // Of a run that has so many steps left. The first ones are slower (memory, kernels that are loaded): up to 3 are left
+  // out, at most half, and then up to 5 are recorded.
+  StepProfile(std::string file, int64_t steps_left);
+  void before_step();
+  // What to print after the last of them, when the trace is written; empty before and later. An Error of the file.
+  std::string after_step();
+  std::string end();  // the same, when the run ends earlier
+
+ private:
+  std::string file_;
+  int64_t warm_up_, steps_, done_ = 0;
+  std::optional<Profiler> profiler_;
+};
+
+}  // namespace tg::apps
