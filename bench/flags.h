@@ -1,8 +1,10 @@
-// The flags of bench_ops and of bench_training: what to measure, for how long, and where to write it. Not a general
-// parser of arguments; the only door to the library that is one, so that one file pays for compiling it.
+// The flags of the programs of this folder: what to measure, for how long, and where to write it. Not a general parser
+// of arguments; the only door to the library that is one, so that one file pays for compiling it.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tg::bench {
 
@@ -22,5 +24,28 @@ struct TrainingFlags {
 };
 // The same for bench_training.
 std::optional<TrainingFlags> parse_training_flags(int argc, char** argv, int& status);
+
+struct TimeitFlags {  // words as they were given: timeit.h says which are right
+  std::vector<std::string> sizes{"small", "medium"}, computations{"forward", "backward", "forward_backward"},
+      mixed{"False", "True"};
+  std::vector<int64_t> warmups{0, 1};
+  int64_t steps = 5, batch = 16, context = 128, vocab = 10'000, threads = 0;  // threads 0: all
+  uint64_t seed = 20230310;
+  std::string json, filter, commit, device = "cpu", mode = "eager";
+  bool matrix_only = false, against_document = false, check_warmup = false, cpu_time = false;
+};
+// The same for bench_gpt_timeit.
+std::optional<TimeitFlags> parse_timeit_flags(int argc, char** argv, int& status);
+
+struct LmFlags {  // words as they were given: lm_run.h says which are right
+  std::string size = "2.7B", form = "document", precision = "f32", device = "cpu";
+  std::vector<std::string> types{"forward", "backward", "train"};
+  int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3, threads = 0;  // 0: of the size; all
+  uint64_t seed = 1;
+  std::string json, trace, commit;
+  bool answers = false, against_document = false;
+};
+// The same for bench_lm_profile.
+std::optional<LmFlags> parse_lm_flags(int argc, char** argv, int& status);
 
 }  // namespace tg::bench

@@ -1,5 +1,6 @@
 #include "harness.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
 
@@ -31,6 +32,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 void use_cpu_time() { cpu_time = true; }
+std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }
 
 Timing summary(std::vector<double> t) {
   std::sort(t.begin(), t.end());
@@ -74,4 +76,5 @@ Machine machine(Device device) {
           int(std::thread::hardware_concurrency()),
           num_threads()};
 }
+std::string utc_date() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now())); }
 }  // namespace tg::bench

@@ -5,12 +5,16 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tg::bench {
 
 double now();         // seconds
 void use_cpu_time();  // from here on now() counts the processor time of this process: for one thread on a busy machine
+
+enum class RunMode { eager, compiled };  // compiled: functions of tensors go through tg::compile
+std::string_view name_of(RunMode);
 
 struct Timing {
   double median, p10, p90;  // seconds per run
@@ -37,5 +41,6 @@ struct Machine {
   int cpus, threads;
 };
 Machine machine(Device = {});
+std::string utc_date();  // now: "2026-01-31T12:00:00Z"
 
 }  // namespace tg::bench

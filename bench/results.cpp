@@ -1,10 +1,8 @@
 #include "results.h"
 
-#include <fmt/chrono.h>
 #include <fmt/ranges.h>
 #include <tapegrad/core/file.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -42,7 +40,7 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
   const Machine& m = report.machine;
   j["machine"] = {{"cpu", m.cpu},         {"cpus", m.cpus},       {"device", m.device},
                   {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now()));
+  j["date"] = utc_date();
   j["commit"] = report.commit;
   j["clock"] = report.clock;
   j["command"] = report.command;

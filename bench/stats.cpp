@@ -20,6 +20,13 @@ class Draw {  // of indices; the same on every platform, unlike std::uniform_int
   std::mt19937_64 engine_;
 };
 
+double squares(std::span<const double> x) {  // of the distances from the mean, added up
+  const double m = mean(x);
+  double sum = 0;
+  for (const double v : x) sum += (v - m) * (v - m);
+  return sum;
+}
+
 Estimate estimate(double point, std::vector<double> distribution, double confidence) {
   Estimate e{0, point, 0, std::sqrt(variance(distribution))};
   std::sort(distribution.begin(), distribution.end());
@@ -88,12 +95,8 @@ double percentile(std::span<const double> sorted, double p) {
   return sorted[i] + (rank - below) * (sorted[i + 1] - sorted[i]);
 }
 double mean(std::span<const double> x) { return std::accumulate(x.begin(), x.end(), 0.0) / double(x.size()); }
-double variance(std::span<const double> x) {
-  const double m = mean(x);
-  double sum = 0;
-  for (const double v : x) sum += (v - m) * (v - m);
-  return sum / double(x.size() - 1);
-}
+double variance(std::span<const double> x) { return squares(x) / double(x.size() - 1); }
+double population_deviation(std::span<const double> x) { return std::sqrt(squares(x) / double(x.size())); }
 double median(std::vector<double> x) {
   std::sort(x.begin(), x.end());
   return sorted_median(x);

@@ -36,6 +36,8 @@ SamplingPlan plan_samples(double met, double target, int samples);
 double percentile(std::span<const double> sorted, double p);
 double mean(std::span<const double>);
 double variance(std::span<const double>);  // with n - 1; of at least two
+double population_deviation(
+    std::span<const double>);  // the standard deviation with n, as NumPy has it; of at least one
 double median(std::vector<double>);
 double median_absolute_deviation(std::span<const double>);  // times 1.4826: the standard deviation of a normal sample
 // Of the line through the origin: sum x y / sum x^2.

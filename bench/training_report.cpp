@@ -1,11 +1,9 @@
 #include "training_report.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/file.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "svg.h"
@@ -87,7 +85,7 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
   const Machine& m = r.machine;
   j["machine"] = {
       {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now()));
+  j["date"] = utc_date();
   j["device"] = m.device;
   j["mode"] = r.mode;
   j["clock"] = r.clock;

@@ -67,8 +67,6 @@ Tensor scaled_ten_times(Inputs in) {
 
 }  // namespace
 
-std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }
-
 Work adamw_work(Device device) {
   Draw draw{device};
   const Tensor w = draw({512, 512}).requires_grad_();

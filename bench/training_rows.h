@@ -3,13 +3,11 @@
 // eager beside lazy. Ids, sizes and data; measuring is criterion.h's. Users: bench_training.
 #pragma once
 #include "criterion.h"
+#include "harness.h"
 
 #include <tapegrad/core/compile.h>
 
 namespace tg::bench {
-
-enum class RunMode { eager, compiled };
-std::string_view name_of(RunMode);
 
 struct Work {
   TensorFunction f;  // its results are off the tape

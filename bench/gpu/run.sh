@@ -11,6 +11,8 @@
 #   ops       kernels, products by layout and dtype, AdamW, norms, models: bench_ops --device cuda
 #   torch     the same rows beside PyTorch, eager and compiled (needs python3 with torch); TORCH_FILTER limits the rows
 #   training  document 000's benchmarks, eager, compiled without graphs and with, then beside PyTorch (needs python3 with torch)
+#   timeit    document 004's profile of a GPT, eager and compiled, then beside PyTorch (needs python3 with torch)
+#   lm        document 003's profiles: the 2.7B model, fused, and the large one in all forms, with the conclusions
 #   sass      which instructions the kernels were compiled to: tensor cores, spills (needs cuobjdump)
 #
 # Needs no network; headers of dependencies are found through CMAKE_PREFIX_PATH. Each stage writes <stage>.log, and those
@@ -43,7 +45,7 @@ stage_build() {
   cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DTG_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
     -DTG_CPU_LEVELS=4 -DTG_TESTS=ON -DTG_BENCH=ON -DTG_APPS=ON \
     $(command -v ninja >/dev/null && echo -G Ninja) &&
-    run cmake --build "$build" --parallel "$(nproc)" --target tg_tests_cuda bench_ops bench_training tg_app
+    run cmake --build "$build" --parallel "$(nproc)" --target tg_tests_cuda bench_ops bench_training bench_gpt_timeit bench_lm_profile tg_app
 }
 stage_tests() { run ctest --test-dir "$build" -L cuda --no-tests=error --output-on-failure --output-junit "$out/tests.xml"; }
 stage_ptx() { run "$build/bin/tg_tests_cuda" -tc='PTX*' -s; }
@@ -63,6 +65,20 @@ stage_training() {
   done
   run python3 bench/compare_torch_training.py "$build/bin/bench_training" --device cuda --rounds 3 --json "$out/training_torch.json"
 }
+stage_timeit() {
+  local mode
+  for mode in eager compiled; do
+    run "$build/bin/bench_gpt_timeit" --device cuda --mode "$mode" --against-document --commit "$commit" \
+      --json "$out/timeit_$mode.json" || return 1
+  done
+  run python3 bench/compare_torch_timeit.py "$build/bin/bench_gpt_timeit" --device cuda --computations forward_backward --rounds 3 \
+    --json "$out/timeit_torch.json"
+}
+stage_lm() {
+  run "$build/bin/bench_lm_profile" --device cuda --form fused --against-document --commit "$commit" --json "$out/lm.json" \
+    --trace "$out/lm_trace.json" || return 1
+  run "$build/bin/bench_lm_profile" --device cuda --size large --types train --answers --commit "$commit" --json "$out/lm_answers.json"
+}
 stage_sass() {
   local all
   all=$(cuobjdump --dump-sass "$build/bin/tg_tests_cuda") || return 1
@@ -72,7 +88,7 @@ stage_sass() {
 }
 
 stages=("$@")
-[[ ${#stages[@]} -gt 0 ]] || stages=(build tests ptx memcheck racecheck ops torch training sass)
+[[ ${#stages[@]} -gt 0 ]] || stages=(build tests ptx memcheck racecheck ops torch training timeit lm sass)
 for name in "${stages[@]}"; do
   declare -F "stage_$name" >/dev/null || { echo "run.sh: there is no stage '$name'" >&2 && exit 2; }
 done

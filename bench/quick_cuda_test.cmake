@@ -1,0 +1,49 @@
+# Do bench_gpt_timeit and bench_lm_profile work on the device cuda, a GPU or the emulator:
+#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DOUT=<folder> -P quick_cuda_test.cmake
+# Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE ${OUT})
+file(MAKE_DIRECTORY ${OUT})
+set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
+execute_process(COMMAND ${LM} ${tiny} --types forward --warmup 0 RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
+if(status AND error MATCHES "\\[device\\]|\\[cuda\\]")
+  message(STATUS "skipped: ${error}")
+  return()
+endif()
+
+execute_process(COMMAND ${LM} ${tiny} --types backward,train --warmup 1 --json ${OUT}/lm.json
+                COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
+foreach(part "Using device: cuda" "cuda_api_sum" "cuda_gpu_kern_sum" "cuda_gpu_mem_size_sum" "\n9. Copies: ")
+  if(NOT text MATCHES "${part}")
+    message(FATAL_ERROR "'${part}' is not printed:\n${text}")
+  endif()
+endforeach()
+file(READ ${OUT}/lm.json json)
+foreach(i 0 1)
+  string(JSON parameters GET "${json}" runs ${i} parameters)
+  string(JSON count GET "${json}" runs ${i} copies host_to_device count)
+  string(JSON bytes GET "${json}" runs ${i} copies host_to_device bytes)
+  math(EXPR want "4 * ${parameters} + 2 * 4 * 4 * 4")  # and cosines and sines of 4 positions and 4 angles
+  if(NOT "${count} ${bytes}" MATCHES "^23 ${want}(\\.0)?$")  # 9 weights in each layer, 3 besides, 2 tables of angles
+    message(FATAL_ERROR "run ${i}: ${count} copies of ${bytes} bytes to the device, not 23 of ${want}")
+  endif()
+endforeach()
+
+foreach(mode eager compiled)
+  execute_process(COMMAND ${TIMEIT} --device cuda --sizes tiny --batch 1 --context 4 --vocab 20 --steps 2 --warmups 1 --mode ${mode}
+                          --matrix-only --json ${OUT}/${mode}.json
+                  COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+  file(READ ${OUT}/${mode}.json json)
+  string(JSON count LENGTH "${json}" rows)
+  if(NOT count EQUAL 6)
+    message(FATAL_ERROR "${count} rows in ${OUT}/${mode}.json")
+  endif()
+  foreach(i RANGE 5)
+    string(JSON loss_${mode}_${i} GET "${json}" rows ${i} loss)
+  endforeach()
+endforeach()
+foreach(i RANGE 5)
+  if(NOT loss_eager_${i} STREQUAL loss_compiled_${i})
+    message(FATAL_ERROR "row ${i}: the loss is ${loss_eager_${i}}, compiled ${loss_compiled_${i}}")
+  endif()
+endforeach()
