@@ -10,12 +10,10 @@ constexpr const char* kPhases[] = {"forward_pass", "loss_computation", "backward
 // A scope's path with "*" in the place of numbers: "gpt.h.*.attn", "layer_*.attention_sublayer".
 std::string pattern_of(const Scope* s) {
   if (!s || !s->parent) return "";
-  std::string name = s->name;
-  const bool number = std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
-  if (number) name = "*";
-  if (name.starts_with("layer_")) name = "layer_*";
+  const bool number = std::ranges::all_of(s->name, [](char c) { return c >= '0' && c <= '9'; });
+  const std::string_view name = number ? "*" : s->name.starts_with("layer_") ? "layer_*" : std::string_view(s->name);
   const std::string before = pattern_of(s->parent);
-  return before.empty() ? name : before + "." + name;
+  return fmt::format("{}{}{}", before, before.empty() ? "" : ".", name);
 }
 struct Place {
   const char *scope, *range;  // range: the document's; null: it has none

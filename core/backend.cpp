@@ -1,4 +1,5 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/profiler_record.h>
 
 namespace tg {
@@ -26,7 +27,7 @@ BackendRuntime& runtime_of(Device d) {
   TG_CHECK(n > 0, device, "[device] {} was asked for, and there is none: {}. Use the device cpu.", d, r->why_missing());
   TG_CHECK(d.index >= 0 && d.index < n, device,
            "[device] there is no {}: this machine has {} {} device(s), numbered from 0.", d, n, name_of(d.backend));
-  return *r;
+  return detail::running_dry() ? detail::dry_runtime(d.backend, *r) : *r;
 }
 bool has_device(Device d) {
   const BackendRuntime* r = g_runtimes[size_t(d.backend)];

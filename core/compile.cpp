@@ -1,4 +1,5 @@
 #include <tapegrad/core/compile.h>
+#include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/evaluate.h>
 #include <tapegrad/core/program.h>
 #include <tapegrad/core/trace.h>
@@ -190,7 +191,7 @@ const CompileStats& Compiled::stats() const { return state_->stats; }
 
 std::vector<Tensor> Compiled::operator()(Inputs in) const {
   State& s = *state_;
-  if (tracing() || anomaly_enabled() || observing()) return s.f(in);
+  if (tracing() || anomaly_enabled() || observing() || running_dry()) return s.f(in);
   for (size_t k = 0; k < in.size(); ++k)
     TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
   evaluate(in);

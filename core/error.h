@@ -23,6 +23,7 @@ class Error : public std::runtime_error {
     missing_kernel,
     missing_gradient,
     non_finite,
+    memory,
     cuda,
     io,
     comm,

@@ -1,5 +1,6 @@
 // Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. Order and storage of
 // several nodes are decided in plan.cpp.
+#include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/evaluate.h>
 #include <tapegrad/core/profiler_record.h>
 
@@ -140,7 +141,7 @@ Made execute(Node& n, const Donors& donors, const Places& places) {
     made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], places));
     out.emplace_back(&l, made[i]->data);
   }
-  if (!view) {
+  if (!view && !running_dry()) {
     Context c{n.out[0].layout.device, running().op};
     std::optional<AnomalyCheck> check;
     if (anomaly_enabled()) [[unlikely]]
@@ -184,8 +185,10 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
     }
   }
   const Device device = nodes[0]->out[0].layout.device;
-  run_chain_kernel(name, {plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
-  ++mutable_stats().kernels;
+  if (!running_dry()) {
+    run_chain_kernel(name, {plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
+    ++mutable_stats().kernels;
+  }
   for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
   return made;
 }
@@ -216,8 +219,10 @@ std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& 
     out.emplace_back(&f.layouts[k], s->data);
   }
   Context c{nodes.back()->out[0].layout.device, op->name()};
-  run_kernel(*op, {in.data(), in.size()}, {out.data(), out.size()}, c);
-  ++mutable_stats().kernels;
+  if (!running_dry()) {
+    run_kernel(*op, {in.data(), in.size()}, {out.data(), out.size()}, c);
+    ++mutable_stats().kernels;
+  }
   for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
   return made;
 }

@@ -1,4 +1,5 @@
 // Bytes, values and handles, without ops.
+#include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/trace.h>
 
 #include <atomic>
@@ -81,6 +82,10 @@ void* Tensor::elements(DType t) const {
            "[data] tensor {} has strides {}. Only contiguous data has a plain pointer; use contiguous().", *this,
            strides());
   detail::host_reads(*this);
+  TG_CHECK(!detail::running_dry(), state,
+           "[data] tensor {}: a dry run computes no elements. Take them outside of it, or read numbers with item() or "
+           "to_vector(), which are 0 here.",
+           *this);
   if (!materialised()) evaluate({this, 1});
   return value()->storage->data + layout().offset * int64_t(size_of(t));
 }

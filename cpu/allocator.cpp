@@ -110,7 +110,7 @@ void system_free(void* p, [[maybe_unused]] size_t bytes) noexcept {
 [[noreturn]] void out_of_memory(size_t bytes) {
   const MemoryStats s = cpu_allocator().stats();
   detail::fail(
-      Error::Kind::state,
+      Error::Kind::memory,
       fmt::format("[allocator] out of memory: {} bytes asked for, live {}, cached {}. The system gives no more, "
                   "or the size is beyond what it can address. Check the shape, use a smaller batch, or let go "
                   "of tensors.",

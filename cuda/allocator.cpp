@@ -216,7 +216,7 @@ void DeviceAllocator::fail(size_t bytes) const {
       size_text(pool_.largest_free()));
   s += "Lower the batch size or the context length, recompute activations (checkpoint), or compute in bf16.";
   if (const std::string live = largest_live(); !live.empty()) s += " The largest that are live:" + live;
-  throw Error(Error::Kind::cuda, s);
+  throw Error(Error::Kind::memory, s);
 }
 
 }  // namespace tg::cuda

@@ -241,7 +241,7 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
   const MemoryStats s0 = a.stats();
   for (size_t n : {(size_t(1) << 47) + 1, ~size_t(0)}) {
     const std::string asked = "[allocator] out of memory: " + std::to_string(n) + " bytes asked for, live ";
-    expect(Error::Kind::state, asked, [&] { a.allocate(n); });
+    expect(Error::Kind::memory, asked, [&] { a.allocate(n); });
   }
   CHECK(a.stats().live == s0.live);
   CHECK(a.stats().total == s0.total);

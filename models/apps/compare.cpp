@@ -4,7 +4,6 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/apps/memory.h>
 #include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
@@ -53,9 +52,14 @@ void check_fits(const Options& o, const GptConfig& config, const std::vector<Pai
   const double elements = 4 * double(shapes.count()) +
                           double(batch) * double(context) * double(config.vocab_size + config.layers * config.width);
   for (const auto& [reference, other] : pairs)
-    for (const Side& side : {reference, other})
-      check_memory("compare", elements * double(size_of(side.compute == DType::bf16 ? side.compute : side.weights)),
-                   "A training step with all it makes", side.device);
+    for (const Side& side : {reference, other}) {
+      const double bytes = elements * double(size_of(side.compute == DType::bf16 ? side.compute : side.weights));
+      const auto there = double(runtime_of(side.device).memory(side.device.index));
+      TG_CHECK(there == 0 || bytes <= there, memory,
+               "[compare] this run needs {:.3g} GB of memory or more, and {} has {:.3g}. A training step with all it "
+               "makes must fit. Make the model, the context or the batch smaller.",
+               bytes * 1e-9, side.device == Device::cpu() ? "the machine" : to_string(side.device), there * 1e-9);
+    }
 }
 Subject subject_of(const Options& o, const std::vector<Pair>& pairs) {
   if (o.model.empty() == o.arch.empty())

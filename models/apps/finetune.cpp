@@ -136,22 +136,24 @@ Job resumed_job(const Options& o, Device device) {
 
 int finetune(Options& o) {
   const Device device = prepare(o);
-  auto [base, s] = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
+  Job job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
+  Base& base = job.base;
+  Start& s = job.start;
   check_samples(o, s);
-  const GptLora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
-  const int64_t frozen = base.loaded.params.count(), trained = lora.params().count();
-  check_memory("finetune", least_bytes(s.run, frozen, trained), "The model, the adapters and a micro-batch's logits",
-               device);
-  const auto save = [&] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); };
-  return run_training(
-      o, s,
-      {.model = base.loaded.model,
-       .params = lora.params(),
-       .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", frozen, trained,
-                            lora.config().rank, lora.modules().size()),
-       .save = save,
-       .files = {kFile},
-       .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out)});
+  return train_in_memory(o, s.run, device, &s.finetuning->lora, [&] {
+    const GptLora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+    const auto save = [&] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); };
+    return run_training(
+        o, s,
+        {.model = base.loaded.model,
+         .params = lora.params(),
+         .title =
+             fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", base.loaded.params.count(),
+                         lora.params().count(), lora.config().rank, lora.modules().size()),
+         .save = save,
+         .files = {kFile},
+         .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out)});
+  });
 }
 
 struct MergeOptions {

@@ -1,14 +1,13 @@
 // `tapegrad inspect`: what is in the folder of a model or an adapter or in a safetensors file, or what a named model
-// would have, as a table or as JSON.
+// would have, and would take to train, as a table or as JSON.
 #include <fmt/core.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
-#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/memory.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/json.h>
 #include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -17,9 +16,9 @@
 namespace tg::apps {
 namespace {
 
-struct Options {
+struct Options : TrainOptions {  // of which settings, --config and --device count
   std::string model, arch;
-  bool json = false;
+  bool json = false, plan = false;
 };
 
 struct Contents {
@@ -51,10 +50,16 @@ Contents of_file(const std::string& path) {
   return c;
 }
 
+RunConfig named_run(const Options& o) {
+  RunConfig base;
+  base.model = arch(o.arch);
+  RunConfig run = run_of(o, base);
+  if (run.model.vocab_size == 0) run.model.vocab_size = ByteTokenizer().vocab_size();
+  return run;
+}
+
 // Made lazily: shapes and no memory, in the order of the layers.
-Contents of_arch(const std::string& name) {
-  GptConfig config = arch(name);
-  if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
+Contents of_arch(const std::string& name, const GptConfig& config) {
   Contents c{name, {{"model", own_json(to_json(config))}}, {}, {}};
   LazyScope lazy;
   const Params params;
@@ -92,16 +97,80 @@ void print_table(const Json& all, const Contents& c) {
     fmt::print("{:{}}  {:18} {:6} {:12}\n", t.name, width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
+// A training step in each precision and with each kind of recomputation.
+Json describe_plans(const Options& o) {
+  RunConfig run = named_run(o);
+  const Device device = Device::parse(o.device);
+  Json plans = Json::array();
+  MemoryPlan p;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
+      run.train.dtype = dtype, run.train.recompute = recompute;
+      p = plan_memory(run.model, run.train, device);
+      plans.push_back({{"dtype", name_of(dtype)},
+                       {"recompute", name_of(recompute)},
+                       {"weights", p.weights},
+                       {"gradients", p.gradients},
+                       {"moments", p.moments},
+                       {"activations", p.activations},
+                       {"peak", p.peak}});
+    }
+  return {{"model", o.arch},
+          {"config", own_json(to_json(run.model))},
+          {"parameters", p.parameters},
+          {"batch", run.train.batch},
+          {"accumulate", run.train.accumulate},
+          {"device", o.device},
+          {"memory", runtime_of(device).memory(device.index)},
+          {"plans", std::move(plans)}};
+}
+
+void print_plans(const Json& all) {
+  const int64_t there = all["memory"];
+  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens on {}", all["model"].get<std::string>(),
+             text_of(all["parameters"]), text_of(all["accumulate"]), text_of(all["batch"]),
+             text_of(all["config"]["context"]), all["device"].get<std::string>());
+  if (there) fmt::print(", which has {}", readable_bytes(there));
+  constexpr const char* kRow = "{:6} {:10} {:>10} {:>10} {:>10} {:>12} {:>10}{}\n";
+  fmt::print("\n\n");
+  fmt::print(fmt::runtime(kRow), "dtype", "recompute", "weights", "gradients", "moments", "activations", "peak", "");
+  for (const Json& p : all["plans"]) {
+    const auto bytes = [&](const char* name) { return readable_bytes(p[name].get<int64_t>()); };
+    fmt::print(fmt::runtime(kRow), p["dtype"].get<std::string>(), p["recompute"].get<std::string>(), bytes("weights"),
+               bytes("gradients"), bytes("moments"), bytes("activations"), bytes("peak"),
+               there && p["peak"].get<int64_t>() > there ? "  too much" : "");
+  }
+}
+
+bool is_of_plan(const Setting& s) { return s.name == "batch" || s.name == "accumulate"; }
+
 void run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
-  const Contents c = o.arch.empty() ? of_file(o.model) : of_arch(o.arch);
+  if (o.arch.empty() && (o.plan || !o.settings.empty() || !o.config_file.empty()))
+    throw UsageError("--plan, --config and settings are of a named model; give --arch in place of --model");
+  if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan)))
+    throw UsageError("--batch, --accumulate and --device are of a training step; ask for its --plan");
+  if (o.plan) {
+    const Json plans = describe_plans(o);
+    o.json ? fmt::print("{}\n", text_of(plans, 2)) : print_plans(plans);
+    return;
+  }
+  const Contents c = o.arch.empty() ? of_file(o.model) : of_arch(o.arch, named_run(o).model);
   const Json all = describe(c);
   if (o.json)
     fmt::print("{}\n", text_of(all, 2));
   else
     print_table(all, c);
+}
+
+// Of those of a run, what decides on shapes and memory; dtype and recompute are the rows of a plan.
+bool is_inspected(const std::string& name) {
+  bool found = name == "batch" || name == "accumulate";
+  const GptConfig c;
+  visit_gpt_fields(c, [&](const char* field, const auto&, const char*) { found = found || name == field; });
+  return found;
 }
 
 }  // namespace
@@ -112,7 +181,9 @@ Subcommand inspect_command() {
             auto o = std::make_shared<Options>();
             c.option("--model", "PATH", "the folder of a model or of an adapter, or a .safetensors file", o->model);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
+            c.toggle("--plan", "the memory that training it takes, before anything is run, instead", o->plan);
             c.toggle("--json", "print JSON", o->json);
+            add_settings(c, *o, is_inspected);
             return [o] {
               run(*o);
               return 0;

@@ -1,12 +1,17 @@
-// check_memory: refuses what cannot fit before it is tried. Users: train.cpp, compare.cpp.
+// What a run of training takes, before it begins: refusals of what cannot fit, with what would, and the same words for
+// a run that memory has ended. Users: train.cpp, finetune.cpp, inspect.cpp.
 #pragma once
-#include <tapegrad/core/device.h>
-
-#include <string_view>
+#include <tapegrad/models/apps/training.h>
+#include <tapegrad/models/train/memory_plan.h>
 
 namespace tg::apps {
 
-// An Error "[op] ..." when a run that needs `bytes` or more, with `what` in them, is more than the device has.
-void check_memory(std::string_view op, double bytes, std::string_view what, Device);
+std::string readable_bytes(int64_t);  // "13.63 GB"
+
+// Calls train(), which makes the model and trains it. Before, an Error when the plan of the run is more than the device
+// has in all, unless options.ignore_memory; afterwards, an Error about memory tells the plan too. Both name the
+// settings that would fit.
+int train_in_memory(const TrainOptions&, const RunConfig&, Device, const LoraConfig* adapters,
+                    const std::function<int()>& train);
 
 }  // namespace tg::apps

@@ -56,18 +56,18 @@ int train(Options& o) {
   const Device device = prepare(o);
   Start s = start_of(o);
   check_samples(o, s);
-  check_memory("train", least_bytes(s.run), "Parameters, gradients, moments and the activations of a micro-batch",
-               device);
-  const Params params(device, s.run.train.seed);
-  const Gpt model(params, s.run.model);
-  const auto save = [&] { save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train)); };
-  return run_training(o, s,
-                      {.model = model,
-                       .params = params,
-                       .title = fmt::format("{} parameters", params.count()),
-                       .save = save,
-                       .files = {"model.safetensors", "config.json"},
-                       .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out)});
+  return train_in_memory(o, s.run, device, nullptr, [&] {
+    const Params params(device, s.run.train.seed);
+    const Gpt model(params, s.run.model);
+    const auto save = [&] { save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train)); };
+    return run_training(o, s,
+                        {.model = model,
+                         .params = params,
+                         .title = fmt::format("{} parameters", params.count()),
+                         .save = save,
+                         .files = {"model.safetensors", "config.json"},
+                         .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out)});
+  });
 }
 
 }  // namespace

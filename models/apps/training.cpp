@@ -205,14 +205,9 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
 
 }  // namespace
 
-void add_train_options(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
-  c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
+void add_settings(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
   c.option("--config", "FILE", "settings as JSON, under the names of the flags below (_ for -)", o.config_file);
   c.option("--device", "NAME", "cpu or cuda", o.device);
-  c.option("--threads", "threads of the CPU, 0: all", o.threads);
-  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
-  c.option("--profile", "FILE", "record some steps, as a trace for ui.perfetto.dev and as tables", o.profile);
-  c.toggle("--quiet", "print nothing but errors", o.quiet);
   for (const RunField& f : run_fields()) {
     if (!wanted(f.name)) continue;
     std::string flag = "--" + f.name;
@@ -225,6 +220,16 @@ void add_train_options(Command& c, TrainOptions& o, const std::function<bool(con
       }
     });
   }
+}
+
+void add_train_options(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
+  c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
+  c.option("--threads", "threads of the CPU, 0: all", o.threads);
+  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
+  c.option("--profile", "FILE", "record some steps, as a trace for ui.perfetto.dev and as tables", o.profile);
+  c.toggle("--quiet", "print nothing but errors", o.quiet);
+  c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
+  add_settings(c, o, wanted);
 }
 
 Device prepare(const TrainOptions& o) {

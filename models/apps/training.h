@@ -18,9 +18,11 @@ struct TrainOptions {
   std::vector<std::string> data;
   std::string config_file, out, resume, device = "cpu", profile;
   int64_t threads = 0, sample_every = 0;
-  bool quiet = false;
+  bool quiet = false, ignore_memory = false;
   std::vector<Setting> settings;  // from flags
 };
+// --config, --device, and flags for the settings with wanted(name).
+void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
 // Flags for all of them but `out` and `resume`, and for the settings with wanted(name).
 void add_train_options(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
 Device prepare(const TrainOptions&);  // checks them, and sets the number of threads

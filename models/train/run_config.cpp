@@ -286,26 +286,6 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
   return with_settings(RunConfig(), settings);
 }
 
-namespace {
-// Of trained parameters, and of activations beside the logits: `kept` bytes for each token.
-double bytes_of(const RunConfig& run, double parameters, double kept) {
-  const double tokens = double(run.train.batch) * double(run.model.context);
-  const double activations = tokens * (2 * double(run.model.vocab_size) + kept);  // gone when all gradients are there
-  return 12 * parameters + std::max(4 * parameters, activations) + 8 * tokens * double(run.train.accumulate);
-}
-}  // namespace
-
-double least_bytes(const RunConfig& run) {
-  const GptConfig& m = run.model;
-  const double v = double(m.vocab_size), c = double(m.width), layers = double(m.layers);
-  const double ff = m.ff_width ? double(m.ff_width) : 4 * c;
-  const double parameters = v * c + layers * (2 * c * c + 2 * c * ff);
-  return bytes_of(run, parameters, 2 * c * layers);
-}
-double least_bytes(const RunConfig& run, int64_t frozen, int64_t trained) {
-  return 4 * double(frozen) + bytes_of(run, double(trained), 0);
-}
-
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after) {
   const Json a = flat(before), b = flat(after);
   std::vector<Difference> all;

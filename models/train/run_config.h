@@ -54,13 +54,6 @@ std::string to_json(const RunConfig&);    // {"model": {...}, "train": {...}, "t
 // the wrong type or out of range.
 RunConfig run_config_from_json(std::string_view text, const std::string& source);
 
-// Bytes that training it takes at the very least, whatever the device: f32 parameters and moments, the tokens of a
-// step, and either the gradients, or a micro-batch's logits and one activation of each layer, in 16 bits. For a refusal
-// before memory runs out.
-double least_bytes(const RunConfig&);
-// The same of training `trained` parameters beside `frozen` ones.
-double least_bytes(const RunConfig&, int64_t frozen, int64_t trained);
-
 struct Difference {
   std::string name, before, after;  // values as JSON
 };

@@ -1,4 +1,3 @@
-#include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/accumulate.h>
@@ -23,6 +22,24 @@ const TrainConfig& valid(const TrainConfig& c) {
   return c;
 }
 }  // namespace
+
+Tensor training_logits(const Gpt& model, const TrainConfig& config, const Tensor& tokens, Rng& dropout) {
+  std::optional<RecomputeScope> cheap;
+  if (config.recompute == Recompute::cheap) cheap.emplace();
+  return model.forward(tokens,
+                       {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
+}
+StepGradients step_gradients(const Gpt& model, const Params& params, const TrainConfig& config,
+                             std::span<const Batch> micro_batches, Rng& dropout) {
+  const auto logits = [&](const Tensor& tokens) { return training_logits(model, config, tokens, dropout); };
+  Accumulated a = accumulate(logits, micro_batches, model.device());
+  std::vector<Tensor> all;
+  for (const Parameter& p : params.trainable())
+    if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
+  NoGrad off;
+  const ProfileRange norm(Phase::optimizer);
+  return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
+}
 
 Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, const TrainConfig& config)
     : model_(model),
@@ -83,29 +100,10 @@ StepRecord Trainer::step() {
   return r;
 }
 
-struct Trainer::Gradients {
-  double loss;
-  Tensor norm;
-  GradMap grads;
-};
-// Draws the batches of a step.
-Trainer::Gradients Trainer::gradients() {
+StepGradients Trainer::gradients() {
   std::vector<Batch> micro;
   for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(batches_.next());
-  const ForwardOptions training{
-      .rng = &dropout_, .compute = config_.dtype, .recompute = config_.recompute == Recompute::block};
-  const auto forward = [&](const Tensor& tokens) {
-    std::optional<RecomputeScope> cheap;
-    if (config_.recompute == Recompute::cheap) cheap.emplace();
-    return model_.forward(tokens, training);
-  };
-  Accumulated a = accumulate(forward, micro, model_.device());
-  std::vector<Tensor> all;
-  for (const Parameter& p : params_.trainable())
-    if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
-  NoGrad off;
-  const ProfileRange norm(Phase::optimizer);
-  return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
+  return step_gradients(model_, params_, config_, micro, dropout_);
 }
 
 void Trainer::update(StepRecord& r) {
@@ -115,7 +113,7 @@ void Trainer::update(StepRecord& r) {
     dropout_ = dropout;
   };
   try {
-    Gradients g = gradients();
+    StepGradients g = gradients();
     r.loss = g.loss;
     r.grad_norm = g.norm.item<double>();
     if (!std::isfinite(g.loss) || !std::isfinite(r.grad_norm)) {

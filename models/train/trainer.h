@@ -2,6 +2,7 @@
 // Prints and writes nothing: callers get a record of each step (log.h), and its state for a file (io/checkpoint.h).
 // Users: `tapegrad train`, and programs of one's own.
 #pragma once
+#include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/optim/adamw.h>
@@ -10,6 +11,7 @@
 #include <tapegrad/models/train/log.h>
 
 #include <functional>
+#include <span>
 
 namespace tg {
 
@@ -20,6 +22,18 @@ struct TrainerState {
   Rng data, dropout;            // what the next batch and the next masks are drawn from; data is the place in the data
   StateDict tensors;            // "model.<name>" of each parameter; "adamw.<name>.m", ".v" of each trained one
 };
+
+// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with what
+// backward needs kept as config.recompute says.
+Tensor training_logits(const Gpt&, const TrainConfig& config, const Tensor& tokens, Rng& dropout);
+// What the optimiser gets in a step of these micro-batches: the mean loss, its gradients by all parameters, and their
+// norm over those that are trained.
+struct StepGradients {
+  double loss;
+  Tensor norm;
+  GradMap grads;
+};
+StepGradients step_gradients(const Gpt&, const Params&, const TrainConfig&, std::span<const Batch>, Rng& dropout);
 
 // Same seed, same losses, bit for bit, on any number of threads. One trainer belongs to one thread at a time; trainers
 // in different threads are independent.
@@ -56,8 +70,7 @@ class Trainer {
   int64_t val_tokens() const { return data_.val.size(); }
 
  private:
-  struct Gradients;
-  Gradients gradients();
+  StepGradients gradients();  // draws the batches of a step
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   void update(StepRecord&);

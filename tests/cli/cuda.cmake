@@ -72,7 +72,7 @@ expect("all within their tolerance")
 
 # What cannot fit is refused before it is tried
 run(1 train --data text.txt --device cuda --batch 1000000000 --out never)
-if(NOT err MATCHES "GB of memory or more, and cuda:0 has [0-9.]+\\. ")
+if(NOT err MATCHES "of memory, and cuda:0 has [0-9.]+ .B, which is [0-9.]+ .B too little.* These would fit: --batch ")
   message(FATAL_ERROR "no word about the memory of cuda:0: ${err}")
 endif()
 message(NOTICE "the command line works on cuda")

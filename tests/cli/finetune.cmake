@@ -116,6 +116,8 @@ refused(2 "merge needs --model DIR, --adapter DIR and --out DIR" merge --model m
 refused(2 "--rank is 'two'" finetune --model model --data dog.txt --out never --rank two)
 refused(2 "unknown flag '--width'" finetune --model model --data dog.txt --out never --width 64)
 refused(1 "width is 32 in model, and 64 is given. Finetuning keeps the model as it is." finetune --model model --data dog.txt --out never --config width.json)
+refused(1 "[finetune] a step of this run takes " finetune --model model --data dog.txt --out never --batch 1000000000)
+expect(err "These would fit: --batch ")
 refused(1 "[lora] rank is 0." finetune --model model --data dog.txt --out never --rank 0)
 refused(1 "rank is 33 for a layer from 32 to 96. It must be at most 32" finetune --model model --data dog.txt --out never --rank 33)
 refused(1 "alpha is -1" finetune --model model --data dog.txt --out never --alpha=-1)

@@ -1,0 +1,61 @@
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/train/trainer.h>
+#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/loss.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace tg {
+namespace {
+
+// Micro-batches beyond the second take nothing but the memory of their tokens.
+constexpr int64_t kMicroBatches = 2;
+
+MemoryPlan of_step(const Gpt& model, const Params& trained, const TrainConfig& c, Device device) {
+  MemoryPlan plan;
+  const auto live = [&] { return memory_stats(device).live; };
+  plan.weights = live();
+  for (const Parameter& p : trained.trainable()) plan.gradients += int64_t(p.tensor.layout().bytes());
+  AdamW optimizer(trained.trainable(), {});
+  plan.moments = live() - plan.weights;
+
+  Rng dropout;
+  const auto tokens = [&] { return zeros({c.batch, model.config().context}, DType::i32); };  // (B, T)
+  {
+    const Batch b{tokens(), tokens()};
+    const int64_t before = live();
+    const Tensor loss = cross_entropy(training_logits(model, c, b.tokens.to(device), dropout), b.targets.to(device));
+    plan.activations = live() - before;
+  }
+  const auto gradients = [&] {
+    std::vector<Batch> micro;
+    for (int64_t i = 0; i < std::min(c.accumulate, kMicroBatches); ++i) micro.push_back({tokens(), tokens()});
+    const Tensor others =
+        zeros({std::max(c.accumulate - kMicroBatches, int64_t(0)), 2, c.batch, model.config().context}, DType::i32);
+    return step_gradients(model, trained, c, micro, dropout);
+  };
+  const StepGradients g = gradients();
+  optimizer.step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
+  plan.peak = memory_stats(device).peak;
+  return plan;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {
+  train.validate();
+  MemoryPlan plan;
+  dry_run([&] {
+    const Params params(device, train.seed);
+    Gpt model(params, config);
+    std::optional<GptLora> lora;
+    if (adapters) lora = apply_lora(model, params, *adapters);
+    plan = of_step(model, lora ? lora->params() : params, train, device);
+    plan.parameters = params.count() + (lora ? lora->params().count() : 0);
+  });
+  return plan;
+}
+
+}  // namespace tg
