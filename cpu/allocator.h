@@ -10,7 +10,8 @@ namespace tg {
 
 class CachingAllocator final : public Allocator {
  public:
-  // 64-byte aligned; 0 bytes is a block too. A memory error when the system has no more memory even after empty_cache().
+  // 64-byte aligned; 0 bytes is a block too. A memory error when the system has no more memory even after
+  // empty_cache().
   void* allocate(size_t bytes) override;
   void deallocate(void* p, size_t bytes) noexcept override;
   // live and total count the bytes asked for. What another running thread has not reported yet is missing: at most
