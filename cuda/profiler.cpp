@@ -316,7 +316,7 @@ class CuptiProfiler final : public DeviceProfiler {
     const std::lock_guard lock(a.mutex);
     DeviceRecords r = joined(a);
 #ifdef TG_CUDA_EMULATED
-    r.notes.push_back("the GPU is emulated: counts are true, times are those of the host and say nothing of a GPU");
+    r.notes.emplace_back("the GPU is emulated: counts are true, times are those of the host and say nothing of a GPU");
 #endif
     return r;
   }
