@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
 
 #include "timeit_report.h"
 
@@ -44,6 +45,7 @@ int main(int argc, char** argv) try {
   int status = 0;
   const auto flags = parse_timeit_flags(argc, argv, status);
   if (!flags) return status;
+  if (!flags->json.empty()) check_writable(flags->json);
   const TimeitPlan plan = timeit_plan(*flags);
   if (flags->cpu_time) use_cpu_time();
   const int64_t threads = flags->cpu_time ? 1 : flags->threads;

@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
 
-#include "lm_report.h"
+#include "lm_flops.h"
+#include "peak.h"
 
 using namespace tg;
 using namespace tg::bench;
 namespace {
+constexpr double kPeakSeconds = 0.3;
 LmFigures measured(const LmSetup& setup, StepType type, const std::string& trace) {
   fmt::print("{}", preamble(setup, type));
   std::fflush(stdout);
@@ -27,7 +30,9 @@ int main(int argc, char** argv) try {
   if (!flags) return status;
   const LmPlan plan = lm_plan(*flags);
   if (flags->threads != 0) set_num_threads(int(flags->threads));
-  if (!flags->trace.empty()) check_trace_path(flags->trace);
+  for (const std::string& path : {flags->trace, flags->json})
+    if (!path.empty()) check_writable(path);
+  if (!flags->csv.empty()) make_folder(flags->csv);
   LmReport report{
       machine(plan.setups.front().device), flags->commit, fmt::format("{}", fmt::join(argv, argv + argc, " ")), {}};
   const Machine& m = report.machine;
@@ -40,8 +45,15 @@ int main(int argc, char** argv) try {
       if (asked) fmt::print("{}", tables_text(report.runs.back()));
       fmt::print("{}\n", step_text(report.runs.back()));
     }
-  fmt::print("{}", answers(report.runs));
+  Peaks peaks(kPeakSeconds, plan.setups.front().device);
+  const bool emulated = m.backend.starts_with("emulated");  // such a GPU has no peak
+  for (const LmFigures& f : report.runs)
+    if (!emulated && !report.peaks.contains(f.setup.precision))
+      report.peaks[f.setup.precision] = peaks.gflops(std::string(name_of(f.setup.precision)));
+  fmt::print("{}{}", answers(report.runs), utilisation(report));
   if (flags->against_document) fmt::print("{}", beside_document(report.runs));
+  for (const LmFigures& f : report.runs)
+    if (!flags->csv.empty()) write_csv(flags->csv, f);
   if (!flags->json.empty()) write_lm_json(flags->json, report);
   return 0;
 } catch (const std::exception& e) {

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/error.h>
+#include <tapegrad/core/file.h>
 #include <tapegrad/core/registry.h>
 
 using namespace tg;
@@ -70,6 +71,7 @@ int main(int argc, char** argv) try {
   int status = 0;
   const auto flags = parse_flags(argc, argv, status);
   if (!flags) return status;
+  if (!flags->json.empty()) check_writable(flags->json);
   if (flags->cpu_time) set_num_threads(1), use_cpu_time();
   const Device device = Device::parse(flags->device);
   const Machine m = machine(device);

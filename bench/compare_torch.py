@@ -204,6 +204,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.2, help="at least, for each row and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
+    parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")
     parser.add_argument("--time-torch", metavar="REPORT", help=argparse.SUPPRESS)  # the other process
     args = parser.parse_args()
@@ -250,11 +251,12 @@ def main():
         ratio = statistics.median(y / x for x, y in zip(ours[name], best))
         shown = f"{1e6 * statistics.median(compiled):12.1f}" if compiled else f"{'':12}"
         print(f"{name:44} {1e6 * a:12.1f} {1e6 * b:12.1f} {shown} {ratio:7.2f}")
-        table.append({"row": name, "seconds": a, "torch_seconds": b, "ratio": ratio,
+        table.append({"name": name, "seconds": a, "torch_seconds": b, "ratio": ratio,
                       "torch_compiled_seconds": statistics.median(compiled) if compiled else None})
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({"machine": machine, "torch": version, "date": report["date"], "rows": table}, f, indent=1)
+            json.dump({"machine": machine, "torch": version, "date": report["date"], "commit": args.commit,
+                       "command": " ".join(["python", *sys.argv]), "rows": table}, f, indent=1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 """The runs of bench_gpt_timeit in PyTorch, side by side.
 
     python bench/compare_torch_timeit.py build/release/bin/bench_gpt_timeit [--device cuda] [--sizes small,medium]
-        [--computations ...] [--mixed False,True] [--batch N] [--context N] [--steps N] [--rounds N] [--threads N]
+        [--computations ...] [--mixed False,True] [--batch N] [--context N] [--steps N] [--rounds N] [--threads N] [--cpu-time]
         [--ways ...] [--json FILE]
 
 For each size, computation and precision, ours runs eager and compiled and PyTorch in four ways: document 004's model
@@ -13,9 +13,10 @@ sides. Of each side the way counts that is the fastest by its median over the ro
 rounds of PyTorch's time over ours, above 1 where ours is faster. f32 rows use no TF32, True is bf16 over f32 parameters:
 autocast in PyTorch, whose backward then runs within it as the document's does.
 """
-import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
+import argparse, math, os, statistics, sys, tempfile, time
 
 from compare_torch import GPTS, VOCABULARY, gpt
+from torch_peer import Peer, add_flags, answer, compared, finish, report_of
 
 SIZES = {"small": "doc004-small", "medium": "doc004-medium", "tiny": "doc004-tiny"}
 GPTS.setdefault("doc004-tiny", (32, 2, 2))
@@ -85,6 +86,7 @@ class Runs:
 
     def __init__(self, torch, request, device):
         self.torch, self.device, self.request = torch, device, request
+        self.now = time.process_time if request["cpu_time"] else time.perf_counter
         name, shape = SIZES[request["size"]], (request["batch"], request["context"])
         torch.manual_seed(20230310)
         self.tokens, self.targets = (torch.randint(VOCABULARY, shape, device=device) for _ in range(2))
@@ -93,7 +95,6 @@ class Runs:
             if way.split()[0] not in self.ways:
                 make = document_gpt if way.startswith("document") else gpt
                 self.ways[way.split()[0]] = make(torch, name, shape[1]).to(device)
-        torch._dynamo.reset()
         models, self.ways = self.ways, {}
         for way in request["ways"]:
             kind, how = way.split()
@@ -107,18 +108,18 @@ class Runs:
     def step(self, way):
         """Seconds, of a step that ends synchronised."""
         f, computation = self.ways[way], self.request["computation"]
-        start = time.perf_counter()
+        start = self.now()
         loss = f(self.tokens, self.targets)
         if computation == "forward":
             del loss  # its tape is given back in time
         elif computation == "backward":
             self.wait()
-            start = time.perf_counter()
+            start = self.now()
             loss.backward()
         else:
             loss.backward()
         self.wait()
-        return time.perf_counter() - start
+        return self.now() - start
 
     def measure(self):
         times = {}
@@ -137,67 +138,22 @@ class Runs:
         return times
 
 
-def serve(threads, device):
-    """PyTorch's process: reads runs, a line of JSON each, and answers each with another, way -> seconds."""
-    import torch
-
-    torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    print(json.dumps({"version": torch.__version__}), flush=True)
-    current, runs = "", None
-    for line in sys.stdin:
-        if line != current:
-            current, runs = line, None
-            runs = Runs(torch, json.loads(line), device)
-        print(json.dumps(runs.measure()), flush=True)
-
-
-class Torch:
-    def __init__(self, args):
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", str(args.threads), "--device", args.device],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def read(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("PyTorch's process ended")
-        return json.loads(line)
-
-    def __call__(self, request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return self.read()
-
-
 def ours(args, request, path):
     """Mode -> seconds, and the report of the last run."""
     times = {}
     flags = {"sizes": "size", "computations": "computation", "warmups": "warmup", "mixed": "mixed", "steps": "steps",
              "batch": "batch", "context": "context"}
     for mode in ("eager", "compiled"):
-        command = [args.program, "--mode", mode, "--device", args.device, "--json", path, "--matrix-only"]
+        command = [args.program, "--mode", mode, "--device", args.device, "--matrix-only"]
         for flag, key in flags.items():
             command += [f"--{flag}", str(request[key])]
-        if args.device == "cpu":
+        if args.cpu_time:
+            command += ["--cpu-time"]
+        elif args.device == "cpu":
             command += ["--threads", str(args.threads)]
-        run = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if run.returncode:
-            sys.exit(run.stderr)
-        with open(path) as f:
-            report = json.load(f)
+        report = report_of(command, path)
         times[mode] = report["rows"][0]["median_time"]
     return times, report
-
-
-def medians(rounds):
-    """Of {way: seconds} over the rounds, of the ways that are in all of them."""
-    return {way: statistics.median(r[way] for r in rounds) for way in rounds[0] if all(way in r for r in rounds)}
-
-
-def best(rounds):
-    """The way with the least median, and that median."""
-    return min(medians(rounds).items(), key=lambda way: way[1])
 
 
 def words(text):
@@ -207,7 +163,6 @@ def words(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("program", nargs="?", help="bench_gpt_timeit")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--sizes", type=words, default=["small", "medium"])
     parser.add_argument("--computations", type=words, default=["forward", "backward", "forward_backward"])
     parser.add_argument("--mixed", type=words, default=["False", "True"])
@@ -218,11 +173,15 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="timed ones, for each way and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--json", help="write the table to this file")
-    parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the other process
+    parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
+    add_flags(parser)
     args = parser.parse_args()
     if args.serve:
-        return serve(args.serve, args.device)
+        import torch
+
+        torch.set_num_threads(args.serve)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return answer(torch, lambda request: Runs(torch, request, args.device).measure)
     if not args.program:
         parser.error("name the program bench_gpt_timeit")
     for given, known, what in ((args.sizes, SIZES, "size"), (args.ways, WAYS, "way")):
@@ -230,10 +189,11 @@ def main():
             if word not in known:
                 parser.error(f"there is no {what} '{word}': {', '.join(known)}")
 
-    torch = Torch(args)
-    version, table = torch.read()["version"], []
+    if args.cpu_time:
+        args.threads = 1
+    torch, table = Peer(__file__, args.threads, "--device", args.device), []
     requests = [{"size": size, "computation": computation, "mixed": mixed, "batch": args.batch, "context": args.context,
-                 "warmup": args.warmup, "steps": args.steps, "ways": args.ways}
+                 "warmup": args.warmup, "steps": args.steps, "ways": args.ways, "cpu_time": args.cpu_time}
                 for size in args.sizes for computation in args.computations for mixed in args.mixed]
     with tempfile.TemporaryDirectory() as folder:
         for request in requests:
@@ -244,33 +204,23 @@ def main():
                 times, report = ours(args, request, os.path.join(folder, "ours.json"))
                 mine.append(times)
                 theirs.append(torch(request))
-            if not medians(theirs):
-                sys.exit(f"{name}: PyTorch ran in no way")
             if not table:
                 machine = report["machine"]
-                print(f"{machine['cpu']}, {report['device']}: {machine['backend']}, {machine['compiler']}; PyTorch {version}, "
-                      f"{args.threads} threads; batch {args.batch}, context {args.context}; {args.rounds} rounds of {args.steps} steps")
+                print(f"{machine['cpu']}, {report['device']}: {machine['backend']}, {machine['compiler']}; PyTorch {torch.version}, "
+                      f"{args.threads} threads; batch {args.batch}, context {args.context}; {args.rounds} rounds of {args.steps} steps"
+                      + ", processor time" * args.cpu_time)
                 print(f"{'milliseconds':38} {'eager':>9} {'compiled':>9} " + " ".join(f"{way:>16}" for way in args.ways)
                       + f" {'ratio':>7} {'eager':>7}")
-            (mode, a), (way, b) = best(mine), best(theirs)
-            ratio = statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs))
-            all_mine, all_theirs = medians(mine), medians(theirs)
-            eager = {w: t for w, t in all_theirs.items() if w.endswith("eager")}
+            row = compared(name, mine, theirs)
+            eager = [t for way, t in row["torch_all"].items() if way.endswith("eager")]
             # what eager PyTorch, in its fastest form, takes for one of our eager steps
-            eager_ratio = min(eager.values()) / all_mine["eager"] if eager else None
-            shown = " ".join(f"{1e3 * all_theirs[w]:16.2f}" if w in all_theirs else f"{'-':>16}" for w in args.ways)
-            print(f"{name:38} {1e3 * all_mine['eager']:9.2f} {1e3 * all_mine['compiled']:9.2f} {shown} {ratio:7.2f} "
-                  + (f"{eager_ratio:7.2f}" if eager_ratio else f"{'-':>7}"), flush=True)
-            table.append({"name": name, "seconds": a, "mode": mode, "torch_seconds": b, "torch_way": way, "ratio": ratio,
-                          "eager_ratio": eager_ratio, "all": all_mine, "torch_all": all_theirs})
-    mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in table))
-    least = min(table, key=lambda r: r["ratio"])
-    print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump({"machine": machine, "device": report["device"], "torch": version, "date": report["date"],
-                       "threads": args.threads, "batch": args.batch, "context": args.context, "steps": args.steps,
-                       "rounds": args.rounds, "geometric_mean": mean, "smallest": least["ratio"], "rows": table}, f, indent=1)
+            row["eager_ratio"] = min(eager) / row["all"]["eager"] if eager else None
+            shown = " ".join(f"{1e3 * row['torch_all'][w]:16.2f}" if w in row["torch_all"] else f"{'-':>16}" for w in args.ways)
+            print(f"{name:38} {1e3 * row['all']['eager']:9.2f} {1e3 * row['all']['compiled']:9.2f} {shown} {row['ratio']:7.2f} "
+                  + (f"{row['eager_ratio']:7.2f}" if eager else f"{'-':>7}"), flush=True)
+            table.append(row)
+    finish(args, report, torch.version, table, threads=args.threads, batch=args.batch, context=args.context, steps=args.steps,
+           rounds=args.rounds, clock="processor" if args.cpu_time else "wall")
 
 
 if __name__ == "__main__":

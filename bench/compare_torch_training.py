@@ -11,7 +11,9 @@ over ours, above 1 where ours is faster. AdamW is fused or foreach, whichever is
 gradients on both sides. Each time is the median of samples that end synchronised. On a busy machine --cpu-time compares
 one thread each, by its processor time.
 """
-import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
+import argparse, math, os, statistics, sys, tempfile, time
+
+from torch_peer import Peer, add_flags, answer, compared, finish, report_of
 
 # x, rank: document 000's LoRA layers are square, and alpha is 2 rank
 LORA = {
@@ -125,99 +127,59 @@ def time_run(run, wait, now, seconds):
     return statistics.median(times)
 
 
-def serve(threads, device, seconds, cpu_time):
-    """PyTorch's process: reads ids, a line each, and answers each with a line of JSON, way -> seconds."""
+def serve(args):
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(args.serve)
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    now = time.process_time if cpu_time else time.perf_counter
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    print(json.dumps({"version": torch.__version__}), flush=True)
-    current, runs = "", {}
-    for line in sys.stdin:
-        if line.strip() != current:
-            current, runs = line.strip(), {}
-            torch._dynamo.reset()  # else one function that is compiled for many shapes becomes slow, and then eager
-            for way, make in ways_of(torch, current, device).items():
-                try:
-                    run = make()
-                    for _ in range(3):
-                        run()
-                    runs[way] = run
-                except Exception as e:  # a way that PyTorch does not offer here
-                    print(f"PyTorch, {current}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
-        print(json.dumps({way: time_run(run, wait, now, seconds) for way, run in runs.items()}), flush=True)
+    now = time.process_time if args.cpu_time else time.perf_counter
+    wait = torch.cuda.synchronize if args.device.startswith("cuda") else lambda: None
 
+    def prepare(name):
+        runs = {}
+        for way, make in ways_of(torch, name, args.device).items():
+            try:
+                run = make()
+                for _ in range(3):
+                    run()
+                runs[f"{way}, {args.serve} thread(s)"] = run
+            except Exception as e:  # a way that PyTorch does not offer here
+                print(f"PyTorch, {name}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
+        return lambda: {way: time_run(run, wait, now, args.seconds) for way, run in runs.items()}
 
-class Torch:
-    def __init__(self, args, threads):
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", str(threads), "--device", args.device, "--seconds", str(args.seconds)]
-            + ["--cpu-time"] * args.cpu_time,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.threads = threads
-
-    def read(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("PyTorch's process ended")
-        return json.loads(line)
-
-    def __call__(self, name):
-        self.process.stdin.write(name + "\n")
-        self.process.stdin.flush()
-        return {f"{way}, {self.threads} thread(s)": t for way, t in self.read().items()}
+    answer(torch, prepare)
 
 
 def ours(args, name, path):
     """Mode -> seconds, and the report of the last run."""
     times = {}
     for mode in ("eager", "compiled"):
-        run = subprocess.run(
-            [args.program, "--mode", mode, "--device", args.device, "--filter", name, "--json", path, "--samples", "20",
-             "--warmup", str(args.seconds / 3), "--target", str(args.seconds)] + ["--cpu-time"] * args.cpu_time,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if run.returncode:
-            sys.exit(run.stderr)
-        with open(path) as f:
-            report = json.load(f)
+        report = report_of(
+            [args.program, "--mode", mode, "--device", args.device, "--filter", name, "--samples", "20", "--warmup",
+             str(args.seconds / 3), "--target", str(args.seconds)] + ["--cpu-time"] * args.cpu_time, path)
         times[mode] = next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
     return times, report
-
-
-def medians(rounds):
-    """Of {way: seconds} over the rounds."""
-    return {way: statistics.median(r[way] for r in rounds) for way in rounds[0]}
-
-
-def best(rounds):
-    """The way with the least median, and that median."""
-    return min(medians(rounds).items(), key=lambda way: way[1])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("program", nargs="?", help="bench_training")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--filter", default="", help="only ids with this in them")
     parser.add_argument("--seconds", type=float, default=0.2, help="for each id, way and round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
-    parser.add_argument("--json", help="write the table to this file")
-    parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the other process
+    add_flags(parser)
     args = parser.parse_args()
     if args.serve:
-        return serve(args.serve, args.device, args.seconds, args.cpu_time)
+        return serve(args)
     ids = [name for name in IDS if args.filter in name]
     if not args.program or not ids:
         parser.error("name the program bench_training" if ids else f"no id has '{args.filter}' in it")
 
     threads = [1] if args.cpu_time or args.device != "cpu" else sorted({1, os.cpu_count()})
-    torches = [Torch(args, n) for n in threads]
-    version = [t.read()["version"] for t in torches][0]
-    table = []
+    flags = ["--device", args.device, "--seconds", args.seconds] + ["--cpu-time"] * args.cpu_time
+    torches, table = [Peer(__file__, n, *flags) for n in threads], []
     with tempfile.TemporaryDirectory() as folder:
         for name in ids:
             mine, theirs = [], []
@@ -229,21 +191,13 @@ def main():
             if not table:
                 machine = report["machine"]
                 print(f"{machine['cpu']}, {report['device']}: {machine['backend']}, {machine['compiler']}; "
-                      f"PyTorch {version}; {args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
+                      f"PyTorch {torches[0].version}; {args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
                 print(f"{'':42} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7}")
-            (mode, a), (way, b) = best(mine), best(theirs)
-            ratio = statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs))
-            print(f"{name:42} {1e6 * a:12.1f} {mode:10} {1e6 * b:12.1f} {way:30} {ratio:7.2f}", flush=True)
-            table.append({"id": name, "seconds": a, "mode": mode, "torch_seconds": b, "torch_way": way, "ratio": ratio,
-                          "all": medians(mine), "torch_all": medians(theirs)})
-    mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in table))
-    least = min(table, key=lambda r: r["ratio"])
-    print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['id']})")
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump({"machine": machine, "device": report["device"], "torch": version, "date": report["date"],
-                       "clock": "processor" if args.cpu_time else "wall", "rounds": args.rounds,
-                       "geometric_mean": mean, "smallest": least["ratio"], "rows": table}, f, indent=1)
+            row = compared(name, mine, theirs)
+            print(f"{name:42} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row['torch_seconds']:12.1f} "
+                  f"{row['torch_way']:30} {row['ratio']:7.2f}", flush=True)
+            table.append(row)
+    finish(args, report, torches[0].version, table, clock="processor" if args.cpu_time else "wall", rounds=args.rounds)
 
 
 if __name__ == "__main__":

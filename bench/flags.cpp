@@ -129,6 +129,7 @@ std::optional<LmFlags> parse_lm_flags(int argc, char** argv, int& status) {
                "profile the other forms and precisions too, and answer the document's nine conclusions");
   app.add_flag("--against-document", flags.against_document, "print the document's figures beside ours");
   app.add_option("--json", flags.json, "write machine, date, tables and figures to this file")->type_name("FILE");
+  app.add_option("--csv", flags.csv, "write each table of each run to a file in this folder")->type_name("FOLDER");
   app.add_option("--trace", flags.trace, "write the last profile to this file, for Perfetto")->type_name("FILE");
   app.add_option("--commit", flags.commit, "what was built, kept in the JSON file")->type_name("TEXT");
   return parsed(app, argc, argv, status) ? std::optional(flags) : std::nullopt;

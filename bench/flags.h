@@ -42,7 +42,7 @@ struct LmFlags {  // words as they were given: lm_run.h says which are right
   std::vector<std::string> types{"forward", "backward", "train"};
   int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3, threads = 0;  // 0: of the size; all
   uint64_t seed = 1;
-  std::string json, trace, commit;
+  std::string json, csv, trace, commit;
   bool answers = false, against_document = false;
 };
 // The same for bench_lm_profile.

@@ -1,4 +1,5 @@
 #include "lm_report.h"
+#include "lm_flops.h"
 
 #include <fmt/format.h>
 #include <tapegrad/core/file.h>
@@ -16,10 +17,11 @@ std::string line(std::string_view name, double ms, const std::string& rest) {
   return fmt::format("  {:<34} {:>12.3f} ms{}\n", name, ms, rest);
 }
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+}  // namespace
+
 std::string label(const LmFigures& f) {
   return fmt::format("{} {} {}", name_of(f.setup.form), name_of(f.setup.precision), name_of(f.type));
 }
-}  // namespace
 
 LmFigures figures_of(const LmRun& run) {
   using Kind = Profile::Copy::Kind;
@@ -27,6 +29,7 @@ LmFigures figures_of(const LmRun& run) {
   return {.setup = run.setup,
           .type = run.type,
           .step = profiled_step(p),
+          .timeline = timeline_of(p, run.setup.device),
           .to_device = copies_of(p, Kind::host_to_device),
           .to_host = copies_of(p, Kind::device_to_host),
           .on_device = copies_of(p, Kind::device_to_device),
@@ -176,11 +179,10 @@ std::string fusion(const Compared& runs) {
   return fmt::format(
       "6. Fused ops (norm with residual sum, rotation, gate; attention in blocks on both sides): {} kernels in place "
       "of "
-      "{}, {:.3f} ms in place of {:.3f} ms, {:.1f} % less; the step {:.3f} ms in place of {:.3f} ms (document's train "
-      "step: "
-      "6371 kernels).\n",
-      b.launches, a.launches, 1e3 * b.kernels, 1e3 * a.kernels, 100 - percent(b.kernels, a.kernels),
-      1e3 * fused->step.seconds, 1e3 * apart->step.seconds);
+      "{}, {:.3f} ms in place of {:.3f} ms, {:+.1f} %; tensors of {:.3f} GB made in place of {:.3f} GB; the step "
+      "{:.3f} ms in place of {:.3f} ms (document's train step: 6371 kernels).\n",
+      b.launches, a.launches, 1e3 * b.kernels, 1e3 * a.kernels, percent(b.kernels, a.kernels) - 100,
+      1e-9 * fused->step.allocated, 1e-9 * apart->step.allocated, 1e3 * fused->step.seconds, 1e3 * apart->step.seconds);
 }
 std::string precisions(const Compared& runs) {
   const LmFigures* f32 = runs.of(LmForm::fused, Precision::f32);
@@ -306,6 +308,8 @@ Json json_of(const LmFigures& f) {
             {"result", f.result}};
   j["step"] = json_of(f.step.all);
   j["step"]["seconds"] = f.step.seconds;
+  j["step"]["allocated_bytes"] = f.step.allocated;
+  j["step"]["flops"] = flops_of_step(s, f.type);
   for (const auto& [name, phase] : f.step.phases) j["phases"][name] = json_of(phase);
   j["layer_kernel_seconds"] = f.step.layers;
   j["cover"] = {
@@ -316,10 +320,28 @@ Json json_of(const LmFigures& f) {
   j["tables"] = Json::array();
   for (const ProfileTable& t : f.tables) j["tables"].push_back(own_json(to_json(t)));
   j["notes"] = f.notes;
+  j["timeline"] = Json();  // see with_timelines
   return j;
+}
+// Each on one line of its own: thousands of numbers.
+std::string with_timelines(std::string text, const std::vector<LmFigures>& runs) {
+  constexpr std::string_view kKey = "\"timeline\": ", kPlace = "\"timeline\": null";
+  size_t at = 0;
+  for (const LmFigures& f : runs) {
+    at = text.find(kPlace, at) + kKey.size();
+    text.replace(at, kPlace.size() - kKey.size(), to_json(f.timeline));
+  }
+  return text;
 }
 }  // namespace
 
+void write_csv(const std::string& folder, const LmFigures& f) {
+  make_folder(folder);
+  std::string run = fmt::format("{} {}", f.setup.size, label(f));
+  std::ranges::replace(run, ' ', '_');
+  for (const ProfileTable& t : f.tables)
+    write_file_atomically(fmt::format("{}/{}_{}.csv", folder, run, t.report), to_csv(t));
+}
 void write_lm_json(const std::string& path, const LmReport& r) {
   Json j;
   const Machine& m = r.machine;
@@ -329,9 +351,10 @@ void write_lm_json(const std::string& path, const LmReport& r) {
   j["device"] = m.device;
   j["commit"] = r.commit;
   j["command"] = r.command;
+  for (const auto& [precision, gflops] : r.peaks) j["peak_gflops"][std::string(name_of(precision))] = gflops;
   j["runs"] = Json::array();
   for (const LmFigures& f : r.runs) j["runs"].push_back(json_of(f));
-  write_file_atomically(path, text_of(j, 1) + "\n");
+  write_file_atomically(path, with_timelines(text_of(j, 1), r.runs) + "\n");
 }
 
 }  // namespace tg::bench

@@ -3,11 +3,12 @@
 #pragma once
 #include <tapegrad/core/profile_tables.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "harness.h"
-#include "lm_steps.h"
+#include "lm_timeline.h"
 
 namespace tg::bench {
 
@@ -15,6 +16,7 @@ struct LmFigures {  // of a run, its profile taken apart
   LmSetup setup;
   StepType type;
   LmStep step;
+  LmTimeline timeline;
   LmCopies to_device, to_host, on_device;
   int64_t peak_bytes = 0, parameters = 0;
   double result = 0;
@@ -22,6 +24,7 @@ struct LmFigures {  // of a run, its profile taken apart
   std::vector<std::string> notes;
 };
 LmFigures figures_of(const LmRun&);
+std::string label(const LmFigures&);  // "document f32 train"
 
 // "Model: 2.7B, Context Length: 512" and so on, up to what is printed before the model is made.
 std::string preamble(const LmSetup&, StepType);
@@ -38,8 +41,12 @@ struct LmReport {
   Machine machine;
   std::string commit, command;
   std::vector<LmFigures> runs;
+  std::map<Precision, double> peaks = {};  // GFLOP/s of products, of those that were measured
 };
 // Atomically; an Error when the file cannot be written.
 void write_lm_json(const std::string& path, const LmReport&);
+// Each table of a run as "<size>_<form>_<precision>_<type>_<report>.csv" in the folder, which is made if it is not
+// there.
+void write_csv(const std::string& folder, const LmFigures&);
 
 }  // namespace tg::bench

@@ -49,8 +49,8 @@ struct LmPlan {
 // What the flags ask for. An Error names the first that is wrong, what does not go together, and a run that needs more
 // memory than the device has.
 LmPlan lm_plan(const LmFlags&);
-// Bytes that a run takes at the very least: parameters, gradients, moments, and what the tape keeps of each block.
-double least_bytes(const LmSetup&, StepType);
+// The most bytes of tensors on the device at one time, by a dry_run().
+int64_t planned_bytes(const LmSetup&, StepType);
 
 // A model with its batch, on the device.
 class LmModel {

@@ -219,6 +219,8 @@ LmStep profiled_step(const Profile& p) {
     if (const Place* place = place_of(k.layer); place && (layer_of(k.layer) >= 0 || place->range))
       in_layers += seconds(k.begin, k.end);
   }
+  for (const Profile::Memory& m : p.memory)
+    if (m.bytes > 0 && m.time >= step.begin && m.time <= step.end) s.allocated += double(m.bytes);
   double sum = 0;
   for (const auto& [name, phase] : s.phases) sum += phase.seconds;
   s.phases_cover = sum / s.seconds;

@@ -48,6 +48,7 @@ struct LmStep {
   double seconds = 0;                                  // of the range
   std::map<std::string, LmPhase> phases;               // by the document's name
   LmPhase all;                                         // of the whole step
+  double allocated = 0;                                // bytes of tensors and scratch memory, freed ones too
   std::vector<double> layers;                          // kernel seconds of each layer in forward_pass
   std::vector<double> host_layers, first_host_layers;  // the ranges themselves, as the document sums them
   double ranges_attention = 0,

@@ -1,9 +1,7 @@
 # Do bench_gpt_timeit and bench_lm_profile work on the device cuda, a GPU or the emulator:
 #   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
-cmake_minimum_required(VERSION 3.25)
-file(REMOVE_RECURSE ${OUT})
-file(MAKE_DIRECTORY ${OUT})
+include(${CMAKE_CURRENT_LIST_DIR}/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
 execute_process(COMMAND ${LM} ${tiny} --types forward --warmup 0 RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
 if(status AND error MATCHES "\\[device\\]|\\[cuda\\]")
@@ -13,12 +11,8 @@ endif()
 
 execute_process(COMMAND ${LM} ${tiny} --types backward,train --warmup 1 --json ${OUT}/lm.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
-foreach(part "Using device: cuda" "cuda_api_sum" "cuda_gpu_kern_sum" "cuda_gpu_mem_size_sum" "\n9. Copies: ")
-  if(NOT text MATCHES "${part}")
-    message(FATAL_ERROR "'${part}' is not printed:\n${text}")
-  endif()
-endforeach()
-file(READ ${OUT}/lm.json json)
+prints("${text}" "Using device: cuda" "cuda_api_sum" "cuda_gpu_kern_sum" "cuda_gpu_mem_size_sum" "\n9. Copies: ")
+read_results(${OUT}/lm.json json device)
 foreach(i 0 1)
   string(JSON parameters GET "${json}" runs ${i} parameters)
   string(JSON count GET "${json}" runs ${i} copies host_to_device count)

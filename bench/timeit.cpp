@@ -1,6 +1,7 @@
 #include "timeit.h"
 
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/dry_run.h>
 #include <tapegrad/models/io/nearest.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/ops/ops.h>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "fits.h"
 #include "stats.h"
 
 namespace tg::bench {
@@ -66,19 +68,17 @@ void check_distinct(const std::vector<TimeitRun>& runs) {
         r.key());
 }
 void check_memory(const TimeitRun& r, const TimeitSetup& s) {
-  const auto there = double(runtime_of(s.device).memory(s.device.index));
-  const double bytes = least_bytes(r, s);
-  TG_CHECK(there == 0 || bytes <= there, value,
-           "[bench_gpt_timeit] {} with batch {} and context {} needs {:.3g} GB of memory or more, and {} has {:.3g}. "
-           "Parameters, gradients and activations must fit. Make --batch or --context smaller, or leave the size away "
-           "from --sizes.",
-           r.key(), s.batch, s.context, bytes * 1e-9, s.device == Device::cpu() ? "the machine" : to_string(s.device),
-           there * 1e-9);
+  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
+    TimeitSetup less = s;
+    less.batch = batch;
+    return TimeitModel::planned_bytes(r, less);
+  })};
+  check_fits({fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context),
+              [&] { return TimeitModel::planned_bytes(r, s); }},
+             others, s.device);
 }
-Tensor random_ids(const TimeitSetup& s, Rng& rng) {
-  std::vector<int64_t> ids(size_t(s.batch * s.context));
-  for (int64_t& id : ids) id = int64_t(rng.below(uint64_t(s.vocab)));
-  return from(ids, {s.batch, s.context}, s.device);
+Tensor random_ids(const TimeitSetup& s, Rng& rng) {  // (B, T)
+  return rand({s.batch, s.context}, rng, 0, double(s.vocab), DType::f64, s.device).to(DType::i64);
 }
 }  // namespace
 
@@ -113,20 +113,6 @@ GptConfig timeit_config(const TimeitRun& r, const TimeitSetup& s) {
   return c;
 }
 
-double least_bytes(const TimeitRun& r, const TimeitSetup& s) {
-  const GptConfig c = timeit_config(r, s);
-  const LazyScope no_memory;
-  const Params params(s.device);
-  const Gpt shapes_only(params, c);
-  const double each = 4 * double(params.count()), value = r.mixed ? 2 : 4, tokens = double(s.batch) * double(s.context);
-  // What goes into each block's four products, and queries, keys, values and the hidden layer besides.
-  const double block = double(14 * c.width) * value;
-  const bool back = r.computation != Computation::forward, tape = back || s.mode == RunMode::eager;
-  const double activations = tokens * (double(c.vocab_size) * value + (tape ? double(c.layers) * block : 0));
-  const double sums = back && s.steps + r.warmup > 1 ? each : 0;
-  return each + sums + std::max(activations, back ? each : 0);
-}
-
 TimeitResult summarised(Computation c, std::vector<double> times) {
   const auto [least, most] = std::ranges::minmax(times);
   return {.computation = c,
@@ -149,6 +135,18 @@ TimeitModel::TimeitModel(const TimeitRun& run, const TimeitSetup& setup)
   Rng rng{setup.seed};
   tokens_ = random_ids(setup, rng);
   targets_ = random_ids(setup, rng);
+}
+
+int64_t TimeitModel::planned_bytes(const TimeitRun& run, const TimeitSetup& setup) {
+  TimeitSetup s = setup;
+  s.mode = RunMode::eager;
+  int64_t peak = 0;
+  dry_run([&] {
+    TimeitModel model(run, s);
+    for (int64_t i = 0; i < std::min<int64_t>(run.warmup + s.steps, 2); ++i) model.step(run.computation);
+    peak = memory_stats(s.device).peak;
+  });
+  return peak;
 }
 
 Tensor TimeitModel::loss_on_tape() const {

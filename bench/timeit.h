@@ -39,8 +39,6 @@ struct TimeitPlan {
 TimeitPlan timeit_plan(const TimeitFlags&);
 
 GptConfig timeit_config(const TimeitRun&, const TimeitSetup&);
-// Bytes that the run takes at the very least: parameters, gradients, and what the tape keeps of each block.
-double least_bytes(const TimeitRun&, const TimeitSetup&);
 
 struct TimeitResult {
   Computation computation = Computation::forward;
@@ -59,6 +57,9 @@ class TimeitModel {
   TimeitModel(const TimeitRun&, const TimeitSetup&);
   TimeitModel(const TimeitModel&) = delete;
   TimeitModel& operator=(const TimeitModel&) = delete;
+  // The most bytes of tensors on the device at one time, by a dry_run(): of an eager run. A compiled one, whose
+  // functions plan their memory, takes about as many.
+  static int64_t planned_bytes(const TimeitRun&, const TimeitSetup&);
 
   // Runs `warmup` steps, then times the steps of the setup. forward covers the model and its loss on the tape; backward
   // the gradients and their adding up; forward_backward all of it. Compiled: forward keeps nothing for a backward, and

@@ -220,6 +220,13 @@ void write_file_atomically(const std::string& path, const std::function<void(con
                             "a power cut may bring the former file back. Check the disk and write again.",
                             path, reason(errno)));
 }
+void check_writable(const std::string& path) {
+  struct Stop {};
+  try {
+    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // leaves a file that is there as it is
+  } catch (const Stop&) {
+  }
+}
 void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [&](const Sink& write) { write(std::as_bytes(std::span(content))); });
 }

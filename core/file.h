@@ -34,6 +34,8 @@ using Sink = std::function<void(std::span<const std::byte>)>;  // appends to the
 // former file is as it was. A symbolic link is replaced by the file.
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
 void write_file_atomically(const std::string& path, std::string_view content);
+// An Error now if write_file_atomically() could not write there: before hours of work.
+void check_writable(const std::string& path);
 // Removes the temporary files of `path` whose processes were killed while they wrote it. An Error when one cannot be
 // removed; files of processes that still run are left alone.
 void remove_leftovers(const std::string& path);

@@ -101,12 +101,5 @@ class Writer {
 void write_trace(const Profile& p, const std::string& path) {
   write_file_atomically(path, [&](const Sink& out) { Writer(p, out).write(); });
 }
-void check_trace_path(const std::string& path) {
-  struct Stop {};
-  try {
-    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // leaves a file that is there as it is
-  } catch (const Stop&) {
-  }
-}
 
 }  // namespace tg

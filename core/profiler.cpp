@@ -332,6 +332,12 @@ void start_device(State& s) {
     s.notes.push_back(fmt::format("kernels of the GPU are missing: {}", e.what()));
   }
 }
+// From then on no log is added to. Under the state's lock.
+std::unique_ptr<DeviceProfiler> end_session(State& s) {
+  g_profiling.store(0, std::memory_order_release);
+  for (const auto& log : s.logs) const std::lock_guard passed(log->mutex);
+  return std::move(s.device);
+}
 }  // namespace
 
 Profiler::Profiler(const ProfileOptions& o) {
@@ -369,18 +375,17 @@ Profile Profiler::stop() {
   // What is queued belongs to the profile, and an Error of a kernel comes before anything is taken apart.
   for (const Device d : devices_in_use()) synchronize(d);
   const std::lock_guard lock(s.mutex);
-  g_profiling.store(0, std::memory_order_release);
   session_ = 0;
-  for (const auto& log : s.logs) const std::lock_guard passed(log->mutex);
-  const std::unique_ptr<DeviceProfiler> device = std::move(s.device);
+  const std::unique_ptr<DeviceProfiler> device = end_session(s);
   return Collector(s, s.last_session).collect(device ? device->finish() : DeviceRecords());
 }
 Profiler::~Profiler() {
   if (!session_) return;
   try {
     (void)stop();
-  } catch (...) {  // the device is lost; there is nothing to forget
-    g_profiling.store(0, std::memory_order_release);
+  } catch (...) {  // a device is lost, or there is no memory for the profile
+    const std::lock_guard lock(state().mutex);
+    (void)end_session(state());
   }
 }
 

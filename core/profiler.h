@@ -118,7 +118,5 @@ class Profiler {
 // Chrome's trace events: ranges by thread, kernels and copies by stream, memory as counters. An Error when the file
 // cannot be written.
 void write_trace(const Profile&, const std::string& path);
-// An Error now if write_trace() could not write there: before hours of work.
-void check_trace_path(const std::string& path);
 
 }  // namespace tg

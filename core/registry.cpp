@@ -61,6 +61,12 @@ std::vector<KernelInfo> all_kernels() {
   });
   return r;
 }
+int kernel_level(Backend b) {
+  int level = 0;
+  for (const KernelInfo& k : registry().kernels)
+    if (k.backend == b) level = std::max(level, k.level);
+  return level;
+}
 void fail_no_kernel(const Op& op, Backend b) {
   detail::fail(
       Error::Kind::missing_kernel,

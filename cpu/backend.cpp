@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/allocator.h>
+#include <tapegrad/cpu/bf16_path.h>
 #include <tapegrad/cpu/chain.h>
 #include <tapegrad/cpu/thread_pool.h>
 
@@ -19,9 +20,13 @@ class CpuRuntime final : public BackendRuntime {
  public:
   int device_count() const override { return 1; }
   std::string describe(int) const override {
-    const int level = isa_level();
-    return fmt::format("{}, {} thread(s)", level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
-                       num_threads());
+    const int level = kernel_level(Backend::cpu);
+    const Bf16Path path = bf16_path();
+    return fmt::format("{}, {} thread(s){}", level <= 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
+                       num_threads(),
+                       path == Bf16Path::amx      ? ", bf16 by AMX"
+                       : path == Bf16Path::avx512 ? ", bf16 by AVX512_BF16"
+                                                  : "");
   }
   size_t memory(int) const override {
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);

@@ -2,13 +2,12 @@
 // The only file that includes Eigen. Its namespace carries the ISA level (cmake/levels.cmake), or the linker would keep
 // one level's code for all.
 #include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/scratch.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <Eigen/Core>
 
 #include <algorithm>
-#include <memory>
-#include <new>
 #include <vector>
 #if TG_ISA_LEVEL >= 3
 #include <tapegrad/cpu/gemm_micro.h>
@@ -110,25 +109,6 @@ constexpr int64_t kSerial = 1 << 20;                  // multiply-adds, some 10 
 constexpr int64_t kShallow = 64, kInCache = 1 << 16;  // k, and elements of B, up to which C is written row by row
 constexpr int kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
-// Memory of the calling thread, kept from call to call.
-class Scratch {
- public:
-  float* get(int64_t n) {
-    if (n > size_) {
-      size_ = 0, memory_.reset();
-      memory_.reset(static_cast<float*>(::operator new(size_t(n) * sizeof(float), std::align_val_t(64))));
-      size_ = n;
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
-  };
-  std::unique_ptr<float, Free> memory_;
-  int64_t size_ = 0;
-};
 thread_local Scratch t_shared, t_own;  // of the caller, read by all threads; of a tile
 
 struct Block {  // [first, first + depth) of k
@@ -173,7 +153,7 @@ void few_rows(const Product<float>& p, bool parallel) {
   const int64_t width = p.m <= kFew && p.b.col == 1 ? kWide * kLanes : kCols, strips = ceil_div(p.n, width);
   const int64_t per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   for_tiles(parallel, ceil_div(strips, per_tile), [&](int64_t t) {
-    float* to = t_own.get(kDepth * kCols);
+    float* to = t_own.get<float>(kDepth * kCols);
     const int64_t end = std::min(p.n, (t + 1) * per_tile * width);
     for (int64_t j = t * per_tile * width; j < end;) {
       int64_t cols = std::min(width, end - j);
@@ -200,7 +180,7 @@ void shallow(const Product<float>& p, bool parallel) {
       cols = std::min<int64_t>(kCols, p.n - j);
       MatView<float> b = p.b.at(0, j);
       if (cols > kLanes && cols < kCols) {
-        float* const to = t_own.get(kDepth * kCols);
+        float* const to = t_own.get<float>(kDepth * kCols);
         pack_b(p.k, cols, b, to), b = {to, kCols, 1};
       }
       add_tile(p, {0, p.k}, i, rows, j, cols, p.a.at(i, 0), b.p, b.row);
@@ -212,7 +192,7 @@ void shallow(const Product<float>& p, bool parallel) {
 // Columns [j0, j0 + n) of C and one block of k: B is packed once, by all threads, then tiles of C pack their rows of A.
 void add_block(const Product<float>& p, const Block& l, int64_t j0, int64_t n, bool parallel) {
   const int64_t panels = ceil_div(n, kCols), panel = l.depth * kCols;
-  float* shared = t_shared.get(panels * panel);
+  float* shared = t_shared.get<float>(panels * panel);
   for_tiles(parallel, panels, [&](int64_t q) {
     const int64_t j = q * kCols;
     pack_b(l.depth, std::min<int64_t>(kCols, n - j), p.b.at(l.first, j0 + j), shared + q * panel);
@@ -224,7 +204,7 @@ void add_block(const Product<float>& p, const Block& l, int64_t j0, int64_t n, b
     const int64_t first = t % across * kTileCols, last = std::min(n, first + kTileCols);
     MatView<float> a = p.a.at(i0, l.first);
     if (a.col != 1 || (a.row != l.depth && last - first > 4 * kCols))
-      a = pack_a(m, l.depth, a, t_own.get(kTileRows * kDepth));
+      a = pack_a(m, l.depth, a, t_own.get<float>(kTileRows * kDepth));
     for (int64_t i = 0; i < m; i += kRows)
       for (int64_t j = first; j < last; j += kCols)
         add_tile(p, l, i0 + i, std::min<int64_t>(kRows, m - i), j0 + j, std::min<int64_t>(kCols, n - j),
@@ -250,7 +230,7 @@ int64_t dot_columns(const Product<float>& p, const float* b, int64_t bc, int64_t
 void few_columns(const Product<float>& p, bool parallel) {
   MatView<float> b = p.b;
   if (b.row != 1 && p.k > 1) {
-    float* const to = t_shared.get(p.k * p.n);
+    float* const to = t_shared.get<float>(p.k * p.n);
     pack_transposed(p.k, p.n, b, to);
     b = {to, 1, p.k};
   }
@@ -268,7 +248,7 @@ void few_columns(const Product<float>& p, bool parallel) {
 void few_columns_down(const Product<float>& p, bool parallel) {
   for_tiles(parallel, ceil_div(p.m, kCols), [&](int64_t t) {
     const int64_t i = t * kCols, rows = std::min<int64_t>(kCols, p.m - i);
-    float* const packed = rows < kCols ? t_own.get(kDepth * kCols) : nullptr;
+    float* const packed = rows < kCols ? t_own.get<float>(kDepth * kCols) : nullptr;
     alignas(64) float buffer[kLanes * kCols];  // (n, rows)
     for (int64_t q = 0; q < blocks(p.k); ++q) {
       const Block l = block(p.k, q);

@@ -3,6 +3,7 @@
 
 #include <tapegrad/tapegrad.h>
 #include <nlohmann/json.hpp>
+#include "../bench/lm_flops.h"
 #include "../bench/lm_model.h"
 #include "../bench/lm_report.h"
 
@@ -120,7 +121,7 @@ TEST_CASE("lm: sizes, and flags that are wrong") {
   CHECK(has(plan_error([](LmFlags& f) { f.precision = "tf32"; }), "precision tf32 on cpu."));
   CHECK(has(plan_error([](LmFlags& f) { f.answers = true, f.types = {"forward"}; }), "--answers without train"));
   CHECK(has(plan_error([](LmFlags& f) { f.size = "2.7B", f.batch = 100'000; }),
-            "[bench_lm_profile] forward of size 2.7B (document) with batch 100000 and context 512 needs "));
+            "[bench_lm_profile] forward of size 2.7B (document, f32) with batch 100000 and context 512 takes "));
 }
 
 TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
@@ -131,7 +132,7 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     model.run(StepType::backward);
     CHECK(model.checked_result(StepType::backward) > 2);  // log 40 = 3.7 is guessing
     CHECK(has(error_of([&] { model.checked_result(StepType::train); }),
-              "[bench_lm_profile] steps of train move 0 of 32 weights of ln_f.weight"));
+              "after steps of train, 32 of 32 weights of ln_f.weight are 1 as in the beginning, and 32 are 1."));
     s.warmup = 0;
     LmModel once(s);
     once.run(StepType::backward);
@@ -141,7 +142,7 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     trained.run(StepType::train);
     trained.checked_result(StepType::train);
     CHECK(has(error_of([&] { trained.checked_result(StepType::forward); }),
-              "[bench_lm_profile] steps of forward move 32"));
+              "[bench_lm_profile] after steps of forward, 0 of 32 weights"));
   }
 }
 
@@ -186,7 +187,7 @@ TEST_CASE("lm: a profile of 32 layers has the document's ranges, as often as the
         CHECK_MESSAGE(f.step.phases.at("forward_pass").part(part) > 0, name_of(part));
       CHECK((f.step.all.part(LmPart::optimizer) > 0) == (type == StepType::train));
       CHECK((f.step.all.part(LmPart::loss) > 0) == (type != StepType::forward));
-      CHECK(double(f.peak_bytes) >= least_bytes(run.setup, type));
+      CHECK(f.peak_bytes == planned_bytes(run.setup, type));
     }
 }
 
@@ -226,6 +227,41 @@ TEST_CASE("lm: ranges nest as the document's") {
     else
       CHECK(around == want->second);
   }
+}
+
+TEST_CASE("lm: a timeline has the step's ranges, kernels by part and track, and the most memory of each moment") {
+  constexpr uint32_t kNone = Profile::kNone;
+  constexpr int64_t kBegin = 1000, kLength = 2'000'000;  // gaps below 1000 are none
+  Profile p;
+  p.ranges = {{RangeKind::range, "warmup", 0, kNone, 0, 900, {}, {}},
+              {RangeKind::range, "profiled_step", 0, kNone, kBegin, kBegin + kLength, {}, {}},
+              {RangeKind::range, "forward_pass", 0, 1, 2000, 500'000, {}, {}},
+              {RangeKind::range, "forward_pass", 1, kNone, 2000, 500'000, {}, {}}};
+  const auto kernel = [&](int64_t begin, int64_t end, std::string_view op, uint32_t track = 0) {
+    p.kernels.push_back({op, Device::cpu(), track, begin, end, kNone, op, {}, {}});
+  };
+  kernel(900, 990, "adamw_step");
+  kernel(kBegin, 1500, "cross_entropy");
+  kernel(2000, 2100, "cross_entropy", 1);
+  kernel(2499, 2700, "cross_entropy_grad");
+  kernel(3700, 3800, "cross_entropy_grad");
+  kernel(3900, 4000, "adamw_step");
+  kernel(kBegin + kLength, kBegin + kLength + 9, "adamw_step");
+  const auto memory = [&](int64_t time, int64_t live, Device device = {}) {
+    p.memory.push_back({device, 0, time, 0, live});
+  };
+  memory(10, 100), memory(1010, 500), memory(1020, 50), memory(1030, 9000, Device::cuda());
+  memory(kBegin + kLength / 2, 70), memory(kBegin + kLength, 8000);
+  const LmTimeline t = timeline_of(p, Device::cpu());
+  CHECK(to_json(t) ==
+        R"({"seconds":0.002,"ranges":[["profiled_step",0,0.0,0.002],["forward_pass",1,1e-06,0.000499]],)"
+        R"("parts":["embedding","attention: projections","attention: scores to values","attention: rope",)"
+        R"("attention: norm, residual","ffn: products","ffn: gate, norm, residual","final norm","head","loss",)"
+        R"("optimizer","other"],"tracks":["cpu thread 0","cpu thread 1"],"kernels":[[0,9,0.0,1.7e-06,2],)"
+        R"([1,9,1e-06,1.1e-06,1],[0,9,2.7e-06,2.8e-06,1],[0,10,2.9e-06,3e-06,1]],)"
+        R"("memory":{"device":"cpu","points":[[0.0,500],[3.333e-06,50],[0.001,70]]}})");
+  p.ranges.clear();
+  CHECK(has(error_of([&] { timeline_of(p, Device::cpu()); }), "no range 'profiled_step'. Profile LmModel::run()."));
 }
 
 TEST_CASE("lm: the text around the tables, nine answers, the document beside them, and the file") {
@@ -292,6 +328,25 @@ Creating random batch...
   CHECK(j["runs"][0]["phases"]["optimizer_step"]["seconds"] > 0);
   CHECK(j["runs"][0]["tables"][0]["report"] == "nvtx_sum");
   CHECK(j["runs"][0]["parameters"] == all[0].parameters);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& timeline = j["runs"][i]["timeline"];
+    CHECK(timeline.dump() == nlohmann::json::parse(to_json(all[i].timeline)).dump());
+    CHECK(timeline["ranges"].size() > 20);
+    CHECK(timeline["seconds"] == Approx(all[i].step.seconds));
+    size_t kernels = 0;
+    for (const auto& k : timeline["kernels"]) kernels += k[4].get<size_t>();
+    CHECK(kernels == all[i].step.all.launches);
+    int64_t most = 0;
+    for (const auto& point : timeline["memory"]["points"]) most = std::max(most, point[1].get<int64_t>());
+    CHECK(most <= all[i].peak_bytes);
+    CHECK(most > 4 * all[i].parameters);
+  }
+  CHECK(j["runs"][0]["step"]["allocated_bytes"] > j["runs"][2]["step"]["allocated_bytes"]);
+
+  write_csv(folder / "csv", all[3]);
+  CHECK(
+      read_file(folder / "csv/tiny_fused_bf16_train_nvtx_sum.csv").starts_with("Time (%),Total Time (ns),Instances,"));
+  CHECK(read_file(folder / "csv/tiny_fused_bf16_train_cpu_kern_sum.csv") == to_csv(all[3].tables[2]));
 }
 
 TEST_CASE("lm: answers are worked out of the figures") {
@@ -333,11 +388,31 @@ TEST_CASE("lm: answers are worked out of the figures") {
   f.peak_bytes = 3'000'000'000, flash.peak_bytes = 1'000'000'000;
   flash.step.seconds = 1.5, flash.step.all.launches = 90, flash.step.all.kernels = 0.8;
   fused.step.seconds = 1.0, fused.step.all.launches = 30, fused.step.all.kernels = 0.4;
+  flash.step.allocated = 5e9, fused.step.allocated = 2e9;
   half.step.seconds = 0.25;
   text = answers({f, flash, fused, half});
-  CHECK_HAS(text, ": 30 kernels in place of 90, 400.000 ms in place of 800.000 ms, 50.0 % less;");
+  CHECK_HAS(text,
+            ": 30 kernels in place of 90, 400.000 ms in place of 800.000 ms, -50.0 %; tensors "
+            "of 2.000 GB made in place of 5.000 GB; the step 1000.000 ms in place of 1500.000 ms");
   CHECK_HAS(text, "f32 1000.000 ms, tf32 not measured, bf16 250.000 ms (4.00 times as fast).");
   CHECK_HAS(text,
             "scores to values 250.000 ms in place of 500.000 ms (50.0 % of the step's kernels), the step 1500.000 ms "
             "in place of 2000.000 ms, peak memory 1.000 GB in place of 3.000 GB.");
+}
+
+TEST_CASE("lm: model FLOPs are the document's, and MFU is their rate by the peak") {
+  LmSetup s{.size = "2.7B", .model = lm_config("2.7B")};
+  const double products = 13.849e12, scores = 0.3436e12;  // of a forward pass over 4 x 512 tokens
+  CHECK(flops_of_step(s, StepType::forward) == Approx(products + scores).epsilon(1e-4));
+  CHECK(flops_of_step(s, StepType::backward) == 3 * flops_of_step(s, StepType::forward));
+  CHECK(flops_of_step(s, StepType::train) == 3 * flops_of_step(s, StepType::forward));
+
+  LmFigures f;
+  f.setup = s, f.type = StepType::train;
+  f.step.seconds = 2.75809;  // document 003's: 15.4 TFLOP/s
+  LmReport r{machine(), "", "", {f}, {{Precision::f32, 30'879}}};
+  CHECK_HAS(utilisation(r),
+            "  document f32 train            42577.1 GFLOP in   2758.090 ms:    15437.2 GFLOP/s, 50.0 % of 30879");
+  r.peaks = {{Precision::tf32, 30'879}};
+  CHECK_HAS(utilisation(r), ":    15437.2 GFLOP/s\n");
 }

@@ -1,6 +1,6 @@
 // Products of the CPU backend: every way through cpu/gemm.cpp and cpu/lora.cpp against double precision, and that a row
 // does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/convert.h>
 #include <tapegrad/ops/lora.h>
@@ -25,13 +25,7 @@ double worst(const Tensor& y, const Tensor& a, const Tensor& b) {
   return w;
 }
 // Where own register tiles compute: the baseline is Eigen's.
-bool own_tiles() {
-#ifdef TG_BASELINE_ONLY
-  return false;
-#else
-  return runtime_of(Device::cpu()).describe(0).find("baseline") == std::string::npos;
-#endif
-}
+bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
 }  // namespace
 
 TEST_CASE("products of many sizes and layouts against f64; a row alone has the same bits") {

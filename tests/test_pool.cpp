@@ -59,8 +59,8 @@ TEST_CASE("parallel_for with a grain: fixed pieces, whatever the number of threa
   expect(Error::Kind::value, "grain is 0", [] { parallel_for(10, 0, [](int64_t, int64_t) {}); });
 }
 
-TEST_CASE("the workers take part, on threads of their own") {
-  if (cpu::max_threads() < 2) return;
+TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" *
+          doctest::skip(cpu::max_threads() < 2)) {
   Threads use(2);
   std::atomic<int> arrived{0};
   std::thread::id id[2];
@@ -73,7 +73,8 @@ TEST_CASE("the workers take part, on threads of their own") {
 }
 
 #ifdef __linux__
-TEST_CASE("each thread takes the tiles of its own part first" * doctest::skip(cpu::max_threads() < 2)) {
+TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu)" *
+          doctest::skip(cpu::max_threads() < 2)) {
   Threads use(2);
   for (int64_t tiles : {2, 3, 7, 1000})
     for (int job = 0; job < 20; ++job) {
@@ -92,8 +93,9 @@ TEST_CASE("each thread takes the tiles of its own part first" * doctest::skip(cp
     }
 }
 
-TEST_CASE("a worker leaves the cpu that the caller has come to") {
-  if (cpu::max_threads() != 2) return;  // with more cpus than threads in use another cpu may be free
+// With more cpus than threads in use another cpu may be free.
+TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on two cpus)" *
+          doctest::skip(cpu::max_threads() != 2)) {
   Threads use(2);
   cpu_set_t before, one;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);

@@ -1,4 +1,5 @@
 // Tables and traces of profiles: worked numbers, the layout of the text, CSV, JSON, and the file for Perfetto.
+#include <tapegrad/core/file.h>
 #include <tapegrad/core/profile_tables.h>
 
 #include <map>
@@ -168,7 +169,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   const Profile p = profiler.stop();
   const Folder folder;
   const std::string path = folder / "trace.json";
-  check_trace_path(path);
+  check_writable(path);
   CHECK(folder.entries() == 0);
   write_trace(p, path);
   const json j = json::parse(read_file(path));
@@ -199,11 +200,11 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
 }
 TEST_CASE("profile trace: a place that cannot be written is an error before the work") {
   const Folder folder;
-  CHECK(has(error_of([&] { check_trace_path(folder.path); }), "it is a folder"));
-  CHECK(has(error_of([&] { check_trace_path(folder / "none/trace.json"); }), "No such file or directory"));
+  CHECK(has(error_of([&] { check_writable(folder.path); }), "it is a folder"));
+  CHECK(has(error_of([&] { check_writable(folder / "none/trace.json"); }), "No such file or directory"));
   const std::string path = folder / "old.json";
   write_file_atomically(path, "old");
-  check_trace_path(path);  // what is there stays
+  check_writable(path);  // what is there stays
   CHECK(read_file(path) == "old");
   CHECK(folder.entries() == 1);
 }

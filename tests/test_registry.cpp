@@ -68,7 +68,12 @@ TEST_CASE("a kernel file has the baseline alone or all levels") {
 TEST_CASE("TG_ISA lowers the level and never raises it") {
   CHECK((isa_level() == 1 || isa_level() == 3 || isa_level() == 4));
   if (const char* wish = std::getenv("TG_ISA")) CHECK(isa_level() <= std::max(1, std::atoi(wish)));
-  CHECK(has(runtime_of(Device::cpu()).describe(0), isa_level() == 1 ? "baseline" : "x86-64-v"));
+}
+TEST_CASE("the CPU is described by the level of its kernels") {
+  const int level = kernel_level(Backend::cpu);
+  CHECK(level <= isa_level());
+  CHECK(has(runtime_of(Device::cpu()).describe(0),
+            level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level)));
 }
 TEST_CASE("gradients: what is for training has one, what is a gradient or an update has none") {
   std::map<std::string_view, OpInfo> ops;

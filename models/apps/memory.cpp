@@ -1,8 +1,6 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/models/apps/memory.h>
 
-#include <array>
-
 namespace tg::apps {
 namespace {
 
@@ -73,14 +71,6 @@ void check_plan(const Run& run) {
 }
 
 }  // namespace
-
-std::string readable_bytes(int64_t bytes) {
-  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-  double n = double(bytes);
-  size_t unit = 0;
-  for (; n >= 999.95 && unit + 1 < kUnits.size(); ++unit) n /= 1000;
-  return fmt::format("{:.{}f} {}", n, unit == 0 ? 0 : n < 9.9995 ? 3 : n < 99.995 ? 2 : 1, kUnits[unit]);
-}
 
 int train_in_memory(const TrainOptions& o, const RunConfig& config, Device device, const LoraConfig* adapters,
                     const std::function<int()>& train) {

@@ -6,8 +6,6 @@
 
 namespace tg::apps {
 
-std::string readable_bytes(int64_t);  // "13.63 GB"
-
 // Calls train(), which makes the model and trains it. Before, an Error when the plan of the run is more than the device
 // has in all, unless options.ignore_memory; afterwards, an Error about memory tells the plan too. Both name the
 // settings that would fit.

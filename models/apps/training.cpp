@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
@@ -237,7 +238,7 @@ Device prepare(const TrainOptions& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  if (!o.profile.empty()) check_trace_path(o.profile);
+  if (!o.profile.empty()) check_writable(o.profile);
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
   return device;
 }

@@ -5,6 +5,7 @@
 #include <tapegrad/ops/loss.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 namespace tg {
@@ -43,6 +44,14 @@ MemoryPlan of_step(const Gpt& model, const Params& trained, const TrainConfig& c
 }
 
 }  // namespace
+
+std::string readable_bytes(int64_t bytes) {
+  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  double n = double(bytes);
+  size_t unit = 0;
+  for (; n >= 999.95 && unit + 1 < kUnits.size(); ++unit) n /= 1000;
+  return fmt::format("{:.{}f} {}", n, unit == 0 ? 0 : n < 9.9995 ? 3 : n < 99.995 ? 2 : 1, kUnits[unit]);
+}
 
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {
   train.validate();

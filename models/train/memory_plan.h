@@ -28,4 +28,6 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr);
 
+std::string readable_bytes(int64_t);  // "13.63 GB"; 1 GB is 10^9 bytes
+
 }  // namespace tg

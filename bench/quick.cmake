@@ -1,0 +1,31 @@
+# What the quick_*_test.cmake share: a fresh folder OUT, and checks of what PROGRAM prints and how it fails.
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE ${OUT})
+file(MAKE_DIRECTORY ${OUT})
+
+# Each pattern is in the text.
+function(prints text)
+  foreach(part ${ARGN})
+    if(NOT text MATCHES "${part}")
+      message(FATAL_ERROR "'${part}' is not printed:\n${text}")
+    endif()
+  endforeach()
+endfunction()
+# The file names the machine, and has these keys and what all results have; an error otherwise. Gives its text.
+function(read_results file json)
+  file(READ ${file} text)
+  foreach(key date commit command ${ARGN})
+    string(JSON value GET "${text}" ${key})
+  endforeach()
+  foreach(key cpu cpus threads backend compiler)
+    string(JSON value GET "${text}" machine ${key})
+  endforeach()
+  set(${json} "${text}" PARENT_SCOPE)
+endfunction()
+# PROGRAM with these arguments ends so, and says this.
+function(fails status message)
+  execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE got ERROR_VARIABLE error OUTPUT_QUIET)
+  if(NOT got EQUAL status OR NOT error MATCHES "${message}")
+    message(FATAL_ERROR "${ARGN}: status ${got}, ${error}")
+  endif()
+endfunction()
