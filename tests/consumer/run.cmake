@@ -1,7 +1,8 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
 #   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources] -P run.cmake
-# The copy is installed below the build tree. The sources are built anew, unoptimised and for one CPU level: this asks
-# whether they build inside another project, the test programs ask the rest.
+# The copy is installed below the build tree. The sources are built anew, unoptimised, for one CPU level and without
+# precompiled headers: this asks whether they build inside another project, and whether each includes what it needs; the
+# test programs ask the rest.
 cmake_minimum_required(VERSION 3.25)
 load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH source)
@@ -27,7 +28,8 @@ foreach(way IN LISTS WAY)
     list(PREPEND prefixes ${work}/prefix)
     set(options -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
   else()
-    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF)
+    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF
+        -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
   endif()
   string(REPLACE ";" "\\;" prefixes "${prefixes}")
   file(REMOVE_RECURSE ${work}/${way})
