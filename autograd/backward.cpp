@@ -1,6 +1,6 @@
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/evaluate.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/core/run_node.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 

@@ -1,7 +1,7 @@
 # Do bench_gpt_timeit and bench_lm_profile work on the device cuda, a GPU or the emulator:
 #   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
-include(${CMAKE_CURRENT_LIST_DIR}/quick.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
 execute_process(COMMAND ${LM} ${tiny} --types forward --warmup 0 RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
 if(status AND error MATCHES "\\[device\\]|\\[cuda\\]")

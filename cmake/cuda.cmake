@@ -1,4 +1,4 @@
-# The CUDA backend of tg_core: cuda/*.cu and cuda/*.cpp.
+# The CUDA backend of tg_core: the files of cuda/*/.
 #   ON       by nvcc; AUTO is ON where nvcc and the toolkit are found, else OFF
 #   EMULATE  by the host compiler on the emulator in cuda/simt, which checks every access; no toolkit, no GPU needed
 # A build with ON starts on machines without a GPU or driver; asking for the device there is an Error.
@@ -73,14 +73,15 @@ function(tg_add_cuda target)
   if(NOT TG_HAS_CUDA AND NOT TG_CUDA STREQUAL "EMULATE")
     return()
   endif()
-  file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
-  file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cpp)
+  file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*/*.cu)
+  file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*/*.cpp)
+  list(FILTER runtime EXCLUDE REGEX "/cuda/simt/")
   tg_kernel_library(tg_cuda_kernels ${kernels})
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
   # What kernels that are compiled at run time include, as texts in the library.
-  set(headers core/half.h core/math.h cuda/chain_kernel.h cuda/grid_loop.h cuda/ptx.h ops/binary.h ops/choose.h
+  set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
   list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE depends)
@@ -96,7 +97,7 @@ function(tg_add_cuda target)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
-    # cuBLASLt and NVRTC are loaded at their first use (cuda/shared_library.h): where the system does not know them, from
+    # cuBLASLt and NVRTC are loaded at their first use (cuda/runtime/shared_library.h): where the system does not know them, from
     # this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)

@@ -1,5 +1,5 @@
 # Headers as texts in a source file: cmake -DROOT=<repository> -DOUT=<file.cpp> -DFILES=<a.h|b.h ...> -P embed.cmake.
-# They are what kernels that are compiled at run time may include (cuda/rtc.h).
+# They are what kernels that are compiled at run time may include (cuda/jit/rtc.h).
 string(REPLACE "|" ";" files "${FILES}")
 set(entries "")
 foreach(file IN LISTS files)
@@ -7,7 +7,7 @@ foreach(file IN LISTS files)
   string(APPEND entries "    {\"tapegrad/${file}\", R\"~text~(${text})~text~\"},\n")
 endforeach()
 file(WRITE ${OUT} "// Made by cmake/embed.cmake.
-#include <tapegrad/cuda/rtc.h>
+#include <tapegrad/cuda/jit/rtc.h>
 
 namespace tg::cuda {
 std::span<const EmbeddedHeader> embedded_headers() {

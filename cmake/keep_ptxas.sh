@@ -1,6 +1,6 @@
 #!/bin/sh
 # Launches nvcc: what ptxas says of each kernel (-Xptxas=-v: registers, spills) goes to <object>.ptxas, which
-# tests/ptxas.cmake reads, and all else where nvcc sends it.
+# tests/cuda/ptxas.cmake reads, and all else where nvcc sends it.
 #   sh cmake/keep_ptxas.sh nvcc ... -o <object>
 object='' before=''
 for word; do

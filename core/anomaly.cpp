@@ -1,5 +1,5 @@
 // AnomalyScope: the search for the op that makes the first NaN or infinity.
-#include <tapegrad/core/evaluate.h>
+#include <tapegrad/core/run_node.h>
 
 #include <cmath>
 #include <limits>
@@ -7,8 +7,6 @@
 
 namespace tg {
 namespace {
-constinit thread_local bool t_anomaly = false;
-
 struct Findings {
   int64_t nan = -1, infinite = -1;  // the first element of the kind, in row-major order
   double lo = std::numeric_limits<double>::infinity(), hi = -lo;
@@ -56,10 +54,6 @@ Findings search(const Buf& b, Device device) {
   });
 }
 }  // namespace
-
-AnomalyScope::AnomalyScope() : previous_(std::exchange(t_anomaly, true)) {}
-AnomalyScope::~AnomalyScope() { t_anomaly = previous_; }
-bool anomaly_enabled() { return t_anomaly; }
 
 namespace detail {
 AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {

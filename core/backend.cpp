@@ -1,6 +1,6 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/dry_run.h>
-#include <tapegrad/core/profiler_record.h>
+#include <tapegrad/core/profile/profiler_record.h>
 
 namespace tg {
 namespace {

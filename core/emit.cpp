@@ -1,6 +1,6 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
-#include <tapegrad/core/evaluate.h>
+#include <tapegrad/core/run_node.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/trace.h>
 
@@ -8,48 +8,14 @@
 
 namespace tg {
 namespace {
-constinit thread_local bool t_lazy = false, t_grad = true;
-constinit thread_local F32Products t_products = F32Products::strict;
 constinit thread_local uint64_t t_seq = 0;
 constinit thread_local std::vector<Tensor>* t_reads = nullptr;  // see ReadsOfTracked
 constinit thread_local const Observer* t_observer = nullptr;
-
-struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its producer, and with it the whole tape
-  static constexpr auto kName = "detach";
-  Layouts infer(Inputs in) const override {
-    Layouts l{in[0].layout()};
-    l[0].aliases_input = 0;
-    return l;
-  }
-};
 }  // namespace
 
-LazyScope::LazyScope() : previous_(std::exchange(t_lazy, true)) {}
-LazyScope::~LazyScope() { t_lazy = previous_; }
-NoGrad::NoGrad() : previous_(std::exchange(t_grad, false)) {}
-NoGrad::~NoGrad() { t_grad = previous_; }
-WithGrad::WithGrad() : previous_(std::exchange(t_grad, true)) {}
-WithGrad::~WithGrad() { t_grad = previous_; }
-F32ProductsScope::F32ProductsScope(F32Products p) : previous_(std::exchange(t_products, p)) {}
-F32ProductsScope::~F32ProductsScope() { t_products = previous_; }
-detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : previous_(std::exchange(t_reads, &to)) {}
-detail::ReadsOfTracked::~ReadsOfTracked() { t_reads = previous_; }
-ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), previous_(std::exchange(t_observer, &see_)) {}
-ObserveScope::~ObserveScope() { t_observer = previous_; }
+detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : ScopedValue(t_reads, &to) {}
+ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), observing_(t_observer, &see_) {}
 bool detail::observing() { return t_observer; }
-bool grad_enabled() { return t_grad; }
-bool lazy_enabled() { return t_lazy; }
-F32Products f32_products() { return t_products; }
-
-Tensor Tensor::detach() const {
-  if (!value()->producer) {
-    if (detail::Trace* trace = detail::tracing()) [[unlikely]]
-      trace->reads(*this);
-    return Tensor(value());
-  }
-  NoGrad off;
-  return emit1(stateless<Detach>(), {*this});
-}
 
 Tensors Op::vjp(const Vjp&) const {
   detail::fail(Error::Kind::missing_gradient,
@@ -100,7 +66,7 @@ Layouts checked_layouts(const Op& op, Inputs in) {
 
 Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) {
   Mask tracked = 0;
-  if (t_grad)
+  if (grad_enabled())
     for (size_t i = 0; i < in.size(); ++i)
       if (in[i].requires_grad()) tracked |= bit(i);
   auto node = make<Node>();
@@ -150,26 +116,14 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     trace->emitted(node);
   return node;
 }
-// Nobody observes during its life.
-class Unobserved {
- public:
-  Unobserved() : observer_(std::exchange(t_observer, nullptr)) {}
-  ~Unobserved() { t_observer = observer_; }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
-  const Observer& observer() const { return *observer_; }
-
- private:
-  const Observer* observer_;
-};
 void observe(const Op& op, const Tensors& outs) {
   if (op.traits().kind == Kind::view) return;
-  const Unobserved inside;
+  const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
   NoGrad off;
-  for (size_t k = 0; k < outs.size(); ++k) inside.observer()({current_scope(), op.name(), k, outs[k]});
+  for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
 }
 Tensors composed(const Op& op, Inputs in) {
-  const Unobserved parts;
+  const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
   return op.compose(in);
 }
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
@@ -181,7 +135,7 @@ template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) 
   } else {
     auto node = make_node(std::move(op), in, layouts, outs);
     release();
-    if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+    if (!lazy_enabled()) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
   }
   if (kept) [[unlikely]]
     observe(*kept, outs);
@@ -202,7 +156,7 @@ void emit_update(OpPtr op, Inputs in, size_t n) {
   size_t assigned = 0;
   try {  // assigned first, so that the node is the old value's last owner
     for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
-    if (!t_lazy) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+    if (!lazy_enabled()) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
   } catch (...) {
     for (size_t k = 0; k < assigned; ++k) in[k].variable()->value = node->in[k].value;
     throw;

@@ -1,9 +1,7 @@
-// The one exception type, the checks that throw it, and interned scopes ('gpt.h.3.mlp'): where an op was emitted.
+// The one exception type, and the checks that throw it.
 // Form of a message: [op] what is wrong: the values. The rule. What to do. Then, on a line of its own, the scope.
 // No logging here and no error codes anywhere: every failure a caller can cause is an Error.
 #pragma once
-#include <tapegrad/core/profile_range.h>
-
 #include <fmt/core.h>
 
 #include <stdexcept>
@@ -58,41 +56,6 @@ namespace detail {
 #define TG_ASSERT(cond) ((cond) ? (void)0 : ::tg::detail::fail_assert(#cond, __FILE__, __LINE__))
 #endif
 
-// A scope lives for ever, one object per distinct path: a Node keeps the bare pointer.
-struct Scope {
-  const Scope* parent;
-  std::string name;
-  std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
-};
-const Scope* current_scope();
-const Scope* scope_within(const Scope* parent, std::string_view name);
-// Names the part of a model that the ops emitted during its life belong to. It is a range of that name for a Profiler.
-class InScope {
- public:
-  explicit InScope(std::string_view name) : InScope(scope_within(current_scope(), name)) {}
-  explicit InScope(const Scope* scope);  // null is the root
-  ~InScope();
-  InScope(const InScope&) = delete;
-  InScope& operator=(const InScope&) = delete;
-
- private:
-  const Scope* previous_;
-  detail::Span span_;
-};
-namespace detail {
-// The same without a range: for ops that are emitted later on behalf of those of the scope.
-class OnBehalfOf {
- public:
-  explicit OnBehalfOf(const Scope*);
-  ~OnBehalfOf();
-  OnBehalfOf(const OnBehalfOf&) = delete;
-  OnBehalfOf& operator=(const OnBehalfOf&) = delete;
-
- private:
-  const Scope* previous_;
-};
-}  // namespace detail
-
 // Base of fmt formatters for our types: "{}" only, the text as it is.
 struct PlainFormatter {
   template <class C> constexpr auto parse(C& c) { return c.begin(); }
@@ -102,8 +65,5 @@ struct PlainFormatter {
     return out;
   }
 };
-
-// One string per distinct text, for ever: labels are compared and kept as pointers.
-const std::string* intern(std::string_view);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 // The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even. No arithmetic on them:
 // kernels compute in compute_t<T> and store T. Of the standard library it needs <cstdint> alone, as it is read by
-// compilers at run time too (cuda/chain_kernel.h); all others include dtype.h.
+// compilers at run time too (cuda/jit/chain_kernel.h); all others include dtype.h.
 #pragma once
 #include <cstdint>
 

@@ -2,74 +2,48 @@
 // run at once or when read, whether their results are searched for NaN and infinities, and how exactly f32 matrices are
 // multiplied. RAII only; all nest.
 #pragma once
+#include <tapegrad/core/scoped_value.h>
+
 #include <cstdint>
 
 namespace tg {
+namespace detail {
+enum class Recomputes : uint8_t {
+  nothing,
+  later,  // inside a RecomputeScope
+  now     // ops that are emitted compute something again
+};
+}  // namespace detail
 
 // Ops emitted during its life are not recorded: no tape, nothing saved.
-class NoGrad {
- public:
+struct NoGrad : ScopedValue<bool> {
   NoGrad();
-  ~NoGrad();
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
-
- private:
-  bool previous_;
 };
 
 // Inside a NoGrad: ops emitted during its life are recorded again.
-class WithGrad {
- public:
+struct WithGrad : ScopedValue<bool> {
   WithGrad();
-  ~WithGrad();
-  WithGrad(const WithGrad&) = delete;
-  WithGrad& operator=(const WithGrad&) = delete;
-
- private:
-  bool previous_;
 };
 
 // Ops emitted during its life are not run until a value is read or evaluate() is called.
-class LazyScope {
- public:
+struct LazyScope : ScopedValue<bool> {
   LazyScope();
-  ~LazyScope();
-  LazyScope(const LazyScope&) = delete;
-  LazyScope& operator=(const LazyScope&) = delete;
-
- private:
-  bool previous_;
 };
 
 // What ops recorded during its life save for backward is not kept where a cheap op made it, one that was recorded
 // during its life too: a norm, a pointwise function, dropout, a cast, or views of their results. Backward computes it
 // again, out of what the tape keeps anyway and leaves, once for all that read it; so memory goes down wherever that
 // op's own inputs are saved. The same bits everywhere. Leaves that are read again, biases of norms too, must not be
-// written in place until backward. For whole parts of a model see autograd/checkpoint.h.
-class RecomputeScope {
- public:
+// written in place until backward. For whole parts of a model see autograd/recompute.h.
+struct RecomputeScope : ScopedValue<detail::Recomputes> {
   RecomputeScope();
-  ~RecomputeScope();
-  RecomputeScope(const RecomputeScope&) = delete;
-  RecomputeScope& operator=(const RecomputeScope&) = delete;
-
- private:
-  bool previous_;
 };
 
 // All results of ops that run during its life are read: the first NaN, and the first infinity that an op makes out of
 // finite inputs (unless it is told to: full, masked_fill), is an Error of kind non_finite that names the op, its scope
 // and its inputs. For finding where a run begins to diverge; it makes every op several times slower.
-class AnomalyScope {
- public:
+struct AnomalyScope : ScopedValue<bool> {
   AnomalyScope();
-  ~AnomalyScope();
-  AnomalyScope(const AnomalyScope&) = delete;
-  AnomalyScope& operator=(const AnomalyScope&) = delete;
-
- private:
-  bool previous_;
 };
 
 // How matmul and linear multiply f32 matrices.
@@ -80,15 +54,8 @@ enum class F32Products : uint8_t {
 // Products emitted during its life are computed so, and their gradients as well, whenever those are taken. TF32 is what
 // the tensor cores of a GPU (compute capability 8.0 and later) multiply f32 in; a product that has none, because its
 // operands are f64 or bf16 or are not on CUDA, is an Error under F32Products::tf32.
-class F32ProductsScope {
- public:
+struct F32ProductsScope : ScopedValue<F32Products> {
   explicit F32ProductsScope(F32Products);
-  ~F32ProductsScope();
-  F32ProductsScope(const F32ProductsScope&) = delete;
-  F32ProductsScope& operator=(const F32ProductsScope&) = delete;
-
- private:
-  F32Products previous_;
 };
 
 bool grad_enabled();

@@ -1,6 +1,7 @@
 // ObserveScope: sees what each op makes, with the scope and the name of the op, as a program runs. For looking into a
 // model from outside (compare, statistics of activations); not for errors (core/error.h) and not for changing values.
 #pragma once
+#include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
 
 #include <functional>
@@ -23,13 +24,10 @@ using Observer = std::function<void(const Observed&)>;
 class ObserveScope {
  public:
   explicit ObserveScope(Observer see);
-  ~ObserveScope();
-  ObserveScope(const ObserveScope&) = delete;
-  ObserveScope& operator=(const ObserveScope&) = delete;
 
  private:
   const Observer see_;
-  const Observer* previous_;
+  ScopedValue<const Observer*> observing_;
 };
 
 }  // namespace tg

@@ -3,6 +3,7 @@
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/registry.h>
+#include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
 
 #include <array>
@@ -74,7 +75,7 @@ struct Traits {
   bool cheap = false;            // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
 };
 
-// How a pointwise op is written in device code, so that a chain of them can be compiled as one kernel (cuda/chain.h): a
+// How a pointwise op is written in device code, so that a chain of them can be compiled as one kernel (cuda/jit/chain.h): a
 // C++ expression in which $0, $1, $2 stand for its inputs and #0, #1 for its numbers.
 struct Expression {
   std::string_view text = {};  // lives for ever; depends on what key() tells alone. Empty: the op cannot be written so

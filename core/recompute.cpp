@@ -1,13 +1,11 @@
 // RecomputeScope: what the tape does not keep because it can be computed again. Nodes decide when they are recorded,
 // by what is kept anyway, so that eager, lazy and compiled runs decide alike; recomputed() is called by vjps.
-#include <tapegrad/core/evaluate.h>
+#include <tapegrad/core/run_node.h>
 
 #include <algorithm>
 
 namespace tg {
 namespace detail {
-constinit thread_local Recomputes t_recomputes = Recomputes::nothing;
-
 namespace {
 // Longer ones are cut by a value that is kept: what they compute on the way is alive at once.
 constexpr uint8_t kMostInARow = 8;
@@ -50,19 +48,6 @@ void plan_recomputing(Node& n) {
   r.in = again & (saved | r.reads);
 }
 
-namespace {
-class RecomputingNow {
- public:
-  RecomputingNow() : previous_(std::exchange(t_recomputes, Recomputes::now)) {}
-  ~RecomputingNow() { t_recomputes = previous_; }
-  RecomputingNow(const RecomputingNow&) = delete;
-  RecomputingNow& operator=(const RecomputingNow&) = delete;
-
- private:
-  Recomputes previous_;
-};
-}  // namespace
-
 Ref<Value> recomputed(const Node& n, size_t i) {
   const Edge& e = n.in[i];
   Node& p = *e.producer;
@@ -74,7 +59,7 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   }
   if (!o.again) {
     NoGrad off;
-    const RecomputingNow now;
+    const ScopedValue<Recomputes> now(t_recomputes, Recomputes::now);
     const OnBehalfOf scope(p.scope);
     try {
       o.again = p.op->recompute(Vjp(p, {}), k).value();
@@ -85,16 +70,6 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   return o.again;
 }
 }  // namespace detail
-
-namespace {
-bool set_recompute(bool on) {
-  using detail::Recomputes, detail::t_recomputes;
-  return std::exchange(t_recomputes, on ? Recomputes::later : Recomputes::nothing) == Recomputes::later;
-}
-}  // namespace
-RecomputeScope::RecomputeScope() : previous_(set_recompute(true)) {}
-RecomputeScope::~RecomputeScope() { set_recompute(previous_); }
-bool recompute_enabled() { return detail::t_recomputes == detail::Recomputes::later; }
 
 Mask Op::recomputes_from(size_t, Mask) const {
   const Traits t = traits();

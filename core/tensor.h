@@ -4,7 +4,8 @@
 #pragma once
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/layout.h>
-#include <tapegrad/core/memory.h>
+#include <tapegrad/core/ref.h>
+#include <tapegrad/core/small_vec.h>
 
 #include <functional>
 #include <iosfwd>

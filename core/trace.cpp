@@ -6,19 +6,6 @@ namespace tg::detail {
 
 constinit thread_local Trace* t_trace = nullptr;
 
-namespace {
-class NotTracing {
- public:
-  NotTracing() : trace_(std::exchange(t_trace, nullptr)) {}
-  ~NotTracing() { t_trace = trace_; }
-  NotTracing(const NotTracing&) = delete;
-  NotTracing& operator=(const NotTracing&) = delete;
-
- private:
-  Trace* trace_;
-};
-}  // namespace
-
 Trace::Trace() : first_id_(next_ids()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
@@ -33,7 +20,7 @@ void Trace::reads(const Tensor& t) {
            "gradient there. Compute it inside, or pass a detach().",
            t);
   if (!t.materialised()) {
-    const NotTracing outside;
+    const ScopedValue<Trace*> outside(t_trace, nullptr);
     evaluate({t});
   }
   auto during = make<Value>(t.layout());

@@ -1,7 +1,7 @@
 // Elementwise kernels: out[i] = f(in[i]...) with broadcasting, any layout and a dtype of its own for each operand. The
 // walk, the gathering of strided operands and the conversion of bf16 know only sizes and are compiled once per number
 // of operands; per function and compute type there is one loop over neighbouring elements. For cpu/pointwise.cpp and
-// cpu/choose.cpp.
+// cpu/comparison.cpp.
 #pragma once
 #include <tapegrad/cpu/loop.h>
 

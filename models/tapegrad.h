@@ -2,8 +2,8 @@
 // use instead.
 #pragma once
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/compile.h>
-#include <tapegrad/core/profile_tables.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/tensor.h>

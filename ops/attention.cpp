@@ -1,8 +1,8 @@
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/choose.h>
-#include <tapegrad/ops/convert.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/comparison.h>
+#include <tapegrad/core/cast.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>

@@ -2,7 +2,7 @@
 // function is the only source: BinaryFns is the list over which kernels and tests fold. Comparisons, where and clamp
 // are in choose.h.
 // Kernels that are compiled at run time read the functions of these three headers, and nothing else of them:
-// TG_FUNCTIONS_ONLY (cuda/chain_kernel.h).
+// TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY

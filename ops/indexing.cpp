@@ -1,5 +1,5 @@
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
 
 namespace tg {

@@ -1,7 +1,7 @@
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/choose.h>
-#include <tapegrad/ops/convert.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/comparison.h>
+#include <tapegrad/core/cast.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/pointwise.h>

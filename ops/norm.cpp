@@ -1,5 +1,5 @@
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/convert.h>
+#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>

@@ -2,8 +2,8 @@
 // for tests; op authors and kernels include the header they need, so that an op's change rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>
-#include <tapegrad/ops/choose.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/comparison.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
@@ -15,7 +15,7 @@
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/rope.h>
-#include <tapegrad/ops/select.h>
+#include <tapegrad/ops/topk.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/softmax.h>
 #include <tapegrad/ops/swiglu.h>

@@ -1,6 +1,6 @@
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/convert.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/core/cast.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>

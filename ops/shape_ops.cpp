@@ -1,4 +1,4 @@
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
 

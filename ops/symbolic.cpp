@@ -1,5 +1,5 @@
-#include <tapegrad/ops/choose.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/comparison.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 
 namespace tg {

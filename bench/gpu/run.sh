@@ -53,7 +53,7 @@ stage_memcheck() { TG_CASES=$small run compute-sanitizer --tool memcheck --leak-
 stage_racecheck() { TG_CASES=$small run compute-sanitizer --tool racecheck --error-exitcode 1 "$build/bin/tg_tests_cuda" -tc='f32 against the CPU*,bf16 against f64*'; }
 stage_ops() { run "$build/bin/bench_ops" --device cuda --seconds 0.2 --commit "$commit" --json "$out/ops.json"; }
 stage_torch() {
-  run python3 bench/compare_torch.py "$build/bin/bench_ops" --device cuda --compile --rounds 1 --seconds 0.1 \
+  run python3 bench/ops/compare_torch.py "$build/bin/bench_ops" --device cuda --compile --rounds 1 --seconds 0.1 \
     --filter "${TORCH_FILTER:-}" --json "$out/torch.json"
 }
 stage_training() {
@@ -63,7 +63,7 @@ stage_training() {
     TG_CUDA_GRAPHS=$graphs run "$build/bin/bench_training" --device cuda --mode "${mode/kernels/compiled}" --warmup 0.5 --target 1 \
       --samples 50 --against-document --commit "$commit" --json "$out/training_$mode.json" --svg "$out" || return 1
   done
-  run python3 bench/compare_torch_training.py "$build/bin/bench_training" --device cuda --rounds 3 --json "$out/training_torch.json"
+  run python3 bench/lora_training/compare_torch.py "$build/bin/bench_training" --device cuda --rounds 3 --json "$out/training_torch.json"
 }
 stage_timeit() {
   local mode
@@ -71,7 +71,7 @@ stage_timeit() {
     run "$build/bin/bench_gpt_timeit" --device cuda --mode "$mode" --against-document --commit "$commit" \
       --json "$out/timeit_$mode.json" || return 1
   done
-  run python3 bench/compare_torch_timeit.py "$build/bin/bench_gpt_timeit" --device cuda --computations forward_backward --rounds 3 \
+  run python3 bench/gpt_timeit/compare_torch.py "$build/bin/bench_gpt_timeit" --device cuda --computations forward_backward --rounds 3 \
     --json "$out/timeit_torch.json"
 }
 stage_lm() {

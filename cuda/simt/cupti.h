@@ -1,6 +1,6 @@
 // The subset of CUPTI's API that the emulator provides, under its own names: what a call means is in CUPTI's manual.
 // Records have the fields that are named here; counts, names and numbers are true, times are the host's and say nothing
-// of a GPU. Kernels of one stream never overlap. For cuda/profiler.cpp, through cupti_api.h.
+// of a GPU. Kernels of one stream never overlap. For cuda/profile/profiler.cpp, through cupti_api.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>

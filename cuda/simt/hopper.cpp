@@ -1,6 +1,6 @@
 // mbarrier, TMA and wgmma.  A transfer writes its bytes and signals its barrier when the schedule
 // says so, at the latest when no thread can run; a product reads its operands when it is waited for.
-#include <tapegrad/cuda/hopper.h>
+#include <tapegrad/cuda/device/hopper.h>
 
 #include <cstring>
 #include <deque>

@@ -1,6 +1,6 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/config/suggest.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>

@@ -4,7 +4,7 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/io/json.h>
+#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/run_config.h>

@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
-#include <tapegrad/models/apps/memory.h>
+#include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>
-#include <tapegrad/models/io/json.h>
+#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include <tapegrad/core/profile_tables.h>
+#include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/models/apps/profile.h>
 
 #include <algorithm>

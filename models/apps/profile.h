@@ -1,7 +1,7 @@
 // `--profile FILE` of a training run: a few steps after warm-up are recorded, written to FILE as a trace and summed up
 // in tables. For training.cpp.
 #pragma once
-#include <tapegrad/core/profiler.h>
+#include <tapegrad/core/profile/profiler.h>
 
 #include <optional>
 #include <string>

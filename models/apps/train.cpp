@@ -1,6 +1,6 @@
 // `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
-#include <tapegrad/models/apps/memory.h>
-#include <tapegrad/models/apps/training.h>
+#include <tapegrad/models/apps/fit_memory.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/model_dir.h>
 
 namespace tg::apps {

@@ -1,6 +1,6 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/data/tokenizer.h>
-#include <tapegrad/models/io/json.h>
+#include <tapegrad/models/config/json.h>
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include <tapegrad/autograd/checkpoint.h>
+#include <tapegrad/autograd/recompute.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -3,7 +3,7 @@
 // or not; in bf16 with f32 parameters, and with activations that are computed again instead of kept. The loss is
 // cross_entropy() of its logits; sampling is in generate.h, the configuration as JSON in config_json.h.
 #pragma once
-#include <tapegrad/models/gpt/kv_cache.h>
+#include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/layers.h>
 
 namespace tg {

@@ -1,8 +1,8 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/json.h>
+#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/config/suggest.h>
 
 namespace tg {
 namespace {

@@ -1,6 +1,6 @@
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/init.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-#include <tapegrad/models/gpt/kv_cache.h>
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/nn/kv_cache.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/dropout.h>

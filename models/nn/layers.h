@@ -2,14 +2,14 @@
 // train/eval flag (dropout happens when a generator is passed). Learned positions are an Embedding of the model; rotary
 // ones are part of attention. Used by models/gpt and by own models.
 #pragma once
-#include <tapegrad/models/nn/module.h>
+#include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/norm.h>
 
 #include <memory>
 
 namespace tg {
 
-class KvCache;  // models/gpt/kv_cache.h
+class KvCache;  // models/nn/kv_cache.h
 
 enum class NormKind { layer_norm, rms_norm };
 enum class Activation { gelu, gelu_tanh, silu, swiglu };

@@ -1,6 +1,6 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/optim_step.h>
 
 #include <cmath>

@@ -2,7 +2,7 @@
 // decay. The arithmetic is adamw_step() of ops/optim_step.h, the learning rate over time is in schedule.h.
 #pragma once
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/models/nn/module.h>
+#include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/optim_step.h>
 
 namespace tg {

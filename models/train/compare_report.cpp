@@ -1,6 +1,6 @@
 // What compare() found, as text and as JSON; sides by name.
-#include <tapegrad/models/io/json.h>
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/config/json.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/compare.h>
 
 #include <algorithm>

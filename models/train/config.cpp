@@ -1,5 +1,5 @@
 #include <tapegrad/core/error.h>
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/config.h>
 
 #include <cmath>

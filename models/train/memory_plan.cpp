@@ -1,7 +1,7 @@
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 
 #include <algorithm>

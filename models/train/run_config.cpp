@@ -1,7 +1,7 @@
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/fields.h>
-#include <tapegrad/models/io/nearest.h>
+#include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/trainer.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/optim_step.h>
 

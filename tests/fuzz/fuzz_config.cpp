@@ -7,7 +7,7 @@
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
-#include <tapegrad/ops/create.h>
+#include <tapegrad/ops/factories.h>
 
 #include <numeric>
 

@@ -16,7 +16,7 @@ CHANGES = [
 ]
 # These take minutes and test what stands on the kernels.
 NOT_RUN = "gpt", "memory", "runtime", "library"
-NOT_CHANGED = "cuda/ptx.h", "cuda/hopper.h"  # instructions and their twins; what no kernel file includes is not either
+NOT_CHANGED = "cuda/device/ptx.h", "cuda/device/hopper.h"  # instructions and their twins; what no kernel file includes is not either
 
 
 def changes(file):
@@ -43,7 +43,7 @@ def changes(file):
 
 def includers(file):
     """The kernel files that a file is in."""
-    texts = {f"cuda/{p.name}": p.read_text() for p in (ROOT / "cuda").iterdir() if p.suffix in (".cu", ".h")}
+    texts = {str(p.relative_to(ROOT)): p.read_text() for p in (ROOT / "cuda").glob("*/*") if p.suffix in (".cu", ".h")}
     found, left = set(), [file]
     while left:
         f = left.pop()
@@ -54,11 +54,11 @@ def includers(file):
 
 def units(program):
     """(TG_CASES, test case): test cases, those of the op cases for the ops of one kernel file at a time."""
-    files = ",".join(f"*test_cuda_{f}.cpp" for f in NOT_RUN)
+    files = ",".join(f"*cuda/test_{f}.cpp" for f in NOT_RUN)
     listed = lambda *more: [s.replace(",", "?") for s in run([program, "-ltc", *more], 100).stdout.splitlines() if s[:1] not in "[="]
     words = []
-    for path in sorted((ROOT / "cuda").glob("*.cu")):
+    for path in sorted((ROOT / "cuda").glob("*/*.cu")):
         names = re.findall(r"TG_KERNEL\((\w+)", path.read_text()) or [path.stem] * (path.stem == "pointwise")
         words.append(",".join(sorted({re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() for n in names})))
     words = [w.replace("pointwise", "gelu,mul").replace(",", ".,") + "." for w in words if w]  # the ends of names of ops
-    return [(w, t) for w in words for t in listed("-sf=*test_cuda_ops.cpp")] + [("all", t) for t in listed("-sfe=*test_cuda_ops.cpp," + files)]
+    return [(w, t) for w in words for t in listed("-sf=*cuda/test_ops.cpp")] + [("all", t) for t in listed("-sfe=*cuda/test_ops.cpp," + files)]

@@ -2,7 +2,7 @@
 """Breaks the kernels and the runtime of the CUDA backend on purpose, one place at a time, and demands that a test fails.
 
   run.py CONFIG                  the changes of mutants.txt, each by the tests that are named there
-  run.py CONFIG --each FILE...   every barrier, wait and bound of these kernel files and headers (cuda/*.cu cuda/*.h),
+  run.py CONFIG --each FILE...   every barrier, wait and bound of these kernel files and headers (cuda/*/*.cu cuda/*/*.h),
                                  each in turn; fails for those that no test finds and survivors.txt does not explain
 
 CONFIG is mutants.json of a build with TG_CUDA=EMULATE, whose tests are built. All changes are in one program, switched

@@ -84,7 +84,7 @@ def compile_all(built, pool, mutants):
         said = dict(zip(order, pool.map(lambda k: built.compile(k, ["-include", str(HERE / "switch.h")]), order)))
         left = {k for k in left if said[k]}
         refused = set()
-        for pattern in r"tapegrad/cuda/([\w.]+):(\d+):\d+: error:", r"tapegrad/cuda/([\w.]+):(\d+)":  # or where it comes from
+        for pattern in r"tapegrad/cuda/([\w./]+):(\d+):\d+: error:", r"tapegrad/cuda/([\w./]+):(\d+)":  # or where it comes from
             places = {(f"cuda/{f}", int(n)) for s in said.values() for f, n in re.findall(pattern, s)}
             refused = refused or {k for k, (file, line, *_) in edits.items() if (file, line + 1) in places}
         if left and not refused:

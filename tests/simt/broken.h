@@ -1,7 +1,7 @@
 // Kernels with one deliberate mistake each; with mistake == false the same kernel is right. The number behind each is
 // the size that it needs. For the emulator's own tests.
 #pragma once
-#include <tapegrad/cuda/device.h>
+#include <tapegrad/cuda/device/device.h>
 
 namespace broken {
 

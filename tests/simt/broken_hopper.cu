@@ -1,5 +1,5 @@
 // A producer and a consumer through TMA, mbarriers and wgmma, with one mistake each (broken.h).
-#include <tapegrad/cuda/hopper.h>
+#include <tapegrad/cuda/device/hopper.h>
 
 #include "broken.h"
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <tapegrad/cuda/device.h>
+#include <tapegrad/cuda/device/device.h>
 
 inline void check(cudaError_t e) {
   if (e != cudaSuccess) throw std::runtime_error(cudaGetErrorString(e));

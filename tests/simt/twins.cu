@@ -1,7 +1,7 @@
 // Kernels around single instructions (twins.h).
 #include "twins.h"
 
-#include <tapegrad/cuda/hopper.h>
+#include <tapegrad/cuda/device/hopper.h>
 
 namespace {
 using namespace tg::cuda;

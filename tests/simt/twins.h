@@ -1,6 +1,6 @@
 // Kernels around single instructions of ptx.h and hopper.h, for their emulated twins' tests.
 #pragma once
-#include <tapegrad/cuda/device.h>
+#include <tapegrad/cuda/device/device.h>
 
 namespace twins {
 // d[16 x 8] = a[16 x 16] b[8 x 16]^T + c, of bf16; `transposed`: b is [16 x 8] and loaded by ldmatrix_x4_trans.

@@ -1,0 +1,67 @@
+#include <tapegrad/autograd/backward.h>
+#include <tapegrad/autograd/recompute.h>
+#include <tapegrad/core/run_node.h>
+
+#include <optional>
+#include <unordered_set>
+
+namespace tg {
+namespace {
+// (outputs..., inputs..., captured...) -> views of the outputs, which were computed without a tape.
+struct Checkpoint : ViewOp<Checkpoint> {
+  static constexpr auto kName = "checkpoint";
+  CheckpointFn fn;
+  std::optional<Rng> rng;
+  F32Products products = f32_products();  // of the first run
+  size_t outputs, inputs;
+  Checkpoint(CheckpointFn f, std::optional<Rng> r, size_t out, size_t in)
+      : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}
+  Layouts infer(Inputs in) const override {
+    Layouts r;
+    for (size_t k = 0; k < outputs; ++k) r.emplace_back(in[k].layout()).aliases_input = int(k);
+    return r;
+  }
+  Mask saves_in(Mask) const override { return outputs < 31 ? ~(bit(outputs) - 1) : bit(31); }
+  Tensors vjp(const Vjp& v) const override {
+    std::vector<Tensor> in, captured, grads;
+    for (size_t i = outputs; i < v.inputs(); ++i) (i < outputs + inputs ? in : captured).push_back(v.in(i));
+    for (size_t k = 0; k < outputs; ++k) grads.push_back(v.grad(k));
+    const auto again = [&](Inputs x) {
+      std::optional<Rng> r = rng;
+      const F32ProductsScope as_before(products);
+      return fn(x, r ? &*r : nullptr);
+    };
+    Tensors r;
+    for (size_t k = 0; k < outputs; ++k) r.emplace_back();
+    for (auto& g : detail::pull_back(again, in, captured, grads)) r.emplace_back(std::move(g));
+    return r;
+  }
+};
+}  // namespace
+
+Tensors checkpoint(CheckpointFn fn, Inputs in, Rng* rng) {
+  if (!grad_enabled()) return fn(in, rng);
+  const auto before = rng ? std::optional<Rng>(*rng) : std::nullopt;
+  std::vector<Tensor> reads;
+  Tensors y;
+  {
+    NoGrad off;
+    const detail::ReadsOfTracked noted(reads);
+    y = fn(in, rng);
+  }
+  for (size_t k = 0; k < y.size(); ++k) {
+    TG_CHECK(y[k], value, "[checkpoint] the function returned an empty tensor as output {}. Each must have a value.",
+             k);
+    if (y[k].requires_grad()) reads.push_back(y[k]);  // handed on as it is
+  }
+  std::vector<Tensor> all(y.begin(), y.end());
+  all.insert(all.end(), in.begin(), in.end());
+  std::unordered_set<uint64_t> seen;
+  for (auto& t : in) seen.insert(t.id());
+  for (auto& t : reads)
+    if (seen.insert(t.id()).second) all.push_back(t);
+  const size_t outputs = y.size();
+  y.clear();
+  return emit(make<Checkpoint>(std::move(fn), before, outputs, in.size()), all);
+}
+}  // namespace tg

@@ -1,0 +1,47 @@
+#include "common/device_peak.h"
+
+#include "common/harness.h"
+
+#include <tapegrad/tapegrad.h>
+
+namespace tg::bench {
+
+std::function<void()> batched(std::function<void()> f, Device device, int repeats) {
+  return [f = std::move(f), device, repeats] {
+    for (int i = 0; i < repeats; ++i) f();
+    synchronize(device);
+  };
+}
+int repeats_for(const std::function<void()>& f, Device device, double seconds_per_sample) {
+  const auto once = batched(f, device, 1);
+  once();  // loads kernels, fills caches
+  const double start = now();
+  once();
+  return int(std::clamp(seconds_per_sample / std::max(now() - start, 1e-7), 1.0, 1000.0));
+}
+
+double device_product_rate(Device device, const std::string& operands, double seconds) {
+  const int64_t n = seconds > 0 ? 8192 : 128;  // 0: does it work?
+  Rng rng{1};
+  const DType d = operands == "bf16" ? DType::bf16 : operands == "f64" ? DType::f64 : DType::f32;
+  const Tensor a = randn({n, n}, rng, 0, 1, d, device), b = randn({n, n}, rng, 0, 1, d, device);
+  const NoGrad off;
+  const F32ProductsScope products(operands == "tf32" ? F32Products::tf32 : F32Products::strict);
+  const auto product = [&] { linear(a, b); };
+  const int repeats = seconds > 0 ? repeats_for(product, device, 0.02) : 1;
+  const Timing t =
+      measure(batched(product, device, repeats), {.warmup = seconds / 3, .min_seconds = seconds, .min_runs = 3});
+  return 2e-9 * double(n) * double(n) * double(n) * repeats / t.p10;
+}
+double device_copy_rate(Device device, int64_t bytes, double seconds) {
+  const int64_t n = bytes / 2 / int64_t(sizeof(float));
+  const Tensor a = zeros({n}, DType::f32, device);
+  const NoGrad off;
+  const auto copy = [&] { concat({a}, 0); };
+  const int repeats = seconds > 0 ? repeats_for(copy, device, 0.005) : 1;
+  const Timing t =
+      measure(batched(copy, device, repeats), {.warmup = seconds / 3, .min_seconds = seconds, .min_runs = 3});
+  return 1e-9 * double(bytes) * repeats / t.p10;
+}
+
+}  // namespace tg::bench

@@ -1,0 +1,207 @@
+#include "common/peak.h"
+
+#include "common/device_peak.h"
+#include "common/harness.h"
+
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/registry.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <new>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tg::bench {
+namespace {
+using MultiplyAdd = double (*)(int64_t rounds);
+using Stream = void (*)(float* to, const float* a, const float* b, int64_t n);
+struct Kernels {
+  MultiplyAdd f32, f64;
+  double flop_f32, flop_f64;  // in a round
+  Stream copy, triad, update;
+};
+
+#define TG_PEAK_NAME baseline
+#define TG_PEAK_TARGET
+#define TG_PEAK_WIDTH 16
+#define TG_PEAK_CHAINS 12
+#include "common/peak_kernels.h"
+#ifdef __x86_64__
+#define TG_PEAK_NAME level3
+#define TG_PEAK_TARGET __attribute__((target("avx2,fma")))
+#define TG_PEAK_WIDTH 32
+#define TG_PEAK_CHAINS 12
+#include "common/peak_kernels.h"
+#define TG_PEAK_NAME level4
+#define TG_PEAK_TARGET __attribute__((target("avx512f")))
+#define TG_PEAK_WIDTH 64
+#define TG_PEAK_CHAINS 16
+#include "common/peak_kernels.h"
+#endif
+
+// Products of bf16 by the instructions that the kernels use; by f32's where they widen.
+#ifdef __x86_64__
+double amx_products(int64_t n) {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const shapes;
+  alignas(64) bf16 data[16 * 32];  // not zeros, by which processors save power
+  for (int i = 0; i < 16 * 32; ++i) data[i] = bf16(1e-3f * float(i % 97 - 48));
+  asm volatile(
+      "ldtilecfg %0\n\ttileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5\n\t"
+      "tileloadd (%1,%2,1), %%tmm6\n\ttileloadd (%1,%2,1), %%tmm7" ::"m"(shapes),
+      "r"(data), "r"(int64_t(64))
+      : "memory");
+  for (; n > 0; --n)
+    asm volatile(
+        "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
+        "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+  asm volatile("tilerelease");
+  return 0;
+}
+double avx512_products(int64_t n) {
+  for (; n > 0; --n)
+    asm volatile(
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm2\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm3\n\t"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm4\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm5\n\t"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm6\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm7\n\t"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm8\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm9\n\t"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm10\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm11\n\t"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm12\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm13" ::
+            : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13");
+  asm volatile("vzeroupper");
+  return 0;
+}
+#endif
+
+const Kernels& kernels() {
+#ifdef __x86_64__
+  if (isa_level() >= 4) return level4::kKernels;
+  if (isa_level() >= 3) return level3::kKernels;
+#endif
+  return baseline::kKernels;
+}
+
+// From when the first of the threads begins f(thread) until the last has ended; they begin together.
+template <class F> double on_all_threads(F f) {
+  const int n = num_threads();
+  std::atomic<int> waiting = n;
+  std::vector<double> begin(static_cast<size_t>(n)), end(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < n; ++t)
+    threads.emplace_back([&, t] {
+      auto prepared = f(t);
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+      begin[size_t(t)] = now();
+      prepared();
+      end[size_t(t)] = now();
+    });
+  for (auto& t : threads) t.join();
+  return *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end());
+}
+// The highest rate of work that `once(repeats)` reaches, which takes so many seconds, in `total` seconds. Rounds are
+// short: of a machine that is busy with other work, some still fall between its turns.
+template <class Once> double best_rate(double work, double total, Once once) {
+  constexpr double kRound = 1e-3;
+  constexpr int kLeast = 5;
+  int64_t repeats = 1;
+  for (double took; (took = std::min(once(repeats), once(repeats))) < kRound;)
+    repeats = std::max(2 * repeats, int64_t(0.8 * double(repeats) * kRound / std::max(took, 1e-9)));
+  double best = 0;
+  const auto start = now();
+  for (int i = 0; i < kLeast || now() - start < total; ++i)
+    best = std::max(best, work * double(repeats) / once(repeats));
+  return best;
+}
+
+// The best round of each thread, together: threads share nothing here, so that their rounds need not coincide.
+double multiply_add_rate(MultiplyAdd f, double flop, double total) {
+  constexpr double kRound = 2e-4;
+  constexpr int kLeast = 20;
+  std::atomic<double> rate = 0, sink;  // sink: results go there, so that loops are not removed
+  on_all_threads([&](int) {
+    return [&] {
+      const auto timed = [&](int64_t n) {
+        const auto start = now();
+        sink = f(n);
+        return now() - start;
+      };
+      int64_t n = 1000;
+      while (std::min(timed(n), timed(n)) < kRound) n *= 2;
+      double best = timed(n);
+      const auto start = now();
+      for (int i = 0; i < kLeast || now() - start < total; ++i) best = std::min(best, timed(n));
+      rate += 1e-9 * flop * double(n) / best;
+    };
+  });
+  return rate;
+}
+
+double bf16_rate(double total) {
+#ifdef __x86_64__
+  const std::string machine = runtime_of(Device::cpu()).describe(0);  // says which its products use
+  if (machine.ends_with("bf16 by AMX")) return multiply_add_rate(amx_products, 4 * 2.0 * 16 * 16 * 32, total);
+  if (machine.ends_with("bf16 by AVX512_BF16")) return multiply_add_rate(avx512_products, 12 * 2.0 * 32, total);
+#endif
+  return multiply_add_rate(kernels().f32, kernels().flop_f32, total);
+}
+
+class Array {
+ public:
+  explicit Array(int64_t n) : p_(new(std::align_val_t{64}) float[size_t(n)]) { std::fill_n(p_, n, 1.0f); }
+  ~Array() { ::operator delete[](p_, std::align_val_t{64}); }
+  Array(Array&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  float* get() const { return p_; }
+
+ private:
+  float* p_;
+};
+// `arrays` of them take `bytes` on all threads together; a pass moves `moves` times the bytes of one.
+double stream_rate(Stream f, int arrays, int moves, int64_t bytes, double total) {
+  const int64_t n = bytes / num_threads() / arrays / int64_t(sizeof(float)) / 16 * 16;
+  const double moved = 1e-9 * double(n) * sizeof(float) * moves * num_threads();
+  return best_rate(moved, total, [&](int64_t passes) {
+    return on_all_threads([&](int) {
+      return [f, n, passes, to = Array(n), a = Array(n), b = Array(arrays == 3 ? n : 16)] {
+        for (int64_t i = 0; i < passes; ++i) {
+          f(to.get(), a.get(), b.get(), n);
+          asm volatile("" ::: "memory");  // each pass counts
+        }
+      };
+    });
+  });
+}
+}  // namespace
+
+double Peaks::gflops(const std::string& operands) {
+  const auto known = gflops_.find(operands);
+  if (known != gflops_.end()) return known->second;
+  const Kernels& k = kernels();
+  const bool f64 = operands == "f64";
+  return gflops_[operands] = device_ != Device::cpu() ? device_product_rate(device_, operands, seconds_)
+                             : operands == "bf16"     ? bf16_rate(seconds_)
+                             : f64                    ? multiply_add_rate(k.f64, k.flop_f64, seconds_)
+                                                      : multiply_add_rate(k.f32, k.flop_f32, seconds_);
+}
+Bandwidth Peaks::bandwidth(double bytes) {
+  const double smallest = double(num_threads()) * (16 << 10);
+  const auto size = int64_t(std::exp2(std::round(std::log2(std::clamp(bytes, smallest, 0x1p29)))));
+  const auto known = bandwidths_.find(size);
+  if (known != bandwidths_.end()) return known->second;
+  if (device_ != Device::cpu()) {
+    const double copy = device_copy_rate(device_, size, seconds_);
+    return bandwidths_[size] = {copy, copy, copy};
+  }
+  const Kernels& k = kernels();
+  return bandwidths_[size] = {stream_rate(k.copy, 2, 2, size, seconds_), stream_rate(k.triad, 3, 3, size, seconds_),
+                              stream_rate(k.update, 2, 3, size, seconds_)};
+}
+
+}  // namespace tg::bench

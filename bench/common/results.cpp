@@ -1,0 +1,65 @@
+#include "common/results.h"
+
+#include <fmt/ranges.h>
+#include <tapegrad/core/file.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+namespace tg::bench {
+using Json = nlohmann::ordered_json;
+
+namespace {
+double five_digits(double x) { return std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr); }
+}  // namespace
+
+std::string RowId::text() const {
+  return fmt::format("{}{}{}{}{}", name, shape.empty() ? "" : " ", fmt::join(shape, "x"), dtype.empty() ? "" : " ",
+                     dtype);
+}
+Result rate(RowId id, std::string unit, double work, const Timing& t, double peak, int repeats) {
+  const double all = work * repeats;
+  return {std::move(id), std::move(unit), all / t.median, all / t.p90, all / t.p10, peak, t.median / repeats, t.runs};
+}
+Result milliseconds(RowId id, const Timing& t) {
+  return {std::move(id), "ms", 1e3 * t.median, 1e3 * t.p10, 1e3 * t.p90, 0, t.median, t.runs};
+}
+
+void print_header() {
+  fmt::print("{:<44} {:>8} {:>9} {:>9} {:>9} {:>9} {:>5}\n", "", "unit", "median", "p10", "p90", "peak", "%");
+}
+void print(const Result& r) {
+  fmt::print("{:<44} {:>8} {:>9.1f} {:>9.1f} {:>9.1f}", r.id.text(), r.unit, r.median, r.p10, r.p90);
+  if (r.peak > 0) fmt::print(" {:>9.1f} {:>5.0f}", r.peak, 100 * r.median / r.peak);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+void write_json(const std::string& path, const Report& report, const Peaks& peaks) {
+  Json j;
+  const Machine& m = report.machine;
+  j["machine"] = {{"cpu", m.cpu},         {"cpus", m.cpus},       {"device", m.device},
+                  {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
+  j["date"] = utc_date();
+  j["commit"] = report.commit;
+  j["clock"] = report.clock;
+  j["command"] = report.command;
+  j["bandwidth"] = Json::array();
+  for (const auto& [bytes, b] : peaks.bandwidths())
+    j["bandwidth"].push_back({{"bytes", bytes},
+                              {"copy", five_digits(b.copy)},
+                              {"triad", five_digits(b.triad)},
+                              {"update", five_digits(b.update)}});
+  j["rows"] = Json::array();
+  for (const Result& r : report.rows) {
+    Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
+    row["median"] = five_digits(r.median), row["p10"] = five_digits(r.p10), row["p90"] = five_digits(r.p90);
+    row["peak"] = row["percent"] = Json();
+    if (r.peak > 0) row["peak"] = five_digits(r.peak), row["percent"] = five_digits(100 * r.median / r.peak);
+    row["runs"] = r.runs, row["seconds"] = five_digits(r.seconds);
+    j["rows"].push_back(std::move(row));
+  }
+  write_file_atomically(path, j.dump(1) + "\n");
+}
+
+}  // namespace tg::bench

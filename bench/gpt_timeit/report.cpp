@@ -1,0 +1,203 @@
+#include "gpt_timeit/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tapegrad/core/file.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace tg::bench {
+using Json = nlohmann::ordered_json;
+
+namespace {
+Json model_object(const GptConfig& c) {
+  return {{"approximate", Json()},    {"activation_name", "gelu"},
+          {"d_model", c.width},       {"d_ff", Json()},
+          {"num_heads", c.heads},     {"context_length", c.context},
+          {"attn_pdrop", 0.0},        {"resid_pdrop", c.dropout},
+          {"bias", c.bias},           {"vocab_size", c.vocab_size},
+          {"num_blocks", c.layers},   {"token_position_pdrop", c.dropout},
+          {"weight_tie", c.tied_head}};
+}
+Json profiler_object(const TimeitRun& r, int64_t steps) {
+  return {{"computation", name_of(r.computation)},
+          {"warmup_steps", r.warmup},
+          {"profile_steps", steps},
+          {"mixed_precision", r.mixed}};
+}
+Json result_object(const TimeitResult& r) {
+  return {{"computation", name_of(r.computation)},
+          {"times", r.times},
+          {"mean_time", r.mean_time},
+          {"median_time", r.median_time},
+          {"std_dev", r.std_dev},
+          {"min_time", r.min_time},
+          {"max_time", r.max_time},
+          {"total_time", r.total_time},
+          {"profile_steps", r.profile_steps}};
+}
+Json row_object(const std::string& name, const TimeitRow& row, const TimeitSetup& setup) {
+  Json j = {{"name", name}, {"size", row.run.size}};
+  j.update(profiler_object(row.run, setup.steps));
+  j.update(result_object(row.result));
+  j["peak_bytes"] = row.result.peak_bytes;
+  j["loss"] = row.result.loss;
+  return j;
+}
+
+constexpr size_t kMostOfList = 50;  // characters; a longer one is cut
+std::string list_text(const std::vector<double>& times) {
+  const std::string all = fmt::format("[{}]", fmt::join(times, ", "));
+  return all.size() <= kMostOfList ? all : all.substr(0, kMostOfList - 3) + "...";
+}
+using Cells = std::vector<std::string>;
+// The first column to the left, all others to the right.
+std::string aligned(const std::vector<Cells>& lines) {
+  std::vector<size_t> widths(lines.front().size(), 0);
+  for (const Cells& line : lines)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  std::string r;
+  for (const Cells& line : lines) {
+    r += fmt::format("{:<{}}", line[0], widths[0]);
+    for (size_t i = 1; i < line.size(); ++i) r += fmt::format("  {:>{}}", line[i], widths[i]);
+    r += "\n";
+  }
+  return r;
+}
+// Of the run that is as `like`, but for its computation.
+const TimeitRow* find(const std::vector<TimeitRow>& rows, TimeitRun like, Computation c) {
+  like.computation = c;
+  const auto at = std::ranges::find(rows, like.key(), [](const TimeitRow& r) { return r.run.key(); });
+  return at == rows.end() ? nullptr : &*at;
+}
+std::string standalone_name(const TimeitRun& r) { return "standalone_" + r.key(); }
+}  // namespace
+
+std::string log_line(std::string_view text, std::chrono::system_clock::time_point at) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count() % 1000;
+  return fmt::format("{:%Y-%m-%d %H:%M:%S},{:03} - bench_gpt_timeit - INFO - {}\n",
+                     fmt::localtime(std::chrono::system_clock::to_time_t(at)), ms, text);
+}
+std::string model_json(const GptConfig& c) { return model_object(c).dump(4); }
+std::string profiler_json(const TimeitRun& r, int64_t steps) { return profiler_object(r, steps).dump(4); }
+std::string result_json(const TimeitResult& r) { return result_object(r).dump(4); }
+
+std::string data_frame(const std::vector<TimeitRow>& rows, const std::vector<size_t>& order) {
+  std::vector<Cells> lines{{"", "name", "computation", "times", "mean_time", "median_time", "std_dev", "min_time",
+                            "max_time", "total_time", "profile_steps"}};
+  for (const size_t i : order) {
+    const TimeitResult& r = rows[i].result;
+    Cells line{std::to_string(i), rows[i].run.key(), std::string(name_of(r.computation)), list_text(r.times)};
+    for (const double x : {r.mean_time, r.median_time, r.std_dev, r.min_time, r.max_time, r.total_time})
+      line.push_back(fmt::format("{:.6f}", x));
+    line.push_back(std::to_string(r.profile_steps));
+    lines.push_back(std::move(line));
+  }
+  return aligned(lines);
+}
+std::vector<size_t> by_mean_time(const std::vector<TimeitRow>& rows) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t(0));
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return rows[i].result.mean_time; });
+  return order;
+}
+std::vector<size_t> warmup_rows(const std::vector<TimeitRow>& rows) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TimeitRun& r = rows[i].run;
+    if (r.computation == Computation::forward_backward && !r.mixed && r.size == rows.back().run.size)
+      found.push_back(i);
+  }
+  return found;
+}
+
+size_t WarmupClaim::holding() const { return size_t(std::ranges::count_if(pairs, &Pair::holds)); }
+WarmupClaim warmup_claim(const std::vector<TimeitRow>& rows) {
+  WarmupClaim claim;
+  for (const TimeitRow& cold : rows)
+    for (const TimeitRow& warm : rows) {
+      const TimeitRun &a = cold.run, &b = warm.run;
+      if (a.warmup > 0 || b.warmup == 0 || a.size != b.size || a.computation != b.computation || a.mixed != b.mixed)
+        continue;
+      claim.pairs.push_back({fmt::format("{}_{}_mixed_{}", a.size, name_of(a.computation), a.mixed ? "True" : "False"),
+                             cold.result.std_dev, warm.result.std_dev});
+    }
+  return claim;
+}
+std::string text(const WarmupClaim& claim) {
+  if (claim.pairs.empty())
+    return "Warm-up claim: not checked, as no two runs differ in nothing but having warm-up steps\n";
+  std::vector<Cells> lines{{"", "without", "with", ""}};
+  for (const WarmupClaim::Pair& p : claim.pairs)
+    lines.push_back(
+        {p.name, fmt::format("{:.6f}", p.cold), fmt::format("{:.6f}", p.warm), p.holds() ? "less" : "not less"});
+  return fmt::format(
+      "Warm-up claim: with all else the same, warm-up steps lower the standard deviation (seconds)\n{}verdict: {}, in "
+      "{} "
+      "of {} pairs\n",
+      aligned(lines), claim.holds() ? "it holds" : "it does not hold here", claim.holding(), claim.pairs.size());
+}
+
+std::string sums_text(const std::vector<TimeitRow>& rows) {
+  std::vector<Cells> lines{{"", "forward + backward", "forward_backward", "ratio"}};
+  for (const TimeitRow& row : rows) {
+    if (row.run.computation != Computation::forward) continue;
+    const TimeitRow *back = find(rows, row.run, Computation::backward),
+                    *both = find(rows, row.run, Computation::forward_backward);
+    if (!back || !both) continue;
+    const double parts = row.result.median_time + back->result.median_time, whole = both->result.median_time;
+    lines.push_back(
+        {fmt::format("{}_warmup_{}_mixed_{}", row.run.size, row.run.warmup, row.run.mixed ? "True" : "False"),
+         fmt::format("{:.6f}", parts), fmt::format("{:.6f}", whole), fmt::format("{:.3f}", parts / whole)});
+  }
+  return lines.size() == 1 ? "" : "Consistency: medians of the parts beside the whole (seconds)\n" + aligned(lines);
+}
+
+std::string beside_document(const TimeitReport& report) {
+  std::vector<Cells> lines{{"", "ours ms", "median", "std", "document ms", "median", "std", "ratio"}};
+  const auto take = [&](const std::string& name, const TimeitResult& r) {
+    const TimeitFigure* of = timeit_figure(name);
+    if (!of) return;
+    Cells line{name};
+    for (const double x : {1e3 * r.mean_time, 1e3 * r.median_time, 1e3 * r.std_dev, of->mean, of->median, of->std_dev})
+      line.push_back(fmt::format("{:.3f}", x));
+    line.push_back(fmt::format("{:.2f}", of->mean / (1e3 * r.mean_time)));
+    lines.push_back(std::move(line));
+  };
+  for (const TimeitRow& row : report.standalone) take(standalone_name(row.run), row.result);
+  for (const TimeitRow& row : report.matrix) take(row.run.key(), row.result);
+  if (lines.size() == 1) return "";
+  const TimeitSetup& s = report.setup;
+  return fmt::format(
+      "Beside document 004 (PyTorch, eager, on a GPU that it does not name; batch 16, context 128, vocabulary 10000).\n"
+      "Ours: {} on {}, batch {}, context {}, vocabulary {}. Ratios of means, above 1 where ours is faster. The "
+      "document's mixed\nruns gain so little that its GPU hardly had units for bf16.\n{}",
+      name_of(s.mode), report.machine.device, s.batch, s.context, s.vocab, aligned(lines));
+}
+
+void write_timeit_json(const std::string& path, const TimeitReport& r) {
+  Json j;
+  const Machine& m = r.machine;
+  const TimeitSetup& s = r.setup;
+  j["machine"] = {
+      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
+  j["date"] = utc_date();
+  j["device"] = m.device;
+  j["mode"] = name_of(s.mode);
+  j["clock"] = r.clock;
+  j["commit"] = r.commit;
+  j["command"] = r.command;
+  j["batch"] = s.batch, j["context"] = s.context, j["vocab"] = s.vocab, j["seed"] = s.seed;
+  j["backward_is"] = s.mode == RunMode::eager ? "timed alone" : "forward_backward less forward";
+  j["standalone"] = j["rows"] = Json::array();
+  for (const TimeitRow& row : r.standalone) j["standalone"].push_back(row_object(standalone_name(row.run), row, s));
+  for (const TimeitRow& row : r.matrix) j["rows"].push_back(row_object(row.run.key(), row, s));
+  const WarmupClaim claim = warmup_claim(r.matrix);
+  j["warmup_claim"] = {{"pairs", claim.pairs.size()}, {"holding", claim.holding()}};
+  write_file_atomically(path, j.dump(1) + "\n");
+}
+
+}  // namespace tg::bench

@@ -1,0 +1,231 @@
+#include "gpt_timeit/timeit.h"
+
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/ops/ops.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "common/fits.h"
+#include "common/stats.h"
+
+namespace tg::bench {
+namespace {
+constexpr std::string_view kComputations[] = {"forward", "backward", "forward_backward"}, kMixed[] = {"False", "True"},
+                           kSizes[] = {"small", "medium", "tiny"}, kModes[] = {"eager", "compiled"};
+constexpr const char* kLastNorm = "ln_f.weight";
+
+void within(std::string_view name, int64_t x, int64_t least, int64_t most) {
+  TG_CHECK(x >= least && x <= most, value, "[bench_gpt_timeit] --{} is {}. It must be from {} to {}.", name, x, least,
+           most);
+}
+void not_empty(std::string_view name, size_t n) {
+  TG_CHECK(n > 0, value, "[bench_gpt_timeit] --{} is empty. The matrix needs one or more. Leave the flag away for all.",
+           name);
+}
+TimeitSetup setup_of(const TimeitFlags& f) {
+  constexpr int64_t kMost = INT32_MAX;
+  within("steps", f.steps, 1, 1'000'000);
+  within("batch", f.batch, 1, kMost);
+  within("context", f.context, 1, kMost);
+  within("vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
+  within("threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
+  for (const int64_t n : f.warmups) within("warmups", n, 0, 1'000'000);
+  return {.steps = f.steps,
+          .batch = f.batch,
+          .context = f.context,
+          .vocab = f.vocab,
+          .seed = f.seed,
+          .mode = RunMode(known_place("mode", f.mode, kModes)),
+          .device = Device::parse(f.device)};
+}
+std::vector<TimeitRun> all_runs(const TimeitFlags& f) {
+  std::vector<TimeitRun> runs;
+  for (const std::string& size : f.sizes) {
+    known_place("size", size, kSizes);
+    for (const std::string& c : f.computations)
+      for (const int64_t warmup : f.warmups)
+        for (const std::string& m : f.mixed)
+          runs.push_back({.size = size,
+                          .computation = Computation(known_place("computation", c, kComputations)),
+                          .warmup = warmup,
+                          .mixed = known_place("mixed", m, kMixed) == 1});
+  }
+  return runs;
+}
+void check_distinct(const std::vector<TimeitRun>& runs) {
+  std::set<std::string> keys;
+  for (const TimeitRun& r : runs)
+    TG_CHECK(
+        keys.insert(r.key()).second, value,
+        "[bench_gpt_timeit] {} comes twice. Each run has a name of its own. Name each size, computation, number of "
+        "warm-up steps and kind of precision once.",
+        r.key());
+}
+void check_memory(const TimeitRun& r, const TimeitSetup& s) {
+  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
+    TimeitSetup less = s;
+    less.batch = batch;
+    return TimeitModel::planned_bytes(r, less);
+  })};
+  check_fits({fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context),
+              [&] { return TimeitModel::planned_bytes(r, s); }},
+             others, s.device);
+}
+Tensor random_ids(const TimeitSetup& s, Rng& rng) {  // (B, T)
+  return rand({s.batch, s.context}, rng, 0, double(s.vocab), DType::f64, s.device).to(DType::i64);
+}
+}  // namespace
+
+std::string_view name_of(Computation c) { return kComputations[size_t(c)]; }
+std::string TimeitRun::key() const {
+  return fmt::format("{}_{}_warmup_{}_mixed_{}", size, name_of(computation), warmup, kMixed[size_t(mixed)]);
+}
+
+TimeitPlan timeit_plan(const TimeitFlags& f) {
+  not_empty("sizes", f.sizes.size()), not_empty("computations", f.computations.size());
+  not_empty("warmups", f.warmups.size()), not_empty("mixed", f.mixed.size());
+  TimeitPlan plan{setup_of(f), {}, all_runs(f)};
+  check_distinct(plan.matrix);
+  if (!f.matrix_only)
+    for (const int64_t warmup : {0, 1})
+      plan.standalone.push_back({f.sizes.front(), Computation::forward_backward, warmup, false});
+  for (auto* runs : {&plan.standalone, &plan.matrix})
+    std::erase_if(*runs, [&](const TimeitRun& r) { return r.key().find(f.filter) == std::string::npos; });
+  TG_CHECK(!plan.matrix.empty(), value,
+           "[bench_gpt_timeit] no run has '{}' in its name, such as {}. Without --filter all are run.", f.filter,
+           TimeitRun{f.sizes.front()}.key());
+  for (const auto* runs : {&plan.standalone, &plan.matrix})
+    for (const TimeitRun& r : *runs) check_memory(r, plan.setup);
+  return plan;
+}
+
+GptConfig timeit_config(const TimeitRun& r, const TimeitSetup& s) {
+  GptConfig c = arch(r.size == "medium" ? "doc004-medium" : "doc004-small");
+  if (r.size == "tiny") c.layers = 2, c.heads = 2, c.width = 32;
+  c.context = s.context;
+  c.vocab_size = s.vocab;
+  return c;
+}
+
+TimeitResult summarised(Computation c, std::vector<double> times) {
+  const auto [least, most] = std::ranges::minmax(times);
+  return {.computation = c,
+          .times = times,
+          .mean_time = mean(times),
+          .median_time = median(times),
+          .std_dev = population_deviation(times),
+          .min_time = least,
+          .max_time = most,
+          .total_time = std::accumulate(times.begin(), times.end(), 0.0),
+          .profile_steps = int64_t(times.size())};
+}
+
+TimeitModel::TimeitModel(const TimeitRun& run, const TimeitSetup& setup)
+    : setup_(setup),
+      compute_(run.mixed ? DType::bf16 : DType::f32),
+      params_(setup.device, setup.seed),
+      model_(params_, timeit_config(run, setup)),
+      gradients_(params_) {
+  Rng rng{setup.seed};
+  tokens_ = random_ids(setup, rng);
+  targets_ = random_ids(setup, rng);
+}
+
+int64_t TimeitModel::planned_bytes(const TimeitRun& run, const TimeitSetup& setup) {
+  TimeitSetup s = setup;
+  s.mode = RunMode::eager;
+  int64_t peak = 0;
+  dry_run([&] {
+    TimeitModel model(run, s);
+    for (int64_t i = 0; i < std::min<int64_t>(run.warmup + s.steps, 2); ++i) model.step(run.computation);
+    peak = memory_stats(s.device).peak;
+  });
+  return peak;
+}
+
+Tensor TimeitModel::loss_on_tape() const {
+  return cross_entropy(model_.forward(tokens_, {.compute = compute_}), targets_);
+}
+double TimeitModel::timed(const std::function<void()>& f) const {
+  const double start = now();
+  f();
+  synchronize(setup_.device);
+  return now() - start;
+}
+
+double TimeitModel::step(Computation c) {
+  if (setup_.mode == RunMode::compiled) return compiled_step(c);
+  if (c == Computation::forward) return timed([&] { loss_ = loss_on_tape().detach(); });
+  if (c == Computation::forward_backward)
+    return timed([&] {
+      const Tensor loss = loss_on_tape();
+      gradients_.add(backward(loss));
+      loss_ = loss.detach();
+    });
+  const Tensor loss = loss_on_tape();
+  loss_ = loss.detach();
+  synchronize(setup_.device);
+  return timed([&] { gradients_.add(backward(loss)); });
+}
+double TimeitModel::compiled_step(Computation c) {
+  const auto run = [&](const Compiled& f) { return timed([&] { loss_ = f({tokens_, targets_})[0]; }); };
+  if (c == Computation::forward_backward) return run(*both_);
+  const double forward = run(*forward_);
+  return c == Computation::forward ? forward : run(*both_) - forward;
+}
+void TimeitModel::trace(Computation c) {
+  forward_ = compile([this](Inputs) { return std::vector{loss_on_tape().detach()}; });
+  both_ = compile([this](Inputs) {
+    const Tensor loss = loss_on_tape();
+    gradients_.add(backward(loss));
+    return std::vector{loss.detach()};
+  });
+  if (c != Computation::forward) gradients_.make();
+}
+
+TimeitResult TimeitModel::profile(Computation c, int64_t warmup) {
+  reset_peak(setup_.device);
+  if (setup_.mode == RunMode::compiled) trace(c);
+  std::vector<double> times;
+  for (int64_t i = 0; i < warmup + setup_.steps; ++i) {
+    const double seconds = step(c);
+    if (c != Computation::forward && ++passes_ == 1) first_ = gradients_.of(kLastNorm).to_vector<float>();
+    if (i >= warmup) times.push_back(seconds);
+  }
+  check_work();
+  TimeitResult r = summarised(c, std::move(times));
+  r.peak_bytes = memory_stats(setup_.device).peak;
+  r.loss = loss_.item<float>();
+  return r;
+}
+
+void TimeitModel::check_work() const {
+  const double loss = loss_.item<float>(), guessing = std::log(double(setup_.vocab));
+  const double range = 0.5 + 4 / std::sqrt(double(setup_.batch) * double(setup_.context));
+  TG_CHECK(std::abs(loss - guessing) < range, state,
+           "[bench_gpt_timeit] the loss is {:.6g}. With new weights all {} ids are about equally likely, and it is log "
+           "{} = {:.6g} to within {:.2g}. The forward pass is wrong: its time would mean nothing.",
+           loss, setup_.vocab, setup_.vocab, guessing, range);
+  if (passes_ == 0) return;
+  const std::vector<float> sum = gradients_.of(kLastNorm).to_vector<float>();
+  double size = 0, off = 0;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    const double want = double(passes_) * double(first_[i]);
+    size += want * want;
+    off += (sum[i] - want) * (sum[i] - want);
+  }
+  TG_CHECK(
+      size > 0 && off <= 1e-8 * size, state,
+      "[bench_gpt_timeit] after {} backward passes the gradient of {} is off {} times that of the first one by "
+      "{:.3g} of its size {:.3g}. Nothing is updated between them, so it must be that. The backward pass is wrong: "
+      "its time would mean nothing.",
+      passes_, kLastNorm, passes_, std::sqrt(off), std::sqrt(size));
+}
+
+}  // namespace tg::bench

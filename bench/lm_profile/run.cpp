@@ -1,0 +1,250 @@
+#include "lm_profile/run.h"
+
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/ops/ops.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/fits.h"
+#include "lm_profile/model.h"
+
+namespace tg::bench {
+namespace {
+constexpr std::string_view kTypes[] = {"forward", "backward", "train"}, kForms[] = {"document", "flash", "fused"},
+                           kPrecisions[] = {"f32", "tf32", "bf16"};
+struct Size {
+  std::string_view name;
+  int64_t width, ff, layers, heads;
+};
+constexpr Size kSizes[] = {{"small", 768, 3072, 12, 12}, {"medium", 1024, 4096, 24, 16}, {"large", 1280, 5120, 36, 20},
+                           {"xl", 1600, 6400, 48, 25},   {"2.7B", 2560, 10240, 32, 32},  {"tiny", 32, 96, 2, 4}};
+constexpr double kLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no rate
+
+void within(std::string_view name, int64_t x, int64_t least, int64_t most) {
+  TG_CHECK(x >= least && x <= most, value, "[bench_lm_profile] --{} is {}. It must be from {} to {}.", name, x, least,
+           most);
+}
+LmSetup setup_of(const LmFlags& f) {
+  constexpr int64_t kMost = INT32_MAX;
+  within("batch", f.batch, 1, kMost);
+  within("context", f.context, 2, kMost);  // the last token has no target
+  within("vocab", f.vocab, 2, kMost);
+  within("layers", f.layers, 0, 1 << 14);
+  within("warmup", f.warmup, 0, 1'000'000);
+  within("threads", f.threads, 0, kMost);
+  LmSetup s{.size = f.size,
+            .model = lm_config(f.size),
+            .batch = f.batch,
+            .warmup = f.warmup,
+            .form = LmForm(known_place("form", f.form, kForms)),
+            .precision = Precision(known_place("precision", f.precision, kPrecisions)),
+            .device = Device::parse(f.device),
+            .seed = f.seed};
+  s.model.context = f.context;
+  s.model.vocab_size = f.vocab;
+  if (f.layers) s.model.layers = f.layers;
+  TG_CHECK(s.precision != Precision::bf16 || s.form == LmForm::fused, value,
+           "[bench_lm_profile] precision bf16 and form {}. The document's form computes in f32. Take --form fused.",
+           name_of(s.form));
+  TG_CHECK(
+      s.precision != Precision::tf32 || s.device != Device::cpu(), value,
+      "[bench_lm_profile] precision tf32 on {}. TF32 is what tensor cores of a GPU multiply. Take --device cuda, or "
+      "f32.",
+      s.device);
+  return s;
+}
+// The flags that ask for s in place of own.
+std::string flags_of(const LmSetup& s, const LmSetup& own) {
+  std::string flags;
+  if (s.form != own.form) flags += fmt::format(" --form {}", name_of(s.form));
+  if (s.precision != own.precision) flags += fmt::format(" --precision {}", name_of(s.precision));
+  return flags.substr(1);
+}
+void check_memory(const LmSetup& s, StepType type) {
+  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
+    LmSetup less = s;
+    less.batch = batch;
+    return planned_bytes(less, type);
+  })};
+  for (const auto& [form, precision] :
+       {std::pair{LmForm::flash, Precision::f32}, {LmForm::fused, Precision::f32}, {LmForm::fused, Precision::bf16}}) {
+    LmSetup other = s;
+    other.form = form, other.precision = precision;
+    if (form > s.form || (form == s.form && precision > s.precision))
+      others.push_back({{flags_of(other, s), [=] { return planned_bytes(other, type); }}});
+  }
+  check_fits({fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
+                          s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
+              [&] { return planned_bytes(s, type); }},
+             others, s.device);
+}
+// Made on the host and moved, one copy for each, as the document does.
+Params made_on_host(const LmSetup& s) {
+  const auto make = [&](const Params& p) {
+    if (s.form == LmForm::fused)
+      Gpt(p, s.model);
+    else
+      DocumentLm(p, s.model);
+  };
+  Params params(s.device, s.seed);
+  if (s.device == Device::cpu()) return params;
+  const Params host(Device::cpu(), s.seed);
+  make(host);
+  params.load(host.state());
+  return params;
+}
+}  // namespace
+
+std::string_view name_of(StepType t) { return kTypes[size_t(t)]; }
+std::string_view name_of(LmForm f) { return kForms[size_t(f)]; }
+std::string_view name_of(Precision p) { return kPrecisions[size_t(p)]; }
+
+GptConfig lm_config(std::string_view size) {
+  std::vector<std::string_view> names;
+  for (const Size& s : kSizes) names.push_back(s.name);
+  const Size& s = kSizes[known_place("size", size, names)];
+  GptConfig c = arch("doc003-2.7b");
+  c.width = s.width, c.ff_width = s.ff, c.layers = s.layers, c.heads = s.heads;
+  return c;
+}
+
+LmPlan lm_plan(const LmFlags& f) {
+  LmPlan plan{{setup_of(f)}, {}};
+  TG_CHECK(!f.types.empty(), value, "[bench_lm_profile] --types is empty. Name one or more of {}.", listed(kTypes));
+  for (const std::string& t : f.types) {
+    const auto type = StepType(known_place("type", t, kTypes));
+    TG_CHECK(std::ranges::find(plan.types, type) == plan.types.end(), value,
+             "[bench_lm_profile] {} comes twice in --types. Name each type of step once.", t);
+    plan.types.push_back(type);
+  }
+  TG_CHECK(!f.answers || std::ranges::find(plan.types, StepType::train) != plan.types.end(), value,
+           "[bench_lm_profile] --answers without train in --types. The answers compare steps of train. Add it.");
+  if (f.answers) {
+    const auto with = [&](LmForm form, Precision precision) {
+      LmSetup s = plan.setups.front();
+      s.form = form, s.precision = precision;
+      if (form != plan.setups.front().form || precision != plan.setups.front().precision) plan.setups.push_back(s);
+    };
+    for (const LmForm form : {LmForm::document, LmForm::flash, LmForm::fused}) with(form, Precision::f32);
+    if (plan.setups.front().device != Device::cpu()) with(LmForm::fused, Precision::tf32);
+    with(LmForm::fused, Precision::bf16);
+  }
+  for (const StepType type : plan.types) check_memory(plan.setups.front(), type);
+  for (const LmSetup& s : plan.setups) check_memory(s, plan.setups.size() > 1 ? StepType::train : plan.types.front());
+  return plan;
+}
+
+int64_t planned_bytes(const LmSetup& setup, StepType type) {
+  LmSetup s = setup;
+  s.warmup = std::min<int64_t>(s.warmup, 1);  // later steps take what the second takes
+  int64_t peak = 0;
+  dry_run([&] {
+    LmModel model(s);
+    model.run(type);
+    peak = memory_stats(s.device).peak;
+  });
+  return peak;
+}
+
+LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)) {
+  const DType compute = s.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  const auto products = s.precision == Precision::tf32 ? F32Products::tf32 : F32Products::strict;
+  if (s.form == LmForm::fused) {
+    const auto model = std::make_shared<Gpt>(params_, s.model);
+    forward_ = [=](const Tensor& tokens) {
+      const F32ProductsScope scope(products);
+      return model->forward(tokens, {.compute = compute});
+    };
+  } else {
+    const auto scores = s.form == LmForm::flash ? DocumentLm::Scores::blocks : DocumentLm::Scores::matrix;
+    const auto model = std::make_shared<DocumentLm>(params_, s.model, scores);
+    forward_ = [=](const Tensor& tokens) {
+      const F32ProductsScope scope(products);
+      return model->forward(tokens);
+    };
+  }
+  Rng rng{s.seed};  // drawn where it is needed: it is none of the copies
+  tokens_ = rand({s.batch, s.model.context}, rng, 0, double(s.model.vocab_size), DType::f32, s.device).to(DType::i64);
+  sums_.emplace(params_);
+}
+Tensor LmModel::logits() const {
+  const NoGrad off;
+  return forward_(tokens_);
+}
+
+Tensor LmModel::step(StepType type, bool phases) {
+  const auto phase = [&](std::string_view name, const std::function<void()>& f) {
+    std::optional<ProfileRange> range;
+    if (phases) range.emplace(name);
+    f();
+    if (phases) synchronize(setup_.device);
+  };
+  Tensor scores;  // (B, T, V)
+  phase("forward_pass", [&] { scores = forward_(tokens_); });
+  result_ = scores.detach();
+  if (type == StepType::forward) return scores;
+  Tensor loss;
+  phase("loss_computation", [&] {  // of the next token: the last position has none
+    const int64_t t = tokens_.size(1);
+    loss = cross_entropy(slice(scores, 1, 0, t - 1), slice(tokens_, 1, 1, t));
+    scores = {};
+  });
+  result_ = loss.detach();
+  GradMap grads;
+  phase("backward_pass", [&] {
+    grads = backward(loss);
+    if (type == StepType::backward) sums_->add(grads);
+  });
+  if (type == StepType::train) phase("optimizer_step", [&] { optimizer_->step(grads); });
+  return {};
+}
+
+void LmModel::run(StepType type) {
+  if (type == StepType::train)
+    optimizer_.emplace(params_.trainable(), AdamWConfig{.lr = kLr, .weight_decay = kDecay, .decay_all = true});
+  {
+    const ProfileRange range("warmup");
+    for (int64_t i = 0; i < setup_.warmup; ++i) {
+      step(type, false);
+      synchronize(setup_.device);
+    }
+  }
+  Tensor tape;  // ends when the step has: its memory is not given back in the step's time
+  const ProfileRange range("profiled_step");
+  tape = step(type, true);
+}
+double LmModel::checked_result(StepType type) const {
+  const NoGrad off;
+  const auto x = mean(result_.to(DType::f32)).item<double>();
+  TG_CHECK(std::isfinite(x), state, "[bench_lm_profile] the result of {} is {}. Its time would mean nothing.",
+           name_of(type), x);
+  const std::vector<Parameter> all = params_.all();
+  const auto norm = std::ranges::find(all, "ln_f.weight", &Parameter::name);
+  const std::vector<float> now = norm->tensor.to_vector<float>();
+  // They begin at 1, and decay alone would move all alike.
+  const auto kept = size_t(std::ranges::count(now, 1.f)), alike = size_t(std::ranges::count(now, now[0]));
+  TG_CHECK(type == StepType::train ? alike < now.size() : kept == now.size(), state,
+           "[bench_lm_profile] after steps of {}, {} of {} weights of {} are 1 as in the beginning, and {} are {}. "
+           "Gradients of steps of train move them apart, others change none. Their time would mean nothing.",
+           name_of(type), kept, now.size(), norm->name, alike, now[0]);
+  return x;
+}
+
+LmRun profiled(const LmSetup& s, StepType type) {
+  LmRun run{.setup = s, .type = type, .profile = {}};
+  reset_peak(s.device);
+  Profiler profiler;
+  LmModel model(s);
+  model.run(type);
+  run.profile = profiler.stop();
+  run.result = model.checked_result(type);
+  run.parameters = model.params().count();
+  run.peak_bytes = memory_stats(s.device).peak;
+  return run;
+}
+
+}  // namespace tg::bench

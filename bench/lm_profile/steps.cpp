@@ -1,0 +1,240 @@
+#include "lm_profile/steps.h"
+
+#include <algorithm>
+
+namespace tg::bench {
+namespace {
+constexpr const char* kStep = "profiled_step";
+constexpr const char* kPhases[] = {"forward_pass", "loss_computation", "backward_pass", "optimizer_step"};
+
+// A scope's path with "*" in the place of numbers: "gpt.h.*.attn", "layer_*.attention_sublayer".
+std::string pattern_of(const Scope* s) {
+  if (!s || !s->parent) return "";
+  const bool number = std::ranges::all_of(s->name, [](char c) { return c >= '0' && c <= '9'; });
+  const std::string_view name = number ? "*" : s->name.starts_with("layer_") ? "layer_*" : std::string_view(s->name);
+  const std::string before = pattern_of(s->parent);
+  return fmt::format("{}{}{}", before, before.empty() ? "" : ".", name);
+}
+struct Place {
+  const char *scope, *range;  // range: the document's; null: it has none
+  LmPart part;
+};
+constexpr Place kPlaces[] = {
+    {"gpt.wte", "token_embeddings", LmPart::embedding},
+    {"gpt.h.*", "layer_*", LmPart::other},
+    {"gpt.h.*.ln_1", nullptr, LmPart::attention_rest},
+    {"gpt.h.*.attn", "attention_sublayer", LmPart::attention},
+    {"gpt.h.*.attn.qkv", "attention projections", LmPart::projections},
+    {"gpt.h.*.attn.proj", "output projection", LmPart::projections},
+    {"gpt.h.*.ln_2", nullptr, LmPart::ffn_rest},
+    {"gpt.h.*.mlp", "ffn_sublayer", LmPart::ffn_rest},
+    {"gpt.h.*.mlp.fc", nullptr, LmPart::ffn_products},
+    {"gpt.h.*.mlp.proj", nullptr, LmPart::ffn_products},
+    {"gpt.ln_f", "final_norm", LmPart::final_norm},
+    {"gpt.lm_head", "lm_head", LmPart::head},
+    {"token_embeddings", "token_embeddings", LmPart::embedding},
+    {"layer_*", "layer_*", LmPart::other},
+    {"layer_*.attention_sublayer", "attention_sublayer", LmPart::attention_rest},
+    {"layer_*.attention_sublayer.attention projections", "attention projections", LmPart::projections},
+    {"layer_*.attention_sublayer.rope encoding", "rope encoding", LmPart::rope},
+    {"layer_*.attention_sublayer.causal mask construction", "causal mask construction", LmPart::attention},
+    {"layer_*.attention_sublayer.scaled_dot_product_attention", "scaled_dot_product_attention", LmPart::attention},
+    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention",
+     "annotated_scaled_dot_product_attention", LmPart::attention},
+    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention.computing "
+     "attention scores",
+     "computing attention scores", LmPart::attention},
+    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention.computing softmax",
+     "computing softmax", LmPart::attention},
+    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention.final matmul",
+     "final matmul", LmPart::attention},
+    {"layer_*.attention_sublayer.output projection", "output projection", LmPart::projections},
+    {"layer_*.ffn_sublayer", "ffn_sublayer", LmPart::ffn_rest},
+    {"final_norm", "final_norm", LmPart::final_norm},
+    {"lm_head", "lm_head", LmPart::head},
+    {"adamw", nullptr, LmPart::optimizer},
+};
+const Place* place_of(const Scope* s) {
+  const std::string pattern = pattern_of(s);
+  const auto at = std::ranges::find(kPlaces, pattern, [](const Place& p) { return std::string_view(p.scope); });
+  return at == std::end(kPlaces) ? nullptr : at;
+}
+// The number in the scope that is a layer: "gpt.h.3.mlp", "layer_3.ffn_sublayer"; -1: it is in none.
+int64_t layer_of(const Scope* s) {
+  for (; s && s->parent; s = s->parent) {
+    if (s->name.starts_with("layer_")) return std::stoll(s->name.substr(6));
+    if (s->parent->name == "h" && pattern_of(s) == "gpt.h.*") return std::stoll(s->name);
+  }
+  return -1;
+}
+bool within(const Scope* path, std::string_view name) {
+  for (; path && path->parent; path = path->parent)
+    if (path->name == name) return true;
+  return false;
+}
+std::string_view kept(const std::string& name) { return *intern(name); }  // for as long as the process lives
+
+// The document's name of a range; empty: it has none.
+std::string_view range_name(const Profile& p, const Profile::Range& r) {
+  if (r.kind == RangeKind::range) {
+    if (r.name == "warmup" || r.name == kStep) return r.name;
+    return std::ranges::find(kPhases, r.name) == std::end(kPhases) ? std::string_view() : r.name;
+  }
+  const Place* place = place_of(r.layer);
+  if (r.kind == RangeKind::layer) {
+    if (!place || !place->range) return {};
+    return place->range == std::string_view("layer_*") ? kept(fmt::format("layer_{}", layer_of(r.layer)))
+                                                       : std::string_view(place->range);
+  }
+  // An op of Gpt, in its layer: gradients are in none.
+  const bool inside = r.parent != Profile::kNone && p.ranges[r.parent].kind == RangeKind::layer;
+  if (!inside || pattern_of(r.layer) != "gpt.h.*.attn") return {};
+  return r.name == "attention" ? "scaled_dot_product_attention" : r.name == "rope" ? "rope encoding" : "";
+}
+double seconds(int64_t begin, int64_t end) { return 1e-9 * double(end - begin); }
+}  // namespace
+
+Profile document_ranges(const Profile& p) {
+  Profile r = p;
+  r.ranges.clear();
+  std::map<uint32_t, size_t> turned;  // range of a layer -> the rotation of its queries
+  std::vector<uint32_t> place(p.ranges.size(), Profile::kNone);
+  for (size_t i = 0; i < p.ranges.size(); ++i) {
+    Profile::Range range = p.ranges[i];
+    const std::string_view name = range_name(p, range);
+    const uint32_t outer = range.parent == Profile::kNone ? Profile::kNone : place[range.parent];
+    place[i] = outer;  // what is inside a range that goes is inside the one around it
+    if (name.empty()) continue;
+    if (range.kind == RangeKind::op) {
+      if (range.name == "rope") {
+        const auto [at, first] = turned.emplace(range.parent, r.ranges.size());
+        if (!first) {
+          r.ranges[at->second].end = range.end;
+          continue;
+        }
+      }
+      range.kind = RangeKind::layer;
+    }
+    range.name = name;
+    range.parent = outer;
+    place[i] = uint32_t(r.ranges.size());
+    r.ranges.push_back(std::move(range));
+  }
+  const auto moved = [&](auto& records) {
+    for (auto& x : records)
+      if (x.range != Profile::kNone) x.range = place[x.range];
+  };
+  moved(r.kernels), moved(r.copies), moved(r.calls);
+  return r;
+}
+
+std::string_view name_of(LmPart p) {
+  constexpr std::string_view kNames[] = {"embedding",
+                                         "attention: projections",
+                                         "attention: scores to values",
+                                         "attention: rope",
+                                         "attention: norm, residual",
+                                         "ffn: products",
+                                         "ffn: gate, norm, residual",
+                                         "final norm",
+                                         "head",
+                                         "loss",
+                                         "optimizer",
+                                         "other"};
+  return kNames[size_t(p)];
+}
+bool is_product(const Profile::Kernel& k) { return k.op.starts_with("linear") || k.op.starts_with("matmul"); }
+LmPart part_of(const Profile::Kernel& k) {
+  if (k.op.starts_with("cross_entropy") || within(k.path, "loss_computation")) return LmPart::loss;
+  if (k.op.starts_with("adamw") || within(k.path, "optimizer_step")) return LmPart::optimizer;
+  const Place* place = place_of(k.layer);
+  if (!place) return LmPart::other;
+  if (place->part == LmPart::attention && k.op == "rope") return LmPart::rope;
+  if (place->part == LmPart::ffn_rest && is_product(k)) return LmPart::ffn_products;
+  return place->part;
+}
+
+double LmStep::phase_seconds(const std::string& name) const {
+  const auto at = phases.find(name);
+  return at == phases.end() ? 0 : at->second.seconds;
+}
+
+namespace {
+struct Span {
+  int64_t begin = 0, end = 0;
+};
+Span span_of(const Profile& p, std::string_view name) {
+  const auto at = std::ranges::find_if(
+      p.ranges, [&](const Profile::Range& r) { return r.kind == RangeKind::range && r.name == name; });
+  TG_CHECK(at != p.ranges.end(), value, "[bench_lm_profile] the profile has no range '{}'. Profile LmModel::run().",
+           name);
+  return {at->begin, at->end};
+}
+void add(LmPhase& to, const Profile::Kernel& k) {
+  const double t = seconds(k.begin, k.end);
+  to.kernels += t;
+  ++to.launches;
+  if (is_product(k)) to.products += t;
+  to.parts[size_t(part_of(k))] += t;
+}
+void add_at(std::vector<double>& to, int64_t i, double x) {
+  if (i < 0) return;
+  if (size_t(i) >= to.size()) to.resize(size_t(i) + 1);
+  to[size_t(i)] += x;
+}
+void take_ranges(const Profile& p, Span step, LmStep& s) {
+  std::map<int64_t, size_t> seen;
+  double outermost = 0;
+  for (const Profile::Range& r : document_ranges(p).ranges) {
+    const double t = seconds(r.begin, r.end);
+    if (r.name == "attention_sublayer") s.ranges_attention += t;
+    if (r.name == "ffn_sublayer") s.ranges_ffn += t;
+    const bool layer = r.name.starts_with("layer_"), in_step = r.begin >= step.begin && r.end <= step.end;
+    if (in_step && (layer || r.name == "token_embeddings" || r.name == "final_norm" || r.name == "lm_head"))
+      outermost += t;
+    if (!layer) continue;
+    const int64_t i = layer_of(r.layer);
+    if (seen[i]++ == 0) add_at(s.first_host_layers, i, t);
+    if (in_step) add_at(s.host_layers, i, t);
+  }
+  s.host_layers_cover = outermost / s.phase_seconds("forward_pass");
+}
+}  // namespace
+
+LmStep profiled_step(const Profile& p) {
+  LmStep s;
+  const Span step = span_of(p, kStep);
+  s.seconds = seconds(step.begin, step.end);
+  for (const Profile::Range& r : p.ranges)
+    for (const char* name : kPhases)
+      if (r.kind == RangeKind::range && r.name == name) s.phases[name].seconds += seconds(r.begin, r.end);
+  double in_layers = 0;
+  for (const Profile::Kernel& k : p.kernels) {
+    if (!within(k.path, kStep)) continue;
+    add(s.all, k);
+    for (const char* name : kPhases)
+      if (within(k.path, name)) add(s.phases[name], k);
+    if (!within(k.path, "forward_pass")) continue;
+    add_at(s.layers, layer_of(k.layer), seconds(k.begin, k.end));
+    if (const Place* place = place_of(k.layer); place && (layer_of(k.layer) >= 0 || place->range))
+      in_layers += seconds(k.begin, k.end);
+  }
+  for (const Profile::Memory& m : p.memory)
+    if (m.bytes > 0 && m.time >= step.begin && m.time <= step.end) s.allocated += double(m.bytes);
+  double sum = 0;
+  for (const auto& [name, phase] : s.phases) sum += phase.seconds;
+  s.phases_cover = sum / s.seconds;
+  const double forward = s.phases["forward_pass"].kernels;
+  s.layers_cover = forward > 0 ? in_layers / forward : 0;
+  take_ranges(p, step, s);
+  return s;
+}
+
+LmCopies copies_of(const Profile& p, Profile::Copy::Kind kind) {
+  LmCopies c;
+  for (const Profile::Copy& copy : p.copies)
+    if (copy.kind == kind) ++c.count, c.bytes += double(copy.bytes), c.seconds += seconds(copy.begin, copy.end);
+  return c;
+}
+
+}  // namespace tg::bench

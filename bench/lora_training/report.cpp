@@ -1,0 +1,139 @@
+#include "lora_training/report.h"
+
+#include <fmt/format.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/file.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/svg.h"
+
+namespace tg::bench {
+using Json = nlohmann::ordered_json;
+
+namespace {
+// Time of an iteration on an Apple M4 Max, over Metal.
+constexpr DocumentFigure kDocument[] = {
+    {"lora_forward/forward/small_512x512_r8", 427.63e-6, 436.78e-6, 445.73e-6},
+    {"lora_forward/forward/medium_1024x1024_r8", 2.411e-3, 2.502e-3, 2.593e-3},
+    {"lora_forward/forward/large_2048x2048_r8", 4.004e-3, 5.658e-3, 7.426e-3},
+    {"lora_forward/forward/small_512x512_r16", 4.976e-3, 9.914e-3, 15.67e-3},
+    {"gradient_computation/forward_backward", 5.072e-3, 6.483e-3, 8.347e-3},
+    {"optimizer_step/adamw_step", 1.385e-3, 1.580e-3, 1.785e-3},
+    {"full_training_step/complete_iteration", 3.3281e-3, 3.3319e-3, 3.3341e-3},
+    {"layer_operations/softmax_stable", 44.47e-6, 44.74e-6, 44.95e-6},
+    {"layer_operations/layer_norm", 47.81e-6, 48.11e-6, 48.35e-6},
+    {"layer_operations/rms_norm", 24.86e-6, 24.88e-6, 24.90e-6},
+    {"lora_rank_scaling/forward/rank_4", 1.183e-3, 1.226e-3, 1.269e-3},
+    {"lora_rank_scaling/forward/rank_8", 2.343e-3, 2.517e-3, 2.683e-3},
+    {"lora_rank_scaling/forward/rank_16", 2.237e-3, 2.923e-3, 3.620e-3},
+    {"lora_rank_scaling/forward/rank_32", 2.512e-3, 3.571e-3, 4.631e-3},
+    {"lora_rank_scaling/forward/rank_64", 4.576e-3, 6.996e-3, 9.430e-3},
+    {"lazy_vs_eager_lora/eager_forward", 1.762e-3, 2.116e-3, 2.595e-3},
+    {"lazy_vs_eager_lora/lazy_forward_sync", 1.616e-3, 2.220e-3, 2.970e-3},
+};
+constexpr const char* kDocumentIs = "document 000 (Apple M4 Max, Metal; not synchronised)";
+
+Json interval(double low, double estimate, double high) {
+  return {{"low", low}, {"estimate", estimate}, {"high", high}};
+}
+Json interval(const Estimate& e) { return interval(e.low, e.point, e.high); }
+const char* name_of(Verdict v) {
+  switch (v) {
+    case Verdict::none: return "no change";
+    case Verdict::noise: return "within noise";
+    case Verdict::improved: return "improved";
+    case Verdict::regressed: break;
+  }
+  return "regressed";
+}
+Json json_of(const Measured& m) {
+  const Estimate& t = m.estimates.typical();
+  Json row = {{"id", m.id.text()}, {"time", interval(t)}, {"median", interval(m.estimates.median)}};
+  row["throughput"] = row["change"] = row["p"] = row["verdict"] = Json();
+  if (m.elements) {
+    const auto n = double(*m.elements);
+    row["throughput"] = interval(n / t.high, n / t.point, n / t.low);
+  }
+  if (m.change) {
+    row["change"] = interval(m.change->mean);
+    row["p"] = m.change->p;
+    row["verdict"] = name_of(verdict(*m.change));
+  }
+  row["iterations"] = m.plan.total();
+  row["samples"] = m.sample.seconds.size();
+  row["sampling"] = m.plan.sampling == Sampling::linear ? "linear" : "flat";
+  row["outliers"] = {{"low_severe", m.outliers.low_severe},
+                     {"low_mild", m.outliers.low_mild},
+                     {"high_mild", m.outliers.high_mild},
+                     {"high_severe", m.outliers.high_severe}};
+  return row;
+}
+Json json_of(const HostTime::In& m) {
+  return {{"ns_per_op", m.ns_per_op}, {"ops", m.ops}, {"step_seconds", m.step}, {"share_outside_kernels", m.share()}};
+}
+}  // namespace
+
+const DocumentFigure* document_figure(const std::string& id) {
+  for (const DocumentFigure& f : kDocument)
+    if (id == f.id) return &f;
+  return nullptr;
+}
+
+void write_training_json(const std::string& path, const TrainingReport& r) {
+  Json j;
+  const Machine& m = r.machine;
+  j["machine"] = {
+      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
+  j["date"] = utc_date();
+  j["device"] = m.device;
+  j["mode"] = r.mode;
+  j["clock"] = r.clock;
+  j["commit"] = r.commit;
+  j["command"] = r.command;
+  j["rows"] = Json::array();
+  for (const Measured& row : r.rows) j["rows"].push_back(json_of(row));
+  j["host"] = Json();
+  if (r.host)
+    j["host"] = {{"eager", json_of(r.host->eager)},          {"compiled", json_of(r.host->compiled)},
+                 {"compiled_over_eager", r.host->ratio},     {"replays", r.host->replays},
+                 {"graph_launches", r.host->graph_launches}, {"why_no_graph", r.host->why_no_graph}};
+  write_file_atomically(path, j.dump(1) + "\n");
+}
+
+void write_plots(const std::string& folder, const TrainingReport& r, Marks marks) {
+  make_folder(folder);
+  std::vector<std::pair<std::string, std::vector<Bar>>> groups;
+  for (const Measured& m : r.rows) {
+    if (groups.empty() || groups.back().first != m.id.group) groups.push_back({m.id.group, {}});
+    const Estimate& t = m.estimates.typical();
+    const DocumentFigure* of = marks == Marks::document ? document_figure(m.id.text()) : nullptr;
+    groups.back().second.push_back({m.id.text().substr(m.id.group.size() + 1), t.low, t.point, t.high,
+                                    of ? std::optional(of->point) : std::nullopt});
+  }
+  for (const auto& [group, bars] : groups)
+    write_file_atomically(folder + "/" + group + ".svg",
+                          bar_plot({.title = group,
+                                    .bars = fmt::format("{} with 95 % confidence, {}", r.mode, r.machine.cpu),
+                                    .marks = kDocumentIs},
+                                   bars));
+}
+
+std::string beside_document(const std::vector<Measured>& rows) {
+  const auto triple = [](double a, double b, double c) {
+    return fmt::format("[{} {} {}]", format_time(a), format_time(b), format_time(c));
+  };
+  std::string r;
+  for (const Measured& m : rows)
+    if (const DocumentFigure* of = document_figure(m.id.text())) {
+      const Estimate& t = m.estimates.typical();
+      r += fmt::format("{:<42} {:<36} {:<36} {:>8.2f}\n", m.id.text(), triple(t.low, t.point, t.high),
+                       triple(of->low, of->point, of->high), of->point / t.point);
+    }
+  if (r.empty()) return r;
+  return fmt::format("Beside {}: ratios above 1 are ours faster\n{:<42} {:<36} {:<36} {:>8}\n", kDocumentIs, "", "ours",
+                     "document", "ratio") +
+         r;
+}
+
+}  // namespace tg::bench

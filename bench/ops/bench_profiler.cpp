@@ -1,0 +1,135 @@
+// What the profiler costs: nanoseconds of a range, of a layer's scope, and of an op on one element, without a profiler,
+// with one that keeps totals, and with one that keeps records, as medians of 21 rounds; and what that is of a training
+// step of the nano GPT. With --cpu-time the step runs on one thread and its processor time counts: for a machine that
+// is busy with other work.
+#include <fmt/core.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/profile/profiler.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/models/train/trainer.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/pointwise.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "common/harness.h"
+
+namespace {
+using namespace tg;
+using Keep = ProfileOptions::Keep;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRounds = 21, kTimes = 20'000;
+
+// ns for one call of f, which runs kTimes of it.
+double nanoseconds(std::optional<Keep> keep, const std::function<void()>& f) {
+  std::vector<double> rounds;
+  for (int i = 0; i < kRounds; ++i) {
+    std::optional<Profiler> profiler;
+    if (keep) profiler.emplace(ProfileOptions{.keep = *keep});
+    const auto begin = Clock::now();
+    f();
+    rounds.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / kTimes);
+  }
+  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+  return rounds[kRounds / 2];
+}
+double row(const char* what, const std::function<void()>& f) {  // of off
+  const double off = nanoseconds(std::nullopt, f);
+  fmt::print("{:<34} {:>8.1f} {:>8.1f} {:>8.1f}\n", what, off, nanoseconds(Keep::totals, f),
+             nanoseconds(Keep::records, f));
+  return off;
+}
+
+// Forward, loss, backward and AdamW of `tapegrad train --arch nano`, on the same tokens each time.
+class NanoStep {
+ public:
+  NanoStep() : model_(params_, config()), optimizer_(params_.trainable(), {}) {
+    const Shape shape{config_.batch, model_.config().context};
+    Rng rng;
+    for (Tensor* ids : {&batch_.tokens, &batch_.targets})
+      *ids = rand(shape, rng, 0, double(model_.config().vocab_size)).to(DType::i32);
+  }
+  void operator()() {
+    const StepGradients g = step_gradients(model_, params_, config_, {&batch_, 1}, dropout_);
+    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
+  }
+
+ private:
+  static GptConfig config() {
+    GptConfig c = RunConfig().model;
+    c.vocab_size = 256;
+    return c;
+  }
+  TrainConfig config_ = RunConfig().train;
+  Params params_;
+  Gpt model_;
+  AdamW optimizer_;
+  Batch batch_;
+  Rng dropout_;
+};
+// The step with a profiler around every four beside the step without, in turn.
+double share_on(NanoStep& step, Keep keep) {
+  constexpr int kSteps = 4;
+  const auto steps = [&] {
+    for (int i = 0; i < kSteps; ++i) step();
+  };
+  const auto profiled = [&] {
+    Profiler profiler(ProfileOptions{.keep = keep});
+    steps();
+    (void)profiler.stop();
+  };
+  return bench::measure_pair(profiled, steps, {.min_seconds = 3, .min_runs = 21}).ratio - 1;
+}
+void nano_step(double range_ns) {
+  NanoStep step;
+  for (int i = 0; i < 3; ++i) step();
+  Profiler profiler;
+  step();
+  const Profile p = profiler.stop();
+  const size_t records = p.ranges.size() + p.kernels.size() + p.calls.size() + p.memory.size();
+  const double seconds = bench::measure([&] { step(); }, {.min_seconds = 1, .min_runs = 21}).median;
+  fmt::print("\nA training step of nano: {:.2f} ms; {} ranges, {} records in all\n", 1e3 * seconds, p.ranges.size(),
+             records);
+  fmt::print("off: each record is a load and a branch as ProfileRange is, together {:.4f} % of the step\n",
+             1e-7 * double(records) * range_ns / seconds);
+  for (const auto& [name, keep] : {std::pair{"totals", Keep::totals}, {"records", Keep::records}})
+    fmt::print("{}: the step takes {:.2f} % longer, stop() included\n", name, 100 * share_on(step, keep));
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool cpu_time = argc == 2 && std::string_view(argv[1]) == "--cpu-time";
+  if (argc > 1 && !cpu_time) {
+    fmt::print(stderr, "bench_profiler [--cpu-time]\n");
+    return 2;
+  }
+  const Tensor x = empty(Layout::contiguous({1}, DType::f32));
+  fmt::print("{:<34} {:>8} {:>8} {:>8}\n", "ns each", "off", "totals", "records");
+  row("an empty loop", [] {
+    for (int i = 0; i < kTimes; ++i) asm volatile("" ::: "memory");
+  });
+  const double range_ns = row("ProfileRange(\"name\")", [] {
+    for (int i = 0; i < kTimes; ++i) const ProfileRange range("name");
+  });
+  row("ProfileRange(Phase::forward)", [] {
+    for (int i = 0; i < kTimes; ++i) const ProfileRange range(Phase::forward);
+  });
+  const Scope* const layer = scope_within(current_scope(), "layer");
+  row("InScope of a layer", [&] {
+    for (int i = 0; i < kTimes; ++i) const InScope here(layer);
+  });
+  row("exp of one element, eager, whole", [&] {
+    for (int i = 0; i < kTimes; ++i) const Tensor y = tg::exp(x);
+  });
+  if (cpu_time) {
+    set_num_threads(1);
+    bench::use_cpu_time();
+  }
+  nano_step(range_ns);
+}

@@ -1,0 +1,18 @@
+// The ops that bench_ops measures, at the shapes of models that fit the device, with the work that each run does by
+// definition: not what a kernel happens to do.
+#pragma once
+#include "common/results.h"
+
+#include <functional>
+
+namespace tg::bench {
+
+struct OpRow {
+  RowId id;
+  double flop = 0, bytes = 0;                        // one of them; bytes: inputs read and outputs written, once each
+  bool in_place = false;                             // writes what it reads: the peak is that of an update
+  std::function<std::function<void()>()> make = {};  // makes the inputs and returns what runs once
+};
+std::vector<OpRow> op_rows(Device);
+
+}  // namespace tg::bench

@@ -1,0 +1,154 @@
+// Where results of a plan lie: lifetimes of values, whose storage is written over, and offsets in one block per device.
+#include <tapegrad/core/plan/plan.h>
+
+#include <algorithm>
+
+namespace tg::detail {
+namespace {
+void join(Graph& g, uint32_t a, uint32_t b) {  // b's group becomes a's
+  a = g.find(a), b = g.find(b);
+  if (a == b) return;
+  Slot &to = g.slots[a], &from = g.slots[b];
+  from.group = a;
+  to.first = std::min(to.first, from.first);
+  to.last = std::max(to.last, from.last);
+  to.pinned |= from.pinned;
+}
+void find_lifetimes(Graph& g, const Plan& plan) {
+  for (uint32_t t = 0; t < plan.steps.size(); ++t) {
+    const Step& step = plan.steps[t];
+    for (const uint32_t n : step.nodes) {
+      const Node& node = *g.nodes[n];
+      const auto in = g.inputs(n);
+      for (const uint32_t i : in) {
+        Slot& s = g.slots[g.find(i)];
+        s.last = std::max(s.last, t);
+      }
+      for (size_t i = 0; i < node.out.size(); ++i) {
+        const uint32_t o = g.output(n, i);
+        g.slots[o].first = g.slots[o].last = t;
+        if (const int a = node.out[i].layout.aliases_input; a >= 0)
+          join(g, in[size_t(a)], o);
+        else if (step.twin != kNone)
+          join(g, g.output(step.twin, i), o);
+        Slot& s = g.slots[g.find(o)];
+        s.last = std::max(s.last, t);
+      }
+    }
+  }
+}
+
+// Whether a slot may be written over by step t, all of whose reads are counted: it was there before, is read once, and
+// never again.
+bool dies_here(Graph& g, uint32_t slot, uint32_t t) {
+  const Slot& group = g.slots[g.find(slot)];
+  return group.reads == 1 && group.first != t && group.last == t && !group.pinned &&
+         fills_storage(*g.slots[slot].layout, group.layout->bytes());
+}
+void choose_in_place(Graph& g, Plan& plan, bool on) {
+  for (uint32_t t = 0; t < plan.steps.size(); ++t) {
+    Step& step = plan.steps[t];
+    if (step.twin != kNone) continue;
+    const std::vector<Operation> ops = operations(g, step);
+    const auto count = [&](int by) {
+      for (const Operation& o : ops)
+        for (const uint32_t s : o.in) g.slots[g.find(s)].reads += uint32_t(by);
+    };
+    count(1);
+    for (const Operation& o : ops)
+      step.donors.push_back(choose_donors(
+          o.op->traits(), o.in.size(), [&](size_t i) -> const Layout& { return *g.slots[o.in[i]].layout; },
+          o.out.size(), [&](size_t k) -> const Layout& { return *o.layouts[k]; },
+          [&](size_t i) { return on && o.out[0] != kNone && dies_here(g, o.in[i], t); }));
+    count(-1);
+    for (size_t k = 0; k < ops.size(); ++k)
+      for (size_t i = 0; i < step.donors[k].size(); ++i)
+        if (const int32_t d = step.donors[k][i]; d >= 0) join(g, ops[k].in[size_t(d)], ops[k].out[i]);
+  }
+}
+
+// A group of values in an arena. Each is put at the offset that fits best among those that live at the same time.
+struct Block {
+  uint32_t group, first, last;
+  size_t bytes, offset = 0;
+  size_t crowd = 0;  // the largest sum of blocks that live at one time of its life
+};
+size_t pack_in_order(std::vector<Block>& blocks) {
+  std::vector<const Block*> placed;  // by offset
+  size_t end = 0;
+  for (Block& b : blocks) {
+    size_t at = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
+    for (const Block* p : placed) {
+      if (p->first > b.last || p->last < b.first) continue;
+      if (p->offset >= at + b.bytes && p->offset - at < best_gap) best = at, best_gap = p->offset - at;
+      at = std::max(at, p->offset + p->bytes);
+    }
+    b.offset = best == SIZE_MAX ? at : best;
+    end = std::max(end, b.offset + b.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &b,
+                                   [](const Block* x, const Block* y) { return x->offset < y->offset; }),
+                  &b);
+  }
+  return end;
+}
+// Bytes in all, after the order that takes least: those first that live when most is alive (TensorFlow Lite's greedy by
+// breadth), or those that are large for long. Also the least that any order could take.
+std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
+  std::vector<size_t> alive(steps);
+  for (const Block& b : blocks)
+    for (uint32_t t = b.first; t <= b.last; ++t) alive[t] += b.bytes;
+  for (Block& b : blocks) b.crowd = *std::max_element(alive.begin() + b.first, alive.begin() + b.last + 1);
+  std::vector<Block> best;
+  size_t end = SIZE_MAX;
+  const auto attempt = [&](auto weight) {
+    std::stable_sort(blocks.begin(), blocks.end(),
+                     [&](const Block& a, const Block& b) { return weight(a) > weight(b); });
+    if (const size_t e = pack_in_order(blocks); e < end) end = e, best = blocks;
+  };
+  attempt([](const Block& b) { return std::pair(b.crowd, b.bytes); });
+  attempt([](const Block& b) { return std::pair(b.crowd, size_t(b.last - b.first)); });
+  attempt([](const Block& b) { return double(b.bytes) * double(b.last - b.first + 1); });
+  blocks = std::move(best);
+  return {end, *std::max_element(alive.begin(), alive.end())};
+}
+// Of every tensor in an arena: as the allocators align.
+size_t aligned(size_t bytes, Device d) {
+  const size_t unit = d.backend == Backend::cpu ? 64 : 256;
+  return (bytes + unit - 1) / unit * unit;
+}
+// Packing costs the square of their number; more than that are left to the allocator, as in eager mode.
+constexpr size_t kMostPacked = 6000;
+void choose_places(Graph& g, Plan& plan, bool on) {
+  plan.places.assign(g.slots.size(), {});
+  if (!on) return;
+  std::vector<uint8_t> made(g.slots.size());  // what lives within a tile, or is left out, needs no place
+  for (const Step& s : plan.steps)
+    if (s.twin == kNone)
+      for (const Operation& o : operations(g, s))
+        for (const uint32_t out : o.out)
+          if (out != kNone) made[out] = 1;
+  std::vector<std::pair<Device, std::vector<Block>>> blocks;
+  for (uint32_t s = 0; s < g.slots.size(); ++s) {
+    const Slot& slot = g.slots[s];
+    if (slot.group != s || slot.node == kNone || slot.pinned || !made[s] || slot.layout->bytes() == 0) continue;
+    const Device device = slot.layout->device;
+    auto it = std::find_if(blocks.begin(), blocks.end(), [&](const auto& b) { return b.first == device; });
+    if (it == blocks.end()) it = blocks.insert(it, {device, {}});
+    it->second.push_back({s, slot.first, slot.last, aligned(slot.layout->bytes(), device)});
+  }
+  for (auto& [device, of_device] : blocks) {
+    if (of_device.size() > kMostPacked) continue;
+    const auto [bytes, live] = pack(of_device, plan.steps.size());
+    for (const Block& b : of_device) plan.places[b.group] = {uint32_t(plan.arenas.size()), b.offset};
+    plan.arenas.push_back({device, bytes, live});
+  }
+}
+}  // namespace
+
+void place_results(Graph& g, Plan& plan, uint32_t passes) {
+  find_lifetimes(g, plan);
+  choose_in_place(g, plan, passes & kInPlace);
+  choose_places(g, plan, passes & kArena);
+}
+
+}  // namespace tg::detail

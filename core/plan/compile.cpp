@@ -1,0 +1,200 @@
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/plan/executable.h>
+#include <tapegrad/core/trace.h>
+
+#include <algorithm>
+#include <list>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace tg {
+namespace {
+using namespace detail;
+
+Key signature(Inputs in) {
+  Key key;
+  key.add(grad_enabled());
+  key.add(recompute_enabled());
+  key.add(int(f32_products()));
+  key.add(uint64_t(enabled_passes()));
+  for (const Tensor& t : in) {
+    const Layout& l = t.layout();
+    key.add(l.shape);
+    key.add(l.strides);
+    key.add(l.offset);
+    key.add(uint64_t(l.dtype) << 16 | uint64_t(l.device.backend) << 8 | uint64_t(t.requires_grad()));
+    key.add(l.device.index);
+  }
+  return key;
+}
+
+// One call of the function in a trace, and the program that comes of it.
+class Tracing {
+ public:
+  Tracing(Inputs in, const CompileOptions& o) {
+    for (Rng* r : o.generators) drawn_.push_back({r, *r, *r});
+    for (const Tensor& t : in) {  // two inputs may be one tensor, or one that is captured
+      auto v = make<Value>(t.layout());
+      v->layout.aliases_input = -1;
+      v->storage = t.value()->storage;
+      v->version = v->storage->version;
+      Tensor& x = in_.emplace_back(std::move(v));
+      x.variable()->label = t.variable()->label;
+      x.variable()->requires_grad = t.requires_grad();
+      trace_.add_input(x);
+    }
+  }
+  std::unique_ptr<Program> run(const TensorFunction& f) {
+    {
+      const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
+      const LazyScope lazy;
+      out_ = f(in_);
+    }
+    for (Drawn& d : drawn_) d.end = *d.generator;
+    check_results();
+    check_draws();
+    trace_.check_kept(out_);
+    Graph g = collect(roots());
+    // Handles that the function has kept say so when they are read; ops which lead nowhere hold nothing.
+    const std::string* const traced =
+        intern("it was traced for a compiled function, and a replay makes what the function returns. Return it too.");
+    for (const auto& n : trace_.nodes) n->error = traced;
+    for (const auto& n : g.nodes) n->error = nullptr;
+    trace_.nodes.clear();
+    number(g);
+    Binding b = bind(g);
+    const Plan plan = make_plan(g, enabled_passes());
+    for (const auto& n : g.nodes) n->error = traced;
+    return std::make_unique<Program>(g, plan, std::move(b), std::move(drawn_));
+  }
+
+ private:
+  void check_results() {
+    for (size_t k = 0; k < out_.size(); ++k) {
+      TG_CHECK(out_[k], value, "[compile] result {} is an empty tensor. Return tensors that have a value.", k);
+      const auto& producer = out_[k].value()->producer;
+      TG_CHECK(
+          !(producer && producer->tape() && out_[k].requires_grad()), state,
+          "[compile] result {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
+          "gradients inside, put it in a NoGrad, or return a detach().",
+          k, out_[k]);
+      trace_.reads(out_[k]);
+    }
+  }
+  void check_draws() const {
+    for (const auto& n : trace_.nodes)
+      if (const Rng* at = n->op->generator())
+        TG_CHECK(std::ranges::any_of(drawn_, [&](const Drawn& d) { return d.covers(*at); }), value,
+                 "[compile] {} draws from a generator (seed {}, offset {}) that is none of the {} in "
+                 "CompileOptions::generators, so every replay would draw the same. Pass its address there.",
+                 n->op->name(), at->seed, at->offset, drawn_.size());
+  }
+  std::vector<Tensor> roots() const {
+    std::vector<Tensor> r = out_;
+    for (const Trace::Held& h : trace_.held)
+      if (h.assigned()) r.emplace_back(h.variable);
+    return r;
+  }
+
+  // Slots by what they are to the caller. The plan may write over the old values of variables that are assigned, and
+  // over no other leaf; whether somebody else holds one is asked in every run.
+  Binding bind(Graph& g) {
+    std::unordered_map<const Value*, uint32_t> leaves;
+    for (uint32_t s = 0; s < g.slots.size(); ++s) {
+      if (g.slots[s].node != kNone) continue;
+      leaves.emplace(g.slots[s].value, s);
+      g.slots[s].pinned = true;
+    }
+    const auto leaf = [&](const Value* v) {
+      const auto it = leaves.find(v);
+      return it == leaves.end() ? kNone : it->second;
+    };
+    std::unordered_set<uint32_t> wanted;  // leaves that are results too
+    const auto slot = [&](const Value& v) {
+      if (v.producer) return v.producer->slot + v.index;
+      if (const uint32_t s = leaf(&v); s != kNone) return wanted.insert(s), s;
+      const auto s = uint32_t(g.slots.size());
+      g.slots.push_back({.value = &v, .layout = &v.layout, .node = kNone, .group = s, .pinned = true});
+      leaves.emplace(&v, s);
+      return s;
+    };
+    Binding b;
+    for (const Tensor& t : out_) b.outputs.push_back(slot(*t.value()));
+    for (const Trace::Held& h : trace_.held)
+      b.variables.push_back({.variable = h.variable, .new_value = h.assigned() ? slot(*h.variable->value) : kNone});
+    for (const Tensor& t : in_) b.inputs.push_back(leaf(t.value().get()));
+    for (size_t k = 0; k < b.variables.size(); ++k) {
+      const Trace::Held& h = trace_.held[k];
+      const uint32_t s = b.variables[k].slot = leaf(h.during.get());
+      if (s != kNone && h.assigned() && !wanted.contains(s))
+        g.slots[s].pinned = !fills_storage(h.during->layout, h.during->storage->bytes);
+    }
+    return b;
+  }
+
+  Trace trace_;
+  std::vector<Drawn> drawn_;
+  std::vector<Tensor> in_, out_;
+};
+}  // namespace
+
+struct Compiled::State {
+  TensorFunction f;
+  CompileOptions options;
+  struct Entry {
+    Key key;
+    std::unique_ptr<Program> program;
+  };
+  std::list<Entry> entries;  // the one that was used last is first
+  CompileStats stats;
+
+  Program* find(const Key& key) {
+    const auto it = std::ranges::find(entries, key, &Entry::key);
+    if (it == entries.end()) return nullptr;
+    if (!it->program->fits()) {
+      entries.erase(it);
+      return nullptr;
+    }
+    entries.splice(entries.begin(), entries, it);
+    return it->program.get();
+  }
+  Program* trace(const Key& key, Inputs in) {
+    ++stats.traces;
+    entries.push_front({key, Tracing(in, options).run(f)});
+    if (entries.size() > options.signatures) entries.pop_back();
+    return entries.front().program.get();
+  }
+};
+
+Compiled::Compiled(TensorFunction f, CompileOptions o) : state_(std::make_shared<State>()) {
+  TG_CHECK(f, value, "[compile] the function is empty. Pass one that can be called.");
+  TG_CHECK(o.signatures > 0, value, "[compile] signatures is 0. At least one must be kept.");
+  for (const Rng* r : o.generators) TG_CHECK(r, value, "[compile] a generator is null. Pass addresses of generators.");
+  state_->f = std::move(f);
+  state_->options = std::move(o);
+}
+const CompileStats& Compiled::stats() const { return state_->stats; }
+
+std::vector<Tensor> Compiled::operator()(Inputs in) const {
+  State& s = *state_;
+  if (tracing() || anomaly_enabled() || observing() || running_dry()) return s.f(in);
+  for (size_t k = 0; k < in.size(); ++k)
+    TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
+  evaluate(in);
+  const Key key = signature(in);
+  Program* p = s.find(key);
+  if (p)
+    ++s.stats.replays;
+  else
+    p = s.trace(key, in);
+  const uint64_t launches = p->launches();
+  std::vector<Tensor> r = p->run(in);
+  s.stats.ops = p->ops();
+  s.stats.bytes = p->bytes();
+  s.stats.graph_launches += p->launches() - launches;
+  if (s.stats.why_no_graph != p->why_not_recorded()) s.stats.why_no_graph = p->why_not_recorded();
+  return r;
+}
+}  // namespace tg

@@ -1,0 +1,125 @@
+// What a plan looks like, for people (Graphviz) and programs (JSON): written where TG_DUMP_PLANS says, once per plan.
+#include <fmt/ranges.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/core/plan/plan.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+namespace tg::detail {
+namespace {
+using Json = nlohmann::ordered_json;
+
+std::string in_quotes(std::string_view text) {
+  std::string r = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') r += '\\';
+    r += c;
+  }
+  return r + '"';
+}
+std::string path_of(const Node& n) { return n.scope && n.scope->parent ? n.scope->path() : std::string(); }
+std::string name_of_leaf(const Graph& g, uint32_t slot) {
+  for (uint32_t n = 0; n < g.nodes.size(); ++n) {
+    const auto in = g.inputs(n);
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i] == slot && g.nodes[n]->in[i].label) return *g.nodes[n]->in[i].label;
+  }
+  return {};
+}
+std::string source(const Graph& g, uint32_t slot) {
+  const uint32_t n = g.slots[slot].node;
+  return n == kNone ? fmt::format("leaf{}", slot) : fmt::format("node{}", n);
+}
+std::string node_line(const Graph& g, uint32_t n, std::string_view more = {}) {
+  const Node& node = *g.nodes[n];
+  std::string text = fmt::format("{} {}{}", n, node.op->name(), node.again ? ", computed again" : "");
+  for (const Out& o : node.out) text += fmt::format("\\n{}", o.layout);
+  const std::string path = path_of(node);
+  if (!path.empty()) text += "\\n" + path;
+  return fmt::format("  node{} [label=\"{}{}\"];\n", n, text, more);
+}
+std::string edges(const Graph& g) {
+  std::string r;
+  for (uint32_t n = 0; n < g.nodes.size(); ++n)
+    for (const uint32_t s : g.inputs(n)) r += fmt::format("  {} -> node{};\n", source(g, s), n);
+  for (uint32_t s = 0; s < g.slots.size(); ++s)
+    if (g.slots[s].node == kNone)
+      r += fmt::format("  leaf{} [shape=ellipse,label={}];\n", s,
+                       in_quotes(fmt::format("{} {}", name_of_leaf(g, s), *g.slots[s].layout)));
+  return r;
+}
+std::string dot(std::string_view body) {
+  return fmt::format("digraph plan {{\n  node [shape=box,fontname=monospace];\n{}}}\n", body);
+}
+std::string before(const Graph& g) {
+  std::string r;
+  for (uint32_t n = 0; n < g.nodes.size(); ++n) r += node_line(g, n);
+  return dot(r + edges(g));
+}
+std::string after(const Graph& g, const Plan& p) {
+  std::string r;
+  for (size_t t = 0; t < p.steps.size(); ++t) {
+    const Step& s = p.steps[t];
+    if (s.nodes.size() > 1)
+      r += fmt::format("  subgraph cluster{} {{ label=\"step {}: {}\";\n", t, t,
+                       s.fused ? s.fused->rule->name : "a chain");
+    for (const uint32_t n : s.nodes) {
+      std::string more = fmt::format("\\nstep {}", t);
+      if (s.twin != kNone) more += fmt::format(", as {}", s.twin);
+      if (s.fused) more += fmt::format(", by the rule {}", s.fused->rule->name);
+      if (const Place& place = p.places[g.output(n, 0)]; place.arena != Place::kNone)
+        more += fmt::format("\\nat {} of arena {}", place.offset, place.arena);
+      r += node_line(g, n, more);
+    }
+    if (s.nodes.size() > 1) r += "  }\n";
+  }
+  return dot(r + edges(g));
+}
+Json json(const Graph& g, const Plan& p) {
+  Json nodes = Json::array(), steps = Json::array(), arenas = Json::array();
+  for (uint32_t n = 0; n < g.nodes.size(); ++n) {
+    const Node& node = *g.nodes[n];
+    Json in = Json::array(), out = Json::array();
+    for (const uint32_t s : g.inputs(n)) in.push_back(s);
+    for (size_t i = 0; i < node.out.size(); ++i) {
+      const uint32_t s = g.output(n, i);
+      const Place& place = p.places[s];
+      Json o{{"value", s}, {"layout", fmt::format("{}", node.out[i].layout)}, {"kept", g.slots[s].pinned}};
+      if (place.arena != Place::kNone) o["arena"] = place.arena, o["offset"] = place.offset;
+      out.push_back(std::move(o));
+    }
+    nodes.push_back({{"op", node.op->name()}, {"scope", path_of(node)}, {"in", in}, {"out", out}});
+  }
+  for (const Step& s : p.steps) {
+    Json donors = Json::array();
+    for (const Donors& d : s.donors) donors.push_back(std::vector<int32_t>(d.begin(), d.end()));
+    Json step{{"nodes", s.nodes}, {"in_place", donors}};
+    if (s.twin != kNone) step["as"] = s.twin;
+    if (s.fused)
+      step["rule"] = s.fused->rule->name;
+    else if (s.nodes.size() > 1)
+      step["temporaries"] = std::count_if(s.chain.buffers.begin(), s.chain.buffers.end(),
+                                          [](const auto& b) { return b.kind == ChainPlan::Buffer::Kind::temporary; });
+    steps.push_back(std::move(step));
+  }
+  for (const Plan::Arena& a : p.arenas)
+    arenas.push_back({{"device", to_string(a.device)}, {"bytes", a.bytes}, {"live", a.live}});
+  return {{"nodes", nodes}, {"steps", steps}, {"arenas", arenas}};
+}
+}  // namespace
+
+void dump(const Graph& g, const Plan& p) {
+  const char* folder = std::getenv("TG_DUMP_PLANS");
+  if (!folder || !*folder) return;
+  static std::atomic<int> number{0};
+  const std::string stem = fmt::format("{}/plan{:04}", folder, number++);
+  make_folder(folder);
+  write_file_atomically(stem + ".before.dot", before(g));
+  write_file_atomically(stem + ".after.dot", after(g, p));
+  write_file_atomically(stem + ".json", json(g, p).dump(1) + "\n");
+}
+
+}  // namespace tg::detail

@@ -1,0 +1,148 @@
+// evaluate() of several nodes: collect unfinished ancestors, order by seq, look the plan up by structural key, run.
+#include <tapegrad/core/plan/plan.h>
+#include <tapegrad/core/trace.h>
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+
+namespace tg {
+namespace detail {
+Graph collect(Inputs roots) {  // explicit stack: 10^6 levels are fine
+  Graph g;
+  const uint64_t mark = next_mark();
+  std::vector<Node*> stack;
+  auto visit = [&](Node* n) {
+    if (!n || n->done || n->mark == mark) return;
+    n->mark = mark;
+    stack.push_back(n);
+    g.nodes.emplace_back(n);
+  };
+  for (auto& r : roots)
+    if (r) visit(r.value()->producer.get());
+  while (!stack.empty()) {
+    Node* n = stack.back();
+    stack.pop_back();
+    for (auto& e : n->in) visit(e.value->producer.get());
+  }
+  std::sort(g.nodes.begin(), g.nodes.end(), [](auto& a, auto& b) { return a->seq < b->seq; });
+  return g;
+}
+
+Key number(Graph& g) {
+  Key key;
+  std::unordered_map<const Value*, uint32_t> leaves;
+  const auto add_slot = [&](const Value* v, const Layout& l, uint32_t node, bool pinned) {
+    const auto s = uint32_t(g.slots.size());
+    g.slots.push_back({.value = v, .layout = &l, .node = node, .group = s, .pinned = pinned});
+    return s;
+  };
+  for (uint32_t i = 0; i < g.nodes.size(); ++i) {
+    Node& n = *g.nodes[i];
+    g.first_in.push_back(uint32_t(g.in.size()));
+    key.add(n.op->type());
+    n.op->key(key);
+    key.add(uint64_t(n.tape() ? n.tracked : 0) << 32 | n.in.size());
+    key.add(uint64_t(n.out.size()) << 1 | uint64_t(n.again));
+    const Mask keep_in = n.kept_inputs();
+    for (size_t k = 0; k < n.in.size(); ++k) {
+      const Value* v = n.in[k].value.get();
+      uint32_t s;
+      if (v->producer && !v->producer->done) {
+        s = v->producer->slot + v->index;
+      } else {
+        auto [it, fresh] = leaves.try_emplace(v, uint32_t(g.slots.size()));
+        s = it->second;
+        if (fresh) {
+          const Layout& l = v->layout;
+          add_slot(v, l, kNone, v->storage.use_count() != 1 || !fills_storage(l, v->storage->bytes));
+          key.add(l.shape);
+          key.add(l.strides);
+          key.add(uint64_t(l.offset) << 16 | uint64_t(l.dtype) << 8 | uint64_t(l.device.backend));
+          key.add(l.device.index);
+        }
+      }
+      g.in.push_back(s);
+      key.add(uint64_t(s));
+      ++g.slots[s].uses;
+      g.slots[s].pinned |= (keep_in & bit(k)) != 0;
+    }
+    n.slot = uint32_t(g.slots.size());
+    const Mask keep_out = n.tape() ? n.op->saves_out(n.tracked) : 0;
+    for (size_t k = 0; k < n.out.size(); ++k) {
+      key.add(n.out[k].layout.shape);  // ops without inputs have their shape from attributes
+      add_slot(n.out[k].live, n.out[k].layout, i, keep_out & bit(k));
+    }
+  }
+  g.first_in.push_back(uint32_t(g.in.size()));
+  for (auto& s : g.slots) {  // more references than uses: a handle, the tape, or a node outside this plan
+    if (s.value) s.pinned |= s.value->refs.load(std::memory_order_acquire) != s.uses;
+    key.add(uint64_t(s.pinned));
+  }
+  return key;
+}
+
+namespace {
+void run(Graph& g, const Plan& plan) {
+  std::vector<Ref<Storage>> arenas;
+  for (const Plan::Arena& a : plan.arenas) arenas.push_back(make<Storage>(a.device, a.bytes));
+  const Places places{plan.places, arenas};
+  std::unordered_map<uint32_t, Made> kept;  // results that twins will ask for
+  std::vector<Ref<Node>> nodes;
+  for (const Step& step : plan.steps) {
+    nodes.clear();
+    for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
+    const auto keep = [&](size_t k, Made made) {
+      if (plan.has_twin[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
+    };
+    if (step.twin != kNone) {
+      finish_as(*nodes[0], kept.at(step.twin));
+    } else if (step.fused) {
+      run_nodes_as_one(nodes, *step.fused, step.donors[0], places);
+    } else if (nodes.size() == 1) {
+      keep(0, run_node(*nodes[0], step.donors[0], places));
+    } else {
+      std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, places);
+      for (size_t k = 0; k < made.size(); ++k) keep(k, std::move(made[k]));
+    }
+  }
+}
+}  // namespace
+}  // namespace detail
+
+void evaluate(Inputs roots) {
+  using namespace detail;
+  for (const Tensor& r : roots)
+    if (r) host_reads(r);
+  Graph g = collect(roots);
+  if (g.nodes.empty()) return;
+  ++mutable_stats().evaluations;
+  mutable_stats().nodes += g.nodes.size();
+  if (g.nodes.size() == 1) {
+    run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
+    return;
+  }
+  struct Hash {
+    size_t operator()(const Key& k) const { return k.a; }
+  };
+  // Shared: an op that evaluates others may clear the cache while its plan runs.
+  thread_local std::unordered_map<Key, std::shared_ptr<const Plan>, Hash> cache;
+  const uint32_t passes = anomaly_enabled() ? enabled_passes() & ~uint32_t(kFuse | kRewrite) : enabled_passes();
+  Key key = number(g);
+  key.add(uint64_t(passes));
+  auto it = cache.find(key);
+  if (it == cache.end()) {
+    if (cache.size() >= 64) cache.clear();
+    it = cache.emplace(key, std::make_shared<const Plan>(make_plan(g, passes))).first;
+    ++mutable_stats().plans;
+    for (const Plan::Arena& a : it->second->arenas) {
+      mutable_stats().planned_bytes += a.bytes;
+      mutable_stats().planned_live_bytes += a.live;
+    }
+  } else {
+    ++mutable_stats().replays;
+  }
+  const std::shared_ptr<const Plan> plan = it->second;
+  run(g, *plan);
+}
+}  // namespace tg

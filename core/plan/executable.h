@@ -1,0 +1,130 @@
+// A plan made ready to run again and again: ops, layouts and pointers in a row, memory that stays, and what differs
+// from run to run (leaves, results, random numbers). For compile.cpp; how it is planned is in plan.h.
+#pragma once
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/plan/plan.h>
+#include <tapegrad/core/rng.h>
+
+#include <deque>
+
+namespace tg::detail {
+
+// What a traced function reads and makes, by slots of the graph.
+struct Binding {
+  struct Held {
+    Ref<Variable> variable;
+    uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
+    uint32_t new_value = kNone;  // slot; kNone: it keeps its value
+  };
+  std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
+  std::vector<Held> variables;
+  std::vector<uint32_t> outputs;
+};
+// A generator as it stood when the trace began and ended.
+struct Drawn {
+  Rng* generator;
+  Rng begin, end;
+  bool covers(const Rng& at) const {
+    return at.seed == begin.seed && at.offset >= begin.offset && at.offset <= end.offset;
+  }
+};
+
+class Program {
+ public:
+  Program(const Graph&, const Plan&, Binding, std::vector<Drawn>);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  bool fits() const;  // whether the variables have the layouts and flags that they had
+  std::vector<Tensor> run(Inputs);
+  size_t ops() const { return calls_.size(); }
+  size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
+  uint64_t launches() const { return launches_; }  // of runs as one recording
+  const std::string& why_not_recorded() const { return why_not_; }
+
+ private:
+  // A stretch of memory that values lie in.
+  struct Root {
+    enum class Kind : uint8_t {
+      input,     // number `index`
+      variable,  // the start value of number `index`
+      fixed,     // of the program: it stays where it is
+      fresh,     // allocated for every run, because somebody keeps it
+      takeover   // what root `index` has if nobody else holds it, else as fresh
+    } kind;
+    uint32_t index = 0;
+    Device device = {};
+    size_t bytes = 0;
+    Ref<Storage> owned = nullptr;  // for the length of a run, or fixed
+    Storage* storage = nullptr;    // of this run
+    std::byte* data = nullptr;     // as it stands in the places
+    struct Entry {
+      std::byte** at;
+      size_t offset;
+      uint32_t call;
+    };
+    std::vector<Entry> places = {};  // pointers of calls
+  };
+  struct ChainCall {
+    ChainPlan plan;
+    std::vector<const Op*> ops;
+    std::vector<std::byte*> data;
+  };
+  struct Call {
+    uint32_t op, first, in, out;  // in ops_; in bufs_: inputs, then outputs
+    ChainCall* chain;
+    Device device;
+    std::string_view name;
+    const Scope *scope, *range;
+  };
+  struct Guard {  // a variable as it was traced
+    Layout layout;
+    bool requires_grad;
+  };
+  class Builder;
+
+  void enter(const Root&);
+  void bind(Inputs);
+  Rng moved(const Rng& traced) const;
+  void renew_ops();
+  void call(const Call&);
+  void start_recording();
+  bool record_changes();
+  bool call_as_one();
+  void call_all();
+  void assign_variables();
+  std::vector<Tensor> results() const;
+  bool free(const Root&, Inputs) const;
+  Ref<Value> value_of(uint32_t slot) const;
+  Value* start_value(uint32_t variable) const { return binding_.variables[variable].variable->value.get(); }
+
+  Binding binding_;
+  std::vector<Drawn> drawn_;
+  std::vector<Guard> guards_;       // of variables
+  std::vector<Layout> layouts_;     // of slots
+  std::deque<Layout> own_layouts_;  // of results of ops that stand for several nodes
+  std::vector<uint32_t> root_of_;   // of slots; kNone: within a chain
+  std::vector<Root> roots_;
+  std::vector<uint32_t> moving_;  // roots that are not fixed
+  std::vector<OpPtr> ops_;
+  struct Changing {  // what next() replaces
+    OpPtr traced;
+    uint32_t op, call;
+    const Op** in_chain;
+  };
+  std::vector<Changing> changing_;
+  std::vector<Buf> bufs_;
+  std::deque<ChainCall> chains_;
+  std::vector<Call> calls_;
+  std::vector<Ref<Value>> new_values_;  // empty between runs
+  size_t bytes_ = 0;
+  uint64_t runs_ = 0, launches_ = 0;
+  std::vector<uint32_t> changed_;  // calls whose arguments are not those of the recording
+  size_t now_ = 0;                 // the call that is made, or was last
+  size_t whole_records_ = 0;       // in a row
+  uint64_t profiler_ = 0;          // that knows of which op each part of the recording is
+  std::string why_not_;
+  std::unique_ptr<Recording> recording_;  // ends before what it uses
+};
+
+}  // namespace tg::detail

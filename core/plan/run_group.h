@@ -1,0 +1,20 @@
+// Runs several nodes by one call: a chain of pointwise ops, or one op that takes their place. The results are those of
+// run_node() for each.
+#pragma once
+#include <tapegrad/core/chain.h>
+#include <tapegrad/core/plan/rewrite.h>
+#include <tapegrad/core/run_node.h>
+
+namespace tg::detail {
+
+// BackendRuntime::run_chain() as a Profiler sees it: on the CPU, a call is a kernel.
+void run_chain_kernel(std::string_view name, const Chain&);
+std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; lives as long as the process
+
+// One call of the backend. Results that live within a tile are null.
+std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
+                                     const Places&);
+// One op. Results that it does not make are null.
+std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>>, const Fused&, const Donors&, const Places&);
+
+}  // namespace tg::detail

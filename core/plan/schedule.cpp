@@ -1,0 +1,119 @@
+// The order of steps: greedily, the one next that frees most memory on balance.
+#include <tapegrad/core/plan/plan.h>
+
+#include <algorithm>
+#include <set>
+
+namespace tg::detail {
+namespace {
+// Of the steps that could be next, those are compared that were emitted first, and that could be next last: a graph may
+// have any number of branches.
+constexpr size_t kWidth = 32;
+
+class Scheduler {
+ public:
+  Scheduler(const Graph& g, const std::vector<Step>& steps)
+      : reads_(steps.size()), makes_(steps.size()), readers_(steps.size()), waits_(steps.size()) {
+    std::vector<uint32_t> step_of(g.nodes.size());
+    base_.resize(g.slots.size());
+    for (uint32_t s = 0; s < base_.size(); ++s) base_[s] = s;
+    bytes_.resize(base_.size());
+    left_.resize(base_.size());
+    for (uint32_t t = 0; t < steps.size(); ++t) {
+      for (const uint32_t n : steps[t].nodes) step_of[n] = t;
+      add_results(g, steps[t], t);
+      for (const uint32_t n : steps[t].nodes)
+        for (const uint32_t s : g.inputs(n)) add_read(g, s, t, step_of);
+      if (steps[t].twin != kNone) add_wait(step_of[steps[t].twin], t);
+      for (const uint32_t base : reads_[t]) ++left_[base];
+    }
+    for (uint32_t s = 0; s < base_.size(); ++s)
+      if (g.slots[s].pinned || g.slots[s].node == kNone) left_[base_[s]] = kNone;  // it stays
+  }
+  std::vector<uint32_t> order() {
+    for (uint32_t t = 0; t < waits_.size(); ++t)
+      if (waits_[t] == 0) enable(t);
+    std::vector<uint32_t> r;
+    while (!ready_.empty()) {
+      const uint32_t t = best();
+      ready_.erase(t);
+      std::erase(recent_, t);
+      for (const uint32_t base : reads_[t])
+        if (left_[base] != kNone) --left_[base];
+      for (const uint32_t next : readers_[t])
+        if (--waits_[next] == 0) enable(next);
+      r.push_back(t);
+    }
+    return r;
+  }
+
+ private:
+  // Views and merged results have no bytes of their own.
+  void add_results(const Graph& g, const Step& step, uint32_t t) {
+    if (step.twin != kNone) {
+      for (size_t i = 0; i < g.nodes[step.nodes[0]]->out.size(); ++i)
+        base_[g.output(step.nodes[0], i)] = base_[g.output(step.twin, i)];
+      return;
+    }
+    for (const Operation& o : operations(g, step))
+      for (size_t i = 0; i < o.out.size(); ++i) {
+        if (o.out[i] == kNone) continue;
+        if (const int view_of = o.layouts[i]->aliases_input; view_of >= 0) {
+          base_[o.out[i]] = base_[o.in[size_t(view_of)]];
+        } else {
+          bytes_[o.out[i]] = int64_t(o.layouts[i]->bytes());
+          makes_[t] += bytes_[o.out[i]];
+        }
+      }
+  }
+  void add_read(const Graph& g, uint32_t slot, uint32_t t, const std::vector<uint32_t>& step_of) {
+    const uint32_t node = g.slots[slot].node;
+    if (node != kNone && step_of[node] == t) return;
+    if (!std::ranges::count(reads_[t], base_[slot])) reads_[t].push_back(base_[slot]);
+    if (node != kNone) add_wait(step_of[node], t);
+  }
+  void add_wait(uint32_t maker, uint32_t t) {
+    if (!readers_[maker].empty() && readers_[maker].back() == t) return;
+    readers_[maker].push_back(t);
+    ++waits_[t];
+  }
+  void enable(uint32_t t) {
+    ready_.insert(t);
+    recent_.push_back(t);
+    if (recent_.size() > kWidth) recent_.erase(recent_.begin());
+  }
+  int64_t growth(uint32_t t) const {
+    int64_t n = makes_[t];
+    for (const uint32_t base : reads_[t])
+      if (left_[base] == 1) n -= bytes_[base];
+    return n;
+  }
+  uint32_t best() const {
+    uint32_t found = *ready_.begin();
+    int64_t least = INT64_MAX;
+    const auto consider = [&](uint32_t t) {
+      const int64_t n = growth(t);
+      if (n < least || (n == least && t < found)) least = n, found = t;
+    };
+    size_t seen = 0;
+    for (auto it = ready_.begin(); it != ready_.end() && seen < kWidth; ++it, ++seen) consider(*it);
+    for (const uint32_t t : recent_) consider(t);
+    return found;
+  }
+
+  std::vector<uint32_t> base_;                  // of slots: the slot whose memory they are in
+  std::vector<int64_t> bytes_;                  // of bases that the graph makes
+  std::vector<uint32_t> left_;                  // of bases: steps that have yet to read it; kNone: it stays
+  std::vector<std::vector<uint32_t>> reads_;    // of steps: bases
+  std::vector<int64_t> makes_;                  // of steps: bytes
+  std::vector<std::vector<uint32_t>> readers_;  // of steps: those that wait for it
+  std::vector<uint32_t> waits_;                 // of steps: how many it waits for
+  std::set<uint32_t> ready_;
+  std::vector<uint32_t> recent_;
+};
+}  // namespace
+
+std::vector<uint32_t> frugal_order(const Graph& g, const std::vector<Step>& steps) {
+  return Scheduler(g, steps).order();
+}
+}  // namespace tg::detail

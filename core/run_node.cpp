@@ -1,0 +1,175 @@
+// Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides the
+// order and the storage of several nodes.
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/profile/profiler_record.h>
+
+#include <atomic>
+#include <optional>
+
+namespace tg {
+namespace detail {
+EngineStats& mutable_stats() {
+  static constinit thread_local EngineStats s{};
+  return s;
+}
+}  // namespace detail
+const EngineStats& engine_stats() { return detail::mutable_stats(); }
+
+namespace {
+constinit thread_local Running t_running;
+}  // namespace
+const Running& running() { return t_running; }
+
+namespace detail {
+NowRunning::NowRunning(std::string_view op, const Scope* scope, const Scope* range)
+    : ScopedValue(t_running, Running{op, scope, range}) {}
+
+std::string shapes_of(Bufs bufs) {
+  std::string s;
+  for (const Buf& b : bufs) s += fmt::format("{}{}", s.empty() ? "" : ", ", *b.layout);
+  return s;
+}
+void run_kernel(const Op& op, Bufs in, Bufs out, Context& c) {
+  std::optional<KernelSpan> span;
+  if (profiling() && c.device.backend == Backend::cpu) [[unlikely]]
+    span.emplace(c.op);
+  op.run(in, out, c);
+}
+Error with_scope(const Error& e, const Scope* s) {  // once: the innermost op that failed knows best
+  if (!s->parent || e.scoped()) return e;
+  return Error(e.kind(), fmt::format("{}\n    in {}", e.what(), s->path()), true);
+}
+uint64_t next_mark() {
+  static std::atomic<uint64_t> n{0};
+  return n.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+namespace {
+void check_unchanged(const Node& n, size_t i, bool output, const Storage* s, uint32_t then, const Layout& layout) {
+  if (!s || s->version == then) return;
+  const std::string* label = output ? nullptr : n.in[i].label;
+  const Error e(
+      Error::Kind::state,
+      fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through any "
+                  "view counts. Write to a copy, or after {}.",
+                  n.op->name(), output ? "output" : "input", i, label ? fmt::format(" '{}'", *label) : "", layout,
+                  n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
+                  n.done ? "backward" : "evaluate"));
+  throw with_scope(e, n.scope);
+}
+}  // namespace
+void check_version(const Node& n, size_t i, const Value& v) {
+  const uint32_t then = n.in[i].version;
+  // Lazy when it was captured: as its op left it.
+  check_unchanged(n, i, false, v.storage.get(), then == kUnset ? v.version : then, v.layout);
+}
+void check_version(const Node& n, size_t i, bool output) {
+  if (!output) return check_version(n, i, *n.in[i].value);
+  const Out& o = n.out[i];
+  check_unchanged(n, i, true, o.saved.get(), o.version, o.layout);
+}
+
+Donors eager_donors(const Node& n) {
+  return choose_donors(n, [&](size_t i) {
+    const auto& v = n.in[i].value;
+    return v.use_count() == 1 && v->storage.use_count() == 1 && fills_storage(v->layout, v->storage->bytes);
+  });
+}
+
+void finish(Node& n, const Made& made) {
+  const bool tape = n.tape();
+  const Mask keep_in = n.kept_inputs(), keep_out = tape ? n.op->saves_out(n.tracked) : 0;
+  n.done = true;
+  for (size_t i = 0; i < n.out.size(); ++i) {
+    Out& o = n.out[i];
+    if (keep_out & bit(i)) o.saved = made[i], o.version = made[i]->version;
+    if (!o.live) continue;
+    o.live->storage = made[i];
+    if (made[i]) o.live->version = made[i]->version;  // none: within a chain, and nobody reads it
+    if (!n.tracked) std::exchange(o.live, nullptr)->producer = nullptr;
+  }
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    Edge& e = n.in[i];
+    if ((keep_in | n.recomputing.in) & bit(i) && e.value->storage)  // none: within a chain
+      e.version = e.value->storage->version;
+    if (!(keep_in & bit(i))) e.value = nullptr;
+  }
+}
+Ref<Storage> new_storage(const Node& n, size_t i, const Places& places) {
+  const Layout& l = n.out[i].layout;
+  if (!places.slots.empty())
+    if (const Place& p = places.slots[n.slot + i]; p.arena != Place::kNone)
+      return make<Storage>(places.arenas[p.arena], p.offset, l.bytes());
+  return make<Storage>(l.device, l.bytes());
+}
+Ref<Storage> storage_of(const Node& n, size_t i, int32_t from, const Places& places) {
+  return from >= 0 ? n.in[size_t(from)].value->storage : new_storage(n, i, places);
+}
+void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error); }
+
+namespace {
+Made execute(Node& n, const Donors& donors, const Places& places) {
+  check_alive(n);
+  const NowRunning run(n.op->name(), n.scope, n.range);
+  const bool view = n.op->traits().kind == Kind::view;
+  SmallVec<Buf, 4> in, out;
+  Made made;
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    const Value& v = *n.in[i].value;
+    check_version(n, i);
+    in.emplace_back(&v.layout, v.storage->data);
+  }
+  OpSpan span;
+  if (profiling() && !view) [[unlikely]]
+    span.begin(n.op->name(), n.scope, n.range, shapes_of({in.data(), in.size()}));
+  for (size_t i = 0; i < n.out.size(); ++i) {
+    const Layout& l = n.out[i].layout;
+    made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], places));
+    out.emplace_back(&l, made[i]->data);
+  }
+  if (!view && !running_dry()) {
+    Context c{n.out[0].layout.device, running().op};
+    std::optional<AnomalyCheck> check;
+    if (anomaly_enabled()) [[unlikely]]
+      check.emplace(n, Bufs{in.data(), in.size()});
+    run_kernel(*n.op, {in.data(), in.size()}, {out.data(), out.size()}, c);
+    ++mutable_stats().kernels;
+    if (check) check->after({out.data(), out.size()});
+  }
+  finish(n, made);
+  return made;
+}
+}  // namespace
+
+// What it was to write over may be half written, and readers of the result are told of the failure.
+void mark_failed(Node& n, const Donors& donors, const Error& why) {
+  if (n.error) return;
+  for (const int32_t d : donors)
+    if (d >= 0) ++n.in[size_t(d)].value->storage->version;
+  n.error = intern(fmt::format("it failed before: {}", why.what()));
+}
+
+Made run_node(Node& n, const Donors& donors, const Places& places) {
+  const Ref<Node> guard(&n);  // finish() may drop the last other reference
+  try {
+    return execute(n, donors, places);
+  } catch (const Error& e) {
+    if (n.error) throw;
+    const Error full = with_scope(e, n.scope);
+    mark_failed(n, donors, full);
+    throw full;
+  }
+}
+void finish_as(Node& n, const Made& made) {
+  check_alive(n);
+  finish(n, made);
+}
+
+void run_or_evaluate(Node& n, Inputs outs) {
+  for (auto& e : n.in)
+    if (!e.value->storage) return evaluate(outs);
+  run_node(n, eager_donors(n));
+}
+}  // namespace detail
+}  // namespace tg

@@ -1,0 +1,37 @@
+#include <tapegrad/core/scope.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace tg {
+namespace {
+std::mutex g_mutex;
+const Scope g_root{nullptr, ""};
+constinit thread_local const Scope* t_scope = &g_root;
+}  // namespace
+
+const Scope* current_scope() { return t_scope; }
+const Scope* scope_within(const Scope* parent, std::string_view name) {
+  // Leaked: nodes that outlive main() still point at their scopes.
+  static auto& all = *new std::map<std::pair<const Scope*, std::string>, std::unique_ptr<Scope>>;
+  std::lock_guard lock(g_mutex);
+  auto& slot = all[{parent, std::string(name)}];
+  if (!slot) slot.reset(new Scope{parent, std::string(name)});
+  return slot.get();
+}
+InScope::InScope(const Scope* scope) : scope_(t_scope, scope ? scope : &g_root) {
+  if (detail::profiling() && t_scope != scope_.former() && t_scope->parent) [[unlikely]]
+    span_.begin_layer(t_scope);
+}
+detail::OnBehalfOf::OnBehalfOf(const Scope* s) : ScopedValue(t_scope, s) {}
+
+const std::string* intern(std::string_view text) {
+  static auto& all = *new std::set<std::string, std::less<>>;
+  std::lock_guard lock(g_mutex);
+  auto it = all.find(text);
+  return &*(it != all.end() ? it : all.emplace(text).first);
+}
+}  // namespace tg

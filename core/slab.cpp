@@ -1,0 +1,175 @@
+// Blocks of one class are cut from chunks and live in magazines: two per thread and class, so that a thread trades
+// whole magazines with the common lists and takes the lock once in 64 KiB, whichever thread frees what it allocates.
+#include <tapegrad/core/slab.h>
+
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace tg {
+namespace {
+constexpr size_t kUnit = 64, kClasses = kSlabMax / kUnit;
+constexpr size_t kChunk = 64 << 10;  // chunks start at multiples of this: a block finds its chunk by masking
+constexpr size_t kChunkUsed = kChunk - 2 * kUnit;  // less the header, and room for malloc's own so that chunks abut
+
+struct Block {  // a free one
+  Block* next;
+  Block* next_magazine;  // this and bytes: only in the first block of a magazine in a common list
+  size_t bytes;
+};
+struct Magazine {
+  Block* head = nullptr;
+  size_t bytes = 0;
+
+  void push(void* p, size_t size) {
+    Block* b = ::new (p) Block;
+    b->next = std::exchange(head, b);
+    bytes += size;
+  }
+  Block* pop(size_t size) {
+    bytes -= size;
+    return std::exchange(head, head->next);
+  }
+};
+// The header of a block's chunk: how many of its blocks release has seen.
+size_t& seen(void* p) { return *reinterpret_cast<size_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(kChunk - 1)); }
+
+// What a thread owns. No destructor, so that it is usable at any time of the thread's life.
+struct Local {
+  Magazine active[kClasses], spare[kClasses];
+  size_t full = 0;  // of a magazine; 0, which leads every block to refill or spill, before entered and after the end
+  bool entered = false;  // the end of the thread is arranged for
+};
+constinit thread_local Local t_local;
+
+struct Global {  // its functions need the lock
+  std::mutex mutex;
+  Block* magazines[kClasses] = {};
+  int64_t chunks = 0;
+
+  void put(size_t c, Magazine& m) {
+    if (!m.head) return;
+    m.head->bytes = m.bytes;
+    m.head->next_magazine = std::exchange(magazines[c], m.head);
+    m = {};
+  }
+  Magazine take(size_t c) {
+    Block* b = magazines[c];
+    if (!b) return {};
+    magazines[c] = b->next_magazine;
+    return {b, b->bytes};
+  }
+  void give_back(Local& t) {
+    for (size_t c = 0; c < kClasses; ++c) {
+      put(c, t.active[c]);
+      put(c, t.spare[c]);
+    }
+  }
+  // Of class c in the common lists.
+  void release(size_t c) {
+    const size_t size = (c + 1) * kUnit, blocks = kChunkUsed / size;
+    Magazine all, kept;
+    for (Magazine m = take(c); m.head; m = take(c)) {
+      while (m.head) {
+        Block* b = m.pop(size);
+        all.push(b, size);
+        ++seen(b);
+      }
+    }
+    while (all.head) {
+      Block* b = all.pop(size);
+      if (seen(b) < blocks) {
+        seen(b) = 0;  // its other blocks will be kept as well
+        kept.push(b, size);
+        if (kept.bytes >= kChunkUsed) put(c, kept);
+      } else if (++seen(b) == 2 * blocks) {  // the last of its blocks
+        ::operator delete(&seen(b), std::align_val_t(kChunk));
+        --chunks;
+      }
+    }
+    put(c, kept);
+  }
+};
+Global& global() {  // never destroyed: tensors in static storage may end last
+  static Global& g = *new Global;
+  return g;
+}
+void give_back(Local& t) {
+  std::lock_guard lock(global().mutex);
+  global().give_back(t);
+}
+void enter(Local& t) {
+  if (t.entered) return;
+  struct AtEnd {
+    ~AtEnd() {
+      t_local.full = 0;
+      give_back(t_local);
+    }
+  };
+  thread_local AtEnd at_end;
+  (void)at_end;
+  t.full = kChunkUsed;
+  t.entered = true;
+}
+
+Magazine new_chunk(size_t size) {
+  auto* p = static_cast<std::byte*>(::operator new(kChunkUsed + kUnit, std::align_val_t(kChunk)));
+  new (p) size_t(0);
+  Magazine m;
+  for (size_t i = kChunkUsed / size; i-- > 0;) m.push(p + kUnit + i * size, size);
+  std::lock_guard lock(global().mutex);
+  ++global().chunks;
+  return m;
+}
+// A block when the active magazine is empty: from the spare, the common list or a new chunk.
+[[gnu::noinline]] void* refill(Local& t, size_t c) {
+  enter(t);
+  Magazine& m = t.active[c] = std::exchange(t.spare[c], {});
+  if (!m.head) {
+    std::lock_guard lock(global().mutex);
+    m = global().take(c);
+  }
+  const size_t size = (c + 1) * kUnit;
+  if (!m.head) m = new_chunk(size);
+  void* p = m.pop(size);
+  if (!t.full) give_back(t);
+  return p;
+}
+// Takes a block when the active magazine is full.
+[[gnu::noinline]] void spill(Local& t, size_t c, void* p) {
+  enter(t);
+  if (t.spare[c].head) {
+    std::lock_guard lock(global().mutex);
+    global().put(c, t.spare[c]);
+  }
+  t.spare[c] = std::exchange(t.active[c], {});
+  t.active[c].push(p, (c + 1) * kUnit);
+  if (!t.full) give_back(t);
+}
+
+size_t class_of(size_t bytes) { return (bytes - (bytes != 0)) / kUnit; }
+}  // namespace
+
+void* slab_alloc(size_t bytes) {
+  if (kPlainMemory || bytes > kSlabMax) return ::operator new(bytes, std::align_val_t(kUnit));
+  const size_t c = class_of(bytes);
+  Magazine& m = t_local.active[c];
+  return m.head ? m.pop((c + 1) * kUnit) : refill(t_local, c);
+}
+void slab_free(void* p, size_t bytes) noexcept {
+  if (kPlainMemory || bytes > kSlabMax) return ::operator delete(p, std::align_val_t(kUnit));
+  const size_t c = class_of(bytes);
+  Magazine& m = t_local.active[c];
+  if (m.bytes >= t_local.full) return spill(t_local, c, p);
+  m.push(p, (c + 1) * kUnit);
+}
+int64_t slab_bytes() {
+  std::lock_guard lock(global().mutex);
+  return global().chunks * int64_t(kChunk);
+}
+void slab_release() {
+  std::lock_guard lock(global().mutex);
+  global().give_back(t_local);
+  for (size_t c = 0; c < kClasses; ++c) global().release(c);
+}
+}  // namespace tg

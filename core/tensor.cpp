@@ -1,0 +1,172 @@
+// Bytes, values and handles.
+#include <tapegrad/core/cast.h>
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/trace.h>
+
+#include <atomic>
+
+namespace tg {
+namespace {
+std::atomic<uint64_t> g_ids{1};
+constinit thread_local uint64_t t_id = 0, t_id_end = 0;
+
+struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its producer, and with it the whole tape
+  static constexpr auto kName = "detach";
+  Layouts infer(Inputs in) const override {
+    Layouts l{in[0].layout()};
+    l[0].aliases_input = 0;
+    return l;
+  }
+};
+}  // namespace
+
+uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter per emit would be contended
+  constexpr uint64_t kBlock = 1 << 16;
+  if (t_id + n > t_id_end) [[unlikely]] {
+    t_id = g_ids.fetch_add(kBlock + n, std::memory_order_relaxed);
+    t_id_end = t_id + kBlock + n;
+  }
+  return std::exchange(t_id, t_id + n);
+}
+
+Storage::Storage(Device d, size_t n)
+    : allocator(runtime_of(d).allocator(d.index)), data(static_cast<std::byte*>(allocator.allocate(n))), bytes(n) {}
+Storage::Storage(Ref<Storage> whole, size_t offset, size_t n)
+    : allocator(whole->allocator), data(whole->data + offset), bytes(n), within(std::move(whole)) {}
+Storage::~Storage() {
+  if (!within) allocator.deallocate(data, bytes);
+}
+
+Value::Value(const Layout& l) : layout(l) {}
+Value::~Value() {
+  if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
+}
+
+Tensor::Tensor(Ref<Value> v) : var_(make<Variable>(next_ids(), std::move(v), false)) {}
+
+void Tensor::fail_empty() {
+  detail::fail(Error::Kind::value,
+               "[tensor] an empty tensor was read: it was made without a value, was moved from, or is a "
+               "gradient that was not reached. Give it a value before it is used.");
+}
+
+Tensor empty(const Layout& l) {
+  checked_numel("empty", l.shape);
+  auto v = make<Value>(l);
+  v->storage = make<Storage>(l.device, l.bytes());
+  return Tensor(std::move(v));
+}
+Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
+  const int64_t n = checked_numel("from", shape);
+  TG_CHECK(size_t(n) * size_of(dtype) == bytes.size(), shape,
+           "[from] {} values do not fill {}, which has {} elements. Pass as many values as the shape has.",
+           bytes.size() / size_of(dtype), shape, n);
+  Tensor t = empty(Layout::contiguous(shape, dtype, d));
+  if (!bytes.empty()) runtime_of(d).copy_from_host(d.index, t.value()->storage->data, bytes.data(), bytes.size());
+  return t;
+}
+
+Tensor& Tensor::requires_grad_(bool on) {
+  TG_CHECK(!(value()->producer && value()->producer->tape()), state,
+           "[requires_grad_] {} is the result of tracked ops. Only leaves take the flag; use detach().", *this);
+  TG_CHECK(!on || is_float(dtype()), dtype,
+           "[requires_grad_] {} is not of a floating dtype. Only f64, f32, f16 and bf16 have gradients.", *this);
+  var().requires_grad = on;
+  return *this;
+}
+Tensor& Tensor::label(std::string_view text) {
+  var().label = intern(text);
+  if (const auto& s = value()->storage; s && !s->within) s->allocator.name(s->data, var().label);
+  return *this;
+}
+void* Tensor::read(DType t) const {
+  TG_CHECK(device().backend == Backend::cpu, device,
+           "[data] tensor {}: its elements are not in the host's memory. Copy them with to_vector() or "
+           ".to(Device::cpu()), or use device_data<T>() for a pointer to hand to CUDA.",
+           *this);
+  return elements(t);
+}
+void* Tensor::elements(DType t) const {
+  TG_CHECK(t == dtype(), dtype, "[data] tensor is {}, read as {}. Use .to(DType::{}).", *this, t, t);
+  TG_CHECK(is_contiguous(), shape,
+           "[data] tensor {} has strides {}. Only contiguous data has a plain pointer; use contiguous().", *this,
+           strides());
+  detail::host_reads(*this);
+  TG_CHECK(!detail::running_dry(), state,
+           "[data] tensor {}: a dry run computes no elements. Take them outside of it, or read numbers with item() or "
+           "to_vector(), which are 0 here.",
+           *this);
+  if (!materialised()) evaluate({this, 1});
+  return value()->storage->data + layout().offset * int64_t(size_of(t));
+}
+void Tensor::assign(const Tensor& t) const {
+  TG_CHECK(t.shape() == shape() && t.dtype() == dtype() && t.device() == device(), shape,
+           "[assign] {} cannot take {}. Shapes, dtypes and devices must agree.", *this, t);
+  TG_CHECK(!t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
+           "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGrad, or detach().",
+           *this, t);
+  if (detail::Trace* trace = detail::tracing()) [[unlikely]]
+    trace->assigns(*this, t);
+  var().value = t.value();
+}
+Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make<Cast>(t), {*this}); }
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make<Cast>(dtype()), {*this}); }
+Tensor Tensor::to(Device d) const {
+  if (d == device()) return *this;
+  runtime_of(d);
+  TG_CHECK(!requires_grad() || !grad_enabled(), state,
+           "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
+           *this);
+  detail::host_reads(*this);  // as a copy to the host does
+  const Tensor source = contiguous();
+  evaluate({source});
+  const Layout& l = source.layout();
+  Tensor copy = empty(Layout::contiguous(shape(), dtype(), d));
+  const size_t bytes = l.bytes();
+  if (!bytes) return copy;
+  const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(l.dtype));
+  std::byte* to = copy.value()->storage->data;
+  if (device().backend == Backend::cpu) {
+    runtime_of(d).copy_from_host(d.index, to, from, bytes);
+  } else if (d.backend == Backend::cpu) {
+    runtime_of(device()).copy_to_host(device().index, to, from, bytes);
+  } else {
+    std::vector<std::byte> host(bytes);
+    runtime_of(device()).copy_to_host(device().index, host.data(), from, bytes);
+    runtime_of(d).copy_from_host(d.index, to, host.data(), bytes);
+  }
+  return copy;
+}
+void Tensor::copy_to_host(void* to_host, DType t) const {
+  detail::host_reads(*this);
+  const Tensor source = detach().to(t).contiguous();
+  evaluate({source});
+  const Layout& l = source.layout();
+  if (!l.numel()) return;
+  const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(t));
+  runtime_of(device()).copy_to_host(device().index, to_host, from, l.bytes());
+}
+Tensor Tensor::detach() const {
+  if (!value()->producer) {
+    if (detail::Trace* trace = detail::tracing()) [[unlikely]]
+      trace->reads(*this);
+    return Tensor(value());
+  }
+  NoGrad off;
+  return emit1(stateless<Detach>(), {*this});
+}
+void Tensor::on_grad(Hook f) {
+  TG_CHECK(!var().recorded || var_->hooks || !value()->producer, state,
+           "[on_grad] {} has been read by an op already, which will not call this hook. Register hooks of an "
+           "intermediate right after it is made.",
+           *this);
+  if (!var().hooks) var_->hooks = make<Hooks>();
+  var_->hooks->list.push_back(std::move(f));
+}
+std::string describe(const Tensor& t) {
+  if (!t) return "an empty tensor";
+  std::string s = t.label().empty() ? fmt::format("{}", t.layout()) : fmt::format("'{}' {}", t.label(), t.layout());
+  if (t.device() != Device()) s += fmt::format(" on {}", t.device());
+  return s;
+}
+}  // namespace tg

@@ -1,0 +1,81 @@
+// Kernels of ops/attention.h: the choice among those of attention_kernels.h, and delta of the gradient.
+#include <tapegrad/ops/attention.h>
+// first the op's header
+#include <tapegrad/cuda/attention/attention_kernels.h>
+
+#include <cmath>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256, kRows = kThreads / 32;
+
+AttentionSizes sizes_of(const AttentionOptions& o, const Buf& q, const Buf& k, const Context& c) {
+  const int64_t hs = q.size(3), most = q.dtype() == DType::f64 ? kMostF64HeadSize : kMostHeadSize;
+  TG_CHECK(
+      hs <= most, shape,
+      "[{}] q has the shape {}: a head size of {}. Device::cuda() takes up to {} of {}. Use more and smaller heads, or "
+      "Device::cpu().",
+      c.op, q.shape(), hs, most, name_of(q.dtype()));
+  return {q.size(0), q.size(1), k.size(1), q.size(2),
+          k.size(2), hs,        o.causal,  o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))};
+}
+void attention(const Attention& op, Bufs in, Bufs out, Context& c) {
+  const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
+  if (z.batch * z.heads * z.tq == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    const AttentionArgs<T> a{z,
+                             Heads<const T>(in[0]),
+                             Heads<const T>(in[1]),
+                             Heads<const T>(in[2]),
+                             Heads<T>(out[0]),
+                             out[1].data<compute_t<T>>()};
+    if constexpr (std::is_same_v<T, bf16>)
+      if (z.hs <= kMostMmaHeadSize) return attention_mma(c, a);
+    attention_tiled<T>(c, a);
+  });
+}
+
+// One warp per row: delta[i] = dy[i] . y[i].
+template <class T>
+__global__ void row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
+  const int64_t rows = z.batch * z.heads * z.tq;
+  for (int64_t i = blockIdx.x * int64_t(kRows) + threadIdx.x / 32; i < rows; i += int64_t(gridDim.x) * kRows) {
+    const int64_t h = i / z.tq, t = i % z.tq;
+    const auto a = y.at(h / z.heads, h % z.heads), b = dy.at(h / z.heads, h % z.heads);
+    compute_t<T> sum = 0;
+    for (int64_t d = threadIdx.x % 32; d < z.hs; d += 32)
+      sum += widen(a.p[t * a.row + d * a.col]) * widen(b.p[t * b.row + d * b.col]);
+    sum = warp_all<SumOp>(sum);
+    if (threadIdx.x % 32 == 0) delta[i] = sum;
+  }
+}
+void attention_grad(const AttentionGrad& op, Bufs in, Bufs out, Context& c) {
+  const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
+  if (z.batch * z.key_heads * z.hs == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const int64_t rows = z.batch * z.heads * z.tq;
+    const Scratch scratch(c, size_t(rows) * sizeof(C));
+    const Heads<const T> dy(in[5]);
+    if (rows > 0)
+      launch(c, row_products<T>, blocks_for(c, rows, kRows), kThreads, 0, z, Heads<const T>(in[3]), dy,
+             scratch.as<C>());
+    const AttentionGradArgs<T> a{z,
+                                 Heads<const T>(in[0]),
+                                 Heads<const T>(in[1]),
+                                 Heads<const T>(in[2]),
+                                 dy,
+                                 in[4].data<const C>(),
+                                 scratch.as<C>(),
+                                 Heads<T>(out[0]),
+                                 Heads<T>(out[1]),
+                                 Heads<T>(out[2])};
+    if constexpr (std::is_same_v<T, bf16>)
+      if (z.hs <= kMostMmaHeadSize) return attention_grad_mma(c, a);
+    attention_grad_tiled<T>(c, a);
+  });
+}
+TG_KERNEL(Attention, cuda, attention);
+TG_KERNEL(AttentionGrad, cuda, attention_grad);
+}  // namespace
+}  // namespace tg::cuda

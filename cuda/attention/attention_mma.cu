@@ -1,0 +1,134 @@
+// Attention of bf16 on tensor cores, forward: a block of 4 warps has a block of queries and goes over blocks of keys. V
+// arrives while the scores are computed, and the next K while they are multiplied by V.
+#include <tapegrad/cuda/attention/attention_mma.h>
+
+namespace tg::cuda {
+namespace {
+template <int D> struct Tile {
+  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // 128 with 8 needs more registers than there are
+  static constexpr int kOwn = kTall * 16;               // rows of a warp
+  static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
+  static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
+};
+
+// The online softmax of a warp's rows, whose two halves are 8 rows apart. mask: the scores of keys that a row does not
+// see become -infinity. step: s becomes exponentials; o and sum are scaled to the new maximum.
+template <int kTall, int N, int O> struct Softmax {
+  float max[kTall][2], sum[kTall][2];
+
+  __device__ __forceinline__ Softmax() {
+#pragma unroll
+    for (int m = 0; m < kTall; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) max[m][i] = -std::numeric_limits<float>::infinity(), sum[m][i] = 0;
+  }
+  __device__ __forceinline__ void mask(float (&s)[kTall][N][4], const AttentionSizes& z, int64_t row0,
+                                       int64_t k0) const {
+#pragma unroll
+    for (int m = 0; m < kTall; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int64_t seen = z.seen(row0 + m * 16 + i * 8 + lane_row()) - k0 - lane_column();
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (n * 8 + e >= seen) s[m][n][2 * i + e] = -std::numeric_limits<float>::infinity();
+      }
+  }
+  __device__ __forceinline__ void step(float (&s)[kTall][N][4], float (&o)[kTall][O][4]) {
+#pragma unroll
+    for (int m = 0; m < kTall; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float next = max[m][i];  // NaN is passed over, and comes back in the exponentials
+#pragma unroll
+        for (int n = 0; n < N; ++n) next = fmaxf(next, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
+        next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
+        next = fmaxf(next, __shfl_xor_sync(~0u, next, 2));
+        const float factor = exp2_approx(max[m][i] - next);
+        max[m][i] = next;
+        sum[m][i] *= factor;
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int e = 2 * i; e < 2 * i + 2; ++e) {
+            s[m][n][e] = exp2_approx(s[m][n][e] - next);
+            sum[m][i] += s[m][n][e];
+          }
+#pragma unroll
+        for (int n = 0; n < O; ++n) o[m][n][2 * i] *= factor, o[m][n][2 * i + 1] *= factor;
+      }
+  }
+};
+
+template <int D> __global__ __launch_bounds__(kThreads, 1) void forward(AttentionArgs<bf16> a) {
+  using S = Tile<D>;
+  const AttentionSizes& z = a.z;
+  bf16 *queries = dynamic_shared<bf16>(), *keys = queries + S::kQueries * kStep<D>,
+       *values = keys + S::kKeys * kStep<D>;
+  const HeadBlock at(z.batch, z.heads);
+  const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last see the most keys
+  const int64_t end = z.seen(min(q0 + S::kQueries, z.tq) - 1);
+  const int warp = int(threadIdx.x) / 32;
+  const int64_t row0 = q0 + warp * S::kOwn, warp_end = row0 < z.tq ? z.seen(min(row0 + S::kOwn, z.tq) - 1) : 0;
+  const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
+  const float scale = float(z.scale * kLog2e);
+  bf16* own = queries + warp * S::kOwn * kStep<D>;
+  load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);
+  load_tile<S::kKeys, D>(keys, k, 0, z.tk, z.hs);
+  cp_async_commit();
+  float o[S::kTall][D / 8][4];
+  clear(o);
+  Softmax<S::kTall, S::N, D / 8> softmax;
+  for (int64_t k0 = 0; k0 < end; k0 += S::kKeys) {
+    const bool busy = k0 < warp_end;
+    float s[S::kTall][S::N][4];
+    cp_async_wait<0>();
+    __syncthreads();  // K is here, and nobody reads the last V
+    load_tile<S::kKeys, D>(values, v, k0, z.tk, z.hs);
+    cp_async_commit();
+    if (busy) {
+      multiply_rows<D>(s, own, keys);
+#pragma unroll
+      for (int m = 0; m < S::kTall; ++m)
+#pragma unroll
+        for (int n = 0; n < S::N; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) s[m][n][e] *= scale;
+      if (k0 + S::kKeys > z.seen(row0)) softmax.mask(s, z, row0, k0);
+      softmax.step(s, o);
+    }
+    cp_async_wait<0>();
+    __syncthreads();  // V is here, and nobody reads K
+    if (k0 + S::kKeys < end) load_tile<S::kKeys, D>(keys, k, k0 + S::kKeys, z.tk, z.hs);
+    cp_async_commit();
+    if (busy) add_weighted<D>(o, s, values);
+  }
+  float inverse[S::kTall][2];
+#pragma unroll
+  for (int m = 0; m < S::kTall; ++m)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float sum = softmax.sum[m][i];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      inverse[m][i] = 1 / sum;
+      const int64_t row = row0 + m * 16 + i * 8 + lane_row();
+      if (lane_column() == 0 && row < z.tq)
+        a.lse[(at.b * z.heads + at.h) * z.tq + row] = (softmax.max[m][i] + log2f(sum)) * float(kLn2);
+    }
+  store_rows<D>(a.y.at(at.b, at.h), o, inverse, own, row0, z.tq, z.hs);
+}
+}  // namespace
+
+void attention_mma(const Context& c, const AttentionArgs<bf16>& a) {
+  visit_head_size<32, 64, 80, 96, 128>(a.z.hs, [&]<int D>() {
+    using S = Tile<D>;
+    const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
+    launch(c, forward<D>, unsigned(blocks), kThreads, S::kShared, a);
+  });
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,142 @@
+// Device functions of attention_mma.cu and attention_mma_grad.cu: products of bf16 tiles in shared memory on tensor
+// cores (mma.sync m16n8k16), summed in f32 registers. A warp has kTall * 16 rows of a tile; of each 16 x 8 product lane
+// l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next. Scores of two such products side by side are, rounded
+// to bf16, the first operand of the next product: they never leave their registers.
+#pragma once
+#include <tapegrad/cuda/attention/attention_kernels.h>
+
+namespace tg::cuda {
+namespace {
+constexpr int kWarps = 4, kThreads = kWarps * 32;
+// Elements from row to row of a tile: an odd number of 16 bytes, so that 8 rows lie in all banks.
+template <int D> constexpr int kStep = D + 8;
+
+__device__ __forceinline__ int lane_row() { return int(threadIdx.x) % 32 / 4; }
+__device__ __forceinline__ int lane_column() { return int(threadIdx.x) % 4 * 2; }
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+#ifdef __CUDA_ARCH__
+  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+  return uint32_t(__bfloat16_as_ushort(x.x)) | uint32_t(__bfloat16_as_ushort(x.y)) << 16;
+#else
+  return uint32_t(narrow<bf16>(low).bits) | uint32_t(narrow<bf16>(high).bits) << 16;
+#endif
+}
+
+// Rows first ... first + kRows of `rows`, and hs of D columns; zeros beyond. Here after cp_async_wait and a barrier.
+template <int kRows, int D>
+__device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
+                                          int64_t hs) {
+  constexpr int V = 8, kParts = D / V;
+  for (int i = threadIdx.x; i < kRows * kParts; i += kThreads) {
+    const int r = i / kParts, d = i % kParts * V;
+    const bool inside = first + r < rows;
+    const bf16* p = inside ? from.p + (first + r) * from.row : from.p;
+    bf16* at = to + r * kStep<D> + d;
+    if (from.vectors) {
+      const bool valid = inside && d < hs;
+      cp_async16(at, valid ? p + d : from.p, valid);
+      continue;
+    }
+    Vec<bf16> x;
+#pragma unroll
+    for (int v = 0; v < V; ++v) x.x[v] = inside && d + v < hs ? p[(d + v) * from.col] : narrow<bf16>(0);
+    *reinterpret_cast<Vec<bf16>*>(at) = x;
+  }
+}
+// s = the warp's rows, which begin at a, times the N * 8 rows of b, all of D columns.
+template <int D, int kTall, int N>
+__device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
+  const int lane = int(threadIdx.x) % 32;
+  a += lane % 16 * kStep<D> + lane / 16 * 8;
+  b += (lane / 16 * 8 + lane % 8) * kStep<D> + lane / 8 % 2 * 8;
+#pragma unroll
+  for (int m = 0; m < kTall; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
+#pragma unroll
+  for (int d = 0; d < D; d += 16) {
+    uint32_t x[kTall][4];
+#pragma unroll
+    for (int m = 0; m < kTall; ++m) ldmatrix_x4(x[m], a + m * 16 * kStep<D> + d);
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+      uint32_t y[4];
+      ldmatrix_x4(y, b + n * 8 * kStep<D> + d);
+#pragma unroll
+      for (int m = 0; m < kTall; ++m) {
+        mma_bf16(s[m][n], x[m], y[0], y[1]);
+        mma_bf16(s[m][n + 1], x[m], y[2], y[3]);
+      }
+    }
+  }
+}
+// o += s b with the N * 8 rows of b, of D columns.
+template <int D, int kTall, int N>
+__device__ __forceinline__ void add_weighted(float (&o)[kTall][D / 8][4], const float (&s)[kTall][N][4],
+                                             const bf16* b) {
+  const int lane = int(threadIdx.x) % 32;
+  b += lane % 16 * kStep<D> + lane / 16 * 8;
+#pragma unroll
+  for (int k = 0; k < N; k += 2) {
+    uint32_t x[kTall][4];
+#pragma unroll
+    for (int m = 0; m < kTall; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[m][e] = pack(s[m][k + e / 2][e % 2 * 2], s[m][k + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+    for (int d = 0; d < D / 8; d += 2) {
+      uint32_t y[4];
+      ldmatrix_x4_trans(y, b + k * 8 * kStep<D> + d * 8);
+#pragma unroll
+      for (int m = 0; m < kTall; ++m) {
+        mma_bf16(o[m][d], x[m], y[0], y[1]);
+        mma_bf16(o[m][d + 1], x[m], y[2], y[3]);
+      }
+    }
+  }
+}
+template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTall][N][4]) {
+#pragma unroll
+  for (int m = 0; m < kTall; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
+}
+// Rows first, first + 1 ... := o * factor of the row. Through `own`, rows of a tile that only this warp reads, so that
+// 16 bytes are stored at once.
+template <int D, int kTall>
+__device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],
+                                           const float (&factor)[kTall][2], bf16* own, int64_t first, int64_t rows,
+                                           int64_t hs) {
+  constexpr int V = 8, kParts = D / V;
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < kTall; ++m)
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        *reinterpret_cast<uint32_t*>(own + (m * 16 + lane_row() + i * 8) * kStep<D> + n * 8 + lane_column()) =
+            pack(o[m][n][2 * i] * factor[m][i], o[m][n][2 * i + 1] * factor[m][i]);
+  __syncwarp();
+  for (int i = int(threadIdx.x) % 32; i < kTall * 16 * kParts; i += 32) {
+    const int r = i / kParts, d = i % kParts * V;
+    if (first + r >= rows || d >= hs) continue;
+    const auto x = *reinterpret_cast<const Vec<bf16>*>(own + r * kStep<D> + d);
+    bf16* p = to.p + (first + r) * to.row + d * to.col;
+    if (to.vectors) {
+      *reinterpret_cast<Vec<bf16>*>(p) = x;
+    } else {
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        if (d + v < hs) p[v * to.col] = x.x[v];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tg::cuda

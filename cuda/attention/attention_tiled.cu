@@ -1,0 +1,94 @@
+// Attention of any dtype, forward: a block of 256 threads has a block of queries and goes over blocks of keys, K and V
+// one after the other in the same shared memory.
+#include <tapegrad/cuda/attention/attention_tiled.h>
+
+namespace tg::cuda {
+namespace {
+template <class C, int D> struct Tile {  // by the bytes of a row: rows per thread, keys per thread
+  static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 1024 ? 4 : 2, N = kBytes <= 512 ? 4 : 2;
+  static constexpr int kQueries = R * kSide, kKeys = N * kSide;
+  static constexpr size_t kShared = sizeof(C) * ((kQueries + kKeys) * kStep<C, D> + kQueries * kStep<C, kKeys>);
+};
+
+// One step of the online softmax of a row: s, raw scores of which the first `seen` count, becomes exponentials; returns
+// what earlier sums are to be multiplied by. NaN is passed over by the maximum and comes back in the exponentials.
+template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], int64_t seen, C scale, C& max, C& sum) {
+  const int tx = int(threadIdx.x) % kSide;
+  C next = max;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    s[n] = tx + n * kSide < seen ? s[n] * scale : -std::numeric_limits<C>::infinity();
+    next = s[n] > next ? s[n] : next;
+  }
+  next = over_row<MaxOp>(next);
+  const C factor = power2(max - next);
+  max = next;
+  sum *= factor;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    s[n] = power2(s[n] - next);
+    sum += s[n];
+  }
+  return factor;
+}
+
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void forward(AttentionArgs<T> a) {
+  using C = compute_t<T>;
+  using S = Tile<C, D>;
+  const AttentionSizes& z = a.z;
+  C *queries = dynamic_shared<C>(), *keys = queries + S::kQueries * kStep<C, D>,
+    *weights = keys + S::kKeys * kStep<C, D>;
+  const HeadBlock at(z.batch, z.heads);
+  const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last see the most keys
+  const int64_t end = z.seen(min(q0 + S::kQueries, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
+  const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
+  load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);
+  C o[S::R][D / kSide], max[S::R], sum[S::R];
+  clear(o);
+#pragma unroll
+  for (int r = 0; r < S::R; ++r) max[r] = -std::numeric_limits<C>::infinity(), sum[r] = 0;
+  for (int64_t k0 = 0; k0 < end; k0 += S::kKeys) {
+    __syncthreads();
+    load_tile<S::kKeys, D>(keys, k, k0, z.tk, z.hs);
+    __syncthreads();
+    C s[S::R][S::N];
+    multiply_rows<D>(s, queries, keys);
+#pragma unroll
+    for (int r = 0; r < S::R; ++r) {
+      const C factor = softmax_step(s[r], z.seen(row0 + r) - k0, C(z.scale * kLog2e), max[r], sum[r]);
+#pragma unroll
+      for (int j = 0; j < D / kSide; ++j) o[r][j] *= factor;
+    }
+    store_weights(weights, s);
+    __syncthreads();
+    load_tile<S::kKeys, D>(keys, v, k0, z.tk, z.hs);
+    __syncthreads();
+    add_weighted<S::kKeys, D>(o, weights, keys);
+  }
+  C inverse[S::R];
+#pragma unroll
+  for (int r = 0; r < S::R; ++r) {
+    const C total = over_row<SumOp>(sum[r]);
+    inverse[r] = 1 / total;
+    if (threadIdx.x % kSide == 0 && row0 + r < z.tq)
+      a.lse[(at.b * z.heads + at.h) * z.tq + row0 + r] = (max[r] + logarithm2(total)) * C(kLn2);
+  }
+  store_tile<D>(a.y.at(at.b, at.h), o, inverse, q0, z.tq, z.hs);
+}
+template <class T, int... kSizes> void run(const Context& c, const AttentionArgs<T>& a) {
+  visit_head_size<kSizes...>(a.z.hs, [&]<int D>() {
+    using S = Tile<compute_t<T>, D>;
+    const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
+    launch(c, forward<T, D>, unsigned(blocks), kThreads, S::kShared, a);
+  });
+}
+}  // namespace
+
+template <> void attention_tiled(const Context& c, const AttentionArgs<float>& a) {
+  run<float, 32, 64, 80, 96, 128, 256, 512>(c, a);
+}
+template <> void attention_tiled(const Context& c, const AttentionArgs<bf16>& a) { run<bf16, 256, 512>(c, a); }
+template <> void attention_tiled(const Context& c, const AttentionArgs<double>& a) { run<double, 64, 128, 256>(c, a); }
+
+}  // namespace tg::cuda

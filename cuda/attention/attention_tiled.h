@@ -1,0 +1,145 @@
+// Device functions of attention_tiled.cu and attention_tiled_grad.cu: products of tiles in shared memory, summed in
+// registers in the type that T is computed in (f32 without tensor cores). 256 threads are 16 x 16; thread (ty, tx) has
+// the R rows from ty * R on, so 16 neighbouring lanes share a row.
+#pragma once
+#include <tapegrad/cuda/attention/attention_kernels.h>
+
+namespace tg::cuda {
+namespace {
+constexpr int kSide = 16, kThreads = kSide * kSide;
+
+__device__ __forceinline__ float power2(float x) { return exp2f(x); }
+__device__ __forceinline__ double power2(double x) { return exp2(x); }
+__device__ __forceinline__ float logarithm2(float x) { return log2f(x); }
+__device__ __forceinline__ double logarithm2(double x) { return log2(x); }
+
+// Elements from row to row of a tile with N columns: 16 bytes more, so that neighbouring rows start in other banks.
+template <class C, int N> constexpr int kStep = N + kVec<C>;
+// Columns of a thread are (tx + 16 j) * W + w: W neighbours at once, of N / 16.
+template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
+
+// Rows first ... first + kRows of `rows`, and hs of D columns; zeros beyond.
+template <int kRows, int D, class T, class C>
+__device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
+                                          int64_t hs) {
+  constexpr int V = kVec<T>, kParts = D / V, kPiece = V < kVec<C> ? V : kVec<C>;
+  for (int i = threadIdx.x; i < kRows * kParts; i += kThreads) {
+    const int r = i / kParts, d = i % kParts * V;
+    const bool inside = first + r < rows;
+    const T* p = from.p + (first + r) * from.row;
+    Vec<T> x;
+    if (from.vectors && inside && d < hs) {
+      x = *reinterpret_cast<const Vec<T>*>(p + d);
+    } else {
+#pragma unroll
+      for (int v = 0; v < V; ++v) x.x[v] = inside && d + v < hs ? p[(d + v) * from.col] : narrow<T>(0);
+    }
+#pragma unroll
+    for (int v = 0; v < V; v += kPiece) {
+      Vec<C, kPiece> y;
+#pragma unroll
+      for (int w = 0; w < kPiece; ++w) y.x[w] = widen(x.x[v + w]);
+      *reinterpret_cast<Vec<C, kPiece>*>(to + r * kStep<C, D> + d + v) = y;
+    }
+  }
+}
+// s[r][n] = row ty R + r of a times row tx + 16 n of b, both of D columns.
+template <int D, int R, int N, class C>
+__device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C* b) {
+  constexpr int V = kVec<C>;
+  a += int(threadIdx.x) / kSide * R * kStep<C, D>;
+  b += int(threadIdx.x) % kSide * kStep<C, D>;
+#pragma unroll
+  for (int r = 0; r < R; ++r)
+#pragma unroll
+    for (int n = 0; n < N; ++n) s[r][n] = 0;
+#pragma unroll 2
+  for (int d = 0; d < D; d += V) {
+    Vec<C> y[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n) y[n] = *reinterpret_cast<const Vec<C>*>(b + n * kSide * kStep<C, D> + d);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const auto x = *reinterpret_cast<const Vec<C>*>(a + r * kStep<C, D> + d);
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int v = 0; v < V; ++v) s[r][n] += x.x[v] * y[n].x[v];
+    }
+  }
+}
+// Row ty R + r, column tx + 16 n of a tile of weights := s[r][n]. Only the lanes that share the row read it.
+template <int R, int N, class C> __device__ __forceinline__ void store_weights(C* p, const C (&s)[R][N]) {
+  p += int(threadIdx.x) / kSide * R * kStep<C, N * kSide> + int(threadIdx.x) % kSide;
+  __syncwarp();
+#pragma unroll
+  for (int r = 0; r < R; ++r)
+#pragma unroll
+    for (int n = 0; n < N; ++n) p[r * kStep<C, N * kSide> + n * kSide] = s[r][n];
+  __syncwarp();
+}
+// o[r][j] += row ty R + r of the K weights p times the j-th own column of b, of K rows.
+template <int K, int D, int R, class C>
+__device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, const C* b) {
+  constexpr int V = kVec<C>, W = kWide<C, D>, kColumns = D / kSide / W;
+  p += int(threadIdx.x) / kSide * R * kStep<C, K>;
+  b += int(threadIdx.x) % kSide * W;
+#pragma unroll 1
+  for (int k = 0; k < K; k += V) {
+    Vec<C> x[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) x[r] = *reinterpret_cast<const Vec<C>*>(p + r * kStep<C, K> + k);
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const auto y = *reinterpret_cast<const Vec<C, W>*>(b + (k + v) * kStep<C, D> + j * kSide * W);
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+          for (int w = 0; w < W; ++w) o[r][j * W + w] += x[r].x[v] * y.x[w];
+      }
+  }
+}
+// Rows first + ty R + r := o[r] * factor[r].
+template <int D, int R, class T, class C>
+__device__ __forceinline__ void store_tile(const HeadRows<T>& to, const C (&o)[R][D / kSide], const C (&factor)[R],
+                                           int64_t first, int64_t rows, int64_t hs) {
+  constexpr int W = kWide<C, D>, kColumns = D / kSide / W;
+  const int tx = int(threadIdx.x) % kSide;
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    const int64_t row = first + int(threadIdx.x) / kSide * R + r;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int d = (tx + j * kSide) * W;
+      if (d >= hs) continue;
+      Vec<T, W> x;
+#pragma unroll
+      for (int w = 0; w < W; ++w) x.x[w] = narrow<T>(o[r][j * W + w] * factor[r]);
+      T* p = to.p + row * to.row + d * to.col;
+      if (to.vectors) {
+        *reinterpret_cast<Vec<T, W>*>(p) = x;
+      } else {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+          if (d + w < hs) p[w * to.col] = x.x[w];
+      }
+    }
+  }
+}
+template <int R, int N, class C> __device__ __forceinline__ void clear(C (&o)[R][N]) {
+#pragma unroll
+  for (int r = 0; r < R; ++r)
+#pragma unroll
+    for (int n = 0; n < N; ++n) o[r][n] = 0;
+}
+template <class Op, class C> __device__ __forceinline__ C over_row(C v, Op op = {}) {
+#pragma unroll
+  for (int d = kSide / 2; d > 0; d /= 2) v = op(v, __shfl_xor_sync(~0u, v, d));
+  return v;
+}
+
+}  // namespace
+}  // namespace tg::cuda

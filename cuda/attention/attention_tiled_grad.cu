@@ -1,0 +1,136 @@
+// Gradients of attention of any dtype, without atomics: one kernel has a block of keys and goes over blocks of queries
+// (dk, dv), one has a block of queries and goes over blocks of keys (dq). Both compute the scores again.
+#include <tapegrad/cuda/attention/attention_tiled.h>
+
+namespace tg::cuda {
+namespace {
+template <class C, int D> struct Tile {  // by the bytes of a row: own rows per thread, rows of the others per thread
+  static constexpr int kBytes = D * int(sizeof(C));
+  static constexpr int R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1, N = kBytes <= 1024 ? 2 : 1;
+  static constexpr int kOwn = R * kSide, kOthers = N * kSide;
+  static constexpr size_t kShared = sizeof(C) * (2 * (kOwn + kOthers) * kStep<C, D> + kOwn * kStep<C, kOthers>);
+};
+template <class C, int D> struct Shared {
+  using S = Tile<C, D>;
+  C *own[2], *others[2], *weights;
+  __device__ __forceinline__ Shared() {
+    own[0] = dynamic_shared<C>();
+    own[1] = own[0] + S::kOwn * kStep<C, D>;
+    others[0] = own[1] + S::kOwn * kStep<C, D>;
+    others[1] = others[0] + S::kOthers * kStep<C, D>;
+    weights = others[1] + S::kOthers * kStep<C, D>;
+  }
+};
+
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(AttentionGradArgs<T> a) {
+  using C = compute_t<T>;
+  using S = Tile<C, D>;
+  const AttentionSizes& z = a.z;
+  const Shared<C, D> m;
+  const HeadBlock at(z.batch, z.key_heads);
+  const int64_t k0 = at.i * S::kOwn;  // the first are seen by the most queries
+  const int row0 = int(threadIdx.x) / kSide * S::R, tx = int(threadIdx.x) % kSide;
+  load_tile<S::kOwn, D>(m.own[0], a.k.at(at.b, at.h), k0, z.tk, z.hs);
+  load_tile<S::kOwn, D>(m.own[1], a.v.at(at.b, at.h), k0, z.tk, z.hs);
+  C dk[S::R][D / kSide], dv[S::R][D / kSide];
+  clear(dk);
+  clear(dv);
+  for (int64_t h = at.h * z.group(); h < (at.h + 1) * z.group(); ++h) {
+    const int64_t stats = (at.b * z.heads + h) * z.tq;
+    for (int64_t q0 = z.first_query(k0) / S::kOthers * S::kOthers; q0 < z.tq; q0 += S::kOthers) {
+      __syncthreads();
+      load_tile<S::kOthers, D>(m.others[0], a.q.at(at.b, h), q0, z.tq, z.hs);
+      load_tile<S::kOthers, D>(m.others[1], a.dy.at(at.b, h), q0, z.tq, z.hs);
+      __syncthreads();
+      C p[S::R][S::N], ds[S::R][S::N];  // (keys, queries)
+      multiply_rows<D>(p, m.own[0], m.others[0]);
+      multiply_rows<D>(ds, m.own[1], m.others[1]);
+#pragma unroll
+      for (int n = 0; n < S::N; ++n) {
+        const int64_t i = q0 + tx + n * kSide;
+        const bool inside = i < z.tq;
+        const C lse = inside ? a.lse[stats + i] * C(kLog2e) : 0, delta = inside ? a.delta[stats + i] : 0;
+        const int64_t seen = inside ? z.seen(i) - k0 : 0;
+#pragma unroll
+        for (int r = 0; r < S::R; ++r) {
+          const bool sees = row0 + r < seen;
+          p[r][n] = sees ? power2(p[r][n] * C(z.scale * kLog2e) - lse) : 0;
+          ds[r][n] = sees ? p[r][n] * (ds[r][n] - delta) : 0;
+        }
+      }
+      store_weights(m.weights, p);
+      add_weighted<S::kOthers, D>(dv, m.weights, m.others[1]);
+      store_weights(m.weights, ds);
+      add_weighted<S::kOthers, D>(dk, m.weights, m.others[0]);
+    }
+  }
+  C one[S::R], scale[S::R];
+#pragma unroll
+  for (int r = 0; r < S::R; ++r) one[r] = 1, scale[r] = C(z.scale);
+  store_tile<D>(a.dk.at(at.b, at.h), dk, scale, k0, z.tk, z.hs);
+  store_tile<D>(a.dv.at(at.b, at.h), dv, one, k0, z.tk, z.hs);
+}
+
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_queries(AttentionGradArgs<T> a) {
+  using C = compute_t<T>;
+  using S = Tile<C, D>;
+  const AttentionSizes& z = a.z;
+  const Shared<C, D> m;
+  const HeadBlock at(z.batch, z.heads);
+  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last see the most keys
+  const int64_t end = z.seen(min(q0 + S::kOwn, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
+  const int tx = int(threadIdx.x) % kSide;
+  const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
+  load_tile<S::kOwn, D>(m.own[0], a.q.at(at.b, at.h), q0, z.tq, z.hs);
+  load_tile<S::kOwn, D>(m.own[1], a.dy.at(at.b, at.h), q0, z.tq, z.hs);
+  C dq[S::R][D / kSide], lse[S::R], delta[S::R], scale[S::R];
+  clear(dq);
+#pragma unroll
+  for (int r = 0; r < S::R; ++r) {
+    const int64_t i = (at.b * z.heads + at.h) * z.tq + row0 + r;
+    lse[r] = row0 + r < z.tq ? a.lse[i] * C(kLog2e) : 0;
+    delta[r] = row0 + r < z.tq ? a.delta[i] : 0;
+    scale[r] = C(z.scale);
+  }
+  for (int64_t k0 = 0; k0 < end; k0 += S::kOthers) {
+    __syncthreads();
+    load_tile<S::kOthers, D>(m.others[0], k, k0, z.tk, z.hs);
+    load_tile<S::kOthers, D>(m.others[1], v, k0, z.tk, z.hs);
+    __syncthreads();
+    C p[S::R][S::N], ds[S::R][S::N];  // (queries, keys)
+    multiply_rows<D>(p, m.own[0], m.others[0]);
+    multiply_rows<D>(ds, m.own[1], m.others[1]);
+#pragma unroll
+    for (int r = 0; r < S::R; ++r) {
+      const int64_t seen = z.seen(row0 + r) - k0;
+#pragma unroll
+      for (int n = 0; n < S::N; ++n) {
+        const C weight = power2(p[r][n] * C(z.scale * kLog2e) - lse[r]);
+        ds[r][n] = tx + n * kSide < seen ? weight * (ds[r][n] - delta[r]) : 0;
+      }
+    }
+    store_weights(m.weights, ds);
+    add_weighted<S::kOthers, D>(dq, m.weights, m.others[0]);
+  }
+  store_tile<D>(a.dq.at(at.b, at.h), dq, scale, q0, z.tq, z.hs);
+}
+template <class T, int... kSizes> void run(const Context& c, const AttentionGradArgs<T>& a) {
+  visit_head_size<kSizes...>(a.z.hs, [&]<int D>() {
+    using S = Tile<compute_t<T>, D>;
+    const auto blocks = [](int64_t t) { return (t + S::kOwn - 1) / S::kOwn; };
+    const AttentionSizes& z = a.z;
+    launch(c, grad_of_keys<T, D>, unsigned(blocks(z.tk) * z.batch * z.key_heads), kThreads, S::kShared, a);
+    if (z.tq > 0) launch(c, grad_of_queries<T, D>, unsigned(blocks(z.tq) * z.batch * z.heads), kThreads, S::kShared, a);
+  });
+}
+}  // namespace
+
+template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<float>& a) {
+  run<float, 32, 64, 80, 96, 128, 256, 512>(c, a);
+}
+template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<bf16>& a) { run<bf16, 256, 512>(c, a); }
+template <> void attention_grad_tiled(const Context& c, const AttentionGradArgs<double>& a) {
+  run<double, 64, 128, 256>(c, a);
+}
+
+}  // namespace tg::cuda

@@ -1,0 +1,132 @@
+// Hopper's asynchronous units: mbarrier, TMA tile loads with the 128-byte swizzle, and wgmma. The PTX wrappers for
+// nvcc, below them the same names for the emulator. For kernels that are compiled for sm_90a only.
+#pragma once
+#include <tapegrad/cuda/device/device.h>
+
+#ifdef __CUDACC__
+#include <cuda.h>
+
+namespace tg::cuda {
+
+using TensorMap = CUtensorMap;
+
+// Describes data[rows][columns] for loads of box_rows x box_columns (128 bytes wide), swizzled.
+inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
+                                   std::uint32_t box_rows, std::uint32_t box_columns) {
+  void* f = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  const cudaError_t e =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+  if (e != cudaSuccess) return e;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  const cuuint64_t size[2] = {columns, rows}, stride[1] = {columns * sizeof *data};
+  const cuuint32_t box[2] = {box_columns, box_rows}, step[2] = {1, 1};
+  const CUresult r = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f)(
+      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(data), size, stride, box, step,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+using mbarrier = std::uint64_t;
+
+__device__ __forceinline__ void mbarrier_init(mbarrier* b, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+// After the inits, before the barrier that publishes them.
+__device__ __forceinline__ void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+// Arrives, and makes the phase wait for that many bytes of TMA.
+__device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+// Waits for the end of the phase of that parity (the first phase has parity 0).
+__device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+      "@p bra done;\nbra again;\ndone:\n}" ::"r"(shared_address(b)),
+      "r"(parity)
+      : "memory");
+}
+
+// Ordinary writes of shared memory by this thread may be read by wgmma after a following barrier.
+__device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// One thread loads the box whose first element is (row, column); elements outside are zeros.
+__device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(b))
+      : "memory");
+}
+
+// A k-major operand of rows of 128 swizzled bytes, at a multiple of 1024; + 2 advances k by 16.
+__device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
+  return (std::uint64_t{shared_address(shared)} & 0x3ffffU) >> 4 | std::uint64_t{1} << 16 |
+         std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
+}
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all products of the warpgroup.
+__device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+#define TG_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+// d[64 x 64] += a[64 x 16] b[64 x 16]^T by a warpgroup.
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;"
+      : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)
+      : "l"(a), "l"(b)
+      : "memory");
+}
+#undef TG_D4
+
+template <int N> __device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+}  // namespace tg::cuda
+
+#else
+
+namespace tg::cuda {
+
+struct TensorMap {
+  const __nv_bfloat16* data;
+  std::uint64_t rows, columns;
+  std::uint32_t box_rows, box_columns;
+};
+cudaError_t make_tensor_map(TensorMap*, const __nv_bfloat16*, std::uint64_t rows, std::uint64_t columns,
+                            std::uint32_t box_rows, std::uint32_t box_columns);
+
+using mbarrier = std::uint64_t;
+void mbarrier_init(mbarrier*, int arrivals);
+void mbarrier_init_fence();
+void mbarrier_arrive_expect(mbarrier*, int bytes, simt::Site = simt::Site::current());
+inline void mbarrier_arrive(mbarrier* b, simt::Site at = simt::Site::current()) { mbarrier_arrive_expect(b, 0, at); }
+void mbarrier_wait(mbarrier*, int parity, simt::Site = simt::Site::current());
+void tma_load(void* shared, const TensorMap*, int row, int column, mbarrier*, simt::Site = simt::Site::current());
+
+void async_fence();
+std::uint64_t wgmma_operand(const void* shared);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(simt::Site = simt::Site::current());
+void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b, simt::Site = simt::Site::current());
+
+template <int N> void more_registers() {}
+template <int N> void fewer_registers() {}
+
+}  // namespace tg::cuda
+#endif

@@ -1,0 +1,134 @@
+// What a kernel file (.cu) of this folder includes, after the header of its ops: launching, operands of any layout, and
+// the loops over their elements. A file registers its kernels with TG_KERNEL(Op, cuda, fn), as cpu/ does.
+//   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
+//   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
+//   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
+#pragma once
+#include <tapegrad/cuda/runtime/runtime.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+// last: it defines names of CUDA's language
+#include <tapegrad/cuda/device/device.h>
+#include <tapegrad/cuda/device/grid_loop.h>
+#include <tapegrad/cuda/device/numeric.h>
+
+namespace tg::cuda {
+
+// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More than 48 KiB of shared memory is opted in to.
+template <class... P, class... A>
+void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
+  const cudaStream_t stream = stream_of(c.device.index);
+  if (shared_bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
+          "opting in to shared memory");
+#ifdef __CUDACC__
+  kernel<<<grid, block, shared_bytes, stream>>>(std::forward<A>(args)...);
+#else
+  (void)simt::launch(kernel, grid, block, shared_bytes, stream, std::forward<A>(args)...);
+#endif
+  launched(c);
+}
+
+// Offsets of the i-th element (row-major) of N operands that are walked in one shape, by value to kernels. Adjacent
+// dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
+template <size_t N> struct Strided {
+  int32_t dims = 0;
+  int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
+
+  Strided(const Shape& s, const std::array<Strides, N>& st) {
+    for (size_t d = s.size(); d-- > 0;) {
+      if (s[d] == 1) continue;
+      bool merge = dims > 0;
+      for (size_t k = 0; merge && k < N; ++k) merge = st[k][d] == stride[k][dims - 1] * shape[dims - 1];
+      if (merge) {
+        shape[dims - 1] *= s[d];
+        continue;
+      }
+      shape[dims] = s[d];
+      for (size_t k = 0; k < N; ++k) stride[k][dims] = st[k][d];
+      ++dims;
+    }
+  }
+  // Every operand's i-th element is its i-th in memory.
+  bool contiguous() const {
+    for (size_t k = 0; k < N; ++k)
+      if (dims > 1 || (dims == 1 && stride[k][0] != 1)) return false;
+    return true;
+  }
+  __device__ __forceinline__ void offsets(int64_t i, int64_t (&at)[N]) const {
+    if (i >> 32 == 0)  // 32-bit divisions are several times faster
+      walk<uint32_t>(uint32_t(i), at);
+    else
+      walk<uint64_t>(uint64_t(i), at);
+  }
+
+ private:
+  template <class I> __device__ __forceinline__ void walk(I i, int64_t (&at)[N]) const {
+#pragma unroll
+    for (size_t k = 0; k < N; ++k) at[k] = 0;
+#pragma unroll 1
+    for (int32_t d = 0; d < dims; ++d) {  // few turns, and each is much code
+      I index = i, rest = 0;
+      if (d + 1 < dims) {  // what is left in the last dimension is its index
+        rest = i / I(shape[d]);
+        index = i - rest * I(shape[d]);
+      }
+      i = rest;
+#pragma unroll
+      for (size_t k = 0; k < N; ++k) at[k] += int64_t(index) * stride[k][d];
+    }
+  }
+};
+
+// Copies the elements in row-major order to contiguous memory; any layout, any dtype (convert.cu).
+void copy_contiguous(const Context&, const Buf& from, void* to);
+
+inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
+// An operand as contiguous data, whatever its dtype: its own where it is contiguous, else a copy that lives as long as
+// this.
+class Contiguous {
+ public:
+  Contiguous(const Context& c, const Buf& b) : data_(first_element(b)) {
+    if (b.is_contiguous()) return;
+    copy_.emplace(c, b.layout->bytes());
+    copy_contiguous(c, b, copy_->as<void>());
+    data_ = copy_->as<void>();
+  }
+  const void* data() const { return data_; }
+
+ private:
+  const void* data_;
+  std::optional<Scratch> copy_;
+};
+// The same of dtype T.
+template <class T> class Dense {
+ public:
+  Dense(const Context& c, const Buf& b) : any_(c, b) {}
+  operator const T*() const { return static_cast<const T*>(any_.data()); }
+
+ private:
+  Contiguous any_;
+};
+
+// f.template operator()<U>() with the unsigned type of an element's size: for what moves elements only.
+template <class F> void visit_size(DType d, F&& f) {
+  switch (size_of(d)) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    default: return f.template operator()<uint64_t>();
+  }
+}
+// f(bits): a number as an element of dtype d, in that unsigned type.
+template <class F> void visit_bits(DType d, double number, F&& f) {
+  visit_dtype(d, [&]<class T>() {
+    using U = std::conditional_t<
+        sizeof(T) == 1, uint8_t,
+        std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
+    f(std::bit_cast<U>(T(compute_t<T>(number))));
+  });
+}
+
+}  // namespace tg::cuda

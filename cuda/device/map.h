@@ -1,0 +1,188 @@
+// Elementwise kernels: y[i] = f(x[i]...) with broadcasting, any layout and a type of its own for each operand; one
+// kernel per function and compute type. Operands that are neighbours or one repeated element along the innermost
+// dimension are read V at a time, 16 bytes per access; the rest, and all of f64, element by element. Each index is read
+// before it is written, so y may be an operand. For the elementwise .cu files of this folder.
+#pragma once
+#include <tapegrad/cuda/device/kernel.h>
+
+#include <algorithm>
+
+namespace tg::cuda {
+namespace {
+constexpr int kMapThreads = 128;  // 16 blocks of them fill a multiprocessor
+// Whether f is worth V copies of its code: not where arithmetic takes longer than memory, nor with f64.
+template <class F> inline constexpr bool kGrouped = true;
+
+// What f calls X, in memory: bf16 for float where the call is about bf16.
+template <bool kHalf, class X> using stored_t = std::conditional_t<kHalf && std::is_same_v<X, float>, bf16, X>;
+
+template <int V, class S> constexpr int part_of = std::min(V, kVec<S>);  // elements of one access
+template <int V, class S> __device__ __forceinline__ void load(S (&to)[V], const S* from, bool repeat) {
+  using Part = Vec<S, part_of<V, S>>;
+  if (repeat) {
+    const S x = *from;
+#pragma unroll
+    for (int k = 0; k < V; ++k) to[k] = x;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < V / part_of<V, S>; ++j) {
+    const Part part = reinterpret_cast<const Part*>(from)[j];
+#pragma unroll
+    for (int k = 0; k < part_of<V, S>; ++k) to[j * part_of<V, S> + k] = part.x[k];
+  }
+}
+// V elements of one operand. All operands are loaded before any is converted, which would wait for the memory.
+template <int V, class X> struct Elements {
+  X x[V];
+  bf16 half[V];
+  template <bool kHalf> __device__ __forceinline__ void read(const X* from, int64_t at, bool repeat) {
+    if constexpr (kHalf && std::is_same_v<X, float>)
+      load<V>(half, reinterpret_cast<const bf16*>(from) + at, repeat);
+    else
+      load<V>(x, from + at, repeat);
+  }
+  template <bool kHalf> __device__ __forceinline__ void convert() {
+    if constexpr (kHalf && std::is_same_v<X, float>)
+#pragma unroll
+      for (int k = 0; k < V; ++k) x[k] = widen(half[k]);
+  }
+};
+template <bool kHalf, int V, class Y> __device__ __forceinline__ void write(Y* y, int64_t at, const Y (&r)[V]) {
+  using S = stored_t<kHalf, Y>;
+  using Part = Vec<S, part_of<V, S>>;
+#pragma unroll
+  for (int j = 0; j < V / part_of<V, S>; ++j) {
+    Part part;
+#pragma unroll
+    for (int k = 0; k < part_of<V, S>; ++k) part.x[k] = narrow<S>(r[j * part_of<V, S> + k]);
+    reinterpret_cast<Part*>(reinterpret_cast<S*>(y) + at)[j] = part;
+  }
+}
+template <class X> __device__ __forceinline__ X read_one(const X* x, int64_t at, bool half) {
+  if constexpr (std::is_same_v<X, float>)
+    if (half) return widen(reinterpret_cast<const bf16*>(x)[at]);
+  return x[at];
+}
+template <class Y> __device__ __forceinline__ void write_one(Y* y, int64_t at, Y r, bool half) {
+  if constexpr (std::is_same_v<Y, float>)
+    if (half) {
+      reinterpret_cast<bf16*>(y)[at] = narrow<bf16>(r);
+      return;
+    }
+  y[at] = r;
+}
+
+template <bool kHalf, int V, class... X, size_t... K>
+__device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, std::index_sequence<K...>,
+                                         Elements<V, X>&... e, const X*... x) {
+  (e.template read<kHalf>(x, at[K], repeat[K]), ...);
+  (e.template convert<kHalf>(), ...);
+}
+// What a function has beside its operands: numbers of the type that it is computed in, and a choice. Kernels of all
+// functions so have the same arguments, and are launched by the same code.
+template <class T> struct Numbers {
+  T a{}, b{};
+  uint8_t choice = 0;
+};
+template <int V, class F, class Y, class X, class... Z>
+__device__ __forceinline__ void map_group(Numbers<X> numbers, int64_t i, const int64_t* at, const bool* repeat,
+                                          bool half, Y* y, Elements<V, X> e, Elements<V, Z>... d, const X* x,
+                                          const Z*... z) {
+  constexpr auto all = std::index_sequence_for<X, Z...>();
+  if (half)
+    read_all<true, V, X, Z...>(at, repeat, all, e, d..., x, z...);
+  else
+    read_all<false, V, X, Z...>(at, repeat, all, e, d..., x, z...);
+  Y r[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) r[k] = F::f(numbers, e.x[k], d.x[k]...);
+  half ? write<true, V>(y, i, r) : write<false, V>(y, i, r);
+}
+template <class F, class Y, class X, class... Z, size_t... K>
+__device__ __forceinline__ void map_one(Numbers<X> numbers, int64_t i, const int64_t* at, bool half, Y* y,
+                                        std::index_sequence<K...>, const X* x, const Z*... z) {
+  write_one<Y>(y, i, F::f(numbers, read_one(x, at[0], half), read_one(z, at[K + 1], half)...), half);
+}
+// Threads: one per group of V, then one per element from V * groups on; one walk for both, as a walk is much code.
+template <int V, class F, class Y, class X, class... Z>
+__global__ void __launch_bounds__(kMapThreads)
+    map_kernel(Numbers<X> numbers, Strided<1 + sizeof...(Z)> walk, int64_t groups, int64_t n, bool half, Y* y,
+               const X* x, const Z*... z) {
+  constexpr size_t N = 1 + sizeof...(Z);
+  int64_t at[N];
+  for (GridLoop g(n - groups * (V - 1)); g; ++g) {
+    const bool grouped = V > 1 && *g < groups;
+    const int64_t i = grouped ? *g * V : *g + groups * (V - 1);
+    walk.offsets(i, at);
+    if (!grouped) {
+      map_one<F, Y, X, Z...>(numbers, i, at, half, y, std::index_sequence_for<Z...>(), x, z...);
+      continue;
+    }
+    if constexpr (V > 1) {
+      bool repeat[N];
+#pragma unroll
+      for (size_t k = 0; k < N; ++k) repeat[k] = walk.stride[k][0] == 0;
+      map_group<V, F, Y, X, Z...>(numbers, i, at, repeat, half, y, Elements<V, X>(), Elements<V, Z>()..., x, z...);
+    }
+  }
+}
+
+// For accesses of so many bytes, or 16 at a time.
+inline bool aligned_for(const void* p, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % std::min<size_t>(16, bytes) == 0;
+}
+template <class X> const X* first_of(const Buf& b) { return reinterpret_cast<const X*>(first_element(b)); }
+// Whether every group of v neighbours in the walk is, in each operand, v neighbours from an aligned address or one
+// element.
+template <size_t N> bool in_groups(const Strided<N>& walk, int v, Bufs in) {
+  if (walk.dims == 0 || (walk.dims > 1 && walk.shape[0] % v != 0)) return false;
+  bool ok = true;
+  for (size_t k = 0; k < N; ++k) {
+    const auto& stride = walk.stride[k];
+    if (stride[0] == 0) continue;
+    ok = ok && stride[0] == 1 && aligned_for(first_of<std::byte>(in[k]), size_t(v) * size_of(in[k].dtype()));
+    for (int32_t d = 1; d < walk.dims; ++d) ok = ok && stride[d] % v == 0;
+  }
+  return ok;
+}
+template <class Y, class X, class... Z, size_t... K>
+void map_launch(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers, int v,
+                void (*kernel)(Numbers<X>, Strided<1 + sizeof...(Z)>, int64_t, int64_t, bool, Y*, const X*,
+                               const Z*...),
+                std::index_sequence<K...>) {
+  const int64_t n = out.numel();
+  if (n == 0) return;
+  const Strided<1 + sizeof...(Z)> walk(out.shape(), {broadcast_strides(*in[0].layout, out.shape()),
+                                                     broadcast_strides(*in[K + 1].layout, out.shape())...});
+  const auto is_half = [](const Buf& b) { return b.dtype() == DType::bf16; };
+  const bool half = is_half(out) || std::any_of(in.begin(), in.end(), is_half);
+  Y* y = const_cast<Y*>(first_of<Y>(out));
+  const bool grouped = v > 1 && aligned_for(y, size_t(v) * size_of(out.dtype())) && in_groups(walk, v, in);
+  const int64_t groups = grouped ? n / v : 0;
+  const unsigned blocks = blocks_for(c, n - groups * (v - 1), kMapThreads);
+  launch(c, kernel, blocks, kMapThreads, 0, numbers, walk, groups, n, half, y, first_of<X>(in[0]),
+         first_of<Z>(in[K + 1])...);
+}
+// out[i] = F::f(numbers, in[0][i], ...): Y, X and Z... are what f returns and takes. float stands for f32 and bf16, of
+// which all such operands of a call have the same; out is contiguous.
+template <class F, class Y, class X, class... Z>
+void map(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers = {}) {
+  static_assert(std::is_same_v<X, compute_t<X>> && (std::is_same_v<Z, compute_t<Z>> && ...), "f takes compute types");
+  constexpr size_t kWidest = std::max({sizeof(Y), sizeof(X), sizeof(Z)...});
+  constexpr bool kFloats = ((std::is_same_v<Y, float> || std::is_same_v<X, float>) || ... || std::is_same_v<Z, float>);
+  constexpr bool kSingly = !kGrouped<F> || std::is_same_v<X, double>;
+  constexpr int V = kSingly ? 1 : kFloats ? 8 : int(16 / kWidest);
+  map_launch<Y, X, Z...>(c, in, out, numbers, V, map_kernel<V, F, Y, X, Z...>, std::index_sequence_for<Z...>());
+}
+
+// f.template operator()<T>() with the type that f64, f32 and bf16 are computed in.
+template <class F> void visit_computed(DType d, F&& f) {
+  if (d == DType::f64)
+    f.template operator()<double>();
+  else
+    f.template operator()<float>();
+}
+
+}  // namespace
+}  // namespace tg::cuda

@@ -1,0 +1,235 @@
+// Reductions of any layout over any dimensions: each output o is the join of value(x, o) over n elements, in an order
+// that the sizes alone decide. Where an operand's neighbours are reduced, a warp or a block reads along them (rows);
+// where they are kept, neighbouring threads have neighbouring outputs (columns). Few outputs of many elements are made
+// of chunks, whose results are reduced in turn. For reduce.cu and kernels that end in a sum of partial results.
+//   struct R {
+//     using A = float;                                                 // what is joined
+//     __device__ A start() const, join(A before, A later) const;
+//     __device__ A value(compute_t<T> x, int64_t out) const;           // an element's share
+//     __device__ void store(int64_t out, A total) const;
+//     static constexpr Forms kForms = Forms::all;                      // may be left out, as what follows
+//     Q partial() const;                                               // joins results of chunks; else R does
+//   };
+#pragma once
+#include <tapegrad/cuda/device/kernel.h>
+
+namespace tg::cuda {
+
+// The elements as (kept, reduced): element i of output o lies at kept's offset of o plus reduced's of i.
+struct Reduced {
+  Strided<1> kept, reduced;
+  int64_t outputs, n;
+};
+
+namespace {
+// Of a value of these sizes: the dimensions of a mask are reduced, the others kept, both in their order.
+Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
+  Shape shape[2];
+  Strides stride[2];
+  int64_t count[2] = {1, 1};
+  for (size_t d = 0; d < s.size(); ++d) {
+    const size_t to = dims >> d & 1;
+    shape[to].push_back(s[d]), stride[to].push_back(strides[d]), count[to] *= s[d];
+  }
+  return {{shape[0], {stride[0]}}, {shape[1], {stride[1]}}, count[0], count[1]};
+}
+
+constexpr int kReduceThreads = 256, kTallRows = 8;
+
+// Which kernels an R is worth: rows by warps and columns one by one always, with 16 bytes of columns per thread, and
+// with rows by blocks as well. R::kForms; all without it. Where sums are rounded, R's forms are part of the result.
+enum class Forms { few, columns, all };
+template <class R> inline constexpr Forms forms_of = Forms::all;
+template <class R>
+  requires requires { R::kForms; }
+inline constexpr Forms forms_of<R> = R::kForms;
+
+struct Chunks {  // of the n elements of an output
+  int64_t count = 1, size;
+  // `blocks` work on each chunk: more chunks where those are too few to fill a GPU.
+  Chunks(int64_t n, int64_t blocks, int64_t least, int64_t most) : size(n) {
+    constexpr int64_t kEnough = 512, kRound = 64;
+    const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+    const int64_t want = std::max(ceil(n, most), std::min(ceil(n, least), ceil(kEnough, blocks)));
+    if (want <= 1) return;
+    size = ceil(ceil(n, want), kRound) * kRound;
+    count = ceil(n, size);
+  }
+};
+
+// Thread t's share, of kThreads, of n neighbours: 16 bytes at a time from the first aligned address on.
+template <int kThreads, class T, class R>
+__device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int64_t n, int64_t out, int t) {
+  constexpr int V = kVec<T>;
+  auto total = r.start();
+  const auto past = int64_t(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
+  const int64_t head = std::min<int64_t>(n, (V - past) % V), packs = (n - head) / V, tail = head + packs * V;
+  if (t < head) total = r.join(total, r.value(widen(p[t]), out));
+  const auto* vectors = reinterpret_cast<const Vec<T>*>(p + head);
+  [[maybe_unused]] constexpr int kAtOnce = forms_of<R> == Forms::few ? 2 : 4;
+#pragma unroll kAtOnce
+  for (int64_t k = t; k < packs; k += kThreads) {
+    const Vec<T> v = vectors[k];
+#pragma unroll
+    for (int e = 0; e < V; ++e) total = r.join(total, r.value(widen(v.x[e]), out));
+  }
+  if (tail + t < n) total = r.join(total, r.value(widen(p[tail + t]), out));
+  return total;
+}
+// kThreads threads, a warp or the block, per output and chunk. part: (chunks, outputs), or null where there is one
+// chunk.
+template <int kThreads, class T, class R>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_rows(R r, const T* x, Reduced z, bool dense, Chunks chunks, typename R::A* part) {
+  using A = typename R::A;
+  const auto join = [&r](A a, A b) { return r.join(a, b); };
+  const int64_t groups = int64_t(gridDim.x) * (kReduceThreads / kThreads);
+  const int t = int(threadIdx.x) % kThreads;
+  for (int64_t task = blockIdx.x * int64_t(kReduceThreads / kThreads) + threadIdx.x / kThreads;
+       task < z.outputs * chunks.count; task += groups) {
+    const int64_t chunk = task / z.outputs, o = task - chunk * z.outputs;
+    const int64_t begin = chunk * chunks.size, end = std::min(z.n, begin + chunks.size);
+    int64_t at[1], step[1];
+    z.kept.offsets(o, at);
+    A total = r.start();
+    if (dense) {
+      total = fold_dense<kThreads>(r, x + at[0] + begin, end - begin, o, t);
+    } else {
+      for (int64_t i = begin + t; i < end; i += kThreads) {
+        z.reduced.offsets(i, step);
+        total = r.join(total, r.value(widen(x[at[0] + step[0]]), o));
+      }
+    }
+    total = block_all<decltype(join), kThreads>(total, r.start(), join);
+    if (t != 0) continue;
+    if (part)
+      part[task] = total;
+    else
+      r.store(o, total);
+  }
+}
+// V neighbouring outputs per thread; `rows` threads, a power of 2, share the elements of an output.
+template <int V, class T, class R>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_columns(R r, const T* x, Reduced z, int rows, Chunks chunks, typename R::A* part) {
+  using A = typename R::A;
+  __shared__ A shares[kReduceThreads * V];  // (rows, width)
+  const int lanes = kReduceThreads / rows, width = lanes * V;
+  const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes;
+  const int64_t tiles = (z.outputs + width - 1) / width;
+  for (int64_t task = blockIdx.x; task < tiles * chunks.count; task += gridDim.x) {
+    const int64_t chunk = task / tiles, first = (task - chunk * tiles) * width, o = first + lane * V;
+    const int64_t end = std::min(z.n, (chunk + 1) * chunks.size);
+    A total[V];
+#pragma unroll
+    for (int e = 0; e < V; ++e) total[e] = r.start();
+    if (o < z.outputs) {
+      const auto add = [&](const T* p) {
+        const auto v = *reinterpret_cast<const Vec<T, V>*>(p);
+#pragma unroll
+        for (int e = 0; e < V; ++e) total[e] = r.join(total[e], r.value(widen(v.x[e]), o + e));
+      };
+      int64_t at[1], step[1];
+      z.kept.offsets(o, at);
+      int64_t i = chunk * chunks.size + row;
+      if (z.reduced.dims <= 1) {  // no division
+        const int64_t stride = z.reduced.stride[0][0];
+#pragma unroll 4
+        for (; i < end; i += rows) add(x + at[0] + i * stride);
+      } else {
+#pragma unroll 1
+        for (; i < end; i += rows) {
+          z.reduced.offsets(i, step);
+          add(x + at[0] + step[0]);
+        }
+      }
+    }
+    __syncthreads();  // the last use of shares is over
+#pragma unroll
+    for (int e = 0; e < V; ++e) shares[row * width + lane * V + e] = total[e];
+    __syncthreads();
+    for (int j = int(threadIdx.x); j < width && first + j < z.outputs; j += kReduceThreads) {
+      A all = shares[j];
+#pragma unroll 1
+      for (int k = 1; k < rows; ++k) all = r.join(all, shares[k * width + j]);
+      if (part)
+        part[chunk * z.outputs + first + j] = all;
+      else
+        r.store(first + j, all);
+    }
+  }
+}
+
+template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z);
+
+// How results of chunks are joined: R may say so itself (R::partial()), in a type that others share.
+template <class R> struct Joined : R {
+  static constexpr Forms kForms = Forms::few;
+  explicit Joined(const R& r) : R(r) {}
+  __device__ __forceinline__ typename R::A value(typename R::A x, int64_t) const { return x; }
+  Joined partial() const { return *this; }
+};
+template <class R> auto joined(const R& r) {
+  if constexpr (requires { r.partial(); })
+    return r.partial();
+  else
+    return Joined<R>(r);
+}
+// run(part) reduces the chunks; what they give is reduced in turn.
+template <class R, class F>
+void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chunks, F&& run) {
+  using A = typename R::A;
+  if (chunks.count == 1) return run(static_cast<A*>(nullptr));
+  const Scratch part(c, size_t(chunks.count * outputs) * sizeof(A));
+  run(part.as<A>());
+  reduce(c, joined(r), part.as<A>(), split(0b01, {chunks.count, outputs}, {outputs, 1}));
+}
+
+// Each kernel costs compilers a second for each R and T.
+template <class T, class R> void launch_rows(const Context& c, const R& r, const T* x, const Reduced& z) {
+  constexpr int64_t kOfWarp = 1024;
+  constexpr bool kBlocks = forms_of<R> == Forms::all;
+  const Chunks chunks(z.n, z.outputs, kBlocks ? 2048 : kOfWarp, kBlocks ? 16384 : kOfWarp);
+  const bool dense = z.reduced.contiguous();
+  in_chunks(c, r, z.outputs, chunks, [&](typename R::A* part) {
+    const int64_t tasks = z.outputs * chunks.count;
+    if constexpr (kBlocks)
+      if (chunks.size > kOfWarp)
+        return launch(c, reduce_rows<kReduceThreads, T, R>, blocks_for(c, tasks, 1), kReduceThreads, 0, r, x, z, dense,
+                      chunks, part);
+    launch(c, reduce_rows<32, T, R>, blocks_for(c, tasks, kReduceThreads / 32), kReduceThreads, 0, r, x, z, dense,
+           chunks, part);
+  });
+}
+template <int V, class T, class R>
+void launch_columns(const Context& c, const R& r, const T* x, const Reduced& z, int rows) {
+  const int64_t width = kReduceThreads / rows * V, tiles = (z.outputs + width - 1) / width;
+  const Chunks chunks(z.n, tiles, 64, 1024);
+  in_chunks(c, r, z.outputs, chunks, [&](typename R::A* part) {
+    launch(c, reduce_columns<V, T, R>, blocks_for(c, tiles * chunks.count, 1), kReduceThreads, 0, r, x, z, rows, chunks,
+           part);
+  });
+}
+
+// V neighbouring outputs are always V neighbours in memory, and aligned.
+template <class T> bool in_vectors(const T* x, const Reduced& z) {
+  const auto& k = z.kept;
+  bool even = aligned16(x) && k.dims > 0 && k.stride[0][0] == 1 && k.shape[0] % kVec<T> == 0;
+  for (int32_t d = 1; d < k.dims; ++d) even = even && k.stride[0][d] % kVec<T> == 0;
+  for (int32_t d = 0; d < z.reduced.dims; ++d) even = even && z.reduced.stride[0][d] % kVec<T> == 0;
+  return even;
+}
+template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z) {
+  constexpr int64_t kFew = 16;  // so many lanes of a warp would be idle with columns, or with rows
+  if (z.outputs == 0) return;
+  const bool narrow = z.kept.dims == 0 || z.kept.shape[0] < kFew;
+  if (z.n > kFew && (narrow || (z.reduced.dims > 0 && z.reduced.stride[0][0] < z.kept.stride[0][0])))
+    return launch_rows(c, r, x, z);
+  if (z.n <= kFew) return launch_columns<1>(c, r, x, z, 1);
+  if constexpr (forms_of<R> != Forms::few)
+    if (in_vectors(x, z)) return launch_columns<kVec<T>>(c, r, x, z, kTallRows);
+  launch_columns<1>(c, r, x, z, kTallRows);
+}
+}  // namespace
+
+}  // namespace tg::cuda

@@ -1,0 +1,124 @@
+// Rows of n neighbours, each worked on by a warp or a block: thread t has the packs of V elements at (k kThreads + t) V
+// for k = 0, 1, ... Rows that fit are read once, into registers; longer ones again on each pass. For softmax.cu and
+// norm.cu; reductions of any layout are in reduce.h.
+//   RowShape: what a kernel is a template of        visit_row_shape<T>(n, vectors, f): f with the shape for rows of n
+//   RowOf<S> x{p}; x.load(n);                       an operand; x.load_sum(n, r, s): x + r, which s gets
+//   each_pack<S>(n, [&](int k, int64_t j) {...})    with x.at(k, j)[0 .. V)
+#pragma once
+#include <tapegrad/cuda/device/kernel.h>
+
+namespace tg::cuda {
+
+// kPacks: the packs of a thread that are kept in registers; 0: rows of any length, which are read again.
+template <class Element, int kRowThreads, int kWidth, int kKeptPacks> struct RowShape {
+  using T = Element;
+  using C = compute_t<T>;
+  static constexpr int kThreads = kRowThreads, V = kWidth, kPacks = kKeptPacks;
+  static constexpr bool kKept = kPacks > 0;
+  static constexpr int kBlock = kThreads < 128 ? 128 : kThreads, kRows = kBlock / kThreads;  // of a block
+};
+
+namespace {
+template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n, F&& f) {
+  const int t = int(threadIdx.x) % S::kThreads;
+  if constexpr (S::kKept) {
+#pragma unroll
+    for (int k = 0; k < S::kPacks; ++k) {
+      const int j = (k * S::kThreads + t) * S::V;
+      if (j < n) f(k, int64_t(j));
+    }
+  } else {
+#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // with more, ptxas spills in some kernels
+    for (int64_t j = t * S::V; j < n; j += S::kThreads * S::V) f(0, j);
+  }
+}
+// y[j + e] = f(e)
+template <class S, class F> __device__ __forceinline__ void store_pack(typename S::T* y, int64_t j, F&& f) {
+  Vec<typename S::T, S::V> r;
+#pragma unroll
+  for (int e = 0; e < S::V; ++e) r.x[e] = narrow<typename S::T>(f(e));
+  *reinterpret_cast<Vec<typename S::T, S::V>*>(y + j) = r;
+}
+template <class S> class RowOf {
+ public:
+  using T = typename S::T;
+  using C = typename S::C;
+  __device__ __forceinline__ explicit RowOf(const T* p) : p_(p) {}
+  __device__ __forceinline__ void load(int64_t n) {
+    if constexpr (S::kKept) each_pack<S>(n, [&](int k, int64_t j) { read(k, j); });
+  }
+  // Instead of load: x becomes x + r, rounded to T, and s gets it. s may be the memory of x or r.
+  __device__ __forceinline__ void load_sum(int64_t n, const T* r, T* s) {
+    load(n);  // all that is kept is on its way before the first store
+    const auto sum = [&](int k, int64_t j) {
+      const auto v = *reinterpret_cast<const Vec<T, S::V>*>(r + j);
+      auto& x = at(k, j);
+#pragma unroll
+      for (int e = 0; e < S::V; ++e) x[e] = widen(narrow<T>(x[e] + widen(v.x[e])));
+    };
+    const auto store = [&](int k, int64_t j) { store_pack<S>(s, j, [&](int e) { return kept_[k][e]; }); };
+    if constexpr (S::kKept) {
+      each_pack<S>(n, sum);
+      each_pack<S>(n, store);
+    } else {
+      each_pack<S>(n, [&](int k, int64_t j) { sum(k, j), store(k, j); });
+      p_ = s;
+    }
+  }
+  // The pack at j, in the compute type. Where it is kept, what is written there stays for later passes.
+  __device__ __forceinline__ C (&at(int k, int64_t j))[S::V] {
+    if constexpr (!S::kKept) read(k, j);
+    return kept_[k];
+  }
+  // The pack that at() gave last, of rows that are kept any.
+  __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
+
+ private:
+  __device__ __forceinline__ void read(int k, int64_t j) {
+    const auto v = *reinterpret_cast<const Vec<T, S::V>*>(p_ + j);
+#pragma unroll
+    for (int e = 0; e < S::V; ++e) kept_[k][e] = widen(v.x[e]);
+  }
+  const T* p_;
+  C kept_[S::kKept ? S::kPacks : 1][S::V];
+};
+// f(k, j) -> a pack's share of the sum over the row, which all its threads get.
+template <class S, class F> __device__ __forceinline__ typename S::C sum_of_packs(int64_t n, F&& f) {
+  typename S::C total = 0;
+  each_pack<S>(n, [&](int k, int64_t j) { total += f(k, j); });
+  return block_all<SumOp, S::kThreads>(total, typename S::C(0));
+}
+
+// A thread keeps so many elements of a row at most.
+template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
+// vectors: every row of every operand begins at a multiple of 16 bytes.
+// Each shape costs seconds of compiling: f64, and rows that do not begin so, have what they need.
+template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {
+  constexpr int kKept = int(kKeptElements<T>), V = kVec<T>;
+  if constexpr (!std::is_same_v<T, double>)
+    if (vectors) {
+      if (n <= 32 * kKept) return f.template operator()<RowShape<T, 32, V, kKept / V>>();
+      if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, V, kKept / V>>();
+      if (n <= 1024 * kKept) return f.template operator()<RowShape<T, 1024, V, kKept / V>>();
+      return f.template operator()<RowShape<T, 512, V, 0>>();
+    }
+  if (n <= 16 * kKept) return f.template operator()<RowShape<T, 32, 1, kKept / 2>>();
+  if (n <= 256 * kKept) return f.template operator()<RowShape<T, 256, 1, kKept>>();
+  return f.template operator()<RowShape<T, 512, 1, 0>>();
+}
+template <class T, class... P> bool rows_in_vectors(int64_t n, const P*... p) {
+  return n % kVec<T> == 0 && (aligned16(p) && ...);
+}
+
+// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()): the rows of this warp or block.
+template <class S> __device__ __forceinline__ int64_t first_row() {
+  return blockIdx.x * int64_t(S::kRows) + threadIdx.x / S::kThreads;
+}
+template <class S> __device__ __forceinline__ int64_t row_step() { return gridDim.x * int64_t(S::kRows); }
+template <class S, class... P, class... A>
+void launch_per_row(const Context& c, int64_t rows, void (*kernel)(P...), A&&... args) {
+  launch(c, kernel, blocks_for(c, rows, S::kRows), S::kBlock, 0, std::forward<A>(args)...);
+}
+}  // namespace
+
+}  // namespace tg::cuda

@@ -1,0 +1,289 @@
+// Row-major by swapping: read column by column, the memory of a row-major matrix X is X^T. So the library, which
+// computes column-major D = A B, gives the row-major product out = a b when it is asked for out^T = b^T a^T: its A is
+// our b, its B is our a, m and n change places, and nothing moves. A flag of transposition stays with its operand.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/cuda/gemm/gemm_file.h>
+#include <tapegrad/cuda/gemm/gemm_plan.h>
+#include <tapegrad/cuda/runtime/runtime.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace tg::cuda {
+namespace {
+
+// A part of a product that was split: out is no longer contiguous, and later parts of a split k are added.
+struct Part : Gemm {
+  int64_t ldd = 0;
+  bool accumulate = false;
+};
+
+uint8_t alignment(const void* p) {
+  return p ? uint8_t(std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(p)))) : uint8_t(0);
+}
+GemmKey key_of(const Part& g) {
+  GemmKey k;
+  k.m = g.n;
+  k.n = g.m;
+  k.k = g.k;
+  k.batch = g.batch;
+  k.lda = g.b.ld;
+  k.ldb = g.a.ld;
+  k.ldd = g.ldd;
+  if (g.batch > 1) {
+    k.stride_a = g.b.stride;
+    k.stride_b = g.a.stride;
+    k.stride_d = g.out_stride;
+  }
+  k.dtype = g.dtype;
+  k.products = g.products;
+  k.trans_a = g.b.transposed;
+  k.trans_b = g.a.transposed;
+  k.bias = g.bias != nullptr;
+  k.align_a = alignment(g.b.data);
+  k.align_b = alignment(g.a.data);
+  k.align_d = alignment(g.out);
+  k.align_bias = alignment(g.bias);
+  return k;
+}
+
+// Measuring waits for the device, which the capture of a stream forbids.
+bool may_measure(cudaStream_t s, std::string_view op) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(s, &status), op, "asking whether its stream is captured");
+  return status == cudaStreamCaptureStatusNone;
+}
+
+class Stopwatch {  // of a stream
+ public:
+  Stopwatch(cudaStream_t s, std::string_view op) : stream_(s), op_(op) {
+    for (auto& e : events_) check(cudaEventCreate(&e), op, "making an event");
+  }
+  ~Stopwatch() {
+    for (auto& e : events_) (void)cudaEventDestroy(e);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  template <class F> double microseconds(F&& work) {
+    check(cudaEventRecord(events_[0], stream_), op_, "recording an event");
+    work();
+    check(cudaEventRecord(events_[1], stream_), op_, "recording an event");
+    check(cudaEventSynchronize(events_[1]), op_, "waiting for a measured product");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, events_[0], events_[1]), op_, "reading a time");
+    return ms * 1e3;
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::string_view op_;
+  cudaEvent_t events_[2] = {};
+};
+
+// Chooses the candidate with the least median of its times; returns that. D is overwritten.
+double measure(GemmPlan& plan, const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+  constexpr int kRuns = 7;
+  Stopwatch watch(stream, op);
+  double best = 0;
+  size_t winner = 0;
+  for (size_t i = 0; i < plan.candidates().size(); ++i) {
+    plan.choose(i);
+    plan.run(p, stream, op);  // loads the kernel
+    double times[kRuns];
+    for (double& t : times) t = watch.microseconds([&] { plan.run(p, stream, op); });
+    std::nth_element(times, times + kRuns / 2, times + kRuns);
+    if (i == 0 || times[kRuns / 2] < best) best = times[kRuns / 2], winner = i;
+  }
+  plan.choose(winner);
+  return best;
+}
+
+// Everything of one device; made at its first product, so programs that never ask for one need no GPU.
+class Gemms {
+ public:
+  Gemms(int device, GemmOptions o) : device_(device) { reset(std::move(o)); }
+
+  void reset(GemmOptions o) {
+    const std::lock_guard lock(mutex_);
+    recent_.clear();
+    plans_.clear();
+    file_.reset();
+    stats_ = {};
+    options_ = std::move(o);
+  }
+  GemmStats stats() {
+    const std::lock_guard lock(mutex_);
+    stats_.held = plans_.size();
+    return stats_;
+  }
+  void run(const Context& c, const Part& g) {
+    const std::lock_guard lock(mutex_);
+    const cudaStream_t stream = stream_of(device_);
+    open(c.op);
+    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, workspace(order_of(device_), c.op), g.accumulate};
+    ++stats_.products;
+    plan(key_of(g), p, stream, c.op).run(p, stream, c.op);
+  }
+
+ private:
+  using Recent = std::list<std::pair<GemmKey, GemmPlan>>;  // the latest first
+  int device_;
+  std::mutex mutex_;
+  GemmOptions options_;
+  LtHandle handle_;
+  std::map<cudaStream_t, void*> workspaces_;  // never freed: kernels may use them until the process ends
+  Recent recent_;
+  std::unordered_map<GemmKey, Recent::iterator, GemmKeyHash> plans_;
+  std::optional<GemmFile> file_;
+  GemmStats stats_;
+
+  void open(std::string_view op) {
+    if (!handle_) {
+      cublasLtHandle_t h = nullptr;
+      check_lt(cublasLtCreate(&h), op, "starting the library");
+      handle_.reset(h);
+    }
+    if (file_ || options_.file.empty()) return;
+    TG_CHECK(options_.autotune || std::filesystem::exists(options_.file), io,
+             "[gemm] there is no file of measured algorithms '{}'. Choose another with TG_GEMM_CACHE, or make it with "
+             "TG_AUTOTUNE=1.",
+             options_.file);
+    GemmFile f(options_.file, properties(device_).name);
+    stats_.foreign = f.foreign();
+    if (f.foreign())
+      fmt::print(stderr,
+                 "tapegrad: [gemm] {} algorithms in '{}' are for another GPU or version of cuBLASLt than '{}' "
+                 "with {}: not used.\n",
+                 f.foreign(), f.path(), properties(device_).name, cublasLtGetVersion());
+    file_.emplace(std::move(f));
+  }
+  void* workspace(cudaStream_t stream, std::string_view op) {
+    void*& p = workspaces_[stream];
+    if (p) return p;
+    if (cudaMalloc(&p, kGemmWorkspace) == cudaSuccess) return p;
+    (void)cudaGetLastError();
+    p = nullptr;
+    empty_cache({Backend::cuda, int8_t(device_)});
+    check(cudaMalloc(&p, kGemmWorkspace), op, "allocating the workspace of matrix products");
+    return p;
+  }
+  GemmPlan& plan(const GemmKey& key, const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+    if (const auto it = plans_.find(key); it != plans_.end()) {
+      ++stats_.hits;
+      recent_.splice(recent_.begin(), recent_, it->second);
+      return it->second->second;
+    }
+    GemmPlan fresh(handle_.get(), key, p.bias, op);
+    choose(fresh, key, p, stream, op);
+    if (plans_.size() >= std::max<size_t>(options_.plans, 1)) {
+      plans_.erase(recent_.back().first);
+      recent_.pop_back();
+    }
+    recent_.emplace_front(key, std::move(fresh));
+    plans_[key] = recent_.begin();
+    return recent_.front().second;
+  }
+  void choose(GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+    if (const auto* known = file_ ? file_->find(key) : nullptr) {
+      if (!plan.adopt(known->algorithm)) file_->damaged("the library does not take the algorithm for " + describe(key));
+      ++stats_.from_file;
+      return;
+    }
+    if (!options_.autotune || p.accumulate || !may_measure(stream, op)) return;
+    const double us = measure(plan, p, stream, op);
+    ++stats_.timed;
+    if (file_) file_->add(key, {plan.algorithm(), us});
+  }
+};
+
+GemmOptions options_from_environment() {
+  GemmOptions o;
+  const char *tune = std::getenv("TG_AUTOTUNE"), *file = std::getenv("TG_GEMM_CACHE");
+  o.autotune = tune && *tune && std::string_view(tune) != "0";
+  if (file) o.file = file;
+  return o;
+}
+struct All {
+  std::mutex mutex;
+  GemmOptions options = options_from_environment();
+  std::map<int, std::unique_ptr<Gemms>> devices;
+};
+All& all() {  // leaked, as the devices are
+  static auto& a = *new All;
+  return a;
+}
+Gemms& gemms(int device) {
+  All& a = all();
+  const std::lock_guard lock(a.mutex);
+  auto& g = a.devices[device];
+  if (!g) g = std::make_unique<Gemms>(device, a.options);
+  return *g;
+}
+
+const void* advance(const void* p, int64_t elements, DType t) {
+  return p ? static_cast<const std::byte*>(p) + elements * int64_t(size_of(t)) : nullptr;
+}
+GemmOperand advance(GemmOperand x, int64_t row, int64_t column, int64_t matrix, DType t) {
+  if (x.transposed) std::swap(row, column);
+  x.data = advance(x.data, matrix * x.stride + row * x.ld + column, t);
+  return x;
+}
+// f(begin, count) for [0, n) in pieces of at most `step`.
+template <class F> void pieces(int64_t n, int64_t step, F&& f) {
+  for (int64_t at = 0; at < n; at += step) f(at, std::min(step, n - at));
+}
+
+}  // namespace
+
+GemmOptions gemm_options() {
+  All& a = all();
+  const std::lock_guard lock(a.mutex);
+  return a.options;
+}
+void set_gemm_options(const GemmOptions& o) {
+  TG_CHECK(o.plans > 0 && o.largest > 0 && o.largest_batch > 0, value,
+           "[gemm] options of {} plans, sizes up to {} and batches up to {}. Each must be 1 or more.", o.plans,
+           o.largest, o.largest_batch);
+  All& a = all();
+  const std::lock_guard lock(a.mutex);
+  a.options = o;
+  for (auto& [device, g] : a.devices) g->reset(o);
+}
+GemmStats gemm_stats(int device) { return gemms(device).stats(); }
+
+void gemm(const Context& c, const Gemm& g) {
+  if (g.m == 0 || g.n == 0 || g.batch == 0) return;
+  if (g.k == 0) {
+    check(cudaMemsetAsync(g.out, 0, size_t(g.batch * g.m * g.n) * size_of(g.dtype), stream_of(c.device.index)), c.op,
+          "writing zeros");
+    return;
+  }
+  const GemmOptions o = gemm_options();
+  Gemms& device = gemms(c.device.index);
+  Part part{g};
+  part.ldd = g.n;
+  pieces(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
+    pieces(g.m, o.largest, [&](int64_t row, int64_t rows) {
+      pieces(g.n, o.largest, [&](int64_t column, int64_t columns) {
+        pieces(g.k, o.largest, [&](int64_t k, int64_t terms) {
+          part.batch = matrices, part.m = rows, part.n = columns, part.k = terms;
+          part.a = advance(g.a, row, k, batch, g.dtype);
+          part.b = advance(g.b, k, column, batch, g.dtype);
+          part.bias = k == 0 ? advance(g.bias, column, g.dtype) : nullptr;
+          part.out = const_cast<void*>(advance(g.out, batch * g.out_stride + row * part.ldd + column, g.dtype));
+          part.accumulate = k > 0;
+          device.run(c, part);
+        });
+      });
+    });
+  });
+  launched(c);
+}
+
+}  // namespace tg::cuda

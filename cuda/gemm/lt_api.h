@@ -1,0 +1,35 @@
+// cuBLASLt for host code: the toolkit's, or the emulator's stand-in under the same names (TG_CUDA=EMULATE). The
+// toolkit's has half a gigabyte and takes a tenth of a second to load: the first call of a process does, not its start.
+#pragma once
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/cublaslt.h>
+#else
+#include <tapegrad/cuda/runtime/shared_library.h>
+
+#include <cublasLt.h>
+
+namespace tg::cuda {
+SharedLibrary& lt_library();  // gemm_plan.cpp
+
+// In this namespace the library's functions are objects.
+#define TG_LT_FUNCTION(name) inline constinit const LibraryFunction<decltype(::name), lt_library> name(#name)
+TG_LT_FUNCTION(cublasLtCreate);
+TG_LT_FUNCTION(cublasLtDestroy);
+TG_LT_FUNCTION(cublasLtGetStatusName);
+TG_LT_FUNCTION(cublasLtGetStatusString);
+TG_LT_FUNCTION(cublasLtGetVersion);
+TG_LT_FUNCTION(cublasLtMatmul);
+TG_LT_FUNCTION(cublasLtMatmulAlgoCheck);
+TG_LT_FUNCTION(cublasLtMatmulAlgoGetHeuristic);
+TG_LT_FUNCTION(cublasLtMatmulDescCreate);
+TG_LT_FUNCTION(cublasLtMatmulDescDestroy);
+TG_LT_FUNCTION(cublasLtMatmulDescSetAttribute);
+TG_LT_FUNCTION(cublasLtMatmulPreferenceCreate);
+TG_LT_FUNCTION(cublasLtMatmulPreferenceDestroy);
+TG_LT_FUNCTION(cublasLtMatmulPreferenceSetAttribute);
+TG_LT_FUNCTION(cublasLtMatrixLayoutCreate);
+TG_LT_FUNCTION(cublasLtMatrixLayoutDestroy);
+TG_LT_FUNCTION(cublasLtMatrixLayoutSetAttribute);
+#undef TG_LT_FUNCTION
+}  // namespace tg::cuda
+#endif

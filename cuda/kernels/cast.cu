@@ -1,0 +1,123 @@
+// Casts and copies of any layout: in (any strides) -> out contiguous, the same shape. One element per thread. The
+// conversions of training have a kernel each; all others go through i64 or f64, which hold every value of the other
+// dtypes, with both dtypes as run-time values: memory is what such a kernel waits for.
+#include <tapegrad/cuda/device/copy.h>
+#include <tapegrad/core/cast.h>
+
+#include <limits>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256;
+
+template <class T> __device__ __forceinline__ T load_as(DType d, const std::byte* p, int64_t at) {
+  switch (d) {
+    case DType::f64: return T(reinterpret_cast<const double*>(p)[at]);
+    case DType::f32: return T(reinterpret_cast<const float*>(p)[at]);
+    case DType::f16: return T(widen(reinterpret_cast<const f16*>(p)[at]));
+    case DType::bf16: return T(widen(reinterpret_cast<const bf16*>(p)[at]));
+    case DType::i64: return T(reinterpret_cast<const int64_t*>(p)[at]);
+    case DType::i32: return T(reinterpret_cast<const int32_t*>(p)[at]);
+    case DType::i8: return T(reinterpret_cast<const int8_t*>(p)[at]);
+    case DType::u16: return T(reinterpret_cast<const uint16_t*>(p)[at]);
+    default: return T(reinterpret_cast<const uint8_t*>(p)[at]);
+  }
+}
+// Floats to integers are cut towards 0, saturate, and NaN becomes 0; integers wrap.
+template <class To, class W> __device__ __forceinline__ To convert(W x) {
+  if constexpr (std::is_same_v<To, bool>) {
+    return x != W(0);
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<W>) {
+    constexpr To lo = std::numeric_limits<To>::min(), hi = std::numeric_limits<To>::max();
+    return x != x ? To(0) : x <= W(lo) ? lo : x >= W(hi) ? hi : To(x);
+  } else {
+    return narrow<To>(compute_t<To>(x));
+  }
+}
+template <class W> __device__ __forceinline__ void store_as(DType d, std::byte* p, int64_t at, W x) {
+  switch (d) {
+    case DType::f64: reinterpret_cast<double*>(p)[at] = convert<double>(x); break;
+    case DType::f32: reinterpret_cast<float*>(p)[at] = convert<float>(x); break;
+    case DType::f16: reinterpret_cast<f16*>(p)[at] = convert<f16>(x); break;
+    case DType::bf16: reinterpret_cast<bf16*>(p)[at] = convert<bf16>(x); break;
+    case DType::i64: reinterpret_cast<int64_t*>(p)[at] = convert<int64_t>(x); break;
+    case DType::i32: reinterpret_cast<int32_t*>(p)[at] = convert<int32_t>(x); break;
+    case DType::i8: reinterpret_cast<int8_t*>(p)[at] = convert<int8_t>(x); break;
+    case DType::u16: reinterpret_cast<uint16_t*>(p)[at] = convert<uint16_t>(x); break;
+    case DType::u8: reinterpret_cast<uint8_t*>(p)[at] = convert<uint8_t>(x); break;
+    case DType::boolean: reinterpret_cast<bool*>(p)[at] = convert<bool>(x); break;
+  }
+}
+template <class W>
+__global__ void through_wide(DType from, const std::byte* x, DType to, std::byte* y, Strided<1> walk, int64_t n) {
+  for (GridLoop i(n); i; ++i) {
+    int64_t at[1];
+    walk.offsets(*i, at);
+    store_as<W>(to, y, *i, load_as<W>(from, x, at[0]));
+  }
+}
+template <class From, class To> __global__ void direct(const From* x, To* y, Strided<1> walk, int64_t n) {
+  for (GridLoop i(n); i; ++i) {
+    int64_t at[1];
+    walk.offsets(*i, at);
+    y[*i] = narrow<To>(compute_t<To>(widen(x[at[0]])));
+  }
+}
+// The same for neighbours: 16 bytes of the wider type per thread, the rest one by one.
+template <class From, class To> __global__ void direct_dense(const From* x, To* y, int64_t n) {
+  constexpr int kWide = int(16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To)));
+  for (GridLoop i((n + kWide - 1) / kWide); i; ++i) {
+    const int64_t at = *i * kWide;
+    if (at + kWide > n) {
+      for (int64_t k = at; k < n; ++k) y[k] = narrow<To>(compute_t<To>(widen(x[k])));
+      continue;
+    }
+    const auto v = *reinterpret_cast<const Vec<From, kWide>*>(x + at);
+    Vec<To, kWide> r;
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) r.x[k] = narrow<To>(compute_t<To>(widen(v.x[k])));
+    *reinterpret_cast<Vec<To, kWide>*>(y + at) = r;
+  }
+}
+
+template <class From, class To> void run_direct(Context& c, const Buf& in, const Buf& out) {
+  const int64_t n = out.numel();
+  const Strided<1> walk(in.shape(), {in.strides()});
+  if (walk.contiguous() && aligned16(in.data<From>()) && aligned16(out.data<To>()))
+    launch(c, direct_dense<From, To>, blocks_for(c, n, kThreads * kVec<From>), kThreads, 0, in.data<From>(),
+           out.data<To>(), n);
+  else
+    launch(c, direct<From, To>, blocks_for(c, n, kThreads), kThreads, 0, in.data<From>(), out.data<To>(), walk, n);
+}
+void cast(const Cast&, Bufs in, Bufs out, Context& c) {
+  const Buf &x = in[0], &y = out[0];
+  const int64_t n = y.numel();
+  if (n == 0) return;
+  const DType from = x.dtype(), to = y.dtype();
+  if (from == to) return copy_contiguous(c, x, first_element(y));
+  if (from == DType::f32 && to == DType::bf16) return run_direct<float, bf16>(c, x, y);
+  if (from == DType::bf16 && to == DType::f32) return run_direct<bf16, float>(c, x, y);
+  if (from == DType::f32 && to == DType::f64) return run_direct<float, double>(c, x, y);
+  if (from == DType::f64 && to == DType::f32) return run_direct<double, float>(c, x, y);
+  const Strided<1> walk(x.shape(), {x.strides()});
+  launch(c, is_float(from) ? through_wide<double> : through_wide<int64_t>, blocks_for(c, n, kThreads), kThreads, 0,
+         from, static_cast<const std::byte*>(first_element(x)), to, first_element(y), walk, n);
+}
+TG_KERNEL(Cast, cuda, cast);
+}  // namespace
+
+void copy_contiguous(const Context& c, const Buf& from, void* to) {
+  const int64_t n = from.numel();
+  if (n == 0) return;
+  const Strided<1> walk(from.shape(), {from.strides()});
+  const std::byte* x = first_element(from);
+  if (walk.contiguous()) {
+    check(cudaMemcpyAsync(to, x, from.layout->bytes(), cudaMemcpyDeviceToDevice, stream_of(c.device.index)), c.op,
+          "a copy on the device");
+    return;
+  }
+  const Layout dense = Layout::contiguous(from.shape(), from.dtype(), c.device);
+  const Region all{from.shape(), x, from.strides(), static_cast<std::byte*>(to), dense.strides};
+  copy_regions(c, size_of(from.dtype()), std::span(&all, 1));
+}
+}  // namespace tg::cuda

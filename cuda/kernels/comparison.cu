@@ -1,0 +1,98 @@
+// Kernels of ops/comparison.h. Where and masked_fill move elements and know their size only; bool is read and written as
+// bytes of 0 and 1.
+#include <tapegrad/cuda/device/map.h>
+#include <tapegrad/ops/comparison.h>
+
+#include <limits>
+
+namespace tg::cuda {
+namespace {
+// Comparisons differ in the cases that they hold in, of which the choice has a bit each: less, equal, greater,
+// unordered.
+template <class T> __device__ __forceinline__ uint8_t holds(uint8_t cases, T x, T y) {
+  return cases >> (x < y ? 0 : x == y ? 1 : x > y ? 2 : 3) & 1;
+}
+template <class F> uint8_t cases_of() {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  return uint8_t(F::f(0., 1.) | F::f(1., 1.) << 1 | F::f(1., 0.) << 2 | F::f(kNan, kNan) << 3);
+}
+struct Holds {
+  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x, T y) {
+    return holds(n.choice, x, y);
+  }
+};
+struct HoldsWithNumber {
+  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return holds(n.choice, x, n.a); }
+};
+// The types that comparisons see: as arithmetic, and bool, which some take, as bytes.
+template <class G> void visit_compared(DType d, G&& g) {
+  if (d == DType::boolean) return g.template operator()<uint8_t>();
+  is_index(d) ? visit_index(d, g) : visit_computed(d, g);
+}
+void compare_by(uint8_t cases, Bufs in, Bufs out, Context& c) {
+  visit_compared(in[0].dtype(), [&]<class T>() { map<Holds, uint8_t, T, T>(c, in, out[0], {{}, {}, cases}); });
+}
+void compare_scalar_by(uint8_t cases, double s, Bufs in, Bufs out, Context& c) {
+  visit_compared(in[0].dtype(), [&]<class T>() { map<HoldsWithNumber, uint8_t, T>(c, in, out[0], {T(s), {}, cases}); });
+}
+template <class F> void compare(const Compare<F>&, Bufs in, Bufs out, Context& c) {
+  compare_by(cases_of<F>(), in, out, c);
+}
+template <class F> void compare_scalar(const CompareScalar<F>& op, Bufs in, Bufs out, Context& c) {
+  compare_scalar_by(cases_of<F>(), op.s, in, out, c);
+}
+
+struct Pick {
+  template <class U> __device__ __forceinline__ static U f(Numbers<uint8_t>, uint8_t c, U x, U y) { return c ? x : y; }
+};
+struct Cover {
+  template <class U> __device__ __forceinline__ static U f(Numbers<U> n, U x, uint8_t masked) {
+    return masked ? n.a : x;
+  }
+};
+void where(const Where&, Bufs in, Bufs out, Context& c) {
+  visit_size(out[0].dtype(), [&]<class U>() { map<Pick, U, uint8_t, U, U>(c, in, out[0]); });
+}
+void masked_fill(const MaskedFill& op, Bufs in, Bufs out, Context& c) {
+  visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
+    map<Cover, U, U, uint8_t>(c, in, out[0], {value, {}});
+  });
+}
+
+template <class T> Numbers<T> bounds_of(const ClampOptions& o) {
+  Numbers<T> b{std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
+  if constexpr (std::is_floating_point_v<T>) b.b = std::numeric_limits<T>::infinity(), b.a = -b.b;
+  if (o.min) b.a = T(*o.min);
+  if (o.max) b.b = T(*o.max);
+  return b;
+}
+struct Clamped {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) { return Within::f(x, to.a, to.b); }
+};
+struct Passed {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> within, T x, T g) {
+    return Within::df(x, within.a, within.b, g);
+  }
+};
+void clamp(const Clamp& op, Bufs in, Bufs out, Context& c) {
+  const auto run = [&]<class T>() { map<Clamped, T, T>(c, in, out[0], bounds_of<T>(op.o)); };
+  const DType d = out[0].dtype();
+  is_index(d) ? visit_index(d, run) : visit_computed(d, run);
+}
+void clamp_grad(const ClampGrad& op, Bufs in, Bufs out, Context& c) {
+  visit_computed(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });
+}
+
+constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+template <class... F> bool add_comparisons(TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<Compare<F>, Backend::cuda, compare<F>>(o), ...);
+  (add_kernel<CompareScalar<F>, Backend::cuda, compare_scalar<F>>(o), ...);
+  return true;
+}
+[[maybe_unused]] const bool compared = add_comparisons(CompareFns{}, kCompareOrigin);
+TG_KERNEL(Where, cuda, where);
+TG_KERNEL(MaskedFill, cuda, masked_fill);
+TG_KERNEL(Clamp, cuda, clamp);
+TG_KERNEL(ClampGrad, cuda, clamp_grad);
+}  // namespace
+}  // namespace tg::cuda

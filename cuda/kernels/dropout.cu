@@ -1,0 +1,68 @@
+// Kernel of ops/dropout.h. The output is contiguous, so the offset in it is the element's position in row-major order,
+// however the input is stored. Threads: one per group of V elements, whose words are V / 4 blocks of the stream.
+#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/ops/dropout.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256;
+
+template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int32_t (&word)[V]) {
+#pragma unroll
+  for (int b = 0; b < V / 4; ++b) {
+    const Words w = random_block(at, uint64_t(group) * (V / 4) + b);
+    word[4 * b] = int32_t(w.x >> 8), word[4 * b + 1] = int32_t(w.y >> 8);
+    word[4 * b + 2] = int32_t(w.z >> 8), word[4 * b + 3] = int32_t(w.w >> 8);
+  }
+}
+// An element is dropped where the upper 24 bits of its word are below limit. y may be x.
+template <class T, int V>
+__global__ void drop(Rng at, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors, int64_t n, const T* x,
+                     T* y) {
+  using C = compute_t<T>;
+  using Part = Vec<T>;
+  for (GridLoop g((n + V - 1) / V); g; ++g) {
+    int32_t word[V];
+    draw(at, *g, word);
+    const int64_t i = *g * V;
+    if (vectors && i + V <= n) {
+#pragma unroll
+      for (int j = 0; j < V / kVec<T>; ++j) {
+        Part part = reinterpret_cast<const Part*>(x + i)[j];
+#pragma unroll
+        for (int k = 0; k < kVec<T>; ++k)
+          part.x[k] = narrow<T>(word[j * kVec<T> + k] < limit ? C(0) : widen(part.x[k]) * scale);
+        reinterpret_cast<Part*>(y + i)[j] = part;
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        if (i + k >= n) break;
+        int64_t from[1];
+        walk.offsets(i + k, from);
+        y[i + k] = narrow<T>(word[k] < limit ? C(0) : widen(x[from[0]]) * scale);
+      }
+    }
+  }
+}
+void dropout(const Dropout& op, Bufs in, Bufs out, Context& c) {
+  const int64_t n = out[0].numel();
+  if (n == 0) return;
+  // uniform(word) < p, in whole multiples of 2^-24.
+  const auto limit = int32_t(std::ceil(op.p * 0x1p24));
+  visit_float(out[0].dtype(), [&]<class T>() {
+    constexpr int V = std::max(4, kVec<T>);
+    const T* x = in[0].data<T>();
+    T* y = out[0].data<T>();
+    const Strided<1> walk(in[0].shape(), {in[0].strides()});
+    const bool vectors = walk.contiguous() && aligned16(x) && aligned16(y);
+    launch(c, drop<T, V>, blocks_for(c, (n + V - 1) / V, kThreads), kThreads, 0, op.rng, limit,
+           compute_t<T>(1 / (1 - op.p)), walk, vectors, n, x, y);
+  });
+}
+TG_KERNEL(Dropout, cuda, dropout);
+}  // namespace
+}  // namespace tg::cuda

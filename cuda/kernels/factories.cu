@@ -1,0 +1,108 @@
+// Kernels of ops/factories.h. Random values are functions of (seed, position): a thread draws a block of four words, and
+// every element comes out as on the CPU, bit for bit.
+#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/ops/factories.h>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256;
+
+template <class U> __global__ void fill(U value, int64_t vectors, int64_t n, U* y) {
+  constexpr int V = kVec<U>;
+  Vec<U> all;
+#pragma unroll
+  for (int k = 0; k < V; ++k) all.x[k] = value;
+  for (GridLoop i(vectors); i; ++i) reinterpret_cast<Vec<U>*>(y)[*i] = all;
+  for (GridLoop i(n - vectors * V); i; ++i) y[vectors * V + *i] = value;
+}
+void full(const Full& op, Bufs, Bufs out, Context& c) {
+  const int64_t n = out[0].numel();
+  if (n == 0) return;
+  visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
+    U* y = out[0].data<U>();
+    const int64_t vectors = aligned16(y) ? n / kVec<U> : 0;
+    launch(c, fill<U>, blocks_for(c, std::max(vectors, n - vectors * kVec<U>), kThreads), kThreads, 0, value, vectors,
+           n, y);
+  });
+}
+
+template <class T> __global__ void count(double start, double step, int64_t n, T* y) {
+  for (GridLoop i(n); i; ++i) y[*i] = narrow<T>(compute_t<T>(start + double(*i) * step));
+}
+void arange(const Arange& op, Bufs, Bufs out, Context& c) {
+  const int64_t n = out[0].numel();
+  if (n == 0) return;
+  visit_dtype(out[0].dtype(), [&]<class T>() {
+    launch(c, count<T>, blocks_for(c, n, kThreads), kThreads, 0, op.start, op.step, n, out[0].data<T>());
+  });
+}
+
+// A block of four words to four values.
+struct Uniform {
+  __device__ __forceinline__ void operator()(Words w, float (&v)[4]) const {
+    v[0] = uniform(w.x), v[1] = uniform(w.y), v[2] = uniform(w.z), v[3] = uniform(w.w);
+  }
+};
+struct Normal {
+  __device__ __forceinline__ void operator()(Words w, float (&v)[4]) const {
+    normal_pair(w.x, w.y, v[0], v[1]);
+    normal_pair(w.z, w.w, v[2], v[3]);
+  }
+};
+struct TruncatedNormal {
+  __device__ __forceinline__ void operator()(Words w, float (&v)[4]) const {
+    v[0] = truncated_normal(w.x), v[1] = truncated_normal(w.y);
+    v[2] = truncated_normal(w.z), v[3] = truncated_normal(w.w);
+  }
+};
+// y[i] = shift + scale * the i-th value, rounded once to float and then to T. Threads: one per block of words.
+template <class T, class F>
+__global__ void draw(F values, Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
+  constexpr int kPart = sizeof(T) == 8 ? 2 : 4;
+  for (GridLoop b((n + 3) / 4); b; ++b) {
+    float v[4];
+    values(random_block(at, uint64_t(*b)), v);
+    T r[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) r[k] = narrow<T>(compute_t<T>(math::detail::fused(v[k], scale, shift)));
+    T* to = y + *b * 4;
+    if (aligned && *b * 4 + 4 <= n) {
+#pragma unroll
+      for (int j = 0; j < 4 / kPart; ++j) {
+        Vec<T, kPart> part;
+#pragma unroll
+        for (int k = 0; k < kPart; ++k) part.x[k] = r[j * kPart + k];
+        reinterpret_cast<Vec<T, kPart>*>(to)[j] = part;
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (*b * 4 + k < n) to[k] = r[k];
+    }
+  }
+}
+template <class F> void draw_into(Context& c, Bufs out, const Rng& rng, float scale, float shift) {
+  const int64_t n = out[0].numel();
+  if (n == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    T* y = out[0].data<T>();
+    launch(c, draw<T, F>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, F{}, rng, scale, shift, aligned16(y), n,
+           y);
+  });
+}
+void random_normal(const RandomNormal& op, Bufs, Bufs out, Context& c) {
+  draw_into<Normal>(c, out, op.rng, float(op.std), float(op.mean));
+}
+void random_truncated_normal(const RandomTruncatedNormal& op, Bufs, Bufs out, Context& c) {
+  draw_into<TruncatedNormal>(c, out, op.rng, float(op.std), float(op.mean));
+}
+void random_uniform(const RandomUniform& op, Bufs, Bufs out, Context& c) {
+  draw_into<Uniform>(c, out, op.rng, float(op.hi) - float(op.lo), float(op.lo));
+}
+TG_KERNEL(Full, cuda, full);
+TG_KERNEL(Arange, cuda, arange);
+TG_KERNEL(RandomNormal, cuda, random_normal);
+TG_KERNEL(RandomTruncatedNormal, cuda, random_truncated_normal);
+TG_KERNEL(RandomUniform, cuda, random_uniform);
+}  // namespace
+}  // namespace tg::cuda

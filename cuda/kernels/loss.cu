@@ -1,0 +1,267 @@
+// Kernels of ops/loss.h. Cross-entropy reads the logits once, a block per row: each thread keeps a running maximum and
+// the sum of exponentials below it. The gradient reads them once more and writes once, in place where it may. Losses of
+// rows are added in f64 by one block, squared differences in chunks fixed by their number: the same bits on every run.
+#include <tapegrad/core/math.h>
+#include <tapegrad/cuda/device/index_check.h>
+#include <tapegrad/cuda/device/row_loop.h>
+#include <tapegrad/ops/loss.h>
+
+#include <limits>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256, kShortRow = 1024;  // a warp is enough for rows up to kShortRow
+constexpr int kReduceThreads = 1024;
+
+Error no_class(const IndexSite& s, int64_t position, int64_t value) {
+  return target_outside(value, position_of(position, s.index.shape), s.index, s.size, s.ignore);
+}
+Error no_rows(const IndexSite& s, int64_t, int64_t) { return no_rows_left(s.index.numel(), s.ignore); }
+
+// Targets, by value to kernels.
+struct Targets : Ids {
+  int64_t ignore;
+  bool ignores;
+  Targets(const Ids& ids, const CrossEntropyOptions& o)
+      : Ids(ids), ignore(o.ignore_index.value_or(0)), ignores(o.ignore_index.has_value()) {}
+  __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
+};
+
+// The sum of exp(x - top) with the largest x so far as top; nothing yet: top -inf.
+template <class C> struct LogSum {
+  C top = -std::numeric_limits<C>::infinity(), sum = 0;
+  __device__ __forceinline__ void add(C x) {
+    if (x > top) {
+      sum = sum * math::exp(top - x) + C(1);
+      top = x;
+    } else if (x != -std::numeric_limits<C>::infinity()) {
+      sum += math::exp(x - top);  // NaN too
+    }
+  }
+};
+
+// x (rows, n) -> log-sum-exp and loss of each row; 0 for ignored rows, NaN for a target that is no class.
+template <int kBlock, class T>
+__global__ void __launch_bounds__(kBlock)
+    row_losses(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
+               compute_t<T> smoothing, IndexCheck check) {
+  using C = compute_t<T>;
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const bool kept = targets.kept(r);
+    const int64_t target = targets[r];
+    const bool good = kept && check.inside(target);
+    if (!good) {
+      if (threadIdx.x == 0) {
+        if (kept) check.note(target, r);
+        lse[r] = 0;
+        losses[r] = kept ? std::numeric_limits<C>::quiet_NaN() : C(0);
+      }
+      continue;
+    }
+    const T* p = x + r * n;
+    LogSum<C> own;
+    for_row<kBlock>(p, n, [&](int64_t, T v) { own.add(C(widen(v))); });
+    const C top = block_all<MaxOp, kBlock>(own.top, -std::numeric_limits<C>::infinity());
+    const C scaled = own.sum == C(0) ? C(0) : own.sum * math::exp(own.top - top);
+    // (top - top) is 0, or NaN for infinite logits, as the difference of each from the maximum is
+    const C sum = block_all<SumOp, kBlock>(scaled, C(0)) + (top - top);
+    C below = 0;  // sum of x - top
+    if (smoothing != C(0)) {
+      for_row<kBlock>(p, n, [&](int64_t, T v) { below += C(widen(v)) - top; });
+      below = block_all<SumOp, kBlock>(below, C(0));
+    }
+    if (threadIdx.x != 0) continue;
+    const C log_sum = math::log(sum);
+    // Differences from the maximum: large logits do not cost the loss its digits.
+    C loss = (C(1) - smoothing) * (log_sum - (C(widen(p[target])) - top));
+    if (smoothing != C(0)) loss += smoothing * (log_sum - below / C(n));
+    lse[r] = top + log_sum;
+    losses[r] = loss;
+  }
+}
+
+// The number of rows that are not ignored, in all threads of the one block.
+__device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t rows) {
+  if (!targets.ignores) return rows;
+  int64_t kept = 0;
+  for (int64_t r = threadIdx.x; r < rows; r += kReduceThreads) kept += targets.kept(r);
+  return block_all<SumOp, kReduceThreads>(kept, int64_t(0));
+}
+__global__ void __launch_bounds__(kReduceThreads) count_rows(Targets targets, int64_t rows, int64_t* kept) {
+  const int64_t n = count_kept(targets, rows);
+  if (threadIdx.x == 0) *kept = n;
+}
+template <class C>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_rows(const C* losses, Targets targets, int64_t rows, bool mean, C* y, IndexCheck none_left) {
+  double total = 0;
+  for (int64_t r = threadIdx.x; r < rows; r += kReduceThreads) total += double(losses[r]);
+  total = block_all<SumOp, kReduceThreads>(total, 0.0);
+  const int64_t kept = mean ? count_kept(targets, rows) : 1;
+  if (threadIdx.x != 0) return;
+  if (kept == 0) none_left.note(0, 0);
+  *y = C(mean ? total / double(kept) : total);
+}
+
+template <class T>
+void run_cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, const Context& c, const IndexSite& site) {
+  using C = compute_t<T>;
+  const int64_t n = in[0].shape().back(), rows = in[1].numel();
+  const Dense<T> x(c, in[0]);
+  const Contiguous ids(c, in[1]);
+  const Targets targets({ids.data(), in[1].dtype()}, op.o);
+  const bool whole = op.o.reduction != Reduction::none;
+  std::optional<Scratch> scratch;
+  if (whole) scratch.emplace(c, size_t(rows) * sizeof(C));
+  C* losses = whole ? scratch->as<C>() : out[0].data<C>();
+  if (rows > 0) {
+    const bool small = n <= kShortRow;
+    launch(c, small ? row_losses<32, T> : row_losses<kThreads, T>, blocks_for(c, rows, 1), small ? 32 : kThreads, 0,
+           static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n, C(op.o.label_smoothing),
+           IndexCheck(c, site));
+  }
+  if (!whole) return;
+  IndexSite none = site;
+  none.error = no_rows;
+  launch(c, reduce_rows<C>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
+         op.o.reduction == Reduction::mean, out[0].data<C>(), IndexCheck(c, none));
+}
+void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context& c) {
+  const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
+  visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
+}
+
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target), g the gradient of the row's loss.
+
+template <class T> struct GradOf {
+  using C = compute_t<T>;
+  const T* x;
+  T* dx;
+  const C *lse, *dloss;
+  const int64_t* kept;  // null: there is no mean, or it is over `rows`
+  Targets targets;
+  int64_t rows, n;
+  C smoothing;
+  bool mean, each;  // the mean was taken; each row has a gradient of its own
+};
+template <class T, bool kVectors> __global__ void __launch_bounds__(kThreads) row_grads(GradOf<T> o, IndexCheck check) {
+  using C = compute_t<T>;
+  constexpr int V = kVectors ? kVec<T> : 1;
+  const C divisor = o.mean ? C(o.kept ? *o.kept : o.rows) : C(1), even = o.smoothing / C(o.n);
+  for (int64_t r = blockIdx.x; r < o.rows; r += gridDim.x) {
+    const bool kept = o.targets.kept(r);
+    const int64_t target = o.targets[r];
+    const bool good = kept && check.inside(target);
+    if (kept && !good && threadIdx.x == 0) check.note(target, r);
+    const C g = good ? o.dloss[o.each ? r : 0] / divisor : C(0), lse = o.lse[r];
+    for (int64_t j = int64_t(threadIdx.x) * V; j < o.n; j += int64_t(blockDim.x) * V) {
+      Vec<T, V> v{};
+      if (good) {
+        v = *reinterpret_cast<const Vec<T, V>*>(o.x + r * o.n + j);
+#pragma unroll
+        for (int k = 0; k < V; ++k) {
+          C d = math::exp(C(widen(v.x[k])) - lse) - even;
+          if (j + k == target) d -= C(1) - o.smoothing;
+          v.x[k] = narrow<T>(g * d);
+        }
+      }
+      *reinterpret_cast<Vec<T, V>*>(o.dx + r * o.n + j) = v;
+    }
+  }
+}
+template <class T>
+void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out, const Context& c,
+                            const IndexSite& site) {
+  using C = compute_t<T>;
+  const int64_t n = in[0].shape().back(), rows = in[1].numel();
+  if (out.numel() == 0) return;
+  const Dense<T> x(c, in[0]);
+  const Contiguous ids(c, in[1]);
+  const Dense<C> lse(c, in[2]), dloss(c, in[3]);
+  const Targets targets({ids.data(), in[1].dtype()}, op.o);
+  const bool mean = op.o.reduction == Reduction::mean;
+  const Scratch kept(c, sizeof(int64_t));
+  const bool count = mean && targets.ignores;
+  if (count) launch(c, count_rows, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
+  const GradOf<T> o{x,
+                    out.data<T>(),
+                    lse,
+                    dloss,
+                    count ? kept.as<int64_t>() : nullptr,
+                    targets,
+                    rows,
+                    n,
+                    C(op.o.label_smoothing),
+                    mean,
+                    op.o.reduction == Reduction::none};
+  const bool vectors = n % kVec<T> == 0 && aligned16(o.x) && aligned16(o.dx);
+  launch(c, vectors ? row_grads<T, true> : row_grads<T, false>, blocks_for(c, rows, 1), n <= kShortRow ? 64 : kThreads,
+         0, o, IndexCheck(c, site));
+}
+void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
+  const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
+  visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy_grad<T>(op, in, out[0], c, site); });
+}
+
+// --- squared differences ------------------------------------------------------------------------------------------
+struct SquaredDifference {
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return (a - b) * (a - b); }
+};
+constexpr int64_t kChunks = 1024;  // at most; as many partial sums, whatever the device
+template <class T>
+__global__ void __launch_bounds__(kThreads) squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
+  for (GridLoop i(n); i; ++i) y[*i] = SquaredDifference{}(widen(x[*i]), widen(t[*i]));
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_squares(const T* x, const T* t, int64_t n, bool vectors, double* part) {
+  using C = compute_t<T>;
+  constexpr int V = kVec<T>;
+  const int64_t step = int64_t(gridDim.x) * kThreads, first = blockIdx.x * int64_t(kThreads) + threadIdx.x;
+  const SquaredDifference f;
+  double sum = 0;
+  const int64_t whole = vectors ? n / V : 0;
+  for (int64_t i = first; i < whole; i += step) {
+    const auto a = reinterpret_cast<const Vec<T>*>(x)[i], b = reinterpret_cast<const Vec<T>*>(t)[i];
+    C s = 0;
+#pragma unroll
+    for (int k = 0; k < V; ++k) s += f(C(widen(a.x[k])), C(widen(b.x[k])));
+    sum += double(s);
+  }
+  for (int64_t i = whole * V + first; i < n; i += step) sum += double(f(C(widen(x[i])), C(widen(t[i]))));
+  sum = block_all<SumOp, kThreads>(sum, 0.0);
+  if (threadIdx.x == 0) part[blockIdx.x] = sum;
+}
+template <class C>
+__global__ void __launch_bounds__(kReduceThreads)
+    finish_squares(const double* part, int64_t parts, double divisor, C* y) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < parts; i += kReduceThreads) sum += part[i];
+  sum = block_all<SumOp, kReduceThreads>(sum, 0.0);
+  if (threadIdx.x == 0) *y = C(sum / divisor);
+}
+void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context& c) {
+  visit_float(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Dense<T> x(c, in[0]), t(c, in[1]);
+    if (op.reduction == Reduction::none) {
+      const int64_t all = in[0].numel();
+      if (all > 0)
+        launch(c, squares<T>, blocks_for(c, all, kThreads), kThreads, 0, static_cast<const T*>(x),
+               static_cast<const T*>(t), all, out[0].data<C>());
+      return;
+    }
+    const int64_t n = in[0].numel(), parts = std::min(kChunks, (n + kThreads * 8 - 1) / (kThreads * 8));
+    const Scratch part(c, size_t(parts) * sizeof(double));
+    const bool vectors = aligned16(x) && aligned16(t);
+    if (parts > 0)
+      launch(c, add_squares<T>, unsigned(parts), kThreads, 0, static_cast<const T*>(x), static_cast<const T*>(t), n,
+             vectors, part.as<double>());
+    launch(c, finish_squares<C>, 1, kReduceThreads, 0, part.as<double>(), parts,
+           op.reduction == Reduction::mean ? double(n) : 1.0, out[0].data<C>());
+  });
+}
+TG_KERNEL(MseLoss, cuda, mse_loss);
+TG_KERNEL(CrossEntropy, cuda, cross_entropy);
+TG_KERNEL(CrossEntropyGrad, cuda, cross_entropy_grad);
+}  // namespace
+}  // namespace tg::cuda

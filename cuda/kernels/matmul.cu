@@ -1,0 +1,181 @@
+// Kernels of ops/matmul.h on cuda/gemm/gemm.h. A matrix that is contiguous along its rows or its columns is read where it
+// lies, transposed or not; any other is copied. Equal steps through a batch are one call of the library.
+#include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/cuda/device/map.h>
+#include <tapegrad/ops/linear_activation.h>
+
+#include <algorithm>
+
+namespace tg::cuda {
+namespace {
+
+// A (rows, columns) view as an operand; false when neither its rows nor its columns are contiguous and apart.
+bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, GemmOperand& x) {
+  const auto fits = [](int64_t lines, int64_t length, int64_t line_step, int64_t step) {
+    return (length == 1 || step == 1) && (lines == 1 || line_step >= length);
+  };
+  x.transposed = !fits(rows, columns, row_step, column_step);
+  if (x.transposed && !fits(columns, rows, column_step, row_step)) return false;
+  const int64_t lines = x.transposed ? columns : rows, length = x.transposed ? rows : columns;
+  x.ld = lines == 1 ? length : x.transposed ? column_step : row_step;
+  return true;
+}
+
+// An operand of matmul: its last two dimensions are a matrix, those before them are broadcast.
+class Batched {
+ public:
+  Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {
+    std::byte* p = first_element(b);
+    if (!in_place()) {
+      for (size_t d = 0; d + 2 < layout_.shape.size(); ++d)  // each matrix once, however often it is repeated
+        if (layout_.strides[d] == 0) layout_.shape[d] = 1;
+      copy_.emplace(c, layout_.bytes());
+      copy_contiguous(c, {&layout_, b.bytes}, copy_->as<void>());
+      layout_ = Layout::contiguous(layout_.shape, layout_.dtype);
+      p = copy_->as<std::byte>();
+      (void)in_place();
+    }
+    matrix.data = p;
+    matrix.transposed ^= transposed;
+  }
+  GemmOperand matrix;  // the first of the batch
+  // Elements from one matrix to the next, per dimension of the batch.
+  Strides steps(const Shape& batch) const {
+    const size_t nd = layout_.shape.size() - 2;
+    Layout l;
+    l.shape = Shape(layout_.shape.begin(), layout_.shape.begin() + nd);
+    l.strides = Strides(layout_.strides.begin(), layout_.strides.begin() + nd);
+    return broadcast_strides(l, batch);
+  }
+
+ private:
+  Layout layout_;
+  std::optional<Scratch> copy_;
+  bool in_place() {
+    const size_t r = layout_.shape.size() - 2, c = r + 1;
+    return read_in_place(layout_.shape[r], layout_.shape[c], layout_.strides[r], layout_.strides[c], matrix);
+  }
+};
+
+// One b for all of a batch whose rows follow each other evenly: the batch is more rows.
+bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
+  for (size_t d = 0; d < batch.size(); ++d)
+    if (step_b[d] != 0 && batch[d] != 1) return false;
+  if (g.a.transposed) return false;
+  Shape rows = batch;
+  rows.push_back(g.m);
+  Strides step = step_a;
+  step.push_back(g.a.ld);
+  const Strided<1> walk(rows, {step});
+  if (walk.dims > 1 || (walk.dims == 1 && walk.stride[0][0] < g.k)) return false;
+  g.m = rows.product();
+  if (walk.dims == 1) g.a.ld = walk.stride[0][0];
+  return true;
+}
+
+// The longest run of equal steps is a batch of the library, the rest a loop over such batches.
+void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
+  Strides step_out = Strides::filled(batch.size(), g.m * g.n);
+  for (size_t d = batch.size(); d-- > 1;) step_out[d - 1] = step_out[d] * batch[d];
+  Strided<3> walk(batch, {step_a, step_b, step_out});
+  if (walk.dims > 0) {
+    const int longest = int(std::max_element(walk.shape, walk.shape + walk.dims) - walk.shape);
+    g.batch = std::exchange(walk.shape[longest], 1);
+    g.a.stride = walk.stride[0][longest];
+    g.b.stride = walk.stride[1][longest];
+    g.out_stride = walk.stride[2][longest];
+  }
+  int64_t count = 1;
+  for (int d = 0; d < walk.dims; ++d) count *= walk.shape[d];
+  const auto *a = static_cast<const std::byte*>(g.a.data), *b = static_cast<const std::byte*>(g.b.data);
+  auto* out = static_cast<std::byte*>(g.out);
+  const auto size = int64_t(size_of(g.dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t at[3] = {}, rest = i;
+    for (int d = 0; d < walk.dims; rest /= walk.shape[d++])
+      for (int k = 0; k < 3; ++k) at[k] += rest % walk.shape[d] * walk.stride[k][d];
+    g.a.data = a + at[0] * size;
+    g.b.data = b + at[1] * size;
+    g.out = out + at[2] * size;
+    gemm(c, g);
+  }
+}
+
+void matmul(const Matmul& op, Bufs in, Bufs out, Context& c) {
+  if (out[0].numel() == 0) return;
+  const Shape& s = out[0].shape();
+  const Shape batch(s.begin(), s.end() - 2);
+  const Shape& a_shape = in[0].shape();
+  Gemm g;
+  g.dtype = out[0].dtype();
+  g.products = op.o.products;
+  g.m = s[s.size() - 2];
+  g.n = s.back();
+  g.k = a_shape[a_shape.size() - 1 - size_t(op.o.trans_a)];
+  g.out = first_element(out[0]);
+  if (g.k == 0) {
+    g.batch = batch.product();
+    return gemm(c, g);
+  }
+  const Batched a(c, in[0], op.o.trans_a), b(c, in[1], op.o.trans_b);
+  g.a = a.matrix;
+  g.b = b.matrix;
+  const Strides step_a = a.steps(batch), step_b = b.steps(batch);
+  if (fold_batch(g, batch, step_a, step_b)) return gemm(c, g);
+  run_batches(c, g, batch, step_a, step_b);
+}
+
+void linear_into(F32Products products, Bufs in, Bufs out, Context& c) {
+  if (out[0].numel() == 0) return;
+  const Buf &x = in[0], &w = in[1];
+  Gemm g;
+  g.dtype = out[0].dtype();
+  g.products = products;
+  g.n = w.size(0);
+  g.k = w.size(1);
+  g.m = out[0].numel() / g.n;
+  g.out = first_element(out[0]);
+  if (g.k == 0 && in.size() > 2) {
+    const Layout& bias = *in[2].layout;
+    Layout rows = Layout::contiguous({g.m, g.n}, g.dtype);
+    rows.strides = {0, bias.strides[0]};
+    rows.offset = bias.offset;
+    return copy_contiguous(c, {&rows, in[2].bytes}, g.out);
+  }
+  if (g.k == 0) return gemm(c, g);
+
+  // The rows of x, by their strides when its leading dimensions step evenly.
+  const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
+                        {Strides(x.strides().begin(), x.strides().end() - 1)});
+  std::optional<Contiguous> copy;
+  g.a.data = first_element(x);
+  if (rows.dims > 1 || !read_in_place(g.m, g.k, rows.dims ? rows.stride[0][0] : 0, x.strides().back(), g.a)) {
+    copy.emplace(c, x);
+    g.a = {.data = copy->data(), .ld = g.k};
+  }
+  const Batched weight(c, w, true);
+  g.b = weight.matrix;
+  std::optional<Contiguous> bias;
+  if (in.size() > 2) g.bias = bias.emplace(c, in[2]).data();
+  gemm(c, g);
+}
+
+void linear(const Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.products, in, out, c); }
+
+template <class F> struct Value {
+  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x) { return F::f(x); }
+};
+template <class F> void linear_activation(const LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
+  linear_into(op.products, in, out, c);
+  visit_computed(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, out, out[0]); });
+}
+template <class... F> bool add_activations(TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
+  return true;
+}
+constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+[[maybe_unused]] const bool registered = add_activations(ActivationFns{}, kActivationOrigin);
+TG_KERNEL(Matmul, cuda, matmul);
+TG_KERNEL(Linear, cuda, linear);
+}  // namespace
+}  // namespace tg::cuda

@@ -1,0 +1,117 @@
+// Kernels of ops/rope.h: sines and cosines of all (position, pair) once per call, then every row in one pass. Threads
+// of the pass: one per V neighbours of a position, which they keep the turns of and step through the batch with; V is
+// 16 bytes where rows are aligned, else a pair.
+#include <tapegrad/core/math.h>
+#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/ops/rope.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 128;
+
+template <class C> struct alignas(2 * sizeof(C)) Turn {
+  C s, c;
+};
+
+// turns (T, pairs)
+template <class C>
+__global__ void make_turns(double theta, int64_t start, bool inverse, int64_t positions, int64_t pairs,
+                           Turn<C>* turns) {
+  for (GridLoop i(positions * pairs); i; ++i) {
+    const int64_t t = *i / pairs, pair = *i - t * pairs;
+    Turn<C> turn;
+    math::sincos(double(start + t) * std::pow(theta, -double(pair) / double(pairs)), turn.s, turn.c);
+    if (inverse) turn.s = -turn.s;
+    turns[*i] = turn;
+  }
+}
+struct Rows {  // of x: row (b, t) begins at batch.offsets(b) + t * step; of y: at (b T + t) HS
+  Strided<1> batch;
+  int64_t step, positions, hs, count;  // count: batch rows in all
+};
+// y may be x.
+template <class T, int V>
+__global__ void turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
+  using C = compute_t<T>;
+  using Part = Vec<T, V == 2 ? 1 : V>;  // a pair may lie anywhere
+  constexpr int kParts = int(V * sizeof(T) / sizeof(Part));
+  const int64_t groups = rows.positions * (rows.hs / V);
+  for (GridLoop i(threads); i; ++i) {
+    const int64_t first = *i / groups, g = *i - first * groups;
+    const int64_t t = g / (rows.hs / V), j = (g - t * (rows.hs / V)) * V;
+    Turn<C> by[V / 2];
+#pragma unroll
+    for (int k = 0; k < V / 2; ++k) by[k] = turns[(t * rows.hs + j) / 2 + k];
+    for (int64_t b = first; b < rows.count; b += threads / groups) {
+      int64_t at[1];
+      rows.batch.offsets(b, at);
+      const Part* from = reinterpret_cast<const Part*>(x + at[0] + t * rows.step + j);
+      Part* to = reinterpret_cast<Part*>(y + (b * rows.positions + t) * rows.hs + j);
+      T v[V];
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        const Part part = from[p];
+#pragma unroll
+        for (int k = 0; k < V / kParts; ++k) v[p * (V / kParts) + k] = part.x[k];
+      }
+#pragma unroll
+      for (int k = 0; k < V / 2; ++k) {
+        const C p = widen(v[2 * k]), q = widen(v[2 * k + 1]);
+        v[2 * k] = narrow<T>(by[k].c * p - by[k].s * q);
+        v[2 * k + 1] = narrow<T>(by[k].s * p + by[k].c * q);
+      }
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        Part part;
+#pragma unroll
+        for (int k = 0; k < V / kParts; ++k) part.x[k] = v[p * (V / kParts) + k];
+        to[p] = part;
+      }
+    }
+  }
+}
+template <class T, int V>
+void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* turns, const T* x, T* y) {
+  const int64_t groups = rows.positions * (rows.hs / V);
+  // As many parts of the batch as fill the device; each has its threads for all groups.
+  const int64_t wanted = int64_t(blocks_for(c, groups * rows.count, kThreads)) * kThreads;
+  const int64_t threads = groups * std::clamp<int64_t>(wanted / groups, 1, rows.count);
+  launch(c, turn<T, V>, blocks_for(c, threads, kThreads), kThreads, 0, rows, threads, turns, x, y);
+}
+template <int V> bool in_groups(const Rows& rows, const void* x, const void* y) {
+  bool ok = aligned16(x) && aligned16(y) && rows.hs % V == 0 && rows.step % V == 0;
+  for (int32_t d = 0; d < rows.batch.dims; ++d) ok = ok && rows.batch.stride[0][d] % V == 0;
+  return ok;
+}
+
+void rope(const Rope& op, Bufs in, Bufs out, Context& c) {
+  const Shape& shape = out[0].shape();
+  const size_t last = shape.size() - 1;
+  const int64_t n = out[0].numel(), positions = shape[last - 1], hs = shape[last], pairs = hs / 2;
+  if (n == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Scratch turns(c, size_t(positions * pairs) * sizeof(Turn<C>));
+    launch(c, make_turns<C>, blocks_for(c, positions * pairs, kThreads), kThreads, 0, op.o.theta, op.o.start,
+           op.inverse, positions, pairs, turns.as<Turn<C>>());
+    T* y = out[0].data<T>();
+    const auto run = [&](const T* x, const Strides& s) {
+      Shape batch;
+      Strides strides;
+      for (size_t d = 0; d + 1 < last; ++d) batch.push_back(shape[d]), strides.push_back(s[d]);
+      const Rows rows{Strided<1>(batch, {strides}), s[last - 1], positions, hs, n / (positions * hs)};
+      in_groups<kVec<T>>(rows, x, y) ? turn_rows<T, kVec<T>>(c, rows, turns.as<Turn<C>>(), x, y)
+                                     : turn_rows<T, 2>(c, rows, turns.as<Turn<C>>(), x, y);
+    };
+    if (in[0].strides()[last] == 1)
+      run(in[0].data<T>(), in[0].strides());
+    else
+      run(Dense<T>(c, in[0]), out[0].strides());
+  });
+}
+TG_KERNEL(Rope, cuda, rope);
+}  // namespace
+}  // namespace tg::cuda

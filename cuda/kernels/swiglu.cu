@@ -1,0 +1,80 @@
+// Kernels of ops/swiglu.h on rows (2F), gate first. Threads: one per V neighbours of a row's F, both halves; V is
+// 16 bytes where rows are aligned, else 1.
+#include <tapegrad/core/math.h>
+#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/ops/swiglu.h>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256;
+
+// Where the g-th group of V lies in x (rows, 2F); in y (rows, F) it lies at g V.
+template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f) {
+  const int64_t row = g >> 32 == 0 ? uint32_t(g) / uint32_t(f / V) : g / (f / V);
+  return g * V + row * f;
+}
+template <class T, int V> __global__ void forward(int64_t groups, int64_t f, const T* x, T* y) {
+  using C = compute_t<T>;
+  using Group = Vec<T, V>;
+  for (GridLoop g(groups); g; ++g) {
+    const int64_t at = gate_at<V>(*g, f);
+    const Group gates = *reinterpret_cast<const Group*>(x + at), values = *reinterpret_cast<const Group*>(x + at + f);
+    Group r;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const C gate = widen(gates.x[k]);
+      r.x[k] = narrow<T>(gate * math::sigmoid(gate) * widen(values.x[k]));
+    }
+    *reinterpret_cast<Group*>(y + *g * V) = r;
+  }
+}
+// dx may be x.
+template <class T, int V> __global__ void backward(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {
+  using C = compute_t<T>;
+  using Group = Vec<T, V>;
+  for (GridLoop g(groups); g; ++g) {
+    const int64_t at = gate_at<V>(*g, f);
+    const Group gates = *reinterpret_cast<const Group*>(x + at), values = *reinterpret_cast<const Group*>(x + at + f);
+    const Group grads = *reinterpret_cast<const Group*>(dy + *g * V);
+    Group dgate, dvalue;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const C gate = widen(gates.x[k]), value = widen(values.x[k]), grad = widen(grads.x[k]);
+      const C s = math::sigmoid(gate);
+      dgate.x[k] = narrow<T>(grad * value * s * (C(1) + gate * (C(1) - s)));
+      dvalue.x[k] = narrow<T>(grad * gate * s);
+    }
+    *reinterpret_cast<Group*>(dx + at) = dgate;
+    *reinterpret_cast<Group*>(dx + at + f) = dvalue;
+  }
+}
+
+void swiglu(const Swiglu&, Bufs in, Bufs out, Context& c) {
+  const int64_t n = out[0].numel(), f = out[0].shape().back();
+  if (n == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    constexpr int V = kVec<T>;
+    const Dense<T> x(c, in[0]);
+    T* y = out[0].data<T>();
+    const bool vectors = f % V == 0 && aligned16(x) && aligned16(y);
+    const int64_t groups = vectors ? n / V : n;
+    launch(c, vectors ? forward<T, V> : forward<T, 1>, blocks_for(c, groups, kThreads), kThreads, 0, groups, f, x, y);
+  });
+}
+void swiglu_grad(const SwigluGrad&, Bufs in, Bufs out, Context& c) {
+  const int64_t n = in[1].numel(), f = in[1].shape().back();
+  if (n == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
+    constexpr int V = kVec<T>;
+    const Dense<T> x(c, in[0]), dy(c, in[1]);
+    T* dx = out[0].data<T>();
+    const bool vectors = f % V == 0 && aligned16(x) && aligned16(dy) && aligned16(dx);
+    const int64_t groups = vectors ? n / V : n;
+    launch(c, vectors ? backward<T, V> : backward<T, 1>, blocks_for(c, groups, kThreads), kThreads, 0, groups, f, x, dy,
+           dx);
+  });
+}
+TG_KERNEL(Swiglu, cuda, swiglu);
+TG_KERNEL(SwigluGrad, cuda, swiglu_grad);
+}  // namespace
+}  // namespace tg::cuda

@@ -1,0 +1,233 @@
+// Kernels of ops/topk.h. argmax: a block per row, or a thread where rows lie across memory. topk: a block per row
+// finds the k-th largest digit by digit (radix select on keys that order as floats do), collects what is above it and
+// sorts that in shared memory; k above kChunk is done in several such rounds, each below the last.
+#include <tapegrad/cuda/device/row_loop.h>
+#include <tapegrad/ops/topk.h>
+
+namespace tg::cuda {
+namespace {
+constexpr int kSmall = 128, kLarge = 512;  // threads of a block, for rows up to kShortRow and longer ones
+constexpr int64_t kShortRow = 1024;
+
+// An element and its index, -1 for none. NaN counts as largest, ties go to the lower index: a total order.
+template <class C> struct Best {
+  C value = 0;
+  int64_t index = -1;
+  __device__ __forceinline__ bool before(const Best& o) const {
+    if (index < 0 || o.index < 0) return o.index < 0 && index >= 0;
+    const bool nan = value != value, other = o.value != o.value;
+    if (nan || other) return nan && (!other || index < o.index);
+    return value > o.value || (value == o.value && index < o.index);
+  }
+  __device__ __forceinline__ void take(const Best& o) {
+    if (o.before(*this)) *this = o;
+  }
+};
+
+template <int kThreads, class T>
+__global__ void __launch_bounds__(kThreads)
+    argmax_by_block(const T* x, Strided<1> walk, int64_t rows, int64_t n, int64_t step, int64_t* y) {
+  using C = compute_t<T>;
+  __shared__ C values[kThreads / 32];
+  __shared__ int64_t indices[kThreads / 32];
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    int64_t at[1];
+    walk.offsets(r, at);
+    Best<C> best;
+    if (step == 1)
+      for_row<kThreads>(x + at[0], n, [&](int64_t j, T v) { best.take({C(widen(v)), j}); });
+    else
+      for (int64_t j = threadIdx.x; j < n; j += kThreads) best.take({C(widen(x[at[0] + j * step])), j});
+    for (int d = 16; d > 0; d /= 2)
+      best.take({__shfl_xor_sync(~0u, best.value, d), __shfl_xor_sync(~0u, best.index, d)});
+    __syncthreads();  // the last row is written
+    if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = best.value, indices[threadIdx.x / 32] = best.index;
+    __syncthreads();
+    if (threadIdx.x != 0) continue;
+    for (int w = 1; w < kThreads / 32; ++w) best.take({values[w], indices[w]});
+    y[r] = best.index;
+  }
+}
+template <class T>
+__global__ void __launch_bounds__(kLarge)
+    argmax_by_thread(const T* x, Strided<1> walk, int64_t rows, int64_t n, int64_t step, int64_t* y) {
+  for (GridLoop r(rows); r; ++r) {
+    int64_t at[1];
+    walk.offsets(*r, at);
+    Best<compute_t<T>> best;
+    for (int64_t j = 0; j < n; ++j) best.take({widen(x[at[0] + j * step]), j});
+    y[*r] = best.index;
+  }
+}
+void argmax(const ArgMax& op, Bufs in, Bufs out, Context& c) {
+  constexpr int64_t kFew = 2048, kTiny = 16;
+  const Buf &x = in[0], &y = out[0];
+  const int64_t rows = y.numel(), n = x.size(op.dim), step = x.strides()[op.dim];
+  if (rows == 0) return;
+  Strides from = x.strides();
+  from.erase(op.dim);
+  const Strided<1> walk(y.shape(), {from});
+  const auto run = [&]<class T>() {
+    const auto start = [&](auto kernel, unsigned blocks, int threads) {
+      launch(c, kernel, blocks, threads, 0, x.data<T>(), walk, rows, n, step, y.data<int64_t>());
+    };
+    if (n <= kTiny || (step != 1 && rows >= kFew))
+      start(argmax_by_thread<T>, blocks_for(c, rows, kLarge), kLarge);
+    else if (n <= kShortRow)
+      start(argmax_by_block<kSmall, T>, blocks_for(c, rows, 1), kSmall);
+    else
+      start(argmax_by_block<kLarge, T>, blocks_for(c, rows, 1), kLarge);
+  };
+  if (is_index(x.dtype()))
+    visit_index(x.dtype(), run);
+  else
+    visit_float(x.dtype(), run);
+}
+
+// --- topk ---------------------------------------------------------------------------------------------------------
+constexpr int kChunk = 1024;  // elements that are sorted at a time
+
+// Unsigned integers in the order of floats: NaN largest, all NaN alike, -0 as 0.
+__device__ __forceinline__ uint32_t key_of(float x) {
+  if (x != x) return ~0u;
+  const auto b = __builtin_bit_cast(uint32_t, x == 0.0f ? 0.0f : x);
+  return b >> 31 ? ~b : b | 0x80000000u;
+}
+__device__ __forceinline__ uint64_t key_of(double x) {
+  if (x != x) return ~uint64_t(0);
+  const auto b = __builtin_bit_cast(uint64_t, x == 0.0 ? 0.0 : x);
+  return b >> 63 ? ~b : b | uint64_t(1) << 63;
+}
+template <class K> struct Item {
+  K key;
+  int64_t index;
+  __device__ __forceinline__ bool before(const Item& o) const {
+    return key > o.key || (key == o.key && index < o.index);
+  }
+};
+// Of a row, in shared memory.
+template <class K> struct Selection {
+  Item<K> items[kChunk];
+  unsigned long long histogram[256];
+  unsigned long long need;  // how many of the items with the key chosen so far are wanted
+  K prefix;
+  unsigned above;  // items that are surely among the largest
+  unsigned per_warp[kLarge / 32];
+};
+
+// The digit in which the need-th largest falls, by the first warp: each lane looks at 8 digits.
+template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s, int shift) {
+  const int lane = int(threadIdx.x);
+  const unsigned long long need = s.need;
+  unsigned long long own = 0;
+  for (int d = 0; d < 8; ++d) own += s.histogram[255 - lane * 8 - d];
+  unsigned long long upto = own;
+  for (int d = 1; d < 32; d *= 2) {
+    const unsigned long long left = __shfl_up_sync(~0u, upto, d);
+    if (lane >= d) upto += left;
+  }
+  unsigned long long before = upto - own;
+  __syncwarp();
+  if (before >= need || need > upto) return;
+  int digit = 255 - lane * 8;
+  while (before + s.histogram[digit] < need) before += s.histogram[digit--];
+  s.need = need - before;
+  s.prefix |= K(digit) << shift;
+}
+
+// The `count` largest of the items of row p that come after `last` (whose index is -1 at first), into s.items, sorted.
+template <int kThreads, class T, class K>
+__device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
+  const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };
+  const int tid = int(threadIdx.x);
+  if (tid == 0) s.need = unsigned(count), s.prefix = 0, s.above = 0;
+  K mask = 0;
+  for (int shift = int(sizeof(K)) * 8 - 8; shift >= 0; shift -= 8) {
+    for (int d = tid; d < 256; d += kThreads) s.histogram[d] = 0;
+    __syncthreads();
+    const K prefix = s.prefix;
+    for_row<kThreads>(p, n, [&](int64_t j, T v) {
+      const K key = key_of(widen(v));
+      if ((key & mask) == prefix && open(key, j)) atomicAdd(&s.histogram[int(key >> shift) & 255], 1ull);
+    });
+    __syncthreads();
+    if (tid < 32) choose_digit(s, shift);
+    __syncthreads();
+    mask |= K(255) << shift;
+  }
+  const K threshold = s.prefix;
+  const auto need = int64_t(s.need);
+  // Above the threshold in any order, at it the first in order.
+  int64_t seen = 0;
+  for (int64_t from = 0; from < n; from += kThreads) {
+    const int64_t j = from + tid;
+    const K key = j < n ? key_of(widen(p[j])) : K(0);
+    const bool candidate = j < n && open(key, j);
+    if (candidate && key > threshold) s.items[atomicAdd(&s.above, 1u)] = {key, j};
+    const bool at = candidate && key == threshold;
+    const unsigned votes = __ballot_sync(~0u, at);
+    if (tid % 32 == 0) s.per_warp[tid / 32] = unsigned(__popc(votes));
+    __syncthreads();
+    int64_t rank = seen + __popc(votes & ((1u << (tid % 32)) - 1));
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < tid / 32) rank += s.per_warp[w];
+      seen += s.per_warp[w];
+    }
+    if (at && rank < need) s.items[count - need + rank] = {key, j};
+    __syncthreads();
+  }
+}
+// A bitonic sort.
+template <int kThreads, class K> __device__ __forceinline__ void sort_items(Selection<K>& s, int count) {
+  int size = 1;
+  while (size < count) size *= 2;
+  for (int i = count + int(threadIdx.x); i < size; i += kThreads) s.items[i] = {K(0), INT64_MAX};
+  __syncthreads();
+  for (int run = 2; run <= size; run *= 2)
+    for (int d = run / 2; d > 0; d /= 2) {
+      for (int i = int(threadIdx.x); i < size / 2; i += kThreads) {
+        const int a = i / d * 2 * d + i % d, b = a + d;
+        const bool up = (a & run) == 0;
+        const Item<K> x = s.items[a], y = s.items[b];
+        if (y.before(x) == up) s.items[a] = y, s.items[b] = x;
+      }
+      __syncthreads();
+    }
+}
+template <int kThreads, class T>
+__global__ void __launch_bounds__(kThreads)
+    select_topk(const T* x, int64_t rows, int64_t n, int64_t k, T* values, int64_t* indices) {
+  using K = decltype(key_of(compute_t<T>()));
+  __shared__ __align__(16) unsigned char memory[sizeof(Selection<K>)];
+  auto& s = *reinterpret_cast<Selection<K>*>(memory);
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T* p = x + r * n;
+    Item<K> last{0, -1};
+    for (int64_t done = 0; done < k; done += kChunk) {
+      const int count = k - done < kChunk ? int(k - done) : kChunk;
+      select_round<kThreads, T, K>(s, p, n, last, count);
+      sort_items<kThreads>(s, count);
+      for (int i = int(threadIdx.x); i < count; i += kThreads) {
+        const int64_t j = s.items[i].index;
+        values[r * k + done + i] = p[j];
+        indices[r * k + done + i] = j;
+      }
+      last = s.items[count - 1];  // the next items are written many barriers later
+    }
+  }
+}
+void topk(const SelectTopK& op, Bufs in, Bufs out, Context& c) {
+  const int64_t n = in[0].shape().back(), rows = in[0].numel() / n;
+  if (rows == 0) return;
+  visit_float(in[0].dtype(), [&]<class T>() {
+    const Dense<T> x(c, in[0]);
+    const bool small = n <= kShortRow;
+    launch(c, small ? select_topk<kSmall, T> : select_topk<kLarge, T>, blocks_for(c, rows, 1), small ? kSmall : kLarge,
+           0, static_cast<const T*>(x), rows, n, op.k, out[0].data<T>(), out[1].data<int64_t>());
+  });
+}
+
+TG_KERNEL(ArgMax, cuda, argmax);
+TG_KERNEL(SelectTopK, cuda, topk);
+}  // namespace
+}  // namespace tg::cuda

@@ -1,0 +1,15 @@
+// Ranges of a Profiler as ranges of NVTX, for nsys and ncu. The header alone: it finds the tool that runs the process,
+// or does nothing.
+#include <tapegrad/core/profile/profiler_record.h>
+
+#ifndef TG_CUDA_EMULATED
+#include <nvtx3/nvToolsExt.h>
+
+namespace tg::cuda {
+namespace {
+constexpr detail::RangeListener kNvtx{[](const char* name) { (void)nvtxRangePushA(name); },
+                                      [] { (void)nvtxRangePop(); }};
+[[maybe_unused]] const auto* const none_before = detail::set_range_listener(&kNvtx);
+}  // namespace
+}  // namespace tg::cuda
+#endif

@@ -1,0 +1,91 @@
+// Cuts blocks from segments of memory that others provide, and merges freed neighbours. Bookkeeping on the host only:
+// no CUDA, no locks, no memory is touched. The allocator of this folder has one per device.
+#pragma once
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/scope.h>
+
+#include <cstddef>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+namespace tg::cuda {
+
+using Owner = const void*;  // whose free blocks they are: a stream
+
+struct Block {
+  std::byte* at = nullptr;
+  size_t bytes = 0;  // of the memory, a multiple of kBlockUnit
+  struct Pool* pool = nullptr;
+  Block *before = nullptr, *after = nullptr;  // neighbours in the segment
+  bool in_use = false;
+  // What it is used for, for messages.
+  size_t asked = 0;
+  std::string_view op = {};
+  const Scope* scope = nullptr;
+  const std::string* label = nullptr;
+};
+
+inline constexpr size_t kBlockUnit = 512;      // alignment and granularity
+inline constexpr size_t kSmallMost = 1 << 20;  // larger blocks come from other segments, which small ones do not split
+inline constexpr size_t kSegmentUnit = 2 << 20;  // of cudaMalloc
+
+// At most 1/8 more than asked for, and at most 2 MiB, so that sizes which vary a little use each other's blocks.
+size_t rounded_block(size_t bytes);
+
+struct BestFit {  // the smallest, and of equal ones the lowest
+  using is_transparent = void;
+  bool operator()(const Block* a, const Block* b) const {
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->at < b->at;
+  }
+  bool operator()(const Block* a, size_t bytes) const { return a->bytes < bytes; }
+  bool operator()(size_t bytes, const Block* b) const { return bytes < b->bytes; }
+};
+struct Pool {
+  Owner owner;
+  bool small;
+  std::set<Block*, BestFit> free = {};
+  std::vector<std::set<Block*, BestFit>::node_type> spare = {};  // nodes of the set, so that it allocates nothing
+  size_t segment_bytes = 0;
+};
+
+class BlockPool {
+ public:
+  // A block of at least rounded_block(bytes) from the owner's free ones; null when there is none.
+  Block* take(size_t bytes, Owner);
+  // Merges with free neighbours; the block may be gone afterwards.
+  void give(Block*);
+  Block* find(const void*) const;  // in use at that address; null if none
+
+  // What to ask of the card when take() found nothing: grows with what the owner has; never less than least_segment().
+  size_t next_segment(size_t bytes, Owner);
+  static size_t least_segment(size_t bytes);
+  void add_segment(void*, size_t bytes, size_t for_bytes, Owner);
+  // Forgets all segments of which nothing is in use, and returns them.
+  std::vector<void*> release();
+
+  size_t segments() const { return segments_; }
+  size_t reserved() const { return reserved_; }  // bytes of all segments
+  size_t in_use() const { return in_use_; }      // bytes of blocks in use, rounding included
+  size_t largest_free() const;
+  template <class F> void each_in_use(F f) const {
+    for (const auto& entry : used_) f(*entry.second);
+  }
+
+ private:
+  Pool& pool_of(size_t bytes, Owner);
+  Block* new_block();
+  void insert(Block*);
+  void erase(Block*);
+  void absorb(Block* left, Block* right);
+
+  std::vector<std::unique_ptr<Pool>> pools_;
+  std::unordered_map<const void*, Block*> used_;
+  std::vector<decltype(used_)::node_type> used_nodes_;  // spare ones
+  std::vector<std::unique_ptr<Block>> all_;
+  std::vector<Block*> spare_;
+  size_t segments_ = 0, reserved_ = 0, in_use_ = 0;
+};
+
+}  // namespace tg::cuda

@@ -1,0 +1,38 @@
+// Calls of kernels as one CUDA graph: each call is captured to a child graph, so that one whose arguments changed is
+// captured again, and the others stay. For backend.cpp, which offers it to compile(), and what asks whether it is on.
+#pragma once
+#include <tapegrad/core/backend.h>
+#include <tapegrad/cuda/runtime/runtime.h>
+
+#include <map>
+#include <unordered_map>
+
+namespace tg::cuda {
+
+// Device memory that belongs to a recording, and is used again within it: calls run one after the other.
+class HeldMemory {
+ public:
+  // Recorded in the one stream, to run in the other.
+  HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order)
+      : allocator_(a), recorded_(recorded), order_(order) {}
+  ~HeldMemory();
+  HeldMemory(const HeldMemory&) = delete;
+  HeldMemory& operator=(const HeldMemory&) = delete;
+  void* take(size_t bytes);
+  void give(void* p, size_t bytes) noexcept;
+  size_t bytes() const { return total_; }
+  cudaStream_t order() const { return order_; }
+
+ private:
+  DeviceAllocator& allocator_;
+  cudaStream_t recorded_, order_;
+  size_t total_ = 0;
+  std::multimap<size_t, void*> free_;      // by size
+  std::unordered_map<void*, size_t> all_;  // their sizes
+};
+// While the calling thread records: where scratch memory comes from. Else null.
+HeldMemory* held_memory();
+
+std::unique_ptr<Recording> record_calls(int device, size_t count, std::function<void(size_t)> call);
+
+}  // namespace tg::cuda

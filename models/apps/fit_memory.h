@@ -1,0 +1,15 @@
+// What a run of training takes, before it begins: refusals of what cannot fit, with what would, and the same words for
+// a run that memory has ended. Users: train.cpp, finetune.cpp, inspect.cpp.
+#pragma once
+#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/train/memory_plan.h>
+
+namespace tg::apps {
+
+// Calls train(), which makes the model and trains it. Before, an Error when the plan of the run is more than the device
+// has in all, unless options.ignore_memory; afterwards, an Error about memory tells the plan too. Both name the
+// settings that would fit.
+int train_in_memory(const TrainOptions&, const RunConfig&, Device, const LoraConfig* adapters,
+                    const std::function<int()>& train);
+
+}  // namespace tg::apps

@@ -1,0 +1,341 @@
+#include <fmt/core.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/models/apps/interrupt.h>
+#include <tapegrad/models/apps/profile.h>
+#include <tapegrad/models/apps/progress.h>
+#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/models/train/trainer.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace tg::apps {
+namespace {
+
+constexpr int64_t kSampleTokens = 200;
+
+std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
+  const std::vector<int64_t> start = {0};  // any token does
+  return tokenizer.decode(generate(model, start, kSampleTokens, {.temperature = 0.8, .seed = seed}));
+}
+
+void note_of(const std::string& text) {
+  std::fflush(stdout);
+  std::fputs(fmt::format("tapegrad: {}\n", text).c_str(), stderr);  // may fail: the terminal may be gone
+}
+
+std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
+std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
+const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
+
+// One process at a time writes the files of a run.
+FileLock lock_folder(const std::string& folder) {
+  try {
+    return FileLock(folder + "/.lock");
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::state) throw;
+    throw Error(e.kind(), fmt::format("[train] another process is training in {}. One at a time may write there. Wait "
+                                      "until it has ended, end it, or train in another folder.",
+                                      folder));
+  }
+}
+
+// A run that was cut off is worth more than the new one that would overwrite it by mistake; one that has done no step
+// is worth nothing. A run of the other command leaves files that a new one does not replace.
+void check_overwritten(const TrainOptions& o, const std::string& out) {
+  const std::string path = checkpoint_path(out);
+  if (!std::filesystem::exists(path)) return;
+  const Checkpoint c = [&] {
+    try {
+      return load_checkpoint(path);
+    } catch (const Error& e) {
+      throw Error(e.kind(),
+                  fmt::format("{}\nA new run would overwrite it. Remove it, or choose another --out.", e.what()));
+    }
+  }();
+  const int64_t step = std::max(c.state.step, StepLog::last_step_of(log_path(out)));  // the log is ahead
+  const int64_t steps = c.run.train.max_steps;
+  TG_CHECK(step == 0 || c.state.step >= steps, value,
+           "[train] {} is of a run that stopped at step {} of {}. A new run would overwrite it. Go on with `tapegrad "
+           "{} --resume {}`, choose another --out, or remove the folder.",
+           path, step, steps, command_of(c), out);
+  TG_CHECK(command_of(c) == o.command, value,
+           "[train] {} is of a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, and leave its other "
+           "files. Choose another --out, or remove the folder.",
+           path, command_of(c), o.command);
+}
+
+std::vector<std::string> absolute(std::vector<std::string> files) {
+  for (std::string& file : files) file = std::filesystem::absolute(file).lexically_normal().string();
+  return files;
+}
+
+// Settings that change nothing that was computed so far.
+void check_settings(const Checkpoint& c, const RunConfig& run, const std::string& path) {
+  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"};
+  for (const Difference& d : differences(c.run, run))
+    TG_CHECK(std::find(std::begin(kFree), std::end(kFree), d.name) != std::end(kFree), value,
+             "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, "
+             "eval_every and checkpoint_every may change. Leave it out.",
+             d.name, d.before, path, d.after);
+  TG_CHECK(run.train.max_steps >= c.state.step, value,
+           "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
+           c.state.step, run.train.max_steps);
+  if (run.train.max_steps != c.run.train.max_steps)
+    note_of(fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
+                        c.run.train.max_steps, run.train.max_steps, run.train.max_steps));
+}
+
+// Data that nobody named this time is looked for where it was.
+Data read_again(const TrainOptions& o, const std::vector<std::string>& files, RunConfig& run, const std::string& path,
+                const ReadData& read) {
+  try {
+    return read(files, run);
+  } catch (const Error& e) {
+    if (!o.data.empty()) throw;
+    throw Error(e.kind(),
+                fmt::format("{}\n{} says that the data was there. Put it back, or name its place with --data.",
+                            e.what(), path));
+  }
+}
+
+void print_header(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer) {
+  const GptConfig& m = s.run.model;
+  const TrainConfig& t = s.run.train;
+  fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {}\n", m.layers, m.heads,
+             m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
+  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", name_of_files(s.identity.files),
+             trainer.train_tokens(), trainer.val_tokens());
+  const Device device = what.params.device();
+  fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
+  fmt::print("run     {} steps of {}{} x {} tokens, seed {}, into {}/\n", t.max_steps,
+             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, m.context, t.seed, s.out);
+  if (s.state) fmt::print("resume  after step {}\n", s.state->step);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+// Makes the folder of a new run and takes it.
+void take_folder(const TrainOptions& o, Start& s) {
+  make_folder(s.out);
+  s.lock = lock_folder(s.out);
+  check_overwritten(o, s.out);
+}
+
+// The files of a run. A save is the checkpoint first, then the others: what is newest in the folder can be resumed.
+class Files {
+ public:
+  Files(const Start& s, const Trained& what, const Trainer& trainer)
+      : start_(s), what_(what), trainer_(trainer), log_(open()) {}
+
+  void write(const StepRecord& r) { log_.write(r); }
+  void save() {
+    log_.sync();
+    save_checkpoint_only();
+    what_.save();
+  }
+  int64_t saved_step() const { return saved_; }  // of the checkpoint
+  const StepLog& log() const { return log_; }
+
+ private:
+  StepLog open() {
+    const std::string path = log_path(start_.out);
+    for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
+    for (const std::string& name : {checkpoint_path(start_.out), path}) remove_leftovers(name);
+    if (!start_.state) {
+      save_checkpoint_only();  // from now on the run can be resumed; a disk that cannot hold it is found here
+      return StepLog(path);
+    }
+    saved_ = start_.state->step;
+    return StepLog::resume(path, saved_);
+  }
+  void save_checkpoint_only() {
+    save_checkpoint(checkpoint_path(start_.out),
+                    {.run = start_.run,
+                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
+                     .data = start_.identity,
+                     .state = trainer_.state(),
+                     .finetuning = start_.finetuning});
+    saved_ = trainer_.steps();
+  }
+
+  const Start& start_;
+  const Trained& what_;
+  const Trainer& trainer_;
+  int64_t saved_ = 0;
+  StepLog log_;
+};
+
+// All steps that are left, or those until a signal; the exit status.
+int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Trainer& trainer, Files& files) {
+  const TrainConfig& t = s.run.train;
+  Progress progress(t.max_steps, trainer.steps(), o.quiet);
+  const Interrupt interrupt;
+  const bool was_done = trainer.done();
+  std::optional<StepProfile> profile;
+  if (!o.profile.empty()) profile.emplace(o.profile, t.max_steps - trainer.steps());
+  const auto report = [&](const std::string& text) {
+    if (!text.empty()) progress.print(text);
+  };
+  while (!trainer.done() && !Interrupt::signal()) {
+    if (profile) profile->before_step();
+    const StepRecord r = trainer.step();
+    files.write(r);
+    progress.show(r);
+    if (profile) report(profile->after_step());
+    if (t.saves_after(r.step)) files.save();
+    if (o.sample_every > 0 && r.step % o.sample_every == 0)
+      progress.print(fmt::format("--- step {}\n{}\n---", r.step, sample_text(what.model, *s.data.tokenizer, t.seed)));
+  }
+  if (profile) report(profile->end());
+  if (was_done || files.saved_step() != trainer.steps()) files.save();
+  if (const int signal = Interrupt::signal(); signal && !trainer.done()) {
+    progress.print("");
+    note_of(fmt::format("stopped after step {} of {}; `tapegrad {} --resume {}` goes on", trainer.steps(), t.max_steps,
+                        o.command, s.out));
+    return 128 + signal;
+  }
+  std::string names;
+  for (const std::string& name : what.files) names += name + ", ";
+  progress.print(fmt::format("\nwrote {}/{}log.jsonl and checkpoint.safetensors\ntry: {}", s.out, names, what.hint));
+  return 0;
+}
+
+}  // namespace
+
+void add_settings(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
+  c.option("--config", "FILE", "settings as JSON, under the names of the flags below (_ for -)", o.config_file);
+  c.option("--device", "NAME", "cpu or cuda", o.device);
+  for (const RunField& f : run_fields()) {
+    if (!wanted(f.name)) continue;
+    std::string flag = "--" + f.name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    c.option(flag, f.kind, f.value, f.help, [&to = o.settings, name = f.name](const std::string& word) {
+      try {
+        to.push_back(setting_from_word(name, word));
+      } catch (const Error& e) {
+        throw UsageError(e.what());
+      }
+    });
+  }
+}
+
+void add_train_options(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
+  c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
+  c.option("--threads", "threads of the CPU, 0: all", o.threads);
+  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
+  c.option("--profile", "FILE", "record some steps, as a trace for ui.perfetto.dev and as tables", o.profile);
+  c.toggle("--quiet", "print nothing but errors", o.quiet);
+  c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
+  add_settings(c, o, wanted);
+}
+
+Device prepare(const TrainOptions& o) {
+  if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
+  const Device device = Device::parse(o.device);
+  runtime_of(device);
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  if (!o.profile.empty()) check_writable(o.profile);
+  TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
+  return device;
+}
+
+RunConfig run_of(const TrainOptions& o, const RunConfig& base) {
+  std::vector<Setting> settings;
+  if (!o.config_file.empty()) settings = settings_from_json(MappedFile(o.config_file).text(), o.config_file);
+  settings.insert(settings.end(), o.settings.begin(), o.settings.end());
+  return with_settings(base, settings);
+}
+
+bool has_token_file(const std::vector<std::string>& paths) {
+  return std::any_of(paths.begin(), paths.end(), [](const std::string& path) { return path.ends_with(".bin"); });
+}
+TokenData read_token_file(const std::vector<std::string>& paths) {
+  TG_CHECK(paths.size() == 1, value,
+           "[data] {} files, one of them a token file (.bin). Pass one token file, or texts only.", paths.size());
+  return TokenData::from_file(paths[0]);
+}
+TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
+  return TokenData::from_tokens(tokenizer.encode(text), paths.size() == 1 ? paths[0] : "the data");
+}
+std::string name_of_files(const std::vector<std::string>& files) {
+  return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
+}
+
+Start new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
+  Data data = read(o.data, run);
+  DataIdentity identity = DataIdentity::of(data.tokens, absolute(o.data));
+  return {o.out, std::move(run), std::move(data), std::move(identity)};
+}
+
+Saved open_checkpoint(const TrainOptions& o) {
+  if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
+  const std::string path = checkpoint_path(o.resume);
+  std::optional<FileLock> lock;
+  if (std::filesystem::exists(path)) lock = lock_folder(o.resume);  // before another process changes it
+  Checkpoint c = load_checkpoint(path);
+  TG_CHECK(command_of(c) == o.command, value,
+           "[train] {} is of a run of `tapegrad {}`, not of `tapegrad {}`. Go on with `tapegrad {} --resume {}`.", path,
+           command_of(c), o.command, command_of(c), o.resume);
+  return {path, std::move(c), std::move(lock)};
+}
+
+Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
+  const auto& [path, c, lock] = saved;
+  RunConfig run = run_of(o, c.run);
+  check_settings(c, run, path);
+  const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
+  TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
+  RunConfig as_read = run;
+  if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
+  Data data = read_again(o, files, as_read, path, read);
+  DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
+  TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
+           "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
+           "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
+           name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
+  return {o.resume,
+          std::move(run),
+          std::move(data),
+          std::move(identity),
+          std::move(saved.checkpoint.finetuning),
+          std::move(saved.checkpoint.state),
+          std::move(saved.lock)};
+}
+
+int run_training(const TrainOptions& o, Start& s, const Trained& what) {
+  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train);
+  if (s.state) {
+    trainer.load_state(*s.state);
+    s.state->tensors.clear();  // the trainer has them
+  }
+  if (!s.lock) take_folder(o, s);
+  Files files(s, what, trainer);
+  if (!o.quiet) print_header(o, s, what, trainer);
+  if (files.log().missing() > 0)
+    note_of(
+        fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
+                    "on all the same",
+                    log_path(s.out), files.log().missing(), trainer.steps() + 1, files.log().unreadable()));
+  try {
+    return run_steps(o, s, what, trainer, files);
+  } catch (const Error& e) {
+    const std::string path = checkpoint_path(s.out);
+    if (!std::filesystem::exists(path)) throw;
+    throw Error(e.kind(),
+                fmt::format("{}\n{} is as it was after step {}; `tapegrad {} --resume {}` goes on from there.",
+                            e.what(), path, files.saved_step(), o.command, s.out),
+                e.scoped());
+  }
+}
+
+void check_samples(const TrainOptions& o, const Start& s) {
+  TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
+           "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
+           name_of_files(s.identity.files));
+}
+
+}  // namespace tg::apps

@@ -1,0 +1,59 @@
+// Fields of configurations as JSON values, in both directions: numbers within the range of their type, enums by name.
+// The configurations list their fields themselves (visit_gpt_fields, visit_train_fields). Included by .cpp files only.
+#pragma once
+#include <tapegrad/core/error.h>
+#include <tapegrad/models/config/json.h>
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace tg {
+
+struct FieldName {
+  std::string_view op, key;  // op opens messages
+};
+inline void expect_field(bool ok, const FieldName& f, const Json& x, std::string_view rule) {
+  TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key, text_of(x), rule);
+}
+template <class T> std::string range_of() {
+  return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+}
+
+// The value of a field. An Error when it is of another type or out of range; `to` is as it was then.
+inline void read_field(const FieldName& f, const Json& x, int64_t& to) {
+  const bool whole = x.is_number_integer() || (x.is_number() && std::abs(x.get<double>()) >= 0x1p63);
+  const bool above = x.is_number_unsigned() && x.get<uint64_t>() > uint64_t(INT64_MAX);
+  expect_field(whole, f, x, "an integer");
+  expect_field(x.is_number_integer() && !above, f, x, range_of<int64_t>());
+  to = x.get<int64_t>();
+}
+inline void read_field(const FieldName& f, const Json& x, uint64_t& to) {
+  const bool whole = x.is_number_integer() || (x.is_number() && std::abs(x.get<double>()) >= 0x1p63);
+  expect_field(whole, f, x, "an integer");
+  expect_field(x.is_number_unsigned() || (x.is_number_integer() && x.get<int64_t>() >= 0), f, x, range_of<uint64_t>());
+  to = x.get<uint64_t>();
+}
+inline void read_field(const FieldName& f, const Json& x, double& to) {
+  expect_field(x.is_number(), f, x, "a number");
+  to = x.get<double>();
+}
+inline void read_field(const FieldName& f, const Json& x, bool& to) {
+  expect_field(x.is_boolean(), f, x, "true or false");
+  to = x.get<bool>();
+}
+// Enums have name_of() and from_name(), in namespace tg.
+template <class T>
+  requires std::is_enum_v<T>
+void read_field(const FieldName& f, const Json& x, T& to) {
+  expect_field(x.is_string(), f, x, "a name in quotes");
+  from_name(x.get<std::string>(), to);
+}
+template <class T> Json written(const T& x) {
+  if constexpr (std::is_enum_v<T>)
+    return name_of(x);
+  else
+    return x;
+}
+
+}  // namespace tg

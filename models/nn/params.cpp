@@ -1,0 +1,153 @@
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/nn/params.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+namespace tg {
+
+struct Params::State {
+  Device device;
+  DType dtype;
+  Rng rng;
+  std::vector<Parameter> list;
+  std::map<std::string, size_t, std::less<>> index;  // name -> place in list
+  std::optional<StateDict> loaded;                   // what is not used yet
+};
+
+namespace {
+uint64_t hash_of(std::string_view name) {  // FNV-1a, 64 bits: the same everywhere, as checkpoints of seeds need it
+  uint64_t h = 0xcbf29ce484222325;
+  for (unsigned char c : name) h = (h ^ c) * 0x100000001b3;
+  return h;
+}
+std::string join(const std::string& path, std::string_view name) {
+  return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
+}
+const Scope* nested(const Scope* scope, std::string_view path) {
+  if (path.empty()) return scope;
+  const size_t dot = std::min(path.find('.'), path.size());
+  return nested(scope_within(scope, path.substr(0, dot)), path.substr(std::min(dot + 1, path.size())));
+}
+template <class Map> std::string did_you_mean_key(std::string_view name, const Map& known) {
+  std::vector<std::string_view> names;
+  for (auto& entry : known) names.push_back(entry.first);
+  return did_you_mean(name, names);
+}
+// A leaf of its own with t's values: shares their memory when nothing has to be converted.
+Tensor fitted(std::string_view op, const std::string& name, const Tensor& t, const Shape& shape, DType dtype,
+              Device d) {
+  TG_CHECK(t, value, "[{}] the tensor given for '{}' is empty. Pass one that has a value.", op, name);
+  TG_CHECK(t.shape() == shape, shape,
+           "[{}] '{}' is {} in the model and {} in the tensors given. Was the file made with another configuration?",
+           op, name, shape, t.layout());
+  TG_CHECK(is_float(t.dtype()), dtype, "[{}] '{}' is {} in the tensors given. A parameter is a floating tensor.", op,
+           name, t.layout());
+  NoGrad off;
+  return t.detach().to(dtype).to(d).contiguous();
+}
+}  // namespace
+
+Params::Params(Device device, uint64_t seed, DType dtype) : state_(std::make_shared<State>()) {
+  TG_CHECK(dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16, dtype,
+           "[params] parameters cannot be {}. Use f32, f64 or bf16.", dtype);
+  state_->device = device;
+  state_->dtype = dtype;
+  state_->rng = Rng{seed};
+}
+Device Params::device() const { return state_->device; }
+DType Params::dtype() const { return state_->dtype; }
+
+Params Params::at(std::string_view name) const {
+  TG_CHECK(!name.empty(), value, "[params] an empty name after '{}'. Names have at least one character.", path_);
+  Params p = *this;
+  p.path_ = join(path_, name);
+  return p;
+}
+const Scope* Params::scope() const { return nested(current_scope(), path_); }
+
+Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) const {
+  State& s = *state_;
+  const std::string full_name = at(name).path_;
+  if (auto it = s.index.find(full_name); it != s.index.end()) {
+    const Tensor& t = s.list[it->second].tensor;
+    TG_CHECK(t.shape() == shape, shape,
+             "[params] '{}' is {}, and is asked for again as {}. Two layers may share a parameter of one shape only.",
+             full_name, t.shape(), shape);
+    return t;
+  }
+  Tensor t;
+  if (s.loaded) {
+    auto it = s.loaded->find(full_name);
+    TG_CHECK(it != s.loaded->end(), value,
+             "[params] '{}' {} is not among the loaded tensors.{} Load the file of this model.", full_name, shape,
+             did_you_mean_key(full_name, *s.loaded));
+    t = fitted("params", full_name, it->second, shape, s.dtype, s.device);
+    s.loaded->erase(it);
+  } else {
+    t = init.make(shape, s.dtype, s.device, s.rng.split(hash_of(full_name)));
+  }
+  t.label(full_name).requires_grad_();
+  s.index[full_name] = s.list.size();
+  s.list.push_back({full_name, t});
+  return t;
+}
+
+void Params::load(StateDict tensors) const {
+  TG_CHECK(state_->list.empty(), state,
+           "[params] load() comes too late: {} parameters exist already. Load before the model is made, or assign() to "
+           "them.",
+           state_->list.size());
+  TG_CHECK(!state_->loaded, state, "[params] tensors were loaded before. load() is called once.");
+  state_->loaded = std::move(tensors);
+}
+void Params::check_all_used() const {
+  if (!state_->loaded || state_->loaded->empty()) return;
+  std::string names;
+  size_t n = 0;
+  for (auto& [name, t] : *state_->loaded) {
+    if (n++ == 3) break;
+    names += fmt::format("{}'{}' {}", names.empty() ? "" : ", ", name, t.shape());
+  }
+  TG_CHECK(false, value,
+           "[params] {} of the loaded tensors belong to no part of the model: {}{}. Load the file of this model, "
+           "or remove what is not its own.",
+           state_->loaded->size(), names, n > 3 ? " ..." : "");
+}
+
+std::vector<Parameter> Params::all() const { return state_->list; }
+std::vector<Parameter> Params::trainable() const {
+  std::vector<Parameter> r;
+  for (auto& p : state_->list)
+    if (p.tensor.requires_grad()) r.push_back(p);
+  return r;
+}
+int64_t Params::count() const {
+  int64_t n = 0;
+  for (auto& p : state_->list) n += p.tensor.numel();
+  return n;
+}
+StateDict Params::state() const {
+  StateDict r;
+  for (auto& p : state_->list) r[p.name] = p.tensor.detach();
+  return r;
+}
+void Params::assign(const StateDict& values) const {
+  const State& s = *state_;
+  std::vector<Tensor> fresh;
+  for (auto& p : s.list) {
+    auto it = values.find(p.name);
+    TG_CHECK(it != values.end(), value, "[params] no value for '{}' {}.{} Pass one for each parameter.", p.name,
+             p.tensor.shape(), did_you_mean_key(p.name, values));
+    fresh.push_back(fitted("params", p.name, it->second, p.tensor.shape(), s.dtype, s.device));
+  }
+  for (auto& [name, t] : values)
+    TG_CHECK(s.index.contains(name), value,
+             "[params] '{}' is no parameter of this model.{} Remove it, or use the model that has it.", name,
+             did_you_mean_key(name, s.index));
+  for (size_t i = 0; i < fresh.size(); ++i) s.list[i].tensor.assign(fresh[i]);
+}
+
+}  // namespace tg

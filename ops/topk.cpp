@@ -1,0 +1,42 @@
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/topk.h>
+
+namespace tg {
+Layouts ArgMax::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  check::number(kName, x);
+  TG_CHECK(
+      x.shape()[dim] > 0, shape,
+      "[argmax] dimension {} of {} has no elements. The largest of nothing is undefined. Pass at least one element.",
+      dim, x);
+  Shape s = x.shape();
+  s.erase(dim);
+  return {Layout::contiguous(s, DType::i64, x.device())};
+}
+Tensor argmax(const Tensor& x, int64_t dim) {
+  TG_CHECK(x, value, "[argmax] the input is an empty tensor. Pass a tensor that has a value.");
+  const NoGrad off;  // an index has no gradient: no tape behind it
+  return emit1(make<ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
+}
+
+Layouts SelectTopK::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  check::ndim_at_least(kName, x, 1);
+  check::computes(kName, x);
+  TG_CHECK(k >= 1 && k <= x.shape().back(), value,
+           "[topk] k is {}, the rows of {} have {} elements. It must be in [1, {}].", k, x, x.shape().back(),
+           x.shape().back());
+  Shape s = x.shape();
+  s.back() = k;
+  return {Layout::contiguous(s, x.dtype(), x.device()), Layout::contiguous(s, DType::i64, x.device())};
+}
+Tensors SelectTopK::vjp(const Vjp& v) const {
+  return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), -1, v.out(1), v.grad())};
+}
+TopK topk(const Tensor& x, int64_t k) {
+  Tensors r = emit(make<SelectTopK>(k), {&x, 1});
+  return {std::move(r[0]), std::move(r[1])};
+}
+}  // namespace tg

@@ -1,0 +1,265 @@
+// Reverse mode: what backward returns, keeps and refuses. Gradients of single ops are in test_ops.cpp.
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+struct Forgetful : OpOf<Forgetful> {  // its vjp reads what its mask does not keep
+  static constexpr auto kName = "test_forgetful";
+  bool output;
+  explicit Forgetful(bool reads_output) : output(reads_output) {}
+  Layouts infer(Inputs in) const override { return {in[0].layout()}; }
+  Tensors vjp(const Vjp& v) const override { return {v.grad() * (output ? v.out(0) : v.in(0))}; }
+};
+struct Plain : OpOf<Plain> {  // without vjp
+  static constexpr auto kName = "test_plain";
+  Layouts infer(Inputs in) const override { return {in[0].layout()}; }
+};
+void forgetful(const Forgetful&, Bufs in, Bufs out, Context&) { *out[0].data<float>() = *in[0].data<float>(); }
+void plain(const Plain&, Bufs in, Bufs out, Context&) { *out[0].data<float>() = *in[0].data<float>(); }
+TG_KERNEL(Forgetful, cpu, forgetful);
+TG_KERNEL(Plain, cpu, plain);
+
+std::vector<float> times(std::vector<float> v, float s) {
+  for (float& x : v) x *= s;
+  return v;
+}
+}  // namespace
+
+TEST_CASE("gradients against central differences through several ops") {
+  const auto w = random<double>({4, 3}, 5), v = random<double>({3}, 6), m = random<double>({2, 3}, 4);
+  CHECK(gradcheck([&](auto& x) { return sum(silu(matmul(x, w))); }, random<double>({2, 4}, 1)) < 1e-8);
+  CHECK(gradcheck([&](auto& x) { return sum(tg::exp((x + v) * v)); }, random<double>({2, 3}, 2)) < 1e-8);
+  CHECK(gradcheck([&](auto& x) { return sum(m * x); }, random<double>({2, 1}, 3)) < 1e-8);  // broadcast back
+  CHECK(gradcheck([&](auto& x) { return sum(slice(x, 1, 1, 3) * transpose(slice(x, 0, 0, 2))); },
+                  random<double>({3, 3}, 4)) < 1e-8);
+  CHECK(gradcheck(
+            [&](auto& x) {
+              Rng r{7};
+              return sum(dropout(x, 0.5, r) * x);
+            },
+            random<double>({3, 5}, 5)) < 1e-8);
+  // In f32 for a while: central differences of rounded values see steps of 6e-8 / 2e-5.
+  CHECK(gradcheck([&](auto& x) { return sum(tg::tanh(x.to(DType::f32))).to(DType::f64); }, random<double>({3}, 5)) <
+        2e-2);
+}
+TEST_CASE("one leaf used many times, and one that is not reached") {
+  Tensor x = random({2, 3}, 1).requires_grad_(), unused = random({2}, 2).requires_grad_();
+  const GradMap g = backward(sum(x + x * x + x));
+  CHECK(g.size() == 1);
+  CHECK(g.contains(x));
+  CHECK_FALSE(bool(g[unused]));
+  const auto at = values(x), dx = values(g[x]);
+  for (size_t i = 0; i < at.size(); ++i) CHECK(dx[i] == doctest::Approx(2 + 2 * at[i]).epsilon(1e-6));
+  CHECK(g[x].dtype() == x.dtype());
+  CHECK_FALSE(g[x].requires_grad());
+}
+TEST_CASE("an output of any shape with its gradient") {
+  Tensor x = random({2, 3}, 1).requires_grad_();
+  const Tensor dy = random({2, 3}, 2);
+  CHECK(values(backward(x * 3.0, dy)[x]) == values(dy * 3.0));
+  CHECK(has(error_of([&] { backward(x * 3.0, random({3}, 1)); }),
+            "[backward] the output is (2, 3) f32, its gradient (3) f32. Shapes and dtypes must agree."));
+  CHECK(has(error_of([&] { backward(x * 3.0, random<double>({2, 3}, 1)); }), "its gradient (2, 3) f64"));
+}
+TEST_CASE("a leaf that is the loss itself has gradient 1") {
+  Tensor x = random({}, 1).requires_grad_();
+  CHECK(values(backward(x)[x]) == std::vector<float>{1});
+}
+TEST_CASE("second derivative through matmul, eager and lazy") {
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = random({2, 3}, 1).requires_grad_(), w = random({3, 4}, 2).requires_grad_();
+    const Tensor y = matmul(x, w);
+    const Tensor g = backward(sum(y * y), {.create_graph = true})[x];  // 2 x w w^T
+    CHECK(g.requires_grad());
+    const auto h = values(backward(sum(g))[x]);  // each row: 2 * the sums of the rows of w w^T
+    const auto ww = values(matmul(w, transpose(w)));
+    for (size_t r = 0; r < 2; ++r)
+      for (size_t i = 0; i < 3; ++i)
+        CHECK(h[r * 3 + i] == doctest::Approx(2 * (ww[i] + ww[3 + i] + ww[6 + i])).epsilon(1e-5));
+  }
+}
+TEST_CASE("an op without a gradient says so") {
+  Tensor x = random({1}, 1).requires_grad_();
+  CHECK(has(error_of([&] { backward(emit1(make<Plain>(), {x})); }),
+            "[test_plain] has no gradient. Give it a vjp, or cut the graph with"));
+  CHECK(values(backward(sum(emit1(make<Plain>(), {x}).detach() * x))[x]) == values(x));
+  try {
+    backward(emit1(make<Plain>(), {x}));
+    FAIL("no error");
+  } catch (const Error& e) {
+    CHECK(e.kind() == Error::Kind::missing_gradient);
+  }
+}
+TEST_CASE("a vjp that reads what was not saved is found") {
+  Tensor one = filled({1}, 2.f).requires_grad_();
+  CHECK(has(error_of([&] { backward(emit1(make<Forgetful>(false), {one})); }),
+            "[test_forgetful] vjp reads input 0, which saves_in() does not keep"));
+  CHECK(has(error_of([&] { backward(emit1(make<Forgetful>(true), {one})); }),
+            "[test_forgetful] vjp reads output 0, which saves_out() does not keep"));
+}
+TEST_CASE("hooks fire once, when the gradient is complete") {
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = filled({2}, 1.f).requires_grad_();
+    int fired = 0;
+    std::vector<float> seen;
+    x.on_grad([&](const Tensor& g) {
+      ++fired;
+      seen = values(g);
+      return g * 10.0;
+    });
+    x.on_grad([&](const Tensor& g) {  // sees what the one before returned; an empty tensor keeps it
+      CHECK(values(g) == std::vector<float>(2, 30));
+      return Tensor();
+    });
+    const auto g = backward(sum(x + (x + x)));
+    CHECK(fired == 1);
+    CHECK(seen == std::vector<float>(2, 3));
+    CHECK(values(g[x]) == std::vector<float>(2, 30));
+  }
+}
+TEST_CASE("a hook of an intermediate changes what flows on") {
+  Tensor x = random({3}, 1).requires_grad_();
+  Tensor h = x * 2.0;
+  std::vector<float> seen;
+  h.on_grad([&](const Tensor& g) {
+    seen = values(g);
+    return g * 0.5;
+  });
+  const auto g = backward(sum(h * 3.0));
+  CHECK(seen == std::vector<float>(3, 3));
+  CHECK(values(g[x]) == std::vector<float>(3, 3));
+  CHECK_FALSE(g.contains(h));
+}
+TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = random({2, 3}, 1).requires_grad_(), w = random({3, 2}, 2).requires_grad_();
+    const Tensor loss = sum(tg::tanh(matmul(x, w)));
+    const auto a = values(backward(loss, {.retain_graph = true})[x]), b = values(backward(loss)[x]);
+    CHECK(a == b);
+    CHECK(has(error_of([&] { backward(loss); }),
+              "[sum] was released by an earlier backward. Pass {.retain_graph = true} to that one."));
+  }
+}
+TEST_CASE("NoGrad, detach and requires_grad_(false) cut the graph") {
+  Tensor x = random({3}, 1).requires_grad_();
+  {
+    NoGrad off;
+    CHECK_FALSE(grad_enabled());
+    CHECK_FALSE((x * x).requires_grad());
+    { NoGrad again; }
+    CHECK_FALSE(grad_enabled());
+  }
+  CHECK(grad_enabled());
+  const Tensor y = x * x;
+  CHECK(y.requires_grad());
+  CHECK_FALSE(y.detach().requires_grad());
+  CHECK(values(backward(sum(y.detach() * x))[x]) == values(x * x));
+  x.requires_grad_(false);
+  CHECK_FALSE((x * x).requires_grad());
+  CHECK(has(error_of([&] { backward(sum(x * x)); }),
+            "[backward] () f32 does not depend on a tensor that requires a gradient."));
+}
+TEST_CASE("indices are not tracked, and gradients flow past them") {
+  Tensor x = random({2, 5}, 1).requires_grad_();
+  const TopK t = topk(x, 2);
+  CHECK(t.values.requires_grad());
+  CHECK_FALSE(t.indices.requires_grad());
+  CHECK_FALSE(argmax(x).requires_grad());
+  CHECK(has(error_of([&] { backward(sum(argmax(x))); }), "does not depend on a tensor that requires a gradient"));
+}
+TEST_CASE("of more than 31 inputs, those past 30 that are not tracked get no gradient") {
+  std::vector<Tensor> x;
+  for (uint64_t i = 0; i < 40; ++i) x.push_back(random({2, 3}, i));
+  for (size_t i : {5, 35}) x[i].requires_grad_();
+  const Tensor w = random({80, 3}, 50);
+  const GradMap g = backward(sum(concat(x, 0) * w));
+  CHECK(g.size() == 2);
+  for (int64_t i : {5, 35}) CHECK(values(g[x[size_t(i)]]) == values(slice(w, 0, 2 * i, 2 * i + 2)));
+}
+TEST_CASE("what cannot be the start of backward") {
+  Tensor x = random({2, 3}, 1).requires_grad_();
+  CHECK(has(error_of([&] { backward(x * x); }),
+            "[backward] starts from one number, not from (2, 3) f32. Take sum() first"));
+  CHECK(has(error_of([&] { backward(Tensor()); }), "[backward] got an empty tensor. Pass the loss."));
+  CHECK(has(error_of([&] {
+              x.requires_grad_().detach().requires_grad_();
+              (x * x).requires_grad_();
+            }),
+            "[requires_grad_] (2, 3) f32 is the result of tracked ops. Only leaves take the flag; use detach()."));
+  CHECK(has(error_of([&] { from<int64_t>({1}, {1}).requires_grad_(); }), "is not of a floating dtype"));
+}
+TEST_CASE("a write after save is found at backward, through a view and in a saved output too") {
+  Tensor x = random({2, 3}, 1).requires_grad_(), w = random({3, 2}, 2).label("h.3.attn.w"), y;
+  {
+    InScope a("gpt"), b("h.3");
+    y = sum(matmul(x, w));
+  }
+  slice(w, 0, 1, 2).mutable_data<float>()[0] = 9;
+  const auto e = error_of([&] { backward(y); });
+  CAPTURE(e);
+  CHECK(
+      has(e, "[matmul] input 1 'h.3.attn.w' (3, 2) f32 was changed after it was saved for backward: it had version "));
+  CHECK(has(e, "in gpt.h.3"));
+  Tensor t = tg::tanh(x);
+  const Tensor l = sum(t);
+  t.mutable_data<float>()[0] = 1;
+  CHECK(has(error_of([&] { backward(l); }), "[tanh] output 0 (2, 3) f32 was changed"));
+}
+TEST_CASE("masks: what the tape holds") {
+  const Shape s{1 << 16};
+  const double unit = 4 << 16;
+  const auto base = double(memory_stats().live);
+  const auto held = [&] { return std::lround((double(memory_stats().live) - base) / unit); };
+  {
+    Tensor x = filled(s, .5f).requires_grad_(), y = x;
+    for (int i = 0; i < 20; ++i) y = y + x;
+    CHECK(held() == 2);
+    y = x;
+    for (int i = 0; i < 20; ++i) y = tg::tanh(y);
+    CHECK(held() == 21);
+    backward(sum(y));
+    CHECK(held() == 2);  // released on the way; x and y are left
+    NoGrad off;
+    y = x;
+    for (int i = 0; i < 20; ++i) y = tg::tanh(y);
+    CHECK(held() == 2);
+  }
+  CHECK(held() == 0);
+  Tensor x = filled({256, 256}, .5f).requires_grad_(), w = filled({256, 256}, .01f), y = x;
+  for (int i = 0; i < 8; ++i) y = matmul(y, w);
+  CHECK(held() == 3);  // a frozen weight keeps no activations: x, w, y
+  const auto k = engine_stats().kernels;
+  const Tensor loss = sum(y);
+  backward(loss);
+  CHECK(engine_stats().kernels - k == 2 + 8);  // the sum, ones, and no dW
+}
+TEST_CASE("a deep tape runs and is released") {
+  const int n = 200'000;  // a stack of 8 MiB has no room for a frame for each
+  Tensor x = filled({1}, 1.f).requires_grad_(), y = x;
+  for (int i = 0; i < n; ++i) y = y + x;
+  CHECK(values(backward(sum(y))[x])[0] == float(n + 1));
+  y = x;
+  for (int i = 0; i < n; ++i) y = y + x;
+  y = Tensor();  // released without backward
+  LazyScope lazy;
+  y = x;
+  for (int i = 0; i < n; ++i) y = y + x;
+  const Tensor g = backward(sum(y))[x];
+  evaluate({y, g});
+  CHECK(values(g)[0] == float(n + 1));
+}
+TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the leaf") {
+  Tensor empty_one = random({0, 4}, 1).requires_grad_(), w = random({4, 3}, 2).requires_grad_();
+  const GradMap g = backward(sum(matmul(empty_one, w)));
+  CHECK(g[empty_one].shape() == Shape{0, 4});
+  CHECK(values(g[w]) == std::vector<float>(12, 0));
+  Tensor h = random({4}, 3).to(DType::bf16).detach().requires_grad_();
+  CHECK(backward(sum(h * h))[h].dtype() == DType::bf16);
+  Tensor m = random({4}, 3).requires_grad_();
+  CHECK(values(backward(sum((m.to(DType::bf16) * 2.0).to(DType::f32)))[m]) == times(std::vector<float>(4, 1), 2));
+}

@@ -1,0 +1,126 @@
+// Second derivatives of every differentiable op case, by central differences of its first gradients.
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+#include "support/op_cases.h"
+
+using namespace tg;
+namespace {
+// sum of <v[k], r[k]> over the floating tensors of v, with fixed random r; empty when there are none.
+Tensor projected(Inputs v, uint64_t seed) {
+  Tensor total;
+  for (size_t k = 0; k < v.size(); ++k) {
+    if (!v[k] || !is_float(v[k].dtype())) continue;
+    const Tensor part = sum(v[k] * random<double>(v[k].shape(), seed + k, 0.5, 1.5).to(v[k].dtype()));
+    total = total ? total + part.to(DType::f64) : part.to(DType::f64);
+  }
+  return total;
+}
+// Of inputs x and weights w of the outputs: a random projection of the gradients of <outputs, w> with respect to x. Its
+// own gradient with respect to all of them is what second derivatives are.
+Tensor first_gradients(const OpCase& c, const std::vector<Tensor>& all) {
+  const Inputs x(all.data(), c.in.size()), w(all.data() + c.in.size(), all.size() - c.in.size());
+  const Tensors out = c.fn(x);
+  Tensor loss;
+  for (size_t k = 0, next = 0; k < out.size(); ++k) {
+    if (!is_float(out[k].dtype())) continue;
+    const Tensor part = sum(out[k] * w[next++]);
+    loss = loss ? loss + part : part;
+  }
+  const GradMap g = backward(loss, {.create_graph = true});
+  std::vector<Tensor> gradients;
+  for (auto& t : x) gradients.push_back(g[t]);
+  return projected(gradients, 50);
+}
+// Inputs of dtype t and weights of the outputs' dtypes, with values that `coarse` holds exactly.
+std::vector<Tensor> leaves_of(const OpCase& c, DType t = DType::f64, DType coarse = DType::f64) {
+  NoGrad off;
+  std::vector<Tensor> all = make_inputs(c, coarse);
+  for (auto& x : all)
+    if (is_float(x.dtype())) x = x.to(t).detach();
+  uint64_t seed = 70;
+  for (auto& y : c.fn(all))
+    if (is_float(y.dtype()))
+      all.push_back(random<double>(y.shape(), seed++, 0.5, 1.5).to(coarse).to(y.dtype()).detach());
+  for (size_t i = 0; i < all.size(); ++i) all[i].requires_grad_(i >= c.in.size() || c.in[i].differentiable);
+  return all;
+}
+void check_second(const OpCase& c) {
+  CAPTURE(c.name());
+  const auto all = leaves_of(c);
+  const GradMap second = backward(first_gradients(c, all));
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].requires_grad()) continue;
+    CAPTURE(i);
+    const auto f = [&](const Tensor& moved) {
+      auto at = all;
+      at[i] = moved;
+      for (size_t k = 0; k < at.size(); ++k) at[k].requires_grad_(all[k].requires_grad());
+      return first_gradients(c, at);
+    };
+    const auto x = values<double>(all[i]);
+    // Absent where the gradients do not depend on it: the differences must be 0 too.
+    const Tensor g = second[all[i]] ? second[all[i]] : zeros_like(all[i]);
+    const auto got = values<double>(g);
+    double worst = 0, scale = 1;
+    for (double y : got) scale = std::max(scale, std::abs(y));
+    for (size_t e = 0; e < x.size(); ++e) {
+      const auto moved = [&](double by) {
+        auto v = x;
+        v[e] += by;
+        return f(from<double>(v, all[i].shape())).item<double>();
+      };
+      constexpr double h = 1e-5;
+      worst = std::max(worst, std::abs((moved(h) - moved(-h)) / (2 * h) - got[e]));
+    }
+    CHECK(worst / scale < 1e-6);
+  }
+}
+// One case that throws does not hide the others.
+void without_error(const OpCase& c, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& e) {
+    FAIL_CHECK(c.name(), ": ", std::string(e.what()));
+  }
+}
+}  // namespace
+
+TEST_CASE("second derivatives of every op case against central differences, every element") {
+  for (auto& c : op_cases({2, 3}))
+    if (c.gradcheck > 0) without_error(c, [&] { check_second(c); });
+}
+TEST_CASE("second derivatives lazily: the same bits; in f32 to 1e-5; in bf16 of the right dtype and size") {
+  const auto second = [](const OpCase& c, const std::vector<Tensor>& all) {
+    const GradMap g = backward(first_gradients(c, all));
+    std::vector<Tensor> r;
+    for (auto& x : all) r.push_back(g[x]);
+    return r;
+  };
+  const auto check = [&](const OpCase& c) {
+    const auto eager = second(c, leaves_of(c));
+    std::vector<Tensor> lazy;
+    {
+      LazyScope scope;
+      lazy = second(c, leaves_of(c));
+    }
+    for (size_t i = 0; i < eager.size(); ++i) {
+      REQUIRE(bool(eager[i]) == bool(lazy[i]));
+      if (eager[i]) CHECK(bits_of(eager[i]) == bits_of(lazy[i]));
+    }
+    for (DType t : {DType::f32, DType::bf16}) {
+      const auto leaves = leaves_of(c, t, t);
+      const auto got = second(c, leaves), expected = second(c, leaves_of(c, DType::f64, t));
+      for (size_t i = 0; i < got.size(); ++i) {
+        INFO(c.name(), ", input or weight ", i);
+        REQUIRE(bool(got[i]) == bool(expected[i]));
+        if (!got[i]) continue;
+        CHECK(got[i].dtype() == leaves[i].dtype());
+        // bf16: gradients that were rounded to 8 bits are multiplied and taken from each other again.
+        CHECK(distance(got[i], expected[i]) <= (t == DType::f32 ? 1e-5 : 0.2));
+      }
+    }
+  };
+  for (auto& c : op_cases({2, 3}))
+    if (c.gradcheck > 0) without_error(c, [&] { check(c); });
+}

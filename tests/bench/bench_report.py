@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM, the folder of the benchmarks'
+programs' sources being ../../bench. Makes a small result of each program in FOLDER, puts them on a page, and checks that the
+page is whole, refers to nothing outside it, and has its text within its plots; then what it says of files that are none.
+"""
+import copy, html.parser, json, os, random, re, subprocess, sys
+import xml.etree.ElementTree as ElementTree
+
+BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "common")
+REPORT = os.path.join(BENCH, "report.py")
+CHARACTER, LINE = 6.7, 9  # no text of a plot is wider, or higher
+
+
+def check(holds, what):
+    if not holds:
+        sys.exit(f"bench_report: {what}")
+
+
+def report(files, output):
+    return subprocess.run([sys.executable, REPORT, *files, "-o", output], capture_output=True, text=True)
+
+
+class Links(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.targets, self.ids, self.headings = [], [], 0
+
+    def handle_starttag(self, tag, attributes):
+        check(tag not in ("script", "link", "img", "iframe", "object", "embed", "image", "use"), f"the page has a <{tag}>")
+        self.headings += tag == "h2"
+        for key, value in attributes:
+            if key in ("href", "src", "xlink:href"):
+                self.targets.append(value)
+            elif key == "id":
+                self.ids.append(value)
+
+
+def boxes_of_text(svg):
+    for t in svg.iter("text"):
+        x, y, width = float(t.get("x")), float(t.get("y")), CHARACTER * len(t.text or "")
+        anchor = set((t.get("class") or "").split())
+        yield (x - width if "e" in anchor else x - width / 2 if "m" in anchor else x), y, width, t.text
+
+
+def check_plot(svg):
+    name, (_, _, width, height) = svg.get("aria-label"), map(float, svg.get("viewBox").split())
+    texts = list(boxes_of_text(svg))
+    for x, y, wide, text in texts:
+        check(x > -1 and x + wide < width + 1 and LINE - 2 < y <= height, f"'{text}' is not within the plot '{name}'")
+    texts.sort(key=lambda t: t[1])
+    for i, (x, y, wide, text) in enumerate(texts):
+        for x2, y2, wide2, text2 in texts[i + 1:]:
+            if y2 - y >= LINE:
+                break
+            check(x + wide <= x2 or x2 + wide2 <= x, f"'{text}' and '{text2}' overlap in the plot '{name}'")
+    for path in svg.iter("path"):
+        for x, y in re.findall(r"M(-?[\d.]+) (-?[\d.e+]+)", path.get("d")):
+            check(-1 < float(x) < width + 1 and -1 < float(y) < height + 1, f"a path leaves the plot '{name}': M{x} {y}")
+        for number in re.findall(r"nan|inf|None", path.get("d")):
+            check(False, f"{number} in a path of '{name}'")
+
+
+def checked_page(files, output):
+    """The plots of the page of these files, by name."""
+    run = report(files, output)
+    check(run.returncode == 0, f"status {run.returncode}: {run.stderr}")
+    with open(output, encoding="utf-8") as f:
+        page = f.read()
+    check("http:" not in page and "https:" not in page and "url(" not in page and "@import" not in page, "the page refers to another")
+    links = Links()
+    links.feed(page)
+    check(links.headings == len(files), f"{links.headings} sections of {len(files)} files")
+    check(len(set(links.ids)) == len(links.ids), "an id comes twice")
+    check(len(links.targets) > len(files) and {t.removeprefix("#") for t in links.targets} <= set(links.ids), "a link leads nowhere")
+    check(len(page) < 2_000_000, f"{len(page)} bytes")
+    tree = ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))  # it is XML, too
+    shown = {d.text for d in tree.iter("dd")}
+    for path in files:
+        check(path in shown, f"{path} has no section")
+    plots = {}
+    for svg in tree.iter("svg"):
+        check_plot(svg)
+        plots[svg.get("aria-label")] = svg
+    return plots
+
+
+def titles(svg):
+    return "\n".join(t.text for t in svg.iter("title"))
+
+
+def big_trace(path, threads=8, events=4000):
+    """Ten thousand times as many as a page is wide cannot all be shown; each thread is busy to the end."""
+    draw, found = random.Random(1), [{"ph": "M", "pid": 10, "tid": 0, "name": "process_name", "args": {"name": "kernels of cpu"}}]
+    for thread in range(threads):
+        found.append({"ph": "M", "pid": 10, "tid": thread, "name": "thread_name", "args": {"name": f"thread {thread}"}})
+        for i in range(events):
+            found.append({"ph": "X", "pid": 10, "tid": thread, "name": f"op<{i % 7}> & co", "ts": i * 10.0,
+                          "dur": draw.choice((0.1, 4.0, 9.9)),
+                          "args": {"op": "linear", "scope": draw.choice(("gpt.h.3.mlp.fc", "gpt.wte", ""))}})
+    found += [{"ph": "C", "pid": 10, "name": "live bytes of cpu", "ts": i * 1.0, "args": {"bytes": 7 if i != 777 else 123_456_789}}
+              for i in range(10 * events)]
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"traceEvents": found, "otherData": {"notes": ["a note with < and \u0001"]}}, f)
+
+
+def main():
+    folder, ops, training, timeit, lm = sys.argv[1:]
+    os.makedirs(folder, exist_ok=True)
+    at = lambda name: os.path.join(folder, name)
+    tiny = ["--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40"]
+    for command in ([ops, "--quick", "--json", at("ops.json")], [training, "--quick", "--json", at("training.json")],
+                    [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50", "--json", at("timeit.json")],
+                    [lm, *tiny, "--answers", "--json", at("lm.json"), "--trace", at("trace.json")]):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    common = {"machine": {"cpu": "a <CPU>", "cpus": 2}, "torch": "2.0", "date": "2026-01-01T00:00:00Z"}
+    write = lambda name, d: json.dump(d, open(at(name), "w", encoding="utf-8"))
+    write("torch.json", {**common, "rows": [{"name": "add 2x2 f32", "seconds": 1e-6, "torch_seconds": 4e-6, "ratio": 4,
+                                             "torch_compiled_seconds": None}]})
+    write("torch_timeit.json", {**common, "rows": [{"name": "tiny_forward", "seconds": 2e-3, "torch_seconds": 1e-3, "ratio": 0.25,
+                                                    "all": {"eager": 3e-3, "compiled": 2e-3},
+                                                    "torch_all": {"fused eager": 1e-3, "fused compile": 9}}]})
+    write("run.json", {"stages": {"build": {"status": 0, "seconds": 400}, "tests": {"status": 1, "seconds": 3}}, "gpu": {"name": "H"}})
+    names = ["ops", "training", "timeit", "lm", "trace", "torch", "torch_timeit", "run"]
+    files = [at(f"{name}.json") for name in names] + [os.path.join(BENCH, "results", "cpu", "xeon_torch_training.json")]
+    plots = checked_page(files, at("report.html"))
+    with open(files[-1], encoding="utf-8") as f:
+        mean = json.load(f)["geometric_mean"]
+    check(f"mean {mean:.2f}×" in [t[3] for t in boxes_of_text(plots["ratios"])], "the geometric mean is another")
+    for run in ("forward, document, f32", "train, document, f32", "train, flash, f32", "train, fused, f32", "train, fused, bf16"):
+        check(f"timeline of {run}" in plots and f"memory of {run}" in plots, f"{run} has no timeline, or no memory")
+    told = titles(plots["timeline of train, document, f32"])
+    for part in ("forward_pass", "layer_1", "attention_sublayer", "optimizer_step"):
+        check(part in told, f"'{part}' is not in the timeline:\n{told}")
+    drawn = {cls for path in plots["timeline of train, document, f32"].iter("path") for cls in path.get("class", "").split()}
+    parts = drawn & {f"p{i}" for i in range(12)}  # short kernels may be too narrow for a name, or part of a neighbour
+    check(len(parts) >= 3, f"kernels of {len(parts)} parts of the model are in the timeline")
+    for plot in ("Timeline", "The last profiled_step", "kernel time by part", "bandwidth", "tiny", "phases of train, fused, bf16",
+                 "stages"):
+        check(plot in plots, f"there is no plot '{plot}'")
+
+    big_trace(at("big.json"))
+    big = checked_page([at("big.json")], at("big.html"))
+    shapes = len(list(big["Timeline"].iter("path")))
+    check(100 < shapes < 6000, f"{shapes} shapes in the timeline of a large trace")
+    check("peak 123 MB" in [t[3] for t in boxes_of_text(big["live bytes of cpu"])], "the peak of memory is thinned away")
+    check("op<3> & co" in titles(big["Timeline"]), "names are not shown as they are")
+
+    def fails(words, content, name="bad.json", output="bad.html"):
+        if content is not None:
+            with open(at(name), "w", encoding="utf-8") as f:
+                f.write(content if isinstance(content, str) else json.dumps(content))
+        run = report([at("run.json"), at(name)], at(output))
+        named = at(name if name == "bad.json" else "") in run.stderr
+        check(run.returncode == 1 and words in run.stderr and named and "Traceback" not in run.stderr
+              and not os.path.exists(at("bad.html")), f"not '{words}': status {run.returncode}, {run.stderr}")
+
+    with open(at("lm.json"), encoding="utf-8") as f:
+        lacking = json.load(f)
+    no_phases, no_number = copy.deepcopy(lacking), copy.deepcopy(lacking)
+    del no_phases["runs"][0]["phases"]
+    no_number["runs"][0]["peak_bytes"] = None
+    fails("is not JSON: ", "{")
+    fails("is not JSON: NaN is no number", '{"rows": [NaN]}')
+    fails("is not JSON: ", "[" * 100_000)
+    fails("is no result file. Expected one that has 'traceEvents' (a trace of our profiler), 'runs' (bench_lm_profile)", {"rows": []})
+    fails("is no result file", [1, 2])
+    fails("is a file of bench_ops without results", {"bandwidth": [], "rows": []})
+    fails("has the key 'runs' of a file of bench_lm_profile, and is none: 'phases' is missing", no_phases)
+    fails("has the key 'runs' of a file of bench_lm_profile, and is none: ", no_number)
+    os.remove(at("bad.json"))
+    fails("cannot be read: No such file", None)
+    fails("cannot be written: No such file", None, "run.json", os.path.join("no", "such", "report.html"))
+    fails("is both a result file and the page to write", None, "run.json", "run.json")
+
+
+if __name__ == "__main__":
+    main()

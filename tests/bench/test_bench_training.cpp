@@ -1,0 +1,341 @@
+// bench_training: its table of ids, what the rows compute in each mode, the checks that training trains, its files.
+#include <doctest/doctest.h>
+
+#include <tapegrad/tapegrad.h>
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include "../bench/common/svg.h"
+#include "../bench/lora_training/report.h"
+
+#include "support/helpers.h"
+
+using namespace tg;
+using namespace tg::bench;
+using doctest::Approx;
+namespace fs = std::filesystem;
+
+namespace {
+std::string content(const fs::path& path) {
+  std::ifstream f(path);
+  return {std::istreambuf_iterator<char>(f), {}};
+}
+struct Folder {
+  fs::path path = fs::temp_directory_path() / fmt::format("tapegrad_training_{}", ::getpid());
+  Folder() { fs::remove_all(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+// What is wrong with XML that has elements, text, and attributes in double quotes; empty: nothing.
+std::string xml_error(const std::string& s) {
+  std::vector<std::string> open;
+  bool had_root = false;
+  const auto text_error = [](std::string_view t) -> std::string {
+    for (size_t i = 0; i < t.size(); ++i) {
+      if (t[i] == '<') return "a bare <";
+      if (t[i] != '&') continue;
+      const std::string_view rest = t.substr(i);
+      if (!std::ranges::any_of(std::initializer_list<std::string_view>{"&amp;", "&lt;", "&gt;", "&quot;"},
+                               [&](std::string_view e) { return rest.starts_with(e); }))
+        return "a bare &";
+    }
+    return {};
+  };
+  for (size_t i = 0; i < s.size();) {
+    if (s[i] != '<') {
+      const size_t end = std::min(s.find('<', i), s.size());
+      const std::string text = s.substr(i, end - i);
+      if (open.empty() && text.find_first_not_of(" \n") != std::string::npos) return "text outside: " + text;
+      if (const std::string e = text_error(text); !e.empty()) return e;
+      i = end;
+      continue;
+    }
+    const size_t end = s.find('>', i);
+    if (end == std::string::npos) return "a tag without end";
+    std::string tag = s.substr(i + 1, end - i - 1);
+    i = end + 1;
+    if (tag.starts_with("/")) {
+      if (open.empty() || open.back() != tag.substr(1)) return "an end without a beginning: " + tag;
+      open.pop_back();
+      continue;
+    }
+    const bool closed = tag.ends_with("/");
+    if (closed) tag.pop_back();
+    size_t at = std::min(tag.find(' '), tag.size());
+    const std::string name = tag.substr(0, at);
+    if (name.empty()) return "a tag without a name";
+    std::set<std::string> seen;
+    while ((at = tag.find_first_not_of(' ', at)) != std::string::npos) {
+      const size_t equals = tag.find("=\"", at),
+                   quote = equals == std::string::npos ? equals : tag.find('"', equals + 2);
+      if (quote == std::string::npos) return "an attribute that is not quoted: " + tag;
+      if (!seen.insert(tag.substr(at, equals - at)).second) return "an attribute twice: " + tag;
+      if (const std::string e = text_error(tag.substr(equals + 2, quote - equals - 2)); !e.empty()) return e;
+      at = quote + 1;
+    }
+    if (closed) continue;
+    if (open.empty() && std::exchange(had_root, true)) return "two roots";
+    open.push_back(name);
+  }
+  if (!had_root) return "no root";
+  return open.empty() ? "" : "no end of " + open.back();
+}
+size_t times(const std::string& s, std::string_view part) {
+  size_t n = 0;
+  for (size_t i = 0; (i = s.find(part, i)) != std::string::npos; ++i) ++n;
+  return n;
+}
+
+Measured measured(BenchmarkId id, Estimate time, std::optional<uint64_t> elements = {}) {
+  Measured m{std::move(id), elements, {Sampling::linear, {1, 2, 3}, 1, 0}, {}, {}, {}, {}};
+  m.sample.seconds.resize(3);
+  m.estimates.sampling = Sampling::linear;
+  m.estimates.slope = time;
+  m.estimates.median = {1e-6, 2e-6, 3e-6, 0};
+  return m;
+}
+TrainingReport report_of(std::vector<Measured> rows) {
+  return {{"a \"processor\" & <more>", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2},
+          "compiled",
+          "wall",
+          "abc",
+          "bench_training --json x",
+          std::move(rows),
+          {}};
+}
+}  // namespace
+
+TEST_CASE("the ids of the document, with what they handle") {
+  struct Want {
+    const char* id;
+    std::optional<uint64_t> elements;
+  };
+  const Want wanted[] = {{"lora_forward/forward/small_512x512_r8", 32'768},
+                         {"lora_forward/forward/medium_1024x1024_r8", 65'536},
+                         {"lora_forward/forward/large_2048x2048_r8", 131'072},
+                         {"lora_forward/forward/small_512x512_r16", 32'768},
+                         {"gradient_computation/forward_backward", {}},
+                         {"optimizer_step/adamw_step", {}},
+                         {"full_training_step/complete_iteration", 131'072},
+                         {"layer_operations/softmax_stable", {}},
+                         {"layer_operations/layer_norm", {}},
+                         {"layer_operations/rms_norm", {}},
+                         {"lora_rank_scaling/forward/rank_4", {}},
+                         {"lora_rank_scaling/forward/rank_8", {}},
+                         {"lora_rank_scaling/forward/rank_16", {}},
+                         {"lora_rank_scaling/forward/rank_32", {}},
+                         {"lora_rank_scaling/forward/rank_64", {}},
+                         {"lazy_vs_eager_lora/eager_forward", {}},
+                         {"lazy_vs_eager_lora/lazy_forward_sync", {}}};
+  const std::vector<TrainingRow> rows = training_rows();
+  REQUIRE(rows.size() == std::size(wanted));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(rows[i].id.text());
+    CHECK(rows[i].id.text() == wanted[i].id);
+    CHECK(rows[i].elements == wanted[i].elements);
+    CHECK(rows[i].samples == (i == 6 ? std::optional(10) : std::nullopt));
+    CHECK((rows[i].runs == Runs::lazily) == (i == 16));
+    const DocumentFigure* of = document_figure(wanted[i].id);
+    REQUIRE(of);
+    CHECK(of->low < of->point);
+    CHECK(of->point < of->high);
+  }
+  std::set<std::string> ids;
+  for (const auto& r : lazy_rows()) {
+    CHECK(ids.insert(r.id.text()).second);
+    CHECK(!document_figure(r.id.text()));
+  }
+  CHECK(ids.size() == 15);
+  CHECK(ids.contains("cpu_matmul/lazy/256"));
+}
+
+TEST_CASE("each row computes the same, eager, compiled and lazily, and its benchmark runs") {
+  std::vector<TrainingRow> rows = training_rows();
+  std::ranges::move(lazy_rows(), std::back_inserter(rows));
+  for (const TrainingRow& row : rows) {
+    CAPTURE(row.id.text());
+    const Work eager = row.make(Device::cpu()), other = row.make(Device::cpu()), last = row.make(Device::cpu());
+    const auto compiled = runner(other, RunMode::compiled);
+    for (int call = 0; call < 2; ++call) {  // traced, then replayed
+      const std::vector<Tensor> want = eager.f(eager.in), got = compiled();
+      std::vector<Tensor> lazily;
+      {
+        const LazyScope lazy;
+        lazily = last.f(last.in);
+        evaluate(lazily);
+      }
+      REQUIRE(want.size() == got.size());
+      CHECK(want.empty() == (row.id.function == "adamw_step"));
+      for (size_t k = 0; k < want.size(); ++k) {
+        CHECK(!want[k].requires_grad());
+        CHECK(bits_of(got[k]) == bits_of(want[k]));
+        CHECK(bits_of(lazily[k]) == bits_of(want[k]));
+        if (row.id.function == "forward_backward" && k == 1) continue;  // the gradient of A
+        CHECK(std::ranges::any_of(values(want[k]), [](float x) { return x != 0; }));
+      }
+    }
+    CHECK(eager.variables.size() == (row.id.function == "complete_iteration" ? 2 : row.id.function == "adamw_step"));
+    for (size_t k = 0; k < eager.variables.size(); ++k) {  // two steps on
+      CHECK(bits_of(other.variables[k]) == bits_of(eager.variables[k]));
+      CHECK(bits_of(last.variables[k]) == bits_of(eager.variables[k]));
+    }
+    for (const RunMode mode : {RunMode::eager, RunMode::compiled}) {
+      const Benchmark b = benchmark(row, mode, Device::cpu());
+      CHECK(b.id.text() == row.id.text());
+      b.run();
+      b.run();
+      b.finish();
+    }
+  }
+}
+
+TEST_CASE("training is shown to train, and what does not is an error") {
+  for (const RunMode mode : {RunMode::eager, RunMode::compiled}) {
+    CAPTURE(name_of(mode));
+    check_training(mode, Device::cpu());
+    const auto error = [&](const std::function<void(Work&)>& spoil) {
+      Work s = lora_step(Device::cpu());
+      spoil(s);
+      return error_of([&] { check_step(s, mode); });
+    };
+    CHECK(has(error([](Work& s) { s.f = [](Inputs in) { return std::vector{sum(in[0])}; }; }),
+              "[bench_training] step 1 of training (" + std::string(name_of(mode)) + ") moves B by 0. "));
+    CHECK(has(error([](Work& s) {
+                s.variables[1].assign(random(s.variables[1].shape(), 1));
+              }),  // then A has a gradient at once
+              "moves A by 0.0001, besides its decay."));
+    CHECK(has(error([](Work& s) { std::swap(s.variables[0], s.variables[1]); }), "moves B by"));
+    CHECK(has(error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.5}; }; }),
+              "begins at 3.119"));
+    CHECK(has(
+        error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.0 + std::log(512.0)}; }; }),
+        "goes from 6.23832 to 6.23832 in 50 steps"));
+    const auto adamw_error = [&](double by) {
+      const Tensor w = filled<float>({3}, 0);
+      const Work work{[=](Inputs) { return w.assign(w + by), std::vector<Tensor>{}; }, {}, {w}};
+      return error_of([&] { check_adamw(work, mode); });
+    };
+    CHECK(adamw_error(1e-4) == "no error");
+    CHECK(has(adamw_error(0),
+              "[bench_training] step 1 of AdamW (" + std::string(name_of(mode)) + ") moves its parameter by 0. "));
+    CHECK(has(adamw_error(1), "moves its parameter by 1. "));
+    const auto gradients = [](double a, double b) {
+      return Work{[=](Inputs in) { return std::vector{in[0], in[0] * a, in[0] * b}; }, {filled<float>({3}, 1)}};
+    };
+    check_gradient(gradients(0, 1), mode);
+    for (const auto& [a, b] : {std::pair(1.0, 1.0), {0.0, 0.0}})
+      CHECK(has(error_of([&] { check_gradient(gradients(a, b), mode); }),
+                fmt::format("[bench_training] the largest gradient of A is {:g} and that of B {:g} ", a, b)));
+  }
+}
+
+TEST_CASE("plots are well-formed, to scale, and marked where asked") {
+  CHECK(xml_error("<a b=\"c\"><d/>x &amp; y</a>\n").empty());
+  for (const char* bad :
+       {"", "<a>", "<a></b>", "<a/>x", "<a>&</a>", "<a b=c></a>", "<a></a><a></a>", "<a b=\"1\" b=\"2\"></a>"})
+    CHECK(!xml_error(bad).empty());
+
+  const std::vector<Bar> bars{{"one <&> \"two\"", 1e-6, 2e-6, 3e-6}, {"three", 7e-6, 8e-6, 9e-6}};
+  const std::string linear = bar_plot({.title = "a < b & c", .bars = "ours"}, bars);
+  CHECK(xml_error(linear) == "");
+  CHECK(times(linear, "<rect") == 3);  // with the background
+  CHECK(times(linear, "<path") == 0);
+  CHECK(has(linear, "one &lt;&amp;&gt; &quot;two&quot;"));
+  CHECK(has(linear, ">2.0000 µs<"));
+  CHECK(has(linear, ">10 µs<"));  // the last tick: from 0 to 10 on 420 points
+  CHECK(has(linear, "width=\"84.0\""));
+  CHECK(has(linear, "width=\"336.0\""));
+  std::vector<Bar> marked = bars;
+  marked[0].mark = 1e-3;
+  const std::string logarithmic = bar_plot({.title = "t", .bars = "ours", .marks = "theirs"}, marked);
+  CHECK(xml_error(logarithmic) == "");
+  CHECK(times(logarithmic, "<path") == 1);
+  CHECK(has(logarithmic, "diamonds: theirs"));
+  CHECK(has(logarithmic, "2.0000 µs (1.0000 ms)"));
+  CHECK(has(logarithmic, ">1 µs<"));
+  CHECK(has(logarithmic, ">1 ms<"));
+  CHECK(has(logarithmic, fmt::format("width=\"{:.1f}\"", 420 * std::log10(2.0) / 3)));
+}
+
+TEST_CASE("files of a run: JSON read back, a plot for each group, the table beside the document") {
+  const Folder folder;
+  std::vector<Measured> rows{measured({"lora_forward", "forward", "small_512x512_r8"}, {1e-5, 2e-5, 4e-5, 0}, 1000),
+                             measured({"lora_forward", "forward", "other"}, {1e-5, 2e-5, 3e-5, 0}),
+                             measured({"cpu_add", "eager", "1024"}, {1e-6, 2e-6, 3e-6, 0})};
+  rows[0].change = Change{{-0.3, -0.2, -0.1, 0}, {}, -9, 0.001};
+  rows[0].outliers = {1, 2, 3, 4};
+  TrainingReport r = report_of(rows);
+  const std::string table = beside_document(r.rows);
+  CHECK(times(table, "\n") == 3);
+  CHECK(has(table, "[10.000 µs 20.000 µs 40.000 µs]      [427.63 µs 436.78 µs 445.73 µs]         21.84\n"));
+  CHECK(beside_document({rows[2]}).empty());
+
+  write_plots(folder.path.string(), r, Marks::document);
+  for (const char* group : {"lora_forward", "cpu_add"}) {
+    const std::string plot = content(folder.path / fmt::format("{}.svg", group));
+    CHECK(xml_error(plot) == "");
+    CHECK(times(plot, "<path") == (std::string(group) == "cpu_add" ? 0 : 1));
+    CHECK(has(plot, "a &quot;processor&quot; &amp; &lt;more&gt;"));
+  }
+  write_plots(folder.path.string(), r, Marks::none);
+  CHECK(times(content(folder.path / "lora_forward.svg"), "<path") == 0);
+
+  r.host = HostTime{{200, 10, 1e-4}, {50, 8, 8e-5}, 0.8, 7, 5};
+  CHECK(r.host->eager.share() == Approx(0.02));
+  const std::string host = text(*r.host);
+  CHECK(has(host, "eager     200.0 ns per op; 10 ops x 200.0 ns / 100.00 µs = 2.0 % of the step"));
+  CHECK(has(host, "compiled   50.0 ns per op; 8 ops x 50.0 ns / 80.000 µs = 0.5 % of the step"));
+  CHECK(has(host, "at most 1.00 of an eager one: 0.800, met"));
+  CHECK(has(host, "5 of 7 compiled steps were one launch of a graph\n"));
+  CHECK(has(text({{200, 10, 1e-4}, {150, 8, 8e-5}, 1.1}), "at most 100 ns: 150.0, missed"));
+
+  const fs::path path = folder.path / "run.json";
+  write_training_json(path.string(), r);
+  const auto j = nlohmann::json::parse(content(path));
+  CHECK(j["machine"]["cpu"] == r.machine.cpu);
+  CHECK(j["machine"]["threads"] == 2);
+  CHECK(j["mode"] == "compiled");
+  CHECK(j["device"] == "cpu");
+  CHECK(j["clock"] == "wall");
+  CHECK(j["commit"] == "abc");
+  CHECK(j["command"] == "bench_training --json x");
+  CHECK(j["date"].get<std::string>().size() == 20);
+  CHECK(j["host"]["eager"]["ops"] == 10);
+  CHECK(j["host"]["compiled"]["share_outside_kernels"] == Approx(0.005));
+  CHECK(j["host"]["graph_launches"] == 5);
+  REQUIRE(j["rows"].size() == 3);
+  const auto& row = j["rows"][0];
+  CHECK(row["id"] == "lora_forward/forward/small_512x512_r8");
+  CHECK(row["time"]["low"] == 1e-5);
+  CHECK(row["time"]["estimate"] == 2e-5);
+  CHECK(row["time"]["high"] == 4e-5);
+  CHECK(row["median"]["estimate"] == 2e-6);
+  CHECK(row["throughput"]["low"] == Approx(2.5e7));
+  CHECK(row["throughput"]["high"] == Approx(1e8));
+  CHECK(row["change"]["low"] == -0.3);
+  CHECK(row["p"] == 0.001);
+  CHECK(row["verdict"] == "improved");
+  CHECK(row["iterations"] == 6);
+  CHECK(row["samples"] == 3);
+  CHECK(row["sampling"] == "linear");
+  CHECK(row["outliers"]["low_severe"] == 1);
+  CHECK(row["outliers"]["high_severe"] == 4);
+  for (const char* key : {"throughput", "change", "p", "verdict"}) CHECK(j["rows"][1][key].is_null());
+}
+
+TEST_CASE("host time: the kernels of the step are counted, in both modes") {
+  const HostTime t = host_time(Device::cpu(), {.ops = 50, .rounds = 3, .seconds = 0.01});
+  for (const auto& mode : {t.eager, t.compiled}) {
+    CHECK(mode.ns_per_op > 0);
+    CHECK(mode.step > 0);
+    CHECK(mode.ops >= 8);  // two products forward, three backward, the loss and its gradient, AdamW
+    CHECK(mode.ops <= 20);
+  }
+  CHECK(t.compiled.ops <= t.eager.ops);
+  CHECK(t.ratio > 0);
+  CHECK(t.replays > 0);
+  CHECK(has(text(t), fmt::format("0 of {} compiled steps were one launch of a graph: cpu does not record", t.replays)));
+}

@@ -1,0 +1,264 @@
+// compile(): replays give the bits that the function gives, read captured tensors where they stand, assign what it
+// assigns, go on with random numbers and counts; and what cannot be replayed is an Error.
+#include <tapegrad/tapegrad.h>
+
+#include <optional>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+std::string error_of_call(const Compiled& f, std::vector<Tensor> in) {
+  return error_of([&] { f(in); });
+}
+}  // namespace
+
+TEST_CASE("a compiled function gives its bits, and is called once for each signature") {
+  int calls = 0;
+  const Compiled f = compile([&](Inputs x) {
+    ++calls;
+    const Tensor a = tg::exp(x[0]) * 2.0 + x[1];
+    return std::vector<Tensor>{matmul(a, transpose(a, 0, 1)), reshape(a, {-1}), sum(a)};
+  });
+  const auto eager = [](const Tensor& x, const Tensor& y) {
+    const Tensor a = tg::exp(x) * 2.0 + y;
+    return std::vector<Tensor>{matmul(a, transpose(a, 0, 1)), reshape(a, {-1}), sum(a)};
+  };
+  const auto same = [&](const Tensor& x, const Tensor& y) {
+    const std::vector<Tensor> got = f({x, y}), want = eager(x, y);
+    REQUIRE(got.size() == want.size());
+    for (size_t k = 0; k < got.size(); ++k) {
+      CHECK(got[k].materialised());
+      CHECK(got[k].shape() == want[k].shape());
+      CHECK(bits_of(got[k]) == bits_of(want[k]));
+    }
+  };
+  for (uint64_t i = 0; i < 4; ++i) same(random({3, 5}, i), random({3, 5}, 10 + i));
+  CHECK(calls == 1);
+  CHECK(f.stats().replays == 3);
+  same(random({1, 5}, 1), random({1, 5}, 2));  // sizes 1 and 0, another dtype, another layout
+  same(random({0, 5}, 1), random({0, 5}, 2));
+  same(random<double>({3, 5}, 1), random<double>({3, 5}, 2));
+  same(stored(random({3, 5}, 3), Store::transposed), random({3, 5}, 4));
+  CHECK(calls == 5);
+  const Tensor x = random({3, 5}, 20);
+  same(x, x);  // the same tensor twice
+  CHECK(calls == 5);
+  // Results of one call are not written over by the next.
+  const std::vector<Tensor> first = f({x, x});
+  const auto bits = bits_of(first[0]);
+  f({random({3, 5}, 21), x});
+  CHECK(bits_of(first[0]) == bits);
+  {
+    const LazyScope lazy;  // lazy inputs are evaluated
+    const Tensor y = x * 3.0;
+    const std::vector<Tensor> got = f({y, x});
+    CHECK(bits_of(got[0]) == bits_of(eager(y, x)[0]));
+  }
+}
+
+TEST_CASE("signatures beyond those that are kept are traced again") {
+  int calls = 0;
+  const Compiled f = compile([&](Inputs x) { return ++calls, std::vector<Tensor>{x[0] + 1.0}; }, {.signatures = 2});
+  for (const int64_t n : {1, 2, 1, 2, 3, 2, 1}) CHECK(values(f({random({n}, 1)})[0]).size() == size_t(n));
+  CHECK(calls == 4);
+  NoGrad off;  // a mode is part of the signature
+  f({random({1}, 1)});
+  CHECK(calls == 5);
+}
+
+TEST_CASE("captured tensors are read where they stand") {
+  Tensor w = random({4}, 1), other = w.detach();  // two variables, one value
+  const Compiled f = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * w - other * w.detach()}; });
+  const Tensor x = random({4}, 2);
+  const auto want = [&] { return bits_of(x * w - other * w); };
+  CHECK(bits_of(f({x})[0]) == want());
+  w.assign(random({4}, 3));
+  CHECK(bits_of(f({x})[0]) == want());
+  other.assign(random({4}, 4));
+  CHECK(bits_of(f({x})[0]) == want());
+  w.mutable_data<float>()[0] = 7;
+  CHECK(bits_of(f({x})[0]) == want());
+  {
+    const LazyScope lazy;
+    w.assign(w * 2.0);
+  }
+  const Tensor after_lazy = f({x})[0];  // before anything else reads w
+  CHECK(bits_of(after_lazy) == want());
+  CHECK(f.stats().traces == 1);
+  w.assign(stored(random({4}, 5), Store::strided));  // another layout: traced again
+  CHECK(bits_of(f({x})[0]) == want());
+  CHECK(f.stats().traces == 2);
+}
+
+TEST_CASE("variables that are assigned take new values, in place where nobody holds the old ones") {
+  Tensor a = random({8}, 1), b = random({8}, 2), count = filled<double>({}, 0.0);
+  const Compiled swap = compile([&](Inputs) {
+    const Tensor old = a.detach();
+    a.assign(tg::exp(b));
+    b.assign(old);
+    count.assign(count + 1.0);
+    return std::vector<Tensor>{a + b};
+  });
+  Tensor x = a.detach(), y = b.detach();
+  for (int i = 1; i <= 3; ++i) {
+    const Tensor next = tg::exp(y);
+    y = x, x = next;
+    const Tensor sum = swap({})[0];
+    CHECK(bits_of(a) == bits_of(x));
+    CHECK(bits_of(b) == bits_of(y));
+    CHECK(bits_of(sum) == bits_of(x + y));
+    CHECK(count.item<double>() == i);
+  }
+  Tensor w = random({1000}, 3);
+  const Compiled step = compile([&](Inputs g) { return w.assign(w - g[0]), std::vector<Tensor>{}; });
+  const Tensor g = random({1000}, 4);
+  step({g});
+  const float* at = w.data<float>();
+  step({g});
+  CHECK(w.data<float>() == at);
+  const Tensor snapshot = w.detach();
+  const auto bits = bits_of(snapshot);
+  step({g});
+  CHECK(w.data<float>() != at);
+  CHECK(bits_of(snapshot) == bits);
+  CHECK(step.stats().traces == 1);
+
+  Tensor u = random({100}, 5);  // the variable as an input: its value at the call
+  const Compiled twice = compile([&](Inputs in) {
+    u.assign(u + 1.0);
+    return std::vector<Tensor>{in[0] * 2.0};
+  });
+  for (int i = 0; i < 3; ++i) {
+    const auto want = bits_of(u * 2.0), next = bits_of(u + 1.0);
+    CHECK(bits_of(twice({u})[0]) == want);
+    CHECK(bits_of(u) == next);
+  }
+}
+
+TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit, with dropout and a changing rate") {
+  const GptConfig config{.vocab_size = 65, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = 0.2};
+  size_t bytes = 0;  // of the program that keeps all, and what it gives
+  std::vector<std::vector<std::byte>> plain;
+  for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
+    CAPTURE(name_of(recompute));
+    const auto train = [&](bool compiled) {
+      const Params params(Device(), 5);
+      const Gpt model(params, config);
+      AdamW optimiser(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
+      Rng noise{4}, data{7};
+      const ForwardOptions how{.rng = &noise, .recompute = recompute == Recompute::block};
+      const TensorFunction step = [&](Inputs x) {
+        std::optional<RecomputeScope> cheap;
+        if (recompute == Recompute::cheap) cheap.emplace();
+        const Tensor loss = cross_entropy(model.forward(x[0], how), x[1]);
+        const Tensor norm = optimiser.step(backward(loss), {.clip_norm = 1});
+        return std::vector<Tensor>{loss.detach(), norm};
+      };
+      const Compiled fast = compile(step, {.generators = {&noise}});
+      std::vector<std::vector<std::byte>> r;
+      for (int i = 0; i < 10; ++i) {
+        std::vector<int32_t> ids(2 * 2 * 16);
+        for (int32_t& id : ids) id = int32_t(data.below(65));
+        const Tensor x = from(std::vector<int32_t>(ids.begin(), ids.begin() + 32), {2, 16}),
+                     y = from(std::vector<int32_t>(ids.begin() + 32, ids.end()), {2, 16});
+        optimiser.set_lr(1e-3 / (1 + i));
+        for (const Tensor& t : compiled ? fast({x, y}) : step(std::vector<Tensor>{x, y})) r.push_back(bits_of(t));
+      }
+      for (const Parameter& p : params.all()) r.push_back(bits_of(p.tensor));
+      for (const auto& [name, t] : optimiser.state()) r.push_back(bits_of(t));
+      CHECK(optimiser.steps() == 10);
+      CHECK(noise.offset > 0);
+      if (compiled) {
+        CHECK(fast.stats().traces == 1);
+        CHECK(fast.stats().replays == 9);
+        if (recompute == Recompute::none) bytes = fast.stats().bytes, plain = r;
+        if (recompute == Recompute::cheap) CHECK(r == plain);
+        if (recompute == Recompute::cheap) CHECK(double(fast.stats().bytes) <= 0.9 * double(bytes));
+      }
+      return std::pair(r, noise);
+    };
+    CHECK(train(true) == train(false));
+  }
+}
+
+TEST_CASE("what a replay could not do is an Error that names it") {
+  const Tensor x = random({4}, 1);
+  const auto message = [&](TensorFunction f, CompileOptions o = {}) {
+    return error_of_call(compile(std::move(f), o), {x});
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    CAPTURE(text);
+    CAPTURE(part);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  contains(message([](Inputs in) {
+             const InScope scope("layer");
+             const Tensor y = tg::exp(in[0]), z = sum(y);
+             return std::vector<Tensor>{z.item<float>() > 0 ? y : -y};
+           }),
+           "op 2 of the trace, sum, makes it in layer");
+  contains(message([](Inputs in) { return std::vector<Tensor>{in[0] * double(in[0].data<float>()[0])}; }),
+           "it comes from outside");
+  contains(message([](Inputs in) { return evaluate({in[0] + 1.0}), std::vector<Tensor>{in[0]}; }),
+           "op 1 of the trace, add");
+  Rng rng{3};
+  contains(message([&](Inputs in) { return std::vector<Tensor>{dropout(in[0], 0.5, rng)}; }),
+           "dropout draws from a generator (seed 3, offset 0) that is none of the 0");
+  Tensor w = random({4}, 2).requires_grad_();
+  contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * w}; }),
+           "result 0, (4) f32, still needs its gradient");
+  const Tensor outside = w * 2.0;
+  contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * outside}; }),
+           "which ops outside made on the tape");
+  Tensor kept;
+  const Compiled keeps = compile([&](Inputs in) { return kept = in[0] + 1.0, std::vector<Tensor>{kept * 2.0}; });
+  CHECK(bits_of(keeps({x})[0]) == bits_of((x + 1.0) * 2.0));
+  contains(error_of([&] { values(kept); }), "[add_scalar] cannot be read: it was traced for a compiled function");
+  std::optional<Tensor> state;
+  contains(message([&](Inputs in) {
+             if (!state) state = zeros({4});
+             state->assign(*state + in[0]);
+             return std::vector<Tensor>{*state};
+           }),
+           "the function makes (4) f32 and keeps it");
+  contains(message([](Inputs) { return std::vector<Tensor>{Tensor()}; }), "result 0 is an empty tensor");
+  contains(error_of_call(compile([](Inputs in) { return std::vector<Tensor>{in[0]}; }), {Tensor()}),
+           "input 0 is an empty");
+  contains(error_of([] { compile({}); }), "the function is empty");
+  contains(error_of([] { compile([](Inputs) { return std::vector<Tensor>{}; }, {.generators = {nullptr}}); }),
+           "a generator is null");
+  contains(error_of([] { compile([](Inputs) { return std::vector<Tensor>{}; }, {.signatures = 0}); }),
+           "signatures is 0");
+  Tensor m = filled({4}, 0.f), v = filled({4}, 0.f), p = random({4}, 3);
+  contains(message([&](Inputs in) { return adamw_step(p, m, v, in[0], {}, 1e-3, 1), std::vector<Tensor>{}; }),
+           "every replay of the compiled function would be step 1");
+
+  // After an Error of the function all is as before, and it can be compiled.
+  const auto bits = bits_of(p);
+  bool fails = true;
+  const Compiled f = compile([&](Inputs in) {
+    p.assign(p + in[0]);
+    if (fails) matmul(in[0], in[0]);
+    return std::vector<Tensor>{};
+  });
+  contains(error_of_call(f, {x}), "[matmul]");
+  CHECK(bits_of(p) == bits);
+  fails = false;
+  f({x});
+  CHECK(bits_of(p) != bits);
+}
+
+TEST_CASE("ops that fail in a replay leave variables as they were") {
+  Tensor table = random({5, 2}, 1), seen = filled({2}, 0.f);
+  const Compiled f = compile([&](Inputs ids) {
+    const Tensor rows = embedding(ids[0], table);
+    seen.assign(sum(rows, {0}));
+    return std::vector<Tensor>{rows};
+  });
+  f({from<int32_t>({0, 4}, {2})});
+  const auto bits = bits_of(seen);
+  CHECK(error_of_call(f, {from<int32_t>({0, 5}, {2})}).find("[embedding]") == 0);
+  CHECK(bits_of(seen) == bits);
+  CHECK(f({from<int32_t>({1, 1}, {2})})[0].shape() == Shape{2, 2});
+}

@@ -1,0 +1,176 @@
+// core/file.h: mappings, writes that happen wholly or not at all, folders. POSIX limits stand in for a full disk; root
+// may write anywhere, so no test relies on permissions.
+#include "support/files.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/core/safetensors.h>
+#include <tapegrad/ops/pointwise.h>
+
+#include <stdexcept>
+
+using namespace tg;
+
+TEST_CASE("file: a mapping reads a file, survives its replacement and names what cannot be read") {
+  const Folder folder;
+  write_file_atomically(folder / "a", "some bytes");
+  MappedFile file(folder / "a");
+  CHECK(file.text() == "some bytes");
+  write_file_atomically(folder / "a", "other");
+  CHECK(file.text() == "some bytes");
+  CHECK(read_file(folder / "a") == "other");
+  MappedFile moved = std::move(file);
+  CHECK(moved.text() == "some bytes");
+  CHECK(file.bytes().empty());  // NOLINT: what is left of a moved mapping
+  moved = MappedFile(folder / "a");
+  CHECK(moved.text() == "other");
+
+  write_file_atomically(folder / "empty", "");
+  CHECK(MappedFile(folder / "empty").bytes().empty());
+
+  CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile(folder / "none"); }),
+            "[file] cannot read " + folder / "none: No such file or directory.");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile f(folder.path); }), folder.path + ": it is a folder.");
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile(folder / "pipe"); }), "it is a device, pipe or socket");
+}
+
+TEST_CASE("file: a write that fails leaves the former file and nothing else") {
+  const Folder folder;
+  const std::string path = folder / "a";
+  write_file_atomically(path, "former");
+  SUBCASE("the producer throws in the middle") {
+    CHECK_THROWS_AS(write_file_atomically(path,
+                                          [](const Sink& write) {
+                                            write(std::as_bytes(std::span("part")));
+                                            throw std::runtime_error("stop");
+                                          }),
+                    std::runtime_error);
+  }
+  SUBCASE("the disk is full") {
+    rlimit before;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    const auto former_handler = signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{4096, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    const auto message = error_of(Error::Kind::io, [&] { write_file_atomically(path, std::string(10'000, 'x')); });
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    signal(SIGXFSZ, former_handler);
+    CHECK_HAS(message, "[file] cannot write " + path + ": write of " + path + ".");
+    CHECK_HAS(message, "failed: File too large. What was there before is unchanged. Free space");
+  }
+  SUBCASE("a tensor cannot be evaluated") {
+    const Tensor x = from<float>({1, 2}, {2});
+    const LazyScope lazy;
+    const Tensor sum = add(x, x);
+    Tensor(x).mutable_data<float>()[0] = 3;  // what the pending sum was to read is gone
+    CHECK_HAS(error_of(Error::Kind::state, [&] { write_safetensors(path, {{"a", x}, {"b", sum}}); }), "[add]");
+  }
+  CHECK(read_file(path) == "former");
+  CHECK(folder.entries() == 1);
+}
+
+TEST_CASE("file: targets that cannot be written are named with the reason") {
+  const Folder folder;
+  write_file_atomically(folder / "a", "former");
+  const auto write_error = [](const std::string& path) {
+    return error_of(Error::Kind::io, [&] { write_file_atomically(path, "x"); });
+  };
+  CHECK_HAS(write_error(folder / "none/a"), "its folder cannot be opened: No such file or directory.");
+  CHECK_HAS(write_error(folder / "none/a"), "Make the folder first");
+  CHECK_HAS(write_error(folder / "a/b"),
+            "[file] cannot write " + folder / "a/b: its folder cannot be opened: Not a dir");
+  CHECK_HAS(write_error(folder.path), folder.path + ": it is a folder.");
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_HAS(write_error(folder / "pipe"), "it is a device, pipe or socket");
+  CHECK_HAS(write_error(folder / std::string(250, 'n')), "File name too long");
+  CHECK(folder.entries() == 2);
+}
+
+TEST_CASE("file: a lock has one holder, ends with it, and comes back when its process is killed") {
+  Folder folder;
+  const std::string path = folder / ".lock", locked = "[file] " + path + " is locked by another process. One at a time";
+  {
+    FileLock first(path);
+    CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+    const FileLock moved = std::move(first);
+    CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+  }
+  { FileLock again(path); }
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FileLock lock(path);
+    if (write(ready[1], "x", 1) == 1) pause();
+    _exit(1);
+  }
+  char x;
+  REQUIRE(::read(ready[0], &x, 1) == 1);
+  CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  { FileLock again(path); }
+  close(ready[0]), close(ready[1]);
+  CHECK(fs::file_size(path) == 0);
+  CHECK_HAS(error_of(Error::Kind::io, [&] { FileLock none(folder / "none/.lock"); }),
+            "none/.lock cannot be opened for writing: No such file or directory");
+}
+
+TEST_CASE("file: what is appended to a file that has left its place is an error") {
+  Folder folder;
+  fs::create_directory(folder / "run");
+  const std::string path = folder / "run/log";
+  AppendFile file(path, AppendFile::Begin::empty);
+  file.append("a\n");
+  const auto refused = [&] { return error_of(Error::Kind::io, [&] { file.append("b\n"); }); };
+  fs::rename(folder / "run", folder / "elsewhere");
+  CHECK_HAS(refused(), "[file] " + path + " was moved or replaced while it was being written. It must stay");
+  fs::create_directory(folder / "run");
+  write_file_atomically(path, "another");
+  CHECK_HAS(refused(), "was moved or replaced while");
+  CHECK(read_file(path) == "another");
+  CHECK(read_file(folder / "elsewhere/log") == "a\n");
+  fs::remove_all(folder / "run");
+  fs::rename(folder / "elsewhere", folder / "run");  // put back
+  file.append("b\n");
+  CHECK(read_file(path) == "a\nb\n");
+  fs::remove(path);
+  CHECK_HAS(refused(), "was removed while it was being written");
+}
+
+TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files") {
+  const Folder folder;
+  make_folder(folder / "a/b/c");
+  make_folder(folder / "a/b/c/");
+  CHECK(fs::is_directory(folder / "a/b/c"));
+  write_file_atomically(folder / "file", "x");
+  const auto error = [](const std::string& path) { return error_of(Error::Kind::io, [&] { make_folder(path); }); };
+  CHECK_HAS(error(folder / "file/sub"),
+            "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
+  CHECK_HAS(error(folder / "file"), "Not a directory.");
+  CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
+}
+
+TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {
+  Folder folder;
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  REQUIRE(waitpid(gone, nullptr, 0) == gone);
+  const std::string path = folder / "model.safetensors";
+  const std::string kept[] = {path,
+                              fmt::format("{}.{}-0.tmp", path, getpid()),
+                              fmt::format("{}.{}-0.tmp.txt", path, gone),
+                              path + ".x-0.tmp",
+                              path + ".0-0.tmp",
+                              fmt::format("{}.{}-0.tmp", folder / "other", gone)};
+  for (const std::string& name : kept) write_file_atomically(name, "x");
+  for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
+  remove_leftovers(path);
+  for (const std::string& name : kept) CHECK(fs::exists(name));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
+  remove_leftovers(folder / "none/model.safetensors");  // nothing there
+}

@@ -1,0 +1,243 @@
+// Lazy evaluation, plans and the errors of ops that run late.
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+struct Fragile : OpOf<Fragile> {  // fails when it runs, not when it is emitted
+  static constexpr auto kName = "test_fragile";
+  Layouts infer(Inputs in) const override { return {in[0].layout()}; }
+};
+struct Missing : OpOf<Missing> {  // no kernel anywhere
+  static constexpr auto kName = "test_missing";
+  Layouts infer(Inputs in) const override { return {in[0].layout()}; }
+};
+struct Composed : OpOf<Composed> {  // no kernel, but made of others
+  static constexpr auto kName = "test_composed";
+  Layouts infer(Inputs in) const override { return {in[0].layout()}; }
+  Tensors compose(Inputs in) const override { return {in[0] * 2.0 + in[0]}; }
+};
+void fragile(const Fragile&, Bufs, Bufs, Context&) { throw Error(Error::Kind::internal, "[test_fragile] broke"); }
+TG_KERNEL(Fragile, cpu, fragile);
+Tensor mlp(const Tensor& x, const Tensor& w, const Tensor& b) {
+  return sum(tg::tanh(silu(matmul(x, transpose(w)) + b)));
+}
+}  // namespace
+
+TEST_CASE("lazy equals eager, and backward is lazy too") {
+  Tensor x = random({3, 4}, 1), w = random({5, 4}, 2).requires_grad_(), b = random({5}, 3).requires_grad_();
+  const Tensor eager = mlp(x, w, b);
+  const auto ge = backward(eager);
+  LazyScope lazy;
+  const EngineStats before = engine_stats();
+  const Tensor loss = mlp(x, w, b);
+  const auto gl = backward(loss);
+  CHECK(engine_stats().kernels == before.kernels);
+  CHECK_FALSE(loss.materialised());
+  CHECK(gl[w].shape() == Shape{5, 4});  // layouts are known while lazy, views included
+  evaluate({loss, gl[w], gl[b]});
+  CHECK(engine_stats().evaluations == before.evaluations + 1);
+  CHECK(loss.item<float>() == eager.item<float>());
+  CHECK(values(gl[w]) == values(ge[w]));
+  CHECK(values(gl[b]) == values(ge[b]));
+}
+TEST_CASE("reading evaluates what is needed and nothing else") {
+  const Tensor x = random({4}, 1);
+  LazyScope lazy;
+  CHECK(lazy_enabled());
+  const Tensor a = x * 2.0, b = a + x, unused = tg::exp(x);
+  CHECK(values(b) == values(x * 3.0));
+  CHECK(a.materialised());
+  CHECK(b.materialised());
+  CHECK_FALSE(unused.materialised());
+  CHECK(b.data<float>()[0] == x.data<float>()[0] * 3);
+  const auto n = engine_stats().evaluations;
+  evaluate({a, b, x, Tensor()});  // nothing is left to do
+  CHECK(engine_stats().evaluations == n);
+}
+TEST_CASE("an eager op on a lazy input runs both") {
+  const Tensor x = random({4}, 1);
+  Tensor y;
+  {
+    LazyScope lazy;
+    y = x * 2.0;
+  }
+  CHECK_FALSE(lazy_enabled());
+  CHECK_FALSE(y.materialised());
+  const Tensor z = y + x;
+  CHECK(z.materialised());
+  CHECK(values(z) == values(x * 3.0));
+}
+TEST_CASE("a pending reader keeps the old value after assign") {
+  const Tensor w = filled({2, 2}, 1.f), m = filled({2, 2}, 0.f), v = filled({2, 2}, 0.f);
+  Tensor y, z;
+  {
+    LazyScope lazy;
+    y = w + w;
+    const Tensor view = transpose(w);
+    w.assign(filled({2, 2}, 5.f));
+    z = view + w;
+    CHECK_FALSE(y.materialised());
+  }
+  CHECK(values(z) == std::vector<float>(4, 6));
+  CHECK(values(y) == std::vector<float>(4, 2));
+  // The reader is outside the plan that runs the update: the update must not write in place.
+  LazyScope lazy;
+  y = w + w;
+  const Tensor late = transpose(w);
+  adamw_step(w, m, v, filled({2, 2}, 1.f), {.weight_decay = 0}, 1, 1);
+  evaluate({w, m, v});
+  CHECK(values(w)[0] == doctest::Approx(4));
+  CHECK(values(y) == std::vector<float>(4, 10));
+  CHECK(values(late) == std::vector<float>(4, 5));
+}
+TEST_CASE("a leaf that is written under a pending reader is found") {
+  Tensor w = random({3, 2}, 2);
+  LazyScope lazy;
+  const Tensor p = w + w;
+  w.mutable_data<float>()[0] = 1;
+  CHECK(has(error_of([&] { evaluate({p}); }), "was changed after it was captured by this lazy op"));
+}
+TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emission") {
+  const Tensor a = random({2, 3}, 1).label("tokens"), b = random({2, 3}, 2);
+  const InScope s("gpt");
+  const auto e = error_of([&] {
+    InScope h("h.3"), m("mlp");
+    matmul(a, b);
+  });
+  CHECK(has(e, "[matmul] inner sizes differ: lhs is 'tokens' (2, 3) f32, rhs is (2, 3) f32. The lhs's last size"));
+  CHECK(has(e, "in gpt.h.3.mlp"));
+  Tensor y, z;
+  {
+    LazyScope lazy;
+    {
+      InScope h("h.7"), m("mlp");
+      y = emit1(make<Fragile>(), {a});
+    }
+    z = y + y;
+  }
+  CHECK(has(error_of([&] { evaluate({z}); }), "[test_fragile] broke\n    in gpt.h.7.mlp"));
+  CHECK(has(error_of([&] { values(z); }), "[test_fragile] cannot be read: it failed before: [test_fragile] broke"));
+  Tensor x = random({2}, 3).requires_grad_();
+  {
+    InScope l("grad");
+    y = sum(silu(x));
+  }
+  LazyScope lazy;
+  const Tensor g = backward(y)[x];
+  CHECK(g.value()->producer->scope->path() == "gpt.grad");  // nodes made by a vjp inherit the forward node's scope
+  CHECK(has(error_of([&] { x.assign(x * x); }), "a tracked value would lose its gradient"));
+}
+TEST_CASE("a failed eager update leaves the variables as they were") {
+  const Tensor w = filled({2}, 1.f);
+  const Tensor in[] = {w};
+  CHECK_THROWS(emit_update(make<Fragile>(), in, 1));
+  CHECK(values(w) == std::vector<float>(2, 1));
+}
+TEST_CASE("an op without a kernel says so, or is composed of others") {
+  const Tensor x = random({2}, 1);
+  CHECK(has(error_of([&] { emit1(make<Missing>(), {x}); }), "[test_missing] has no kernel for backend cpu."));
+  CHECK(values(emit1(make<Composed>(), {x})) == values(x * 2.0 + x));
+}
+TEST_CASE("plans: replayed for the same graph, made anew for other attributes, layouts, dtypes and liveness") {
+  LazyScope lazy;
+  const auto made_by = [](auto f) {
+    const auto before = engine_stats();
+    f();
+    CHECK(engine_stats().plans + engine_stats().replays == before.plans + before.replays + 1);
+    return engine_stats().plans - before.plans;
+  };
+  const Tensor x = random({3, 3}, 1), wide = random<double>({3, 3}, 1), row = random({1, 3}, 2);
+  const auto run = [&](const Tensor& a, int64_t dim) { evaluate({sum(tg::exp(a * a), {dim})}); };
+  made_by([&] { run(x, 0); });
+  CHECK(made_by([&] { run(x, 0); }) == 0);
+  CHECK(made_by([&] { run(random({3, 3}, 9), 0); }) == 0);
+  CHECK(made_by([&] { run(x, 1); }) == 1);
+  CHECK(made_by([&] { run(wide, 0); }) == 1);
+  CHECK(made_by([&] { run(row, 0); }) == 1);
+  CHECK(made_by([&] { run(transpose(x), 0); }) == 1);
+  CHECK(made_by([&] {
+          const Tensor held = tg::exp(x * x);  // somebody reads it later
+          evaluate({sum(held, {0})});
+        }) == 1);
+  CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 2.0, {0})}); }) == 1);
+  CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 3.0, {0})}); }) == 0);  // numbers change from step to step
+}
+TEST_CASE("a plan belongs to the layouts of its leaves") {
+  const Tensor b = random({64, 64}, 2);
+  for (int64_t rows : {64, 1, 64}) {
+    const Tensor x = random({rows, 64}, 1);
+    const auto run = [&] { return x * x + b; };
+    Tensor y;
+    {
+      LazyScope lazy;
+      y = run();
+    }
+    CHECK(values(y) == values(run()));
+  }
+}
+TEST_CASE("a replayed plan uses the numbers and random states of its own nodes") {
+  const Tensor x = filled({8}, 1.f);
+  Rng rng{3};
+  std::vector<std::vector<float>> got;
+  for (double s : {2.0, 5.0}) {
+    LazyScope lazy;
+    const Tensor y = dropout(x * s, 0.5, rng) + randn({8}, rng);
+    evaluate({y});
+    got.push_back(values(y));
+  }
+  Rng again{3};
+  for (size_t i = 0; i < 2; ++i) CHECK(got[i] == values(dropout(x * (i ? 5.0 : 2.0), 0.5, again) + randn({8}, again)));
+  CHECK(rng == again);
+}
+TEST_CASE("in place only where no other operand looks at the same storage") {
+  const Tensor x = random({3, 3}, 1);
+  const auto run = [&] {
+    const Tensor a = x * x, b = a + transpose(a);
+    return b * b;
+  };
+  Tensor y;
+  {
+    LazyScope lazy;
+    y = run();
+  }
+  CHECK(values(y) == values(run()));
+  for (bool lazy : {false, true}) {  // two Variables on one Value
+    Mode mode(lazy);
+    const Tensor w = random({2}, 1), m = filled({2}, 0.f), v = filled({2}, 0.f);
+    v.assign(m);
+    adamw_step(w, m, v, filled({2}, 2.f), {}, 0.1, 1);
+    evaluate({w, m, v});
+    CHECK(values(m)[0] == doctest::Approx(0.2));
+    CHECK(values(v)[0] == doctest::Approx(0.004));
+  }
+}
+TEST_CASE("temporaries of a lazy chain take one buffer, not one each") {
+  const Tensor x = random({1 << 16}, 1);
+  reset_peak();
+  const auto base = memory_stats().live;
+  LazyScope lazy;
+  Tensor y = x * 1.5;
+  for (int i = 0; i < 10; ++i) y = tg::tanh(y);
+  evaluate({y});
+  CHECK(memory_stats().peak - base == 4 << 16);
+}
+TEST_CASE("what the tape keeps inside one plan is not written over, and a plan of an untracked graph is another plan") {
+  Tensor x = random({4}, 1), w = random({4}, 2).requires_grad_(), c = filled({4}, 1.f), loss, b;
+  const auto run = [&] {
+    LazyScope lazy;
+    {
+      const Tensor a = x * x;
+      loss = sum(tg::tanh(a * w) + c);  // the product saves a; tanh saves its output, which the sum reads last
+      b = a + c;                        // reads a last
+    }
+    evaluate({loss, b});
+  };
+  {
+    NoGrad off;
+    run();
+  }
+  run();
+  CHECK(values(backward(loss)[w]) == values(backward(sum(tg::tanh(x * x * w) + c))[w]));
+}

@@ -1,0 +1,203 @@
+// Products of bf16 on the CPU by each way that this machine has (TG_BF16): against double precision, that a row does
+// not depend on those around it or on the number of threads, what is not finite, and refusals of TG_BF16.
+#include <tapegrad/core/registry.h>
+#include <tapegrad/cpu/bf16_path.h>
+#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/core/cast.h>
+#include <tapegrad/ops/matmul.h>
+
+#include "support/helpers.h"
+#include "support/with_env.h"
+
+using namespace tg;
+using cpu::Bf16Path;
+
+namespace {
+template <class F> void for_each_path(F&& f) {
+  NoGrad off;
+  for (const Bf16Path path : cpu::kBf16Paths) {
+    const std::string name(name_of(path));
+    if (!has(path)) {
+      MESSAGE("skipped: this machine or build has no " << name);
+      continue;
+    }
+    const WithEnv env("TG_BF16", name);
+    CAPTURE(name);
+    f(path);
+  }
+}
+Tensor random_bf16(const Shape& s, uint64_t seed) { return random(s, seed).to(DType::bf16); }
+
+// The largest distance of y from the exact product (and bias), as a share of what rounding the result to bf16 and the
+// sums in f32 allow.
+double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
+  const Tensor wide_a = a.to(DType::f64), wide_b = b.to(DType::f64);
+  Tensor exact = matmul(wide_a, wide_b), scale = matmul(abs(wide_a), abs(wide_b));
+  if (bias) exact = exact + bias.to(DType::f64), scale = scale + abs(bias.to(DType::f64));
+  const std::vector<float> got = values(y.to(DType::f32));
+  const std::vector<double> want = values<double>(exact), most = values<double>(scale);
+  CHECK(got.size() == want.size());
+  double w = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double error = std::abs(double(got[i]) - want[i]);
+    if (error > 0 || std::isnan(error)) w = std::max(w, error / (std::abs(want[i]) / 256 + 1e-5 * most[i]));
+  }
+  return w;
+}
+Tensor part(const Tensor& t, int64_t i) {  // t[i]
+  return reshape(slice(t, 0, i, i + 1), Shape(t.shape().begin() + 1, t.shape().end()));
+}
+// Not where Eigen computes: f32 on the baseline.
+bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || kernel_level(Backend::cpu) >= 3; }
+class Threads {
+ public:
+  explicit Threads(int n) : before_(cpu::num_threads()) { cpu::set_num_threads(std::min(n, cpu::max_threads())); }
+  ~Threads() { cpu::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+}  // namespace
+
+TEST_CASE("bf16 products of many sizes and layouts against f64; a row alone has the same bits") {
+  for_each_path([](Bf16Path path) {
+    for (const int64_t m : {1, 7, 16, 17, 33, 70})
+      for (const int64_t n : {1, 5, 16, 31, 32, 50, 100})
+        for (const int64_t k : {1, 2, 31, 32, 65, 300}) {
+          const Tensor a = random_bf16({m, k}, uint64_t(m)), b = random_bf16({k, n}, uint64_t(n + k));
+          for (const Store of_a : {Store::contiguous, Store::transposed, Store::sliced, Store::strided})
+            for (const Store of_b : {Store::contiguous, Store::transposed, Store::strided}) {
+              if (of_a == Store::strided && of_b == Store::transposed) continue;
+              const Tensor x = stored(a, of_a), w = stored(b, of_b), y = matmul(x, w);
+              CAPTURE(m);
+              CAPTURE(n);
+              CAPTURE(k);
+              CAPTURE(int(of_a));
+              CAPTURE(int(of_b));
+              CHECK(worst(y, a, b) <= 1);
+              if (!rows_alone(path)) continue;
+              for (const int64_t r : {m / 2, m - 1})
+                CHECK(bits_of(matmul(slice(x, 0, r, r + 1), w)) == bits_of(slice(y, 0, r, r + 1)));
+            }
+        }
+  });
+}
+
+TEST_CASE("large bf16 products: against f64, the same bits with one thread and with all, a row alone") {
+  struct Size {
+    int64_t m, n, k;
+  };
+  for_each_path([](Bf16Path path) {
+    for (const Size& s : {Size{300, 500, 400}, Size{40, 3000, 64}, Size{129, 260, 3500}, Size{4, 1100, 900},
+                          Size{1000, 20, 257}, Size{66, 66, 7001}}) {
+      CAPTURE(s.m);
+      CAPTURE(s.n);
+      CAPTURE(s.k);
+      const Tensor a = random_bf16({s.m, s.k}, 1), b = random_bf16({s.k, s.n}, 2);
+      for (const bool down : {false, true})
+        for (const bool columns : {false, true}) {
+          CAPTURE(down);
+          CAPTURE(columns);
+          const Tensor x = down ? stored(a, Store::transposed) : a, w = columns ? stored(b, Store::transposed) : b;
+          const auto run = [&](int threads) {
+            const Threads some(threads);
+            return matmul(x, w);
+          };
+          const Tensor y = run(2);
+          CHECK(worst(y, a, b) <= 1);
+          CHECK(bits_of(run(1)) == bits_of(y));
+          if (!rows_alone(path)) continue;
+          for (const int64_t r : {int64_t(0), s.m - 1})
+            CHECK(bits_of(matmul(slice(x, 0, r, r + 1), w)) == bits_of(slice(y, 0, r, r + 1)));
+        }
+    }
+  });
+}
+
+TEST_CASE("bf16 products of a batch: small and large matrices, broadcast, transposed by option") {
+  for_each_path([](Bf16Path) {
+    for (const int64_t side : {9, 130}) {
+      const Tensor a = random_bf16({3, 2, side, 40}, 5), b = random_bf16({2, 40, side + 1}, 6);
+      const Tensor y = matmul(a, b);
+      CHECK(worst(y, a, b) <= 1);
+      for (int64_t i = 0; i < 3; ++i)
+        for (int64_t j = 0; j < 2; ++j)
+          CHECK(bits_of(matmul(part(part(a, i), j), part(b, j))) == bits_of(part(part(y, i), j)));
+      const Tensor at = stored(a, Store::transposed), bt = stored(b, Store::transposed);
+      CHECK(worst(matmul(transpose(at, -1, -2), transpose(bt, -1, -2), {.trans_a = true, .trans_b = true}), a, b) <= 1);
+    }
+  });
+}
+
+TEST_CASE("bf16 linear: the bias is added before the one rounding; odd layouts of x; sizes of 0") {
+  for_each_path([](Bf16Path) {
+    const Tensor x = random_bf16({5, 14, 72}, 1), w = random_bf16({90, 72}, 2), bias = random_bf16({90}, 3);
+    const Tensor wt = transpose(w, 0, 1);
+    CHECK(worst(linear(x, w), x, wt) <= 1);
+    CHECK(worst(linear(x, w, bias), x, wt, bias) <= 1);
+    CHECK(bits_of(linear(stored(x, Store::strided), w, bias)) == bits_of(linear(x, w, bias)));
+    const Tensor swapped = transpose(x, 0, 1);  // its rows are no even steps apart
+    CHECK(bits_of(linear(swapped, w, bias)) == bits_of(linear(swapped.contiguous(), w, bias)));
+
+    const Tensor none = linear(random_bf16({3, 0}, 1), random_bf16({90, 0}, 1), bias);
+    for (int64_t i = 0; i < 3; ++i) CHECK(bits_of(part(none, i)) == bits_of(bias));
+    CHECK(matmul(random_bf16({0, 8}, 1), random_bf16({8, 4}, 2)).numel() == 0);
+    CHECK(matmul(random_bf16({4, 8}, 1), random_bf16({8, 0}, 2)).numel() == 0);
+    for (const float y : values(matmul(random_bf16({2, 0}, 1), random_bf16({0, 3}, 2)).to(DType::f32))) CHECK(y == 0);
+  });
+}
+
+TEST_CASE("bf16 products: what is not finite stays in its rows and columns, and sums beyond bf16 are infinite") {
+  for_each_path([](Bf16Path) {
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    constexpr int64_t kSize = 45;
+    std::vector<float> x(kSize * kSize, 1.0f);
+    x[2 * kSize + 44] = kInf, x[20 * kSize + 3] = -kInf, x[30 * kSize + 7] = std::nanf("");
+    x[40 * kSize] = kInf, x[40 * kSize + 1] = -kInf;
+    for (int64_t k = 0; k < kSize; ++k) x[size_t(41 * kSize + k)] = 3e38f;
+    const Tensor a = from<float>(x, {kSize, kSize}).to(DType::bf16),
+                 ones = filled({kSize, kSize}, 1.0f).to(DType::bf16);
+    const auto check = [&](const Tensor& y, bool of_rows) {
+      const std::vector<float> got = values((of_rows ? y : transpose(y, 0, 1)).to(DType::f32));
+      for (int64_t i = 0; i < kSize; ++i)
+        for (int64_t j = 0; j < kSize; ++j) {
+          const float c = got[size_t(i * kSize + j)];
+          CAPTURE(i);
+          CAPTURE(j);
+          if (i == 30 || i == 40)
+            CHECK(std::isnan(c));
+          else
+            CHECK(c == (i == 2 || i == 41 ? kInf : i == 20 ? -kInf : float(kSize)));
+        }
+    };
+    check(matmul(a, ones), true);
+    check(matmul(ones, transpose(a, 0, 1)), false);
+  });
+}
+
+TEST_CASE("TG_BF16 names a way that this machine has, or products and describe() refuse") {
+  NoGrad off;
+  const Tensor a = random_bf16({2, 2}, 1);
+  const auto error = [&](const char* value) {
+    const WithEnv env("TG_BF16", value);
+    return error_of([&] { evaluate({matmul(a, a)}); });
+  };
+  CHECK(error("f32") == "no error");
+  for (const char* wrong : {"avx", "", "AMX"}) {
+    const std::string text = error(wrong);
+    CHECK(has(text, fmt::format("[matmul] TG_BF16 is '{}'. It names how products of bf16 are computed, of f32, avx512 "
+                                "and amx; this machine has f32",
+                                wrong)));
+    CHECK(has(text, "Change or unset it."));
+  }
+  for (const Bf16Path path : {Bf16Path::avx512, Bf16Path::amx}) {
+    const std::string name(name_of(path));
+    CHECK((error(name.c_str()) == "no error") == has(path));
+    if (!has(path)) continue;
+    const WithEnv env("TG_BF16", name);
+    CHECK(
+        has(runtime_of(Device::cpu()).describe(0), path == Bf16Path::amx ? ", bf16 by AMX" : ", bf16 by AVX512_BF16"));
+  }
+  const WithEnv env("TG_BF16", "f32");
+  CHECK(!has(runtime_of(Device::cpu()).describe(0), "bf16"));
+}

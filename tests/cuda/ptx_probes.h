@@ -1,0 +1,20 @@
+// One launch per PTX wrapper of cuda/device/ptx.h and cuda/device/hopper.h, for test_cuda_ptx.cpp: small matrices in, small matrices
+// out, whose values the test knows from the definition. So a GPU and the emulator are held to the same.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg::cuda {
+
+// Of 64 chunks of 16 bytes those with an even index are copied, the others become zeros; first half and second half are
+// groups of their own.
+void probe_cp_async(const Context&, const uint32_t* from /* (64, 4) */, uint32_t* to /* (64, 4) */);
+// Register m of lane l, of four 8x8 matrices one below the other.
+void probe_ldmatrix(const Context&, const uint16_t* from /* (32, 8) */, uint32_t* to /* (32, 4) */, bool transposed);
+void probe_mma_bf16(const Context&, const bf16* a /* (16, 16) */, const bf16* b /* (8, 16) */, float* d /* (16, 8) */);
+void probe_mma_s8(const Context&, const int8_t* a /* (16, 32) */, const int8_t* b /* (8, 32) */, int* d /* (16, 8) */);
+// A warp that writes and arrives, a warp that waits and reads.
+void probe_named_barrier(const Context&, const int* from /* (32) */, int* to /* (32) */);
+// sm_90a: d (64, 64) += a (64, 64) b (64, 64)^T through TMA, an mbarrier and wgmma. False where the GPU has none of it.
+bool probe_hopper(const Context&, const bf16* a, const bf16* b, float* d);
+
+}  // namespace tg::cuda

@@ -1,0 +1,142 @@
+// Attention on Device::cuda() where the cases of all ops are too small: every compiled head size and others, lengths
+// around the widths of blocks, and memory.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/ops/attention.h>
+#include <tapegrad/ops/factories.h>
+
+#include "support/case_run.h"
+
+using namespace tg;
+namespace {
+struct Form {
+  int64_t tq, tk, hs, heads = 1, key_heads = 1, batch = 1;
+  bool causal = true;
+};
+OpCase case_of(const Form& f, double scale = 0) {
+  OpCase c;
+  c.op = "attention";
+  c.variant =
+      fmt::format("tq {}, tk {}, hs {}, heads {}/{}, causal {}", f.tq, f.tk, f.hs, f.heads, f.key_heads, f.causal);
+  const Shape keys{f.batch, f.key_heads, f.tk, f.hs};
+  c.in = {{Shape{f.batch, f.heads, f.tq, f.hs}}, {keys}, {keys}};
+  c.fn = [o = AttentionOptions{f.causal, scale}](Inputs x) { return Tensors{attention(x[0], x[1], x[2], o)}; };
+  return c;
+}
+std::vector<Tensor> on_cuda(std::vector<Tensor> x) {
+  for (auto& t : x) t = t.detach().to(Device::cuda());
+  return x;
+}
+// y, and the gradients of q, k and v for a random gradient of y.
+Result run(const OpCase& c, std::vector<Tensor> x) {
+  for (Tensor& t : x) t = t.detach().requires_grad_();
+  Result r{c.fn(x), {}};
+  const Tensor& y = r.out[0];
+  const GradMap g = backward(y, random(y.shape(), 9).to(y.dtype()).to(y.device()));
+  for (Tensor& t : x) r.grads.push_back(g[t]);
+  return r;
+}
+double tolerance_of(DType t) { return t == DType::f64 ? 1e-11 : t == DType::f32 ? 1e-5 : 2e-2; }
+void check_form(const Form& f, DType t) {
+  const OpCase c = case_of(f);
+  CAPTURE(name_of(t));
+  const auto x = make_inputs(c, t);
+  check_close(c, run(c, on_cuda(x)), run(c, x), tolerance_of(t));
+}
+void check_lengths(DType t) {
+  for (int64_t n : {1, 2, 15, 16, 33, 63, 64, 65, 129}) {
+    check_form({.tq = n, .tk = std::max<int64_t>(n, 3), .hs = 32}, t);  // of two, gradients may cancel to nothing
+    check_form({.tq = n, .tk = 17, .hs = 32, .causal = false}, t);
+    check_form({.tq = 2, .tk = n + 1, .hs = 64, .causal = false}, t);
+  }
+}
+}  // namespace
+
+TEST_CASE("attention: every compiled head size, and others") {
+  for (int64_t hs : {32, 64, 80, 96, 128, 1, 2, 5, 15, 33, 40, 72, 160})
+    for (DType t : {DType::f32, DType::bf16}) check_form({.tq = 17, .tk = 19, .hs = hs}, t);
+  for (int64_t hs : {5, 80, 130}) check_form({.tq = 17, .tk = 19, .hs = hs}, DType::f64);
+  check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
+  check_form({.tq = 3, .tk = 3, .hs = 256}, DType::bf16);
+  check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
+  for (DType t : {DType::f32, DType::bf16, DType::f64})  // the largest
+    check_form({.tq = 3, .tk = 3, .hs = t == DType::f64 ? 256 : 512}, t);
+}
+TEST_CASE("attention: lengths around the widths of blocks") {
+  check_lengths(DType::f32);
+  check_form({.tq = 33, .tk = 65, .hs = 8}, DType::f64);
+}
+TEST_CASE("attention: lengths around the widths of blocks, on tensor cores") {
+  check_lengths(DType::bf16);
+  check_form({.tq = 65, .tk = 129, .hs = 64}, DType::bf16);
+  check_form({.tq = 130, .tk = 131, .hs = 128}, DType::bf16);
+}
+TEST_CASE("attention: keys without a query have gradients of 0") {
+  for (DType t : {DType::f64, DType::f32, DType::bf16}) check_form({.tq = 0, .tk = 70, .hs = 32, .heads = 2}, t);
+}
+TEST_CASE("attention: query heads that share a key head, and a scale below 0") {
+  for (DType t : {DType::f32, DType::bf16}) {
+    check_form({.tq = 20, .tk = 37, .hs = 16, .heads = 6, .key_heads = 2, .batch = 2}, t);
+    check_form({.tq = 20, .tk = 37, .hs = 32, .heads = 3, .key_heads = 1, .causal = false}, t);
+    const OpCase c = case_of({.tq = 20, .tk = 24, .hs = 32}, -0.7);
+    const auto x = make_inputs(c, t);
+    check_close(c, run(c, on_cuda(x)), run(c, x), tolerance_of(t));
+  }
+}
+TEST_CASE("attention: heads of a packed projection are read where they lie, and a second run gives the same bits") {
+  // (B, T, 3 C), split into q, k and v (B, NH, T, HS); aligned to 16 bytes or not.
+  for (int64_t hs : {32, 36, 9})
+    for (DType t : {DType::f32, DType::bf16}) {
+      CAPTURE(hs);
+      CAPTURE(name_of(t));
+      const OpCase c = case_of({.tq = 18, .tk = 18, .hs = hs, .heads = 2, .key_heads = 2, .batch = 2});
+      const Tensor packed = random({2, 18, 3 * 2 * hs}, 1).to(t);
+      const auto split = [&](const Tensor& all) {
+        std::vector<Tensor> part;
+        for (int64_t i = 0; i < 3; ++i)
+          part.push_back(transpose(reshape(slice(all, 2, i * 2 * hs, (i + 1) * 2 * hs), {2, 18, 2, hs}), 1, 2));
+        return part;
+      };
+      const auto on_device = split(packed.to(Device::cuda()));
+      CHECK(!on_device[0].layout().is_contiguous());
+      const Result first = run(c, on_device);
+      check_close(c, first, run(c, split(packed)), tolerance_of(t));
+      check_equal(c, run(c, on_device), first);
+    }
+}
+TEST_CASE("attention: extreme scores stay finite, and NaN comes through") {
+  for (DType t : {DType::f32, DType::bf16}) {
+    const Tensor q = (random({1, 1, 66, 32}, 1, -1, 1) * 100.0).to(t), k = random({1, 1, 70, 32}, 2, -1, 1).to(t);
+    const auto far = [&](const Tensor& x, const Tensor& y) { return attention(x, y, y, {.scale = 3}); };
+    const Tensor expected = far(q, k), y = far(q.to(Device::cuda()), k.to(Device::cuda()));
+    CHECK(distance(y, expected) <= (t == DType::f32 ? 1e-4 : 2e-2));  // scores near 1e4: 1e-3 apart in f32
+    auto with_nan = values<double>(q);
+    with_nan[65 * 32 + 3] = std::nan("");
+    const Tensor bad = from<double>(with_nan, q.shape()).to(t);
+    const auto r = values<double>(far(bad.to(Device::cuda()), k.to(Device::cuda())));
+    for (size_t i = 0; i < r.size(); ++i) CHECK(std::isnan(r[i]) == (i / 32 == 65));
+  }
+}
+TEST_CASE("attention: memory on the device grows with T, not T^2") {
+  constexpr int64_t kT = 192, kHs = 8, kHeads = 2;  // the scores of a head take 144 KiB
+  for (DType t : {DType::f32, DType::bf16}) {
+    CAPTURE(name_of(t));
+    const auto leaf = [&](uint64_t seed) {
+      return random({1, kHeads, kT, kHs}, seed).to(t).to(Device::cuda()).detach().requires_grad_();
+    };
+    const Tensor q = leaf(1), k = leaf(2), v = leaf(3), dy = leaf(4).detach();
+    const int64_t before = memory_stats(Device::cuda()).live, one = int64_t(dy.layout().bytes());
+    reset_peak(Device::cuda());
+    const GradMap g = backward(attention(q, k, v), dy);
+    CHECK(g.size() == 3);
+    const int64_t rows = kHeads * kT * 4;  // lse and delta
+    CHECK(memory_stats(Device::cuda()).peak - before <= 4 * one + 2 * rows + 4096);
+  }
+}
+TEST_CASE("attention: a head larger than the kernels take is an Error") {
+  for (const auto& [t, most] : {std::pair(DType::f32, 512), std::pair(DType::bf16, 512), std::pair(DType::f64, 256)}) {
+    const Tensor x = filled({1, 1, 2, most + 1}, 1.0f).to(t).to(Device::cuda());
+    const std::string e = error_of([&] { (void)values(attention(x, x, x)); });
+    CHECK(has(e, "[attention] q has the shape"));
+    CHECK(has(e, fmt::format("a head size of {}. Device::cuda() takes up to {} of {}.", most + 1, most, name_of(t))));
+  }
+}

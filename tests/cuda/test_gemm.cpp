@@ -1,0 +1,344 @@
+// Matrix products on Device::cuda() against the CPU: transpositions, sizes, batches and views; what is kept between
+// calls; measured algorithms and their file; the choice of TF32.
+#include <tapegrad/autograd/recompute.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/cuda/runtime/api.h>
+#include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/ops/ops.h>
+
+#include <filesystem>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+Tensor on_cuda(const Tensor& x) { return x.detach().to(Device::cuda()); }
+double tolerance(DType t) { return t == DType::f64 ? 1e-11 : t == DType::f32 ? 1e-5 : 2e-2; }
+Tensor make(const Shape& s, uint64_t seed, DType t) { return random<double>(s, seed).to(t); }
+Shape with(const Shape& batch, int64_t r, int64_t c) {
+  Shape s = batch;
+  s.push_back(r);
+  s.push_back(c);
+  return s;
+}
+constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+
+struct Options {  // for the length of a test
+  cuda::GemmOptions before = cuda::gemm_options();
+  explicit Options(const cuda::GemmOptions& o = {}) { cuda::set_gemm_options(o); }
+  ~Options() { cuda::set_gemm_options(before); }
+};
+struct TemporaryFile {
+  std::string path = (std::filesystem::temp_directory_path() / fmt::format("tapegrad_gemm_{}.json", getpid())).string();
+  TemporaryFile() { std::filesystem::remove(path); }
+  ~TemporaryFile() { std::filesystem::remove(path); }
+  std::string text() const { return std::string(MappedFile(path).text()); }
+  void write(const std::string& s) const { write_file_atomically(path, s); }
+};
+std::string replaced(std::string s, std::string_view from, std::string_view to) {
+  const size_t at = s.find(from);
+  REQUIRE(at != s.npos);
+  return s.replace(at, from.size(), to);
+}
+// TensorFloat-32 of an f32: 10 bits of fraction, to nearest even.
+Tensor to_tf32(const Tensor& x) {
+  auto v = values(x);
+  for (float& f : v) {
+    auto u = std::bit_cast<uint32_t>(f);
+    u = (u + 0xfffu + (u >> 13 & 1u)) & ~0x1fffu;
+    f = std::bit_cast<float>(u);
+  }
+  return from<float>(v, x.shape());
+}
+}  // namespace
+
+TEST_CASE("products in all transpositions, odd sizes, batch forms and dtypes") {
+  const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 31, 2}, {33, 65, 1}, {8, 16, 24}};
+  const struct {
+    Shape a, b;
+  } batches[] = {{{}, {}},         {{3}, {3}},       {{3}, {}},        {{}, {3}},     {{2, 1}, {3}},
+                 {{2, 3}, {2, 1}}, {{1, 2}, {2, 1}}, {{2, 3}, {2, 3}}, {{2, 3}, {1}}, {{3, 1, 2}, {1, 4, 2}}};
+  for (DType t : kTypes)
+    for (auto [m, k, n] : sizes)
+      for (auto& [ba, bb] : batches)
+        for (bool ta : {false, true})
+          for (bool tb : {false, true}) {
+            const Tensor a = make(ta ? with(ba, k, m) : with(ba, m, k), 1, t),
+                         b = make(tb ? with(bb, n, k) : with(bb, k, n), 2, t);
+            const MatmulOptions o{.trans_a = ta, .trans_b = tb};
+            CAPTURE(
+                fmt::format("{} {} {}{}{}", name_of(t), a, b, ta ? " a transposed" : "", tb ? " b transposed" : ""));
+            CHECK(distance(matmul(on_cuda(a), on_cuda(b), o), matmul(a, b, o)) < tolerance(t));
+          }
+}
+TEST_CASE("a long sum is right to the tolerance of its dtype") {
+  for (DType t : kTypes) {
+    const Tensor a = make({9, 3000}, 1, t), b = make({3000, 5}, 2, t);
+    CHECK(distance(matmul(on_cuda(a), on_cuda(b)), matmul(a, b)) < tolerance(t));
+  }
+}
+TEST_CASE("size 0 anywhere, and a sum of nothing") {
+  for (DType t : kTypes) {
+    for (auto [m, k, n] : {std::array<int64_t, 3>{0, 3, 2}, {2, 3, 0}, {2, 0, 3}, {0, 0, 0}}) {
+      const Tensor a = make({2, m, k}, 1, t), b = make({k, n}, 2, t);
+      CHECK(values<double>(matmul(on_cuda(a), on_cuda(b))) == values<double>(matmul(a, b)));
+      const Tensor x = make({2, m, k}, 3, t), w = make({n, k}, 4, t), bias = make({n}, 5, t);
+      CHECK(values<double>(linear(on_cuda(x), on_cuda(w))) == values<double>(linear(x, w)));
+      CHECK(values<double>(linear(on_cuda(x), on_cuda(w), on_cuda(bias))) == values<double>(linear(x, w, bias)));
+    }
+    const Tensor none = make({0, 2, 3}, 1, t), b = make({3, 2}, 2, t);
+    CHECK(matmul(on_cuda(none), on_cuda(b)).shape() == Shape{0, 2, 2});
+  }
+}
+
+TEST_CASE("views: offsets, odd and wide leading dimensions, transposed, repeated, with holes") {
+  const std::function<Tensor(const Tensor&)> views[] = {
+      [](const Tensor& x) { return slice(x, -1, 1, 8); },                   // odd ld, odd offset
+      [](const Tensor& x) { return slice(slice(x, -2, 1, 8), -1, 0, 7); },  // rows from the second on
+      [](const Tensor& x) { return transpose(slice(x, -2, 2, 9)); },        // no copy
+      [](const Tensor& x) { return transpose(slice(slice(x, -1, 2, 9), -2, 1, 8)); },
+      [](const Tensor& x) {
+        return expand(slice(slice(x, -1, 0, 7), -2, 3, 4), {2, 3, 7, 7});
+      },  // one row again
+      [](const Tensor& x) {
+        return expand(slice(slice(x, -1, 3, 4), -2, 0, 7), {2, 3, 7, 7});
+      },                                                                                     // one column again
+      [](const Tensor& x) { return transpose(slice(slice(x, -1, 0, 7), -2, 0, 7), 0, 1); },  // batch (3, 2)
+      [](const Tensor& x) { return slice(slice(transpose(x, 0, -1), -1, 0, 1), 0, 1, 8); },  // (7, 3, 9, 1)
+      [](const Tensor& x) { return slice(slice(slice(x, 0, 1, 2), -1, 0, 7), -2, 0, 7); },   // part of the batch
+  };
+  for (DType t : kTypes) {
+    const Tensor base = make({2, 3, 9, 9}, 1, t), other = make({1, 1, 9, 7}, 2, t);
+    const Tensor base_d = on_cuda(base), other_d = on_cuda(other);
+    for (size_t i = 0; i < std::size(views); ++i) {
+      CAPTURE(i);
+      CAPTURE(name_of(t));
+      const Tensor a = views[i](base), a_d = views[i](base_d);
+      const int64_t k = a.shape().back(), rows = a.size(2);
+      const Tensor b = slice(other, 2, 0, k), b_d = slice(other_d, 2, 0, k);
+      CHECK(distance(matmul(a_d, b_d), matmul(a, b)) < tolerance(t));
+      CHECK(distance(matmul(a_d, a_d, {.trans_b = true}), matmul(a, a, {.trans_b = true})) < tolerance(t));
+      const Tensor left = slice(transpose(other), 3, 0, rows), left_d = slice(transpose(other_d), 3, 0, rows);
+      CHECK(distance(matmul(left_d, a_d), matmul(left, a)) < tolerance(t));
+      const Tensor w = make({5, k}, 3, t), bias = make({5, 2}, 4, t);
+      const Tensor bias_view = slice(bias, 1, 1, 2), bias_d = slice(on_cuda(bias), 1, 1, 2);
+      CHECK(distance(linear(a_d, on_cuda(w), reshape(bias_d, {5})), linear(a, w, reshape(bias_view, {5}))) <
+            tolerance(t));
+      const Tensor one = slice(slice(a, 0, 0, 1), 1, 0, 1), one_d = slice(slice(a_d, 0, 0, 1), 1, 0, 1);
+      const Tensor as_w = reshape(one, {rows, k}), as_w_d = reshape(one_d, {rows, k});
+      const Tensor x = make({4, k}, 6, t);
+      CHECK(distance(linear(on_cuda(x), as_w_d), linear(x, as_w)) < tolerance(t));
+    }
+  }
+}
+TEST_CASE("what is read in place is not copied") {
+  const Tensor x = on_cuda(make({64, 65}, 1, DType::f32)), w = on_cuda(make({64, 64}, 2, DType::f32));
+  const auto allocated = [&](auto&& f) {
+    const int64_t before = memory_stats(Device::cuda()).total;
+    const Tensor y = f();
+    return memory_stats(Device::cuda()).total - before - int64_t(y.layout().bytes());
+  };
+  const Tensor left = slice(x, 1, 0, 64);
+  const int64_t operand = 64 * 64 * 4;
+  CHECK(allocated([&] { return matmul(left, w); }) < operand / 2);
+  CHECK(allocated([&] { return matmul(transpose(left), transpose(w)); }) < operand / 2);
+  CHECK(allocated([&] { return linear(left, transpose(w)); }) < operand / 2);
+  const Tensor repeated = expand(slice(w, 0, 0, 1), {64, 64});  // has no leading dimension
+  CHECK(allocated([&] { return matmul(repeated, w); }) >= operand);
+}
+
+TEST_CASE("a shape is planned once, the plans kept are bounded, and a repeated call allocates its output only") {
+  cuda::GemmOptions few;
+  few.plans = 2;
+  const Options options(few);
+  const Tensor a = make({8, 8}, 1, DType::f32), expected = matmul(a, a), d = on_cuda(a);
+  const auto stats = [] { return cuda::gemm_stats(); };
+  matmul(d, d);
+  CHECK(stats().hits == 0);
+  synchronize(Device::cuda());
+  size_t free = 0, then = 0, total = 0;
+  CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess);
+  const int64_t before = memory_stats(Device::cuda()).total;
+  Tensor y;
+  for (int i = 0; i < 3; ++i) y = matmul(d, d);
+  synchronize(Device::cuda());
+  CHECK(cudaMemGetInfo(&then, &total) == cudaSuccess);
+  CHECK(memory_stats(Device::cuda()).total - before == 3 * int64_t(expected.layout().bytes()));
+  CHECK(then == free);
+  CHECK(distance(y, expected) < 1e-5);
+  CHECK(stats().hits == 3);
+  CHECK(stats().products == 4);
+  matmul(d, d, {.trans_a = true});
+  matmul(d, d);  // used again: the other one is older
+  matmul(d, d, {.trans_b = true});
+  CHECK(stats().held == 2);
+  CHECK(stats().hits == 4);
+  matmul(d, d);
+  CHECK(stats().hits == 5);
+  CHECK(distance(matmul(d, d, {.trans_a = true}), matmul(a, a, {.trans_a = true})) < 1e-5);
+  CHECK(stats().hits == 5);
+  CHECK(stats().held == 2);
+}
+TEST_CASE("one shape with bias at other addresses: the bias of each call counts") {
+  const Options options;
+  const Tensor x = make({4, 8}, 1, DType::f32), w = make({8, 8}, 2, DType::f32);
+  const Tensor xd = on_cuda(x), wd = on_cuda(w);
+  for (uint64_t seed : {3, 4, 5}) {
+    const Tensor bias = make({8}, seed, DType::f32);
+    CHECK(distance(linear(xd, wd, on_cuda(bias)), linear(x, w, bias)) < 1e-5);
+  }
+  CHECK(cuda::gemm_stats().hits == 2);
+}
+TEST_CASE("sizes above the library's are split") {
+  cuda::GemmOptions o;
+  o.largest = 8;
+  o.largest_batch = 2;
+  const Options options(o);
+  for (DType t : kTypes)
+    for (bool ta : {false, true})
+      for (bool tb : {false, true}) {
+        const Tensor a = make(ta ? Shape{5, 23, 19} : Shape{5, 19, 23}, 1, t),
+                     b = make(tb ? Shape{5, 21, 23} : Shape{5, 23, 21}, 2, t);
+        CHECK(distance(matmul(on_cuda(a), on_cuda(b), {ta, tb}), matmul(a, b, {ta, tb})) < tolerance(t));
+        const Tensor x = make({9, 20}, 3, t), w = make({17, 20}, 4, t), bias = make({17}, 5, t);
+        CHECK(distance(linear(on_cuda(x), on_cuda(w), on_cuda(bias)), linear(x, w, bias)) < tolerance(t));
+      }
+  CHECK(cuda::gemm_stats().products > 100);
+  CHECK(has(error_of([&] {
+              o.largest = 0;
+              cuda::set_gemm_options(o);
+            }),
+            "[gemm] options of 1024 plans, sizes up to 0 and batches up to 2. Each must be 1 or more."));
+}
+
+TEST_CASE("measured algorithms: kept in a file, read again, and the file's damage is said") {
+  const TemporaryFile file;
+  cuda::GemmOptions o;
+  o.autotune = true;
+  o.file = file.path;
+  const Options options(o);
+  const Tensor a = make({16, 24}, 1, DType::f32), b = make({24, 8}, 2, DType::f32), expected = matmul(a, b);
+  const Tensor ad = on_cuda(a), bd = on_cuda(b);
+  const auto right = [&] { return distance(matmul(ad, bd), expected) < 1e-5; };
+  CHECK(right());
+  CHECK(right());
+  CHECK(cuda::gemm_stats().timed == 1);
+  CHECK(cuda::gemm_stats().hits == 1);
+  const std::string text = file.text();
+  CHECK(has(text, "\"size\":[8,16,24,1]"));
+
+  const auto read_again = [&](bool autotune) {
+    o.autotune = autotune;
+    cuda::set_gemm_options(o);
+    CHECK(right());
+    return cuda::gemm_stats();
+  };
+  CHECK(read_again(false).from_file == 1);
+  CHECK(read_again(true).timed == 0);
+  CHECK(file.text() == text);
+  // Another GPU's are not used, and stay.
+  const std::string gpu = cuda::gemm_stats().foreign ? "" : text.substr(text.find("\"gpu\":\"") + 7, 4);
+  file.write(replaced(text, "\"gpu\":\"" + gpu, "\"gpu\":\"another "));
+  auto s = read_again(false);
+  CHECK(s.from_file == 0);
+  CHECK(s.foreign == 1);
+  s = read_again(true);
+  CHECK(s.timed == 1);
+  CHECK(has(file.text(), "another "));
+  s = read_again(false);
+  CHECK(s.from_file == 1);
+  CHECK(s.foreign == 1);
+  // So are those of another version of the library.
+  file.write(replaced(text, "\"cublaslt\":", "\"cublaslt\":9"));
+  CHECK(read_again(false).foreign == 1);
+
+  const std::string digits = text.substr(text.find("\"algorithm\":\"") + 13, 128);
+  const std::string damages[] = {
+      text.substr(0, text.size() / 2),
+      replaced(text, "gemm algorithms", "something"),
+      replaced(text, "\"us\":", "\"vs\":"),
+      replaced(text, "\"size\":[8,", "\"size\":[-8,"),
+      replaced(text, "\"ld\":[", "\"ld\":[true,"),
+      replaced(text, "\"dtype\":\"f32\"", "\"dtype\":\"f31\""),
+      replaced(text, "\"alignment\":[", "\"alignment\":[3,"),
+      replaced(text, digits, digits.substr(1)),
+      replaced(text, digits, "g" + digits.substr(1)),
+      replaced(text, digits, std::string(128, '1')),  // no algorithm of the library
+      "",
+  };
+  for (auto& damage : damages) {
+    CAPTURE(damage);
+    file.write(damage);
+    o.autotune = false;
+    cuda::set_gemm_options(o);
+    const std::string e = error_of([&] { matmul(ad, bd); });
+    CHECK(has(e, "[gemm] the file of measured algorithms '" + file.path + "' is damaged: "));
+    CHECK(has(e, "Delete it, or choose another with TG_GEMM_CACHE; TG_AUTOTUNE=1 makes a new one."));
+  }
+  std::filesystem::remove(file.path);
+  CHECK(has(error_of([&] { matmul(ad, bd); }),
+            "[gemm] there is no file of measured algorithms '" + file.path + "'. Choose another with TG_GEMM_CACHE"));
+  file.write(text);
+  CHECK(right());
+}
+
+TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy and checkpointed too") {
+  const Tensor a = make({5, 64}, 1, DType::f32), b = make({64, 7}, 2, DType::f32), w = make({7, 64}, 3, DType::f32);
+  const Tensor rounded = matmul(to_tf32(a), to_tf32(b)), strict = matmul(a, b);
+  const Tensor ad = on_cuda(a), bd = on_cuda(b), wd = on_cuda(w);
+  CHECK(distance(matmul(ad, bd), strict) < 1e-5);
+  CHECK(distance(matmul(ad, bd, {.products = F32Products::tf32}), rounded) < 1e-5);
+  CHECK(distance(rounded, strict) > 2e-5);
+  CHECK(distance(rounded, strict) < 2e-3);
+  const auto gradient = [&](const std::function<Tensor(const Tensor&)>& f) {  // taken outside of any scope
+    const Tensor x = ad.detach().requires_grad_(true);
+    Tensor y;
+    {
+      const F32ProductsScope scope(F32Products::tf32);
+      CHECK(f32_products() == F32Products::tf32);
+      y = f(x);
+    }
+    CHECK(f32_products() == F32Products::strict);
+    const Tensor g = on_cuda(make(y.shape(), 4, DType::f32));
+    return std::pair(y, backward(y, g)[x]);
+  };
+  const Tensor g = make({5, 7}, 4, DType::f32), rounded_grad = matmul(to_tf32(g), to_tf32(b), {.trans_b = true});
+  for (bool lazy : {false, true}) {
+    std::optional<LazyScope> scope;
+    if (lazy) scope.emplace();
+    const auto [y, dx] = gradient([&](const Tensor& x) { return matmul(x, bd); });
+    CHECK(distance(y, rounded) < 1e-5);
+    CHECK(distance(dx, rounded_grad) < 1e-5);
+    const auto [z, dz] = gradient([&](const Tensor& x) { return linear(x, wd); });
+    CHECK(distance(z, matmul(to_tf32(a), to_tf32(w), {.trans_b = true})) < 1e-5);
+    CHECK(distance(dz, matmul(to_tf32(g), to_tf32(w))) < 1e-5);
+    // The second run of a checkpoint is as the first: its product feeds the gradient.
+    const auto [q, dq] = gradient([&](const Tensor& x) {
+      return checkpoint(
+          [&](Inputs in, Rng*) {
+            const Tensor p = matmul(in[0], bd);
+            return Tensors{p * p};
+          },
+          std::array{x}, nullptr)[0];
+    });
+    CHECK(distance(q, rounded * rounded) < 1e-5);
+    CHECK(distance(dq, matmul(to_tf32(g * rounded * 2.0), to_tf32(b), {.trans_b = true})) < 5e-4);
+    // Two choices of one product are two ops.
+    const Tensor one = matmul(ad, bd), two = matmul(ad, bd, {.products = F32Products::tf32});
+    CHECK(distance(one, two) > 2e-5);
+  }
+  const F32ProductsScope scope(F32Products::tf32);
+  {
+    const F32ProductsScope inner(F32Products::strict);
+    CHECK(distance(matmul(ad, bd), strict) < 1e-5);
+    CHECK(matmul(a, b).shape() == Shape{5, 7});
+  }
+  for (DType t : {DType::f64, DType::bf16}) {
+    const Tensor x = on_cuda(make({2, 3}, 1, t)), y = on_cuda(make({3, 2}, 1, t));
+    CHECK(has(error_of([&] { matmul(x, y); }),
+              fmt::format("[matmul] TF32 was asked for {} and {}. Only products of f32 have it. End the "
+                          "F32ProductsScope, or open one of F32Products::strict around this op.",
+                          x, y)));
+  }
+}

@@ -1,0 +1,298 @@
+// compile() on Device::cuda() as one graph: the bits of eager mode wherever inputs and results lie, memory that nobody
+// else gets, and what cannot be recorded, or is not worth it, with the reason.
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/cuda/runtime/runtime.h>
+#include <tapegrad/cuda/runtime/stream.h>
+#include <tapegrad/ops/dropout.h>
+#include <tapegrad/ops/embedding.h>
+#include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/softmax.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "support/alone.h"
+#include "support/helpers.h"
+
+using namespace tg;
+using namespace tg::cuda;
+namespace {
+const Device kGpu = Device::cuda();
+Tensor on_gpu(const Shape& s, uint64_t seed) { return random(s, seed).to(kGpu); }
+int64_t live() { return memory_stats(kGpu).live; }
+
+// x -> x, and what a test lets it do besides. Its number is that of the run.
+struct Copied : OpOf<Copied> {
+  static constexpr auto kName = "test_copied";
+  using Also = void (*)(const Copied&, Bufs in, Bufs out, const Context&);
+  Also also;
+  std::shared_ptr<int> runs;
+  int number;
+  Copied(Also a, std::shared_ptr<int> r) : also(a), runs(std::move(r)), number(++*runs) {}
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Traits traits() const override { return {.varies = true}; }
+  OpPtr next(const Rng&) const override { return make<Copied>(also, runs); }
+};
+void copy(Bufs in, Bufs out, const Context& c) {
+  cuda::check(cudaMemcpyAsync(out[0].data<float>(), in[0].data<float>(), out[0].layout->bytes(),
+                              cudaMemcpyDeviceToDevice, stream_of(c.device.index)),
+              c.op, "a copy");
+}
+void copied(const Copied& op, Bufs in, Bufs out, Context& c) {
+  copy(in, out, c);
+  op.also(op, in, out, c);
+}
+TG_KERNEL(Copied, cuda, copied);
+
+// Four products and as many norms: ops that change are the few.
+Tensor layers(Tensor x, const Tensor& w) {
+  for (int i = 0; i < 4; ++i) x = softmax(matmul(x, w), -1);
+  return x;
+}
+Compiled layers_with(Copied::Also also, const Tensor& w) {
+  return compile([=, runs = std::make_shared<int>(0)](Inputs x) {
+    return std::vector<Tensor>{layers(emit1(make<Copied>(also, runs), {x[0]}), w)};
+  });
+}
+// Whether it gives what the layers alone give, and how it ran at last.
+CompileStats run_layers(const Compiled& f, const Tensor& w, int runs) {
+  for (int i = 0; i < runs; ++i) {
+    const Tensor x = on_gpu({3, 6}, uint64_t(i));
+    CHECK(bits_of(f({x})[0]) == bits_of(layers(x, w)));
+  }
+  return f.stats();
+}
+}  // namespace
+
+TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
+  const Tensor w = on_gpu({6, 6}, 1);
+  const TensorFunction f = [&](Inputs x) {
+    const Tensor y = layers(x[0], w);
+    return std::vector<Tensor>{sum(y), layers(transpose(w, 0, 1), w) + x[1], y};
+  };
+  const Compiled fast = compile(f);
+  std::vector<Tensor> all;  // of all runs, so that no address comes twice
+  std::vector<std::vector<std::byte>> want;
+  const auto start = live();
+  for (uint64_t i = 0; i < 9; ++i) {
+    const std::vector<Tensor> x{on_gpu({3, 6}, 10 + i), on_gpu({6}, 30 + i)};
+    for (const Tensor& t : f(x)) want.push_back(bits_of(t));
+    for (const Tensor& t : fast(x)) all.push_back(t);
+    all.insert(all.end(), x.begin(), x.end());
+  }
+  for (size_t run = 0; run < 9; ++run)
+    for (size_t k = 0; k < 3; ++k) CHECK(bits_of(all[5 * run + k]) == want[3 * run + k]);
+  CHECK(fast.stats().graph_launches == 7);
+  CHECK(fast.stats().why_no_graph.empty());
+  CHECK(live() > start);
+}
+
+TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of the step, and a norm reads all of it") {
+  const auto train = [&](bool compiled) {
+    Tensor w = on_gpu({6, 6}, 1), m = filled({6, 6}, 0.f).to(kGpu), v = filled({6, 6}, 0.f).to(kGpu);
+    const Ref<AdamWCount> count = make<AdamWCount>(0.1, 0);
+    Rng noise{3};
+    const TensorFunction step = [&](Inputs x) {
+      const Tensor g = matmul(transpose(x[0], 0, 1), dropout(layers(x[0], w), 0.5, noise));
+      const Tensor norm = global_norm({g});
+      adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&g, 1}}, {}, count->lr, ++count->t, norm, 0.1,
+                 count);
+      return std::vector<Tensor>{norm};
+    };
+    const Compiled fast = compile(step, {.generators = {&noise}});
+    std::vector<std::vector<std::byte>> r;
+    for (uint64_t i = 0; i < 8; ++i) {
+      count->lr = 0.1 / double(1 + i);
+      const std::vector<Tensor> x{on_gpu({4, 6}, i)};
+      r.push_back(bits_of((compiled ? fast(x) : step(x))[0]));
+      r.push_back(bits_of(w));
+    }
+    r.push_back(bits_of(m)), r.push_back(bits_of(v));
+    CHECK(count->t == 8);
+    if (compiled) CHECK(fast.stats().graph_launches == 6);
+    CHECK(fast.stats().why_no_graph.empty());
+    return std::pair(r, noise);
+  };
+  CHECK(train(true) == train(false));
+}
+
+TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
+  const Tensor w = on_gpu({6, 6}, 1), ids = from<int32_t>({0, 299, 4}, {3}, kGpu);
+  const TensorFunction f = [&](Inputs x) {  // sorts pairs and counts runs in scratch memory
+    const Tensor rows = emit1(make<IndexSelectGrad>(0, 300), {ids, layers(x[0], w)});
+    return std::vector<Tensor>{global_norm({rows}), rows};
+  };
+  const std::vector<Tensor> x{on_gpu({3, 6}, 2)};
+  const auto want = bits_of(f(x)[1]), norm = bits_of(f(x)[0]);
+  const auto before = live();
+  {
+    const Compiled fast = compile(f);
+    fast(x), fast(x);
+    const auto unrecorded = live();
+    const size_t bytes = fast.stats().bytes;
+    fast(x);
+    CHECK(fast.stats().bytes > bytes);
+    CHECK(live() == unrecorded + int64_t(fast.stats().bytes - bytes));
+    for (uint64_t round = 0; round < 3; ++round) {
+      std::vector<Tensor> others, copies;
+      for (int64_t n = 64; n <= 4096; n *= 2)  // what anybody may have: of all sizes, and as many as fit between
+        for (uint64_t k = 0; k < 6; ++k) {
+          copies.push_back(random({n}, round * 100 + k));
+          others.push_back(copies.back().to(kGpu));
+        }
+      const std::vector<Tensor> y = fast(x);
+      CHECK(bits_of(y[1]) == want);
+      CHECK(bits_of(y[0]) == norm);
+      for (size_t k = 0; k < others.size(); ++k) CHECK(bits_of(others[k]) == bits_of(copies[k]));
+      empty_cache(kGpu);
+    }
+    CHECK(fast.stats().graph_launches == 4);
+  }
+  CHECK(live() == before);
+}
+
+TEST_CASE("graphs: a changed call that has another form leads to a new recording, and after five to none") {
+  const Tensor w = on_gpu({6, 6}, 1);
+  const auto sometimes = [](const Copied& op, Bufs in, Bufs out, const Context& c) {
+    if (op.number > 5) copy(in, out, c);  // two from the sixth run on
+  };
+  const CompileStats once = run_layers(layers_with(sometimes, w), w, 9);
+  CHECK(once.graph_launches == 7);
+  CHECK(once.why_no_graph == "");
+  const auto always = [](const Copied& op, Bufs in, Bufs out, const Context& c) {
+    if (op.number % 2) copy(in, out, c);
+  };
+  const CompileStats never = run_layers(layers_with(always, w), w, 10);
+  CHECK(never.graph_launches == 5);  // of five recordings
+  CHECK(has(never.why_no_graph, "1 of its 9 ops had other arguments or work of another form, in 5 runs"));
+  const Compiled small = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * w, x[0] + w}; });
+  std::vector<Tensor> all;
+  for (uint64_t i = 0; i < 9; ++i) {
+    all.push_back(on_gpu({6, 6}, i));
+    CHECK(bits_of(small({all.back()})[1]) == bits_of(all.back() + w));
+  }
+  CHECK(small.stats().graph_launches == 5);
+  CHECK(has(small.stats().why_no_graph, "2 of its 2 ops had other arguments"));
+}
+
+TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not recorded") {
+  const Tensor w = on_gpu({6, 6}, 1);
+  const auto waits = [](const Copied&, Bufs, Bufs, const Context&) { synchronize(kGpu); };
+  const CompileStats of_wait = run_layers(layers_with(waits, w), w, 5);
+  CHECK(of_wait.graph_launches == 0);
+  CHECK(has(of_wait.why_no_graph, "test_copied cannot be recorded: [synchronize] waiting for kernels failed: "));
+  const auto reads = [](const Copied&, Bufs in, Bufs, const Context& c) {
+    float host[1];
+    runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
+  };
+  CHECK(has(run_layers(layers_with(reads, w), w, 5).why_no_graph, "test_copied cannot be recorded: [copy] copying"));
+  const auto allocates = [](const Copied&, Bufs, Bufs, const Context& c) {
+    void* p = nullptr;
+    cuda::check(cudaMalloc(&p, 16), c.op, "cudaMalloc");
+    cuda::check(cudaFree(p), c.op, "cudaFree");
+  };
+  CHECK(has(run_layers(layers_with(allocates, w), w, 5).why_no_graph,
+            "test_copied cannot be recorded: [test_copied] cudaMalloc failed: "));
+  const auto hides = [](const Copied&, Bufs, Bufs, const Context&) {
+    (void)cudaStreamSynchronize(stream_of(0));
+    (void)cudaGetLastError();
+  };
+  CHECK(has(run_layers(layers_with(hides, w), w, 5).why_no_graph,
+            "test_copied cannot be recorded: [compile] ending a capture failed: "));
+  const auto nothing = [](const Copied&, Bufs, Bufs, const Context&) {};
+  CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // as if nothing had been
+}
+
+TEST_CASE("graphs: an error of the host while a call is recorded is that of the run") {
+  const Tensor w = on_gpu({6, 6}, 1);
+  const auto fails = [](const Copied& op, Bufs, Bufs, const Context& c) {
+    TG_CHECK(op.number < 3, value, "[{}] run {} fails.", c.op, op.number);
+  };
+  const Compiled f = layers_with(fails, w);
+  const Tensor x = on_gpu({3, 6}, 1);
+  f({x}), f({x});
+  CHECK(error_of([&] { f({x}); }) == "[test_copied] run 3 fails.");
+  CHECK(bits_of(layers(x, w)).size() == 72);
+}
+
+TEST_CASE("graphs: TG_CUDA_GRAPHS=0 and TG_SYNC=1 say that they forbid them; the CPU has none") {
+  const Tensor w = on_gpu({6, 6}, 1);
+  const auto why = [&](const Tensor& x) {
+    const Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(in[0], in[0])}; });
+    for (int i = 0; i < 4; ++i) f({x});
+    CHECK(f.stats().graph_launches == 0);
+    return f.stats().why_no_graph;
+  };
+  setenv("TG_CUDA_GRAPHS", "0", 1);
+  CHECK(why(w) == "TG_CUDA_GRAPHS=0 forbids CUDA graphs");
+  unsetenv("TG_CUDA_GRAPHS");
+  const bool was = sync_after_each();
+  set_sync_after_each(true);
+  CHECK(has(why(w), "TG_SYNC=1"));
+  set_sync_after_each(was);
+  CHECK(why(random({6, 6}, 1)) == "cpu does not record runs");
+}
+
+TEST_CASE("graphs: an index that is out of range in a replay is the Error of the next synchronisation") {
+  const Tensor table = on_gpu({5, 6}, 1), w = on_gpu({6, 6}, 2);
+  const TensorFunction step = [&](Inputs x) { return std::vector<Tensor>{layers(embedding(x[0], table), w)}; };
+  const Compiled f = compile(step);
+  const auto ids = [](std::vector<int32_t> v) { return from<int32_t>(v, {3}, kGpu); };
+  const auto run = [&](auto& g, std::vector<int32_t> v) {
+    return error_of([&] { (void)bits_of(g(std::vector<Tensor>{ids(v)})[0]); });
+  };
+  for (int i = 0; i < 4; ++i) CHECK(run(f, {0, 4, 1}) == "no error");
+  const std::string want = run(step, {0, 1, 5});
+  CHECK(has(want, "[embedding]"));
+  CHECK(run(f, {0, 1, 5}) == want);
+  CHECK(run(f, {0, 6, 5}) == run(step, {0, 6, 5}));
+  CHECK(run(f, {0, 1, 4}) == "no error");
+  CHECK(bits_of(f({ids({3, 3, 0})})[0]) == bits_of(step(std::vector<Tensor>{ids({3, 3, 0})})[0]));
+  CHECK(f.stats().graph_launches == 6);
+}
+
+TEST_CASE("alone (skipped: another case starts it in a process of its own): a graph fails" * doctest::skip()) {
+  const Tensor w = on_gpu({6, 6}, 1), x = on_gpu({3, 6}, 2);
+  const Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(exp(in[0]), w)}; });
+  for (int i = 0; i < 4; ++i) f({x});
+  synchronize(kGpu);
+  x.value()->storage->data = reinterpret_cast<std::byte*>(size_t(4096));
+  const auto say = [](const char* what, const std::function<void()>& g) { fmt::print("{}: {}\n", what, error_of(g)); };
+  say("first", [&] { f({x}), synchronize(kGpu); });
+  say("again", [&] { f({x}); });
+  fmt::print("launches: {}\n", f.stats().graph_launches);
+}
+TEST_CASE("graphs: the error of a kernel in one says that it was a compiled function") {
+  const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): a graph fails");
+  CAPTURE(r.output);
+  CHECK(r.status == 0);
+  CHECK(has(r.output, "first: ["));
+  CHECK(has(r.output, "compile"));
+  CHECK(has(r.output, "restart the process"));
+  CHECK(has(r.output, "\nagain: [cuda] the device cannot be used any more."));
+}
+
+TEST_CASE("graphs: in another stream than that of the recording the calls run one by one") {
+  const Tensor w = on_gpu({6, 6}, 1), ids = from<int32_t>({0, 4, 4}, {3}, kGpu), x = on_gpu({3, 6}, 2);
+  const TensorFunction step = [&](Inputs in) {
+    return std::vector<Tensor>{emit1(make<IndexSelectGrad>(0, 5), {ids, layers(in[0], w)})};
+  };
+  const auto want = bits_of(step(std::vector<Tensor>{x})[0]);
+  const Compiled f = compile(step);
+  for (int i = 0; i < 4; ++i) CHECK(bits_of(f({x})[0]) == want);
+  {
+    const Stream other;
+    const Event done;
+    done.record(stream_of(0));
+    done.wait_in(other);
+    const OnStream on(0, other);
+    for (int i = 0; i < 2; ++i) CHECK(bits_of(f({x})[0]) == want);
+    synchronize(kGpu);
+  }
+  for (int i = 0; i < 2; ++i) CHECK(bits_of(f({x})[0]) == want);
+  CHECK(f.stats().graph_launches == 2);
+  CHECK(f.stats().why_no_graph == "it was recorded for another stream");
+}

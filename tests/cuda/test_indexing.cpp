@@ -1,0 +1,243 @@
+// Indexing, selection and losses on Device::cuda() where the op cases do not reach: many equal indices, sorts of
+// several blocks, long rows, k beyond one round, NaN and infinities, and what is said about bad indices, and when.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/ops/ops.h>
+
+#include <numeric>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+const Device kGpu = Device::cuda();
+
+Tensor indices(const Shape& s, int64_t below, uint64_t seed) {
+  return (random(s, seed, 0, double(below)).to(DType::i64));
+}
+Tensor i64(const std::vector<int64_t>& v) { return from<int64_t>(v, {int64_t(v.size())}); }
+// f on the device gives what it gives on the CPU, and the same bits twice.
+void same(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& in, double tolerance) {
+  std::vector<Tensor> there;
+  for (auto& t : in) there.push_back(t.to(kGpu));
+  const Tensor y = f(there), again = f(there), expected = f(in);
+  CHECK(y.device() == kGpu);
+  CHECK(distance(y, expected) <= tolerance);
+  CHECK(bits_of(y) == bits_of(again));
+}
+Tensor table_grad(const std::vector<Tensor>& v) {  // ids, table, dy
+  Tensor table = v[1].detach().requires_grad_();
+  return backward(sum(embedding(v[0], table) * v[2]))[table];
+}
+void refuses(const std::function<void()>& use, std::string_view says) {
+  const std::string got = error_of(use);
+  INFO("got: ", got);
+  CHECK(has(got, says));
+}
+}  // namespace
+
+TEST_CASE("gradient of an embedding: 12 000 tokens, a hot id, ids that are absent") {
+  const int64_t n = 12000;
+  for (int64_t rows : {7, 300, 70000}) {
+    CAPTURE(rows);
+    std::vector<int64_t> ids = values<int64_t>(indices({n}, rows, 5));
+    for (size_t i = 0; i < ids.size(); i += 3) ids[i] = rows / 2;
+    for (DType t : {DType::f32, DType::bf16}) {
+      if (rows > 300 && t == DType::bf16) continue;
+      const int64_t width = rows > 300 ? 1 : 8;
+      const Tensor dy = random({n, width}, 6).to(t);
+      // a row's terms are added in their order, as on the CPU: the same bits
+      const std::vector<Tensor> in{i64(ids), random({rows, width}, 7).to(t), dy};
+      const Tensor cpu = emit1(make<IndexSelectGrad>(0, rows), {in[0], dy});
+      const Tensor gpu = emit1(make<IndexSelectGrad>(0, rows), {in[0].to(kGpu), dy.to(kGpu)});
+      CHECK(bits_of(cpu) == bits_of(gpu));
+    }
+  }
+}
+TEST_CASE("gradient of an embedding through backward, in both index dtypes") {
+  const Tensor ids = indices({5, 40}, 9, 1), table = random({9, 12}, 2), dy = random({5, 40, 12}, 3);
+  same(table_grad, {ids, table, dy}, 1e-5);
+  same(table_grad, {ids.to(DType::i32), table, dy}, 1e-5);
+}
+TEST_CASE("a sort of many tiles and three passes keeps the order of equal keys") {
+  const int64_t n = 21000;  // six tiles
+  std::vector<int64_t> ids = values<int64_t>(indices({n}, 5, 8));
+  for (auto& id : ids) id *= 30000;  // keys of 17 bits
+  const Tensor dy = random({n, 1}, 9);
+  const Tensor cpu = emit1(make<IndexSelectGrad>(0, 120001), {i64(ids), dy});
+  CHECK(bits_of(cpu) == bits_of(emit1(make<IndexSelectGrad>(0, 120001), {i64(ids).to(kGpu), dy.to(kGpu)})));
+}
+TEST_CASE("index_select along the middle and last dimension, and its gradient") {
+  for (int64_t dim : {0, 1, 2}) {
+    CAPTURE(dim);
+    const Tensor x = random({5, 6, 8}, 1), index = indices({50}, x.size(size_t(dim)), 2);
+    Shape s = x.shape();
+    s[size_t(dim)] = 50;
+    same([&](auto& v) { return index_select(v[0], dim, v[1]); }, {x, index}, 0);
+    same(
+        [&](auto& v) {
+          Tensor leaf = v[0].detach().requires_grad_();
+          return backward(sum(index_select(leaf, dim, v[1]) * v[2]))[leaf];
+        },
+        {x, index, random(s, 3)}, 1e-5);
+  }
+}
+TEST_CASE("scatter_add: one long line, many lines, a repeated source; integers") {
+  same([](auto& v) { return scatter_add(v[0], 0, v[1], v[2]); },
+       {random({50}, 1), indices({11000}, 50, 2), random({11000}, 3)}, 1e-5);
+  same([](auto& v) { return scatter_add(v[0], 0, v[1], v[2]); },
+       {random({20, 3}, 1).to(DType::bf16), indices({600, 3}, 20, 2), random({600, 3}, 3).to(DType::bf16)}, 2e-2);
+  same([](auto& v) { return scatter_add(v[0], -1, v[1], v[2]); },
+       {random({8200, 4}, 1), indices({8200, 2}, 4, 2), random({8200, 2}, 3)}, 1e-5);
+  same([](auto& v) { return scatter_add(v[0], -1, v[1], v[2]); },
+       {random({30, 4}, 1).to(DType::bf16), indices({30, 9}, 4, 2), random({30, 9}, 3).to(DType::bf16)}, 2e-2);
+  same([](auto& v) { return scatter_add(v[0], 0, v[1], expand(v[2], {400})); },
+       {indices({5}, 9, 1), indices({400}, 5, 2), indices({1}, 9, 3)}, 0);
+}
+TEST_CASE("bad indices: the first is named at the next read, nothing else is written, and the device goes on") {
+  const Tensor x = random({2, 3}, 1).to(kGpu);
+  for (int64_t bad : {int64_t(3), int64_t(-1), int64_t(1) << 40}) {
+    CAPTURE(bad);
+    const auto at = fmt::format("index {} at position (1, 0) of index (2, 3) i64 is outside of dimension 1", bad);
+    const Tensor index = from<int64_t>({0, 1, 2, bad, bad, 0}, {2, 3}).to(kGpu);
+    refuses([&] { values(gather(x, 1, index)); }, "[gather] " + at);
+    refuses([&] { values(scatter_add(x, 1, index, x)); }, "[scatter_add] " + at);
+    const Tensor some = i64({2, bad, bad}).to(kGpu);
+    refuses([&] { values(index_select(x, 1, some)); },
+            fmt::format("[index_select] index {} at position (1) of index (3) i64 is outside of dimension 1, which has "
+                        "size 3. Indices must be in [0, 3)",
+                        bad));
+    refuses(
+        [&] {
+          values(emit1(make<IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)}));
+        },
+        fmt::format("[index_select_grad] index {} at position (1)", bad));
+    refuses(
+        [&] {
+          values(embedding(index, random({3, 8}, 2).to(kGpu)));
+        },
+        fmt::format("[embedding] id {} at position (1, 0) of ids (2, 3) i64 is outside of the table. Ids must be in "
+                    "[0, 3)",
+                    bad));
+    CHECK(error_of([&] { synchronize(kGpu); }) == "no error");  // it was said
+  }
+  // One line, too long for one thread: bad indices are sorted behind all others.
+  std::vector<int64_t> line(100, 2);
+  line[60] = 3;
+  const Tensor sums = scatter_add(i64({0, 0, 0}).to(kGpu), 0, i64(line).to(kGpu), i64(line).to(kGpu));
+  refuses([&] { synchronize(kGpu); }, "[scatter_add] index 3 at position (60) of index (100) i64");
+  CHECK(values<int64_t>(sums) == std::vector<int64_t>{0, 0, 198});
+  const Tensor far = from<int32_t>({-7}, {1}).to(kGpu), y = index_select(x, 0, far);
+  refuses([&] { synchronize(kGpu); }, "[index_select] index -7 at position (0) of index (1) i32");
+  CHECK(values(y) == std::vector<float>{0, 0, 0});
+}
+TEST_CASE("bad indices: of 20 000 the first in row-major order, and of two calls the first call") {
+  std::vector<int64_t> ids(20000, 77);
+  ids[0] = ids[1] = ids[2] = 1;
+  const Tensor table = random({4, 2}, 1).to(kGpu), many = from<int64_t>(ids, {200, 100}).to(kGpu);
+  const Tensor one = i64({9}).to(kGpu);
+  const Tensor a = embedding(many, table), b = embedding(one, table);
+  refuses([&] { values(b); }, "[embedding] id 77 at position (0, 3) of ids (200, 100) i64");
+  // a sum of bad positions has nothing to add
+  refuses(
+      [&] {
+        synchronize(kGpu);
+        values(emit1(make<IndexSelectGrad>(0, 4), {reshape(many, {20000}), filled({20000, 1}, 1.f).to(kGpu)}));
+      },
+      "at position (3) of index (20000) i64");
+}
+TEST_CASE("bad targets of cross_entropy, and the mean of no rows") {
+  const Tensor logits = random({3, 5}, 1).to(kGpu);
+  const auto loss = [&](std::vector<int64_t> t, CrossEntropyOptions o) {
+    return values(cross_entropy(logits, i64(t).to(kGpu), o));
+  };
+  refuses(
+      [&] {
+        loss({0, 5, -1}, {});
+      },
+      "[cross_entropy] target 5 at position (1) of targets (3) i64 is no class. Targets must be in [0, 5), the last "
+      "size of the logits, or ignore_index (not set).");
+  refuses([&] { loss({0, 1, -1}, {Reduction::none, -2}); }, "target -1 at position (2) of targets (3) i64");
+  refuses(
+      [&] {
+        loss({-1, -1, -1}, {Reduction::mean, -1});
+      },
+      "[cross_entropy] no row is left for the mean: 0 of 3 target(s) differ from ignore_index (-1)");
+  CHECK(loss({-1, -1, -1}, {Reduction::sum, -1}) == std::vector<float>{0});
+}
+TEST_CASE("cross_entropy: long rows of odd length, masked and infinite logits, all rows in place") {
+  for (DType t : {DType::f32, DType::bf16, DType::f64})
+    for (int64_t n : {1023, 2501}) {
+      CAPTURE(n);
+      const Tensor x = random({5, n}, 1, -9, 9).to(t), ids = indices({5}, n, 2);
+      for (double smoothing : {0.0, 0.1}) {
+        const CrossEntropyOptions o{Reduction::mean, values<int64_t>(ids)[1], smoothing};
+        const double tolerance = t == DType::bf16 ? 2e-2 : t == DType::f32 ? 1e-5 : 1e-11;
+        same([&](auto& v) { return cross_entropy(v[0], v[1], o); }, {x, ids}, tolerance);
+        same(
+            [&](auto& v) {
+              Tensor leaf = v[0].detach().requires_grad_();
+              return backward(cross_entropy(leaf * 1.0, v[1], o))[leaf];
+            },
+            {x, ids}, tolerance);
+      }
+    }
+  std::vector<float> masked(2000, -kInf);
+  masked[1500] = 1, masked[3] = 2;
+  std::vector<float> all(masked);
+  for (float odd : {-kInf, kInf, kNan}) {
+    std::vector<float> second(2000, odd == -kInf ? odd : 0.f);
+    second[7] = odd;
+    all = masked;
+    all.insert(all.end(), second.begin(), second.end());
+    same([](auto& v) { return cross_entropy(v[0], v[1], {Reduction::none}); },
+         {from<float>(all, {2, 2000}), i64({1500, 7})}, 1e-5);
+  }
+}
+TEST_CASE("mse_loss over many chunks, and from a view that is not aligned") {
+  const Tensor x = random({3, 7001}, 1), t = random({3, 7001}, 2);
+  same([](auto& v) { return mse_loss(v[0], v[1]); }, {x, t}, 1e-5);
+  same([](auto& v) { return mse_loss(slice(v[0], 0, 1, 3), slice(v[1], 0, 0, 2), Reduction::sum); }, {x, t}, 1e-5);
+  same([](auto& v) { return mse_loss(v[0], v[1], Reduction::none); }, {x.to(DType::bf16), t.to(DType::bf16)}, 2e-2);
+}
+TEST_CASE("argmax: long rows, columns, ties and NaN") {
+  std::vector<float> v(5000, 1.f);
+  v[4100] = v[4200] = 3;
+  for (auto& [at, expected] : std::vector<std::pair<size_t, int64_t>>{{0, 4100}, {4900, 4900}, {17, 17}}) {
+    if (at) v[at] = kNan;
+    for (const Shape& s : {Shape{5000}, Shape{1, 5000}, Shape{5000, 1}}) {
+      const Tensor x = from<float>(v, s).to(kGpu);
+      CHECK(values<int64_t>(argmax(x, s[0] == 1 ? 1 : 0))[0] == expected);
+    }
+  }
+  const auto arg = [](int64_t dim) { return [dim](auto& in) { return argmax(in[0], dim); }; };
+  const Tensor x = indices({3, 40, 700}, 9, 4);  // many ties, 2 100 columns and more
+  same(arg(1), {x}, 0);
+  same(arg(0), {x.to(DType::f32)}, 0);
+  same(arg(2), {slice(x.to(DType::bf16), 2, 1, 700)}, 0);
+}
+TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds") {
+  const auto both = [](int64_t k) {
+    return [k](auto& in) {
+      const TopK t = topk(in[0], k);
+      return concat({t.values.to(DType::f64), t.indices.to(DType::f64)}, 0);
+    };
+  };
+  Tensor x = indices({2, 2600}, 40, 4).to(DType::f32) - 20.0;  // many ties
+  std::vector<float> v = values(x);
+  v[5] = v[9] = kNan, v[11] = kInf, v[13] = -kInf, v[15] = -0.f, v[2700] = kNan;
+  x = from<float>(v, {2, 2600});
+  for (int64_t k : {1, 3, 64, 1024, 1025, 2600}) {
+    CAPTURE(k);
+    same(both(k), {x}, 0);
+  }
+  // The last element of the first round lies at index 0.
+  std::vector<float> rising(1100);
+  std::iota(rising.begin(), rising.end(), 0.f);
+  rising[0] = 76.5f;  // 1023 are larger
+  same(both(1100), {from<float>(rising, {1, 1100})}, 0);
+  same(both(700), {slice(x, 1, 1, 701)}, 0);
+  same(both(5), {slice(x, 1, 0, 50).to(DType::bf16)}, 0);
+  same(both(5), {random({3, 60}, 1).to(DType::f64)}, 0);
+  same(both(2), {random({300, 8}, 1)}, 0);
+}

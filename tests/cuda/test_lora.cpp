@@ -1,0 +1,94 @@
+// LoRA on Device::cuda(): an adapted GPT's logits and gradients, its training, merging, and adapters that move between
+// devices, against the CPU.
+#include <tapegrad/cuda/runtime/runtime.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/lora.h>
+#include <tapegrad/ops/loss.h>
+
+#include "support/gpt_oracle.h"
+#include "support/small_run.h"
+
+using namespace tg;
+
+namespace {
+const LoraConfig kConfig{.targets = {"*"}, .rank = 3, .alpha = 6, .dropout = 0.2, .seed = 4};
+struct Adapted {
+  Params base;
+  Gpt model;
+  GptLora lora;
+  Adapted(const Oracle& o, Device d) : base(d), model(o.model(base)), lora(apply_lora(model, base, kConfig)) {
+    StateDict s = lora.params().state();
+    uint64_t seed = 1;
+    for (auto& [name, t] : s)
+      if (name.ends_with(".lora_b")) t = random(t.shape(), seed++, -0.1, 0.1);
+    lora.params().assign(s);
+  }
+  GradMap gradients(const Tensor& tokens, const Tensor& targets) const {
+    Rng rng{5};
+    const Device d = base.device();
+    return backward(cross_entropy(model.forward(tokens.to(d), {.rng = &rng}), targets.to(d)));
+  }
+};
+}  // namespace
+
+TEST_CASE("LoRA: logits, gradients and merged weights are those of the CPU") {
+  for (const std::string name : {"gpt_gpt2", "gpt_gqa"}) {
+    CAPTURE(name);
+    const Oracle o(name);
+    Adapted cpu(o, Device::cpu()), cuda(o, Device::cuda());
+    const Tensor tokens = o.batch("tokens", 0), targets = o.batch("targets", 0), there = tokens.to(Device::cuda());
+    CHECK(bits_of(cuda.lora.params().all()[0].tensor) == bits_of(cpu.lora.params().all()[0].tensor));
+    const Tensor logits = cuda.model.forward(there);
+    CHECK(distance(logits, cpu.model.forward(tokens)) <= 1e-5);
+    const GradMap expected = cpu.gradients(tokens, targets), got = cuda.gradients(tokens, targets);
+    CHECK(got.size() == expected.size());
+    for (size_t i = 0; i < cpu.lora.params().all().size(); ++i) {
+      const Parameter p = cpu.lora.params().all()[i];
+      CAPTURE(p.name);
+      CHECK(distance(got[cuda.lora.params().all()[i].tensor], expected[p.tensor]) <= 1e-5);
+    }
+    const auto before = bits_of(cuda.base.all()[2].tensor);
+    cuda.lora.merge();
+    CHECK(distance(cuda.model.forward(there), logits) <= 1e-5);
+    cuda.lora.unmerge();
+    CHECK(bits_of(cuda.base.all()[2].tensor) == before);
+    CHECK(bits_of(cuda.model.forward(there)) == bits_of(logits));
+  }
+}
+
+TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CPU") {
+  const Folder folder;
+  const std::string path = folder / "adapter.safetensors";
+  TrainConfig c = tiny_train();
+  c.batch = 2, c.max_steps = 4, c.eval_every = 0, c.val_fraction = 0.02;
+  const GptConfig small{.vocab_size = 128, .context = 8, .layers = 2, .heads = 2, .width = 16};
+  std::vector<std::vector<StepRecord>> losses;
+  for (const Device d : {Device::cpu(), Device::cuda()}) {
+    const Params base(d, 1);
+    Gpt model(base, small);
+    const std::string weights = weights_hash(base);
+    const GptLora lora = apply_lora(model, base, kConfig);
+    Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
+    losses.push_back(rest_of(trainer));
+    save_adapter(path, lora, weights);
+  }
+  for (size_t i = 0; i < losses[0].size(); ++i)
+    CHECK(losses[1][i].loss == doctest::Approx(losses[0][i].loss).epsilon(1e-4));
+  const Params base(Device(), 1);
+  Gpt model(base, small);
+  const GptLora lora = load_adapter(path, model, base);
+  CHECK(lora.config() == kConfig);
+  CHECK(lora.params().device() == Device::cpu());
+}
+
+TEST_CASE("LoRA: the largest rank that a block has room for, and the next one") {
+  const Device d = Device::cuda();
+  // (x a) of four rows and the shares of 256 threads.
+  const auto largest = int64_t((cuda::properties(0).shared_per_block / sizeof(float) - 256) / 4);
+  const auto apply = [&](int64_t rank) {
+    return tg::lora(ones({1, 1}).to(d), ones({1, rank}).to(d), ones({rank, 1}).to(d), 0.5);
+  };
+  CHECK(apply(largest).item<float>() == 0.5f * float(largest));
+  CHECK(has(error_of([&] { apply(largest + 1); }), fmt::format("[lora] the rank is {}", largest + 1)));
+}

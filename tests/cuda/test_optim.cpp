@@ -1,0 +1,151 @@
+// AdamW and the global norm on Device::cuda(): many tensors of odd sizes over several steps against the CPU, every form
+// of the step, views that are not aligned, and the same bits on every run.
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/optim_step.h>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+const Device kGpu = Device::cuda();
+struct State {
+  std::vector<Tensor> w, m, v;
+};
+const std::vector<Shape> kShapes{{1}, {3}, {4}, {5, 7}, {}, {0, 3}, {1023}, {129, 3}, {16385}, {2, 2, 2}, {33000}};
+
+State state_on(Device d, DType t) {
+  State s;
+  for (size_t i = 0; i < kShapes.size(); ++i) {
+    s.w.push_back(random(kShapes[i], i).to(t).to(d).detach());
+    s.m.push_back(zeros(kShapes[i], t, d));
+    s.v.push_back(zeros(kShapes[i], t, d));
+  }
+  return s;
+}
+State train(Device d, DType t, const AdamWOptions& o, double max_norm) {
+  State s = state_on(d, t);
+  for (int64_t step = 1; step <= 4; ++step) {
+    std::vector<Tensor> g;
+    for (size_t i = 0; i < kShapes.size(); ++i)
+      g.push_back(random(kShapes[i], 100 * uint64_t(step) + i, -0.1, 0.1).to(t).to(d));
+    const Tensor norm = max_norm > 0 ? global_norm(g) : Tensor();
+    adamw_step({.w = s.w, .m = s.m, .v = s.v, .grad = g}, o, 1e-2 / double(step), step, norm, max_norm);
+  }
+  return s;
+}
+// By the norm of the difference: single weights with tiny gradients carry the sign of a rounding.
+double apart(const Tensor& a, const Tensor& b) {
+  const auto x = values<double>(a), y = values<double>(b);
+  double difference = 0, scale = 0;
+  for (size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), scale += y[i] * y[i];
+  return difference == 0 ? 0 : std::sqrt(difference / scale);
+}
+}  // namespace
+
+TEST_CASE("adamw_step: every form, four steps, with and without clipping") {
+  for (WeightDecay decay : {WeightDecay::before, WeightDecay::after, WeightDecay::l2})
+    for (EpsPlacement eps : {EpsPlacement::corrected, EpsPlacement::uncorrected})
+      for (DType t : {DType::f32, DType::f64}) {
+        if (t == DType::f64 && decay != WeightDecay::before) continue;
+        const AdamWOptions o{.weight_decay = 0.1, .decay = decay, .eps_placement = eps};
+        const double max_norm = decay == WeightDecay::after ? 0 : 0.5;
+        const State cpu = train({}, t, o, max_norm), gpu = train(kGpu, t, o, max_norm);
+        for (size_t i = 0; i < kShapes.size(); ++i) {
+          CAPTURE(i);
+          CHECK(apart(gpu.w[i], cpu.w[i]) <= 1e-6);
+          CHECK(apart(gpu.m[i], cpu.m[i]) <= 1e-6);
+          CHECK(apart(gpu.v[i], cpu.v[i]) <= 1e-6);
+        }
+      }
+}
+TEST_CASE("adamw_step: the same bits on every run, and from gradients in any layout") {
+  const State a = train(kGpu, DType::f32, {}, 1), b = train(kGpu, DType::f32, {}, 1);
+  for (size_t i = 0; i < kShapes.size(); ++i) CHECK(bits_of(a.w[i]) == bits_of(b.w[i]));
+  const Tensor g = random({9, 5}, 3).to(kGpu);
+  std::vector<std::byte> first;
+  for (Store how : kStores) {
+    CAPTURE(int(how));
+    const Tensor w = stored(random({9, 5}, 1).to(kGpu), how), m = zeros({9, 5}, DType::f32, kGpu);
+    const Tensor v = zeros({9, 5}, DType::f32, kGpu);
+    adamw_step(w, m, v, stored(g, how), {}, 0.1, 1);
+    if (first.empty()) first = bits_of(w);
+    CHECK(bits_of(w) == first);
+  }
+}
+TEST_CASE("adamw_step: somebody who holds the old value keeps it") {
+  const Tensor w = random({100}, 1).to(kGpu), m = zeros({100}, DType::f32, kGpu), v = zeros({100}, DType::f32, kGpu);
+  const Tensor old = w.detach();
+  adamw_step(w, m, v, random({100}, 2).to(kGpu), {}, 0.1, 1);
+  CHECK(bits_of(old) == bits_of(random({100}, 1)));
+  CHECK(bits_of(w) != bits_of(old));
+}
+TEST_CASE("adamw_step: more tensors than one launch takes, each with its decay, of both dtypes, in place") {
+  for (WeightDecay kind : {WeightDecay::before, WeightDecay::after, WeightDecay::l2}) {
+    CAPTURE(int(kind));
+    State here, there;
+    std::vector<Tensor> g, g_there;
+    std::vector<double> decay;
+    for (size_t i = 0; i < 900; ++i) {
+      const DType t = i % 9 == 4 ? DType::f64 : DType::f32;
+      const Shape s{int64_t(i % 8), 3};
+      const auto add = [&](std::vector<Tensor>& a, std::vector<Tensor>& b, uint64_t seed, double lo) {
+        a.push_back(random(s, seed + i, lo).to(t).detach());
+        b.push_back(a.back().to(kGpu));
+      };
+      add(here.w, there.w, 1, -1), add(here.m, there.m, 1000, -1), add(here.v, there.v, 2000, 0);
+      add(g, g_there, 3000, -1);
+      g_there.back() = stored(g_there.back(), kStores[i % 4]);
+      decay.push_back(0.5 * double(i % 3));
+    }
+    std::vector<const std::byte*> before;
+    for (const auto* list : {&there.w, &there.m, &there.v})
+      for (const Tensor& t : *list) before.push_back(t.value()->storage->data);
+    const AdamWOptions o{.decay = kind};
+    adamw_step({.w = here.w, .m = here.m, .v = here.v, .grad = g, .weight_decay = decay}, o, 0.1, 2);
+    const auto kernels = engine_stats().kernels;
+    adamw_step({.w = there.w, .m = there.m, .v = there.v, .grad = g_there, .weight_decay = decay}, o, 0.1, 2);
+    CHECK(engine_stats().kernels == kernels + 1);
+    size_t k = 0;
+    for (const auto* list : {&there.w, &there.m, &there.v})
+      for (const Tensor& t : *list) CHECK(t.value()->storage->data == before[k++]);
+    for (size_t i = 0; i < decay.size(); ++i) {
+      CAPTURE(i);
+      CHECK(apart(there.w[i], here.w[i]) <= 1e-6);
+      CHECK(apart(there.m[i], here.m[i]) <= 1e-6);
+      CHECK(apart(there.v[i], here.v[i]) <= 1e-6);
+    }
+  }
+}
+TEST_CASE("adamw_step: tensors of two devices are an error, and nothing has changed") {
+  const std::vector<Tensor> w{zeros({2}), random({2}, 1).to(kGpu)}, m{zeros({2}), zeros({2}, DType::f32, kGpu)};
+  const std::vector<Tensor> v{zeros({2}), zeros({2}, DType::f32, kGpu)}, g{filled({2}, 1.f), random({2}, 2).to(kGpu)};
+  CHECK(has(error_of([&] { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 0.1, 1); }),
+            "[adamw_step] weight 1, (2) f32 on cuda:0, lies on cuda:0, weight 0 on cpu. A step is of one device"));
+  CHECK(has(error_of([&] { adamw_step(w[0], m[0], v[0], g[0], {}, 0.1, 1, global_norm({g[1]}), 1); }),
+            "[adamw_step] the norm, () f32 on cuda:0, lies on cuda:0, weight 0 on cpu."));
+  CHECK(values(w[0]) == std::vector<float>(2, 0));
+  const Tensor here = zeros({2}).requires_grad_(), there = zeros({2}, DType::f32, kGpu).requires_grad_();
+  CHECK(has(error_of([&] {
+              AdamW({{"a", here}, {"b", there}});
+            }),
+            "[adamw] 'b' lies on cuda:0, 'a' on cpu. A step is of one device: make an optimiser for each."));
+}
+TEST_CASE("global_norm: more tensors than one launch takes, of mixed dtypes and layouts, and NaN") {
+  std::vector<Tensor> there, here;
+  for (size_t i = 0; i < 530; ++i) {
+    const DType t = i % 3 == 0 ? DType::bf16 : i % 3 == 1 ? DType::f32 : DType::f64;
+    const Tensor x = random({int64_t(i % 11), 3}, i).to(t);
+    here.push_back(x);
+    there.push_back(stored(x.to(kGpu), kStores[i % 4]));
+  }
+  here.push_back(random({40001}, 7)), there.push_back(here.back().to(kGpu));
+  const Tensor norm = global_norm(there);
+  CHECK(norm.device() == kGpu);
+  CHECK(distance(norm, global_norm(here)) <= 1e-6);
+  CHECK(bits_of(norm) == bits_of(global_norm(there)));
+  CHECK(global_norm({zeros({0}, DType::f32, kGpu)}).item<float>() == 0);
+  CHECK(std::isnan(global_norm({there[3], filled({2}, std::nanf("")).to(kGpu)}).item<float>()));
+  // large values overflow neither their squares nor the sum
+  CHECK(global_norm({filled({4}, 1e30f).to(kGpu)}).item<float>() == doctest::Approx(2e30));
+}

@@ -1,0 +1,93 @@
+// Each PTX wrapper against its definition, written out here: on a GPU this tests the instruction, on the emulator its
+// twin. bench/gpu/run.sh runs them one by one.
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+#include "cuda/ptx_probes.h"
+
+using namespace tg;
+namespace {
+const Context kContext{Device::cuda(), "ptx"};
+template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int hi) {  // whole, in [lo, hi)
+  Rng rng{seed};
+  std::vector<T> v(n);
+  for (auto& x : v) x = T(float(int(std::floor(double(lo) + (hi - lo) * double(rng.uniform())))));
+  return v;
+}
+template <class T> Tensor device(const std::vector<T>& v) { return from(v, {int64_t(v.size())}, Device::cuda()); }
+template <class T> T* data(const Tensor& t) { return reinterpret_cast<T*>(t.value()->storage->data); }
+std::vector<float> floats(const std::vector<bf16>& v) { return {v.begin(), v.end()}; }
+}  // namespace
+
+TEST_CASE("PTX: cp_async16, with groups and zeros") {
+  const auto x = numbers<int32_t>(64 * 4, 1, 1, 1000000);
+  const Tensor from = device(x), to = device(std::vector<int32_t>(64 * 4, -1));
+  cuda::probe_cp_async(kContext, data<uint32_t>(from), data<uint32_t>(to));
+  const auto y = values<int32_t>(to);
+  for (size_t i = 0; i < x.size(); ++i) CHECK(y[i] == (i / 4 % 2 == 0 ? x[i] : 0));
+}
+TEST_CASE("PTX: ldmatrix_x4, plain and transposed") {
+  const auto x = numbers<uint16_t>(32 * 8, 2, 0, 65536);
+  for (bool transposed : {false, true}) {
+    const Tensor from = device(x), to = device(std::vector<int32_t>(32 * 4, -1));
+    cuda::probe_ldmatrix(kContext, data<uint16_t>(from), data<uint32_t>(to), transposed);
+    const auto y = values<int32_t>(to);
+    for (size_t l = 0; l < 32; ++l)
+      for (size_t m = 0; m < 4; ++m)
+        for (size_t i = 0; i < 2; ++i) {
+          const size_t row = transposed ? l % 4 * 2 + i : l / 4, column = transposed ? l / 4 : l % 4 * 2 + i;
+          CHECK(uint16_t(uint32_t(y[l * 4 + m]) >> 16 * i) == x[(m * 8 + row) * 8 + column]);
+        }
+  }
+}
+TEST_CASE("PTX: mma_bf16") {
+  const auto a = numbers<bf16>(16 * 16, 3, -8, 8), b = numbers<bf16>(8 * 16, 4, -8, 8);
+  const auto c = numbers<float>(16 * 8, 5, -100, 100);
+  const Tensor da = device(a), db = device(b), d = device(c);
+  cuda::probe_mma_bf16(kContext, data<bf16>(da), data<bf16>(db), data<float>(d));
+  const auto y = values(d), fa = floats(a), fb = floats(b);
+  for (size_t i = 0; i < 16; ++i)
+    for (size_t j = 0; j < 8; ++j) {
+      float sum = c[i * 8 + j];  // whole numbers: exact in any order
+      for (size_t k = 0; k < 16; ++k) sum += fa[i * 16 + k] * fb[j * 16 + k];
+      CHECK(y[i * 8 + j] == sum);
+    }
+}
+TEST_CASE("PTX: mma_s8") {
+  const auto a = numbers<int8_t>(16 * 32, 6, -128, 128), b = numbers<int8_t>(8 * 32, 7, -128, 128);
+  const auto c = numbers<int32_t>(16 * 8, 8, -100, 100);
+  const Tensor da = device(a), db = device(b), d = device(c);
+  cuda::probe_mma_s8(kContext, data<int8_t>(da), data<int8_t>(db), data<int>(d));
+  const auto y = values<int32_t>(d);
+  for (size_t i = 0; i < 16; ++i)
+    for (size_t j = 0; j < 8; ++j) {
+      int32_t sum = c[i * 8 + j];
+      for (size_t k = 0; k < 32; ++k) sum += int32_t(a[i * 32 + k]) * b[j * 32 + k];
+      CHECK(y[i * 8 + j] == sum);
+    }
+}
+TEST_CASE("PTX: named barriers, one warp arrives and one waits") {
+  const auto x = numbers<int32_t>(32, 9, 0, 1000);
+  const Tensor from = device(x), to = device(std::vector<int32_t>(32, -1));
+  cuda::probe_named_barrier(kContext, data<int>(from), data<int>(to));
+  const auto y = values<int32_t>(to);
+  for (size_t i = 0; i < 32; ++i) CHECK(y[i] == x[31 - i]);
+}
+TEST_CASE("PTX: TMA, mbarrier and wgmma, on GPUs of compute capability 9.0") {
+  const auto a = numbers<bf16>(64 * 64, 10, -8, 8), b = numbers<bf16>(64 * 64, 11, -8, 8);
+  const auto c = numbers<float>(64 * 64, 12, -100, 100);
+  const Tensor da = device(a), db = device(b), d = device(c);
+  if (!cuda::probe_hopper(kContext, data<bf16>(da), data<bf16>(db), data<float>(d))) {
+    MESSAGE("not of compute capability 9.0: no TMA, no wgmma");
+    return;
+  }
+  const auto y = values(d), fa = floats(a), fb = floats(b);
+  size_t wrong = 0;
+  for (size_t i = 0; i < 64; ++i)
+    for (size_t j = 0; j < 64; ++j) {
+      float sum = c[i * 64 + j];
+      for (size_t k = 0; k < 64; ++k) sum += fa[i * 64 + k] * fb[j * 64 + k];
+      wrong += y[i * 64 + j] != sum;
+    }
+  CHECK(wrong == 0);
+}

@@ -1,0 +1,280 @@
+// The runtime beside memory: copies through pinned chunks, errors of kernels and of machines without a device,
+// pointers, several host threads, and the end of the process.
+#include <tapegrad/cuda/runtime/allocator.h>
+#include <tapegrad/cuda/runtime/runtime.h>
+#include <tapegrad/cuda/runtime/staging.h>
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+#include "support/alone.h"
+#include "support/helpers.h"
+#include "support/small_training.h"
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/emulator.h>
+#endif
+
+using namespace tg;
+using namespace tg::cuda;
+namespace {
+const Device kGpu = Device::cuda();
+std::vector<uint8_t> pattern(size_t n, int seed) {
+  std::vector<uint8_t> v(n);
+  for (size_t i = 0; i < n; ++i) v[i] = uint8_t((i * 2654435761u + size_t(seed) * 97) >> 7);
+  return v;
+}
+// A chain of elementwise ops, the same on any device.
+std::vector<float> chain(uint64_t seed, Device d, int steps = 10) {
+  const Tensor x = random({50, 7}, seed).to(d), w = random({50, 7}, seed + 1).to(d);
+  Tensor h = x;
+  for (int i = 0; i < steps; ++i) h = tg::tanh(h * w) + x;
+  return values(h);
+}
+// f in a thread of its own; join() rethrows.
+class Worker {
+ public:
+  template <class F>
+  explicit Worker(F f)
+      : thread_([this, f] {
+          try {
+            f();
+          } catch (...) {
+            failed_ = std::current_exception();
+          }
+        }) {}
+  void join() {
+    thread_.join();
+    if (failed_) std::rethrow_exception(failed_);
+  }
+
+ private:
+  std::exception_ptr failed_;
+  std::thread thread_;
+};
+}  // namespace
+
+TEST_CASE("copies in chunks are exact, whatever their size, and wait for what was queued") {
+  constexpr size_t kChunk = 1024;
+  Staging staging(kChunk, 3);
+  for (size_t n : {0, 1, 1023, 1024, 1025, 2048, 3 * 1024, 3 * 1024 + 1, 7 * 1024 + 13, 12 * 1024}) {
+    CAPTURE(n);
+    const auto host = pattern(n, 1), other = pattern(n, 2);
+    const auto a = from<uint8_t>(std::vector<uint8_t>(n), {int64_t(n)}, kGpu),
+               b = from<uint8_t>(other, {int64_t(n)}, kGpu);
+    staging.to_device(a.value()->storage->data, host.data(), n, stream_of(0));
+    CHECK(a.to_vector<uint8_t>() == host);
+    // Into a buffer that a queued copy still reads; out of one that a queued copy still writes.
+    if (n)
+      cuda::check(cudaMemcpyAsync(b.value()->storage->data, a.value()->storage->data, n, cudaMemcpyDeviceToDevice,
+                                  stream_of(0)),
+                  "test", "a copy");
+    staging.to_device(a.value()->storage->data, other.data(), n, stream_of(0));
+    std::vector<uint8_t> back(n, 77);
+    staging.to_host(back.data(), b.value()->storage->data, n, stream_of(0));
+    CHECK(back == host);
+    CHECK(a.to_vector<uint8_t>() == other);
+  }
+}
+TEST_CASE("tensors of many chunks go to the device and back, from several threads") {
+  const auto round_trip = [](uint64_t seed) {
+    const Tensor x = random({2'300'000}, seed);  // two chunks of 4 MiB and a part
+    const Tensor y = x.to(kGpu);
+    CHECK(y.device() == kGpu);
+    CHECK(bits_of(y) == bits_of(x));
+  };
+  Worker other([&] { round_trip(1); });
+  round_trip(2);
+  other.join();
+}
+TEST_CASE("copies between devices: views, empty tensors, the tape") {
+  const Tensor x = random({6, 8}, 3);
+  CHECK(values(transpose(x, 0, 1).to(kGpu)) == values(transpose(x, 0, 1)));
+  const Tensor y = x.to(kGpu);
+  CHECK(values(slice(y, 0, 2, 5).to(Device::cpu())) == values(slice(x, 0, 2, 5)));
+  CHECK(y.to(kGpu).id() == y.id());
+  CHECK(random({0, 3}, 1).to(kGpu).to(Device::cpu()).shape() == Shape{0, 3});
+  CHECK(has(error_of([&] { Tensor(x.value()).requires_grad_().to(kGpu); }), "copies between devices are not recorded"));
+}
+TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUDA") {
+  const std::vector<float> v{1, 2, 3};
+  Tensor x = from<float>(v, {3}, kGpu).label("x");
+  for (const auto& e : {error_of([&] { (void)x.data<float>(); }), error_of([&] { (void)x.mutable_data<float>(); })}) {
+    CHECK(has(e, "[data] tensor 'x' (3) f32 on cuda:0: its elements are not in the host's memory."));
+    CHECK(has(e, "to_vector()"));
+    CHECK(has(e, ".to(Device::cpu())"));
+    CHECK(has(e, "device_data<T>()"));
+  }
+  const Tensor y = x + x;
+  std::vector<float> host(3);
+  synchronize(kGpu);
+  cuda::check(cudaMemcpy(host.data(), y.device_data<float>(), 12, cudaMemcpyDeviceToHost), "test", "a copy");
+  CHECK(host == std::vector<float>{2, 4, 6});
+  CHECK(has(error_of([&] { (void)y.device_data<int32_t>(); }), "read as i32"));
+  CHECK(x.to(Device::cpu()).device_data<float>()[2] == 3);
+}
+TEST_CASE("devices that do not exist, and two devices in one op") {
+  const Tensor host = random({3}, 1);
+  const int n = runtime_of(kGpu).device_count();
+  CHECK(has(error_of([&] { host.to(Device::cuda(n)); }),
+            fmt::format("[device] there is no cuda:{}: this machine has {} cuda device(s), numbered from 0.", n, n)));
+  for (int bad : {-1, 128, 256})
+    CHECK(has(error_of([&] { (void)Device::cuda(bad); }),
+              fmt::format("[device] cuda:{} is no device. Numbers go from 0 to 127.", bad)));
+  const Tensor gpu = host.to(kGpu);
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    CHECK(has(error_of([&] { host + gpu; }), "[add] inputs lie on different devices: input 0 is (3) f32 on cpu"));
+    CHECK(has(error_of([&] { gpu* host; }), "input 1 is (3) f32 on cpu. Move one with .to(device)."));
+  }
+}
+
+TEST_CASE("errors that leave the device alive name the op and are not repeated") {
+  const auto e = error_of([] { cuda::check(cudaErrorInvalidConfiguration, "softmax", "launching its kernel"); });
+  CHECK(e == "[softmax] launching its kernel failed: invalid configuration argument (cudaErrorInvalidConfiguration).");
+  check_alive();
+  CHECK(chain(1, kGpu).size() == 350);
+}
+// A kernel reads an address that nobody allocated; then all else is tried.
+TEST_CASE("alone (skipped: another case starts it in a process of its own): a kernel fails" * doctest::skip()) {
+  const Tensor good = random({100}, 1).to(kGpu), bad = random({100}, 2).to(kGpu);
+  Tensor kept;
+  const Stream stream;
+  synchronize(kGpu);
+  bad.value()->storage->data = reinterpret_cast<std::byte*>(size_t(4096));
+  const auto say = [](const char* what, const std::function<void()>& f) { fmt::print("{}: {}\n", what, error_of(f)); };
+  say("first", [&] {
+    for (int i = 0; i < 3; ++i) kept = tg::tanh(good);
+    kept = exp(bad);
+    kept = silu(good);
+    synchronize(kGpu);
+  });
+  say("synchronize", [] { synchronize(kGpu); });
+  say("launch", [&] { exp(good); });
+  say("allocate", [] { empty(Layout::contiguous({3}, DType::f32, kGpu)); });
+  say("to_vector", [&] { good.to_vector<float>(); });
+  say("to the device", [] { random({3}, 1).to(kGpu); });
+  say("empty_cache", [] { empty_cache(kGpu); });
+  fmt::print("cpu: {}\n", values(exp(filled({1}, 0.f)))[0]);
+}
+TEST_CASE("the error of a kernel: which op it may be, and every later use repeats it") {
+  for (bool sync : {false, true}) {
+    CAPTURE(sync);
+    const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): a kernel fails",
+                              sync ? "TG_SYNC=1" : "TG_SYNC=0");
+    CAPTURE(r.output);
+    CHECK(r.status == 0);  // tensors were freed, and the process ended, in peace
+    const size_t at = r.output.find("first: [");
+    REQUIRE(at != std::string::npos);
+    const std::string first = r.output.substr(at + 7, r.output.find('\n', at) - at - 7);
+    CHECK(has(first, "restart the process"));
+    if (sync) {
+      CHECK(first.starts_with("[exp] "));
+      CHECK_FALSE(has(first, "TG_SYNC=1"));
+    } else {
+      CHECK(has(first, "Launched since the last synchronisation: tanh x3, exp"));
+      CHECK(has(first, "Run with TG_SYNC=1 to learn which one it was."));
+    }
+    for (const char* use : {"synchronize", "launch", "allocate", "to_vector", "to the device", "empty_cache"})
+      CHECK(has(r.output, fmt::format("\n{}: [cuda] the device cannot be used any more. A kernel failed before: {}",
+                                      use, first.substr(0, 60))));
+    CHECK(has(r.output, "\ncpu: 1\n"));
+  }
+}
+TEST_CASE("TG_SYNC waits after each op") {
+  const bool was = sync_after_each();
+  set_sync_after_each(true);
+  CHECK(chain(1, kGpu) == chain(1, kGpu));
+  set_sync_after_each(was);
+}
+
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("machines without a device: what they lack and the way out") {
+  const std::tuple<cudaError_t, const char*, const char*> cases[] = {
+      {cudaErrorInsufficientDriver, "the NVIDIA driver is too old: it supports CUDA 11.4, and this build needs 13.0",
+       "update the driver, or build with an older toolkit"},
+      {cudaErrorNoDevice, "the driver finds no GPU", "CUDA_VISIBLE_DEVICES"},
+      {cudaErrorSystemDriverMismatch, "of different versions", "restart the machine"},
+      {cudaErrorDevicesUnavailable, "the GPU is busy or closed to other processes", "nvidia-smi"},
+      {cudaErrorInitializationError, "could not be initialised", "nvidia-smi"},
+      {cudaErrorInvalidValue, "CUDA reports: invalid argument (cudaErrorInvalidValue)", "invalid"},
+  };
+  for (auto& [error, lacks, way_out] : cases) {
+    const Alone r = run_alone("*", fmt::format("TG_EMULATE_NO_DEVICE={}", int(error)));
+    CAPTURE(r.output);
+    CHECK(r.status == 77);
+    CHECK(has(r.output, "[device] cuda:0 was asked for, and there is none: "));
+    CHECK(has(r.output, lacks));
+    CHECK(has(r.output, way_out));
+    CHECK(has(r.output, ". Use the device cpu."));
+  }
+}
+TEST_CASE("the emulated device says what it is") {
+  const std::string text = runtime_of(kGpu).describe(0);
+  CHECK(has(text, fmt::format("emulated GPU (schedule {}; results prove logic, never speed)", simt::schedule())));
+}
+#endif
+
+TEST_CASE("CPU training, a CUDA thread and a thread that loads, at once") {
+  const auto trained = train_small(false, 3), on_gpu = chain(5, kGpu);
+  std::deque<Tensor> queue;
+  std::mutex mutex;
+  std::condition_variable filled_one;
+  constexpr int kBatches = 12;
+  Worker cpu([&] { CHECK(train_small(false, 3) == trained); });
+  Worker gpu([&] {
+    for (int i = 0; i < 3; ++i) CHECK(chain(5, kGpu) == on_gpu);
+  });
+  Worker loader([&] {
+    for (uint64_t i = 0; i < kBatches; ++i) {
+      const Tensor t = random({40}, i).to(kGpu);
+      const std::lock_guard lock(mutex);
+      queue.push_back(t);
+      filled_one.notify_one();
+    }
+  });
+  for (uint64_t i = 0; i < kBatches; ++i) {
+    std::unique_lock lock(mutex);
+    filled_one.wait(lock, [&] { return !queue.empty(); });
+    const Tensor t = std::move(queue.front());
+    queue.pop_front();
+    lock.unlock();
+    CHECK(values(t + t) == values(random({40}, i) + random({40}, i)));
+  }
+  loader.join(), gpu.join(), cpu.join();
+}
+TEST_CASE("threads on one device allocate, compute and free side by side") {
+  const auto expected = chain(9, kGpu);
+  const auto live = memory_stats(kGpu).live;
+  std::deque<Worker> workers;
+  for (int i = 0; i < 4; ++i)
+    workers.emplace_back([&] {
+      for (int k = 0; k < 3; ++k) CHECK(chain(9, kGpu) == expected);
+    });
+  for (auto& w : workers) w.join();
+  CHECK(memory_stats(kGpu).live == live);
+}
+
+TEST_CASE("alone (skipped: another case starts it in a process of its own): tensors outlive main" * doctest::skip()) {
+  static Tensor kept = random({100}, 1).to(kGpu);
+  thread_local Tensor of_thread = exp(kept);
+  static std::vector<Tensor> list(3, exp(of_thread));
+  static const Stream stream;
+  CHECK(list.size() == 3);
+}
+TEST_CASE("tensors in static storage end with the process") {
+  const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): tensors outlive main");
+  CAPTURE(r.output);
+  CHECK(r.status == 0);
+  CHECK(has(r.output, "SUCCESS"));
+}
+TEST_CASE("owners of streams and events move") {
+  Stream a, b = std::move(a);
+  CHECK(cudaStream_t(a) == nullptr);
+  a = Stream();
+  Event e, f = std::move(e);
+  f.record(b);
+  f.wait_in(a);
+  f.synchronize();
+  a.synchronize();
+}

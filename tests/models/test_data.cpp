@@ -1,0 +1,305 @@
+// models/data: tokenizers (exact ids, exact text, exact messages) and token data (batches, windows, splits).
+#include "support/files.h"
+
+#include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/tokenizer.h>
+
+#include <map>
+#include <numeric>
+
+namespace {
+using namespace tg;
+using Ids = std::vector<int64_t>;
+
+template <class F> std::string value_error(F f) { return error_of(Error::Kind::value, f); }
+TokenData counting(int64_t n, int64_t first = 0) {  // token i is first + i
+  Ids ids(static_cast<size_t>(n));
+  std::iota(ids.begin(), ids.end(), first);
+  return TokenData::from_tokens(ids, "count");
+}
+std::vector<int32_t> all_of(const TokenData& d) {
+  std::vector<int32_t> v(size_t(d.size()));
+  d.copy(0, v);
+  return v;
+}
+std::vector<int32_t> values(const Tensor& t) { return t.to_vector<int32_t>(); }
+}  // namespace
+
+TEST_CASE("tokenizer: bytes") {
+  const ByteTokenizer t;
+  std::string every;
+  for (int i = 0; i < 256; ++i) every += char(uint8_t(i));
+  Ids ids(256);
+  std::iota(ids.begin(), ids.end(), 0);
+  CHECK(t.encode(every) == ids);
+  CHECK(t.decode(ids) == every);
+  CHECK(t.vocab_size() == 256);
+  CHECK(t.encode("").empty());
+  CHECK_HAS(value_error([&] {
+              t.decode(Ids{65, 256});
+            }),
+            "[tokenizer] id 256 at position 1 is none of the vocabulary's. Ids must be in [0, 256).");
+  CHECK_HAS(value_error([&] { t.decode(Ids{-1}); }), "id -1 at position 0");
+  CHECK(t.to_json() == R"({"type":"bytes"})");
+}
+
+TEST_CASE("tokenizer: characters are sorted, distinct code points") {
+  // U+0062 U+0000 U+00E9 U+20AC U+1F600 U+0062, and the last code points of each length of UTF-8
+  const std::string text(
+      "b\0\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
+      "b\x7f\xdf\xbf\xef\xbf\xbf\xf4\x8f\xbf\xbf",
+      22);
+  const auto t = CharTokenizer::from_text(text);
+  CHECK(t.vocab_size() == 9);
+  CHECK(t.encode(text) == Ids{1, 0, 3, 5, 7, 1, 2, 4, 6, 8});
+  CHECK(t.decode(t.encode(text)) == text);
+  CHECK(t.encode("").empty());
+  CHECK(t.decode({}).empty());
+
+  CHECK_HAS(value_error([&] { t.encode("b\xc3\xa9\xc3\xa4"); }),
+            "[tokenizer] the character '\xc3\xa4' U+00E4 at byte 3 is not among the 9 of the model's vocabulary.");
+  CHECK_HAS(value_error([&] { t.encode("bb\n"); }), "the character U+000A at byte 2");
+  CHECK_HAS(value_error([&] {
+              t.decode(Ids{0, 9});
+            }),
+            "id 9 at position 1 is none of the vocabulary's. Ids must be in [0, 9)");
+  CHECK_HAS(value_error([&] { t.decode(Ids{-1}); }), "id -1 at position 0");
+  CHECK_HAS(value_error([] { CharTokenizer::from_text(""); }), "[tokenizer] the text is empty.");
+}
+
+TEST_CASE("tokenizer: text that is no UTF-8 is refused at its first wrong byte") {
+  const auto t = CharTokenizer::from_text("ab");
+  const char* wrong[] = {"\x80",
+                         "\xbf",
+                         "\xc0\x80",
+                         "\xc1\xbf",
+                         "\xc3",
+                         "\xc3(",
+                         "\xe0\x9f\xbf",
+                         "\xe2\x82",
+                         "\xe2(\xac",
+                         "\xed\xa0\x80",
+                         "\xed\xbf\xbf",
+                         "\xf0\x8f\xbf\xbf",
+                         "\xf0\x9f\x98",
+                         "\xf4\x90\x80\x80",
+                         "\xf5\x80\x80\x80",
+                         "\xff"};
+  for (const std::string bad : wrong) {
+    const auto part = fmt::format("byte 2 of the text, {:#04x}, begins no UTF-8 character.", uint8_t(bad[0]));
+    CHECK_HAS(value_error([&] { t.encode("ab" + bad + "a"); }), part);
+    CHECK_HAS(value_error([&] { CharTokenizer::from_text("ab" + bad); }), part);
+    CHECK_HAS(value_error([&] { CharTokenizer::from_text("ab" + bad); }), "use the byte tokenizer");
+  }
+}
+
+TEST_CASE("tokenizer: JSON and back") {
+  const std::string text = "\"\\\n hello \xe2\x82\xac\x01";
+  const auto t = CharTokenizer::from_text(text);
+  const auto copy = Tokenizer::from_json(t.to_json());
+  CHECK(copy->vocab_size() == t.vocab_size());
+  CHECK(copy->encode(text) == t.encode(text));
+  CHECK(copy->decode(t.encode(text)) == text);
+  CHECK(copy->to_json() == t.to_json());
+  CHECK(Tokenizer::from_json(R"({"type":"characters","characters":"ab"})")->encode("ba") == Ids{1, 0});
+  const auto bytes = Tokenizer::from_json(ByteTokenizer().to_json());
+  CHECK(bytes->vocab_size() == 256);
+  CHECK(bytes->decode(bytes->encode("\xff\x01")) == "\xff\x01");
+
+  const auto error = [](const char* json) { return value_error([&] { Tokenizer::from_json(json); }); };
+  CHECK_HAS(error(""), "[tokenizer] the tokenizer's JSON is not JSON: ");
+  CHECK_HAS(error("{\"type\":"), "is not JSON");
+  CHECK_HAS(error(R"({"type":"bytes","type":"bytes"})"), "'type' comes twice");
+  CHECK_HAS(error(std::string(1'000'000, '[').c_str()), "nested too deeply");
+  CHECK_HAS(error("[]"), "it is no JSON object");
+  CHECK_HAS(error("{}"), "it has no string \"type\"");
+  CHECK_HAS(error(R"({"type":1})"), "it has no string \"type\"");
+  CHECK_HAS(error(R"({"type":"bpe"})"), "its type is \"bpe\", which is neither \"bytes\" nor \"characters\"");
+  CHECK_HAS(error(R"({"type":"characters"})"), "it has no string \"characters\"");
+  CHECK_HAS(error(R"({"type":"characters","characters":["a"]})"), "it has no string \"characters\"");
+  CHECK_HAS(error(R"({"type":"characters","characters":""})"), "\"characters\" is empty");
+  CHECK_HAS(error(R"({"type":"characters","characters":"ba"})"), "U+0061 at byte 1 of \"characters\" is not above");
+  CHECK_HAS(error(R"({"type":"characters","characters":"aa"})"), "U+0061 at byte 1");
+  CHECK_HAS(error(R"({"type":"characters","characters":"ab","merges":[]})"),
+            "type \"characters\" has no field \"merges\"");
+  CHECK_HAS(error(R"({"type":"bytes","characters":"ab"})"), "type \"bytes\" has no field \"characters\"");
+}
+
+TEST_CASE("data: texts are joined in the order given") {
+  const Folder folder;
+  write_file_atomically(folder / "a", "one\n");
+  write_file_atomically(folder / "b", "two");
+  write_file_atomically(folder / "empty", "");
+  const auto read = [&](std::vector<std::string> names) {
+    for (auto& name : names) name = folder / name;
+    return read_texts(names);
+  };
+  CHECK(read({"b", "a", "b"}) == "twoone\ntwo");
+  CHECK_HAS(value_error([&] { read({}); }), "[data] no text is named.");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { read({"a", "none"}); }), folder / "none: No such file or directory.");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { read({"."}); }), folder / ".: it is a folder.");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { read({"a", "empty"}); }), "[data] " + folder / "empty is empty.");
+}
+
+TEST_CASE("data: tokens in memory and in a file read the same") {
+  const Folder folder;
+  const Ids ids{0, 258, 65535, 7};
+  write_file_atomically(folder / "t.bin", std::string_view("\0\0\2\1\xff\xff\7\0", 8));
+  const TokenData file = TokenData::from_file(folder / "t.bin"), memory = TokenData::from_tokens(ids);
+  CHECK(file.size() == 4);
+  CHECK(file.name() == folder / "t.bin");
+  CHECK(all_of(file) == std::vector<int32_t>{0, 258, 65535, 7});
+  CHECK(all_of(memory) == all_of(file));
+  CHECK(all_of(TokenData::from_tokens(Ids{65536, 1, INT32_MAX})) == std::vector<int32_t>{65536, 1, INT32_MAX});
+  CHECK(TokenData::from_tokens({}).size() == 0);
+
+  TokenData part = [&] {
+    return TokenData::from_file(folder / "t.bin").slice(1, 4).slice(0, 2);
+  }();  // keeps the mapping
+  CHECK(all_of(part) == std::vector<int32_t>{258, 65535});
+  CHECK(memory.slice(4, 4).size() == 0);
+
+  write_file_atomically(folder / "odd.bin", "abc");
+  write_file_atomically(folder / "empty.bin", "");
+  const auto open = [&](const char* name) {
+    return error_of(Error::Kind::io, [&] { TokenData::from_file(folder / name); });
+  };
+  CHECK_HAS(open("odd.bin"), "[data] " + folder / "odd.bin has 3 bytes.");
+  CHECK_HAS(open("empty.bin"), folder / "empty.bin is empty.");
+  CHECK_HAS(open("none.bin"), folder / "none.bin: No such file");
+  CHECK_HAS(value_error([] {
+              TokenData::from_tokens(Ids{0, -1}, "x");
+            }),
+            "[data] token -1 at position 1 of x does not fit.");
+  CHECK_HAS(value_error([] { TokenData::from_tokens(Ids{int64_t(INT32_MAX) + 1}); }), "token 2147483648 at position 0");
+}
+
+TEST_CASE("data: ranges outside are refused with their numbers") {
+  const TokenData d = counting(10);
+  std::vector<int32_t> three(3);
+  d.copy(7, three);
+  CHECK(three == std::vector<int32_t>{7, 8, 9});
+  CHECK_HAS(value_error([&] { d.copy(8, three); }),
+            "[data] 3 tokens from position 8 of count are asked for. It has 10.");
+  CHECK_HAS(value_error([&] { d.copy(-1, three); }), "from position -1");
+  CHECK_HAS(value_error([&] { d.copy(INT64_MAX, three); }), "from position 9223372036854775807");
+  CHECK_HAS(value_error([&] { d.slice(2, 11); }), "[data] slice [2, 11) of count is outside. It has 10 tokens.");
+  CHECK_HAS(value_error([&] { d.slice(-1, 2); }), "slice [-1, 2)");
+  CHECK_HAS(value_error([&] { d.slice(3, 2); }), "slice [3, 2)");
+}
+
+TEST_CASE("data: a split cuts at int(fraction * size)") {
+  const auto [train, val] = counting(99).split(0.9);  // 89.1
+  CHECK(train.size() == 89);
+  CHECK(all_of(train) == all_of(counting(89)));
+  CHECK(all_of(val) == all_of(counting(10, 89)));
+  CHECK(train.name() == "the training part of count");
+  CHECK(val.name() == "the validation part of count");
+  CHECK(counting(5).split(1).val.size() == 0);
+  CHECK(counting(5).split(0.1).train.size() == 0);
+  for (const double fraction : {0.0, -0.5, 1.5, std::nan("")})
+    CHECK_HAS(value_error([&] { counting(5).split(fraction); }), "of count. It must be above 0 and at most 1.");
+  CHECK_HAS(value_error([&] { counting(5).split(1.5); }), "[data] the training part is 1.5 of count.");
+}
+
+TEST_CASE("data: the first token outside of the vocabulary is named") {
+  counting(10).check_vocabulary(10);
+  CHECK_HAS(value_error([] { counting(10).check_vocabulary(7); }),
+            "[data] token 7 at position 7 of count is not in the vocabulary. The model takes ids in [0, 7).");
+  CHECK_HAS(value_error([] { counting(10).split(0.5).val.check_vocabulary(7); }),
+            "token 7 at position 2 of the validation part of count");
+  CHECK_HAS(value_error([] {
+              TokenData::from_tokens(Ids{1, 70000}).check_vocabulary(65536);
+            }),
+            "token 70000 at position 1");
+}
+
+TEST_CASE("data: batches are windows of the data, targets one further") {
+  Batches batches(counting(50, 1000), 3, 8, Rng{1});
+  for (int n = 0; n < 20; ++n) {
+    const Batch b = batches.next();
+    CHECK(b.tokens.shape() == Shape{3, 8});
+    CHECK(b.targets.shape() == Shape{3, 8});
+    CHECK(b.tokens.dtype() == DType::i32);
+    CHECK(b.targets.dtype() == DType::i32);
+    const auto x = values(b.tokens), y = values(b.targets);
+    for (size_t i = 0; i < x.size(); ++i) {
+      CHECK(x[i] == x[i / 8 * 8] + int32_t(i % 8));
+      CHECK(y[i] == x[i] + 1);
+    }
+  }
+}
+
+TEST_CASE("data: every start is equally likely, the last one included") {
+  constexpr int64_t kTokens = 12, kContext = 4, kStarts = kTokens - kContext, kDraws = 16'000;
+  Batches batches(counting(kTokens), kDraws, kContext, Rng{5});
+  const auto x = values(batches.next().tokens);
+  std::map<int32_t, int> count;
+  for (size_t i = 0; i < x.size(); i += kContext) ++count[x[i]];
+  CHECK(count.size() == kStarts);
+  CHECK(count.rbegin()->first == kStarts - 1);
+  // 2000 expected, standard deviation sqrt(16000 * 1/8 * 7/8) = 42; the seed is fixed, five of them are allowed.
+  for (const auto& [start, n] : count) CHECK(std::abs(n - 2000) < 210);
+}
+
+TEST_CASE("data: the generator is the cursor of batches") {
+  const TokenData d = counting(1000);
+  const auto first = [&](Rng rng) { return values(Batches(d, 4, 8, rng).next().tokens); };
+  CHECK(first(Rng{3}) == first(Rng{3}));
+  CHECK(first(Rng{3}) != first(Rng{4}));
+  CHECK(first(Rng{3}) != first(Rng{3}.split(1)));
+
+  Batches a(d, 4, 8, Rng{3}), b(d, 4, 8, Rng{9});
+  const auto begin = values(a.next().tokens);
+  const Rng cursor = a.rng();
+  const auto second = values(a.next().tokens);
+  CHECK(begin != second);
+  b.next();
+  b.set_rng(cursor);
+  CHECK(values(b.next().tokens) == second);
+  CHECK(a.rng() == b.rng());
+}
+
+TEST_CASE("data: batches need context + 1 tokens") {
+  CHECK(values(Batches(counting(5), 1, 4, Rng{}).next().targets) == std::vector<int32_t>{1, 2, 3, 4});
+  CHECK_HAS(value_error([] { Batches(counting(4), 1, 4, Rng{}); }),
+            "[data] count has 4 tokens, but a context of 4 needs at least 5.");
+  const auto parts = counting(20).split(0.9);
+  CHECK_HAS(value_error([&] { Batches(parts.val, 1, 4, Rng{}); }), "[data] the validation part of count has 2 tokens");
+  CHECK_HAS(value_error([&] { Batches(parts.train, 1, 18, Rng{}); }),
+            "[data] the training part of count has 18 tokens");
+  CHECK_HAS(value_error([] { Batches(counting(4), 1, INT64_MAX, Rng{}); }), "needs at least 9223372036854775808.");
+  CHECK_HAS(value_error([] { Batches(counting(4), 0, 2, Rng{}); }), "[data] batch 0 and context 2. Both must be");
+  CHECK_HAS(value_error([] { Batches(counting(4), 2, 0, Rng{}); }), "[data] batch 2 and context 0");
+}
+
+TEST_CASE("data: windows make every token but the first a target once, in order") {
+  for (const int64_t n : {2, 3, 5, 12, 13, 14, 24, 25, 26, 40}) {
+    for (const int64_t batch : {1, 2, 3, 100}) {
+      constexpr int64_t kContext = 4;
+      Windows windows(counting(n), batch, kContext);
+      CHECK(windows.targets() == n - 1);
+      std::vector<int32_t> seen;
+      Batch b;
+      int64_t calls = 0;
+      for (bool last = false; windows.next(b); ++calls) {
+        CHECK(!last);  // only the last batch may be short
+        CHECK(b.tokens.shape() == b.targets.shape());
+        CHECK(b.tokens.size(0) <= batch);
+        last = b.tokens.size(1) < kContext;
+        const auto x = values(b.tokens), y = values(b.targets);
+        for (size_t i = 0; i < x.size(); ++i) CHECK(y[i] == x[i] + 1);
+        seen.insert(seen.end(), y.begin(), y.end());
+      }
+      CHECK(seen == all_of(counting(n - 1, 1)));
+      const int64_t full = (n - 1) / kContext;
+      CHECK(calls == (full + batch - 1) / batch + ((n - 1) % kContext != 0));
+      const auto kept = values(b.tokens);
+      CHECK(!windows.next(b));  // stays at the end and leaves the batch
+      CHECK(values(b.tokens) == kept);
+    }
+  }
+  CHECK_HAS(value_error([] { Windows(counting(1), 1, 4); }), "[data] count has 1 tokens. At least 2 are needed");
+  CHECK_HAS(value_error([] { Windows(counting(5).split(1).val, 1, 4); }), "the validation part of count has 0 tokens.");
+  CHECK_HAS(value_error([] { Windows(counting(9), 0, 4); }), "[data] batch 0 and context 4");
+}

@@ -1,0 +1,286 @@
+// Gpt. The oracle is torch in f64 (tests/data/make_fixtures.py): five small models, forward, backward and ten AdamW
+// steps. Mixed precision, recomputation and large configurations are in test_gpt_modes.cpp.
+#include "support/gpt_oracle.h"
+
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <cmath>
+
+using namespace tg;
+
+namespace {
+double norm_error(const Tensor& a, const Tensor& b) {  // norm(a - b) / norm(b)
+  REQUIRE(a.shape() == b.shape());
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  double error = 0, size = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    error += (x[i] - y[i]) * (x[i] - y[i]);
+    size += y[i] * y[i];
+  }
+  return std::sqrt(error / size);
+}
+bool is_qkv_bias(const std::string& name) { return name.ends_with("qkv.bias"); }
+// The parts of a bias of queries, keys and values, or of what is made for it, in f64.
+Tensors qkv_of(const Tensor& t, const GptConfig& c) {
+  const int64_t kv = c.width / c.heads * (c.kv_heads ? c.kv_heads : c.heads);
+  return split(t.detach().to(DType::f64), {c.width, kv, kv});
+}
+double most(const Tensor& t) {  // the largest size of an element; NaN if one is NaN
+  double m = 0;
+  for (double x : t.to_vector<double>()) m = std::isnan(x) || std::isnan(m) ? NAN : std::max(m, std::abs(x));
+  return m;
+}
+// A bias of keys adds q_i . b to all scores of row i, and softmax ignores what they share: its gradient is 0, and what
+// is computed is rounding of terms of the size of the query bias's gradient.
+void check_gradient(const std::string& name, const Tensor& g, const Tensor& expected, const GptConfig& c,
+                    double bound) {
+  CAPTURE(name);
+  if (!is_qkv_bias(name)) {
+    CHECK(distance(g, expected) <= bound);
+    return;
+  }
+  const Tensors a = qkv_of(g, c), b = qkv_of(expected, c);
+  CHECK(distance(a[0], b[0]) <= bound);
+  CHECK(distance(a[2], b[2]) <= bound);
+  CHECK(most(a[1]) <= bound * most(b[0]));
+}
+// The furthest that Adam without decay moves a weight in `steps` steps of rate 1, whatever the gradients: of step t,
+// |sum a_i g_i| / sqrt(sum b_i g_i^2) <= sqrt(sum a_i^2 / b_i) by Cauchy and Schwarz, with a_i and b_i the shares of
+// gradient i in the two corrected averages.
+double adam_reach(int steps, double beta1, double beta2) {
+  const auto share = [](double beta, int i, int t) {
+    return (1 - beta) * std::pow(beta, t - i) / (1 - std::pow(beta, t));
+  };
+  double reach = 0;
+  for (int t = 1; t <= steps; ++t) {
+    double square = 0;
+    for (int i = 1; i <= t; ++i) square += std::pow(share(beta1, i, t), 2) / share(beta2, i, t);
+    reach += std::sqrt(square);
+  }
+  return reach;
+}
+// A parameter after some steps. Adam divides the rounding in the gradient of a key bias by its size, so that it goes
+// where rounding sends it, another way in each library, and changes nothing: it must only stay within `reach` of its
+// start.
+void check_parameter(const Parameter& p, const Tensor& start, const Tensor& expected, const GptConfig& c, double bound,
+                     double reach) {
+  CAPTURE(p.name);
+  if (!is_qkv_bias(p.name)) {
+    CHECK(norm_error(p.tensor, expected) <= bound);
+    return;
+  }
+  const Tensors a = qkv_of(p.tensor, c), b = qkv_of(expected, c);
+  CHECK(norm_error(a[0], b[0]) <= bound);
+  CHECK(norm_error(a[2], b[2]) <= bound);
+  CHECK(most(a[1] - qkv_of(start, c)[1]) <= reach);  // false of NaN
+}
+
+GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
+}  // namespace
+
+TEST_CASE("logits, loss and gradients equal torch") {
+  for (const std::string& name : kOracles)
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(name);
+      CAPTURE(name_of(dtype));
+      const double bound = dtype == DType::f32 ? 1e-5 : 1e-11;
+      const Oracle o(name);
+      const Params params(Device(), 0, dtype);
+      const Gpt model = o.model(params);
+      const Tensor logits = model.forward(o.batch("tokens", 0));
+      CHECK(distance(logits, o.file.tensor("logits")) <= bound);
+      const Tensor loss = cross_entropy(logits, o.batch("targets", 0));
+      CHECK(distance(loss, o.file.tensor("loss")) <= bound);
+      const GradMap grads = backward(loss);
+      const StateDict expected = o.weights("grad");
+      CHECK(params.all().size() == expected.size());
+      for (auto& p : params.all()) check_gradient(p.name, grads[p.tensor], expected.at(p.name), o.config, bound);
+    }
+}
+
+TEST_CASE("bf16 parameters: logits near those of torch") {
+  const Oracle o("gpt_nano");
+  const Params params(Device(), 0, DType::bf16);
+  const Gpt model = o.model(params);
+  const Tensor logits = model.forward(o.batch("tokens", 0));
+  CHECK(logits.dtype() == DType::bf16);
+  // Each value is rounded to 8 bits, 2^-9 of itself, after each of some 20 ops.
+  CHECK(distance(logits, o.file.tensor("logits")) <= 20 * 0x1p-9);
+}
+
+TEST_CASE("ten AdamW steps equal torch") {
+  for (const std::string& name : kOracles)
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(name);
+      CAPTURE(name_of(dtype));
+      // Adam divides by the gradient's size, so that weights whose gradient is nearly 0 follow the sign of rounding.
+      const bool f32 = dtype == DType::f32;
+      const double loss_bound = f32 ? 1e-5 : 1e-13, weight_bound = f32 ? 1e-4 : 1e-12;
+      const Oracle o(name);
+      const Params params(Device(), 0, dtype);
+      const Gpt model = o.model(params);
+      AdamW opt(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
+      std::vector<double> losses;
+      for (int64_t step = 1; step <= 10; ++step) {
+        const Tensor loss = cross_entropy(model.forward(o.batch("tokens", step)), o.batch("targets", step));
+        opt.step(backward(loss));
+        losses.push_back(loss.item<double>());
+      }
+      CHECK(distance(from(losses, {10}), o.file.tensor("losses")) <= loss_bound);
+      const StateDict start = o.weights("init"), expected = o.weights("final");
+      const double reach = 1e-3 * adam_reach(10, 0.9, 0.999) * (1 + 1e-3);  // and rounding of ten sums
+      for (auto& p : params.all())
+        check_parameter(p, start.at(p.name), expected.at(p.name), o.config, weight_bound, reach);
+    }
+}
+
+TEST_CASE("lazy training equals eager training bit for bit") {
+  struct How {
+    std::string name;
+    DType compute = DType::f32;
+    bool recompute = false;
+  };
+  auto train = [](const How& how, bool lazy) {
+    const Oracle o(how.name);
+    const Params params;
+    GptConfig config = o.config;
+    config.dropout = 0.2;
+    params.load(o.weights("init"));
+    const Gpt model(params, config);
+    AdamW opt(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
+    Rng rng{7};
+    std::vector<float> r;
+    for (int64_t step = 1; step <= 5; ++step) {
+      const Tensor tokens = o.batch("tokens", step), targets = o.batch("targets", step);
+      Mode mode(lazy);
+      const Tensor loss = cross_entropy(
+          model.forward(tokens, {.rng = &rng, .compute = how.compute, .recompute = how.recompute}), targets);
+      const Tensor norm = opt.step(backward(loss), {.clip_norm = 1});
+      std::vector<Tensor> roots{loss, norm};
+      for (auto& p : params.all()) roots.push_back(p.tensor);
+      evaluate(roots);
+      r.push_back(loss.item<float>());
+      r.push_back(norm.item<float>());
+    }
+    for (auto& p : params.all())
+      for (float x : p.tensor.to_vector<float>()) r.push_back(x);
+    return r;
+  };
+  for (const How& how : {How{"gpt_nano"}, How{"gpt_gqa"}, How{"gpt_gqa", DType::bf16, true}}) {
+    CAPTURE(how.name);
+    CAPTURE(how.recompute);
+    CHECK(train(how, true) == train(how, false));
+  }
+}
+
+TEST_CASE("every variant learns, and all of its parameters get gradients") {
+  for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm})
+    for (const Activation act : {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::swiglu})
+      for (const Positions positions : {Positions::learned, Positions::rope})
+        for (const bool bias : {false, true}) {
+          CAPTURE(name_of(norm));
+          CAPTURE(name_of(act));
+          CAPTURE(name_of(positions));
+          CAPTURE(bias);
+          GptConfig c = tiny();
+          c.norm = norm, c.activation = act, c.bias = bias, c.tied_head = bias, c.ff_width = 12;
+          c.positions = positions;
+          if (positions == Positions::rope) c.kv_heads = 1, c.init = InitScheme::xavier, c.norm_affine = bias;
+          const Params params(Device(), 5);
+          const Gpt model(params, c);
+          const Tensor tokens = from({1, 2, 3, 4, 5, 6, 7, 8}, {1, 8}),
+                       targets = from({2, 3, 4, 5, 6, 7, 8, 9}, {1, 8});
+          AdamW opt(params.trainable(), {.lr = 0.02});
+          double first = 0, last = 0;
+          for (int i = 0; i < 30; ++i) {
+            const Tensor loss = cross_entropy(model.forward(tokens), targets);
+            opt.step(backward(loss), {.clip_norm = 1});  // throws if a parameter has no gradient
+            last = loss.item<double>();
+            if (i == 0) first = last;
+          }
+          CHECK(first > 1);
+          CHECK(last < 0.2 * first);
+        }
+}
+
+TEST_CASE("norms without weights are norms with weights of one") {
+  GptConfig c = tiny();
+  c.bias = true;
+  const Params with(Device(), 5), without(Device(), 5);
+  const Gpt model(with, c);
+  c.norm_affine = false;
+  const Gpt plain(without, c);
+  for (auto& p : without.all()) CHECK(!has(p.name, "ln_"));
+  CHECK(with.all().size() == without.all().size() + 10);  // five norms, each with a weight and a bias
+  const Tensor tokens = from({1, 2, 3, 4}, {1, 4});
+  CHECK(distance(plain.forward(tokens), model.forward(tokens)) <= 1e-6);
+}
+
+TEST_CASE("forward: what it refuses, and where the error was") {
+  const Params params;
+  const Gpt model(params, tiny());
+  CHECK_HAS(error_of([&] { model.forward(zeros({1, 9}, DType::i64)); }), "9 positions, and the context is 8");
+  CHECK_HAS(error_of([&] { model.forward(zeros({8}, DType::i64)); }),
+            "tokens must be (B, T) of i32 or i64, got (8) i64");
+  CHECK_HAS(error_of([&] { model.forward(zeros({1, 8})); }), "got (1, 8) f32");
+  CHECK_HAS(error_of([&] { model.forward(Tensor()); }), "got an empty tensor");
+  CHECK_HAS(error_of([&] { model.forward(zeros({1, 0}, DType::i64)); }), "at least one sequence and one token");
+  for (const int64_t id : {int64_t(11), int64_t(-1)}) {
+    const std::string m = error_of([&] { model.forward(from({int64_t(3), id}, {1, 2})); });
+    CHECK_HAS(m, std::to_string(id));
+    CHECK_HAS(m, "11");
+    CHECK_HAS(m, "in gpt.wte");
+  }
+  const nn::Mlp mlp(params.at("own").at("mlp"), 8, {});
+  CHECK_HAS(error_of([&] { mlp.forward(zeros({2, 7})); }), "in own.mlp.fc");
+}
+
+TEST_CASE("dropout only when a generator is given, and another mask each time") {
+  GptConfig c = tiny();
+  c.dropout = 0.5;
+  const Params params;
+  const Gpt model(params, c);
+  const Tensor tokens = from({1, 2, 3}, {1, 3});
+  Rng rng{4}, same{4};
+  const auto plain = model.forward(tokens).to_vector<float>();
+  const auto one = model.forward(tokens, {.rng = &rng}).to_vector<float>();
+  const auto two = model.forward(tokens, {.rng = &rng}).to_vector<float>();
+  CHECK(model.forward(tokens).to_vector<float>() == plain);
+  CHECK(one != plain);
+  CHECK(one != two);
+  CHECK(model.forward(tokens, {.rng = &same}).to_vector<float>() == one);
+}
+
+TEST_CASE("cache: logits as without it, whatever the pieces") {
+  for (const std::string& name : kOracles) {
+    CAPTURE(name);
+    const Oracle o(name);
+    const Params params;
+    const Gpt model = o.model(params);
+    NoGrad off;
+    const Tensor tokens = o.batch("tokens", 0);  // (B, T) as long as the context
+    const Tensor whole = model.forward(tokens);
+    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1, 1, 1, 1}, {4, 2, 1, 1}, {7}}) {
+      KvCache cache;
+      int64_t at = 0;
+      for (const int64_t n : pieces) {
+        const Tensor part = model.forward(slice(tokens, 1, at, at + n), {.cache = &cache});
+        CHECK(distance(part, slice(whole, 1, at, at + n)) <= 1e-5);
+        at += n;
+        CHECK(cache.length() == at);
+      }
+      const Tensor last = model.forward(slice(tokens, 1, at, tokens.size(1)), {.cache = &cache, .last_only = true});
+      CHECK(distance(last, slice(whole, 1, tokens.size(1) - 1, tokens.size(1))) <= 1e-5);
+      const std::string m = error_of([&] { model.forward(slice(tokens, 1, 0, 2), {.cache = &cache}); });
+      CHECK_HAS(m, fmt::format("2 tokens after {} in the cache are {} positions, and the context is {}", tokens.size(1),
+                               tokens.size(1) + 2, tokens.size(1)));
+      CHECK(cache.length() == tokens.size(1));
+      cache.clear();
+      CHECK(cache.length() == 0);
+    }
+  }
+}

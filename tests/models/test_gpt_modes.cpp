@@ -1,0 +1,333 @@
+// Gpt in bf16 over f32 parameters, with recomputed activations, and at sizes that are counted and not allocated.
+#include "support/gpt_oracle.h"
+
+#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/loss.h>
+
+#include <cmath>
+
+using namespace tg;
+
+namespace {
+// max over rows of the last dimension of max|a - b| / max|b|.
+double row_distance(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.shape() == b.shape());
+  double worst = 0;
+  const Tensor x = reshape(a.detach(), {-1, a.size(-1)}), y = reshape(b.detach(), {-1, b.size(-1)});
+  for (int64_t r = 0; r < x.size(0); ++r)
+    worst = std::max(worst, distance(slice(x, 0, r, r + 1), slice(y, 0, r, r + 1)));
+  return worst;
+}
+std::vector<Tensor> gradients(const Gpt& model, const Params& params, const Tensor& tokens, const Tensor& targets,
+                              ForwardOptions options) {
+  const GradMap g = backward(cross_entropy(model.forward(tokens, options), targets));
+  std::vector<Tensor> r;
+  for (auto& p : params.all()) r.push_back(g[p.tensor]);
+  return r;
+}
+// A model of twelve layers, whose activations outweigh the rest.
+GptConfig deep() {
+  return {.vocab_size = 32, .context = 64, .layers = 12, .heads = 4, .width = 64, .positions = Positions::rope};
+}
+Tensor some_tokens(const Shape& s) {
+  Rng rng{1};
+  return rand(s, rng, 0, 31.99).to(DType::i64);
+}
+// Bytes that a forward pass leaves for backward, its logits included.
+int64_t kept_bytes(const Gpt& model, const Tensor& tokens, ForwardOptions options) {
+  const auto before = memory_stats().live;
+  const Tensor logits = model.forward(tokens, options);
+  return int64_t(memory_stats().live) - int64_t(before);
+}
+}  // namespace
+
+TEST_CASE("bf16 over f32 parameters: near f32, gradients in f32") {
+  for (const std::string& name : kOracles) {
+    CAPTURE(name);
+    const Oracle o(name);
+    const Params params;
+    const Gpt model = o.model(params);
+    const Tensor exact = model.forward(o.batch("tokens", 0));
+    const Tensor mixed = model.forward(o.batch("tokens", 0), {.compute = DType::bf16});
+    CHECK(mixed.dtype() == DType::bf16);
+    CHECK(row_distance(mixed, exact) <= 2e-2);
+    CHECK(row_distance(mixed, exact) > 1e-4);  // it was another computation
+    const auto all = [&](const char* which) {  // all batches as one
+      const Tensor t = o.file.tensor(which);
+      return reshape(t, {-1, t.size(2)});
+    };
+    const auto expected = gradients(model, params, all("tokens"), all("targets"), {});
+    const auto got = gradients(model, params, all("tokens"), all("targets"), {.compute = DType::bf16});
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(params.all()[i].name);
+      CHECK(got[i].dtype() == DType::f32);
+      CHECK(distance(got[i], expected[i]) <= 2e-2);
+    }
+  }
+}
+
+TEST_CASE("bf16: each weight is cast once, and activations take less memory") {
+  const Params params(Device(), 3);
+  const Gpt model(params, deep());
+  const Tensor tokens = some_tokens({8, 64});
+  const auto kernels = [&](ForwardOptions o) {
+    const auto before = engine_stats().kernels;
+    model.forward(tokens, o);
+    return engine_stats().kernels - before;
+  };
+  // A block casts the inputs of qkv and fc, its four weights, and what it adds twice to the f32 stream; the head its
+  // input and its weight.
+  CHECK(kernels({.compute = DType::bf16}) == kernels({}) + 12 * 8 + 2);
+  const double ratio =
+      double(kept_bytes(model, tokens, {.compute = DType::bf16})) / double(kept_bytes(model, tokens, {}));
+  CHECK(ratio < 0.7);
+  CHECK(ratio > 0.4);
+}
+
+TEST_CASE("rotary positions keep no more memory than learned ones") {
+  GptConfig c = deep();
+  const Params rotary(Device(), 3), learned(Device(), 3);
+  const Gpt with(rotary, c);
+  c.positions = Positions::learned;
+  const Gpt without(learned, c);
+  const Tensor tokens = some_tokens({8, 64});
+  CHECK(kept_bytes(with, tokens, {}) <= kept_bytes(without, tokens, {}));
+}
+
+TEST_CASE("bf16 with a cache: logits near those without it") {
+  const Oracle o("gpt_gqa");
+  const Params params;
+  const Gpt model = o.model(params);
+  NoGrad off;
+  const Tensor tokens = o.batch("tokens", 0), whole = model.forward(tokens);
+  KvCache cache;
+  for (int64_t at = 0; at < tokens.size(1); ++at) {
+    const Tensor part = model.forward(slice(tokens, 1, at, at + 1), {.cache = &cache, .compute = DType::bf16});
+    CHECK(row_distance(part, slice(whole, 1, at, at + 1)) <= 2e-2);
+  }
+}
+
+TEST_CASE("forward: options that do not go together") {
+  const GptConfig c{.vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8};
+  const Params f32, f64(Device(), 0, DType::f64), bf16(Device(), 0, DType::bf16);
+  const Tensor tokens = from({1, 2}, {1, 2});
+  const auto refused = [&](const Params& p, ForwardOptions o) {
+    const Gpt model(p, c);
+    return error_of([&] { model.forward(tokens, o); });
+  };
+  CHECK_HAS(refused(f32, {.compute = DType::f64}), "[gpt] compute is f64 and the parameters are f32. It must be bf16");
+  CHECK_HAS(refused(f32, {.compute = DType::f16}), "[gpt] compute is f16 and the parameters are f32.");
+  CHECK_HAS(refused(f64, {.compute = DType::bf16}), "[gpt] compute is bf16 and the parameters are f64.");
+  CHECK_HAS(refused(bf16, {.compute = DType::bf16}), "[gpt] compute is bf16 and the parameters are bf16.");
+  KvCache cache;
+  CHECK_HAS(refused(f32, {.cache = &cache, .recompute = true}), "[gpt] recompute and a cache at once.");
+}
+
+// f(run, dropout) for each model, dtype of the computation and dropout; run(rng, recompute): gradients of one batch.
+template <class F> void for_each_setting(F f) {
+  for (const std::string& name : kOracles)
+    for (const DType compute : {DType::f32, DType::bf16})
+      for (const double dropout : {0.0, 0.2}) {
+        CAPTURE(name);
+        CAPTURE(name_of(compute));
+        CAPTURE(dropout);
+        Oracle o(name);
+        o.config.dropout = dropout;
+        const Params params;
+        const Gpt model = o.model(params);
+        const auto run = [&](Rng& rng, bool recompute = false) {
+          return gradients(model, params, o.batch("tokens", 0), o.batch("targets", 0),
+                           {.rng = &rng, .compute = compute, .recompute = recompute});
+        };
+        f(run, dropout);
+      }
+}
+void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(i);
+    CHECK(bits_of(a[i]) == bits_of(b[i]));
+  }
+}
+
+TEST_CASE("recomputed activations: the same gradients bit for bit") {
+  for_each_setting([](const auto& run, double dropout) {
+    Rng kept{5}, again{5};
+    check_same_bits(run(kept), run(again, true));
+    CHECK(kept == again);
+    CHECK((kept.offset > 0) == (dropout > 0));
+  });
+}
+
+TEST_CASE("recomputed activations: at most 30 % of the memory") {
+  const Params params(Device(), 3);
+  const Gpt model(params, deep());
+  const Tensor tokens = some_tokens({8, 64});
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    CAPTURE(name_of(compute));
+    const double kept = double(kept_bytes(model, tokens, {.compute = compute}));
+    const double again = double(kept_bytes(model, tokens, {.compute = compute, .recompute = true}));
+    CHECK(again <= 0.3 * kept);
+    CHECK(again >= 12.0 * 8 * 64 * 64 * 4);  // the input of each block
+  }
+}
+
+TEST_CASE("recomputed cheap ops: the same gradients bit for bit, eager and lazy") {
+  for_each_setting([](const auto& run, double) {
+    Rng kept{5}, again{5}, later{5};
+    const auto want = run(kept);
+    const RecomputeScope scope;
+    check_same_bits(run(again), want);
+    const LazyScope lazy;
+    check_same_bits(run(later), want);
+    CHECK(kept == again);
+    CHECK(kept == later);
+  });
+}
+
+TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that make the rest again") {
+  GptConfig gpt2 = deep(), modern = deep();
+  gpt2.positions = Positions::learned, gpt2.bias = true, gpt2.dropout = 0.1;
+  modern.norm = NormKind::rms_norm, modern.activation = Activation::swiglu, modern.kv_heads = 1;
+  const Tensor tokens = some_tokens({8, 64}), targets = some_tokens({8, 64});
+  for (const GptConfig& config : {gpt2, modern})
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      CAPTURE(name_of(config.norm));
+      CAPTURE(name_of(compute));
+      const Params params(Device(), 3);
+      const Gpt model(params, config);
+      struct Bytes {
+        int64_t kept, peak;
+        uint64_t kernels;  // of backward
+      };
+      const auto measured = [&](bool recompute) {
+        const int64_t before = memory_stats().live;
+        Rng rng{7};
+        Tensor logits;
+        {
+          std::optional<RecomputeScope> scope;
+          if (recompute) scope.emplace();
+          logits = model.forward(tokens, {.rng = &rng, .compute = compute});
+        }
+        const int64_t kept = memory_stats().live - before;
+        reset_peak();
+        const uint64_t kernels = engine_stats().kernels;
+        const GradMap g = backward(cross_entropy(std::exchange(logits, {}), targets));
+        return Bytes{kept, memory_stats().peak - before, engine_stats().kernels - kernels};
+      };
+      const Bytes plain = measured(false), again = measured(true);
+      CAPTURE(plain.kept);
+      CAPTURE(plain.peak);
+      CAPTURE(again.kept);
+      CAPTURE(again.peak);
+      // Of 16 C per token in f32, 6 C go; of SwiGLU's 18.5 C, 6 C.
+      CHECK(double(again.kept) <= (config.norm == NormKind::layer_norm ? 0.65 : 0.7) * double(plain.kept));
+      CHECK(double(again.peak) <= 0.75 * double(plain.peak));
+      // Two norms and an activation in each block, and the last norm; in bf16 also the casts of what Linear layers read
+      // from norms and of their weights, and the biases stay in bf16.
+      const uint64_t blocks = compute == DType::f32 ? 12 * 3 : 12 * (3 + 2 + 4);
+      CHECK(again.kernels - plain.kernels == blocks + (compute == DType::f32 ? 1 : 3));
+    }
+}
+
+TEST_CASE("recomputed activations: the peak of backward is that of one block") {
+  const Params params(Device(), 3);
+  const Gpt model(params, deep());
+  const Tensor tokens = some_tokens({8, 64}), targets = some_tokens({8, 64});
+  int64_t weights = 0;
+  for (auto& p : params.all()) weights += int64_t(p.tensor.layout().bytes());
+  struct Bytes {
+    int64_t kept, peak;  // what forward leaves, and the most in backward
+  };
+  const auto measured = [&](bool recompute) {
+    const int64_t before = memory_stats().live;
+    const Tensor loss = cross_entropy(model.forward(tokens, {.recompute = recompute}), targets);
+    const int64_t kept = memory_stats().live - before;
+    reset_peak();
+    const GradMap g = backward(loss);
+    return Bytes{kept, memory_stats().peak - before};
+  };
+  const Bytes plain = measured(false), again = measured(true);
+  CAPTURE(plain.kept);
+  CAPTURE(plain.peak);
+  CAPTURE(again.kept);
+  CAPTURE(again.peak);
+  CHECK(plain.peak >= plain.kept);
+  // At no moment more than the inputs of all blocks, what one block keeps, which is computed again, and the gradients
+  // of all weights: gradients on their way through a block take the place of activations that were used.
+  const int64_t block = plain.kept / 12;
+  CHECK(again.peak <= again.kept + block + weights);
+  CHECK(again.peak >= again.kept + block / 2);  // it was computed again
+  CHECK(double(again.peak) <= 0.3 * double(plain.peak));
+}
+
+TEST_CASE("anomaly search: one huge weight, whose gradient op and layer are named") {
+  for (bool lazy : {false, true}) {
+    const Params params(Device(), 3);
+    const Gpt model(
+        params,
+        {.vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8, .tied_head = false, .init_std = 0.3});
+    // Small embeddings and one layer, so that the last norm divides by sqrt(eps) alone: its output is finite with the
+    // huge weight, and the gradient of its input, through that weight and that division, is not.
+    StateDict weights = params.state();
+    for (const char* name : {"wte.weight", "wpe.weight"}) weights.at(name) = weights.at(name) * 1e-6;
+    weights.at("ln_f.weight") = from({1e38, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0}, {8});
+    params.assign(weights);
+    Mode mode(lazy);
+    const Tensor tokens = from({1, 2, 3, 4}, {1, 4}), targets = from({2, 3, 4, 5}, {1, 4});
+    const AnomalyScope search;
+    const Tensor loss = cross_entropy(model.forward(tokens), targets);
+    CHECK(std::isfinite(loss.item<double>()));
+    const std::string e = error_of([&] {
+      const GradMap g = backward(loss);
+      std::vector<Tensor> all;
+      for (auto& p : params.all()) all.push_back(g[p.tensor]);
+      evaluate(all);
+    });
+    CHECK_HAS(e, "[layer_norm_grad] makes an infinity in output 0, (1, 4, 8) f32");
+    CHECK_HAS(e, "in gpt.ln_f");
+  }
+}
+
+TEST_CASE("generate: rotary positions and grouped keys, with the cache and without, beyond the context too") {
+  const Oracle o("gpt_gqa");
+  const Params params;
+  const Gpt model = o.model(params);
+  for (const std::vector<int64_t>& prompt : {std::vector<int64_t>{3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}) {
+    const SampleOptions sampling{.temperature = 0.9, .seed = 4};
+    const auto with = generate(model, prompt, 20, sampling);
+    CHECK(with.size() == 20);
+    CHECK(with == generate(model, prompt, 20, sampling, {.use_cache = false, .on_token = {}}));
+    LazyScope lazy;
+    CHECK(with == generate(model, prompt, 20, sampling));
+  }
+}
+
+TEST_CASE("large models are counted without memory") {
+  const std::pair<const char*, int64_t> counts[] = {
+      {"doc004-small", 100412160}, {"doc004-medium", 322651136}, {"doc003-2.7b", 3406809600}, {"gpt2", 124439808},
+      {"gpt2-medium", 354823168},  {"gpt2-large", 774030080},    {"gpt2-xl", 1557611200}};
+  for (const auto& [name, count] : counts) {
+    CAPTURE(name);
+    const auto before = memory_stats();
+    LazyScope lazy;
+    const Params params;
+    const Gpt model(params, arch(name));
+    CHECK(params.count() == count);
+    CHECK(memory_stats().live == before.live);
+    CHECK(memory_stats().total == before.total);
+  }
+  // Lazy parameters are those of an eager model, once they are read.
+  const GptConfig small{
+      .vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8, .init = InitScheme::xavier};
+  const Params eager(Device(), 7), lazy(Device(), 7);
+  const Gpt model(eager, small);
+  {
+    LazyScope scope;
+    const Gpt later(lazy, small);
+  }
+  for (size_t i = 0; i < eager.all().size(); ++i)
+    CHECK(bits_of(eager.all()[i].tensor) == bits_of(lazy.all()[i].tensor));
+}

@@ -1,0 +1,160 @@
+// Misuse that crosses the borders of one op: what a caller can do wrong between two calls ends in an Error, never in a
+// crash, a wrong value or a lost model.
+#include <tapegrad/core/file.h>
+#include <tapegrad/tapegrad.h>
+
+#include "support/helpers.h"
+
+#include <filesystem>
+#include <fstream>
+
+using namespace tg;
+
+TEST_CASE("an empty tensor is an Error in every member") {
+  const Tensor none;
+  Tensor mutable_none;
+  const Tensor w = ones({2}).requires_grad_();
+  const GradMap grads = backward(sum(w));
+  for (const std::function<void()>& use : std::vector<std::function<void()>>{
+           [&] { (void)grads[none]; }, [&] { (void)none.id(); }, [&] { (void)none.label(); }, [&] { none.detach(); },
+           [&] { (void)none.materialised(); }, [&] { mutable_none.label("b"); }, [&] { mutable_none.requires_grad_(); },
+           [&] { mutable_none.on_grad([](const Tensor& g) { return g; }); }, [&] { (void)none.shape(); }})
+    CHECK(has(error_of(use), "an empty tensor was read"));
+}
+TEST_CASE("a hook must return a gradient like the one it got, and runs on the loss too") {
+  for (auto wrong : {ones({1}), ones({2, 3}, DType::f64)}) {
+    Tensor x = random({2, 3}, 1).requires_grad_();
+    const Tensor h = softmax(x);
+    Tensor(h).on_grad([&](const Tensor&) { return wrong; });
+    CHECK(has(error_of([&] { backward(sum(h * h)); }), "[on_grad] returned"));
+  }
+  const Tensor x = ones({2}).requires_grad_();
+  Tensor loss = sum(x);
+  loss.on_grad([](const Tensor& g) { return g * 3.0; });
+  CHECK(backward(loss)[x].to_vector<float>() == std::vector<float>(2, 3));
+}
+TEST_CASE("shapes that no memory can hold are refused, not wrapped around") {
+  const int64_t n = int64_t(1) << 32, most = INT64_MAX;
+  const Tensor one = ones({1, 1});
+  CHECK(has(error_of([&] { matmul(expand(one, {n, 1}), expand(one, {1, n})); }), "more elements than"));
+  CHECK(has(error_of([&] { expand(one, {n, 1}) + expand(one, {1, n}); }), "more elements than"));
+  CHECK(has(error_of([&] { reshape(zeros({0}), {n, n}); }), "[reshape]"));
+  CHECK(has(error_of([&] { split(zeros({4}), {most, most, 6}); }), "[split]"));
+}
+TEST_CASE("a lazy value that was changed after it ran is found by what still needs it") {
+  LazyScope lazy;
+  const Tensor x = ones({2});
+  Tensor a = x + 1.0;
+  const Tensor b = a * 2.0;
+  a.mutable_data<float>()[0] = 100;
+  CHECK(has(error_of([&] { (void)b.to_vector<float>(); }), "was changed after it was captured"));
+}
+TEST_CASE("linear with no outputs, of a strided input") {
+  const Tensor x = transpose(random({3, 4, 5}, 1), 0, 1);
+  CHECK(linear(x, zeros({0, 5})).shape() == Shape{4, 3, 0});
+}
+TEST_CASE("numbers that an integer dtype does not have") {
+  CHECK(has(error_of([] { full({2}, 1.5, DType::i32); }), "[full] 1.5 is no value of i32"));
+  CHECK(has(error_of([] { full({2}, -1, DType::u8); }), "from 0 to 255"));
+  CHECK(has(error_of([] { full({2}, NAN, DType::i64); }), "[full]"));
+  CHECK(has(error_of([] { arange(0, 1000, 1, DType::u8); }), "[arange] 999 is no value of u8"));
+  CHECK(has(error_of([] { zeros({2}, DType::i32) + 3e9; }), "[add]"));
+  CHECK(full({1}, 255, DType::u8).item<int32_t>() == 255);
+}
+TEST_CASE("a cache of another model is refused") {
+  const GptConfig two{.vocab_size = 5, .context = 8, .layers = 2, .heads = 1, .width = 4};
+  GptConfig three = two;
+  three.layers = 3;
+  const Gpt a(Params(), two), b(Params(), three);
+  NoGrad off;
+  KvCache cache;
+  const Tensor tokens = zeros({1, 2}, DType::i64);
+  a.forward(tokens, {.cache = &cache});
+  CHECK(has(error_of([&] { b.forward(tokens, {.cache = &cache}); }), "[kv_cache] layer 2 is new"));
+}
+TEST_CASE("a run that diverges is an Error at the step that did it") {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 400; ++i) ids.push_back(i % 7);
+  const Params params;
+  const Gpt model(params, {.vocab_size = 7, .context = 8, .layers = 1, .heads = 1, .width = 8});
+  Trainer trainer(model, params, TokenData::from_tokens(ids),
+                  {.max_steps = 4, .lr = 1e38, .warmup = 0, .eval_every = 1});
+  CHECK(has(error_of([&] { trainer.step(); }), "[train] the validation loss of step 1 is"));
+}
+TEST_CASE("a damaged config.json") {
+  const std::string folder = (std::filesystem::temp_directory_path() / "tapegrad_misuse").string();
+  make_folder(folder);
+  const auto load = [&](const std::string& text) {
+    std::ofstream(folder + "/config.json") << text;
+    return error_of([&] { load_model(folder); });
+  };
+  CHECK(has(load(R"({"model":)" + std::string(400000, '[') + std::string(400000, ']') + "}"), "nested too deeply"));
+  CHECK(has(load(R"({"model":{"heads":2,"heads":4}})"), "'heads' comes twice"));
+  CHECK(has(load(R"({"model":)" + to_json(GptConfig{.vocab_size = 77}) + R"(,"tokenizer":{"type":"bytes"}})"),
+            "the tokenizer has 256 tokens and the model 77"));
+  std::filesystem::remove_all(folder);
+}
+TEST_CASE("inputs on different devices are refused by every op that takes two") {
+  const auto elsewhere = [](const Shape& s,
+                            DType t = DType::f32) {  // a value that was never computed: no device needed
+    return Tensor(make<Value>(Layout::contiguous(s, t, Device::cuda(1))));
+  };
+  const Tensor x = ones({2, 2}), ids = zeros({2}, DType::i64), heads = ones({1, 1, 2, 2});
+  const std::vector<std::pair<std::string_view, std::function<void()>>> uses{
+      {"add",
+       [&] {
+         x + elsewhere({2, 2});
+       }},
+      {"sub",
+       [&] {
+         x - elsewhere({2, 2});
+       }},
+      {"mul",
+       [&] {
+         x* elsewhere({2, 2});
+       }},
+      {"div",
+       [&] {
+         x / elsewhere({2, 2});
+       }},
+      {"matmul",
+       [&] {
+         matmul(x, elsewhere({2, 2}));
+       }},
+      {"linear",
+       [&] {
+         linear(x, elsewhere({2, 2}));
+       }},
+      {"linear", [&] { linear(x, x, elsewhere({2})); }},
+      {"layer_norm", [&] { layer_norm(x, elsewhere({2})); }},
+      {"rms_norm", [&] { rms_norm(x, elsewhere({2})); }},
+      {"add_layer_norm",
+       [&] {
+         add_layer_norm(x, elsewhere({2, 2}));
+       }},
+      {"add_rms_norm", [&] { add_rms_norm(x, x, elsewhere({2})); }},
+      {"embedding",
+       [&] {
+         embedding(ids, elsewhere({5, 2}));
+       }},
+      {"cross_entropy", [&] { cross_entropy(x, elsewhere({2}, DType::i64)); }},
+      {"attention",
+       [&] {
+         attention(heads, heads, elsewhere({1, 1, 2, 2}));
+       }},
+      {"concat",
+       [&] {
+         concat({x, elsewhere({2, 2})});
+       }},
+      {"global_norm", [&] {
+         global_norm(std::vector<Tensor>{x, elsewhere({2, 2})});
+       }}};
+  for (auto& [op, use] : uses) {
+    CAPTURE(op);
+    const std::string e = error_of(use);
+    CAPTURE(e);
+    CHECK(has(e, fmt::format("[{}] inputs lie on different devices: input 0 is ", op)));
+    CHECK(has(e, "on cuda:1"));
+    CHECK(has(e, "Move one with .to(device)."));
+  }
+}

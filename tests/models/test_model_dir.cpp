@@ -1,0 +1,65 @@
+// models/io/model_dir: the folder of a model comes back as it was saved, and one that is damaged is an Error that says
+// what is wrong with it.
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/train/run_config.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/helpers.h"
+#include "support/small_run.h"
+
+using namespace tg;
+
+TEST_CASE("model folder: what is saved comes back and writes the same text") {
+  Folder folder;
+  TrainConfig c = tiny_train();
+  c.max_steps = 3;
+  Run run(c);
+  run.trainer.run();
+  const ByteTokenizer bytes;
+  save_model(folder.path, run.model, run.params, &bytes, to_json(c));
+  const LoadedModel m = load_model(folder.path);
+  CHECK(m.model.config() == tiny_model());
+  REQUIRE(m.tokenizer);
+  CHECK(m.tokenizer->to_json() == bytes.to_json());
+  const auto before = run.params.all(), after = m.params.all();
+  REQUIRE(before.size() == after.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    CHECK(before[i].name == after[i].name);
+    CHECK(before[i].tensor.to_vector<float>() == after[i].tensor.to_vector<float>());
+  }
+  const auto prompt = bytes.encode("the ");
+  CHECK(generate(run.model, prompt, 20, {.seed = 3}) == generate(m.model, prompt, 20, {.seed = 3}));
+  CHECK(nlohmann::json::parse(model_config_text(folder.path)).at("train").at("max_steps") == 3);
+
+  const auto settings = settings_from_json(model_config_text(folder.path), "config.json");  // a run like that one
+  const RunConfig again = with_settings(RunConfig(), settings);
+  CHECK(again.model == tiny_model());
+  CHECK(to_json(again.train) == to_json(c));
+
+  CHECK_HAS(error_of([&] { load_model(folder / "nowhere"); }), "nowhere/config.json");
+  const auto with_model = [&](auto change) {  // the message about a config.json that was changed
+    auto j = nlohmann::json::parse("{\"model\":" + to_json(tiny_model()) + "}");
+    change(j["model"]);
+    write_file_atomically(folder / "config.json", j.dump());
+    return error_of([&] { load_model(folder.path); });
+  };
+  const std::string place = "\n    in " + folder.path;
+  CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), "width 32 is not a multiple of heads 3");
+  CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), place + "/config.json");
+  for (const char* field : {"vocab_size", "dropout", "norm", "init_std"})
+    CHECK_HAS(with_model([&](auto& g) { g.erase(field); }), fmt::format("\"model\" has no '{}'. A model's", field));
+  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), "is (256, 64) in the model and (256, 32) f32");
+  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), place + "/model.safetensors");
+  CHECK_HAS(with_model([](auto& g) { g["layers"] = 2; }), place + "/model.safetensors");
+  CHECK_HAS(with_model([](auto& g) { g["layers"] = 1000000000000; }),
+            "layers is 1000000000000. It must be at most 16384");
+  write_file_atomically(folder / "config.json", "{\"modle\": {}, \"model\": {}}");
+  CHECK_HAS(error_of([&] { load_model(folder.path); }), "'modle' is not known. Did you mean 'model'?");
+  write_file_atomically(folder / "config.json", "[1]");
+  CHECK_HAS(error_of([&] { load_model(folder.path); }), "has no object \"model\"");
+  write_file_atomically(folder / "config.json", "{");
+  CHECK_HAS(error_of([&] { load_model(folder.path); }), "config.json is not JSON");
+}

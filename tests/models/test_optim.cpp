@@ -1,0 +1,326 @@
+// AdamW against torch.optim.AdamW (tests/data/make_fixtures.py), clipping against the formula by hand, schedules,
+// state.
+#include "support/helpers.h"
+
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/optim/schedule.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+using namespace tg;
+
+namespace {
+void contains(const std::string& text, std::string_view part) {
+  INFO(text);
+  INFO(part);
+  CHECK(has(text, part));
+}
+Tensor leaf(std::initializer_list<float> v, const Shape& s) { return from(v, s).requires_grad_(); }
+}  // namespace
+
+TEST_CASE("adamw equals torch over ten steps") {
+  const SafetensorsFile file(TG_TEST_DATA "/adamw.safetensors");
+  for (const std::string dtype : {"f32", "f64"}) {
+    CAPTURE(dtype);
+    // f32: both sides round each step in another order, about 1e-7 of a step of lr = 1e-3 each. f64: the same at 1e-16.
+    const double bound = dtype == "f32" ? 1e-6 : 1e-14;
+    std::vector<Parameter> params;
+    for (const std::string name : {"matrix", "vector"})
+      params.push_back({name, file.tensor(dtype + "." + name + ".init").requires_grad_()});
+    AdamW opt(params, {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1});
+    for (int64_t step = 1; step <= 10; ++step) {
+      GradMap grads;
+      for (auto& p : params) {
+        const Tensor all = file.tensor(dtype + "." + p.name + ".grad");
+        grads.map()[p.tensor.id()] = reshape(slice(all, 0, step - 1, step), p.tensor.shape());
+      }
+      opt.step(grads);
+      CHECK(opt.steps() == step);
+      for (auto& p : params) {
+        const std::string key = fmt::format("{}.{}.step{}", dtype, p.name, step);
+        if (file.has(key)) CHECK(distance(p.tensor, file.tensor(key)) <= bound);
+      }
+    }
+    const StateDict state = opt.state();
+    for (auto& p : params) {
+      CHECK(distance(state.at(p.name + ".m"), file.tensor(dtype + "." + p.name + ".exp_avg")) <= bound);
+      CHECK(distance(state.at(p.name + ".v"), file.tensor(dtype + "." + p.name + ".exp_avg_sq")) <= bound);
+    }
+  }
+}
+
+TEST_CASE("every form of Adam equals its oracle over ten steps") {
+  const SafetensorsFile file(TG_TEST_DATA "/adam_forms.safetensors");
+  const auto config = nlohmann::json::parse(file.metadata().at("config"));
+  const auto& n = config.at("numbers");
+  CHECK(config.at("forms").size() == 5);
+  for (const auto& [form, f] : config.at("forms").items())
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      CAPTURE(form);
+      CAPTURE(dtype);
+      AdamWConfig c{.lr = n.at("lr"),
+                    .beta1 = n.at("beta1"),
+                    .beta2 = n.at("beta2"),
+                    .eps = n.at("eps"),
+                    .weight_decay = f.at("weight_decay")};
+      const std::string decay = f.at("decay");
+      c.decay = decay == "l2" ? WeightDecay::l2 : decay == "after" ? WeightDecay::after : WeightDecay::before;
+      if (f.at("eps_placement") == "uncorrected") c.eps_placement = EpsPlacement::uncorrected;
+      const Parameter p{"w", file.tensor("init").to(dtype).detach().requires_grad_()};
+      AdamW opt({p}, c);
+      for (int64_t step = 0; step < 10; ++step) {
+        GradMap grads;
+        grads.map()[p.tensor.id()] = reshape(slice(file.tensor("grad"), 0, step, step + 1), p.tensor.shape()).to(dtype);
+        opt.step(grads);
+      }
+      CHECK(distance(p.tensor, file.tensor(form + ".final")) <= (dtype == DType::f32 ? 1e-6 : 1e-14));
+    }
+  CHECK(AdamWConfig::adam().weight_decay == 0);
+}
+
+TEST_CASE("only parameters with two dimensions decay, or all") {
+  std::vector<Parameter> params{{"w", leaf({2, -4}, {1, 2})}, {"b", leaf({2, -4}, {2})}};
+  AdamW opt(params, {.lr = 0.5, .weight_decay = 0.1});
+  GradMap grads;
+  for (auto& p : params) grads.map()[p.tensor.id()] = zeros_like(p.tensor);
+  const Tensor norm = opt.step(grads);
+  CHECK(norm.item<float>() == 0);
+  CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1.9f, -3.8f});  // w (1 - lr decay)
+  CHECK(params[1].tensor.to_vector<float>() == std::vector<float>{2, -4});
+  AdamW all({params[1]}, {.lr = 0.5, .weight_decay = 0.1, .decay_all = true});
+  all.step(grads);
+  CHECK(params[1].tensor.to_vector<float>() == std::vector<float>{1.9f, -3.8f});
+}
+
+TEST_CASE("clipping scales all gradients by their common norm") {
+  // Gradients (3, 0) and (4): norm 5. m after the first step is 0.1 times the scaled gradient.
+  auto first_moments = [](double clip, double& norm) {
+    std::vector<Parameter> params{{"a", leaf({1, 1}, {2})}, {"b", leaf({1}, {1})}};
+    AdamW opt(params, {.weight_decay = 0});
+    GradMap grads;
+    grads.map()[params[0].tensor.id()] = from({3.f, 0.f}, {2});
+    grads.map()[params[1].tensor.id()] = from({4.f}, {1});
+    norm = opt.step(grads, {.clip_norm = clip}).item<double>();
+    const StateDict s = opt.state();
+    return std::vector<double>{s.at("a.m").to_vector<double>()[0], s.at("a.m").to_vector<double>()[1],
+                               s.at("b.m").item<double>()};
+  };
+  double norm = 0;
+  for (const double clip : {0.0, 10.0, 1.0}) {
+    CAPTURE(clip);
+    const double scale = clip == 1.0 ? 1.0 / (5.0 + 1e-6) : 1.0;
+    const auto m = first_moments(clip, norm);
+    CHECK(norm == 5);  // before clipping
+    CHECK(m[0] == doctest::Approx(0.3 * scale).epsilon(1e-6));
+    CHECK(m[1] == 0);
+    CHECK(m[2] == doctest::Approx(0.4 * scale).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("a norm that is passed is the one used") {
+  const auto after = [](const Tensor& norm) {
+    const Parameter p{"a", leaf({1, 1}, {2})};
+    AdamW opt({p}, {.weight_decay = 0});
+    GradMap grads;
+    grads.map()[p.tensor.id()] = from({3.f, 4.f}, {2});
+    CHECK(opt.step(grads, {.clip_norm = 1, .norm = norm}).item<float>() == (norm ? norm.item<float>() : 5));
+    return opt.state().at("a.m").to_vector<float>();
+  };
+  CHECK(after({}) == after(from({5.f}, {})));
+  CHECK(after({}) != after(from({10.f}, {})));
+}
+
+TEST_CASE("set_lr replaces the rate of the configuration") {
+  std::vector<Parameter> params{{"b", leaf({1}, {1})}};
+  AdamW opt(params, {.lr = 0.25, .weight_decay = 0});
+  GradMap grads;
+  grads.map()[params[0].tensor.id()] = from({3.f}, {1});
+  opt.set_lr(0);
+  opt.step(grads);
+  CHECK(params[0].tensor.item<float>() == 1);
+  CHECK(opt.lr() == 0);
+  CHECK(opt.config().lr == 0.25);
+  opt.set_lr(0.25);
+  opt.step(grads);  // equal gradients: both corrected moments are exact, so the step is lr
+  CHECK(params[0].tensor.item<float>() == doctest::Approx(0.75).epsilon(1e-6));
+}
+
+TEST_CASE("a missing gradient is an error that names the parameter and changes nothing") {
+  std::vector<Parameter> params{{"used", leaf({1, 2}, {2})}, {"h.1.unused", leaf({1, 2, 3}, {3})}};
+  AdamW opt(params);
+  const std::string m = error_of([&] { opt.step(backward(sum(params[0].tensor))); });
+  contains(m, "[adamw] 'h.1.unused' (3) has no gradient: the loss does not depend on it.");
+  CHECK(opt.steps() == 0);
+  CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
+}
+
+TEST_CASE("a gradient that does not fit is an error that names the parameter, and no parameter has moved") {
+  std::vector<Parameter> params{{"first", leaf({1, 2}, {2})}, {"last", leaf({1, 2, 3}, {3})}};
+  params[1].tensor.label("last");
+  AdamW opt(params);
+  GradMap grads;
+  grads.map()[params[0].tensor.id()] = from({1.f, 1.f}, {2});
+  grads.map()[params[1].tensor.id()] = from({1.f, 1.f}, {2});
+  contains(error_of([&] { opt.step(grads); }), "[adamw_step] gradient 1 is (2) f32, the weight is 'last' (3) f32.");
+  CHECK(opt.steps() == 0);
+  CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
+  CHECK(opt.state().at("first.m").to_vector<float>() == std::vector<float>{0, 0});
+}
+
+TEST_CASE("a step is one kernel for all parameters, and one for the norm") {
+  for (const bool lazy : {false, true}) {
+    CAPTURE(lazy);
+    std::vector<Parameter> params;
+    GradMap grads;
+    for (int64_t i = 0; i < 50; ++i) {
+      const Tensor w = zeros(i % 2 ? Shape{i} : Shape{i, 3}).requires_grad_();
+      params.push_back({fmt::format("{}", i), w});
+      grads.map()[w.id()] = zeros_like(w);
+    }
+    AdamW opt(params);
+    const auto kernels = engine_stats().kernels;
+    {
+      Mode mode(lazy);
+      opt.step(grads, {.clip_norm = 1});
+      evaluate({params[0].tensor});
+    }
+    CHECK(engine_stats().kernels == kernels + 2);
+    CHECK(params[49].tensor.materialised());
+  }
+}
+
+TEST_CASE("what AdamW refuses") {
+  const Tensor w = leaf({1}, {1}), frozen = from({1.f}, {1});
+  contains(error_of([&] { AdamW({}); }), "no parameters");
+  contains(error_of([&] { AdamW({{"w", frozen}}); }), "'w' does not require a gradient");
+  contains(error_of([&] { AdamW({{"w", w.detach().to(DType::bf16).requires_grad_()}}); }), "'w' is (1) bf16.");
+  contains(error_of([&] { AdamW({{"w", w}, {"x", w}}); }), "'x' comes twice");
+  contains(error_of([&] { AdamW({{"w", w}, {"w", leaf({1}, {1})}}); }), "'w' comes twice");
+  contains(error_of([&] { AdamW({{"w", w}}, {.lr = -1}); }), "lr is -1");
+  contains(error_of([&] { AdamW({{"w", w}}, {.beta1 = 1}); }), "beta1 is 1");
+  contains(error_of([&] { AdamW({{"w", w}}, {.beta2 = -0.5}); }), "beta2 is -0.5");
+  contains(error_of([&] { AdamW({{"w", w}}, {.eps = 0}); }), "eps is 0");
+  contains(error_of([&] { AdamW({{"w", w}}, {.weight_decay = NAN}); }), "weight_decay is nan");
+  AdamW opt({{"w", w}});
+  contains(error_of([&] { opt.step({}, {.clip_norm = -1}); }), "clip_norm is -1");
+  for (const double lr : {-1.0, -1e-300, double(NAN), double(INFINITY)})
+    contains(error_of([&] { opt.set_lr(lr); }), fmt::format("lr is {}. It", lr));
+  CHECK(opt.steps() == 0);
+  CHECK(w.item<float>() == 1);
+}
+
+TEST_CASE("state continues where it was saved, bit for bit") {
+  auto gradient = [](const Parameter& p, int step) {
+    Rng rng = Rng{uint64_t(step)};
+    GradMap g;
+    g.map()[p.tensor.id()] = randn(p.tensor.shape(), rng);
+    return g;
+  };
+  Rng rng{1};
+  const Parameter a{"w", randn({5, 3}, rng).requires_grad_()};
+  AdamW first({a});
+  for (int i = 0; i < 3; ++i) first.step(gradient(a, i));
+  const Parameter b{"w", from(a.tensor.to_vector<float>(), {5, 3}).requires_grad_()};
+  const StateDict saved = first.state();
+  const auto saved_m = saved.at("w.m").to_vector<float>();
+  AdamW second({b});
+  second.load_state(saved, first.steps());
+  for (int i = 3; i < 6; ++i) first.step(gradient(a, i)), second.step(gradient(b, i));
+  CHECK(a.tensor.to_vector<float>() == b.tensor.to_vector<float>());
+  CHECK(saved.at("w.m").to_vector<float>() == saved_m);  // a snapshot: later steps leave it alone
+  CHECK(second.steps() == 6);
+
+  StateDict bad = saved;
+  bad.erase("w.v");
+  contains(error_of([&] { second.load_state(bad, 1); }), "the state has no 'w.v'");
+  bad = saved;
+  bad["w.v"] = zeros({3, 5});
+  contains(error_of([&] { second.load_state(bad, 1); }), "'w.v' is (3, 5) f32 in the state and must be (5, 3) f32");
+  bad = saved;
+  bad["x.m"] = zeros({1});
+  contains(error_of([&] { second.load_state(bad, 1); }), "'x.m' of the state belongs to none of the 1 parameters");
+  contains(error_of([&] { second.load_state(saved, -1); }), "steps is -1");
+  contains(error_of([&] { second.load_state(saved, INT64_MAX); }),
+           "steps is 9223372036854775807. It must be from 0 to");
+  CHECK(second.steps() == 6);
+}
+
+TEST_CASE("steps are in place: memory stays where it is") {
+  Rng rng{2};
+  Tensor w = randn({64, 64}, rng).requires_grad_();
+  const Tensor x = randn({8, 64}, rng);
+  AdamW opt({{"w", w}});
+  auto step = [&] { opt.step(backward(sum(tanh(linear(x, w)))), {.clip_norm = 1}); };
+  step();
+  const float* at = w.data<float>();
+  const int64_t live = memory_stats().live;
+  for (int i = 0; i < 20; ++i) step();
+  CHECK(w.data<float>() == at);
+  CHECK(memory_stats().live == live);
+}
+
+TEST_CASE("lazy steps equal eager ones bit for bit") {
+  auto train = [](bool lazy) {
+    Rng rng{3};
+    Tensor w = randn({6, 4}, rng).requires_grad_(), b = zeros({6}).requires_grad_();
+    const Tensor x = randn({5, 4}, rng);
+    AdamW opt({{"w", w}, {"b", b}}, {.lr = 0.01});
+    std::vector<float> r;
+    for (int i = 0; i < 4; ++i) {
+      Mode mode(lazy);
+      const Tensor norm = opt.step(backward(sum(tanh(linear(x, w, b)))), {.clip_norm = 0.5});
+      evaluate({w, b, norm});
+      r.push_back(norm.item<float>());
+    }
+    for (const Tensor& t : {w, b})
+      for (float v : t.to_vector<float>()) r.push_back(v);
+    return r;
+  };
+  CHECK(train(true) == train(false));
+}
+
+TEST_CASE("schedule: constant, and warm-up to a constant rate") {
+  const Schedule constant{.kind = ScheduleKind::constant, .lr = 0.5};
+  for (int64_t i : {0, 1, 1000000}) CHECK(constant.at(i) == 0.5);
+  const Schedule warm{.kind = ScheduleKind::constant, .lr = 1, .warmup = 3};
+  CHECK(warm.at(0) == doctest::Approx(0.25));
+  CHECK(warm.at(2) == doctest::Approx(0.75));
+  CHECK(warm.at(3) == 1);
+  CHECK(warm.at(1000000) == 1);
+  const Schedule endless{.kind = ScheduleKind::constant, .lr = 1, .warmup = INT64_MAX};
+  CHECK(endless.at(0) == std::ldexp(1.0, -63));
+  CHECK(endless.at(INT64_MAX - 1) == 1);
+  CHECK(Schedule{.kind = ScheduleKind::constant, .lr = 1e-5, .min_lr = 1e-4}.at(3) == 1e-5);  // min_lr has no part
+}
+
+TEST_CASE("schedule: cosine, with warm-up and without") {
+  const Schedule plain{.lr = 1, .min_lr = 0.1, .total = 20};
+  CHECK(plain.at(0) == 1);
+  CHECK(plain.at(10) == doctest::Approx(0.55));
+  const Schedule s{.lr = 1, .min_lr = 0.1, .warmup = 4, .total = 20};
+  CHECK(s.at(0) == doctest::Approx(1.0 / 5));
+  CHECK(s.at(3) == doctest::Approx(4.0 / 5));
+  CHECK(s.at(4) == 1);
+  CHECK(s.at(8) == doctest::Approx(0.1 + 0.45 * (1 + std::cos(std::numbers::pi / 4))));
+  CHECK(s.at(12) == doctest::Approx(0.55));  // half way
+  CHECK(s.at(20) == 0.1);
+  CHECK(s.at(1000000) == 0.1);
+  CHECK(Schedule{.lr = 1, .warmup = 1, .total = INT64_MAX}.at(INT64_MAX / 2 + 1) == doctest::Approx(0.5));
+  for (int64_t i = 4; i < 20; ++i) CHECK(s.at(i + 1) < s.at(i));
+  CHECK(Schedule{.lr = 2, .min_lr = 2, .warmup = 0, .total = 0}.at(0) == 2);
+  CHECK(Schedule{.lr = 2, .min_lr = 1, .warmup = 3, .total = 3}.at(3) == 1);  // no division by the empty cosine
+
+  contains(error_of([] { Schedule{.lr = -1}.at(0); }), "lr is -1");
+  contains(error_of([] { Schedule{.lr = 1, .min_lr = 2}.at(0); }), "min_lr is 2 and lr 1");
+  contains(error_of([] { Schedule{.warmup = -1}.at(0); }), "warmup is -1");
+  contains(error_of([] { Schedule{.warmup = 5, .total = 4}.at(0); }), "total is 4 and warmup 5");
+  contains(error_of([&] { s.at(-1); }), "step is -1");
+}

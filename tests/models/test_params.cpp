@@ -1,0 +1,377 @@
+// Params (names, initial values, loading) and the configuration of Gpt (checks, JSON).
+#include "support/helpers.h"
+
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/loss.h>
+
+using namespace tg;
+
+namespace {
+void contains(const std::string& text, std::string_view part) {
+  INFO(text);
+  INFO(part);
+  CHECK(has(text, part));
+}
+GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
+// Parts of unlike sizes, and every kind of weight and bias.
+GptConfig uneven() {
+  return {.vocab_size = 500,
+          .context = 64,
+          .layers = 1,
+          .heads = 8,
+          .kv_heads = 2,
+          .width = 128,
+          .ff_width = 300,
+          .activation = Activation::swiglu,
+          .bias = true,
+          .tied_head = false,
+          .init = InitScheme::xavier};
+}
+}  // namespace
+
+TEST_CASE("parameters: names, shapes and count") {
+  const Params params;
+  GptConfig c = tiny();
+  c.bias = true, c.tied_head = false;
+  const Gpt model(params, c);
+  std::vector<std::string> names;
+  for (auto& p : params.all()) {
+    names.push_back(p.name + to_string(p.tensor.shape()));
+    CHECK(p.tensor.label() == p.name);
+    CHECK(p.tensor.requires_grad());
+  }
+  std::vector<std::string> expected{"wte.weight(11, 8)", "wpe.weight(8, 8)"};
+  for (const std::string h : {"h.0.", "h.1."})
+    for (const char* s : {"ln_1.weight(8)", "ln_1.bias(8)", "attn.qkv.weight(24, 8)", "attn.qkv.bias(24)",
+                          "attn.proj.weight(8, 8)", "attn.proj.bias(8)", "ln_2.weight(8)", "ln_2.bias(8)",
+                          "mlp.fc.weight(32, 8)", "mlp.fc.bias(32)", "mlp.proj.weight(8, 32)", "mlp.proj.bias(8)"})
+      expected.push_back(h + s);
+  for (const char* s : {"ln_f.weight(8)", "ln_f.bias(8)", "lm_head.weight(11, 8)"}) expected.push_back(s);
+  CHECK(names == expected);
+  CHECK(params.count() == 88 + 64 + 2 * (16 + 192 + 24 + 64 + 8 + 16 + 256 + 32 + 256 + 8) + 16 + 88);
+  CHECK(params.state().size() == expected.size());
+}
+
+TEST_CASE("initial values depend on seed and name only, and have the documented spread") {
+  GptConfig c{.vocab_size = 500, .context = 64, .layers = 2, .heads = 2, .width = 64};
+  const Params a(Device(), 1), b(Device(), 1), other(Device(), 2);
+  const Gpt first(a, c);
+  c.layers = 3, c.tied_head = false;  // more parameters, before and after
+  const Gpt second(b, c), third(other, c);
+  const StateDict x = a.state(), y = b.state(), z = other.state();
+  CHECK(x.at("h.1.mlp.fc.weight").to_vector<float>() == y.at("h.1.mlp.fc.weight").to_vector<float>());
+  CHECK(x.at("h.1.mlp.fc.weight").to_vector<float>() != y.at("h.2.mlp.fc.weight").to_vector<float>());
+  CHECK(y.at("h.1.mlp.fc.weight").to_vector<float>() != z.at("h.1.mlp.fc.weight").to_vector<float>());
+  auto spread = [&](const std::string& name) {
+    const auto v = y.at(name).to_vector<double>();
+    double s = 0;
+    for (double e : v) s += e * e;
+    return std::sqrt(s / double(v.size()));
+  };
+  // 5 standard errors of a standard deviation from n samples, 1 / sqrt(2 n), with n of 4 096 or more.
+  for (const char* name : {"wte.weight", "wpe.weight", "lm_head.weight", "h.0.attn.qkv.weight", "h.0.mlp.fc.weight"})
+    CHECK(spread(name) == doctest::Approx(0.02).epsilon(0.055));
+  for (const char* name : {"h.0.attn.proj.weight", "h.2.mlp.proj.weight"})
+    CHECK(spread(name) == doctest::Approx(0.02 / std::sqrt(6.0)).epsilon(0.055));
+  CHECK(spread("h.1.ln_2.weight") == 1);
+}
+
+TEST_CASE("parameters of the variants: names and shapes") {
+  const auto names_of = [](const GptConfig& c) {
+    const Params params;
+    const Gpt model(params, c);
+    std::vector<std::string> names;
+    for (auto& p : params.all()) names.push_back(p.name + to_string(p.tensor.shape()));
+    return names;
+  };
+  GptConfig c = tiny();
+  c.layers = 1, c.heads = 4, c.kv_heads = 2, c.positions = Positions::rope, c.activation = Activation::swiglu;
+  c.ff_width = 5, c.tied_head = false;
+  CHECK(names_of(c) == std::vector<std::string>{"wte.weight(11, 8)", "h.0.ln_1.weight(8)", "h.0.attn.qkv.weight(16, 8)",
+                                                "h.0.attn.proj.weight(8, 8)", "h.0.ln_2.weight(8)",
+                                                "h.0.mlp.fc.weight(10, 8)", "h.0.mlp.proj.weight(8, 5)",
+                                                "ln_f.weight(8)", "lm_head.weight(11, 8)"});
+  c.norm_affine = false, c.bias = true, c.tied_head = true, c.positions = Positions::learned;
+  CHECK(names_of(c) == std::vector<std::string>{"wte.weight(11, 8)", "wpe.weight(8, 8)", "h.0.attn.qkv.weight(16, 8)",
+                                                "h.0.attn.qkv.bias(16)", "h.0.attn.proj.weight(8, 8)",
+                                                "h.0.attn.proj.bias(8)", "h.0.mlp.fc.weight(10, 8)",
+                                                "h.0.mlp.fc.bias(10)", "h.0.mlp.proj.weight(8, 5)",
+                                                "h.0.mlp.proj.bias(8)"});
+}
+
+TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at any number of threads") {
+  const GptConfig c = uneven();
+  const Params params(Device(), 1), again(Device(), 1);
+  const Gpt model(params, c);
+  const StateDict all = params.state();
+  const auto check = [&](const std::string& name, int64_t first, int64_t rows, double sigma) {
+    CAPTURE(name);
+    CAPTURE(first);
+    const auto v = slice(all.at(name), 0, first, first + rows).to_vector<double>();
+    double square = 0, largest = 0;
+    for (double x : v) square += x * x, largest = std::max(largest, std::abs(x));
+    // 0.98658: of a standard normal cut at 3. 5 standard errors, which are below 1 / sqrt(2 n).
+    CHECK(std::sqrt(square / double(v.size())) ==
+          doctest::Approx(0.98658 * sigma).epsilon(5 / std::sqrt(2.0 * double(v.size()))));
+    CHECK(largest <= 3 * sigma * (1 + 1e-6));
+    CHECK(largest > 2.7 * sigma);
+  };
+  const auto sigma = [](double in, double out) { return std::sqrt(2 / (in + out)); };
+  check("wte.weight", 0, 500, 1);
+  check("wpe.weight", 0, 64, 1);
+  check("lm_head.weight", 0, 500, sigma(128, 500));
+  check("h.0.attn.qkv.weight", 0, 128, sigma(128, 128));
+  check("h.0.attn.qkv.weight", 128, 32, sigma(128, 32));
+  check("h.0.attn.qkv.weight", 160, 32, sigma(128, 32));
+  check("h.0.attn.proj.weight", 0, 128, sigma(128, 128));
+  check("h.0.mlp.fc.weight", 0, 300, sigma(128, 300));
+  check("h.0.mlp.fc.weight", 300, 300, sigma(128, 300));
+  check("h.0.mlp.proj.weight", 0, 128, sigma(300, 128));
+  CHECK(all.at("h.0.ln_1.weight").to_vector<float>() == std::vector<float>(128, 1.f));
+  CHECK(all.at("h.0.mlp.fc.bias").to_vector<float>() == std::vector<float>(600, 0.f));
+  const int threads = num_threads();
+  set_num_threads(1);
+  const Gpt same(again, c);
+  set_num_threads(threads);
+  for (auto& [name, t] : again.state()) CHECK(bits_of(t) == bits_of(all.at(name)));
+  Init wrong = Init::xavier();
+  wrong.parts = {3, 4};
+  contains(error_of([&] {
+             wrong.make({8, 2}, DType::f32, Device(), Rng());
+           }),
+           "[init] (8, 2) is no matrix (out, in) of parts (3, 4). The parts must make up its rows.");
+}
+
+TEST_CASE("params: what load, get and assign refuse") {
+  const StateDict good = [] {
+    const Params p;
+    const Gpt model(p, tiny());
+    return p.state();
+  }();
+  auto load = [&](StateDict s) {
+    return error_of([&] {
+      const Params p;
+      p.load(std::move(s));
+      const Gpt model(p, tiny());
+      p.check_all_used();
+    });
+  };
+  CHECK(load(good) == "no error");
+  StateDict s = good;
+  s.erase("h.1.ln_1.weight");
+  s["h.1.ln_1.wieght"] = good.at("h.1.ln_1.weight");
+  contains(load(s), "[params] 'h.1.ln_1.weight' (8) is not among the loaded tensors. Did you mean 'h.1.ln_1.wieght'?");
+  s = good;
+  s["ln_f.weight"] = zeros({9});
+  contains(load(s), "[params] 'ln_f.weight' is (8) in the model and (9) f32 in the tensors given");
+  s = good;
+  s["ln_f.weight"] = zeros({8}, DType::i32);
+  contains(load(s), "[params] 'ln_f.weight' is (8) i32 in the tensors given. A parameter is a floating tensor.");
+  s = good;
+  s["ln_f.bias"] = zeros({8});
+  contains(load(s), "[params] 1 of the loaded tensors belong to no part of the model: 'ln_f.bias' (8).");
+  for (const char* extra : {"x.a", "x.b", "x.c"}) s[extra] = zeros({1});
+  contains(load(s),
+           "4 of the loaded tensors belong to no part of the model: 'ln_f.bias' (8), 'x.a' (1), 'x.b' (1) ...");
+
+  const Params p;
+  contains(error_of([&] { p.load(good), p.load(good); }), "tensors were loaded before");
+  const Gpt model(p, tiny());
+  contains(error_of([&] { p.load(good); }), "load() comes too late: 15 parameters exist already");
+  contains(error_of([&] { p.at("ln_f").get("weight", {9}, Init::constant(1)); }),
+           "'ln_f.weight' is (8), and is asked for again as (9)");
+  CHECK(p.at("ln_f").get("weight", {8}, Init::constant(0)).id() == p.all().back().tensor.id());
+  const auto before = p.state().at("h.0.mlp.fc.weight").to_vector<float>();
+  s = good;
+  s.erase("wte.weight");
+  s["h.0.mlp.fc.weight"] = ones({32, 8});
+  contains(error_of([&] { p.assign(s); }), "no value for 'wte.weight' (11, 8)");
+  s = good;
+  s["ln_g.weight"] = zeros({8});
+  contains(error_of([&] { p.assign(s); }), "'ln_g.weight' is no parameter of this model. Did you mean 'ln_f.weight'?");
+  CHECK(p.state().at("h.0.mlp.fc.weight").to_vector<float>() == before);
+  s = good;
+  s["h.0.mlp.fc.weight"] = ones({32, 8}, DType::f64);
+  p.assign(s);
+  CHECK(p.state().at("h.0.mlp.fc.weight").to_vector<float>() == std::vector<float>(256, 1.f));
+}
+
+TEST_CASE("loaded values are converted, and training does not change the tensors they came from") {
+  const Params source(Device(), 3);
+  const Gpt original(source, tiny());
+  StateDict half;
+  for (auto& [name, t] : source.state()) half[name] = t.to(DType::bf16);
+  const Params params;
+  params.load(half);
+  const Gpt model(params, tiny());
+  CHECK(params.all()[0].tensor.dtype() == DType::f32);
+  CHECK(params.all()[0].tensor.to_vector<float>() == half.at("wte.weight").to_vector<float>());
+
+  const Params same;
+  const StateDict given = source.state();
+  same.load(given);
+  const Gpt trained(same, tiny());
+  const auto before = given.at("wte.weight").to_vector<float>();
+  AdamW opt(same.trainable());
+  const Tensor tokens = from({1, 2, 3}, {1, 3});
+  opt.step(backward(cross_entropy(trained.forward(tokens), tokens)));
+  CHECK(same.all()[0].tensor.to_vector<float>() != before);
+  CHECK(given.at("wte.weight").to_vector<float>() == before);
+}
+
+TEST_CASE("configuration: what validate() refuses") {
+  auto with = [](auto change) {
+    GptConfig c;
+    change(c);
+    return error_of([&] { const Gpt model(Params(), c); });
+  };
+  contains(with([](GptConfig& c) { c.vocab_size = 0; }), "[gpt_config] vocab_size is 0. It must be 1 or more.");
+  contains(with([](GptConfig& c) { c.context = -3; }), "context is -3");
+  contains(with([](GptConfig& c) { c.layers = 0; }), "layers is 0");
+  contains(with([](GptConfig& c) { c.heads = 0; }), "heads is 0");
+  contains(with([](GptConfig& c) { c.width = 0; }), "width is 0");
+  contains(with([](GptConfig& c) { c.heads = 3; }), "width 128 is not a multiple of heads 3");
+  contains(with([](GptConfig& c) { c.ff_width = -1; }), "ff_width is -1");
+  contains(with([](GptConfig& c) { c.dropout = 1; }), "dropout is 1. It must be in [0, 1).");
+  contains(with([](GptConfig& c) { c.norm_eps = 0; }), "norm_eps is 0");
+  contains(with([](GptConfig& c) { c.init_std = NAN; }), "init_std is nan");
+  contains(with([](GptConfig& c) { c.layers = 1'000'000'000'000; }),
+           "layers is 1000000000000. It must be at most 16384");
+  contains(with([](GptConfig& c) { c.width = c.heads = int64_t(1) << 40; }),
+           "heads is 1099511627776. It must be at most");
+  contains(with([](GptConfig& c) { c.ff_width = int64_t(1) << 40; }), "ff_width is 1099511627776");
+  contains(with([](GptConfig& c) { c.kv_heads = 3; }), "[gpt_config] kv_heads 3 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.kv_heads = 8; }), "[gpt_config] kv_heads 8 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.kv_heads = -1; }), "[gpt_config] kv_heads -1 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.width = 36, c.positions = Positions::rope; }),
+           "width 36 over heads 4 makes heads of size 9, which positions \"rope\" cannot turn in pairs.");
+  contains(with([](GptConfig& c) { c.rope_theta = 0; }), "rope_theta is 0. It must be 1 or more and finite.");
+  contains(error_of([] { nn::SelfAttention(Params(), 8, {.heads = 4, .kv_heads = 3}); }),
+           "[attention] 4 heads cannot share 3 kv_heads evenly. kv_heads must divide heads.");
+  contains(error_of([] { nn::SelfAttention(Params(), 6, {.heads = 2, .positions = Positions::rope}); }),
+           "[attention] a width of 6 over 2 heads makes heads of size 3");
+}
+
+TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a header that fits") {
+  const GptConfig widest{.layers = 1,
+                         .heads = 1,
+                         .width = 2,
+                         .ff_width = 3,
+                         .norm = NormKind::layer_norm,
+                         .activation = Activation::swiglu,
+                         .bias = true};
+  const Params params;
+  const Gpt model(params, widest);
+  const std::string value = R"({"data_offsets":[9223372036854775807,9223372036854775807],"dtype":"F32","shape":[)";
+  size_t bytes = 0, tensors = 0;  // of a layer with names, offsets and sizes as long as they come
+  for (const Parameter& p : params.all()) {
+    if (!p.name.starts_with("h.0.")) continue;
+    for (const std::string pattern : {"\"model.h.16383.{}\":", "\"adamw.h.16383.{}.m\":", "\"adamw.h.16383.{}.v\":"}) {
+      bytes += fmt::format(fmt::runtime(pattern), p.name.substr(4)).size() + value.size() + 1;
+      for (size_t i = 0; i < p.tensor.shape().size(); ++i) bytes += std::string_view("9223372036,").size();
+      bytes += std::string_view("]}").size();
+      ++tensors;
+    }
+  }
+  CHECK(tensors == 36);
+  CHECK(bytes * 16384 < 90'000'000);  // of the 100 MB of a header
+  GptConfig c;
+  c.layers = 16384;
+  CHECK(error_of([&] { c.validate(); }) == "no error");
+  c.layers = 16385;
+  contains(error_of([&] { c.validate(); }), "[gpt_config] layers is 16385. It must be at most 16384.");
+  const std::map<std::string, std::string> metadata{{"x", std::string(100'000'000, 'x')}};
+  contains(error_of([&] {
+             write_safetensors("nowhere", {{"a", zeros({1})}}, metadata);
+           }),
+           "bytes, for 1 tensors and the metadata. The format allows 100000000. Put fewer tensors or less metadata");
+}
+
+TEST_CASE("configuration as JSON") {
+  GptConfig c = uneven();  // no field as it is by default
+  c.context = 16, c.width = 48;
+  c.positions = Positions::rope, c.rope_theta = 500, c.norm = NormKind::rms_norm, c.norm_affine = false;
+  c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3;
+  CHECK(gpt_config_from_json(to_json(c)) == c);
+  CHECK(gpt_config_from_json("{}") == GptConfig());
+  CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
+  CHECK(gpt_config_from_json(to_json(c), {.every_field = true}) == c);
+  contains(error_of([] { gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}); }),
+           "f.json has no 'context'. A model's configuration states every field.");
+  auto refused = [](const char* text) { return error_of([&] { gpt_config_from_json(text); }); };
+  contains(refused(R"({"widht": 64})"),
+           "[gpt_config] 'widht' is not known. Did you mean 'width'? The keys are vocab_size, ");
+  contains(refused(R"({"completely_else": 64})"), "'completely_else' is not known. The keys are ");
+  contains(refused(R"({"width": "64"})"), "'width' is \"64\". It must be an integer.");
+  contains(refused(R"({"width": 64.5})"), "'width' is 64.5. It must be an integer.");
+  contains(refused(R"({"width": 9223372036854775808})"),
+           "'width' is 9223372036854775808. It must be an integer from -9223372036854775808 to 9223372036854775807.");
+  contains(refused(R"({"dropout": true})"), "'dropout' is true. It must be a number.");
+  contains(refused(R"({"bias": 1})"), "'bias' is 1. It must be true or false.");
+  contains(refused(R"({"norm": 1})"), "'norm' is 1. It must be a name in quotes.");
+  contains(refused(R"({"norm": "layernorm"})"),
+           "'layernorm' is not known. Did you mean 'layer_norm'? The names are layer_norm, rms_norm.");
+  contains(refused(R"({"activation": "relu"})"), "The names are gelu, gelu_tanh, silu, swiglu.");
+  contains(refused(R"({"positions": "rotary"})"), "[positions] 'rotary' is not known. The names are learned, rope.");
+  contains(refused(R"({"positions": 1})"), "'positions' is 1. It must be a name in quotes.");
+  contains(refused(R"({"init": "xavir"})"), "[init] 'xavir' is not known. Did you mean 'xavier'?");
+  contains(refused(R"({"init": true})"), "'init' is true. It must be a name in quotes.");
+  contains(refused(R"({"kv_heads": 3})"), "kv_heads 3 does not divide heads 4");
+  contains(refused(R"({"norm_affine": 1})"), "'norm_affine' is 1. It must be true or false.");
+  contains(refused(R"({"rope_theta": "1"})"), "'rope_theta' is \"1\". It must be a number.");
+  contains(refused(R"({"width": 64, "width": 32})"), "'width' comes twice");
+  contains(refused(R"({"heads": 3})"), "width 128 is not a multiple of heads 3");
+  contains(refused("[1]"), "It must be an object");
+  contains(refused("{\"width\": "), "the text is not JSON");
+  contains(refused(std::string(1000000, '[').c_str()), "nested too deeply");
+  contains(refused(R"({"width": {"width": {"width": 1, "width": 1}}})"), "'width' comes twice");
+  contains(refused(R"({"width": 1e2})"), "'width' is 100.0. It must be an integer.");
+  contains(refused(R"({"width": 99999999999999999999})"), "'width' is 1e+20. It must be an integer from ");
+  contains(refused(R"({"heads": -0})"), "heads is 0");
+  for (const char* number : {"NaN", "Infinity", "-Infinity", "1e999", "01", "+1", ".5", "1."}) {
+    CAPTURE(number);
+    contains(refused(fmt::format(R"({{"dropout": {}}})", number).c_str()), "the text is not JSON");
+  }
+  contains(refused("{\"norm\": \"\xff\"}"), "the text is not JSON");
+  contains(refused(R"({"norm": "\ud800"})"), "the text is not JSON");
+  contains(refused("{} {}"), "the text is not JSON");
+}
+
+TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an Error or a configuration") {
+  const std::string good = to_json(tiny());
+  for (size_t n = 0; n < good.size(); ++n) {
+    const std::string cut = good.substr(0, n);
+    contains(error_of([&] { gpt_config_from_json(cut); }), "the text is not JSON");
+  }
+  size_t accepted = 0;
+  for (size_t i = 0; i < 8 * good.size(); ++i) {
+    std::string text = good;
+    text[i / 8] = char(text[i / 8] ^ 1 << i % 8);
+    try {
+      const GptConfig c = gpt_config_from_json(text);
+      CHECK(gpt_config_from_json(to_json(c)) == c);
+      ++accepted;  // another digit, another blank
+    } catch (const Error& e) {
+      CHECK(int(e.kind()) == int(Error::Kind::value));
+    }
+  }
+  CHECK(accepted > 0);
+  CHECK(accepted < 2 * good.size());
+}
+
+TEST_CASE("the nearest known word") {
+  const std::vector<std::string_view> known{"width", "heads", "height", "layers"};
+  CHECK(nearest("width", known) == "width");
+  CHECK(nearest("widht", known) == "width");  // a swap counts once
+  CHECK(nearest("hights", known) == "height");
+  CHECK(nearest("head", known) == "heads");
+  CHECK(nearest("banana", known) == "");
+  CHECK(nearest("", known) == "");
+  CHECK(nearest("width", {}) == "");
+  CHECK(did_you_mean("layer", known) == " Did you mean 'layers'?");
+  CHECK(did_you_mean("banana", known) == "");
+  CHECK(listed(known) == "width, heads, height, layers");
+}

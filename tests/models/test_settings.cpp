@@ -1,0 +1,218 @@
+// models/train/run_config: named runs and models, settings out of words and JSON, and which of them are refused.
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/train/run_config.h>
+
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "support/helpers.h"
+#include "support/small_run.h"
+
+using namespace tg;
+
+TEST_CASE("settings: presets, files and words") {
+  const RunConfig shakespeare = preset("shakespeare-cpu");
+  CHECK(shakespeare.tokenizer == "char");
+  CHECK(shakespeare.model.vocab_size == 0);
+  CHECK(shakespeare.train.max_steps == 2000);
+  CHECK(arch("nano").width == 128);
+  CHECK_HAS(error_of([] { preset("shakespeare"); }),
+            "there is no preset 'shakespeare'. Did you mean 'shakespeare-cpu'? The names are: shakespeare-cpu, demo");
+  CHECK_HAS(error_of([] { arch("nanoo"); }), "Did you mean 'nano'?");
+
+  auto settings = settings_from_json(R"({"width": 96, "train": {"lr": 3}, "tokenizer": "char"})", "f.json");
+  settings.push_back(setting_from_word("heads", "6"));
+  settings.push_back(setting_from_word("lr", ".5"));
+  settings.push_back(setting_from_word("norm", "rms_norm"));
+  settings.push_back(setting_from_word("tied_head", "false"));
+  const RunConfig run = with_settings(RunConfig(), settings);
+  CHECK(run.model.width == 96);
+  CHECK(run.model.heads == 6);
+  CHECK(run.train.lr == 0.5);
+  CHECK(run.tokenizer == "char");
+  CHECK(run.model.norm == NormKind::rms_norm);
+  CHECK(!run.model.tied_head);
+  CHECK(run.model.vocab_size == 0);
+
+  const auto file = [](std::string_view text) { return error_of([&] { settings_from_json(text, "f.json"); }); };
+  CHECK_HAS(file(R"({"widht": 96})"), "f.json: 'widht' is not known. Did you mean 'width'?");
+  CHECK_HAS(file(R"({"model": {"lyaers": 96}})"), "Did you mean 'layers'?");
+  CHECK_HAS(file(R"({"width": 96, "width": 64})"), "'width' comes twice");
+  CHECK_HAS(file(R"({"width": 96, "model": {"width": 64}})"), "f.json: 'width' comes twice, in two groups");
+  CHECK_HAS(file("{"), "f.json is not JSON");
+  CHECK_HAS(file("3"), "must be an object");
+  CHECK_HAS(file("[[[[[[[["), "nested too deeply");
+  const auto word = [](const char* name, const char* w) {
+    return error_of([&] { with_settings(RunConfig(), std::vector{setting_from_word(name, w)}); });
+  };
+  CHECK_HAS(word("heads", "3"), "width 128 is not a multiple of heads 3");
+  CHECK_HAS(word("heads", "three"), "heads is 'three'. It must be a whole number");
+  CHECK_HAS(word("lr", "1e"), "lr is '1e'. It must be a number");
+  CHECK_HAS(word("lr", "nan"), "lr is 'nan'. It must be a number");
+  for (const char* x : {"1e-400", "1e400", "-1e999"})
+    CHECK_HAS(word("lr", x), fmt::format("lr is '{}', which is out of the range of a double.", x));
+  for (const char* x : {"9223372036854775808", "99999999999999999999", "-9223372036854775809"})
+    CHECK_HAS(
+        word("kv_heads", x),
+        fmt::format("kv_heads is '{}'. It must be an integer from -9223372036854775808 to 9223372036854775807.", x));
+  CHECK_HAS(word("seed", "18446744073709551616"), "It must be an integer from 0 to 18446744073709551615.");
+  CHECK(with_settings({}, std::vector{setting_from_word("seed", "18446744073709551615")}).train.seed == UINT64_MAX);
+  CHECK_HAS(word("warmup", "9223372036854775807"), "warmup is 9223372036854775807. It must be at most 2^53");
+  CHECK_HAS(word("schedule", "cosin"), "Did you mean 'cosine'? The names are constant, cosine.");
+  CHECK_HAS(word("dtype", "f16"), "[dtype] 'f16' is not known. Did you mean 'bf16'? The names are f32, bf16.");
+  CHECK_HAS(word("recompute", "blocks"),
+            "[recompute] 'blocks' is not known. Did you mean 'block'? The names are none, cheap, block.");
+  CHECK_HAS(word("bias", "1"), "bias is '1'. It must be true or false");
+  CHECK_HAS(word("norm", "batch"), "batch");
+  CHECK_HAS(word("tokenizer", "words"), "It must be byte or char");
+  CHECK_HAS(word("vocab_size", "-1"), "vocab_size is -1");
+  CHECK_HAS(word("seed", "-1"), "seed is '-1'. It must be an integer from 0 to");
+  CHECK_HAS(word("wdith", "1"), "Did you mean 'width'?");
+  const auto bad = settings_from_json(R"({"lr": "high"})", "f.json");
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), bad); }), "'lr' is \"high\". It must be a number.");
+  const std::vector<Setting> no_json{{"width", "{"}}, nested{{"width", std::string(100000, '[')}};
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), no_json); }), "[config] width is not JSON");
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), nested); }), "[config] width is nested too deeply");
+}
+
+TEST_CASE("settings: enums of a run go through words and JSON") {
+  const std::vector<Setting> words{setting_from_word("schedule", "constant"), setting_from_word("dtype", "bf16"),
+                                   setting_from_word("recompute", "block"), setting_from_word("lr", "1e-5")};
+  const RunConfig run = with_settings(RunConfig(), words);  // min_lr is 1e-4, and means nothing here
+  CHECK(run.train.schedule == ScheduleKind::constant);
+  CHECK(run.train.dtype == DType::bf16);
+  CHECK(run.train.recompute == Recompute::block);
+  const auto train = nlohmann::json::parse(to_json(run.train));
+  CHECK(train.at("schedule") == "constant");
+  CHECK(train.at("dtype") == "bf16");
+  CHECK(train.at("recompute") == "block");
+  CHECK(with_settings(RunConfig(), std::vector{setting_from_word("recompute", "cheap")}).train.recompute ==
+        Recompute::cheap);
+  const RunConfig again = run_config_from_json(to_json(run), "the file");
+  CHECK(to_json(again) == to_json(run));
+  const auto number = settings_from_json(R"({"dtype": 1})", "f.json");
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), number); }), "'dtype' is 1. It must be a name in quotes.");
+}
+
+TEST_CASE("settings: one that has no effect is an Error that names what takes it away") {
+  const auto words = [](std::initializer_list<std::pair<const char*, const char*>> all) {
+    return error_of([&] {
+      std::vector<Setting> settings;
+      for (const auto& [name, word] : all) settings.push_back(setting_from_word(name, word));
+      with_settings(RunConfig(), settings);
+    });
+  };
+  CHECK_HAS(
+      words({{"schedule", "constant"}, {"min_lr", "0.0005"}}),
+      "min_lr is 0.0005 and schedule is \"constant\". min_lr has an effect with schedule cosine only. Leave min_lr "
+      "out, or change schedule.");
+  CHECK_HAS(words({{"rope_theta", "500"}}), "rope_theta is 500.0 and positions is \"learned\".");
+  CHECK_HAS(words({{"rope_theta", "10000"}}), "rope_theta is 10000.0 and positions is \"learned\".");  // as the default
+  CHECK_HAS(words({{"init_std", "0.5"}, {"init", "xavier"}}), "init_std is 0.5 and init is \"xavier\".");
+  CHECK_HAS(words({{"val_fraction", "0"}, {"checkpoint_every", "0"}, {"eval_every", "5"}}),
+            "eval_every is 5 and val_fraction is 0.0.");
+  CHECK(words({{"min_lr", "0.0005"}}) == "no error");
+  CHECK(words({{"rope_theta", "500"}, {"positions", "rope"}}) == "no error");
+  CHECK(words({{"init_std", "0.5"}}) == "no error");
+  CHECK(words({{"val_fraction", "0"}, {"eval_every", "5"}}) == "no error");  // says when to save
+  CHECK(words({{"schedule", "constant"}}) == "no error");
+
+  const auto file = [](const std::string& text) {
+    return error_of([&] { with_settings(RunConfig(), settings_from_json(text, "f.json")); });
+  };
+  CHECK_HAS(file(R"({"train": {"schedule": "constant", "min_lr": 0}})"), "min_lr is 0 and schedule is \"constant\"");
+  CHECK_HAS(file(R"({"train": {"width": 32}})"), "f.json: 'width' is not known in \"train\".");
+  CHECK_HAS(file(R"({"model": {"lr": 32}})"), "f.json: 'lr' is not known in \"model\".");
+  CHECK_HAS(file(R"({"model": {"model": {"width": 32}}})"), "f.json: 'model' is not known in \"model\".");
+  CHECK_HAS(file(R"({"train": {"tokenizer": "char"}})"), "f.json: 'tokenizer' is not known in \"train\".");
+  CHECK_HAS(file(R"({"train": 3})"), "f.json: 'train' is 3. It must be an object");
+  CHECK_HAS(file(R"({"tokenizer": {"type": "characters", "characters": "abc"}})"),
+            "f.json: the tokenizer has 3 characters of its own, and training takes those of its text");
+  CHECK_HAS(file(R"({"tokenizer": {"type": "words"}})"), "words");
+  CHECK_HAS(file(R"({"tokenizer": {"type": "bytes", "size": 3}})"), "size");
+  CHECK_HAS(file(R"({"tokenizer": 3})"), "'tokenizer' is 3. It must be byte or char.");
+  CHECK(file(R"({"tokenizer": {"type": "bytes"}})") == "no error");
+  CHECK(with_settings(preset("shakespeare-cpu"), settings_from_json(R"({"tokenizer": null})", "f")).tokenizer ==
+        "byte");
+
+  // what holds every field says nothing about each: all of it loads, whatever has an effect
+  RunConfig run;
+  run.model.rope_theta = 500;
+  run.model.init = InitScheme::xavier;
+  run.model.init_std = 0.5;
+  run.train.schedule = ScheduleKind::constant;
+  run.train.min_lr = 1;
+  CHECK(to_json(run_config_from_json(to_json(run), "the file")) == to_json(run));
+  const std::string stored = R"({"model": )" + to_json(run.model) + R"(, "train": )" + to_json(run.train) +
+                             R"(, "tokenizer": {"type": "characters", "characters": "abc"}})";
+  auto settings = settings_from_json(stored, "config.json");
+  CHECK(with_settings(RunConfig(), settings).tokenizer == "char");
+  settings.push_back(setting_from_word("init_std", "0.5"));
+  CHECK_HAS(error_of([&] { with_settings(RunConfig(), settings); }), "init_std is 0.5 and init is \"xavier\".");
+}
+
+TEST_CASE("settings: named models are those of their sources, field by field") {
+  const auto doc004 = [](int64_t layers, int64_t heads, int64_t width) {
+    return GptConfig{.vocab_size = 10000,
+                     .context = 128,
+                     .layers = layers,
+                     .heads = heads,
+                     .kv_heads = 0,
+                     .width = width,
+                     .ff_width = 0,
+                     .positions = Positions::learned,
+                     .norm = NormKind::rms_norm,
+                     .norm_affine = true,
+                     .activation = Activation::gelu,
+                     .bias = false,
+                     .tied_head = false,
+                     .dropout = 0,
+                     .norm_eps = 1e-5,
+                     .init = InitScheme::gpt2,
+                     .init_std = 0.02};
+  };
+  CHECK(arch("doc004-small") == doc004(12, 12, 768));
+  CHECK(arch("doc004-medium") == doc004(24, 16, 1024));
+  CHECK(arch("doc003-2.7b") == GptConfig{.vocab_size = 10000,
+                                         .context = 512,
+                                         .layers = 32,
+                                         .heads = 32,
+                                         .kv_heads = 0,
+                                         .width = 2560,
+                                         .ff_width = 10240,
+                                         .positions = Positions::rope,
+                                         .rope_theta = 10000,
+                                         .norm = NormKind::rms_norm,
+                                         .norm_affine = true,
+                                         .activation = Activation::swiglu,
+                                         .bias = false,
+                                         .tied_head = false,
+                                         .dropout = 0,
+                                         .norm_eps = 1e-5,
+                                         .init = InitScheme::xavier});
+  const std::tuple<const char*, int64_t, int64_t, int64_t> sizes[] = {// Radford et al. 2019, table 2
+                                                                      {"gpt2", 12, 12, 768},
+                                                                      {"gpt2-medium", 24, 16, 1024},
+                                                                      {"gpt2-large", 36, 20, 1280},
+                                                                      {"gpt2-xl", 48, 25, 1600}};
+  for (const auto& [name, layers, heads, width] : sizes) {
+    CAPTURE(name);
+    CHECK(arch(name) == GptConfig{.vocab_size = 50257,
+                                  .context = 1024,
+                                  .layers = layers,
+                                  .heads = heads,
+                                  .kv_heads = 0,
+                                  .width = width,
+                                  .ff_width = 0,
+                                  .positions = Positions::learned,
+                                  .norm = NormKind::layer_norm,
+                                  .norm_affine = true,
+                                  .activation = Activation::gelu_tanh,
+                                  .bias = true,
+                                  .tied_head = true,
+                                  .dropout = 0.1,
+                                  .norm_eps = 1e-5,
+                                  .init = InitScheme::gpt2,
+                                  .init_std = 0.02});
+  }
+}

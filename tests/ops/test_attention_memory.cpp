@@ -1,0 +1,103 @@
+// Attention keeps nothing of the size of the scores, T x T: what it holds beside its inputs, outputs and gradients
+// grows with T. Counted by the allocator of tensors, and, for the scratch of kernels that it does not see, by the
+// memory of a whole process.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/ops/attention.h>
+#include <tapegrad/ops/factories.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+constexpr int64_t kSize = 8;
+struct Form {
+  std::string name;
+  int64_t heads, kv_heads;
+  bool causal;
+};
+const Form kForms[] = {{"causal", 2, 2, true}, {"full", 2, 2, false}, {"grouped", 4, 2, true}};
+struct Memory {
+  int64_t kept, peak;  // bytes: for backward, and the most in forward and backward; without inputs and gradients
+};
+Memory memory_of(const Form& f, int64_t t, DType dtype) {
+  Rng rng{1};
+  const auto leaf = [&](int64_t heads) { return randn({1, heads, t, kSize}, rng, 0, 1, dtype).detach(); };
+  Tensor q = leaf(f.heads).requires_grad_(), k = leaf(f.kv_heads).requires_grad_(),
+         v = leaf(f.kv_heads).requires_grad_();
+  const Tensor dy = leaf(f.heads);
+  const int64_t before = memory_stats().live, one = int64_t(dy.layout().bytes()), key = int64_t(k.layout().bytes());
+  reset_peak();
+  Tensor y = attention(q, k, v, {.causal = f.causal});
+  Memory m;
+  m.kept = memory_stats().live - before - one;
+  const GradMap g = backward(y, dy);
+  CHECK(g.size() == 3);
+  m.peak = memory_stats().peak - before - 2 * one - 2 * key;  // y and the gradients of q, k and v
+  return m;
+}
+
+// The most memory that a process of its own had, in bytes: this program again, running the skipped test case below.
+int64_t process_peak(const std::string& form, int64_t t, DType dtype) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command = fmt::format(
+      "TG_TEST_ATTENTION='{} {} {}' '{}' --no-skip "
+      "-tc='attention in a process of its own (skipped: the case below starts it)'",
+      form, t, dtype == DType::bf16, program);
+  FILE* out = popen(command.c_str(), "r");
+  REQUIRE(out);
+  std::string text;
+  for (char line[256]; std::fgets(line, sizeof line, out);) text += line;
+  INFO(command, ":\n", text);
+  REQUIRE(pclose(out) == 0);
+  const size_t at = text.find("peak of ");
+  REQUIRE(at != text.npos);
+  return std::atoll(text.c_str() + at + 8) * 1024;
+}
+}  // namespace
+
+TEST_CASE("attention: memory beside inputs, outputs and gradients grows with T, not T^2") {
+  for (const Form& f : kForms)
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (int64_t t : {256, 512, 1024, 2048, 4096}) {
+        if (kSanitized && t > 1024) continue;  // time grows with T^2
+        CAPTURE(f.name);
+        CAPTURE(dtype);
+        CAPTURE(t);
+        const Memory m = memory_of(f, t, dtype);
+        const int64_t statistics = f.heads * t * 4;  // the logarithm of each row's sum
+        CHECK(m.kept <= statistics + 1024);
+        CHECK(m.peak <= statistics + 1024);
+      }
+}
+TEST_CASE("attention in a process of its own (skipped: the case below starts it)" * doctest::skip()) {
+  const char* what = std::getenv("TG_TEST_ATTENTION");
+  REQUIRE_MESSAGE(what, "for the test case below, which says of which form and length");
+  char form[16];
+  long long t;
+  char wide[8];
+  REQUIRE(std::sscanf(what, "%15s %lld %7s", form, &t, wide) == 3);
+  for (const Form& f : kForms)
+    if (f.name == form) memory_of(f, t, wide == std::string("true") ? DType::bf16 : DType::f32);
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) std::printf("peak of %lld kB\n", std::atoll(line.c_str() + 6));
+}
+TEST_CASE("attention: kernels keep no scratch of the size of the scores (sanitizers skip it: their own memory grows)" *
+          doctest::skip(kSanitized)) {
+  // Inputs, outputs and gradients take 2 MiB in the widest case, and a thread's scratch less than another 2 MiB; the
+  // scores of one head of 4096 positions take 64 MiB, and of the half that a causal mask leaves 32 MiB.
+  constexpr int64_t kMost = 16 << 20;
+  for (const Form& f : kForms)
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(f.name);
+      CAPTURE(dtype);
+      const int64_t small = process_peak(f.name, 256, dtype), large = process_peak(f.name, 4096, dtype);
+      CHECK(small > 1 << 20);
+      CHECK(large - small < kMost);
+    }
+}

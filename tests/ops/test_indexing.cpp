@@ -1,0 +1,226 @@
+// Extremes, variance, running sums and indexing where op_cases.cpp does not reach: ties, NaN, values far from 0,
+// lengths past one chunk, equal indices at any number of threads, and what each of these ops refuses.
+#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+Tensor row(const std::vector<float>& v) { return from<float>(v, {int64_t(v.size())}); }
+Tensor i64(const std::vector<int64_t>& v, const Shape& s) { return from<int64_t>(v, s); }
+std::vector<float> grad_of(const std::function<Tensor(const Tensor&)>& f, Tensor x) {
+  x.requires_grad_();
+  return values(backward(sum(f(x)))[x]);
+}
+void refuses(const std::function<Tensor()>& use, Error::Kind kind, std::string_view says) {
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    try {
+      values(use());
+      FAIL_CHECK("no error: ", std::string(says));
+    } catch (const Error& e) {
+      INFO("got: ", std::string(e.what()));
+      CHECK(e.kind() == kind);
+      CHECK(has(e.what(), says));
+    }
+  }
+}
+}  // namespace
+
+TEST_CASE("max and min: ties share the gradient, as those of torch.amax") {
+  const auto largest = [](const Tensor& x) { return max(x, {-1}); };
+  const auto smallest = [](const Tensor& x) { return min(x, {0}); };
+  const Tensor x = from<float>({1, 3, 3, 2, 2, 2}, {2, 3});
+  CHECK(values(max(x, {1})) == std::vector<float>{3, 2});
+  CHECK(grad_of(largest, from<float>({1, 3, 3, 2, 2, 2}, {2, 3})) ==
+        std::vector<float>{0, .5f, .5f, 1.f / 3, 1.f / 3, 1.f / 3});
+  CHECK(grad_of(smallest, from<float>({1, 3, 2, 2, 3, 2}, {2, 3})) == std::vector<float>{1, .5f, .5f, 0, .5f, .5f});
+  CHECK(grad_of([](const Tensor& t) { return max(t); }, filled({300}, 2.f)) == std::vector<float>(300, 1.f / 300));
+}
+TEST_CASE("max and min: NaN wins wherever it stands, infinities count") {
+  for (int64_t n : {1, 3, 16, 17, 100, 5000, 9001})
+    for (int64_t at : {int64_t(0), n / 2, n - 1}) {
+      CAPTURE(n);
+      CAPTURE(at);
+      std::vector<float> v(size_t(n), 1.f);
+      v[size_t(at)] = kNan;
+      for (const Shape& s : {Shape{n}, Shape{1, n}, Shape{n, 1}}) {
+        const Tensor x = from<float>(v, s);
+        CHECK(std::isnan(max(x).item<float>()));
+        CHECK(std::isnan(min(x).item<float>()));
+      }
+      const Tensor column = concat({from<float>(v, {n, 1}), filled({n, 20}, 2.f)}, 1);
+      CHECK(std::isnan(values(max(column, {0}))[0]));
+      CHECK(std::isnan(values(min(column, {0}))[0]));
+      CHECK(values(min(column, {0}))[20] == 2);
+      v[size_t(at)] = -kInf;
+      CHECK(min(row(v)).item<float>() == -kInf);
+      CHECK(max(row(v)).item<float>() == (n == 1 ? -kInf : 1));
+    }
+  CHECK(grad_of([](const Tensor& t) { return max(t); }, row({1, kNan, 2, kNan})) == std::vector<float>{0, .5f, 0, .5f});
+  const auto least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+  CHECK(max(i64({least, least}, {2})).item<int64_t>() == least);
+  CHECK(min(i64({most, least, 3}, {3})).item<int64_t>() == least);
+  CHECK(min(i64({most, most}, {2})).item<int64_t>() == most);
+  CHECK(min(from<int32_t>({4, -7, 2}, {3})).item<int64_t>() == -7);
+}
+TEST_CASE("var: two passes keep the digits of values far from 0, over long rows and columns too") {
+  for (int64_t n : {8, 4096, 10001}) {
+    std::vector<float> v(size_t(n) * 3);
+    for (size_t i = 0; i < v.size(); ++i) v[i] = 10000.f + float(i / 3 % 2);  // half 10000, half 10001
+    const double ones = std::floor(double(n) / 2), expected = ones * (double(n) - ones) / double(n) / double(n - 1);
+    const Tensor columns = from<float>(v, {n, 3});
+    for (const Tensor& y : {var(columns, {0}), var(transpose(columns).contiguous(), {1})})
+      for (float x : values(y)) CHECK(x == doctest::Approx(expected).epsilon(1e-5));
+  }
+  CHECK(var(row({3}), {0}, {.correction = 0}).item<float>() == 0);
+}
+TEST_CASE("cumsum: rows longer than a chunk, both directions, integers wrap nowhere below 64 bits") {
+  const int64_t n = 20001;
+  const auto v = random<float>({2, n}, 3);
+  const auto x = values<double>(v);
+  const auto check = [&](const Tensor& y, bool reverse) {
+    const auto got = values<double>(y);
+    double sum = 0, worst = 0;
+    for (int64_t r = 0; r < 2; ++r, sum = 0)
+      for (int64_t k = 0; k < n; ++k) {
+        const auto i = size_t(r * n + (reverse ? n - 1 - k : k));
+        sum += x[i];
+        worst = std::max(worst, std::abs(got[i] - sum));
+      }
+    CHECK(worst < 1e-5);
+  };
+  check(cumsum(v, 1), false);
+  check(transpose(cumsum(transpose(v).contiguous(), 0)), false);
+  Tensor leaf = v.detach().requires_grad_();
+  const Tensor y = cumsum(leaf, 1);
+  check(backward(y, v)[leaf], true);  // the vjp of v is its reverse running sum
+  const Tensor big = i64({int64_t(1) << 40, 1, -3}, {3});
+  CHECK(values<int64_t>(cumsum(big, 0)) ==
+        std::vector<int64_t>{int64_t(1) << 40, (int64_t(1) << 40) + 1, (int64_t(1) << 40) - 2});
+}
+TEST_CASE("gather, index_select and scatter_add against loops") {
+  const Tensor x = random({3, 4, 5}, 1), index = i64({3, 0, 0, 1, 2, 3, 3, 0}, {2, 1, 4});  // smaller beside dim
+  const auto v = values(x), g = values(gather(x, 1, index)), ids = values(index);
+  for (size_t i = 0; i < 2; ++i)
+    for (size_t k = 0; k < 4; ++k) CHECK(g[i * 4 + k] == v[(i * 4 + size_t(ids[i * 4 + k])) * 5 + k]);
+  const Tensor picked = index_select(transpose(x, 0, 2), 1, i64({2, 2, 0}, {3}));  // (5, 3, 3)
+  const auto p = values(picked);
+  for (size_t i = 0; i < 5; ++i)
+    for (size_t k = 0; k < 3; ++k) CHECK(p[(i * 3 + 1) * 3 + k] == v[(k * 4 + 2) * 5 + i]);
+  const Tensor y = scatter_add(zeros({3}), 0, i64({2, 0, 2, 2}, {4}), row({1, 2, 3, 4}));
+  CHECK(values(y) == std::vector<float>{2, 0, 8});
+  // Large after small: what f32 sums keep and bf16 sums, rounded each time, would lose.
+  const Tensor small = filled({512}, 1.f).to(DType::bf16), none = zeros({1}, DType::bf16);
+  CHECK(scatter_add(none, 0, i64(std::vector<int64_t>(512, 0), {512}), small).item<float>() == 512);
+}
+TEST_CASE("scatter_add and the gradient of index_select: one order of additions for any number of threads") {
+  const int before = num_threads();
+  if (before == 1) MESSAGE("this machine offers one thread: nothing to compare");
+  Rng rng{5};
+  std::vector<int64_t> ids(200 * 300);
+  for (auto& i : ids) i = int64_t(rng.uniform() * 7);  // many equal ones
+  const Tensor index = i64(ids, {200, 300}), src = random({200, 300}, 2, -1e4, 1e4);
+  Tensor table = random({7, 300}, 3).requires_grad_();
+  const auto all = [&] {
+    const Tensor line = scatter_add(zeros({7}), 0, reshape(index, {60000}), reshape(src, {60000}));
+    const Tensor rows = index_select(table, 0, i64({ids.begin(), ids.begin() + 200}, {200}));
+    return std::vector{scatter_add(zeros({7, 300}), 0, index, src), scatter_add(zeros({200, 7}), 1, index, src), line,
+                       backward(rows, src)[table]};
+  };
+  set_num_threads(1);
+  const auto one = all();
+  set_num_threads(before);
+  const auto many = all();
+  for (size_t i = 0; i < one.size(); ++i) {
+    CAPTURE(i);
+    CHECK(bits_of(one[i]) == bits_of(many[i]));
+  }
+  std::vector<float> expected(7);  // in the order of the source
+  const auto v = values(src);
+  for (size_t i = 0; i < ids.size(); ++i) expected[size_t(ids[i])] += v[i];
+  CHECK(values(one[2]) == expected);
+}
+
+TEST_CASE("what these ops refuse") {
+  using Why = Error::Kind;
+  const Tensor x = random({2, 3}, 1), half = x.to(DType::f16), none, index = i64({0, 1}, {2});
+  const Tensor f64 = random<double>({2, 3}, 1);
+  refuses(
+      [&] {
+        return max(random({2, 0}, 1), {1});
+      },
+      Why::value,
+      "[max] (2, 0) f32 has no elements to compare over. The max of nothing is undefined. Pass at least one");
+  refuses([&] { return min(random({0}, 1)); }, Why::value, "[min] (0) f32 has no elements");
+  refuses([&] { return max(half); }, Why::dtype, "[max] cannot compute on (2, 3) f16");
+  refuses([&] { return min(x, {2}); }, Why::shape, "[min]");
+  refuses([&] { return max(x, {0, 0}); }, Why::value, "[max] dimension 0 is named twice in (0, 0)");
+  refuses([&] { return var(x, {}); }, Why::value,
+          "[var] 1 element(s) of (2, 3) f32 make one result and correction is 1: there must be more elements than");
+  refuses([&] { return var(x, {0}, {.correction = 2}); }, Why::value, "[var] 2 element(s) of (2, 3) f32");
+  refuses([&] { return var(x, {0}, {.correction = kNan}); }, Why::value, "[var] correction is nan. It must be finite");
+  refuses([&] { return var(i64({1, 2}, {2})); }, Why::dtype, "[var] cannot compute on (2) i64");
+  refuses([&] { return cumsum(x, 2); }, Why::shape, "[cumsum]");
+  refuses([&] { return cumsum(half, 0); }, Why::dtype, "[cumsum] cannot compute on (2, 3) f16");
+  refuses([&] { return log_softmax(random({}, 1)); }, Why::shape, "[log_softmax] needs 1 dimension(s) or more");
+  refuses([&] { return log_softmax(index); }, Why::dtype, "[log_softmax] cannot compute on (2) i64");
+  refuses([&] { return mse_loss(x, random({3}, 1)); }, Why::shape,
+          "[mse_loss] x is (2, 3) f32, target (3) f32. Their shapes must be equal: there is no broadcasting.");
+  refuses([&] { return mse_loss(x, f64); }, Why::dtype, "[mse_loss] dtypes differ");
+  refuses([&] { return mse_loss(random({0}, 1), random({0}, 1)); }, Why::value,
+          "[mse_loss] (0) f32 has no elements to average over.");
+  refuses(
+      [&] { return gather(x, 0, index); }, Why::shape,
+      "[gather] index is (2) i64, x is (2, 3) f32. They must have as many dimensions, and except along dimension 0");
+  refuses([&] { return gather(x, 1, i64({0, 0, 0}, {3, 1})); }, Why::shape, "[gather] index is (3, 1) i64");
+  refuses([&] { return gather(x, 0, x); }, Why::dtype, "[gather] indices must be i32 or i64, got (2, 3) f32.");
+  refuses([&] { return gather(half, 0, i64({0}, {1, 1})); }, Why::dtype, "[gather] cannot compute on (2, 3) f16");
+  refuses(
+      [&] {
+        return index_select(x, 0, i64({0}, {1, 1}));
+      },
+      Why::shape, "[index_select] index is (1, 1) i64. It must have one dimension: one index per slice.");
+  refuses([&] { return index_select(x, 3, index); }, Why::shape, "[index_select]");
+  refuses(
+      [&] {
+        return scatter_add(x, 0, i64({0}, {1, 1}), x);
+      },
+      Why::shape, "[scatter_add] index is (1, 1) i64, src is (2, 3) f32. Their shapes must be equal.");
+  refuses(
+      [&] {
+        return scatter_add(x, 0, i64({0}, {1, 1}), random<double>({1, 1}, 1));
+      },
+      Why::dtype, "[scatter_add] dtypes differ: (2, 3) f32 and (1, 1) f64");
+  for (const auto& use : std::vector<std::function<Tensor()>>{
+           [&] { return max(none); }, [&] { return min(none, {0}); }, [&] { return var(none); },
+           [&] { return cumsum(none, 0); }, [&] { return log_softmax(none); }, [&] { return mse_loss(x, none); },
+           [&] { return gather(none, 0, index); }, [&] { return gather(x, 0, none); },
+           [&] { return index_select(none, 0, index); }, [&] { return scatter_add(x, 0, index, none); }})
+    refuses(use, Why::value, "empty tensor");
+}
+TEST_CASE("indices out of range, when the op runs") {
+  const Tensor x = random({2, 3}, 1);
+  const auto says = [](std::string_view op, int64_t bad, std::string_view where, std::string_view index, int dim,
+                       int size) {
+    return fmt::format(
+        "[{}] index {} at position {} of index {} is outside of dimension {}, which has size {}. "
+        "Indices must be in [0, {}); negative ones do not count from the end.",
+        op, bad, where, index, dim, size, size);
+  };
+  for (int64_t bad : {int64_t(3), int64_t(-1), int64_t(1) << 40}) {
+    const Tensor index = i64({0, 1, 2, bad, bad, 0}, {2, 3});
+    refuses([&] { return gather(x, 1, index); }, Error::Kind::value, says("gather", bad, "(1, 0)", "(2, 3) i64", 1, 3));
+    refuses([&] { return scatter_add(x, 1, index, x); }, Error::Kind::value,
+            says("scatter_add", bad, "(1, 0)", "(2, 3) i64", 1, 3));
+    refuses(
+        [&] {
+          return index_select(x, 1, i64({2, bad}, {2}));
+        },
+        Error::Kind::value, says("index_select", bad, "(1)", "(2) i64", 1, 3));
+  }
+  refuses([&] { return index_select(x, 0, from<int32_t>({-2}, {1})); }, Error::Kind::value,
+          says("index_select", -2, "(0)", "(1) i32", 0, 2));
+}

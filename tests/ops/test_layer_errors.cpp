@@ -1,0 +1,358 @@
+// What the ops of layers, losses and optimisers refuse, with kind and text of the message, eagerly and lazily.
+#include <tapegrad/ops/ops.h>
+
+#include <thread>
+
+#include "support/refusals.h"
+
+using namespace tg;
+namespace {
+using Why = Error::Kind;
+Tensor f32(const Shape& s) { return random(s, 1); }
+Tensor i64(const Shape& s) { return zeros(s, DType::i64); }
+}  // namespace
+
+TEST_CASE("matmul and linear") {
+  const Tensor w = f32({3, 5}).label("w");
+  expect_at_emit({
+      {[&] {
+         matmul(f32({2, 4}), w);
+       },
+       Why::shape,
+       {"[matmul] inner sizes differ: lhs is (2, 4) f32, rhs is 'w' (3, 5) f32.", "last size (4) must equal",
+        "last (3)"}},
+      {[&] {
+         matmul(f32({2, 3}), w, {.trans_b = true});
+       },
+       Why::shape,
+       {"[matmul] inner sizes differ", "(3, 5) f32 transposed"}},
+      {[&] { matmul(f32({3}), w); }, Why::shape, {"[matmul] needs 2 dimension(s) or more, got (3) f32."}},
+      {[&] { matmul(w, f32({5})); }, Why::shape, {"[matmul] needs 2 dimension(s) or more, got (5) f32."}},
+      {[&] {
+         matmul(f32({2, 2, 3}), f32({3, 3, 5}));
+       },
+       Why::shape,
+       {"[matmul] batch sizes do not broadcast"}},
+      {[&] {
+         matmul(random<double>({2, 3}, 1), w);
+       },
+       Why::dtype,
+       {"[matmul] dtypes differ: (2, 3) f64 and 'w'"}},
+      {[&] {
+         matmul(i64({2, 3}), i64({3, 2}));
+       },
+       Why::dtype,
+       {"[matmul] cannot compute on (2, 3) i64"}},
+      {[&] {
+         linear(f32({2, 4}), w);
+       },
+       Why::shape,
+       {"[linear] inner sizes differ: x is (2, 4) f32, weight is 'w' (3, 5) f32."}},
+      {[&] {
+         linear(f32({2, 5}), f32({5}));
+       },
+       Why::shape,
+       {"[linear] weight (5) f32 is no matrix. It must be (out, in)."}},
+      {[&] { linear(f32({}), w); }, Why::shape, {"[linear] needs 1 dimension(s) or more, got () f32."}},
+      {[&] {
+         linear(f32({2, 5}), w, f32({5}));
+       },
+       Why::shape,
+       {"[linear] bias is (5) f32, weight is 'w' (3, 5) f32.", "(3)"}},
+      {[&] {
+         linear(f32({2, 5}), w, random<double>({3}, 1));
+       },
+       Why::dtype,
+       {"[linear] dtypes differ"}},
+  });
+}
+TEST_CASE("TF32 where there is none") {
+  CHECK(f32_products() == F32Products::strict);
+  const std::string then = "End the F32ProductsScope, or open one of F32Products::strict around this op.";
+  const auto tf32 = [](auto f) {
+    return [f] {
+      const F32ProductsScope scope(F32Products::tf32);
+      f();
+    };
+  };
+  const Tensor x = f32({2, 3}), w = f32({3, 5}).label("w");
+  const Tensor x64 = random<double>({2, 3}, 1), w64 = random<double>({3, 5}, 1);
+  const Tensor x16 = x.to(DType::bf16), w16 = w.to(DType::bf16);
+  const std::string on_cpu =
+      "TF32 was asked for (2, 3) f32 and 'w' (3, 5) f32 on cpu. Only CUDA devices have it. " + then;
+  expect_at_emit({
+      {tf32([&] { matmul(x, w); }), Why::device, {"[matmul] " + on_cpu}},
+      {[&] { matmul(x, w, {.products = F32Products::tf32}); }, Why::device, {"[matmul] " + on_cpu}},
+      {tf32([&] { linear(x, transpose(w)); }),
+       Why::device,
+       {"[linear] TF32 was asked for (2, 3) f32 and (5, 3) f32 on cpu. Only CUDA devices have it. " + then}},
+      {tf32([&] { matmul(x64, w64); }),
+       Why::dtype,
+       {"[matmul] TF32 was asked for (2, 3) f64 and (3, 5) f64. Only products of f32 have it. " + then}},
+      {tf32([&] { matmul(x16, w16); }),
+       Why::dtype,
+       {"[matmul] TF32 was asked for (2, 3) bf16 and (3, 5) bf16. Only products of f32 have it. " + then}},
+  });
+  const F32ProductsScope scope(F32Products::tf32);
+  CHECK(f32_products() == F32Products::tf32);
+  {
+    const F32ProductsScope inner(F32Products::strict);
+    CHECK(values(matmul(x, w)) == values(matmul(x, w, MatmulOptions{})));
+  }
+  CHECK(values(matmul(x, w, {.products = F32Products::strict})).size() == 10);  // said for the one product
+  std::thread([] { CHECK(f32_products() == F32Products::strict); }).join();
+}
+TEST_CASE("the choice of TF32 tells two products apart") {
+  const auto key = [](const Op& op) {
+    Key k;
+    op.key(k);
+    return k;
+  };
+  const auto strict = F32Products::strict, tf32 = F32Products::tf32;
+  CHECK(!(key(Matmul({.products = strict})) == key(Matmul({.products = tf32}))));
+  CHECK(!(key(Linear(strict)) == key(Linear(tf32))));
+  CHECK(key(Linear(tf32)) == key(Linear(tf32)));
+}
+TEST_CASE("rope and swiglu") {
+  const Tensor x = f32({2, 4}).label("x");
+  expect_at_emit({
+      {[&] {
+         rope(f32({2, 5}));
+       },
+       Why::shape,
+       {"[rope] (2, 5) f32 has rows of 5 elements.", "must be even"}},
+      {[&] { rope(f32({4})); }, Why::shape, {"[rope] needs 2 dimension(s) or more, got (4) f32."}},
+      {[&] {
+         rope(i64({2, 4}));
+       },
+       Why::dtype,
+       {"[rope] cannot compute on (2, 4) i64"}},
+      {[&] { rope(x, {.theta = 0.5}); }, Why::value, {"[rope] theta is 0.5. It must be finite and 1 or more."}},
+      {[&] { rope(x, {.theta = INFINITY}); }, Why::value, {"[rope] theta is inf."}},
+      {[&] { rope(x, {.start = -1}); },
+       Why::value,
+       {"[rope] 2 rows from position -1 on, of 'x' (2, 4) f32. Positions must be in [0, 536870912)."}},
+      {[&] { rope(x, {.start = (int64_t(1) << 29) - 1}); }, Why::value, {"[rope] 2 rows from position 536870911 on"}},
+      {[&] { rope(x, {.start = INT64_MAX}); }, Why::value, {"[rope] 2 rows from position 9223372036854775807 on"}},
+      {[&] {
+         swiglu(f32({2, 5}));
+       },
+       Why::shape,
+       {"[swiglu] (2, 5) f32 has rows of 5 elements.", "must be even"}},
+      {[&] { swiglu(f32({})); }, Why::shape, {"[swiglu] needs 1 dimension(s) or more, got () f32."}},
+      {[&] {
+         swiglu(i64({2, 4}));
+       },
+       Why::dtype,
+       {"[swiglu] cannot compute on (2, 4) i64"}},
+  });
+}
+TEST_CASE("norms and embedding") {
+  const Tensor x = f32({2, 3}), w = f32({3}), table = f32({5, 4});
+  expect_at_emit({
+      {[&] { layer_norm(x, f32({2})); }, Why::shape, {"[layer_norm] weight is (2) f32, x is (2, 3) f32.", "shape (3)"}},
+      {[&] { layer_norm(x, w, f32({1})); }, Why::shape, {"[layer_norm] bias is (1) f32"}},
+      {[&] { layer_norm(x, {}, w); }, Why::value, {"[layer_norm] there is a bias", "but no weight"}},
+      {[&] { layer_norm(x, w, {}, -1); }, Why::value, {"[layer_norm] eps is -1."}},
+      {[&] { layer_norm(f32({})); }, Why::shape, {"[layer_norm] needs 1 dimension(s)"}},
+      {[&] { layer_norm(i64({2})); }, Why::dtype, {"[layer_norm] cannot compute on (2) i64"}},
+      {[&] { rms_norm(x, random<double>({3}, 1)); }, Why::dtype, {"[rms_norm] dtypes differ"}},
+      {[&] {
+         rms_norm(x, f32({1, 3}));
+       },
+       Why::shape,
+       {"[rms_norm] weight is (1, 3) f32"}},
+      {[&] { rms_norm(x.to(DType::f16)); }, Why::dtype, {"[rms_norm] cannot compute on (2, 3) f16"}},
+      {[&] { add_layer_norm(x, w); },
+       Why::shape,
+       {"[add_layer_norm] x is (2, 3) f32, r is (3) f32.", "one shape with expand() or reshape()"}},
+      {[&] { add_rms_norm(x, x.to(DType::bf16)); },
+       Why::dtype,
+       {"[add_rms_norm] dtypes differ: (2, 3) f32 and (2, 3) bf16.", "use .to(dtype)"}},
+      {[&] { add_layer_norm(x, x, f32({2})); }, Why::shape, {"[add_layer_norm] weight is (2) f32, x is (2, 3) f32."}},
+      {[&] { add_layer_norm(x, x, w, f32({1})); }, Why::shape, {"[add_layer_norm] bias is (1) f32"}},
+      {[&] { add_layer_norm(x, x, {}, w); }, Why::value, {"[add_layer_norm] there is a bias", "but no weight"}},
+      {[&] { add_rms_norm(x, x, w, -1); }, Why::value, {"[add_rms_norm] eps is -1."}},
+      {[&] { add_rms_norm(f32({}), f32({})); }, Why::shape, {"[add_rms_norm] needs 1 dimension(s)"}},
+      {[&] { embedding(f32({2}), table); }, Why::dtype, {"[embedding] indices must be i32 or i64, got (2) f32."}},
+      {[&] { embedding(i64({2}), w); }, Why::shape, {"[embedding] table (3) f32 is no matrix. It must be (V, C)"}},
+      {[&] {
+         embedding(i64({2}), i64({2, 2}));
+       },
+       Why::dtype,
+       {"[embedding] cannot compute on (2, 2) i64"}},
+  });
+}
+TEST_CASE("attention") {
+  const Tensor q = f32({1, 4, 3, 8}), kv = f32({1, 2, 3, 8});
+  expect_at_emit({
+      {[&] {
+         attention(f32({4, 3, 8}), kv, kv);
+       },
+       Why::shape,
+       {"[attention]", "(4, 3, 8) f32"}},
+      {[&] {
+         attention(q, f32({1, 3, 3, 8}), f32({1, 3, 3, 8}));
+       },
+       Why::shape,
+       {"[attention]", "(1, 3, 3, 8) f32"}},
+      {[&] {
+         attention(q, kv, f32({1, 2, 4, 8}));
+       },
+       Why::shape,
+       {"[attention]", "(1, 2, 4, 8) f32"}},
+      {[&] {
+         attention(q, f32({1, 2, 3, 4}), kv);
+       },
+       Why::shape,
+       {"[attention]"}},
+      {[&] {
+         attention(f32({1, 2, 4, 8}), kv, kv);
+       },
+       Why::shape,
+       {"[attention]", "(1, 2, 4, 8) f32"}},
+      {[&] {
+         attention(q, f32({1, 2, 0, 8}), f32({1, 2, 0, 8}), {.causal = false});
+       },
+       Why::shape,
+       {"[attention]"}},
+      {[&] { attention(q, kv.to(DType::bf16), kv); }, Why::dtype, {"[attention] dtypes differ"}},
+      {[&] { attention(q, kv, kv, {.scale = std::nan("")}); }, Why::value, {"[attention]", "nan"}},
+  });
+}
+TEST_CASE("dropout and selection") {
+  const Tensor x = f32({2, 3});
+  Rng rng{1};
+  expect_at_emit({
+      {[&] { dropout(x, 1, rng); }, Why::value, {"[dropout]", "1"}},
+      {[&] { dropout(x, -0.1, rng); }, Why::value, {"[dropout]", "-0.1"}},
+      {[&] { dropout(i64({2}), 0.5, rng); }, Why::dtype, {"[dropout] cannot compute on (2) i64"}},
+      {[&] { argmax(x, 2); }, Why::shape, {"[argmax]", "(2, 3)"}},
+      {[&] {
+         argmax(f32({2, 0}));
+       },
+       Why::shape,
+       {"[argmax]", "(2, 0) f32"}},
+      {[&] { topk(x, 4); }, Why::value, {"[topk]", "4", "(2, 3) f32"}},
+      {[&] { topk(x, 0); }, Why::value, {"[topk]", "0"}},
+      {[&] { topk(f32({}), 1); }, Why::shape, {"[topk]"}},
+  });
+  CHECK(rng == Rng{1});  // a refused draw takes nothing
+}
+TEST_CASE("losses and optimisers") {
+  const Tensor logits = f32({2, 3}), targets = i64({2}), w = f32({2}).label("w"), m = zeros({2}), v = zeros({2}),
+               g = f32({2});
+  expect_at_emit({
+      {[&] { cross_entropy(logits, i64({3})); },
+       Why::shape,
+       {"[cross_entropy] logits are (2, 3) f32, targets (3) i64.", "shape (2)"}},
+      {[&] { cross_entropy(logits, logits); },
+       Why::dtype,
+       {"[cross_entropy] indices must be i32 or i64, got (2, 3) f32."}},
+      {[&] {
+         cross_entropy(i64({2, 3}), targets);
+       },
+       Why::dtype,
+       {"[cross_entropy] cannot compute on (2, 3) i64"}},
+      {[&] {
+         cross_entropy(logits, targets, {Reduction::mean, {}, 1});
+       },
+       Why::value,
+       {"[cross_entropy] label_smoothing is 1."}},
+      {[&] { global_norm({}); }, Why::value, {"[global_norm] there are no tensors. Pass at least one."}},
+      {[&] {
+         global_norm({logits, targets});
+       },
+       Why::dtype,
+       {"[global_norm] cannot compute on (2) i64"}},
+      {[&] { adamw_step(w, m, v, f32({3}), {}, 0.1, 1); },
+       Why::shape,
+       {"[adamw_step] gradient 0 is (3) f32, the weight is 'w' (2) f32."}},
+      {[&] { adamw_step(w, m, v, random<double>({2}, 1), {}, 0.1, 1); },
+       Why::dtype,
+       {"[adamw_step] gradient 0 is (2) f64, the weight is 'w' (2) f32."}},
+      {[&] { adamw_step(w, m, v, g, {}, 0.1, 0); }, Why::value, {"[adamw_step]", "0"}},
+      {[&] { adamw_step(w, m, m, g, {}, 0.1, 1); },
+       Why::value,
+       {"[adamw_step] first moment 0 and second moment 0 are the same tensor, (2) f32. Each needs its own."}},
+      {[&] { adamw_step(w, m, v, g, {.beta1 = 1}, 0.1, 1); }, Why::value, {"[adamw_step]", "1"}},
+      {[&] { adamw_step(w, m, v, g, {}, 0.1, 1, global_norm({g})); }, Why::value, {"[adamw_step] max_norm is 0"}},
+      {[&] { adamw_step(w, m, v, g, {}, 0.1, 1, {}, 1); }, Why::value, {"[adamw_step] max_norm is 1"}},
+      {[&] { adamw_step(w, m, v, Tensor(), {}, 0.1, 1); }, Why::value, {"[adamw_step] gradient 0 is an empty tensor."}},
+      {[&] { adamw_step(w.to(DType::bf16), m, v, g, {}, 0.1, 1); }, Why::dtype, {"[adamw_step] weight 0 is (2) bf16"}},
+  });
+  const std::vector<Tensor> many_w{w, zeros({3}), zeros({2})}, many_m{m, zeros({3}), zeros({2})};
+  const std::vector<Tensor> many_v{v, zeros({3}), zeros({2})}, grads{g, f32({3}), f32({2})};
+  const AdamWTensors good{.w = many_w, .m = many_m, .v = many_v, .grad = grads};
+  const auto with = [&](auto change) {
+    return [=] {
+      AdamWTensors x = good;
+      change(x);
+      adamw_step(x, {}, 0.1, 1);
+    };
+  };
+  const std::vector<Tensor> shifted{g, g, g}, wide{g, f32({3}), random<double>({2}, 1)}, twice{w, zeros({3}), w};
+  const std::vector<Tensor> mixed{m, zeros({3}), w}, hole{m, Tensor(), m};
+  const std::vector<double> two{0, 0}, negative{0, 0, -1};
+  expect_at_emit({
+      {with([](AdamWTensors& x) { x = {}; }), Why::value, {"[adamw_step] there are no tensors. Pass at least one."}},
+      {with([](AdamWTensors& x) { x.m = x.m.first(2); }),
+       Why::value,
+       {"[adamw_step] there are 2 first moments and 3 weights. Pass one for each weight."}},
+      {with([](AdamWTensors& x) { x.grad = {}; }), Why::value, {"[adamw_step] there are 0 gradients and 3 weights."}},
+      {with([&](AdamWTensors& x) { x.weight_decay = two; }),
+       Why::value,
+       {"[adamw_step] there are 2 weight decays and 3 weights. Pass one for each weight, or none"}},
+      {with([&](AdamWTensors& x) { x.weight_decay = negative; }),
+       Why::value,
+       {"[adamw_step] weight_decay of weight 2, (2) f32, is -1. It must be 0 or more, and finite."}},
+      {with([&](AdamWTensors& x) { x.grad = shifted; }),
+       Why::shape,
+       {"[adamw_step] gradient 1 is (2) f32, the weight is (3) f32."}},
+      {with([&](AdamWTensors& x) { x.grad = wide; }),
+       Why::dtype,
+       {"[adamw_step] gradient 2 is (2) f64, the weight is (2) f32."}},
+      {with([&](AdamWTensors& x) { x.w = twice; }),
+       Why::value,
+       {"[adamw_step] weight 0 and weight 2 are the same tensor, 'w' (2) f32."}},
+      {with([&](AdamWTensors& x) { x.m = mixed; }),
+       Why::value,
+       {"[adamw_step] weight 0 and first moment 2 are the same tensor, 'w' (2) f32."}},
+      {with([&](AdamWTensors& x) { x.v = hole; }), Why::value, {"[adamw_step] second moment 1 is an empty tensor."}},
+  });
+  for (const Tensor& t : many_m) CHECK(values(t) == std::vector<float>(size_t(t.numel()), 0));  // none has begun
+  Tensor leaf = f32({2}).requires_grad_();
+  expect({[&] { adamw_step(leaf * 2.0, m, v, g, {}, 0.1, 1); },
+          Why::state,
+          {"[adamw_step] weight 0, (2) f32, was computed on the tape."}});
+}
+TEST_CASE("indices out of range, when the op runs") {
+  const Tensor table = f32({5, 4}), logits = f32({2, 3});
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    const InScope scope("wte");
+    for (int64_t bad : {5, -1}) {
+      const auto name = fmt::format("{}", bad);
+      const Tensor ids = from<int64_t>({1, bad, 2}, {3}), narrow = from<int32_t>({0, 1, int32_t(bad)}, {3});
+      expect({[&] { values(embedding(ids, table)); }, Why::value, {"[embedding]", name, "5", "in wte"}});
+      expect({[&] { values(embedding(narrow, table)); }, Why::value, {"[embedding]", name}});
+      const Tensor targets = from<int64_t>({0, bad}, {2});
+      expect({[&] { values(cross_entropy(logits, targets)); }, Why::value, {"[cross_entropy]", name, "3", "in wte"}});
+    }
+    const Tensor all_ignored = from<int64_t>({1, 1}, {2});
+    expect(
+        {[&] {
+           values(cross_entropy(logits, all_ignored, {Reduction::mean, 1, 0}));
+         },
+         Why::value,
+         {"[cross_entropy] no row is left for the mean: 0 of 2 target(s) differ from ignore_index (1). The mean needs "
+          "one or more. Drop such batches, or use Reduction::sum, which is 0.",
+          "in wte"}});
+    CHECK(values(cross_entropy(logits, all_ignored, {Reduction::sum, 1, 0}))[0] == 0);  // the way out
+    expect({[&] {
+              values(cross_entropy(f32({0, 3}), i64({0})));
+            },
+            Why::value,
+            {"[cross_entropy] no row is left for the mean: 0 of 0 target(s) differ from ignore_index (not set)."}});
+  }
+}

@@ -1,0 +1,89 @@
+// add_layer_norm and add_rms_norm against add, then the norm: the same bits, forward and backward, on any device. For
+// test_norm.cpp and test_cuda_norm.cpp.
+#pragma once
+#include "support/helpers.h"
+
+#include <tapegrad/ops/norm.h>
+
+namespace tg {
+
+enum class NormForm { plain, weight, bias, rms, rms_weight };
+inline constexpr NormForm kNormForms[] = {NormForm::plain, NormForm::weight, NormForm::bias, NormForm::rms,
+                                          NormForm::rms_weight};
+inline constexpr double kNormEps = 1e-3;
+
+inline AddedNorm added_norm(NormForm f, Inputs x) {
+  switch (f) {
+    case NormForm::plain: return add_layer_norm(x[0], x[1], {}, {}, kNormEps);
+    case NormForm::weight: return add_layer_norm(x[0], x[1], x[2], {}, kNormEps);
+    case NormForm::bias: return add_layer_norm(x[0], x[1], x[2], x[3], kNormEps);
+    case NormForm::rms: return add_rms_norm(x[0], x[1], {}, kNormEps);
+    case NormForm::rms_weight: break;
+  }
+  return add_rms_norm(x[0], x[1], x[2], kNormEps);
+}
+inline AddedNorm added_then_norm(NormForm f, Inputs x) {
+  const Tensor s = x[0] + x[1];
+  switch (f) {
+    case NormForm::plain: return {s, layer_norm(s, {}, {}, kNormEps)};
+    case NormForm::weight: return {s, layer_norm(s, x[2], {}, kNormEps)};
+    case NormForm::bias: return {s, layer_norm(s, x[2], x[3], kNormEps)};
+    case NormForm::rms: return {s, rms_norm(s, {}, kNormEps)};
+    case NormForm::rms_weight: break;
+  }
+  return {s, rms_norm(s, x[2], kNormEps)};
+}
+
+// Sum, y, and a gradient per input, empty where there is none. flow: whether gradients flow into the sum (1), y (2) or
+// both (3); tracked: a bit per input.
+inline std::vector<Tensor> with_gradients(AddedNorm (*norm)(NormForm, Inputs), NormForm f, std::vector<Tensor> x,
+                                          unsigned flow, unsigned tracked) {
+  for (size_t i = 0; i < x.size(); ++i) (x[i] = x[i].detach()).requires_grad_(tracked >> i & 1);
+  const AddedNorm a = norm(f, x);
+  std::vector<Tensor> of, given;
+  const auto seed = [&](const Tensor& t, unsigned bit) {
+    if (!(flow & bit) || !t.requires_grad()) return;
+    of.push_back(t);
+    given.push_back(random<double>(t.shape(), 5 + bit).to(t.dtype()).to(t.device()));
+  };
+  seed(a.sum, 1), seed(a.y, 2);
+  const GradMap g = of.empty() ? GradMap() : backward(of, given);
+  std::vector<Tensor> r{a.sum.detach(), a.y.detach()};
+  for (auto& t : x) r.push_back(g[t]);
+  return r;
+}
+inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtype) {
+  INFO("(", rows, ", ", n, ") ", name_of(dtype));
+  const auto made = [&](const Shape& s, uint64_t seed, double lo, double hi) {
+    return random<double>(s, seed, lo, hi).to(dtype).to(device);
+  };
+  const std::vector<Tensor> x{made({rows, n}, 1, 1, 3), made({rows, n}, 2, -1, 1), made({n}, 3, 0.5, 1.5),
+                              made({n}, 4, -1, 1)};
+  struct Use {
+    unsigned flow, tracked;
+  };
+  for (const NormForm f : kNormForms)
+    for (const auto [flow, tracked] :
+         {Use{3, 15}, Use{2, 15}, Use{1, 15}, Use{3, 1}, Use{3, 2}, Use{3, 4}, Use{3, 8}, Use{3, 13}}) {
+      if (n > 1000 && (flow != 3 || tracked != 15)) continue;  // that is the same code at any length
+      INFO("form ", int(f), ", flow ", flow, ", tracked ", tracked);
+      const auto got = with_gradients(added_norm, f, x, flow, tracked);
+      const auto expected = with_gradients(added_then_norm, f, x, flow, tracked);
+      for (size_t k = 0; k < got.size(); ++k) {
+        CAPTURE(k);
+        REQUIRE(bool(got[k]) == bool(expected[k]));
+        if (got[k]) CHECK(bits_of(got[k]) == bits_of(expected[k]));
+      }
+      if (flow != 3 || tracked != 15) continue;
+      const LazyScope lazy;  // through values that nobody else holds, whose memory is written over
+      const std::vector<Tensor> passing{x[0] * 1.0, x[1] * 1.0, x[2], x[3]};
+      std::vector<Tensor> roots = with_gradients(added_norm, f, passing, flow, 15);
+      for (auto& t : roots)
+        if (!t) t = roots[0];
+      evaluate(roots);
+      for (size_t k = 0; k < expected.size(); ++k)
+        if (expected[k]) CHECK(bits_of(roots[k]) == bits_of(expected[k]));
+    }
+}
+
+}  // namespace tg

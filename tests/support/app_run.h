@@ -1,0 +1,155 @@
+// The program `tapegrad` as a process, with what a shell gives it, and a run of it that nothing cut off, to compare
+// others with. Users: test_crash.cpp.
+#pragma once
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "support/small_run.h"
+
+namespace tg {
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+// What a shell gives a process besides its words.
+struct Surroundings {
+  std::string fault = "";  // TG_FAULT
+  rlim_t file_limit = 0;   // `ulimit -f`, in bytes; 0: none
+  int output = -1;         // standard output; -1: /dev/null
+};
+// The program with these arguments, in `folder`, where its stderr goes to the file "stderr".
+class Process {
+ public:
+  Process(const std::string& folder, const Arguments& arguments, const Surroundings& s = {}) {
+    Arguments words = {TG_APP};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    error_path_ = folder + "/stderr";
+    pid_ = fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ > 0) return;
+    const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    dup2(null, 0), dup2(s.output < 0 ? null : s.output, 1), dup2(error, 2);
+    setenv("TG_THREADS", "1", 1);
+    for (const int signal : {SIGINT, SIGHUP, SIGPIPE, SIGXFSZ})
+      ::signal(signal, SIG_DFL);  // some are ignored where the tests are a background job
+    s.fault.empty() ? unsetenv("TG_FAULT") : setenv("TG_FAULT", s.fault.c_str(), 1);
+    if (const rlimit limit{s.file_limit, s.file_limit}; s.file_limit > 0 && setrlimit(RLIMIT_FSIZE, &limit)) _exit(125);
+    if (chdir(folder.c_str()) == 0) execv(TG_APP, argv.data());
+    _exit(126);
+  }
+  ~Process() {
+    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void send(int signal) const {
+    if (pid_ > 0) kill(pid_, signal);  // 0 would be this process and its group
+  }
+  bool ended() {
+    if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
+    return pid_ == 0;
+  }
+  // The exit status; that of a process that a signal ended is minus the signal.
+  int status() {
+    if (pid_ > 0) waitpid(pid_, &status_, 0);
+    pid_ = 0;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
+  }
+  std::string errors() const { return read_file(error_path_); }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  std::string error_path_;
+};
+// Until asked() holds or the process ends; at most two minutes.
+template <class F> bool wait_for(Process& p, F asked) {
+  for (int i = 0; i < 120'000 && !p.ended(); ++i) {
+    if (asked()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// log.jsonl without the fields that measure time and memory, which differ between runs.
+inline std::string steps_of(const std::string& path) {
+  std::string text, line;
+  for (std::ifstream in(path); std::getline(in, line);) {
+    auto j = nlohmann::ordered_json::parse(line);
+    for (const char* field : {"ms", "tokens_per_s", "peak_bytes"}) CHECK(j.erase(field) == 1);
+    text += j.dump() + "\n";
+  }
+  return text;
+}
+inline int64_t lines_of(const std::string& path) {
+  if (!fs::exists(path)) return 0;
+  const std::string text = read_file(path);
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+// A folder with a text, a run in it that nothing cut off, and the files it made.
+struct Reference {
+  Folder folder;
+  Arguments command;
+  std::map<std::string, std::string> files;  // of the folder "run", but for its log
+  std::string log;
+  std::chrono::duration<double> took{};
+
+  explicit Reference(const Arguments& settings)
+      : Reference({}, {"train", "--data", "text.txt", "--tokenizer", "char"}, settings,
+                  {"model.safetensors", "config.json"}) {}
+  // `before` runs first, unless it is empty; `names` are the files that the command makes beside those of any run.
+  Reference(const Arguments& before, const Arguments& what, const Arguments& settings,
+            const std::vector<std::string>& names)
+      : command(what) {
+    write_file_atomically(folder / "text.txt", rhyme());
+    if (!before.empty()) {
+      Process p(folder.path, before);
+      REQUIRE_MESSAGE(p.status() == 0, p.errors());
+    }
+    command.insert(command.end(), {"--quiet", "--out", "run"});
+    command.insert(command.end(), settings.begin(), settings.end());
+    const auto start = std::chrono::steady_clock::now();
+    Process p(folder.path, command);
+    REQUIRE_MESSAGE(p.status() == 0, p.errors());
+    took = std::chrono::steady_clock::now() - start;
+    for (const std::string& name : names) files[name] = file(name);
+    files["checkpoint.safetensors"] = file("checkpoint.safetensors");
+    log = steps_of(folder / "run/log.jsonl");
+    begin_again();
+  }
+  std::string file(const std::string& name) const { return read_file(folder / ("run/" + name)); }
+  void begin_again() const { fs::remove_all(folder / "run"); }
+  // Goes on with what is there; a run that ended before its first checkpoint begins once more.
+  int go_on(const std::string& fault = "") const {
+    Process resumed(folder.path, {command[0], "--resume", "run", "--quiet"}, {.fault = fault});
+    const int status = resumed.status();
+    if (status != 1 || fs::exists(folder / "run/checkpoint.safetensors")) return status;
+    CHECK_HAS(resumed.errors(), "run/checkpoint.safetensors: No such file or directory");
+    return Process(folder.path, command, {.fault = fault}).status();
+  }
+  void check_same() const {
+    for (const auto& [name, content] : files) CHECK_MESSAGE(file(name) == content, name);
+    CHECK(steps_of(folder / "run/log.jsonl") == log);
+    // With .lock, and no temporary files.
+    CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) == files.size() + 2);
+  }
+};
+
+inline const Arguments kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
+                                "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",
+                                "--dropout", "0.1", "--val-fraction", "0.02"};
+
+}  // namespace tg

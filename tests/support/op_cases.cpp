@@ -1,0 +1,336 @@
+#include "support/op_cases.h"
+
+#include <tapegrad/ops/linear_activation.h>
+#include <tapegrad/ops/ops.h>
+
+#include <cmath>
+
+namespace tg {
+namespace {
+constexpr TensorInit floats(const Shape& s, double lo = -2, double hi = 2) { return {s, lo, hi}; }
+TensorInit indices(const Shape& s, int64_t n) { return {s, 0, double(n), true, false}; }
+
+struct Cases {
+  int64_t r, c;
+  std::vector<OpCase> list = {};
+
+  // f returns one Tensor.
+  template <class F> OpCase& one(std::string op, std::string variant, std::vector<TensorInit> in, F f) {
+    return list.emplace_back(std::move(op), std::move(variant), std::move(in), [f](Inputs x) { return Tensors{f(x)}; });
+  }
+  // An operand of F; the first and the second of two keep off the kinks between them.
+  template <class F> static TensorInit operand(const Shape& s, size_t i = 0) {
+    constexpr Domain d = F::kDomain;
+    return {s, d.lo, d.hi, false, true, d.cell, i == 0 ? 0.5 : 0.0};
+  }
+  template <class F> void unary(const F*) {
+    one(F::kName, "plain", {operand<F>({r, c})}, [](Inputs x) { return emit1(stateless<Unary<F>>(), {x[0]}); });
+  }
+  template <class F> void binary(const F*) {
+    const auto f = [](Inputs x) { return emit1(stateless<Binary<F>>(), {x[0], x[1]}); };
+    const auto in = [](const Shape& x, const Shape& y) { return std::vector{operand<F>(x), operand<F>(y, 1)}; };
+    one(F::kName, "same", in({r, c}, {r, c}), f);
+    one(F::kName, "row", in({2, r, c}, {c}), f);
+    one(F::kName, "column", in({r, 1}, {r, c}), f);
+    one(F::kName, "outer", in({r, 1}, {1, c}), f);
+    one(F::kName, "middle", in({2, 1, c}, {r, 1}), f);
+    one(F::kName, "0-d", in({r, c}, {}), f);
+    one(F::kName, "itself", {operand<F>({r, c})}, [f](Inputs x) { return f(std::vector{x[0], x[0]}); });
+    const double s = F::kDomain.cell > 0 ? F::kDomain.cell : 1.5;  // a kink there, or no special number
+    for (bool left : {false, true})
+      one(F::kName, left ? "number_left" : "number", {operand<F>({r, c})},
+          [=](Inputs x) { return emit1(make<BinaryScalar<F>>(s, left), {x[0]}); });
+  }
+  template <class F> void comparison(const F*) {
+    const auto f = [](Inputs x) { return emit1(stateless<Compare<F>>(), {x[0], x[1]}); };
+    const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {  // few values: some are equal
+      one(F::kName, variant, {indices(x, 3), indices(y, 3)}, f).gradcheck = 0;
+    };
+    compare("i64", {r, c}, {r, c});
+    compare("row", {2, r, c}, {c});
+    compare("outer", {r, 1}, {1, c});
+    compare("0-d", {r, c}, {});
+    const auto whole = [](const Tensor& x) { return x.to(DType::i32).to(x.dtype()); };
+    one(F::kName, "floats", {floats({r, c}), floats({c})}, [=](Inputs x) {
+      return f(std::vector{whole(x[0]), whole(x[1])});
+    }).gradcheck = 0;
+    one(F::kName, "number", {floats({r, c})}, [=](Inputs x) {
+      return emit1(make<CompareScalar<F>>(1.0), {whole(x[0])});
+    }).gradcheck = 0;
+    one(F::kName, "i32_number", {indices({r, c}, 3)}, [](Inputs x) {
+      return emit1(make<CompareScalar<F>>(1.0), {x[0].to(DType::i32)});
+    }).gradcheck = 0;
+  }
+  template <class... F> void unaries(TypeList<F...>) { (unary(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void binaries(TypeList<F...>) { (binary(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void comparisons(TypeList<F...>) { (comparison(static_cast<const F*>(nullptr)), ...); }
+  void choices() {
+    const auto choose = [&](const char* variant, const Shape& condition, const Shape& x, const Shape& y) {
+      one("where", variant, {indices(condition, 2), floats(x), floats(y)},
+          [](Inputs in) { return where(in[0].to(DType::boolean), in[1], in[2]); });
+    };
+    choose("same", {r, c}, {r, c}, {r, c});
+    choose("condition_row", {c}, {2, r, c}, {r, c});
+    choose("outer", {r, 1}, {1, c}, {});
+    choose("middle", {2, 1, c}, {r, 1}, {c});
+    const std::vector<TensorInit> masked{indices({r, c}, 2), floats({r, c})};
+    one("where", "number", masked, [](Inputs in) { return where(in[0].to(DType::boolean), in[1], 0.5); });
+    one("where", "number_left", masked, [](Inputs in) { return where(in[0].to(DType::boolean), 0.5, in[1]); });
+    one("masked_fill", "same", masked, [](Inputs in) { return masked_fill(in[1], in[0].to(DType::boolean), 0.5); });
+    one("masked_fill", "row", {indices({c}, 2), floats({2, r, c})},
+        [](Inputs in) { return masked_fill(in[1], in[0].to(DType::boolean), -2); });
+    const std::vector<TensorInit> x{{{r, c}, -3, 3, false, true, 1}};
+    one("clamp", "both", x, [](Inputs in) { return clamp(in[0], {.min = -1, .max = 2}); });
+    one("clamp", "min", x, [](Inputs in) { return clamp(in[0], {.min = 0}); });
+    one("clamp", "max", x, [](Inputs in) { return clamp(in[0], {.max = 1}); });
+  }
+  void reductions() {
+    const std::vector<TensorInit> in{floats({2, r, c})};
+    one("sum", "all", in, [](Inputs x) { return sum(x[0]); });
+    one("sum", "first", in, [](Inputs x) { return sum(x[0], {0}); });
+    one("sum", "middle", in, [](Inputs x) { return sum(x[0], {1}); });
+    one("sum", "last_keep", in, [](Inputs x) { return sum(x[0], {-1}, {.keepdim = true}); });
+    one("sum", "outer", in, [](Inputs x) { return sum(x[0], {0, 2}); });
+    one("sum", "none", in, [](Inputs x) { return sum(x[0], {}); });
+    one("sum_to", "broadcast", in, [n = c](Inputs x) { return sum_to(x[0], {1, n}); });
+    one("cumsum", "last", in, [](Inputs x) { return cumsum(x[0], -1); });
+    one("cumsum", "middle", in, [](Inputs x) { return cumsum(x[0], 1); });
+    one("cumsum", "first", in, [](Inputs x) { return cumsum(x[0], 0); });
+    one("cumsum", "integers", {indices({r, c}, 9)}, [](Inputs x) { return cumsum(x[0], 1); }).gradcheck = 0;
+    one("max", "none", in, [](Inputs x) { return max(x[0], {}); });
+    one("min", "first", in, [](Inputs x) { return min(x[0], {0}); });
+    one("var", "first", in, [](Inputs x) { return var(x[0], {0}); });
+    if (r * c == 0) return;
+    one("max", "all", in, [](Inputs x) { return max(x[0]); });
+    one("max", "last_keep", in, [](Inputs x) { return max(x[0], {-1}, {.keepdim = true}); });
+    one("max", "outer", in, [](Inputs x) { return max(x[0], {0, 2}); });
+    one("max", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return max(x[0], {1}); }).gradcheck = 0;
+    one("min", "all", in, [](Inputs x) { return min(x[0]); });
+    one("min", "middle", in, [](Inputs x) { return min(x[0], {1}); });
+    one("min", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return min(x[0], {-1}); }).gradcheck = 0;
+    one("var", "all", in, [](Inputs x) { return var(x[0]); });
+    one("var", "outer", in, [](Inputs x) { return var(x[0], {0, 2}); });
+    one("var", "middle_keep", in, [](Inputs x) { return var(x[0], {1}, {.keepdim = true, .correction = 0}); });
+    if (c > 1) one("var", "last", in, [](Inputs x) { return var(x[0], {-1}); });
+    one("mean", "all", in, [](Inputs x) { return mean(x[0]); });
+    one("mean", "middle_keep", in, [](Inputs x) { return mean(x[0], {1}, {.keepdim = true}); });
+  }
+  void views() {
+    const std::vector<TensorInit> in{floats({2, r, c})};
+    one("reshape", "merge", in, [n = r, m = c](Inputs x) { return reshape(x[0], {2 * n, m}); });
+    one("reshape", "of_transposed", in, [n = 2 * r * c](Inputs x) { return reshape(transpose(x[0], 0, 2), {n}); });
+    one("reshape", "split", {floats({r, 2 * c})}, [n = r, m = c](Inputs x) { return reshape(x[0], {n, 2, m}); });
+    one("transpose", "last", in, [](Inputs x) { return transpose(x[0]); });
+    one("transpose", "outer", in, [](Inputs x) { return transpose(x[0], 0, 2); });
+    one("transpose", "contiguous", in, [](Inputs x) { return transpose(x[0]).contiguous(); });
+    one("slice", "front", in, [n = c](Inputs x) { return slice(x[0], 2, 0, n / 2); });
+    one("slice", "back", in, [n = r](Inputs x) { return slice(x[0], 1, n / 2, n); });
+    one("slice", "overlapping", in, [](Inputs x) { return add(slice(x[0], 0, 0, 1), slice(x[0], 0, -1, 2)); });
+    one("expand", "column", {floats({r, 1})}, [n = r, m = c](Inputs x) { return expand(x[0], {2, n, m}); });
+    one("concat", "first", {floats({r, c}), floats({2, c}), floats({r, c})}, [](Inputs x) { return concat(x, 0); });
+    one("concat", "last", {floats({r, c}), floats({r, 3})}, [](Inputs x) { return concat(x, -1); });
+    one("concat", "twice_the_same", {floats({r, c})}, [](Inputs x) { return concat({x[0], x[0]}, 1); });
+    list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}); });
+    one("split", "one_part", in, [n = r](Inputs x) { return split(x[0], {n / 2, n - n / 2}, 1)[1]; });
+  }
+  void products() {
+    for (int k = 0; k < 4; ++k) {
+      const MatmulOptions o{.trans_a = k % 2 == 1, .trans_b = k / 2 == 1};
+      const std::string flags = std::string(o.trans_a ? "_ta" : "") + (o.trans_b ? "_tb" : "");
+      const auto a = [&](Shape s) { return o.trans_a ? std::swap(s[s.size() - 2], s.back()), floats(s) : floats(s); };
+      const auto b = [&](Shape s) { return o.trans_b ? std::swap(s[s.size() - 2], s.back()), floats(s) : floats(s); };
+      const auto f = [o](Inputs x) { return matmul(x[0], x[1], o); };
+      one("matmul", "2d" + flags, {a({r, c}), b({c, 4})}, f);
+      one("matmul", "batched" + flags, {a({2, r, c}), b({2, c, 3})}, f);
+      one("matmul", "broadcast" + flags, {a({2, 1, r, c}), b({3, c, 2})}, f);
+      one("matmul", "shared_b" + flags, {a({2, r, c}), b({c, 3})}, f);
+      one("matmul", "shared_a" + flags, {a({4, c}), b({2, c, r})}, f);
+    }
+    one("matmul", "itself", {floats({r, c})}, [](Inputs x) { return matmul(x[0], x[0], {.trans_b = true}); });
+    const auto with_bias = [](Inputs x) { return linear(x[0], x[1], x[2]); };
+    one("linear", "no_bias", {floats({2, r, c}), floats({4, c})}, [](Inputs x) { return linear(x[0], x[1]); });
+    one("linear", "bias", {floats({2, r, c}), floats({4, c}), floats({4})}, with_bias);
+    [&]<class... F>(TypeList<F...>) { (linear_activation<F>({2, r, c}, {4, c}), ...); }(ActivationFns{});
+    for (const bool based : {false, true}) {
+      std::vector<TensorInit> in{floats({2, r, c}), floats({c, 3}), floats({3, 4})};
+      if (based) in.push_back(floats({2, r, 4}));
+      one("lora", based ? "base" : "delta", in,
+          [based](Inputs x) { return lora(x[0], x[1], x[2], 0.75, based ? x[3] : Tensor()); });
+    }
+    one("linear", "vector", {floats({c}), floats({r, c}), floats({r})}, with_bias);
+  }
+  template <class F> void linear_activation(const Shape& x, const Shape& weight) {
+    const auto domain = [](Shape s) { return floats(std::move(s)); };
+    for (const bool bias : {false, true}) {
+      std::vector<TensorInit> in{domain(x), domain(weight)};
+      if (bias) in.push_back(domain({weight[0]}));
+      one(LinearActivation<F>::kName, bias ? "bias" : "no_bias", in,
+          [](Inputs t) { return emit(make<LinearActivation<F>>(F32Products::strict), t)[0]; });
+    }
+  }
+  void rows() {
+    one("softmax", "last", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0]); });
+    one("softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return softmax(x[0], 1); });
+    one("log_softmax", "last", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0]); });
+    one("log_softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0], 1); });
+    one("softmax", "large", {floats({r, c}, 1000, 1004)}, [](Inputs x) { return softmax(x[0]); });
+    if (c == 0) return;
+    // A large eps: with one column, or two that are nearly equal, a small one would magnify every rounding.
+    const TensorInit x = floats({2, r, c}, 1, 3), w = floats({c}, 0.5), b = floats({c});
+    one("layer_norm", "plain", {x}, [](Inputs in) { return layer_norm(in[0], {}, {}, 0.1); });
+    one("layer_norm", "weight", {x, w}, [](Inputs in) { return layer_norm(in[0], in[1], {}, 0.1); });
+    one("layer_norm", "bias", {x, w, b}, [](Inputs in) { return layer_norm(in[0], in[1], in[2], 0.1); });
+    one("rms_norm", "plain", {x}, [](Inputs in) { return rms_norm(in[0], {}, 0.1); });
+    one("rms_norm", "weight", {x, w}, [](Inputs in) { return rms_norm(in[0], in[1], 0.1); });
+    const TensorInit more = floats({2, r, c}, 0);
+    const auto both = [&](std::string op, const char* variant, std::vector<TensorInit> in, AddedNorm (*f)(Inputs)) {
+      list.emplace_back(std::move(op), variant, std::move(in), [f](Inputs v) {
+        const AddedNorm a = f(v);
+        return Tensors{a.sum, a.y};
+      });
+    };
+    both("add_layer_norm", "plain", {x, more}, [](Inputs v) { return add_layer_norm(v[0], v[1], {}, {}, 0.1); });
+    both("add_layer_norm", "weight", {x, more, w}, [](Inputs v) { return add_layer_norm(v[0], v[1], v[2], {}, 0.1); });
+    both("add_layer_norm", "bias", {x, more, w, b},
+         [](Inputs v) { return add_layer_norm(v[0], v[1], v[2], v[3], 0.1); });
+    both("add_rms_norm", "plain", {x, more}, [](Inputs v) { return add_rms_norm(v[0], v[1], {}, 0.1); });
+    both("add_rms_norm", "weight", {x, more, w}, [](Inputs v) { return add_rms_norm(v[0], v[1], v[2], 0.1); });
+    one("add_layer_norm", "y", {x, more, w, b}, [](Inputs v) { return add_layer_norm(v[0], v[1], v[2], v[3], 0.1).y; });
+    one("add_rms_norm", "itself", {floats({2, r, c}, 0.5, 1.5), w},
+        [](Inputs v) { return add_rms_norm(v[0], v[0], v[1], 0.1).y; });
+  }
+  void lookups() {
+    const std::vector<TensorInit> in{indices({2, r}, 4), floats({4, c})};
+    one("embedding", "i64", in, [](Inputs x) { return embedding(x[0], x[1]); });
+    one("embedding", "i32", in, [](Inputs x) { return embedding(x[0].to(DType::i32), x[1]); });
+    if (c == 0) return;
+    one("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); }).gradcheck = 0;
+    list.emplace_back("topk", "some", std::vector{floats({r, c})}, [k = (c + 1) / 2](Inputs x) {
+      const TopK t = topk(x[0], k);
+      return Tensors{t.values, t.indices};
+    });
+    if (r > 0) one("argmax", "middle", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], 1); }).gradcheck = 0;
+  }
+  void indexing() {
+    const TensorInit from = floats({2, 4, c});  // 4 slices to choose from
+    one("index_select", "middle", {from, indices({r}, 4)}, [](Inputs v) { return index_select(v[0], 1, v[1]); });
+    one("index_select", "first", {floats({4, c}), indices({r}, 4)},
+        [](Inputs v) { return index_select(v[0], 0, v[1].to(DType::i32)); });
+    one("index_select", "last", {floats({r, 4}), indices({c}, 4)},
+        [](Inputs v) { return index_select(v[0], -1, v[1]); });
+    one("index_select", "integers", {indices({r, 4}, 9), indices({c}, 4)}, [](Inputs v) {
+      return index_select(v[0], -1, v[1]);
+    }).gradcheck = 0;
+    one("gather", "middle", {from, indices({1, r, c}, 4)}, [](Inputs v) { return gather(v[0], 1, v[1]); });
+    one("gather", "last", {floats({r, 4}), indices({r, c}, 4)},
+        [](Inputs v) { return gather(v[0], -1, v[1].to(DType::i32)); });
+    one("gather", "integers", {indices({r, 4}, 9), indices({r, c}, 4)}, [](Inputs v) {
+      return gather(v[0], -1, v[1]);
+    }).gradcheck = 0;
+    const auto add = [](int64_t dim) { return [dim](Inputs v) { return scatter_add(v[0], dim, v[1], v[2]); }; };
+    one("scatter_add", "middle", {from, indices({1, r, c}, 4), floats({1, r, c})}, add(1));
+    one("scatter_add", "last", {floats({r, 4}), indices({r, c}, 4), floats({r, c})}, add(-1));
+    one("scatter_add", "line", {floats({4}), indices({c}, 4), floats({c})},
+        [](Inputs v) { return scatter_add(v[0], 0, v[1].to(DType::i32), v[2]); });
+    one("scatter_add", "integers", {indices({r, 4}, 9), indices({r, c}, 4), indices({r, c}, 9)}, add(-1)).gradcheck = 0;
+  }
+  void attentions() {
+    const auto with = [](AttentionOptions o) { return [o](Inputs x) { return attention(x[0], x[1], x[2], o); }; };
+    // Two keys at least: over one, the exact gradients of q and k are 0, and a relative error means nothing.
+    const auto kv = floats({2, 2, std::max<int64_t>(r, 2), c}), longer = floats({2, 2, r + 2, c});
+    const auto q = floats({2, 4, r, c});
+    one("attention", "causal", {floats({2, 2, r, c}), kv, kv}, with({}));
+    one("attention", "causal_groups_tail", {q, longer, longer}, with({}));
+    one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
+    one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
+    const auto none = floats({0, 2, std::max<int64_t>(r, 1), c}), headless = floats({2, 0, std::max<int64_t>(r, 1), c});
+    one("attention", "no_batch", {none, none, none}, with({}));
+    one("attention", "no_heads", {headless, headless, headless}, with({}));
+    one("attention", "no_queries", {floats({2, 4, 0, c}), kv, kv}, with({}));
+  }
+  void gates_and_positions() {
+    // Pairs: an even number of columns. (Of one row at position 0 nothing turns.)
+    const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
+    one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
+    one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
+    one("rope", "heads", {floats({2, r, 2, 2 * c})},
+        [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
+    one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+    one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+  }
+  void losses() {
+    for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
+      if (r * c > 0 || reduction != Reduction::mean)
+        one("mse_loss", std::array{"mean", "sum", "none"}[size_t(reduction)], {floats({2, r, c}), floats({2, r, c})},
+            [=](Inputs x) { return mse_loss(x[0], x[1], reduction); });
+    if (c == 0) return;
+    const std::vector<TensorInit> in{floats({2, r, c}), indices({2, r}, c)};
+    const auto loss = [&](const char* variant, CrossEntropyOptions o, bool narrow = false) {
+      if (r == 0 && o.reduction == Reduction::mean) return;
+      one("cross_entropy", variant, in,
+          [=](Inputs x) { return cross_entropy(x[0], narrow ? x[1].to(DType::i32) : x[1], o); });
+    };
+    loss("mean", {});
+    loss("mean_i32", {}, true);
+    loss("sum", {Reduction::sum, {}, 0});
+    loss("none", {Reduction::none, {}, 0});
+    loss("smooth", {Reduction::mean, {}, 0.1});
+    loss("ignore_sum", {Reduction::sum, 0, 0});
+    if (r > 0)  // every first row is ignored, by a target that is no class
+      one("cross_entropy", "ignore_half", in, [](Inputs x) {
+        const Tensor targets = concat({slice(x[1], 0, 0, 1) * 0.0 - 1.0, slice(x[1], 0, 1, 2)}, 0);
+        return cross_entropy(x[0], targets, {Reduction::mean, -1, 0.1});
+      });
+    loss("ignore_smooth_none", {Reduction::none, 0, 0.2});
+    if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // of one row all could be ignored: an Error
+  }
+  void others() {
+    one("dropout", "half", {floats({r, c})}, [](Inputs x) {
+      Rng rng{7, 1};
+      return dropout(x[0], 0.5, rng);
+    });
+    one("global_norm", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) {
+      return global_norm(x);
+    }).gradcheck = 0;
+    one("detach", "plain", {floats({r, c})}, [](Inputs x) { return x[0].detach(); }).gradcheck = 0;
+  }
+};
+}  // namespace
+
+std::vector<OpCase> op_cases(CaseSizes s) {
+  Cases c{s.rows, s.cols};
+  c.unaries(UnaryFns());
+  c.binaries(BinaryFns());
+  c.comparisons(CompareFns());
+  c.choices();
+  c.reductions();
+  c.views();
+  c.products();
+  c.rows();
+  c.lookups();
+  c.indexing();
+  c.attentions();
+  c.gates_and_positions();
+  c.losses();
+  c.others();
+  return std::move(c.list);
+}
+
+std::vector<Tensor> make_inputs(const OpCase& c, DType t, uint64_t seed) {
+  Rng rng{seed};
+  std::vector<Tensor> r;
+  for (const TensorInit& i : c.in) {
+    std::vector<double> v(static_cast<size_t>(i.shape.product()));
+    for (double& x : v) {
+      x = i.lo + (i.hi - i.lo) * double(rng.uniform());
+      if (i.cell > 0) {
+        const double k = std::floor(x / i.cell), within = x / i.cell - k;
+        x = (k + i.at + 0.4 * (within - 0.5)) * i.cell;
+      }
+      if (i.index) x = std::floor(x);
+    }
+    r.push_back(from<double>(v, i.shape).to(i.index ? DType::i64 : t));
+  }
+  return r;
+}
+}  // namespace tg

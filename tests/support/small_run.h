@@ -1,0 +1,61 @@
+// A training run of a tiny GPT on a rhyme: what the tests of training and checkpoints share. Not an oracle: the text is
+// small enough to be learned in seconds, and what comes of it is compared with other runs. Included by doctest files
+// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp, test_crash.cpp and test_cuda_gpt.cpp.
+#pragma once
+#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/train/trainer.h>
+
+#include <vector>
+
+#include "support/files.h"
+
+namespace tg {
+
+inline std::string rhyme() {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "the cat sat on the mat, the dog ate the log.\n";
+  return text;
+}
+inline TokenData bytes_of(const std::string& text) {
+  return TokenData::from_tokens(ByteTokenizer().encode(text), "the rhyme");
+}
+
+inline GptConfig tiny_model() {
+  return {.vocab_size = 256, .context = 16, .layers = 1, .heads = 2, .width = 32, .dropout = 0.1};
+}
+inline TrainConfig tiny_train() {
+  TrainConfig c;
+  c.batch = 4;
+  c.max_steps = 40;
+  c.lr = 1e-2;
+  c.min_lr = 1e-3;
+  c.warmup = 5;
+  c.eval_every = 20;
+  return c;
+}
+
+struct Run {
+  Params params;
+  Gpt model;
+  Trainer trainer;
+  explicit Run(const TrainConfig& c, const GptConfig& g = tiny_model(), const std::string& text = rhyme(),
+               Device device = {})
+      : params(device, c.seed), model(params, g), trainer(model, params, bytes_of(text), c) {}
+};
+// All that does not measure time or memory.
+inline std::vector<double> numbers_of(const std::vector<StepRecord>& all) {
+  std::vector<double> v;
+  for (const StepRecord& r : all) v.insert(v.end(), {r.loss, r.grad_norm, r.lr, r.val_loss.value_or(-1)});
+  return v;
+}
+inline std::vector<StepRecord> rest_of(Trainer& trainer) {
+  std::vector<StepRecord> all;
+  trainer.run([&](const StepRecord& r) { all.push_back(r); });
+  return all;
+}
+inline std::vector<StepRecord> records_of(const TrainConfig& c) {
+  Run run(c);
+  return rest_of(run.trainer);
+}
+
+}  // namespace tg
