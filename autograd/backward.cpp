@@ -14,7 +14,7 @@ void check_tracked(const Tensor& t) {
   TG_CHECK(
       t.requires_grad(), state,
       "[backward] {} does not depend on a tensor that requires a gradient. Call requires_grad_() on a leaf before the "
-      "forward pass, and leave no NoGrad open.",
+      "forward pass, and leave no NoGradScope open.",
       t);
 }
 using Ids = std::unordered_set<uint64_t>;
@@ -102,8 +102,8 @@ void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
 }
 GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
   Tape tape = collect(outputs, std::move(ends));
-  std::optional<NoGrad> off;
-  std::optional<WithGrad> on;
+  std::optional<NoGradScope> off;
+  std::optional<EnableGradScope> on;
   opt.create_graph ? void(on.emplace()) : void(off.emplace());
   GradMap result;
   auto& grads = result.map();
@@ -116,7 +116,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
       any |= !slot.empty();
       g.emplace_back(slot.empty() ? Tensor() : std::move(slot.mapped()));
     }
-    n->forget_again();  // those that read it are newer
+    n->drop_recomputed();  // those that read it are newer
     Tensors gin;
     const bool last = !opt.retain_graph && !opt.create_graph;
     if (any) gin = run_vjp(*n, {g.data(), g.size()}, last);
@@ -168,9 +168,9 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
   Ids ends;
   for (auto& t : captured) ends.insert(t.id());
   const bool create = grad_enabled();
-  WithGrad on;
+  EnableGradScope on;
   for (auto& t : x)  // of equal inputs each has a gradient of its own
-    if (!ends.insert(t.id()).second) t = emit1(make<Reshape>(t.shape(), t.strides()), {t}), ends.insert(t.id());
+    if (!ends.insert(t.id()).second) t = emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}), ends.insert(t.id());
   Tensors y = f(x);
   TG_CHECK(y.size() == grads.size(), internal,
            "[backward] a function that gave {} outputs gives {} when it runs again. It must do the same each time.",

@@ -10,11 +10,11 @@ namespace {
 // (outputs..., inputs..., captured...) -> views of the outputs, which were computed without a tape.
 struct Checkpoint : ViewOp<Checkpoint> {
   static constexpr auto kName = "checkpoint";
-  CheckpointFn fn;
+  RecomputeFn fn;
   std::optional<Rng> rng;
-  F32Products products = f32_products();  // of the first run
+  MatmulPrecision products = matmul_precision();  // of the first run
   size_t outputs, inputs;
-  Checkpoint(CheckpointFn f, std::optional<Rng> r, size_t out, size_t in)
+  Checkpoint(RecomputeFn f, std::optional<Rng> r, size_t out, size_t in)
       : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}
   Layouts infer(Inputs in) const override {
     Layouts r;
@@ -28,7 +28,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
     for (size_t k = 0; k < outputs; ++k) grads.push_back(v.grad(k));
     const auto again = [&](Inputs x) {
       std::optional<Rng> r = rng;
-      const F32ProductsScope as_before(products);
+      const MatmulPrecisionScope as_before(products);
       return fn(x, r ? &*r : nullptr);
     };
     Tensors r;
@@ -39,13 +39,13 @@ struct Checkpoint : ViewOp<Checkpoint> {
 };
 }  // namespace
 
-Tensors checkpoint(CheckpointFn fn, Inputs in, Rng* rng) {
+Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng) {
   if (!grad_enabled()) return fn(in, rng);
   const auto before = rng ? std::optional<Rng>(*rng) : std::nullopt;
   std::vector<Tensor> reads;
   Tensors y;
   {
-    NoGrad off;
+    NoGradScope off;
     const detail::ReadsOfTracked noted(reads);
     y = fn(in, rng);
   }
@@ -62,6 +62,6 @@ Tensors checkpoint(CheckpointFn fn, Inputs in, Rng* rng) {
     if (seen.insert(t.id()).second) all.push_back(t);
   const size_t outputs = y.size();
   y.clear();
-  return emit(make<Checkpoint>(std::move(fn), before, outputs, in.size()), all);
+  return emit(make_ref<Checkpoint>(std::move(fn), before, outputs, in.size()), all);
 }
 }  // namespace tg

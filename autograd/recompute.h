@@ -11,12 +11,12 @@
 namespace tg {
 
 // The part: a function of tensors that does the same each time. rng is the generator that it draws from, or null.
-using CheckpointFn = std::function<Tensors(Inputs, Rng* rng)>;
+using RecomputeFn = std::function<Tensors(Inputs, Rng* rng)>;
 
 // fn(in, rng), without a tape inside of it. Backward calls fn again, with a copy of the generator as it was, and goes
 // through what it records then; so fn must own what it captures, or outlive the tape. Parameters and other tensors that
 // fn reads without having them passed get their gradients too. An Error at backward when fn then gives outputs of other
-// number, shape or dtype. Under NoGrad it is fn itself.
-Tensors checkpoint(CheckpointFn fn, Inputs in, Rng* rng = nullptr);
+// number, shape or dtype. Under NoGradScope it is fn itself.
+Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng = nullptr);
 
 }  // namespace tg

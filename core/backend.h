@@ -18,7 +18,7 @@ namespace detail {
 class DeviceProfiler;  // profiler_record.h
 }
 
-// A row of calls of kernels that a device runs as one, again and again (a CUDA graph). For compile(): program.cpp.
+// A row of calls of kernels that a device runs as one, again and again (a CUDA graph). For compile(): executable.cpp.
 class Recording {
  public:
   virtual ~Recording() = default;

@@ -4,17 +4,19 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. Integers wrap; floats to
                             // integers are cut towards 0, saturate, and NaN becomes 0
   static constexpr auto kName = "cast";
   DType to;
   explicit Cast(DType t) : to(t) {}
-  Traits traits() const override { return {.cheap = true}; }
+  Traits traits() const override { return {.cheap_to_recompute = true}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(to)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(to)); }
 };
+}  // namespace op
 
 // x in the dtype that kernels compute in: bf16 as f32. For gradients that are made of several ops, so that what lies
 // between them is not rounded to 8 bits.

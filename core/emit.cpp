@@ -1,7 +1,7 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
-#include <tapegrad/core/run_node.h>
 #include <tapegrad/core/observe.h>
+#include <tapegrad/core/run_node.h>
 #include <tapegrad/core/trace.h>
 
 #include <algorithm>
@@ -32,10 +32,10 @@ void Node::release() {
     if (done) e.value = nullptr;
   }
   for (auto& o : out) o.saved = nullptr;
-  forget_again();
+  drop_recomputed();
 }
-void Node::forget_again() {
-  for (auto& o : out) o.again = nullptr;
+void Node::drop_recomputed() {
+  for (auto& o : out) o.recomputed = nullptr;
 }
 void Node::dispose(const Node* n) {
   constinit thread_local Node* dead = nullptr;
@@ -69,7 +69,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   if (grad_enabled())
     for (size_t i = 0; i < in.size(); ++i)
       if (in[i].requires_grad()) tracked |= bit(i);
-  auto node = make<Node>();
+  auto node = make_ref<Node>();
   node->scope = current_scope();
   node->range = detail::t_range;
   node->first_id = next_ids(layouts.size());
@@ -100,26 +100,26 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
       e.producer = x.origin->producer, t_seq = std::max(t_seq, e.producer->seq);
   }
   for (size_t i = 0; i < layouts.size(); ++i) {
-    auto v = make<Value>(layouts[i]);
+    auto v = make_ref<Value>(layouts[i]);
     v->producer = node;
     v->index = uint32_t(i);
     node->out.emplace_back(layouts[i], v.get(), nullptr, 0u);
-    outs.emplace_back(make<Variable>(node->id(i), std::move(v), tracked && is_float(layouts[i].dtype)));
+    outs.emplace_back(make_ref<Variable>(node->id(i), std::move(v), tracked && is_float(layouts[i].dtype)));
   }
   node->seq = ++t_seq;
   node->op = std::move(op);
   if (detail::t_recomputes != detail::Recomputes::nothing) [[unlikely]] {
-    node->again = detail::t_recomputes == detail::Recomputes::now;
-    if (tracked && !node->again) detail::plan_recomputing(*node);
+    node->is_recomputation = detail::t_recomputes == detail::Recomputes::now;
+    if (tracked && !node->is_recomputation) detail::plan_recomputing(*node);
   }
   if (trace) [[unlikely]]
     trace->emitted(node);
   return node;
 }
 void observe(const Op& op, const Tensors& outs) {
-  if (op.traits().kind == Kind::view) return;
+  if (op.traits().kind == OpKind::view) return;
   const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
-  NoGrad off;
+  NoGradScope off;
   for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
 }
 Tensors composed(const Op& op, Inputs in) {
@@ -145,11 +145,11 @@ template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) 
 Tensors emit(OpPtr op, Inputs in) {
   return emit_and(std::move(op), in, [] {});
 }
-Tensors emit_taking(OpPtr op, std::vector<Tensor> in) {
+Tensors emit_donating(OpPtr op, std::vector<Tensor> in) {
   return emit_and(std::move(op), in, [&] { in.clear(); });
 }
 void emit_update(OpPtr op, Inputs in, size_t n) {
-  NoGrad off;
+  NoGradScope off;
   Tensors outs;
   const Layouts layouts = checked_layouts(*op, in);  // arguments are evaluated in any order, and op is moved
   auto node = make_node(std::move(op), in, layouts, outs);
@@ -165,7 +165,7 @@ void emit_update(OpPtr op, Inputs in, size_t n) {
 
 namespace {
 Tensor handle(uint64_t id, Ref<Value> v, bool tracked, const std::string* label) {
-  Tensor t(make<Variable>(id, std::move(v), tracked));
+  Tensor t(make_ref<Variable>(id, std::move(v), tracked));
   t.variable()->label = label;
   return t;
 }
@@ -178,12 +178,12 @@ Tensor Vjp::in(size_t i) const {
   Tensor t = handle(e.id, again ? detail::recomputed(node_, i) : e.value, wants(i), e.label);
   t.variable()->hooks = e.hooks;  // ops of a second backward see the same leaf
   if (again) {
-    t.variable()->origin = make<Value>(t.layout());
+    t.variable()->origin = make_ref<Value>(t.layout());
     t.variable()->origin->producer = e.producer;
   }
   return t;
 }
-Tensor Vjp::take_in(size_t i) const {
+Tensor Vjp::donate_in(size_t i) const {
   Tensor t = in(i);
   if (last_ && node_.done) node_.in[i].value = nullptr;
   return t;
@@ -193,7 +193,7 @@ Tensor Vjp::out(size_t i) const {
   TG_CHECK(node_.op->saves_out(node_.tracked) & bit(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
   if (!o.live) {  // the handle is gone: a new one on the saved storage
-    auto v = make<Value>(o.layout);
+    auto v = make_ref<Value>(o.layout);
     v->storage = o.saved;
     v->version = o.version;
     v->producer = &node_;

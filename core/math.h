@@ -41,7 +41,7 @@ TG_HD_INLINE double select(bool condition, double yes, double no) {
   return __builtin_bit_cast(double,
                             (__builtin_bit_cast(uint64_t, yes) & mask) | (__builtin_bit_cast(uint64_t, no) & ~mask));
 }
-TG_HD_INLINE float fused(float a, float b, float c) {
+TG_HD_INLINE float fma(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
 #else
@@ -51,7 +51,7 @@ TG_HD_INLINE float fused(float a, float b, float c) {
 // a * b + c. Exact: always rounded once. Otherwise the compiler may or may not contract it, whatever is fast.
 template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
   if constexpr (kExact)
-    return fused(a, b, c);
+    return fma(a, b, c);
   else
     return a * b + c;
 }
@@ -273,8 +273,8 @@ TG_HD_INLINE float log(float x) { return detail::log_normal<true>(x, 0.0f); }
 // sin and cos of 2 pi u, u in [0, 1).
 TG_HD_INLINE void sincos2pi(float u, float& s, float& c) {
   constexpr float kMagic = 0x1.8p23f;
-  const float t = detail::fused(u, 4.0f, kMagic);
-  const float r = detail::fused(t - kMagic, -0.25f, u);  // exact, |r| <= 1/8
+  const float t = detail::fma(u, 4.0f, kMagic);
+  const float r = detail::fma(t - kMagic, -0.25f, u);  // exact, |r| <= 1/8
   detail::sincos_quadrant<true>(r * 6.28318531f, detail::bits_of(t), s, c);
 }
 }  // namespace exact

@@ -4,20 +4,20 @@
 namespace tg {
 namespace {
 constinit thread_local bool t_lazy = false, t_grad = true, t_anomaly = false;
-constinit thread_local F32Products t_products = F32Products::strict;
+constinit thread_local MatmulPrecision t_products = MatmulPrecision::f32;
 }  // namespace
 constinit thread_local detail::Recomputes detail::t_recomputes = detail::Recomputes::nothing;
 
-NoGrad::NoGrad() : ScopedValue(t_grad, false) {}
-WithGrad::WithGrad() : ScopedValue(t_grad, true) {}
+NoGradScope::NoGradScope() : ScopedValue(t_grad, false) {}
+EnableGradScope::EnableGradScope() : ScopedValue(t_grad, true) {}
 LazyScope::LazyScope() : ScopedValue(t_lazy, true) {}
 RecomputeScope::RecomputeScope() : ScopedValue(detail::t_recomputes, detail::Recomputes::later) {}
 AnomalyScope::AnomalyScope() : ScopedValue(t_anomaly, true) {}
-F32ProductsScope::F32ProductsScope(F32Products p) : ScopedValue(t_products, p) {}
+MatmulPrecisionScope::MatmulPrecisionScope(MatmulPrecision p) : ScopedValue(t_products, p) {}
 
 bool grad_enabled() { return t_grad; }
 bool lazy_enabled() { return t_lazy; }
 bool recompute_enabled() { return detail::t_recomputes == detail::Recomputes::later; }
 bool anomaly_enabled() { return t_anomaly; }
-F32Products f32_products() { return t_products; }
+MatmulPrecision matmul_precision() { return t_products; }
 }  // namespace tg

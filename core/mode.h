@@ -16,13 +16,13 @@ enum class Recomputes : uint8_t {
 }  // namespace detail
 
 // Ops emitted during its life are not recorded: no tape, nothing saved.
-struct NoGrad : ScopedValue<bool> {
-  NoGrad();
+struct NoGradScope : ScopedValue<bool> {
+  NoGradScope();
 };
 
-// Inside a NoGrad: ops emitted during its life are recorded again.
-struct WithGrad : ScopedValue<bool> {
-  WithGrad();
+// Inside a NoGradScope: ops emitted during its life are recorded again.
+struct EnableGradScope : ScopedValue<bool> {
+  EnableGradScope();
 };
 
 // Ops emitted during its life are not run until a value is read or evaluate() is called.
@@ -47,21 +47,21 @@ struct AnomalyScope : ScopedValue<bool> {
 };
 
 // How matmul and linear multiply f32 matrices.
-enum class F32Products : uint8_t {
-  strict,  // f32 throughout: relative error about 1e-7
-  tf32,    // both operands rounded to TensorFloat-32 (10 bits of fraction, error about 5e-4), sums in f32
+enum class MatmulPrecision : uint8_t {
+  f32,   // f32 throughout: relative error about 1e-7
+  tf32,  // both operands rounded to TensorFloat-32 (10 bits of fraction, error about 5e-4), sums in f32
 };
 // Products emitted during its life are computed so, and their gradients as well, whenever those are taken. TF32 is what
 // the tensor cores of a GPU (compute capability 8.0 and later) multiply f32 in; a product that has none, because its
-// operands are f64 or bf16 or are not on CUDA, is an Error under F32Products::tf32.
-struct F32ProductsScope : ScopedValue<F32Products> {
-  explicit F32ProductsScope(F32Products);
+// operands are f64 or bf16 or are not on CUDA, is an Error under MatmulPrecision::tf32.
+struct MatmulPrecisionScope : ScopedValue<MatmulPrecision> {
+  explicit MatmulPrecisionScope(MatmulPrecision);
 };
 
 bool grad_enabled();
 bool lazy_enabled();
 bool recompute_enabled();
 bool anomaly_enabled();
-F32Products f32_products();  // strict, but inside an F32ProductsScope
+MatmulPrecision matmul_precision();  // strict, but inside an MatmulPrecisionScope
 
 }  // namespace tg

@@ -1,5 +1,5 @@
 // Op (what to compute), Node (one use of it: graph node and tape node in one), emit and evaluate (the only way a value
-// is made and run), and kernel registration. An op author needs this header only; the executor is evaluate.cpp.
+// is made and run), and kernel registration. An op author needs this header only; run_node.cpp runs it.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/registry.h>
@@ -16,7 +16,7 @@ using Mask = uint32_t;
 constexpr Mask bit(size_t i) { return Mask(1) << (i < 31 ? i : 31); }
 template <class... I> constexpr Mask bits(I... i) { return (bit(size_t(i)) | ... | 0u); }
 
-struct Key {  // 128-bit structural hash: of an op's attributes, and of whole plans
+struct StructuralHash {  // 128-bit structural hash: of an op's attributes, and of whole plans
   uint64_t a = 0x9e3779b97f4a7c15, b = 0xc2b2ae3d27d4eb4f;
   void add(uint64_t x) {
     a = (a ^ x) * 0xff51afd7ed558ccd;
@@ -33,7 +33,7 @@ struct Key {  // 128-bit structural hash: of an op's attributes, and of whole pl
     add(uint64_t(d.size()));
     for (int64_t x : d) add(x);
   }
-  bool operator==(const Key&) const = default;
+  bool operator==(const StructuralHash&) const = default;
 };
 
 // What a kernel sees of a value: kernels cannot emit, keep or differentiate anything.
@@ -62,26 +62,27 @@ struct Running {
 const Running& running();
 using Layouts = SmallVec<Layout, 3>;
 
-enum class Kind : uint8_t { opaque, pointwise, view };
+enum class OpKind : uint8_t { opaque, pointwise, view };
 struct Traits {
-  Kind kind = Kind::opaque;
-  Mask may_alias = 0;    // inputs whose storage an output of equal layout may take over: the kernel reads index i in
-                         // full before it writes index i
-  bool updates = false;  // output k may take over the storage of input k, under the same rule, and of no other:
-                         // for lists of any length, where may_alias says nothing
-  bool varies = false;   // draws random numbers, or has attributes that key() leaves out: uses with equal inputs and
-                         // keys may differ, and are never merged
+  OpKind kind = OpKind::opaque;
+  Mask may_alias = 0;  // inputs whose storage an output of equal layout may take over: the kernel reads index i in
+                       // full before it writes index i
+  bool updates_in_place = false;  // output k may take over the storage of input k, under the same rule, and of no
+                                  // other: for lists of any length, where may_alias says nothing
+  bool dynamic_attributes = false;  // draws random numbers, or has attributes that key() leaves out: uses with equal
+                                    // inputs and keys may differ, and are never merged
   bool may_be_infinite = false;  // infinities in its outputs are meant, and no anomaly
-  bool cheap = false;            // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
+  bool cheap_to_recompute =
+      false;  // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
 };
 
-// How a pointwise op is written in device code, so that a chain of them can be compiled as one kernel (cuda/jit/chain.h): a
-// C++ expression in which $0, $1, $2 stand for its inputs and #0, #1 for its numbers.
+// How a pointwise op is written in device code, so that a chain of them can be compiled as one kernel
+// (cuda/jit/chain.h): a C++ expression in which $0, $1, $2 stand for its inputs and #0, #1 for its numbers.
 struct Expression {
   std::string_view text = {};  // lives for ever; depends on what key() tells alone. Empty: the op cannot be written so
   std::array<double, 2> numbers = {};  // in the dtype of input 0, where they saturate; not in the text, as they may
                                        // change every step
-  bool moves = false;  // inputs, numbers and result are elements as they are stored; else bf16 is computed in f32
+  bool bitwise = false;  // inputs, numbers and result are elements as they are stored; else bf16 is computed in f32
 };
 
 class Vjp;
@@ -107,12 +108,12 @@ struct Op : Counted<Op> {
   // saves_out(tracked) keeps, too. 0: it does not, and whoever saves the output keeps it.
   virtual Mask recomputes_from(size_t k, Mask tracked) const;  // default: all, if it is cheap
   virtual Tensor recompute(const Vjp&, size_t k) const;        // default: the op once more
-  virtual void key(Key&) const {}                              // attributes, except those that change every step
+  virtual void key(StructuralHash&) const {}                   // attributes, except those that change every step
   virtual Expression expression() const { return {}; }         // in device code, of a pointwise op
-  virtual const Rng* generator() const { return nullptr; }     // the state from which it draws, if it does
+  virtual const Rng* rng_state() const { return nullptr; }     // the state from which it draws, if it does
   // The op in the next run of a compiled function, where attributes change every step: it draws from rng, or counts on.
   // Null: itself.
-  virtual OpPtr next(const Rng& /*rng*/) const;
+  virtual OpPtr for_next_step(const Rng& /*rng*/) const;
   virtual const void* type() const = 0;
   virtual bool supports(Backend) const = 0;
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
@@ -134,7 +135,7 @@ struct Out {
   Value* live;  // cleared by ~Value: no ownership, no cycle
   Ref<Storage> saved;
   uint32_t version;
-  Ref<Value> again = nullptr;  // computed again, while a backward needs it
+  Ref<Value> recomputed = nullptr;  // computed again, while a backward needs it
 };
 struct Node : Counted<Node> {
   OpPtr op;
@@ -151,7 +152,7 @@ struct Node : Counted<Node> {
     Mask reads = 0;     // its inputs that this takes
     uint8_t depth = 0;  // how many ops at most follow each other to compute one again
   } recomputing;
-  bool again = false;  // computes what another node has computed before
+  bool is_recomputation = false;  // computes what another node has computed before
   bool done = false, released = false;
   uint32_t slot = 0;  // scratch of the planner and of backward: one graph belongs to one thread at a time
   uint64_t mark = 0;
@@ -161,7 +162,7 @@ struct Node : Counted<Node> {
   uint64_t id(size_t output) const { return first_id + output; }
   Mask kept_inputs() const;          // for backward
   void release();                    // after backward: forgets what was saved
-  void forget_again();               // what was computed again, when all that read it have run backward
+  void drop_recomputed();            // what was computed again, when all that read it have run backward
   static void dispose(const Node*);  // iterative: a chain of 10^6 nodes ends without recursion
 };
 
@@ -171,7 +172,7 @@ class Vjp {
   // `last`: nobody will ask the node again, so what it saved may be given away.
   Vjp(Node& n, Inputs grads, bool last = false) : node_(n), grads_(grads), last_(last) {}
   Tensor in(size_t i) const;
-  Tensor take_in(size_t i) const;  // in(i), which the node then no longer holds, if it may: its memory can be reused
+  Tensor donate_in(size_t i) const;  // in(i), which the node then no longer holds, if it may: its memory can be reused
   Tensor out(size_t i) const;
   const Tensor& grad(size_t i = 0) const { return grads_[i]; }  // empty when nothing flowed into output i
   size_t inputs() const { return node_.in.size(); }
@@ -188,7 +189,7 @@ class Vjp {
 
 Tensors emit(OpPtr, Inputs);
 // The same; the handles are gone before the op runs, so that it may write over a value which nobody else holds.
-Tensors emit_taking(OpPtr, std::vector<Tensor> in);
+Tensors emit_donating(OpPtr, std::vector<Tensor> in);
 // Output k becomes the value of input k's Variable (k < n), in place if nobody else reads it. Not recorded.
 void emit_update(OpPtr, Inputs, size_t n);
 void evaluate(Inputs roots);
@@ -196,7 +197,7 @@ inline void evaluate(std::initializer_list<Tensor> roots) { evaluate(Inputs(root
 inline Tensor emit1(OpPtr op, std::initializer_list<Tensor> in) {
   return std::move(emit(std::move(op), Inputs(in.begin(), in.size()))[0]);
 }
-inline OpPtr Op::next(const Rng&) const { return nullptr; }
+inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
 inline Mask Node::kept_inputs() const {
   return tape() ? (op->saves_in(tracked) | recomputing.reads) & ~recomputing.in : 0;
 }
@@ -269,7 +270,7 @@ template <class Self> struct OpOf : Op {
 // Base of views: a Layout on the input's storage (aliases_input >= 0), no kernel.
 template <class Self> struct ViewOp : OpOf<Self> {
   static constexpr bool kView = true;
-  Traits traits() const override { return {.kind = Kind::view}; }
+  Traits traits() const override { return {.kind = OpKind::view}; }
 };
 
 }  // namespace tg

@@ -24,7 +24,7 @@ bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Edge& e = n.in[i];
     if (!(reads & bit(i)) || again & bit(i)) continue;
-    if (n.op->traits().kind == Kind::view) return false;
+    if (n.op->traits().kind == OpKind::view) return false;
     if (saved & bit(i)) continue;
     if (e.tracked && e.producer) return false;
     if (!e.tracked) constants += e.value->layout.bytes();
@@ -57,23 +57,23 @@ Ref<Value> recomputed(const Node& n, size_t i) {
     check_version(n, i, *o.live);
     return o.live;
   }
-  if (!o.again) {
-    NoGrad off;
+  if (!o.recomputed) {
+    NoGradScope off;
     const ScopedValue<Recomputes> now(t_recomputes, Recomputes::now);
     const OnBehalfOf scope(p.scope);
     try {
-      o.again = p.op->recompute(Vjp(p, {}), k).value();
+      o.recomputed = p.op->recompute(Vjp(p, {}), k).value();
     } catch (const Error& error) {
       throw with_scope(error, p.scope);
     }
   }
-  return o.again;
+  return o.recomputed;
 }
 }  // namespace detail
 
 Mask Op::recomputes_from(size_t, Mask) const {
   const Traits t = traits();
-  return t.cheap || t.kind != Kind::opaque ? ~Mask(0) : 0;
+  return t.cheap_to_recompute || t.kind != OpKind::opaque ? ~Mask(0) : 0;
 }
 Tensor Op::recompute(const Vjp& v, size_t k) const {
   SmallVec<Tensor, 3> in;

@@ -53,6 +53,6 @@ template <class T> class Ref {
   }
   T* p_;
 };
-template <class T, class... A> Ref<T> make(A&&... a) { return Ref<T>(new T(std::forward<A>(a)...)); }
+template <class T, class... A> Ref<T> make_ref(A&&... a) { return Ref<T>(new T(std::forward<A>(a)...)); }
 
 }  // namespace tg

@@ -22,10 +22,10 @@ struct Affine {
 TG_HD_INLINE void uniform_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
   for (uint64_t b = 0; b < blocks; ++b) {
     const Words w = random_block(at, b);
-    out[4 * b] = math::detail::fused(uniform(w.x), to.scale, to.shift);
-    out[4 * b + 1] = math::detail::fused(uniform(w.y), to.scale, to.shift);
-    out[4 * b + 2] = math::detail::fused(uniform(w.z), to.scale, to.shift);
-    out[4 * b + 3] = math::detail::fused(uniform(w.w), to.scale, to.shift);
+    out[4 * b] = math::detail::fma(uniform(w.x), to.scale, to.shift);
+    out[4 * b + 1] = math::detail::fma(uniform(w.y), to.scale, to.shift);
+    out[4 * b + 2] = math::detail::fma(uniform(w.z), to.scale, to.shift);
+    out[4 * b + 3] = math::detail::fma(uniform(w.w), to.scale, to.shift);
   }
 }
 
@@ -35,20 +35,20 @@ TG_HD_INLINE void normal_blocks(Rng at, float* out, uint64_t blocks, Affine to) 
     float n0, n1, n2, n3;
     normal_pair(w.x, w.y, n0, n1);
     normal_pair(w.z, w.w, n2, n3);
-    out[4 * b] = math::detail::fused(n0, to.scale, to.shift);
-    out[4 * b + 1] = math::detail::fused(n1, to.scale, to.shift);
-    out[4 * b + 2] = math::detail::fused(n2, to.scale, to.shift);
-    out[4 * b + 3] = math::detail::fused(n3, to.scale, to.shift);
+    out[4 * b] = math::detail::fma(n0, to.scale, to.shift);
+    out[4 * b + 1] = math::detail::fma(n1, to.scale, to.shift);
+    out[4 * b + 2] = math::detail::fma(n2, to.scale, to.shift);
+    out[4 * b + 3] = math::detail::fma(n3, to.scale, to.shift);
   }
 }
 
 TG_HD_INLINE void truncated_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
   for (uint64_t b = 0; b < blocks; ++b) {
     const Words w = random_block(at, b);
-    out[4 * b] = math::detail::fused(truncated_normal(w.x), to.scale, to.shift);
-    out[4 * b + 1] = math::detail::fused(truncated_normal(w.y), to.scale, to.shift);
-    out[4 * b + 2] = math::detail::fused(truncated_normal(w.z), to.scale, to.shift);
-    out[4 * b + 3] = math::detail::fused(truncated_normal(w.w), to.scale, to.shift);
+    out[4 * b] = math::detail::fma(truncated_normal(w.x), to.scale, to.shift);
+    out[4 * b + 1] = math::detail::fma(truncated_normal(w.y), to.scale, to.shift);
+    out[4 * b + 2] = math::detail::fma(truncated_normal(w.z), to.scale, to.shift);
+    out[4 * b + 3] = math::detail::fma(truncated_normal(w.w), to.scale, to.shift);
   }
 }
 
@@ -119,7 +119,7 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
 #endif
     uniform_blocks(at, out.data(), blocks, to);
   for (uint64_t i = 4 * blocks; i < out.size(); ++i)
-    out[i] = math::detail::fused(tg::uniform(random_word(at, i)), to.scale, to.shift);
+    out[i] = math::detail::fma(tg::uniform(random_word(at, i)), to.scale, to.shift);
 }
 
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
@@ -133,8 +133,7 @@ void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
   else
 #endif
     normal_blocks(at, out.data(), blocks, to);
-  for (uint64_t i = 4 * blocks; i < out.size(); ++i)
-    out[i] = math::detail::fused(tg::normal(at, i), to.scale, to.shift);
+  for (uint64_t i = 4 * blocks; i < out.size(); ++i) out[i] = math::detail::fma(tg::normal(at, i), to.scale, to.shift);
 }
 
 void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) {
@@ -149,7 +148,7 @@ void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) 
 #endif
     truncated_blocks(at, out.data(), blocks, to);
   for (uint64_t i = 4 * blocks; i < out.size(); ++i)
-    out[i] = math::detail::fused(truncated_normal(random_word(at, i)), to.scale, to.shift);
+    out[i] = math::detail::fma(truncated_normal(random_word(at, i)), to.scale, to.shift);
 }
 
 }  // namespace tg

@@ -86,7 +86,7 @@ TG_HD_INLINE float uniform(uint32_t word) { return float(int32_t(word >> 8)) * 0
 // (word + 1/2) / 2^32 rounded once: never 0, and tails reach 6.7 standard deviations. Same bits on every target.
 TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& first, float& second) {
   const float low = float(int32_t(radius_word & 255u)) + 0.5f;
-  const float u = math::detail::fused(low, 0x1p-32f, float(int32_t(radius_word >> 8)) * 0x1p-24f);
+  const float u = math::detail::fma(low, 0x1p-32f, float(int32_t(radius_word >> 8)) * 0x1p-24f);
 #ifdef __CUDA_ARCH__
   const float radius = __fsqrt_rn(-2.0f * math::exact::log(u));
 #else
@@ -95,8 +95,8 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
   float s, c;
   math::exact::sincos2pi(uniform(angle_word), s, c);
   // Bare products could be contracted with whatever a caller adds to them.
-  first = math::detail::fused(radius, c, 0.0f);
-  second = math::detail::fused(radius, s, 0.0f);
+  first = math::detail::fma(radius, c, 0.0f);
+  second = math::detail::fma(radius, s, 0.0f);
 }
 
 // A standard normal cut at +-3 (values beyond are not moved to the ends: they do not occur), by the inverse of its
@@ -106,14 +106,14 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
 TG_HD_INLINE float truncated_normal(uint32_t word) {
   constexpr float kInside = 0.997300208f, kOutside = 0.00269979611f;  // erf(3 / sqrt 2) and what is missing to 1
   const uint32_t magnitude = word & 0x7fffffffu;
-  const float u = math::detail::fused(float(int32_t(magnitude)), 0x1p-31f, 0x1p-32f);
-  const float from_end = math::detail::fused(float(int32_t(0x7fffffffu - magnitude)), 0x1p-31f, 0x1p-32f);
-  const float q = math::detail::fused(from_end, kInside, kOutside);  // 1 - |v|
-  const float z = -2.5f - math::exact::log(math::detail::fused(-q, q, q + q));
+  const float u = math::detail::fma(float(int32_t(magnitude)), 0x1p-31f, 0x1p-32f);
+  const float from_end = math::detail::fma(float(int32_t(0x7fffffffu - magnitude)), 0x1p-31f, 0x1p-32f);
+  const float q = math::detail::fma(from_end, kInside, kOutside);  // 1 - |v|
+  const float z = -2.5f - math::exact::log(math::detail::fma(-q, q, q + q));
   const float p =
       math::detail::poly<true>(z, 2.12331343f, 0.34880203f, -0.00590758957f, -0.00177165226f, 0.000308722054f,
                                -7.00113969e-06f, -4.88642081e-06f, 6.52905214e-07f, 3.23164819e-08f, -1.18315784e-08f);
-  const float x = math::detail::fused(u * kInside, p, 0.0f);
+  const float x = math::detail::fma(u * kInside, p, 0.0f);
   return math::detail::float_of(math::detail::bits_of(math::detail::select(x > 3.0f, 3.0f, x)) | (word & 0x80000000u));
 }
 

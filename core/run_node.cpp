@@ -1,8 +1,8 @@
-// Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides the
-// order and the storage of several nodes.
+// Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides
+// the order and the storage of several nodes.
 #include <tapegrad/core/dry_run.h>
-#include <tapegrad/core/run_node.h>
 #include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/run_node.h>
 
 #include <atomic>
 #include <optional>
@@ -96,23 +96,23 @@ void finish(Node& n, const Made& made) {
     if (!(keep_in & bit(i))) e.value = nullptr;
   }
 }
-Ref<Storage> new_storage(const Node& n, size_t i, const Places& places) {
+Ref<Storage> new_storage(const Node& n, size_t i, const BufferAssignment& buffers) {
   const Layout& l = n.out[i].layout;
-  if (!places.slots.empty())
-    if (const Place& p = places.slots[n.slot + i]; p.arena != Place::kNone)
-      return make<Storage>(places.arenas[p.arena], p.offset, l.bytes());
-  return make<Storage>(l.device, l.bytes());
+  if (!buffers.slots.empty())
+    if (const BufferSlice& p = buffers.slots[n.slot + i]; p.arena != BufferSlice::kNone)
+      return make_ref<Storage>(buffers.arenas[p.arena], p.offset, l.bytes());
+  return make_ref<Storage>(l.device, l.bytes());
 }
-Ref<Storage> storage_of(const Node& n, size_t i, int32_t from, const Places& places) {
-  return from >= 0 ? n.in[size_t(from)].value->storage : new_storage(n, i, places);
+Ref<Storage> storage_of(const Node& n, size_t i, int32_t from, const BufferAssignment& buffers) {
+  return from >= 0 ? n.in[size_t(from)].value->storage : new_storage(n, i, buffers);
 }
 void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error); }
 
 namespace {
-Made execute(Node& n, const Donors& donors, const Places& places) {
+Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
   check_alive(n);
   const NowRunning run(n.op->name(), n.scope, n.range);
-  const bool view = n.op->traits().kind == Kind::view;
+  const bool view = n.op->traits().kind == OpKind::view;
   SmallVec<Buf, 4> in, out;
   Made made;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -125,7 +125,7 @@ Made execute(Node& n, const Donors& donors, const Places& places) {
     span.begin(n.op->name(), n.scope, n.range, shapes_of({in.data(), in.size()}));
   for (size_t i = 0; i < n.out.size(); ++i) {
     const Layout& l = n.out[i].layout;
-    made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], places));
+    made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], buffers));
     out.emplace_back(&l, made[i]->data);
   }
   if (!view && !running_dry()) {
@@ -150,10 +150,10 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   n.error = intern(fmt::format("it failed before: {}", why.what()));
 }
 
-Made run_node(Node& n, const Donors& donors, const Places& places) {
+Made run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
   const Ref<Node> guard(&n);  // finish() may drop the last other reference
   try {
-    return execute(n, donors, places);
+    return execute(n, donors, buffers);
   } catch (const Error& e) {
     if (n.error) throw;
     const Error full = with_scope(e, n.scope);

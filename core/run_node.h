@@ -50,20 +50,20 @@ class AnomalyCheck {
 // Per output: the input whose storage it takes over, or -1.
 using Donors = SmallVec<int32_t, 3>;
 using Made = SmallVec<Ref<Storage>, 3>;  // per output
-struct Place {                           // of a result
+struct BufferSlice {                     // of a result
   static constexpr uint32_t kNone = ~0u;
   uint32_t arena = kNone;  // kNone: storage of its own
   size_t offset = 0;
 };
-struct Places {  // of the outputs of the nodes of an evaluation; none: all have storage of their own
-  std::span<const Place> slots;
+struct BufferAssignment {  // of the outputs of the nodes of an evaluation; none: all have storage of their own
+  std::span<const BufferSlice> slots;
   std::span<const Ref<Storage>> arenas;
 };
-Made run_node(Node&, const Donors&, const Places& = {});
+Made run_node(Node&, const Donors&, const BufferAssignment& = {});
 // The parts of run_node(), for nodes that run together.
 void check_alive(const Node&);  // throws when it failed before
-Ref<Storage> new_storage(const Node&, size_t output, const Places&);
-Ref<Storage> storage_of(const Node&, size_t output, int32_t donor, const Places&);
+Ref<Storage> new_storage(const Node&, size_t output, const BufferAssignment&);
+Ref<Storage> storage_of(const Node&, size_t output, int32_t donor, const BufferAssignment&);
 void finish(Node&, const Made&);  // hands the results out, and lets go of what backward does not need
 void mark_failed(Node&, const Donors&, const Error& why);
 void finish_as(Node&, const Made&);  // without running it: another node's results are its own
@@ -82,7 +82,7 @@ Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt
     const Layout& out = out_at(k);
     int32_t& donor = d.emplace_back(-1);
     if (out.aliases_input >= 0) continue;
-    if (traits.updates && fits(k, out)) donor = int32_t(k);
+    if (traits.updates_in_place && fits(k, out)) donor = int32_t(k);
     for (size_t i = next; traits.may_alias && i < ins && donor < 0; ++i)
       if (traits.may_alias & bit(i) && fits(i, out)) donor = int32_t(i), next = i + 1;
   }

@@ -22,7 +22,7 @@ const Scope* scope_within(const Scope* parent, std::string_view name) {
   if (!slot) slot.reset(new Scope{parent, std::string(name)});
   return slot.get();
 }
-InScope::InScope(const Scope* scope) : scope_(t_scope, scope ? scope : &g_root) {
+NameScope::NameScope(const Scope* scope) : scope_(t_scope, scope ? scope : &g_root) {
   if (detail::profiling() && t_scope != scope_.former() && t_scope->parent) [[unlikely]]
     span_.begin_layer(t_scope);
 }

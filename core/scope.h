@@ -1,5 +1,5 @@
-// Scopes: the names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live as
-// long as the process, and are compared and kept as pointers.
+// Scopes: the names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
+// as long as the process, and are compared and kept as pointers.
 #pragma once
 #include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/core/scoped_value.h>
@@ -18,10 +18,10 @@ struct Scope {
 const Scope* current_scope();
 const Scope* scope_within(const Scope* parent, std::string_view name);
 // Names the part of a model that the ops emitted during its life belong to. It is a range of that name for a Profiler.
-class InScope {
+class NameScope {
  public:
-  explicit InScope(std::string_view name) : InScope(scope_within(current_scope(), name)) {}
-  explicit InScope(const Scope* scope);  // null is the root
+  explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
+  explicit NameScope(const Scope* scope);  // null is the root
 
  private:
   ScopedValue<const Scope*> scope_;

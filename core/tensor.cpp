@@ -42,7 +42,7 @@ Value::~Value() {
   if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
 }
 
-Tensor::Tensor(Ref<Value> v) : var_(make<Variable>(next_ids(), std::move(v), false)) {}
+Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {}
 
 void Tensor::fail_empty() {
   detail::fail(Error::Kind::value,
@@ -52,8 +52,8 @@ void Tensor::fail_empty() {
 
 Tensor empty(const Layout& l) {
   checked_numel("empty", l.shape);
-  auto v = make<Value>(l);
-  v->storage = make<Storage>(l.device, l.bytes());
+  auto v = make_ref<Value>(l);
+  v->storage = make_ref<Storage>(l.device, l.bytes());
   return Tensor(std::move(v));
 }
 Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
@@ -102,15 +102,16 @@ void* Tensor::elements(DType t) const {
 void Tensor::assign(const Tensor& t) const {
   TG_CHECK(t.shape() == shape() && t.dtype() == dtype() && t.device() == device(), shape,
            "[assign] {} cannot take {}. Shapes, dtypes and devices must agree.", *this, t);
-  TG_CHECK(!t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
-           "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGrad, or detach().",
-           *this, t);
+  TG_CHECK(
+      !t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
+      "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGradScope, or detach().",
+      *this, t);
   if (detail::Trace* trace = detail::tracing()) [[unlikely]]
     trace->assigns(*this, t);
   var().value = t.value();
 }
-Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make<Cast>(t), {*this}); }
-Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make<Cast>(dtype()), {*this}); }
+Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make_ref<op::Cast>(t), {*this}); }
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make_ref<op::Cast>(dtype()), {*this}); }
 Tensor Tensor::to(Device d) const {
   if (d == device()) return *this;
   runtime_of(d);
@@ -152,7 +153,7 @@ Tensor Tensor::detach() const {
       trace->reads(*this);
     return Tensor(value());
   }
-  NoGrad off;
+  NoGradScope off;
   return emit1(stateless<Detach>(), {*this});
 }
 void Tensor::on_grad(Hook f) {
@@ -160,7 +161,7 @@ void Tensor::on_grad(Hook f) {
            "[on_grad] {} has been read by an op already, which will not call this hook. Register hooks of an "
            "intermediate right after it is made.",
            *this);
-  if (!var().hooks) var_->hooks = make<Hooks>();
+  if (!var().hooks) var_->hooks = make_ref<Hooks>();
   var_->hooks->list.push_back(std::move(f));
 }
 std::string describe(const Tensor& t) {

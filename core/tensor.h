@@ -130,14 +130,14 @@ uint64_t next_ids(uint64_t n = 1);  // process-wide, never reused
 Tensor empty(const Layout&);        // a leaf whose bytes are not set
 // A copy of host data of `shape`; an Error when the counts differ.
 Tensor from_bytes(std::span<const std::byte>, const Shape&, DType, Device = {});
-template <class T> Tensor from(std::span<const T> v, const Shape& shape, Device d = {}) {
+template <class T> Tensor tensor(std::span<const T> v, const Shape& shape, Device d = {}) {
   return from_bytes(std::as_bytes(v), shape, dtype_of<T>(), d);
 }
-template <class T> Tensor from(const std::vector<T>& v, const Shape& shape, Device d = {}) {
-  return from(std::span<const T>(v), shape, d);
+template <class T> Tensor tensor(const std::vector<T>& v, const Shape& shape, Device d = {}) {
+  return tensor(std::span<const T>(v), shape, d);
 }
-template <class T> Tensor from(std::initializer_list<T> v, const Shape& shape, Device d = {}) {
-  return from(std::span<const T>(v.begin(), v.size()), shape, d);
+template <class T> Tensor tensor(std::initializer_list<T> v, const Shape& shape, Device d = {}) {
+  return tensor(std::span<const T>(v.begin(), v.size()), shape, d);
 }
 
 }  // namespace tg

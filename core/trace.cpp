@@ -9,7 +9,7 @@ constinit thread_local Trace* t_trace = nullptr;
 Trace::Trace() : first_id_(next_ids()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
-  for (Held& h : held) h.variable->value = std::move(h.before);
+  for (CapturedVariable& h : held) h.variable->value = std::move(h.before);
 }
 
 void Trace::add_input(const Tensor& t) { known_.insert(t.value().get()); }
@@ -23,7 +23,7 @@ void Trace::reads(const Tensor& t) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
     evaluate({t});
   }
-  auto during = make<Value>(t.layout());
+  auto during = make_ref<Value>(t.layout());
   during->layout.aliases_input = -1;
   during->storage = t.value()->storage;
   during->version = during->storage->version;
@@ -64,7 +64,7 @@ void Trace::check_kept(Inputs returned) const {
   const auto references = [&](const Ref<Variable>& v) {
     const auto is = [&](const auto& x) { return x.get() == v.get(); };
     return std::ranges::count_if(returned, [&](const Tensor& t) { return is(t.variable()); }) +
-           std::ranges::count_if(held, [&](const Held& h) { return is(h.variable); }) +
+           std::ranges::count_if(held, [&](const CapturedVariable& h) { return is(h.variable); }) +
            std::ranges::count_if(local_, is);
   };
   for (const auto& v : local_)
@@ -72,7 +72,7 @@ void Trace::check_kept(Inputs returned) const {
              "[compile] the function makes {} and keeps it for the next call, which would find the first one again: a "
              "replay does not make it. Make it before the function is compiled.",
              Tensor(v));
-  for (const Held& h : held)
+  for (const CapturedVariable& h : held)
     TG_CHECK(h.variable->id >= first_id_ || h.variable.use_count() > references(h.variable), state,
              "[compile] the function reads {} of an earlier graph, which nobody holds, so a replay would read it as it "
              "is now. Run the whole graph inside, forward and backward.",

@@ -1,5 +1,5 @@
 // What a function reads, emits and assigns while it is traced for compile(): nodes that do not run, and the variables
-// from outside that they read or that take new values. For emit.cpp, storage.cpp and compile.cpp only.
+// from outside that they read or that take new values. For emit.cpp, tensor.cpp and compile.cpp only.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -16,12 +16,12 @@ class Trace {
 
   // A variable that is read or assigned. During the trace it has a value of its own, so that two variables which share
   // one are told apart: they may not share it in the next run.
-  struct Held {
+  struct CapturedVariable {
     Ref<Variable> variable;
     Ref<Value> before, during;
     bool assigned() const { return variable->value.get() != during.get(); }
   };
-  std::vector<Held> held;
+  std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in the order of emission
 
   void add_input(const Tensor&);  // a handle of the trace's own

@@ -152,7 +152,7 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
     lse[i] = max[i] + math::log(sum[i]);
   }
 }
-void attention(const Attention& op, Bufs in, Bufs out, Context&) {
+void attention(const op::Attention& op, Bufs in, Bufs out, Context&) {
   const Sizes z(op.o, in[0], in[1]);
   const int64_t heads = in[0].size(1), blocks = (z.tq + kQueries - 1) / kQueries;
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -257,14 +257,14 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
     gemm_serial<C>(rows, hs, depth, a, x, to.p, to.ld, {.accumulate = true});
   }
 };
-void attention_grad(const AttentionGrad& op, Bufs in, Bufs out, Context&) {
+void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context&) {
   const Sizes z(op.o, in[0], in[1]);
   const int64_t heads = in[1].size(1);
   visit_float(out[0].dtype(), [&]<class T>() {
     parallel_for(in[1].size(0) * heads, [&](int64_t t) { BackwardTile<T>{z, in, out, t / heads, t % heads}.run(); });
   });
 }
-TG_KERNEL(Attention, cpu, attention);
-TG_KERNEL(AttentionGrad, cpu, attention_grad);
+TG_KERNEL(op::Attention, cpu, attention);
+TG_KERNEL(op::AttentionGrad, cpu, attention_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,7 +1,7 @@
 // Kernel of core/cast.h: any dtype to any dtype, any layout to contiguous. Numbers go through i64 or f64, which hold
 // every value of the other dtypes, so that there are 30 loops and not 100; the conversions of training are direct.
-#include <tapegrad/cpu/loop.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/cpu/loop.h>
 
 #include <limits>
 
@@ -70,7 +70,7 @@ template <size_t Bytes> void copy(const Buf& in, const Buf& out) {
       for (int64_t i = 0; i < n; ++i) y[i] = x[i * step[1]];
   });
 }
-void cast(const Cast&, Bufs in, Bufs out, Context&) {
+void cast(const op::Cast&, Bufs in, Bufs out, Context&) {
   const DType from = in[0].dtype(), to = out[0].dtype();
   if (from == to) {
     switch (size_of(to)) {
@@ -86,6 +86,6 @@ void cast(const Cast&, Bufs in, Bufs out, Context&) {
   if (from == DType::f64 && to == DType::f32) return direct<double, float>(in[0], out[0]);
   through_wide(in[0], out[0]);
 }
-TG_KERNEL(Cast, cpu, cast);
+TG_KERNEL(op::Cast, cpu, cast);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,5 +1,5 @@
-// Kernels of ops/comparison.h. Where and masked_fill move elements and know their size only; bool is read and written as
-// bytes of 0 and 1.
+// Kernels of ops/comparison.h. Where and masked_fill move elements and know their size only; bool is read and written
+// as bytes of 0 and 1.
 #include <tapegrad/cpu/map.h>
 #include <tapegrad/ops/comparison.h>
 
@@ -14,11 +14,11 @@ template <class F, class G> void visit_compared(DType d, G&& g) {
     if (d == DType::boolean) return g.template operator()<uint8_t>();
   is_index(d) ? visit_index(d, g) : visit_computed(d, g);
 }
-template <class F> void compare(const Compare<F>&, Bufs in, Bufs out, Context&) {
+template <class F> void compare(const op::Compare<F>&, Bufs in, Bufs out, Context&) {
   visit_compared<F>(in[0].dtype(),
                     [&]<class T>() { map<uint8_t, T, T>(in, out, [](T x, T y) { return uint8_t(F::f(x, y)); }); });
 }
-template <class F> void compare_scalar(const CompareScalar<F>& op, Bufs in, Bufs out, Context&) {
+template <class F> void compare_scalar(const op::CompareScalar<F>& op, Bufs in, Bufs out, Context&) {
   visit_compared<F>(in[0].dtype(), [&]<class T>() {
     const T s = T(op.s);
     map<uint8_t, T>(in, out, [s](T x) { return uint8_t(F::f(x, s)); });
@@ -34,11 +34,11 @@ template <class F> void visit_size(DType d, F&& f) {
     default: return f.template operator()<uint64_t>();
   }
 }
-void where(const Where&, Bufs in, Bufs out, Context&) {
+void where(const op::Where&, Bufs in, Bufs out, Context&) {
   visit_size(out[0].dtype(),
              [&]<class U>() { map<U, uint8_t, U, U>(in, out, [](uint8_t c, U x, U y) { return c ? x : y; }); });
 }
-void masked_fill(const MaskedFill& op, Bufs in, Bufs out, Context&) {
+void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context&) {
   uint64_t bytes = 0;  // the value as an element
   visit_dtype(out[0].dtype(), [&]<class T>() {
     const T value = T(compute_t<T>(op.value));
@@ -59,31 +59,31 @@ template <class T> struct Bounds {
     if (o.max) max = T(*o.max);
   }
 };
-void clamp(const Clamp& op, Bufs in, Bufs out, Context&) {
+void clamp(const op::Clamp& op, Bufs in, Bufs out, Context&) {
   const auto run = [&]<class T>() {
     const Bounds<T> b(op.o);
-    map<T, T>(in, out, [b](T x) { return Within::f(x, b.min, b.max); });
+    map<T, T>(in, out, [b](T x) { return op::ClampFn::f(x, b.min, b.max); });
   };
   const DType d = out[0].dtype();
   is_index(d) ? visit_index(d, run) : visit_computed(d, run);
 }
-void clamp_grad(const ClampGrad& op, Bufs in, Bufs out, Context&) {
+void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context&) {
   visit_computed(out[0].dtype(), [&]<class T>() {
     const Bounds<T> b(op.o);
-    map<T, T, T>(in, out, [b](T x, T g) { return Within::df(x, b.min, b.max, g); });
+    map<T, T, T>(in, out, [b](T x, T g) { return op::ClampFn::df(x, b.min, b.max, g); });
   });
 }
 
 constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
-template <class... F> bool add_comparisons(TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<Compare<F>, Backend::cpu, compare<F>>(o), ...);
-  (add_kernel<CompareScalar<F>, Backend::cpu, compare_scalar<F>>(o), ...);
+template <class... F> bool add_comparisons(op::TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<op::Compare<F>, Backend::cpu, compare<F>>(o), ...);
+  (add_kernel<op::CompareScalar<F>, Backend::cpu, compare_scalar<F>>(o), ...);
   return true;
 }
-[[maybe_unused]] const bool compared = add_comparisons(CompareFns{}, kCompareOrigin);
-TG_KERNEL(Where, cpu, where);
-TG_KERNEL(MaskedFill, cpu, masked_fill);
-TG_KERNEL(Clamp, cpu, clamp);
-TG_KERNEL(ClampGrad, cpu, clamp_grad);
+[[maybe_unused]] const bool compared = add_comparisons(op::CompareFns{}, kCompareOrigin);
+TG_KERNEL(op::Where, cpu, where);
+TG_KERNEL(op::MaskedFill, cpu, masked_fill);
+TG_KERNEL(op::Clamp, cpu, clamp);
+TG_KERNEL(op::ClampGrad, cpu, clamp_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -69,7 +69,7 @@ template <class T> void scan_columns(const T* x, T* y, int64_t outer, const Orde
     }
   });
 }
-void cumsum(const Cumsum& op, Bufs in, Bufs out, Context&) {
+void cumsum(const op::Cumsum& op, Bufs in, Bufs out, Context&) {
   const Shape& s = out[0].shape();
   if (out[0].numel() == 0) return;
   int64_t outer = 1, inner = 1;
@@ -83,6 +83,6 @@ void cumsum(const Cumsum& op, Bufs in, Bufs out, Context&) {
     inner == 1 ? scan_rows(x, y, outer, order) : scan_columns(x, y, outer, order, inner);
   });
 }
-TG_KERNEL(Cumsum, cpu, cumsum);
+TG_KERNEL(op::Cumsum, cpu, cumsum);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -19,7 +19,7 @@ const int32_t* draw(Rng at, int64_t first, int64_t n, int32_t* word) {
   }
   return word + first % 4;
 }
-void dropout(const Dropout& op, Bufs in, Bufs out, Context&) {
+void dropout(const op::Dropout& op, Bufs in, Bufs out, Context&) {
   // uniform(word) < p, in whole multiples of 2^-24.
   const auto limit = int32_t(std::ceil(op.p * 0x1p24));
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -44,6 +44,6 @@ void dropout(const Dropout& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(Dropout, cpu, dropout);
+TG_KERNEL(op::Dropout, cpu, dropout);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

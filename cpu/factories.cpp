@@ -10,10 +10,10 @@ template <class T, class F> void fill(Bufs out, F f) {  // out[i] = f(i)
     for (int64_t i = begin; i < end; ++i) y[i] = T(compute_t<T>(f(i)));
   });
 }
-void full(const Full& op, Bufs, Bufs out, Context&) {
+void full(const op::Full& op, Bufs, Bufs out, Context&) {
   visit_dtype(out[0].dtype(), [&]<class T>() { fill<T>(out, [v = compute_t<T>(op.value)](int64_t) { return v; }); });
 }
-void arange(const Arange& op, Bufs, Bufs out, Context&) {
+void arange(const op::Arange& op, Bufs, Bufs out, Context&) {
   visit_dtype(out[0].dtype(),
               [&]<class T>() { fill<T>(out, [&](int64_t i) { return op.start + double(i) * op.step; }); });
 }
@@ -32,19 +32,19 @@ template <class F> void draw(Bufs out, Rng rng, F bulk) {
     });
   });
 }
-void random_normal(const RandomNormal& op, Bufs, Bufs out, Context&) {
+void random_normal(const op::RandomNormal& op, Bufs, Bufs out, Context&) {
   draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_normal(to, float(op.mean), float(op.std)); });
 }
-void random_truncated_normal(const RandomTruncatedNormal& op, Bufs, Bufs out, Context&) {
+void random_truncated_normal(const op::RandomTruncatedNormal& op, Bufs, Bufs out, Context&) {
   draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_truncated_normal(to, float(op.mean), float(op.std)); });
 }
-void random_uniform(const RandomUniform& op, Bufs, Bufs out, Context&) {
+void random_uniform(const op::RandomUniform& op, Bufs, Bufs out, Context&) {
   draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_uniform(to, float(op.lo), float(op.hi)); });
 }
-TG_KERNEL(Full, cpu, full);
-TG_KERNEL(Arange, cpu, arange);
-TG_KERNEL(RandomNormal, cpu, random_normal);
-TG_KERNEL(RandomTruncatedNormal, cpu, random_truncated_normal);
-TG_KERNEL(RandomUniform, cpu, random_uniform);
+TG_KERNEL(op::Full, cpu, full);
+TG_KERNEL(op::Arange, cpu, arange);
+TG_KERNEL(op::RandomNormal, cpu, random_normal);
+TG_KERNEL(op::RandomTruncatedNormal, cpu, random_truncated_normal);
+TG_KERNEL(op::RandomUniform, cpu, random_uniform);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -66,7 +66,7 @@ struct Pick {
   }
 };
 
-void gather(const Gather& op, Bufs in, Bufs out, Context&) {
+void gather(const op::Gather& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
   Strides beside = x.strides();
   beside[op.dim] = 0;
@@ -76,7 +76,7 @@ void gather(const Gather& op, Bufs in, Bufs out, Context&) {
     throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
   });
 }
-void index_select(const IndexSelect& op, Bufs in, Bufs out, Context&) {
+void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
   Strides beside = x.strides(), along = Strides::filled(beside.size(), 0);
   beside[op.dim] = 0;
@@ -87,7 +87,7 @@ void index_select(const IndexSelect& op, Bufs in, Bufs out, Context&) {
     throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
   });
 }
-void embedding(const Embedding&, Bufs in, Bufs out, Context&) {
+void embedding(const op::Embedding&, Bufs in, Bufs out, Context&) {
   const Buf &ids = in[0], &table = in[1];
   Strides columns = Strides::filled(ids.shape().size(), 0), rows = ids.strides();
   columns.push_back(table.strides()[1]);
@@ -156,7 +156,7 @@ template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, c
     });
   return ok;
 }
-void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context&) {
+void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   const Buf& index = in[1];
   const int64_t size = out[0].size(op.dim);
   bool ok = true;
@@ -168,7 +168,7 @@ void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context&) {
 }
 
 // Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line instead.
-void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
+void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
   report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
     throw index_outside(op.name(), id, p, *in[0].layout, op.dim, op.size);
@@ -212,10 +212,10 @@ void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-TG_KERNEL(Gather, cpu, gather);
-TG_KERNEL(IndexSelect, cpu, index_select);
-TG_KERNEL(IndexSelectGrad, cpu, index_select_grad);
-TG_KERNEL(ScatterAdd, cpu, scatter_add);
-TG_KERNEL(Embedding, cpu, embedding);
+TG_KERNEL(op::Gather, cpu, gather);
+TG_KERNEL(op::IndexSelect, cpu, index_select);
+TG_KERNEL(op::IndexSelectGrad, cpu, index_select_grad);
+TG_KERNEL(op::ScatterAdd, cpu, scatter_add);
+TG_KERNEL(op::Embedding, cpu, embedding);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -41,7 +41,7 @@ struct Sizes {
 
 // Rows [first, first + n) of y and h. x(i, scratch): row i.
 template <class T>
-void block(const Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
+void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
            const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {
   using C = compute_t<T>;
   constexpr bool same = std::is_same_v<T, C>;
@@ -83,7 +83,7 @@ void block(const Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<
     for (int64_t i = 0; i < n * s.out; ++i) y[first * s.out + i] = T(to[i]);
 }
 
-void lora(const Lora& op, Bufs in, Bufs out, Context&) {
+void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
   const Sizes s{out[1].size(0), in[1].size(0), in[1].size(1), in[2].size(1)};
   visit_float(out[0].dtype(), [&]<class T>() {
     const Rows<T> x(in[0]);
@@ -101,6 +101,6 @@ void lora(const Lora& op, Bufs in, Bufs out, Context&) {
     for (int64_t t = 0; t < tiles; ++t) run(t);
   });
 }
-TG_KERNEL(Lora, cpu, lora);
+TG_KERNEL(op::Lora, cpu, lora);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -28,7 +28,7 @@ struct Targets {
   }
 };
 
-void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context&) {
+void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);
   const auto rows = int64_t(targets.ids.size());
@@ -65,7 +65,7 @@ void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context&) {
 }
 
 // dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target), g the gradient of the row's loss.
-void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context&) {
+void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);
   const auto rows = int64_t(targets.ids.size());
@@ -94,7 +94,7 @@ void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context&)
     });
   });
 }
-void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context&) {
+void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context&) {
   constexpr int64_t kChunk = 4096;  // elements one partial sum covers
   visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
@@ -118,8 +118,8 @@ void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context&) {
     y[0] = C(op.reduction == Reduction::mean ? total / double(n) : total);
   });
 }
-TG_KERNEL(MseLoss, cpu, mse_loss);
-TG_KERNEL(CrossEntropy, cpu, cross_entropy);
-TG_KERNEL(CrossEntropyGrad, cpu, cross_entropy_grad);
+TG_KERNEL(op::MseLoss, cpu, mse_loss);
+TG_KERNEL(op::CrossEntropy, cpu, cross_entropy);
+TG_KERNEL(op::CrossEntropyGrad, cpu, cross_entropy_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

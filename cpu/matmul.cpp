@@ -6,7 +6,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-void matmul(const Matmul& op, Bufs in, Bufs out, Context&) {
+void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
   const Shape& s = out[0].shape();
   const size_t nd = s.size();
   const int64_t m = s[nd - 2], n = s[nd - 1];
@@ -79,22 +79,22 @@ template <class T> void product(Bufs in, const Buf& out) {
   gemm<T>(m, n, k, a, MatView<T>{weight.data<T>(), weight.strides()[0], weight.strides()[1]}.transposed(),
           out.data<T>(), n, {.finish = bias ? &finish_row : nullptr});
 }
-void linear(const Linear&, Bufs in, Bufs out, Context&) {
+void linear(const op::Linear&, Bufs in, Bufs out, Context&) {
   if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0]); });
 }
 // The kernel of the activation itself, in place: compilers may round another loop over F otherwise.
-template <class F> void linear_activation(const LinearActivation<F>&, Bufs in, Bufs out, Context& c) {
+template <class F> void linear_activation(const op::LinearActivation<F>&, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0]); });
-  stateless<Unary<F>>()->run(out, out, c);
+  stateless<op::Unary<F>>()->run(out, out, c);
 }
-template <class... F> bool add_activations(TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
+template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<op::LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
   return true;
 }
 constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
-[[maybe_unused]] const bool registered = add_activations(ActivationFns{}, kActivationOrigin);
-TG_KERNEL(Matmul, cpu, matmul);
-TG_KERNEL(Linear, cpu, linear);
+[[maybe_unused]] const bool registered = add_activations(op::ActivationFns{}, kActivationOrigin);
+TG_KERNEL(op::Matmul, cpu, matmul);
+TG_KERNEL(op::Linear, cpu, linear);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -32,7 +32,7 @@ std::vector<Tile> tiles_of(Bufs tensors) {
     for (int64_t i = 0, n = tensors[k].numel(); i < n; i += kGrain) tiles.push_back({k, i, std::min(n, i + kGrain)});
   return tiles;
 }
-void global_norm(const GlobalNorm&, Bufs in, Bufs out, Context&) {
+void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context&) {
   const std::vector<Tile> tiles = tiles_of(in);
   std::vector<Walk<1>> walks;
   walks.reserve(in.size());
@@ -51,7 +51,7 @@ void global_norm(const GlobalNorm&, Bufs in, Bufs out, Context&) {
 
 template <class T> struct AdamWNumbers {  // of all tensors; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps, clip = 1;
-  AdamWNumbers(const AdamWStep& op, const float* norm) {
+  AdamWNumbers(const op::AdamWStep& op, const float* norm) {
     const AdamWOptions& o = op.o;
     beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
     const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
@@ -65,7 +65,7 @@ template <class T> struct AdamWNumbers {  // of all tensors; computed in double,
 };
 template <class T> struct AdamWDecay {  // of one tensor
   T before = 1, after = 1, l2 = 0;
-  AdamWDecay(const AdamWStep& op, double weight_decay) {
+  AdamWDecay(const op::AdamWStep& op, double weight_decay) {
     if (op.o.decay == WeightDecay::l2)
       l2 = T(weight_decay);
     else
@@ -101,7 +101,7 @@ void adamw_tile(const Tile& tile, const Walk<5>& walk, const AdamWNumbers<T>& nu
     }
   });
 }
-void adamw_step(const AdamWStep& op, Bufs in, Bufs out, Context&) {
+void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors();
   const std::vector<Tile> tiles = tiles_of(out.first(n));
   std::vector<Walk<5>> walks;
@@ -123,7 +123,7 @@ void adamw_step(const AdamWStep& op, Bufs in, Bufs out, Context&) {
     out[tile.tensor].dtype() == DType::f64 ? run(tile, f64) : run(tile, f32);
   });
 }
-TG_KERNEL(GlobalNorm, cpu, global_norm);
-TG_KERNEL(AdamWStep, cpu, adamw_step);
+TG_KERNEL(op::GlobalNorm, cpu, global_norm);
+TG_KERNEL(op::AdamWStep, cpu, adamw_step);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -6,25 +6,25 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 // The types that F computes in: double and float, and the integers if it takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
-  if constexpr (takes_integers<F>)
+  if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);
   visit_computed(d, g);
 }
-template <class F> void unary(const Unary<F>&, Bufs in, Bufs out, Context&) {
+template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context&) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(in, out, [](T x) { return F::f(x); }); });
 }
-template <class F> void unary_grad(const UnaryGrad<F>&, Bufs in, Bufs out, Context&) {
+template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, Context&) {
   visit_computed(out[0].dtype(), [&]<class T>() {
-    if constexpr (UnaryGrad<F>::kDy == 2)
+    if constexpr (op::UnaryGrad<F>::kDy == 2)
       map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::df(x, y) * g; });
     else
       map<T, T, T>(in, out, [](T s, T g) { return F::df(s, s) * g; });
   });
 }
-template <class F> void binary(const Binary<F>&, Bufs in, Bufs out, Context&) {
+template <class F> void binary(const op::Binary<F>&, Bufs in, Bufs out, Context&) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T, T>(in, out, [](T x, T y) { return F::f(x, y); }); });
 }
-template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs out, Context&) {
+template <class F> void binary_scalar(const op::BinaryScalar<F>& op, Bufs in, Bufs out, Context&) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() {
     const T s = T(op.s);
     if (op.left)
@@ -33,7 +33,7 @@ template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs o
       map<T, T>(in, out, [s](T x) { return F::f(x, s); });
   });
 }
-template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, Context&) {
+template <class F> void binary_grad(const op::BinaryGrad<F>& op, Bufs in, Bufs out, Context&) {
   visit_computed(out[0].dtype(), [&]<class T>() {
     if (op.by_y)
       map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::dy(x, y) * g; });
@@ -41,7 +41,7 @@ template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, 
       map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::dx(x, y) * g; });
   });
 }
-template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context&) {
+template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context&) {
   visit_computed(out[0].dtype(), [&]<class T>() {
     const T s = T(op.s);
     if (op.left)
@@ -52,23 +52,23 @@ template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs i
 }
 
 template <class F> void add_unary(const KernelOrigin& o) {
-  add_kernel<Unary<F>, Backend::cpu, unary<F>>(o);
-  if constexpr (!is_linear<F>) add_kernel<UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
+  add_kernel<op::Unary<F>, Backend::cpu, unary<F>>(o);
+  if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
 }
 template <class F> void add_binary(const KernelOrigin& o) {
-  add_kernel<Binary<F>, Backend::cpu, binary<F>>(o);
-  add_kernel<BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);
-  if constexpr (has_partials<F>) {
-    add_kernel<BinaryGrad<F>, Backend::cpu, binary_grad<F>>(o);
-    add_kernel<BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
+  add_kernel<op::Binary<F>, Backend::cpu, binary<F>>(o);
+  add_kernel<op::BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);
+  if constexpr (op::has_partials<F>) {
+    add_kernel<op::BinaryGrad<F>, Backend::cpu, binary_grad<F>>(o);
+    add_kernel<op::BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
   }
 }
 constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
-template <class... U, class... B> bool add_all(TypeList<U...>, TypeList<B...>, const KernelOrigin& o) {
+template <class... U, class... B> bool add_all(op::TypeList<U...>, op::TypeList<B...>, const KernelOrigin& o) {
   (add_unary<U>(o), ...);
   (add_binary<B>(o), ...);
   return true;
 }
-[[maybe_unused]] const bool registered = add_all(UnaryFns{}, BinaryFns{}, kPointwiseOrigin);
+[[maybe_unused]] const bool registered = add_all(op::UnaryFns{}, op::BinaryFns{}, kPointwiseOrigin);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

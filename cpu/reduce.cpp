@@ -215,13 +215,13 @@ template <class T, class F> void with_axes(uint8_t dims, const Buf& in, F&& f) {
   f(contiguous_data<T>(Buf{&l, in.bytes}, scratch), Axes{z.outer * z.inner, z.n, 1});
 }
 
-void sum(const Sum& op, Bufs in, Bufs out, Context&) {
+void sum(const op::Sum& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
   visit_number(out[0].dtype(), [&]<class T>() {
     with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) { reduce(Add<T>{x, out[0].data<T>()}, z); });
   });
 }
-void var(const Var& op, Bufs in, Bufs out, Context&) {
+void var(const op::Var& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
     using A = Acc<T>;
@@ -232,13 +232,13 @@ void var(const Var& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-template <bool kLargest> void extremum(const Extremum<kLargest>& op, Bufs in, Bufs out, Context&) {
+template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
   visit_number(out[0].dtype(), [&]<class T>() {
     with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) { reduce(Best<T, kLargest>{x, out[0].data<T>()}, z); });
   });
 }
-void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context&) {
+void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &dx = out[0];
   if (x.numel() == 0) return;
   visit_float(dx.dtype(), [&]<class T>() {
@@ -263,10 +263,10 @@ void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(ExtremumGrad, cpu, extremum_grad);
-TG_KERNEL(Sum, cpu, sum);
-TG_KERNEL(Var, cpu, var);
-TG_KERNEL(Max, cpu, extremum<true>);
-TG_KERNEL(Min, cpu, extremum<false>);
+TG_KERNEL(op::ExtremumGrad, cpu, extremum_grad);
+TG_KERNEL(op::Sum, cpu, sum);
+TG_KERNEL(op::Var, cpu, var);
+TG_KERNEL(op::Max, cpu, extremum<true>);
+TG_KERNEL(op::Min, cpu, extremum<false>);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -9,7 +9,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class C> struct Turns {  // (T, HS / 2)
   std::vector<C> sine, cosine;
-  Turns(const Rope& op, int64_t rows, int64_t pairs) : sine(size_t(rows * pairs)), cosine(sine.size()) {
+  Turns(const op::Rope& op, int64_t rows, int64_t pairs) : sine(size_t(rows * pairs)), cosine(sine.size()) {
     std::vector<double> frequency(static_cast<size_t>(pairs));
     for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = std::pow(op.o.theta, -double(i) / double(pairs));
     for_row_tiles(rows, pairs, [&](int64_t begin, int64_t end) {
@@ -32,7 +32,7 @@ template <class T, class C> void turn(int64_t pairs, const C* s, const C* c, con
     y[2 * i + 1] = T(s[i] * a + c[i] * b);
   }
 }
-void rope(const Rope& op, Bufs in, Bufs out, Context&) {
+void rope(const op::Rope& op, Bufs in, Bufs out, Context&) {
   visit_float(out[0].dtype(), [&]<class T>() {
     const Rows<T> x(in[0]);
     const int64_t hs = x.n, positions = out[0].size(out[0].shape().size() - 2);
@@ -47,6 +47,6 @@ void rope(const Rope& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(Rope, cpu, rope);
+TG_KERNEL(op::Rope, cpu, rope);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -25,14 +25,14 @@ template <class T> void copy_into(T* y, const Strides& ys, const Buf& x) {
       for (int64_t i = 0; i < n; ++i) y[at[0] + i * step[0]] = from[at[1] + i * step[1]];
   });
 }
-void pad(const Pad& op, Bufs in, Bufs out, Context&) {
+void pad(const op::Pad& op, Bufs in, Bufs out, Context&) {
   visit_size(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     parallel_for(out[0].numel(), kGrain, [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, T(0)); });
     copy_into(y + op.start * out[0].strides()[op.dim], out[0].strides(), in[0]);
   });
 }
-void concat(const Concat& op, Bufs in, Bufs out, Context&) {
+void concat(const op::Concat& op, Bufs in, Bufs out, Context&) {
   visit_size(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     for (const Buf& x : in) {
@@ -41,7 +41,7 @@ void concat(const Concat& op, Bufs in, Bufs out, Context&) {
     }
   });
 }
-TG_KERNEL(Pad, cpu, pad);
-TG_KERNEL(Concat, cpu, concat);
+TG_KERNEL(op::Pad, cpu, pad);
+TG_KERNEL(op::Concat, cpu, concat);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

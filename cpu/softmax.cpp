@@ -27,7 +27,7 @@ template <size_t N, class F> void for_each_row(Bufs in, Bufs out, F&& row) {
   });
 }
 
-void softmax(const Softmax&, Bufs in, Bufs out, Context&) {
+void softmax(const op::Softmax&, Bufs in, Bufs out, Context&) {
   for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>& scratch, T* y, const T* x) {
     scratch.resize(size_t(n));
     C* const e = scratch.data();
@@ -36,7 +36,7 @@ void softmax(const Softmax&, Bufs in, Bufs out, Context&) {
     for (int64_t j = 0; j < n; ++j) y[j] = T(e[j] * scale);
   });
 }
-void softmax_grad(const SoftmaxGrad&, Bufs in, Bufs out, Context&) {
+void softmax_grad(const op::SoftmaxGrad&, Bufs in, Bufs out, Context&) {
   for_each_row<2>(in, out, []<class T, class C>(int64_t n, std::vector<C>& scratch, T* dx, const T* y, const T* dy) {
     scratch.resize(size_t(n));
     C* const g = scratch.data();
@@ -45,7 +45,7 @@ void softmax_grad(const SoftmaxGrad&, Bufs in, Bufs out, Context&) {
     for (int64_t j = 0; j < n; ++j) dx[j] = T(g[j]);
   });
 }
-void log_softmax(const LogSoftmax&, Bufs in, Bufs out, Context&) {
+void log_softmax(const op::LogSoftmax&, Bufs in, Bufs out, Context&) {
   for_each_row<1>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* y, const T* x) {
     const C top = top_of<C>(n, x);
     const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return exp_to_zero(C(x[j]) - top); }));
@@ -53,16 +53,16 @@ void log_softmax(const LogSoftmax&, Bufs in, Bufs out, Context&) {
     for (int64_t j = 0; j < n; ++j) y[j] = T((C(x[j]) - top) - log_sum);
   });
 }
-void log_softmax_grad(const LogSoftmaxGrad&, Bufs in, Bufs out, Context&) {
+void log_softmax_grad(const op::LogSoftmaxGrad&, Bufs in, Bufs out, Context&) {
   for_each_row<2>(in, out, []<class T, class C>(int64_t n, std::vector<C>&, T* dx, const T* y, const T* dy) {
     const C s = lane_sum<C>(n, [&](int64_t j) { return C(dy[j]); });
     TG_SAME_INDEX
     for (int64_t j = 0; j < n; ++j) dx[j] = T(C(dy[j]) - exp_to_zero(C(y[j])) * s);
   });
 }
-TG_KERNEL(LogSoftmax, cpu, log_softmax);
-TG_KERNEL(LogSoftmaxGrad, cpu, log_softmax_grad);
-TG_KERNEL(Softmax, cpu, softmax);
-TG_KERNEL(SoftmaxGrad, cpu, softmax_grad);
+TG_KERNEL(op::LogSoftmax, cpu, log_softmax);
+TG_KERNEL(op::LogSoftmaxGrad, cpu, log_softmax_grad);
+TG_KERNEL(op::Softmax, cpu, softmax);
+TG_KERNEL(op::SoftmaxGrad, cpu, softmax_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

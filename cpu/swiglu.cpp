@@ -23,7 +23,7 @@ template <class T> void backward_row(int64_t n, const T* x, const T* dy, T* dx) 
     dx[n + j] = T(grad * gate * s);
   }
 }
-void swiglu(const Swiglu&, Bufs in, Bufs out, Context&) {
+void swiglu(const op::Swiglu&, Bufs in, Bufs out, Context&) {
   visit_float(out[0].dtype(), [&]<class T>() {
     const int64_t n = out[0].shape().back();
     if (out[0].numel() == 0) return;
@@ -34,7 +34,7 @@ void swiglu(const Swiglu&, Bufs in, Bufs out, Context&) {
     });
   });
 }
-void swiglu_grad(const SwigluGrad&, Bufs in, Bufs out, Context&) {
+void swiglu_grad(const op::SwigluGrad&, Bufs in, Bufs out, Context&) {
   visit_float(out[0].dtype(), [&]<class T>() {
     const int64_t n = in[1].shape().back();
     if (out[0].numel() == 0) return;
@@ -46,7 +46,7 @@ void swiglu_grad(const SwigluGrad&, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(Swiglu, cpu, swiglu);
-TG_KERNEL(SwigluGrad, cpu, swiglu_grad);
+TG_KERNEL(op::Swiglu, cpu, swiglu);
+TG_KERNEL(op::SwigluGrad, cpu, swiglu_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

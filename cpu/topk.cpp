@@ -28,7 +28,7 @@ template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
                });
 }
 
-void argmax(const ArgMax& op, Bufs in, Bufs out, Context&) {
+void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].size(op.dim), step = in[0].strides()[op.dim];
   visit_number(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
@@ -43,7 +43,7 @@ void argmax(const ArgMax& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-void topk(const SelectTopK& op, Bufs in, Bufs out, Context&) {
+void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context&) {
   const size_t last = in[0].shape().size() - 1;
   const int64_t n = in[0].size(last), step = in[0].strides()[last];
   visit_float(in[0].dtype(), [&]<class T>() {
@@ -64,7 +64,7 @@ void topk(const SelectTopK& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-TG_KERNEL(ArgMax, cpu, argmax);
-TG_KERNEL(SelectTopK, cpu, topk);
+TG_KERNEL(op::ArgMax, cpu, argmax);
+TG_KERNEL(op::SelectTopK, cpu, topk);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,7 +1,7 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
-#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
@@ -27,7 +27,7 @@ Tensor with_rows(const Tensor& x) {
 }
 }  // namespace
 
-Layouts Attention::infer(Inputs in) const {
+Layouts op::Attention::infer(Inputs in) const {
   const Tensor &q = in[0], &k = in[1], &v = in[2];
   for (const Tensor& x : in)
     TG_CHECK(x.ndim() == 4, shape, "[attention] got {}. q, k and v are (batch, heads, time, head size). Use reshape().",
@@ -55,14 +55,14 @@ Layouts Attention::infer(Inputs in) const {
   const DType stat = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
   return {heads_last(q), Layout::contiguous({s[0], s[1], s[2]}, stat, q.device())};
 }
-Tensors Attention::vjp(const Vjp& v) const {
+Tensors op::Attention::vjp(const Vjp& v) const {
   const Tensor in[] = {v.in(0), v.in(1), v.in(2), v.out(0), v.out(1), with_rows(v.grad())};
-  Tensors r = emit(make<AttentionGrad>(o), in);
+  Tensors r = emit(make_ref<op::AttentionGrad>(o), in);
   for (size_t i = 0; i < 3; ++i)
     if (!v.wants(i)) r[i] = Tensor();
   return r;
 }
-Layouts AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
+Layouts op::AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
 // Whether query i does not see key j: (Tq, Tk) bool. The last query sees all keys, and each at least one.
 Tensor hidden(int64_t tq, int64_t tk, Device d) {
@@ -71,7 +71,7 @@ Tensor hidden(int64_t tq, int64_t tk, Device d) {
 }
 }  // namespace
 // q, k, v and dy alone: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
-Tensors AttentionGrad::compose(Inputs in) const {
+Tensors op::AttentionGrad::compose(Inputs in) const {
   const Shape &s = in[0].shape(), &ks = in[1].shape();
   const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];
   const double scale = o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)));
@@ -89,6 +89,6 @@ Tensors AttentionGrad::compose(Inputs in) const {
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
-  return emit1(make<Attention>(o), {with_rows(q), with_rows(k), with_rows(v)});
+  return emit1(make_ref<op::Attention>(o), {with_rows(q), with_rows(k), with_rows(v)});
 }
 }  // namespace tg

@@ -10,6 +10,8 @@ struct AttentionOptions {
   bool causal = true;  // query i sees the keys j <= i + Tk - Tq: the last query sees all
   double scale = 0;    // of the scores; 0: 1 / sqrt(HS)
 };
+namespace op {
+
 // (q, k, v) -> (y, lse); lse (B, NH, Tq) is the logarithm of the sum of exponentials of a row, in f32, of f64 input
 // f64.
 struct Attention : OpOf<Attention> {
@@ -20,7 +22,7 @@ struct Attention : OpOf<Attention> {
   Mask saves_in(Mask) const override { return bits(0, 1, 2); }
   Mask saves_out(Mask) const override { return bits(0, 1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(o.causal), k.add(o.scale); }
+  void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
 };
 struct AttentionGrad : OpOf<AttentionGrad> {  // (q, k, v, y, lse, dy) -> (dq, dk, dv)
   static constexpr auto kName = "attention_grad";
@@ -28,8 +30,9 @@ struct AttentionGrad : OpOf<AttentionGrad> {  // (q, k, v, y, lse, dy) -> (dq, d
   explicit AttentionGrad(AttentionOptions opt) : o(opt) {}
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;  // with the matrices of scores
-  void key(Key& k) const override { k.add(o.causal), k.add(o.scale); }
+  void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
 };
+}  // namespace op
 
 // q (B, NH, Tq, HS), k and v (B, NHkv, Tk, HS) -> (B, NH, Tq, HS), stored in the order (B, Tq, NH, HS) so that
 // transpose(y, 1, 2) is contiguous; gradients are stored likewise. Query head h reads key head h / (NH / NHkv). f64,

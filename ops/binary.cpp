@@ -22,27 +22,27 @@ Layouts infer_scalar(std::string_view name, Inputs in, double s, bool integers) 
   return {contiguous_like(in[0])};
 }
 
-Tensors Add::vjp(const Vjp& v) {
+Tensors op::Add::vjp(const Vjp& v) {
   return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(),
           v.wants(1) ? sum_to(v.grad(), v.in_shape(1)) : Tensor()};
 }
-Tensors Sub::vjp(const Vjp& v) {
+Tensors op::Sub::vjp(const Vjp& v) {
   return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(),
           v.wants(1) ? sum_to(-v.grad(), v.in_shape(1)) : Tensor()};
 }
-Tensors Mul::vjp(const Vjp& v) {
+Tensors op::Mul::vjp(const Vjp& v) {
   return {v.wants(0) ? sum_to(v.grad() * v.in(1), v.in_shape(0)) : Tensor(),
           v.wants(1) ? sum_to(v.grad() * v.in(0), v.in_shape(1)) : Tensor()};
 }
-Tensors Div::vjp(const Vjp& v) {  // d(x/y) = dx / y - (x / y) / y dy
+Tensors op::Div::vjp(const Vjp& v) {  // d(x/y) = dx / y - (x / y) / y dy
   const Tensor y = v.in(1), gy = v.grad() / y;
   return {v.wants(0) ? sum_to(gy, v.in_shape(0)) : Tensor(),
           v.wants(1) ? sum_to(-(gy * (v.in(0) / y)), v.in_shape(1)) : Tensor()};
 }
-Tensor Add::vjp_scalar(const Vjp& v, double, bool) { return v.grad(); }
-Tensor Sub::vjp_scalar(const Vjp& v, double, bool left) { return left ? -v.grad() : v.grad(); }
-Tensor Mul::vjp_scalar(const Vjp& v, double s, bool) { return v.grad() * s; }
-Tensor Div::vjp_scalar(const Vjp& v, double s, bool left) {
+Tensor op::Add::vjp_scalar(const Vjp& v, double, bool) { return v.grad(); }
+Tensor op::Sub::vjp_scalar(const Vjp& v, double, bool left) { return left ? -v.grad() : v.grad(); }
+Tensor op::Mul::vjp_scalar(const Vjp& v, double s, bool) { return v.grad() * s; }
+Tensor op::Div::vjp_scalar(const Vjp& v, double s, bool left) {
   if (!left) return v.grad() / s;
   const Tensor x = v.in(0);
   return v.grad() * ((-s / x) / x);

@@ -1,6 +1,6 @@
 // Pointwise ops of two operands, tensors that broadcast or a tensor and a number. As in pointwise.h, one struct per
 // function is the only source: BinaryFns is the list over which kernels and tests fold. Comparisons, where and clamp
-// are in choose.h.
+// are in comparison.h.
 // Kernels that are compiled at run time read the functions of these three headers, and nothing else of them:
 // TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
@@ -12,6 +12,7 @@
 #endif
 
 namespace tg {
+namespace op {
 
 template <class... T> struct TypeList {};
 // Where tests sample the input. Kinks lie at multiples of `cell`: samples keep a fifth of it away from them, and two
@@ -102,6 +103,7 @@ struct Pow {  // x^0 = 1, also of 0 and NaN
 };
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
+}  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
 // The text of an Expression: '@' stands for F, by the name that it has in namespace tg.
@@ -116,18 +118,20 @@ template <class F> std::string expression_of(std::string_view text) {
 
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
+namespace op {
+
 // (x, y, dz) -> dz times the partial derivative of F(x, y), in the shape of dz.
 template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   bool by_y;
   explicit BinaryGrad(bool second) : by_y(second) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(2)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bit(2)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[2])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), y(in[1]);
     return {((by_y ? F::dy(x, y) : F::dx(x, y)) * Sym(in[2])).tensor()};
   }
-  void key(Key& k) const override { k.add(by_y); }
+  void key(StructuralHash& k) const override { k.add(by_y); }
   Expression expression() const override {
     static const std::string dx = expression_of<F>("@::dx($0, $1) * $2"), dy = expression_of<F>("@::dy($0, $1) * $2");
     return {by_y ? dy : dx};
@@ -139,13 +143,15 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   double s;
   bool left;
   BinaryScalarGrad(double number, bool on_left) : s(number), left(on_left) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(1), .varies = true}; }
+  Traits traits() const override {
+    return {.kind = OpKind::pointwise, .may_alias = bit(1), .dynamic_attributes = true};
+  }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), number(s);
     return {((left ? F::dy(number, x) : F::dx(x, number)) * Sym(in[1])).tensor()};
   }
-  void key(Key& k) const override { k.add(left); }
+  void key(StructuralHash& k) const override { k.add(left); }
   Expression expression() const override {
     static const std::string dx = expression_of<F>("@::dx($0, #0) * $1"), dy = expression_of<F>("@::dy(#0, $0) * $1");
     return {left ? dy : dx, {s}};
@@ -153,7 +159,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
 };
 template <class F> struct Binary : OpOf<Binary<F>> {
   static constexpr auto kName = F::kName;
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0, 1)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0, 1)}; }
   Layouts infer(Inputs in) const override { return infer_binary(kName, in, takes_integers<F>); }
   Expression expression() const override {
     static const std::string text = expression_of<F>("@::f($0, $1)");
@@ -168,7 +174,7 @@ template <class F> struct Binary : OpOf<Binary<F>> {
   Tensors vjp(const Vjp& v) const override {
     if constexpr (has_partials<F>) {
       const auto grad = [&](size_t i) {
-        return v.wants(i) ? sum_to(emit1(make<BinaryGrad<F>>(i == 1), {v.in(0), v.in(1), v.grad()}), v.in_shape(i))
+        return v.wants(i) ? sum_to(emit1(make_ref<BinaryGrad<F>>(i == 1), {v.in(0), v.in(1), v.grad()}), v.in_shape(i))
                           : Tensor();
       };
       return {grad(0), grad(1)};
@@ -183,7 +189,9 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   double s;
   bool left;
   BinaryScalar(double number, bool on_left) : s(number), left(on_left) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0), .varies = true}; }
+  Traits traits() const override {
+    return {.kind = OpKind::pointwise, .may_alias = bits(0), .dynamic_attributes = true};
+  }
   Layouts infer(Inputs in) const override { return infer_scalar(F::kName, in, s, takes_integers<F>); }
   Expression expression() const override {
     static const std::string right = expression_of<F>("@::f($0, #0)"), on_left = expression_of<F>("@::f(#0, $0)");
@@ -197,39 +205,48 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   }
   Tensors vjp(const Vjp& v) const override {
     if constexpr (has_partials<F>)
-      return {emit1(make<BinaryScalarGrad<F>>(s, left), {v.in(0), v.grad()})};
+      return {emit1(make_ref<BinaryScalarGrad<F>>(s, left), {v.in(0), v.grad()})};
     else
       return {F::vjp_scalar(v, s, left)};
   }
-  void key(Key& k) const override { k.add(left); }
+  void key(StructuralHash& k) const override { k.add(left); }
 };
+}  // namespace op
 
 // x op y with broadcasting: aligned at the right, each size must be equal or 1. Equal dtypes: f64, f32, bf16, i64, i32
 // (div and pow: floating only). A number is taken in the dtype of the tensor.
-inline Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Add>>(), {x, y}); }
-inline Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Sub>>(), {x, y}); }
-inline Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Mul>>(), {x, y}); }
-inline Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Div>>(), {x, y}); }
+inline Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Add>>(), {x, y}); }
+inline Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Sub>>(), {x, y}); }
+inline Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Mul>>(), {x, y}); }
+inline Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Div>>(), {x, y}); }
 // The same with a number, which takes the tensor's dtype; an Error when an integer tensor meets a fraction.
-inline Tensor add(const Tensor& x, double s) { return emit1(make<BinaryScalar<Add>>(s, false), {x}); }
-inline Tensor sub(const Tensor& x, double s) { return emit1(make<BinaryScalar<Sub>>(s, false), {x}); }
-inline Tensor sub(double s, const Tensor& x) { return emit1(make<BinaryScalar<Sub>>(s, true), {x}); }
-inline Tensor mul(const Tensor& x, double s) { return emit1(make<BinaryScalar<Mul>>(s, false), {x}); }
-inline Tensor div(const Tensor& x, double s) { return emit1(make<BinaryScalar<Div>>(s, false), {x}); }
-inline Tensor div(double s, const Tensor& x) { return emit1(make<BinaryScalar<Div>>(s, true), {x}); }
+inline Tensor add(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Add>>(s, false), {x}); }
+inline Tensor sub(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, false), {x}); }
+inline Tensor sub(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, true), {x}); }
+inline Tensor mul(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Mul>>(s, false), {x}); }
+inline Tensor div(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, false), {x}); }
+inline Tensor div(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, true), {x}); }
 // The larger, the smaller; NaN where either is NaN. The gradient goes to the one chosen, half to each of two equals.
-inline Tensor maximum(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Maximum>>(), {x, y}); }
-inline Tensor maximum(const Tensor& x, double s) { return emit1(make<BinaryScalar<Maximum>>(s, false), {x}); }
-inline Tensor maximum(double s, const Tensor& x) { return emit1(make<BinaryScalar<Maximum>>(s, true), {x}); }
-inline Tensor minimum(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Minimum>>(), {x, y}); }
-inline Tensor minimum(const Tensor& x, double s) { return emit1(make<BinaryScalar<Minimum>>(s, false), {x}); }
-inline Tensor minimum(double s, const Tensor& x) { return emit1(make<BinaryScalar<Minimum>>(s, true), {x}); }
-// x^y. The gradient of x^0 by x is 0, that of 0^y by y is 0 for y >= 0. A square is x * x, to the bit.
-inline Tensor pow(const Tensor& x, const Tensor& y) { return emit1(stateless<Binary<Pow>>(), {x, y}); }
-inline Tensor pow(const Tensor& x, double s) {
-  return s == 2 ? mul(x, x) : emit1(make<BinaryScalar<Pow>>(s, false), {x});
+inline Tensor maximum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Maximum>>(), {x, y}); }
+inline Tensor maximum(const Tensor& x, double s) {
+  return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, false), {x});
 }
-inline Tensor pow(double s, const Tensor& x) { return emit1(make<BinaryScalar<Pow>>(s, true), {x}); }
+inline Tensor maximum(double s, const Tensor& x) {
+  return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, true), {x});
+}
+inline Tensor minimum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Minimum>>(), {x, y}); }
+inline Tensor minimum(const Tensor& x, double s) {
+  return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, false), {x});
+}
+inline Tensor minimum(double s, const Tensor& x) {
+  return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, true), {x});
+}
+// x^y. The gradient of x^0 by x is 0, that of 0^y by y is 0 for y >= 0. A square is x * x, to the bit.
+inline Tensor pow(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Pow>>(), {x, y}); }
+inline Tensor pow(const Tensor& x, double s) {
+  return s == 2 ? mul(x, x) : emit1(make_ref<op::BinaryScalar<op::Pow>>(s, false), {x});
+}
+inline Tensor pow(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Pow>>(s, true), {x}); }
 
 inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
 inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }

@@ -14,12 +14,12 @@ void check_bool(std::string_view op, std::string_view role, const Tensor& x) {
            x);
 }
 template <class F> Tensor compare(const Tensor& x, const Tensor& y) {
-  const NoGrad off;  // a bool has no gradient: no tape behind it
-  return emit1(stateless<Compare<F>>(), {x, y});
+  const NoGradScope off;  // a bool has no gradient: no tape behind it
+  return emit1(stateless<op::Compare<F>>(), {x, y});
 }
 template <class F> Tensor compare(const Tensor& x, double s) {
-  const NoGrad off;
-  return emit1(make<CompareScalar<F>>(s), {x});
+  const NoGradScope off;
+  return emit1(make_ref<op::CompareScalar<F>>(s), {x});
 }
 // A number as an operand of where(), 0-d. Beside an empty tensor it has no dtype: the op refuses that one.
 Tensor number_like(const Tensor& x, double s) {
@@ -27,7 +27,7 @@ Tensor number_like(const Tensor& x, double s) {
   check::representable("where", s, x.dtype());
   return full({}, s, x.dtype(), x.device());
 }
-void add_bound(Key& k, const std::optional<double>& bound) {
+void add_bound(StructuralHash& k, const std::optional<double>& bound) {
   k.add(bound.has_value());
   k.add(bound.value_or(0));
 }
@@ -43,36 +43,36 @@ Layouts infer_compare_scalar(std::string_view op, Inputs in, double s, bool bool
   check::representable(op, s, in[0].dtype());
   return {Layout::contiguous(in[0].shape(), DType::boolean, in[0].device())};
 }
-Tensor eq(const Tensor& x, const Tensor& y) { return compare<Eq>(x, y); }
-Tensor ne(const Tensor& x, const Tensor& y) { return compare<Ne>(x, y); }
-Tensor lt(const Tensor& x, const Tensor& y) { return compare<Lt>(x, y); }
-Tensor le(const Tensor& x, const Tensor& y) { return compare<Le>(x, y); }
-Tensor gt(const Tensor& x, const Tensor& y) { return compare<Gt>(x, y); }
-Tensor ge(const Tensor& x, const Tensor& y) { return compare<Ge>(x, y); }
-Tensor eq(const Tensor& x, double s) { return compare<Eq>(x, s); }
-Tensor ne(const Tensor& x, double s) { return compare<Ne>(x, s); }
-Tensor lt(const Tensor& x, double s) { return compare<Lt>(x, s); }
-Tensor le(const Tensor& x, double s) { return compare<Le>(x, s); }
-Tensor gt(const Tensor& x, double s) { return compare<Gt>(x, s); }
-Tensor ge(const Tensor& x, double s) { return compare<Ge>(x, s); }
+Tensor eq(const Tensor& x, const Tensor& y) { return compare<op::Eq>(x, y); }
+Tensor ne(const Tensor& x, const Tensor& y) { return compare<op::Ne>(x, y); }
+Tensor lt(const Tensor& x, const Tensor& y) { return compare<op::Lt>(x, y); }
+Tensor le(const Tensor& x, const Tensor& y) { return compare<op::Le>(x, y); }
+Tensor gt(const Tensor& x, const Tensor& y) { return compare<op::Gt>(x, y); }
+Tensor ge(const Tensor& x, const Tensor& y) { return compare<op::Ge>(x, y); }
+Tensor eq(const Tensor& x, double s) { return compare<op::Eq>(x, s); }
+Tensor ne(const Tensor& x, double s) { return compare<op::Ne>(x, s); }
+Tensor lt(const Tensor& x, double s) { return compare<op::Lt>(x, s); }
+Tensor le(const Tensor& x, double s) { return compare<op::Le>(x, s); }
+Tensor gt(const Tensor& x, double s) { return compare<op::Gt>(x, s); }
+Tensor ge(const Tensor& x, double s) { return compare<op::Ge>(x, s); }
 
-Layouts Where::infer(Inputs in) const {
+Layouts op::Where::infer(Inputs in) const {
   check_bool(kName, "condition", in[0]);
   check::same_dtype(kName, in[1], in[2]);
   return {Layout::contiguous(check::broadcast(kName, in), in[1].dtype(), in[1].device())};
 }
-Tensors Where::vjp(const Vjp& v) const {
+Tensors op::Where::vjp(const Vjp& v) const {
   const Tensor condition = v.in(0);
   return {Tensor(), v.wants(1) ? sum_to(where(condition, v.grad(), 0.0), v.in_shape(1)) : Tensor(),
           v.wants(2) ? sum_to(where(condition, 0.0, v.grad()), v.in_shape(2)) : Tensor()};
 }
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
-  return emit1(stateless<Where>(), {condition, x, y});
+  return emit1(stateless<op::Where>(), {condition, x, y});
 }
 Tensor where(const Tensor& condition, const Tensor& x, double y) { return where(condition, x, number_like(x, y)); }
 Tensor where(const Tensor& condition, double x, const Tensor& y) { return where(condition, number_like(y, x), y); }
 
-Layouts MaskedFill::infer(Inputs in) const {
+Layouts op::MaskedFill::infer(Inputs in) const {
   check_bool(kName, "mask", in[1]);
   check::representable(kName, value, in[0].dtype());
   TG_CHECK(check::broadcast(kName, in) == in[0].shape(), shape,
@@ -81,34 +81,34 @@ Layouts MaskedFill::infer(Inputs in) const {
            in[1], in[0]);
   return {contiguous_like(in[0])};
 }
-Tensors MaskedFill::vjp(const Vjp& v) const { return {masked_fill(v.grad(), v.in(1), 0)}; }
+Tensors op::MaskedFill::vjp(const Vjp& v) const { return {masked_fill(v.grad(), v.in(1), 0)}; }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
-  return emit1(make<MaskedFill>(value), {x, mask});
+  return emit1(make_ref<op::MaskedFill>(value), {x, mask});
 }
 
-Layouts Clamp::infer(Inputs in) const {
+Layouts op::Clamp::infer(Inputs in) const {
   const Tensor& x = in[0];
   check::number(kName, x);
   for (const auto& bound : {o.min, o.max})
     if (bound) check::representable(kName, *bound, x.dtype());
   return {contiguous_like(x)};
 }
-Tensors Clamp::vjp(const Vjp& v) const { return {emit1(make<ClampGrad>(o), {v.in(0), v.grad()})}; }
-void Clamp::key(Key& k) const { add_bound(k, o.min), add_bound(k, o.max); }
-Layouts ClampGrad::infer(Inputs in) const { return {contiguous_like(in[1])}; }
-Tensors ClampGrad::compose(Inputs in) const {
+Tensors op::Clamp::vjp(const Vjp& v) const { return {emit1(make_ref<op::ClampGrad>(o), {v.in(0), v.grad()})}; }
+void op::Clamp::key(StructuralHash& k) const { add_bound(k, o.min), add_bound(k, o.max); }
+Layouts op::ClampGrad::infer(Inputs in) const { return {contiguous_like(in[1])}; }
+Tensors op::ClampGrad::compose(Inputs in) const {
   Tensor dx = in[1];
   if (o.min) dx = where(ge(in[0], *o.min), dx, 0.0);
   if (o.max) dx = where(le(in[0], *o.max), dx, 0.0);
   return {dx};
 }
-void ClampGrad::key(Key& k) const { add_bound(k, o.min), add_bound(k, o.max); }
+void op::ClampGrad::key(StructuralHash& k) const { add_bound(k, o.min), add_bound(k, o.max); }
 Tensor clamp(const Tensor& x, const ClampOptions& o) {
   TG_CHECK(o.min || o.max, value, "[clamp] there is no bound. Pass min, max or both: clamp(x, {{.min = 0}}).");
   for (const auto& bound : {o.min, o.max})
     TG_CHECK(!bound || !std::isnan(*bound), value, "[clamp] a bound is nan. It must be a number, or left out.");
   TG_CHECK(!o.min || !o.max || *o.min <= *o.max, value,
            "[clamp] min {} is above max {}. It must not be. Exchange them.", *o.min, *o.max);
-  return emit1(make<Clamp>(o), {x});
+  return emit1(make_ref<op::Clamp>(o), {x});
 }
 }  // namespace tg

@@ -9,6 +9,7 @@
 #endif
 
 namespace tg {
+namespace op {
 
 struct Eq {
   static constexpr char kName[] = "eq", kScalarName[] = "eq_scalar";
@@ -41,7 +42,7 @@ struct Ge {
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x >= y; }
 };
 using CompareFns = TypeList<Eq, Ne, Lt, Le, Gt, Ge>;
-struct Within {  // clamp and its gradient
+struct ClampFn {  // clamp and its gradient
   template <class T> TG_HD_INLINE static T f(T x, T min, T max) {
     return math::select(x < min, min, math::select(x > max, max, x));
   }
@@ -49,13 +50,16 @@ struct Within {  // clamp and its gradient
     return math::select((x >= min) & (x <= max), dy, T(0));
   }
 };
+}  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
 Layouts infer_compare(std::string_view name, Inputs, bool bools);
 Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
+namespace op {
+
 template <class F> struct Compare : OpOf<Compare<F>> {
   static constexpr auto kName = F::kName;
-  Traits traits() const override { return {.kind = Kind::pointwise}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise}; }
   Layouts infer(Inputs in) const override { return infer_compare(kName, in, F::kBools); }
   Expression expression() const override {
     static const std::string text = expression_of<F>("@::f($0, $1)");
@@ -66,7 +70,7 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
   explicit CompareScalar(double number) : s(number) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .varies = true}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .dynamic_attributes = true}; }
   Layouts infer(Inputs in) const override { return infer_compare_scalar(F::kName, in, s, F::kBools); }
   Expression expression() const override {
     static const std::string text = expression_of<F>("@::f($0, #0)");
@@ -75,9 +79,9 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
 };
 struct Where : OpOf<Where> {  // (condition, x, y)
   static constexpr auto kName = "where";
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(1, 2)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1, 2)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return {.text = "$0 ? $1 : $2", .moves = true}; }
+  Expression expression() const override { return {.text = "$0 ? $1 : $2", .bitwise = true}; }
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
@@ -86,14 +90,16 @@ struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
   double value;
   explicit MaskedFill(double v) : value(v) {}
   Traits traits() const override {
-    return {.kind = Kind::pointwise, .may_alias = bits(0), .may_be_infinite = value - value != 0};
+    return {.kind = OpKind::pointwise, .may_alias = bits(0), .may_be_infinite = value - value != 0};
   }
   Layouts infer(Inputs) const override;
   Expression expression() const override { return {"$1 ? #0 : $0", {value}, true}; }
   Mask saves_in(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(value); }
+  void key(StructuralHash& k) const override { k.add(value); }
 };
+}  // namespace op
+
 struct ClampOptions {
   std::optional<double> min = {}, max = {};  // one at least
 };
@@ -101,27 +107,30 @@ inline Expression with_bounds(std::string_view text, const ClampOptions& o) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   return {text, {o.min.value_or(-kInf), o.max.value_or(kInf)}};
 }
+namespace op {
+
 struct Clamp : OpOf<Clamp> {
   static constexpr auto kName = "clamp";
   ClampOptions o;
   explicit Clamp(const ClampOptions& options) : o(options) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return with_bounds("Within::f($0, #0, #1)", o); }
+  Expression expression() const override { return with_bounds("ClampFn::f($0, #0, #1)", o); }
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key&) const override;
+  void key(StructuralHash&) const override;
 };
 struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, else 0
   static constexpr auto kName = "clamp_grad";
   ClampOptions o;
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(1)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return with_bounds("Within::df($0, #0, #1, $1)", o); }
+  Expression expression() const override { return with_bounds("ClampFn::df($0, #0, #1, $1)", o); }
   Tensors compose(Inputs) const override;
-  void key(Key&) const override;
+  void key(StructuralHash&) const override;
 };
+}  // namespace op
 
 // x == y and so on, element by element: bool, without a gradient. Equal dtypes: f64, f32, bf16, i64, i32; eq and ne
 // also bool. NaN is unequal to everything. A number is taken in the dtype of the tensor; an Error when that has no such

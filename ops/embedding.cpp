@@ -4,7 +4,7 @@
 #include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
-Layouts Embedding::infer(Inputs in) const {
+Layouts op::Embedding::infer(Inputs in) const {
   const Tensor &ids = in[0], &table = in[1];
   check::index(kName, ids);
   TG_CHECK(table.ndim() == 2, shape, "[embedding] table {} is no matrix. It must be (V, C): one row per id.", table);
@@ -13,13 +13,14 @@ Layouts Embedding::infer(Inputs in) const {
   s.push_back(table.shape()[1]);
   return {Layout::contiguous(s, table.dtype(), table.device())};
 }
-Tensors Embedding::vjp(const Vjp& v) const {
+Tensors op::Embedding::vjp(const Vjp& v) const {
   const Tensor ids = v.in(0);
   const Shape& table = v.in_shape(1);
   const int64_t n = ids.numel();
-  return {Tensor(), emit1(make<IndexSelectGrad>(0, table[0]), {reshape(ids, {n}), reshape(v.grad(), {n, table[1]})})};
+  return {Tensor(),
+          emit1(make_ref<op::IndexSelectGrad>(0, table[0]), {reshape(ids, {n}), reshape(v.grad(), {n, table[1]})})};
 }
-Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateless<Embedding>(), {ids, table}); }
+Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateless<op::Embedding>(), {ids, table}); }
 
 Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows) {
   return Error(

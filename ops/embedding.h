@@ -4,6 +4,7 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Embedding : OpOf<Embedding> {  // (ids, table)
   static constexpr auto kName = "embedding";
@@ -11,6 +12,7 @@ struct Embedding : OpOf<Embedding> {  // (ids, table)
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
+}  // namespace op
 
 // ids (...) i32 or i64, table (V, C) of f64, f32 or bf16 -> (..., C). An id outside [0, V) is an Error that names it
 // and its position, when the op runs; on a CUDA device as indexing.h says.

@@ -23,15 +23,15 @@ Layout checked_normal(std::string_view op, const Shape& s, double mean, double s
 }
 }  // namespace
 
-Layouts Full::infer(Inputs) const { return {layout}; }
-Layouts Arange::infer(Inputs) const { return {layout}; }
-Layouts RandomNormal::infer(Inputs) const { return {layout}; }
-Layouts RandomTruncatedNormal::infer(Inputs) const { return {layout}; }
-Layouts RandomUniform::infer(Inputs) const { return {layout}; }
+Layouts op::Full::infer(Inputs) const { return {layout}; }
+Layouts op::Arange::infer(Inputs) const { return {layout}; }
+Layouts op::RandomNormal::infer(Inputs) const { return {layout}; }
+Layouts op::RandomTruncatedNormal::infer(Inputs) const { return {layout}; }
+Layouts op::RandomUniform::infer(Inputs) const { return {layout}; }
 
 Tensor full(const Shape& s, double value, DType t, Device d) {
   check::representable("full", value, t);
-  return emit1(make<Full>(checked("full", s, t, d), value), {});
+  return emit1(make_ref<op::Full>(checked("full", s, t, d), value), {});
 }
 Tensor zeros(const Shape& s, DType t, Device d) { return full(s, 0, t, d); }
 Tensor ones(const Shape& s, DType t, Device d) { return full(s, 1, t, d); }
@@ -49,15 +49,15 @@ Tensor arange(double start, double stop, double step, DType t, Device d) {
     check::representable("arange", start + (n - 1) * step, t);
     if (n > 1) check::representable("arange", start + step, t);
   }
-  return emit1(make<Arange>(checked("arange", {int64_t(n)}, t, d), start, step), {});
+  return emit1(make_ref<op::Arange>(checked("arange", {int64_t(n)}, t, d), start, step), {});
 }
 Tensor randn(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {
   const Layout l = checked_normal("randn", s, mean, std, t, d);
-  return emit1(make<RandomNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
+  return emit1(make_ref<op::RandomNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
 }
 Tensor trunc_normal(const Shape& s, Rng& rng, double mean, double std, DType t, Device d) {
   const Layout l = checked_normal("trunc_normal", s, mean, std, t, d);
-  return emit1(make<RandomTruncatedNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
+  return emit1(make_ref<op::RandomTruncatedNormal>(l, mean, std, rng.take(uint64_t(l.numel()))), {});
 }
 Tensor rand(const Shape& s, Rng& rng, double lo, double hi, DType t, Device d) {
   check_random("rand", t);
@@ -65,6 +65,6 @@ Tensor rand(const Shape& s, Rng& rng, double lo, double hi, DType t, Device d) {
            "[rand] from {} to {}. The bounds must be finite and ordered, and their distance fit f32. Pass lo <= hi.",
            lo, hi);
   const Layout l = checked("rand", s, t, d);
-  return emit1(make<RandomUniform>(l, lo, hi, rng.take(uint64_t(l.numel()))), {});
+  return emit1(make_ref<op::RandomUniform>(l, lo, hi, rng.take(uint64_t(l.numel()))), {});
 }
 }  // namespace tg

@@ -1,10 +1,11 @@
 // Tensors made from nothing: ops without inputs, so that they are lazy and run on any device like the rest.
-// Copies of host data are made by from() in core/tensor.h.
+// Copies of host data are made by tensor() in core/tensor.h.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
 
 namespace tg {
+namespace op {
 
 struct Full : OpOf<Full> {
   static constexpr auto kName = "full";
@@ -13,7 +14,7 @@ struct Full : OpOf<Full> {
   Full(const Layout& l, double x) : layout(l), value(x) {}
   Traits traits() const override { return {.may_be_infinite = value - value != 0}; }
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(layout.shape), k.add(value); }
+  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(value); }
 };
 struct Arange : OpOf<Arange> {  // start, start + step, ...
   static constexpr auto kName = "arange";
@@ -21,7 +22,7 @@ struct Arange : OpOf<Arange> {  // start, start + step, ...
   double start, step;
   Arange(const Layout& l, double a, double d) : layout(l), start(a), step(d) {}
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
+  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
 };
 struct RandomNormal : OpOf<RandomNormal> {  // the generator's state changes at every use: not in the key
   static constexpr auto kName = "randn";
@@ -29,11 +30,11 @@ struct RandomNormal : OpOf<RandomNormal> {  // the generator's state changes at 
   double mean, std;
   Rng rng;
   RandomNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
-  Traits traits() const override { return {.varies = true}; }
+  Traits traits() const override { return {.dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
-  const Rng* generator() const override { return &rng; }
-  OpPtr next(const Rng& r) const override { return make<RandomNormal>(layout, mean, std, r); }
+  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
+  const Rng* rng_state() const override { return &rng; }
+  OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomNormal>(layout, mean, std, r); }
 };
 struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   static constexpr auto kName = "trunc_normal";
@@ -41,11 +42,11 @@ struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   double mean, std;
   Rng rng;
   RandomTruncatedNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
-  Traits traits() const override { return {.varies = true}; }
+  Traits traits() const override { return {.dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
-  const Rng* generator() const override { return &rng; }
-  OpPtr next(const Rng& r) const override { return make<RandomTruncatedNormal>(layout, mean, std, r); }
+  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
+  const Rng* rng_state() const override { return &rng; }
+  OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomTruncatedNormal>(layout, mean, std, r); }
 };
 struct RandomUniform : OpOf<RandomUniform> {
   static constexpr auto kName = "rand";
@@ -53,12 +54,13 @@ struct RandomUniform : OpOf<RandomUniform> {
   double lo, hi;
   Rng rng;
   RandomUniform(const Layout& l, double a, double b, Rng r) : layout(l), lo(a), hi(b), rng(r) {}
-  Traits traits() const override { return {.varies = true}; }
+  Traits traits() const override { return {.dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(layout.shape), k.add(lo), k.add(hi); }
-  const Rng* generator() const override { return &rng; }
-  OpPtr next(const Rng& r) const override { return make<RandomUniform>(layout, lo, hi, r); }
+  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(lo), k.add(hi); }
+  const Rng* rng_state() const override { return &rng; }
+  OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomUniform>(layout, lo, hi, r); }
 };
+}  // namespace op
 
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});
 Tensor zeros(const Shape&, DType = DType::f32, Device = {});

@@ -21,32 +21,32 @@ size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-Layouts Gather::infer(Inputs in) const {
+Layouts op::Gather::infer(Inputs in) const {
   check_elements(kName, in[0], in[1], dim);
   return {Layout::contiguous(in[1].shape(), in[0].dtype(), in[0].device())};
 }
-Tensors Gather::vjp(const Vjp& v) const {
+Tensors op::Gather::vjp(const Vjp& v) const {
   return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), int64_t(dim), v.in(1), v.grad())};
 }
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
-  return emit1(make<Gather>(checked_dim("gather", x, dim)), {x, index});
+  return emit1(make_ref<op::Gather>(checked_dim("gather", x, dim)), {x, index});
 }
 
-Layouts ScatterAdd::infer(Inputs in) const {
+Layouts op::ScatterAdd::infer(Inputs in) const {
   check_elements(kName, in[0], in[1], dim);
   check::same_dtype(kName, in[0], in[2]);
   TG_CHECK(in[1].shape() == in[2].shape(), shape, "[scatter_add] index is {}, src is {}. Their shapes must be equal.",
            in[1], in[2]);
   return {contiguous_like(in[0])};
 }
-Tensors ScatterAdd::vjp(const Vjp& v) const {
+Tensors op::ScatterAdd::vjp(const Vjp& v) const {
   return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};
 }
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
-  return emit1(make<ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
+  return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
 }
 
-Layouts IndexSelect::infer(Inputs in) const {
+Layouts op::IndexSelect::infer(Inputs in) const {
   check::number(kName, in[0]);
   check::index(kName, in[1]);
   TG_CHECK(in[1].ndim() == 1, shape, "[index_select] index is {}. It must have one dimension: one index per slice.",
@@ -55,17 +55,19 @@ Layouts IndexSelect::infer(Inputs in) const {
   s[dim] = in[1].shape()[0];
   return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
 }
-Tensors IndexSelect::vjp(const Vjp& v) const {
-  return {emit1(make<IndexSelectGrad>(dim, v.in_shape(0)[dim]), {v.in(1), v.grad()})};
+Tensors op::IndexSelect::vjp(const Vjp& v) const {
+  return {emit1(make_ref<op::IndexSelectGrad>(dim, v.in_shape(0)[dim]), {v.in(1), v.grad()})};
 }
-Layouts IndexSelectGrad::infer(Inputs in) const {
+Layouts op::IndexSelectGrad::infer(Inputs in) const {
   Shape s = in[1].shape();
   s[dim] = size;
   return {Layout::contiguous(s, in[1].dtype(), in[1].device())};
 }
-Tensors IndexSelectGrad::vjp(const Vjp& v) const { return {Tensor(), index_select(v.grad(), int64_t(dim), v.in(0))}; }
+Tensors op::IndexSelectGrad::vjp(const Vjp& v) const {
+  return {Tensor(), index_select(v.grad(), int64_t(dim), v.in(0))};
+}
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
-  return emit1(make<IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
+  return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
 }
 
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size) {

@@ -7,6 +7,7 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Gather : OpOf<Gather> {  // (x, index)
   static constexpr auto kName = "gather";
@@ -15,7 +16,7 @@ struct Gather : OpOf<Gather> {  // (x, index)
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 struct ScatterAdd : OpOf<ScatterAdd> {  // (x, index, src)
   static constexpr auto kName = "scatter_add";
@@ -25,7 +26,7 @@ struct ScatterAdd : OpOf<ScatterAdd> {  // (x, index, src)
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return tracked & bits(2) ? bits(1) : 0; }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 struct IndexSelect : OpOf<IndexSelect> {  // (x, index)
   static constexpr auto kName = "index_select";
@@ -34,7 +35,7 @@ struct IndexSelect : OpOf<IndexSelect> {  // (x, index)
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 // (index, dy) -> dx with `size` slices along dim: slices of dy with equal indices, added in their order. Never sparse.
 struct IndexSelectGrad : OpOf<IndexSelectGrad> {
@@ -45,8 +46,9 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(size); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
 };
+}  // namespace op
 
 // y[i][j] = x[index[i][j]][j] for dim 0, and so on: index has as many dimensions as x and is nowhere larger, except
 // along dim; y has its shape and x's dtype (f64, f32, bf16, i64, i32).

@@ -1,4 +1,4 @@
-// A linear layer and the activation behind it as one op. Not for users: plans make it of the two (fuse.cpp).
+// A linear layer and the activation behind it as one op. Not for users: plans make it of the two (rewrite_rules.cpp).
 #pragma once
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
@@ -14,19 +14,21 @@ template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const
   return r;
 }
 
+namespace op {
+
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
 // (x, weight[, bias]) -> F(linear(x, weight[, bias])): the same bits, in place. It is differentiated
 // through the two ops, as nothing between them is kept.
 template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
   static constexpr auto kChars = joined("linear_", F::kName);
   static constexpr const char* kName = kChars.data();
-  F32Products products;
-  explicit LinearActivation(F32Products p) : products(p) {}
+  MatmulPrecision products;
+  explicit LinearActivation(MatmulPrecision p) : products(p) {}
   Layouts infer(Inputs in) const override { return Linear(products).infer(in); }
   Tensors compose(Inputs in) const override {
-    return {emit1(stateless<Unary<F>>(), {emit(make<Linear>(products), in)[0]})};
+    return {emit1(stateless<Unary<F>>(), {emit(make_ref<Linear>(products), in)[0]})};
   }
-  void key(Key& k) const override { k.add(int(products)); }
+  void key(StructuralHash& k) const override { k.add(int(products)); }
 };
-
+}  // namespace op
 }  // namespace tg

@@ -1,5 +1,5 @@
-#include <tapegrad/ops/check.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/ops/check.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
@@ -13,7 +13,7 @@ namespace {
 int64_t rows_of(const Shape& s) { return Shape(s.begin(), s.end() - 1).product(); }
 }  // namespace
 
-Layouts Lora::infer(Inputs in) const {
+Layouts op::Lora::infer(Inputs in) const {
   const Tensor &x = in[0], &a = in[1], &b = in[2];
   check::ndim_at_least(kName, x, 1);
   check::computes(kName, x);
@@ -32,10 +32,10 @@ Layouts Lora::infer(Inputs in) const {
   return {Layout::contiguous(y, x.dtype(), x.device()),
           Layout::contiguous({rows_of(x.shape()), a.size(1)}, x.dtype(), x.device())};
 }
-Tensors Lora::vjp(const Vjp& v) const {
+Tensors op::Lora::vjp(const Vjp& v) const {
   const Shape& xs = v.in_shape(0);
   const int64_t rows = rows_of(xs);
-  constexpr MatmulOptions plain{.products = F32Products::strict},
+  constexpr MatmulOptions plain{.products = MatmulPrecision::f32},
       by_transposed{.trans_b = true, .products = plain.products},
       transposed{.trans_a = true, .products = plain.products};
   const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // the latter in second derivatives
@@ -52,7 +52,7 @@ Tensors Lora::vjp(const Vjp& v) const {
   if (v.inputs() > 3) r.emplace_back(v.wants(3) ? dy : Tensor());
   return r;
 }
-Tensors Lora::compose(Inputs in) const {
+Tensors op::Lora::compose(Inputs in) const {
   const Shape& xs = in[0].shape();
   const Tensor x = reshape(in[0], {rows_of(xs), xs.back()});
   const Tensor h = matmul(x, in[1]);    // (T, r)
@@ -63,9 +63,9 @@ Tensors Lora::compose(Inputs in) const {
   return {in.size() > 3 ? in[3] + y : y, h};
 }
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {
-  auto op = make<Lora>(scale);
+  auto op = make_ref<op::Lora>(scale);
   // Tensor cores belong to the library's products.
-  if (f32_products() != F32Products::strict && x.dtype() == DType::f32)
+  if (matmul_precision() != MatmulPrecision::f32 && x.dtype() == DType::f32)
     return base ? op->compose(std::array{x, a, b, base})[0] : op->compose(std::array{x, a, b})[0];
   return base ? emit1(std::move(op), {x, a, b, base}) : emit1(std::move(op), {x, a, b});
 }

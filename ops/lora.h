@@ -5,6 +5,7 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., out)]) -> (y (..., out), h (T, r))
   static constexpr auto kName = "lora";
@@ -19,12 +20,14 @@ struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., 
   Mask saves_out(Mask tracked) const override { return (tracked >> 2 & 1) << 1; }
   Tensors vjp(const Vjp&) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { k.add(scale); }
+  void key(StructuralHash& k) const override { k.add(scale); }
 };
+}  // namespace op
 
 // scale (x a) b, plus base where it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out), all
 // of one dtype of f64, f32, bf16 (sums in f32; x a rounded once). The scale is applied to x a: where it is no power of
-// two, the last bits differ from those of scaling the result. Under F32Products::tf32 it is two products of matmul().
+// two, the last bits differ from those of scaling the result. Under MatmulPrecision::tf32 it is two products of
+// matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg

@@ -1,6 +1,6 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
-#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/loss.h>
@@ -12,7 +12,7 @@
 #include <algorithm>
 
 namespace tg {
-Layouts CrossEntropy::infer(Inputs in) const {
+Layouts op::CrossEntropy::infer(Inputs in) const {
   const Tensor &logits = in[0], &targets = in[1];
   check::ndim_at_least(kName, logits, 1);
   check::computes(kName, logits);
@@ -30,16 +30,16 @@ Layouts CrossEntropy::infer(Inputs in) const {
   return {Layout::contiguous(o.reduction == Reduction::none ? rows : Shape(), t, logits.device()),
           Layout::contiguous(rows, t, logits.device())};
 }
-Tensors CrossEntropy::vjp(const Vjp& v) const {
+Tensors op::CrossEntropy::vjp(const Vjp& v) const {
   std::vector<Tensor> in;  // no braces: a list's own elements would hold the logits
-  in.push_back(v.take_in(0));
+  in.push_back(v.donate_in(0));
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
-  return {std::move(emit_taking(make<CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
+  return {std::move(emit_donating(make_ref<op::CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
-Layouts CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
+Layouts op::CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 // w (softmax(x) - (1 - s) onehot - s / V) with w the gradient of each row's loss; the log-sum-exp, a function of x, is
 // not read.
-Tensors CrossEntropyGrad::compose(Inputs in) const {
+Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   const Tensor x = widened(in[0]), dloss = in[3];
   const Shape& rows = in[1].shape();
   Shape column = rows;
@@ -57,7 +57,7 @@ Tensors CrossEntropyGrad::compose(Inputs in) const {
   return {(reshape(w, column) * (softmax(x) - (one_hot * (1 - s) + even))).to(in[0].dtype())};
 }
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
-  return emit1(make<CrossEntropy>(o), {logits, targets});
+  return emit1(make_ref<op::CrossEntropy>(o), {logits, targets});
 }
 
 namespace {
@@ -79,7 +79,7 @@ Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index) {
                            targets, text_of(ignore_index)));
 }
 
-Layouts MseLoss::infer(Inputs in) const {
+Layouts op::MseLoss::infer(Inputs in) const {
   const Tensor &x = in[0], &target = in[1];
   check::computes(kName, x);
   check::same_dtype(kName, x, target);
@@ -92,12 +92,12 @@ Layouts MseLoss::infer(Inputs in) const {
   return {Layout::contiguous(reduction == Reduction::none ? x.shape() : Shape(),
                              x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device())};
 }
-Tensors MseLoss::vjp(const Vjp& v) const {  // 2 (x - target), and its negative
+Tensors op::MseLoss::vjp(const Vjp& v) const {  // 2 (x - target), and its negative
   const double factor = reduction == Reduction::mean ? 2 / double(v.in_shape(0).product()) : 2;
   const Tensor dx = (widened(v.in(0)) - widened(v.in(1))) * (v.grad() * factor);
   return {v.wants(0) ? dx.to(v.in_dtype(0)) : Tensor(), v.wants(1) ? (-dx).to(v.in_dtype(1)) : Tensor()};
 }
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
-  return emit1(make<MseLoss>(reduction), {x, target});
+  return emit1(make_ref<op::MseLoss>(reduction), {x, target});
 }
 }  // namespace tg

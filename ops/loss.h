@@ -13,10 +13,12 @@ struct CrossEntropyOptions {
   std::optional<int64_t> ignore_index =
       std::nullopt;            // rows with this target add nothing and are left out of the mean's divisor
   double label_smoothing = 0;  // in [0, 1): the part of the target spread evenly over all classes
-  void key(Key& k) const {
+  void key(StructuralHash& k) const {
     k.add(int(reduction)), k.add(ignore_index.has_value()), k.add(ignore_index.value_or(0)), k.add(label_smoothing);
   }
 };
+
+namespace op {
 
 struct CrossEntropy : OpOf<CrossEntropy> {  // (logits, targets) -> (loss, log-sum-exp of each row, 0 where ignored)
   static constexpr auto kName = "cross_entropy";
@@ -26,7 +28,7 @@ struct CrossEntropy : OpOf<CrossEntropy> {  // (logits, targets) -> (loss, log-s
   Mask saves_in(Mask) const override { return bits(0, 1); }
   Mask saves_out(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { o.key(k); }
+  void key(StructuralHash& k) const override { o.key(k); }
 };
 struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum-exp, dloss) -> dlogits
   static constexpr auto kName = "cross_entropy_grad";
@@ -35,7 +37,7 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { o.key(k); }
+  void key(StructuralHash& k) const override { o.key(k); }
 };
 struct MseLoss : OpOf<MseLoss> {  // (x, target); the gradient is made of pointwise ops
   static constexpr auto kName = "mse_loss";
@@ -44,8 +46,9 @@ struct MseLoss : OpOf<MseLoss> {  // (x, target); the gradient is made of pointw
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0, 1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(int(reduction)); }
+  void key(StructuralHash& k) const override { k.add(int(reduction)); }
 };
+}  // namespace op
 
 // -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...) i32 or i64 in [0,
 // V). With smoothing s: (1 - s) times that plus s times the mean of -log softmax over all V (Szegedy et al. 2016). The

@@ -6,20 +6,20 @@
 namespace tg {
 namespace {
 // `a` and `b` have the same dtype, and the engine sees to it that they are on the same device.
-void check_products(std::string_view op, F32Products products, const Tensor& a, const Tensor& b) {
-  if (products == F32Products::strict) [[likely]]
+void check_products(std::string_view op, MatmulPrecision products, const Tensor& a, const Tensor& b) {
+  if (products == MatmulPrecision::f32) [[likely]]
     return;
-  const char* then = "End the F32ProductsScope, or open one of F32Products::strict around this op.";
+  const char* then = "End the MatmulPrecisionScope, or open one of MatmulPrecision::f32 around this op.";
   TG_CHECK(a.dtype() == DType::f32, dtype, "[{}] TF32 was asked for {} and {}. Only products of f32 have it. {}", op, a,
            b, then);
   TG_CHECK(a.device().backend == Backend::cuda, device,
            "[{}] TF32 was asked for {} and {} on {}. Only CUDA devices have it. {}", op, a, b, a.device(), then);
 }
 // The op object that all products of two plain operands share, per choice.
-template <class OpT, class Make> OpPtr shared(F32Products p, Make make_op) {
+template <class OpT, class Make> OpPtr shared(MatmulPrecision p, Make make_op) {
   static const std::array<OpPtr, 2> ops = [&] {
     std::array<OpPtr, 2> r;
-    for (auto choice : {F32Products::strict, F32Products::tf32}) {
+    for (auto choice : {MatmulPrecision::f32, MatmulPrecision::tf32}) {
       OpT* op = make_op(choice);
       op->refs = OpT::kImmortal;
       r[size_t(choice)] = OpPtr(op);
@@ -30,7 +30,7 @@ template <class OpT, class Make> OpPtr shared(F32Products p, Make make_op) {
 }
 }  // namespace
 
-Layouts Matmul::infer(Inputs in) const {
+Layouts op::Matmul::infer(Inputs in) const {
   check::ndim_at_least(kName, in[0], 2);
   check::ndim_at_least(kName, in[1], 2);
   check::same_dtype(kName, in[0], in[1]);
@@ -61,7 +61,7 @@ Layouts Matmul::infer(Inputs in) const {
   r.push_back(n);
   return {Layout::contiguous(r, in[0].dtype(), in[0].device())};
 }
-Tensors Matmul::vjp(const Vjp& v) const {
+Tensors op::Matmul::vjp(const Vjp& v) const {
   const Tensor& g = v.grad();
   const auto [ta, tb, how] = o;
   Tensor da, db;  // with A and B as read: dA = g B^T, dB = A^T g, transposed where the operand is
@@ -77,11 +77,12 @@ Tensors Matmul::vjp(const Vjp& v) const {
 }
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions o) {
   if (!o.trans_a && !o.trans_b)
-    return emit1(shared<Matmul>(o.products, [](F32Products p) { return new Matmul({.products = p}); }), {a, b});
-  return emit1(make<Matmul>(o), {a, b});
+    return emit1(shared<op::Matmul>(o.products, [](MatmulPrecision p) { return new op::Matmul({.products = p}); }),
+                 {a, b});
+  return emit1(make_ref<op::Matmul>(o), {a, b});
 }
 
-Layouts Linear::infer(Inputs in) const {
+Layouts op::Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check::ndim_at_least(kName, x, 1);
   TG_CHECK(w.ndim() == 2, shape, "[linear] weight {} is no matrix. It must be (out, in).", w);
@@ -103,7 +104,7 @@ Layouts Linear::infer(Inputs in) const {
   r.back() = w.shape()[0];
   return {Layout::contiguous(r, x.dtype(), x.device())};
 }
-Tensors Linear::vjp(const Vjp& v) const {
+Tensors op::Linear::vjp(const Vjp& v) const {
   const Tensor& g = v.grad();
   const Shape &xs = v.in_shape(0), &ws = v.in_shape(1);
   const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
@@ -117,7 +118,7 @@ Tensors Linear::vjp(const Vjp& v) const {
 }
 namespace {
 OpPtr linear_op() {
-  return shared<Linear>(f32_products(), [](F32Products p) { return new Linear(p); });
+  return shared<op::Linear>(matmul_precision(), [](MatmulPrecision p) { return new op::Linear(p); });
 }
 }  // namespace
 Tensor linear(const Tensor& x, const Tensor& weight) { return emit1(linear_op(), {x, weight}); }

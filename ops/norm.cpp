@@ -1,5 +1,5 @@
-#include <tapegrad/ops/check.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/ops/check.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -39,7 +39,7 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
   for (size_t k = 0; k < 1 + size_t(Op::kCentred); ++k) l.emplace_back(statistic(x));
   return l;
 }
-Layouts gradients(const Tensor& x, NormWants wants) {
+Layouts gradients(const Tensor& x, op::NormWants wants) {
   const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
   Layouts l;
   if (wants.dx) l.emplace_back(contiguous_like(x));
@@ -54,7 +54,7 @@ Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
 }
 // The gradients out of plain ops: the formulas of the kernel.
 template <class Op> Tensors composed(const Op& op, Inputs in) {
-  const NormWants& wants = op.wants;
+  const op::NormWants& wants = op.wants;
   const size_t at_ds = Op::kCentred ? 4 : 3, at_weight = at_ds + size_t(op.has_ds);
   const DType to = in[1].dtype();
   const Tensor dy = widened(in[0]), rstd = as_column(in[at_ds - 1]);
@@ -93,7 +93,7 @@ template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
   constexpr bool kSum = Op::kTerms > 1;
   const auto wants = [&](size_t i) { return i < v.inputs() && v.wants(i); };
   const auto x = [&] { return kSum ? v.out(1) : v.in(0); };
-  const NormWants w{v.wants(0) || (kSum && v.wants(1)), wants(kWeight), wants(kWeight + 1)};
+  const op::NormWants w{v.wants(0) || (kSum && v.wants(1)), wants(kWeight), wants(kWeight + 1)};
   Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dw, db;  // what reached the sum itself
   if (v.grad() && !w.dx && !w.dw) {
     db = sum_to(v.grad(), v.in_shape(kWeight + 1));
@@ -102,7 +102,7 @@ template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
     for (size_t k = kMean; k <= kRstd; ++k) in.emplace_back(v.out(k));
     if (dx) in.emplace_back(dx);
     if (w.dx && v.inputs() > kWeight) in.emplace_back(v.in(kWeight));
-    Tensors made = emit(make<Grad>(w, bool(dx)), {in.data(), in.size()});
+    Tensors made = emit(make_ref<Grad>(w, bool(dx)), {in.data(), in.size()});
     size_t next = 0;
     if (w.dx) dx = made[next++];
     if (w.dw) dw = made[next++];
@@ -123,12 +123,12 @@ template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
 template <class Plain, class Op> Tensor norm_again(const Op& op, const Vjp& v) {
   SmallVec<Tensor, 3> in{v.out(1)};
   for (size_t i = Op::kTerms; i < v.inputs(); ++i) in.emplace_back(v.in(i));
-  return emit(make<Plain>(op.eps), {in.data(), in.size()})[0];
+  return emit(make_ref<Plain>(op.eps), {in.data(), in.size()})[0];
 }
 template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in) {
   size_t n = Op::kTerms;
   while (n < in.size() && in.begin()[n]) ++n;
-  return emit(make<Op>(eps), {in.begin(), n});
+  return emit(make_ref<Op>(eps), {in.begin(), n});
 }
 void check_shift(std::string_view op, const Tensor& weight, const Tensor& bias) {
   TG_CHECK(weight || !bias, value,
@@ -136,33 +136,35 @@ void check_shift(std::string_view op, const Tensor& weight, const Tensor& bias) 
 }
 }  // namespace
 
-Layouts LayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Layouts RmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Layouts AddLayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Layouts AddRmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Tensors LayerNorm::vjp(const Vjp& v) const { return norm_vjp<LayerNorm, LayerNormGrad>(v); }
-Tensors RmsNorm::vjp(const Vjp& v) const { return norm_vjp<RmsNorm, RmsNormGrad>(v); }
-Tensors AddLayerNorm::vjp(const Vjp& v) const { return norm_vjp<AddLayerNorm, LayerNormGrad>(v); }
-Tensors AddRmsNorm::vjp(const Vjp& v) const { return norm_vjp<AddRmsNorm, RmsNormGrad>(v); }
-Tensor AddLayerNorm::recompute(const Vjp& v, size_t) const { return norm_again<LayerNorm>(*this, v); }
-Tensor AddRmsNorm::recompute(const Vjp& v, size_t) const { return norm_again<RmsNorm>(*this, v); }
-Layouts LayerNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
-Layouts RmsNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
-Tensors LayerNormGrad::compose(Inputs in) const { return composed(*this, in); }
-Tensors RmsNormGrad::compose(Inputs in) const { return composed(*this, in); }
+Layouts op::LayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Layouts op::RmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Layouts op::AddLayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Layouts op::AddRmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
+Tensors op::LayerNorm::vjp(const Vjp& v) const { return norm_vjp<op::LayerNorm, op::LayerNormGrad>(v); }
+Tensors op::RmsNorm::vjp(const Vjp& v) const { return norm_vjp<op::RmsNorm, op::RmsNormGrad>(v); }
+Tensors op::AddLayerNorm::vjp(const Vjp& v) const { return norm_vjp<op::AddLayerNorm, op::LayerNormGrad>(v); }
+Tensors op::AddRmsNorm::vjp(const Vjp& v) const { return norm_vjp<op::AddRmsNorm, op::RmsNormGrad>(v); }
+Tensor op::AddLayerNorm::recompute(const Vjp& v, size_t) const { return norm_again<op::LayerNorm>(*this, v); }
+Tensor op::AddRmsNorm::recompute(const Vjp& v, size_t) const { return norm_again<op::RmsNorm>(*this, v); }
+Layouts op::LayerNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
+Layouts op::RmsNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
+Tensors op::LayerNormGrad::compose(Inputs in) const { return composed(*this, in); }
+Tensors op::RmsNormGrad::compose(Inputs in) const { return composed(*this, in); }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  check_shift(LayerNorm::kName, weight, bias);
-  return emit_norm<LayerNorm>(eps, {x, weight, bias})[0];
+  check_shift(op::LayerNorm::kName, weight, bias);
+  return emit_norm<op::LayerNorm>(eps, {x, weight, bias})[0];
 }
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) { return emit_norm<RmsNorm>(eps, {x, weight})[0]; }
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return emit_norm<op::RmsNorm>(eps, {x, weight})[0];
+}
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight, const Tensor& bias, double eps) {
-  check_shift(AddLayerNorm::kName, weight, bias);
-  const Tensors made = emit_norm<AddLayerNorm>(eps, {x, r, weight, bias});
+  check_shift(op::AddLayerNorm::kName, weight, bias);
+  const Tensors made = emit_norm<op::AddLayerNorm>(eps, {x, r, weight, bias});
   return {made[1], made[0]};
 }
 AddedNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, double eps) {
-  const Tensors made = emit_norm<AddRmsNorm>(eps, {x, r, weight});
+  const Tensors made = emit_norm<op::AddRmsNorm>(eps, {x, r, weight});
   return {made[1], made[0]};
 }
 }  // namespace tg

@@ -5,6 +5,7 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 // (x[, weight[, bias]]) -> (y, mean, rstd). mean and rstd, one per row, are f32, of f64 input f64.
 struct LayerNorm : OpOf<LayerNorm> {
@@ -13,12 +14,12 @@ struct LayerNorm : OpOf<LayerNorm> {
   static constexpr bool kCentred = true;  // its mean is taken off
   double eps;
   explicit LayerNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0), .cheap = true}; }
+  Traits traits() const override { return {.may_alias = bits(0), .cheap_to_recompute = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return (tracked & bits(0, 1) ? bits(0) : 0) | (tracked & bits(0)) << 1; }
   Mask saves_out(Mask tracked) const override { return tracked & bits(0, 1) ? bits(1, 2) : 0; }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(eps); }
+  void key(StructuralHash& k) const override { k.add(eps); }
 };
 // (x[, weight]) -> (y, rstd)
 struct RmsNorm : OpOf<RmsNorm> {
@@ -27,12 +28,12 @@ struct RmsNorm : OpOf<RmsNorm> {
   static constexpr bool kCentred = false;
   double eps;
   explicit RmsNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0), .cheap = true}; }
+  Traits traits() const override { return {.may_alias = bits(0), .cheap_to_recompute = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return bits(0) | (tracked & bits(0)) << 1; }
   Mask saves_out(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(eps); }
+  void key(StructuralHash& k) const override { k.add(eps); }
 };
 // (x, r[, weight[, bias]]) -> (y, s, mean, rstd): s = x + r in their dtype, y its LayerNorm. Of the three, s is saved.
 struct AddLayerNorm : OpOf<AddLayerNorm> {
@@ -48,7 +49,7 @@ struct AddLayerNorm : OpOf<AddLayerNorm> {
   Mask recomputes_from(size_t k, Mask tracked) const override { return k == 0 && saves_out(tracked) ? bits(2, 3) : 0; }
   Tensor recompute(const Vjp&, size_t k) const override;  // y, of s
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(eps); }
+  void key(StructuralHash& k) const override { k.add(eps); }
 };
 // (x, r[, weight]) -> (y, s, rstd)
 struct AddRmsNorm : OpOf<AddRmsNorm> {
@@ -64,7 +65,7 @@ struct AddRmsNorm : OpOf<AddRmsNorm> {
   Mask recomputes_from(size_t k, Mask) const override { return k == 0 ? bits(2) : 0; }
   Tensor recompute(const Vjp&, size_t k) const override;  // y, of s
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(eps); }
+  void key(StructuralHash& k) const override { k.add(eps); }
 };
 struct NormWants {  // the outputs of a gradient op: those that are true, in this order
   bool dx = false, dw = false, db = false;
@@ -79,7 +80,7 @@ struct LayerNormGrad : OpOf<LayerNormGrad> {
   Traits traits() const override { return {.may_alias = has_ds ? bits(0, 4) : bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(has_ds); }
+  void key(StructuralHash& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(has_ds); }
 };
 struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, ds][, weight])
   static constexpr auto kName = "rms_norm_grad";
@@ -90,8 +91,9 @@ struct RmsNormGrad : OpOf<RmsNormGrad> {  // (dy, x, rstd[, ds][, weight])
   Traits traits() const override { return {.may_alias = has_ds ? bits(0, 3) : bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  void key(Key& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(has_ds); }
+  void key(StructuralHash& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(has_ds); }
 };
+}  // namespace op
 
 // (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C); var is that of the whole row
 // (divided by C). weight and bias are (C) with x's dtype (f64, f32, bf16 computed in f32), or empty: no scale, no

@@ -3,9 +3,9 @@
 #pragma once
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/comparison.h>
-#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/loss.h>
@@ -15,7 +15,7 @@
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/rope.h>
-#include <tapegrad/ops/topk.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/softmax.h>
 #include <tapegrad/ops/swiglu.h>
+#include <tapegrad/ops/topk.h>

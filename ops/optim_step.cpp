@@ -76,16 +76,16 @@ std::vector<Tensor> checked_inputs(const AdamWTensors& x, const Tensor& norm) {
 }
 }  // namespace
 
-Layouts GlobalNorm::infer(Inputs in) const {
+Layouts op::GlobalNorm::infer(Inputs in) const {
   for (const Tensor& x : in) check::computes(kName, x);
   return {Layout::contiguous({}, DType::f32, in[0].device())};
 }
 Tensor global_norm(Inputs grads) {
   TG_CHECK(!grads.empty(), value, "[global_norm] there are no tensors. Pass at least one.");
-  return emit(stateless<GlobalNorm>(), grads)[0];
+  return emit(stateless<op::GlobalNorm>(), grads)[0];
 }
 
-Layouts AdamWStep::infer(Inputs in) const {
+Layouts op::AdamWStep::infer(Inputs in) const {
   const size_t n = tensors();
   for (size_t i = 0; i < n; ++i) {
     const Tensor& w = in[i];
@@ -107,11 +107,11 @@ Layouts AdamWStep::infer(Inputs in) const {
   for (size_t i = 0; i < 3 * n; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-OpPtr AdamWStep::next(const Rng&) const {
-  return make<AdamWStep>(o, weight_decay, count->lr, ++count->t, max_norm, count);
+OpPtr op::AdamWStep::for_next_step(const Rng&) const {
+  return make_ref<op::AdamWStep>(o, weight_decay, count->lr, ++count->t, max_norm, count);
 }
 void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
-                Ref<AdamWCount> count) {
+                Ref<OptimizerClock> count) {
   TG_CHECK(
       count || !detail::tracing(), state,
       "[adamw_step] every replay of the compiled function would be step {} with lr {}. Use AdamW, or pass a count.", t,
@@ -121,6 +121,6 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   TG_CHECK(norm ? max_norm > 0 : max_norm == 0, value,
            "[adamw_step] max_norm is {}, and a norm was {}given. Pass both, with max_norm above 0, or neither.",
            max_norm, norm ? "" : "not ");
-  emit_update(make<AdamWStep>(o, decays_of(x, o), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
+  emit_update(make_ref<op::AdamWStep>(o, decays_of(x, o), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
 }
 }  // namespace tg

@@ -7,11 +7,14 @@
 #include <vector>
 
 namespace tg {
+namespace op {
 
 struct GlobalNorm : OpOf<GlobalNorm> {  // any number of inputs
   static constexpr auto kName = "global_norm";
   Layouts infer(Inputs) const override;
 };
+}  // namespace op
+
 enum class WeightDecay {
   before,  // w *= 1 - lr weight_decay, then the step: AdamW as its authors and PyTorch have it
   after,   // the step, then w *= 1 - lr weight_decay
@@ -28,11 +31,13 @@ struct AdamWOptions {
 };
 // The rate and the number of the last step, where an optimiser keeps them: a replay of a compiled function reads the
 // one and counts on with the other.
-struct AdamWCount : Counted<AdamWCount> {
+struct OptimizerClock : Counted<OptimizerClock> {
   double lr;
   int64_t t;
-  AdamWCount(double rate, int64_t steps) : lr(rate), t(steps) {}
+  OptimizerClock(double rate, int64_t steps) : lr(rate), t(steps) {}
 };
+namespace op {
+
 // Of n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...). The rate and the
 // step's number change every step: not in the key.
 struct AdamWStep : OpOf<AdamWStep> {
@@ -41,19 +46,20 @@ struct AdamWStep : OpOf<AdamWStep> {
   std::vector<double> weight_decay;  // of each tensor; that of o has no part
   double lr, max_norm;
   int64_t t;
-  Ref<AdamWCount> count;  // may be empty
+  Ref<OptimizerClock> count;  // may be empty
   AdamWStep(const AdamWOptions& opt, std::vector<double> decays, double rate, int64_t step, double most,
-            Ref<AdamWCount> c)
+            Ref<OptimizerClock> c)
       : o(opt), weight_decay(std::move(decays)), lr(rate), max_norm(most), t(step), count(std::move(c)) {}
-  OpPtr next(const Rng&) const override;
+  OpPtr for_next_step(const Rng&) const override;
   size_t tensors() const { return weight_decay.size(); }
-  Traits traits() const override { return {.updates = true, .varies = true}; }
+  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override {
+  void key(StructuralHash& k) const override {
     k.add(o.beta1), k.add(o.beta2), k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
     for (const double d : weight_decay) k.add(d);
   }
 };
+}  // namespace op
 
 // The square root of the sum of squares over all tensors, at least one, of any shapes and of dtypes f64, f32, bf16:
 // 0-d f32, summed in f64. No gradient.
@@ -78,7 +84,7 @@ struct AdamWTensors {
 // out of range.
 // Within a compiled function, `count` says what rate and number the next runs have; without one it is an Error there.
 void adamw_step(const AdamWTensors&, const AdamWOptions&, double lr, int64_t t, const Tensor& norm = {},
-                double max_norm = 0, Ref<AdamWCount> count = {});
+                double max_norm = 0, Ref<OptimizerClock> count = {});
 // Of a single tensor.
 inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& grad, const AdamWOptions& o,
                        double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0) {

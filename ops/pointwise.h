@@ -7,6 +7,7 @@
 #include <tapegrad/ops/binary.h>
 
 namespace tg {
+namespace op {
 
 struct Saves {  // what the derivative reads: the input, the output; neither where it is a constant
   bool x = false, y = false;
@@ -138,14 +139,17 @@ struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the appro
   }
 };
 using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, Neg, Abs, Relu, Silu, Gelu, GeluTanh>;
+}  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
+namespace op {
+
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
 // (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bit(kDy)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bit(kDy)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Expression expression() const override {
     static const std::string text = expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
@@ -155,7 +159,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
 };
 template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
-  Traits traits() const override { return {.kind = Kind::pointwise, .may_alias = bits(0)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs in) const override {
     takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
     return {contiguous_like(in[0])};
@@ -180,25 +184,26 @@ template <class F> struct Unary : OpOf<Unary<F>> {
     }
   }
 };
+}  // namespace op
 
 // Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16; neg, abs and
 // relu also i64 and i32). NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN from
 // |x| = 2^29 up.
-inline Tensor exp(const Tensor& x) { return emit1(stateless<Unary<Exp>>(), {x}); }
-inline Tensor log(const Tensor& x) { return emit1(stateless<Unary<Log>>(), {x}); }
-inline Tensor sqrt(const Tensor& x) { return emit1(stateless<Unary<Sqrt>>(), {x}); }
-inline Tensor rsqrt(const Tensor& x) { return emit1(stateless<Unary<Rsqrt>>(), {x}); }  // 1 / sqrt(x)
-inline Tensor sin(const Tensor& x) { return emit1(stateless<Unary<Sin>>(), {x}); }
-inline Tensor cos(const Tensor& x) { return emit1(stateless<Unary<Cos>>(), {x}); }
-inline Tensor tanh(const Tensor& x) { return emit1(stateless<Unary<Tanh>>(), {x}); }
-inline Tensor sigmoid(const Tensor& x) { return emit1(stateless<Unary<Sigmoid>>(), {x}); }
-inline Tensor erf(const Tensor& x) { return emit1(stateless<Unary<Erf>>(), {x}); }
-inline Tensor neg(const Tensor& x) { return emit1(stateless<Unary<Neg>>(), {x}); }
-inline Tensor abs(const Tensor& x) { return emit1(stateless<Unary<Abs>>(), {x}); }
-inline Tensor relu(const Tensor& x) { return emit1(stateless<Unary<Relu>>(), {x}); }
-inline Tensor silu(const Tensor& x) { return emit1(stateless<Unary<Silu>>(), {x}); }
-inline Tensor gelu(const Tensor& x) { return emit1(stateless<Unary<Gelu>>(), {x}); }
-inline Tensor gelu_tanh(const Tensor& x) { return emit1(stateless<Unary<GeluTanh>>(), {x}); }
+inline Tensor exp(const Tensor& x) { return emit1(stateless<op::Unary<op::Exp>>(), {x}); }
+inline Tensor log(const Tensor& x) { return emit1(stateless<op::Unary<op::Log>>(), {x}); }
+inline Tensor sqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Sqrt>>(), {x}); }
+inline Tensor rsqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Rsqrt>>(), {x}); }  // 1 / sqrt(x)
+inline Tensor sin(const Tensor& x) { return emit1(stateless<op::Unary<op::Sin>>(), {x}); }
+inline Tensor cos(const Tensor& x) { return emit1(stateless<op::Unary<op::Cos>>(), {x}); }
+inline Tensor tanh(const Tensor& x) { return emit1(stateless<op::Unary<op::Tanh>>(), {x}); }
+inline Tensor sigmoid(const Tensor& x) { return emit1(stateless<op::Unary<op::Sigmoid>>(), {x}); }
+inline Tensor erf(const Tensor& x) { return emit1(stateless<op::Unary<op::Erf>>(), {x}); }
+inline Tensor neg(const Tensor& x) { return emit1(stateless<op::Unary<op::Neg>>(), {x}); }
+inline Tensor abs(const Tensor& x) { return emit1(stateless<op::Unary<op::Abs>>(), {x}); }
+inline Tensor relu(const Tensor& x) { return emit1(stateless<op::Unary<op::Relu>>(), {x}); }
+inline Tensor silu(const Tensor& x) { return emit1(stateless<op::Unary<op::Silu>>(), {x}); }
+inline Tensor gelu(const Tensor& x) { return emit1(stateless<op::Unary<op::Gelu>>(), {x}); }
+inline Tensor gelu_tanh(const Tensor& x) { return emit1(stateless<op::Unary<op::GeluTanh>>(), {x}); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 #endif
 

@@ -1,5 +1,5 @@
-#include <tapegrad/ops/check.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/ops/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -39,24 +39,24 @@ Layouts reduce_layout(const Tensor& x, uint8_t dims, bool keep) {
 }
 }  // namespace
 
-Layouts Sum::infer(Inputs in) const {
+Layouts op::Sum::infer(Inputs in) const {
   check::number(kName, in[0]);
   return reduce_layout(in[0], dims, keep);
 }
-Tensors Sum::vjp(const Vjp& v) const {
+Tensors op::Sum::vjp(const Vjp& v) const {
   const Shape& s = v.in_shape(0);
   return {expand(reshape(v.grad(), reduced(s, dims, true)), s)};
 }
-Tensor sum(const Tensor& x) { return emit1(make<Sum>(all_of(x), false), {x}); }
+Tensor sum(const Tensor& x) { return emit1(make_ref<op::Sum>(all_of(x), false), {x}); }
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return emit1(make<Sum>(mask_of("sum", x, dims), o.keepdim), {x});
+  return emit1(make_ref<op::Sum>(mask_of("sum", x, dims), o.keepdim), {x});
 }
 namespace {
 Tensor mean_of(const Tensor& x, uint8_t mask, bool keep) {
   check::computes("mean", x);
   const int64_t n = count(x.shape(), mask);
   TG_CHECK(n > 0, value, "[mean] {} has no elements to average over. Use sum(), which is 0.", x);
-  return emit1(make<Sum>(mask, keep), {x}) / double(n);
+  return emit1(make_ref<op::Sum>(mask, keep), {x}) / double(n);
 }
 }  // namespace
 Tensor mean(const Tensor& x) { return mean_of(x, all_of(x), false); }
@@ -72,25 +72,25 @@ Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, boo
   return reduce_layout(x, dims, keep);
 }
 Tensors vjp_extremum(const Vjp& v, uint8_t dims) {
-  return {emit1(make<ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
+  return {emit1(make_ref<op::ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
 }
-Layouts ExtremumGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-Tensors ExtremumGrad::vjp(const Vjp& v) const {
+Layouts op::ExtremumGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
+Tensors op::ExtremumGrad::vjp(const Vjp& v) const {
   if (!v.wants(2)) return {};
   const Tensor one = ones(v.in_shape(2), v.in_dtype(2), v.device());
-  const Tensor shares = emit1(make<ExtremumGrad>(dims), {v.in(0).detach(), v.in(1).detach(), one});
-  return {Tensor(), Tensor(), reshape(emit1(make<Sum>(dims, false), {v.grad() * shares}), v.in_shape(2))};
+  const Tensor shares = emit1(make_ref<op::ExtremumGrad>(dims), {v.in(0).detach(), v.in(1).detach(), one});
+  return {Tensor(), Tensor(), reshape(emit1(make_ref<op::Sum>(dims, false), {v.grad() * shares}), v.in_shape(2))};
 }
-Tensor max(const Tensor& x) { return emit1(make<Max>(all_of(x), false), {x}); }
+Tensor max(const Tensor& x) { return emit1(make_ref<op::Max>(all_of(x), false), {x}); }
 Tensor max(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return emit1(make<Max>(mask_of("max", x, dims), o.keepdim), {x});
+  return emit1(make_ref<op::Max>(mask_of("max", x, dims), o.keepdim), {x});
 }
-Tensor min(const Tensor& x) { return emit1(make<Min>(all_of(x), false), {x}); }
+Tensor min(const Tensor& x) { return emit1(make_ref<op::Min>(all_of(x), false), {x}); }
 Tensor min(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return emit1(make<Min>(mask_of("min", x, dims), o.keepdim), {x});
+  return emit1(make_ref<op::Min>(mask_of("min", x, dims), o.keepdim), {x});
 }
 
-Layouts Var::infer(Inputs in) const {
+Layouts op::Var::infer(Inputs in) const {
   check::computes(kName, in[0]);
   const int64_t n = count(in[0].shape(), dims);
   TG_CHECK(std::isfinite(correction), value, "[var] correction is {}. It must be finite; 1 is usual.", correction);
@@ -100,25 +100,25 @@ Layouts Var::infer(Inputs in) const {
            n, in[0], correction);
   return reduce_layout(in[0], dims, keep);
 }
-Tensors Var::vjp(const Vjp& v) const {  // 2 (x - mean) / (n - correction)
+Tensors op::Var::vjp(const Vjp& v) const {  // 2 (x - mean) / (n - correction)
   const Shape& s = v.in_shape(0);
   const Tensor x = widened(v.in(0)), dy = widened(reshape(v.grad(), reduced(s, dims, true)));
   const double factor = 2 / (double(count(s, dims)) - correction);
   return {((x - mean_of(x, dims, true)) * (dy * factor)).to(v.in_dtype(0))};
 }
-Tensor var(const Tensor& x) { return emit1(make<Var>(all_of(x), false, 1), {x}); }
+Tensor var(const Tensor& x) { return emit1(make_ref<op::Var>(all_of(x), false, 1), {x}); }
 Tensor var(const Tensor& x, const Dims& dims, VarOptions o) {
-  return emit1(make<Var>(mask_of("var", x, dims), o.keepdim, o.correction), {x});
+  return emit1(make_ref<op::Var>(mask_of("var", x, dims), o.keepdim, o.correction), {x});
 }
 
-Layouts Cumsum::infer(Inputs in) const {
+Layouts op::Cumsum::infer(Inputs in) const {
   check::number(kName, in[0]);
   return {contiguous_like(in[0])};
 }
-Tensors Cumsum::vjp(const Vjp& v) const { return {emit1(make<Cumsum>(dim, !reverse), {v.grad()})}; }
+Tensors op::Cumsum::vjp(const Vjp& v) const { return {emit1(make_ref<op::Cumsum>(dim, !reverse), {v.grad()})}; }
 Tensor cumsum(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[cumsum] the input is an empty tensor. Pass a tensor that has a value.");
-  return emit1(make<Cumsum>(normal_dim("cumsum", dim, x.shape()), false), {x});
+  return emit1(make_ref<op::Cumsum>(normal_dim("cumsum", dim, x.shape()), false), {x});
 }
 
 Tensor sum_to(const Tensor& x, const Shape& to) {
@@ -127,6 +127,6 @@ Tensor sum_to(const Tensor& x, const Shape& to) {
   uint8_t mask = 0;
   for (size_t i = 0; i < x.ndim(); ++i)
     if (i < skip || (to[i - skip] == 1 && x.shape()[i] != 1)) mask |= uint8_t(1u << i);
-  return reshape(emit1(make<Sum>(mask, true), {x}), to);
+  return reshape(emit1(make_ref<op::Sum>(mask, true), {x}), to);
 }
 }  // namespace tg

@@ -1,9 +1,10 @@
 // Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
-// are in select.h, norms of rows in norm.h.
+// are in topk.h, norms of rows in norm.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Sum : OpOf<Sum> {
   static constexpr auto kName = "sum";
@@ -12,9 +13,8 @@ struct Sum : OpOf<Sum> {
   Sum(uint8_t mask, bool keepdim) : dims(mask), keep(keepdim) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dims)), k.add(keep); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
-
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep);
 Tensors vjp_extremum(const Vjp&, uint8_t dims);
 template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
@@ -26,7 +26,7 @@ template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
   Mask saves_in(Mask) const override { return bits(0); }
   Mask saves_out(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp& v) const override { return vjp_extremum(v, dims); }
-  void key(Key& k) const override { k.add(uint64_t(dims)), k.add(keep); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
 using Max = Extremum<true>;
 using Min = Extremum<false>;
@@ -39,7 +39,7 @@ struct ExtremumGrad : OpOf<ExtremumGrad> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0, 1); }
   Tensors vjp(const Vjp&) const override;  // linear in dy, constant in the rest
-  void key(Key& k) const override { k.add(uint64_t(dims)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dims)); }
 };
 
 struct Var : OpOf<Var> {
@@ -51,7 +51,7 @@ struct Var : OpOf<Var> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dims)), k.add(keep), k.add(correction); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep), k.add(correction); }
 };
 struct Cumsum : OpOf<Cumsum> {
   static constexpr auto kName = "cumsum";
@@ -61,8 +61,9 @@ struct Cumsum : OpOf<Cumsum> {
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(reverse); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(reverse); }
 };
+}  // namespace op
 
 struct ReduceOptions {
   bool keepdim = false;

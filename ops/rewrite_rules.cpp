@@ -22,18 +22,18 @@ Pattern with_more(Pattern p) {
 // norm(x + r), the same bits. The sum is made too: it is the residual stream.
 template <class Norm, class AddedNorm> OpPtr added_norm(Ops ops, LayoutsIn in) {
   if (in[0]->shape != in[1]->shape) return nullptr;  // one is broadcast
-  return make<AddedNorm>(static_cast<const Norm*>(ops[0])->eps);
+  return make_ref<AddedNorm>(static_cast<const Norm*>(ops[0])->eps);
 }
-const Pattern kSum = made_by<Binary<Add>>({kAny, kAny});
+const Pattern kSum = made_by<op::Binary<op::Add>>({kAny, kAny});
 
 // linear(x, w) + b: the bias is added before the result is rounded, so bf16 has other last bits, f64 and f32 the same.
 OpPtr linear_with_bias(Ops ops, LayoutsIn in) {
   if (in[2]->shape != Shape{in[1]->shape[0]}) return nullptr;
-  return make<Linear>(static_cast<const Linear*>(ops[1])->products);
+  return make_ref<op::Linear>(static_cast<const op::Linear*>(ops[1])->products);
 }
 // F(linear(x, w[, b])), the same bits. Where the gradient reads what F takes, the rule does not apply.
 template <class F> OpPtr linear_then(Ops ops, LayoutsIn) {
-  return make<LinearActivation<F>>(static_cast<const Linear*>(ops[1])->products);
+  return make_ref<op::LinearActivation<F>>(static_cast<const op::Linear*>(ops[1])->products);
 }
 // F(linear(x, w) + b), as linear_with_bias.
 template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {
@@ -46,8 +46,8 @@ template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {
 constexpr int64_t kLargestRank = 64;
 OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in) {
   const auto plain = [](const Op* op) {
-    const MatmulOptions& o = static_cast<const Matmul*>(op)->o;
-    return !o.trans_a && !o.trans_b && o.products == F32Products::strict;
+    const MatmulOptions& o = static_cast<const op::Matmul*>(op)->o;
+    return !o.trans_a && !o.trans_b && o.products == MatmulPrecision::f32;
   };
   const Shape &x = in[0]->shape, &a = in[1]->shape, &b = in[2]->shape;
   const bool based = in.size() > 3, fits = a.size() == 2 && b.size() == 2 && a[1] <= kLargestRank;
@@ -57,19 +57,22 @@ OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in)
     y.back() = b[1];
     if (in[3]->shape != y) return nullptr;
   }
-  return make<Lora>(static_cast<const BinaryScalar<Mul>*>(scaled)->s);
+  return make_ref<op::Lora>(static_cast<const op::BinaryScalar<op::Mul>*>(scaled)->s);
 }
-const Pattern kProductOfX = made_by<Matmul>({kAny, kAny});
-const Pattern kProductScaled = made_by<BinaryScalar<Mul>>({made_by<Matmul>({kProductOfX, kAny})});
-const Pattern kScaledProduct = made_by<Matmul>({made_by<BinaryScalar<Mul>>({kProductOfX}), kAny});
-Pattern plus_base(const Pattern& p) { return in_either_order(made_by<Binary<Add>>({p, kAny})); }
+const Pattern kProductOfX = made_by<op::Matmul>({kAny, kAny});
+const Pattern kProductScaled = made_by<op::BinaryScalar<op::Mul>>({made_by<op::Matmul>({kProductOfX, kAny})});
+const Pattern kScaledProduct = made_by<op::Matmul>({made_by<op::BinaryScalar<op::Mul>>({kProductOfX}), kAny});
+Pattern plus_base(const Pattern& p) { return in_either_order(made_by<op::Binary<op::Add>>({p, kAny})); }
 
 const Rule kRules[] = {
     {"add_layer_norm",
-     with_more(made_by<LayerNorm>({kSum})),
+     with_more(made_by<op::LayerNorm>({kSum})),
      {{0, 0}, {1, 0}, {0, 1}, {0, 2}},
-     added_norm<LayerNorm, AddLayerNorm>},
-    {"add_rms_norm", with_more(made_by<RmsNorm>({kSum})), {{0, 0}, {1, 0}, {0, 1}}, added_norm<RmsNorm, AddRmsNorm>},
+     added_norm<op::LayerNorm, op::AddLayerNorm>},
+    {"add_rms_norm",
+     with_more(made_by<op::RmsNorm>({kSum})),
+     {{0, 0}, {1, 0}, {0, 1}},
+     added_norm<op::RmsNorm, op::AddRmsNorm>},
     {"lora_base",
      plus_base(kProductScaled),
      {{0, 0}, {3, 0}},
@@ -81,15 +84,16 @@ const Rule kRules[] = {
     {"lora", kProductScaled, {{0, 0}, {2, 0}}, [](Ops o, LayoutsIn in) { return low_rank(o[0], o[1], o[2], in); }},
     {"lora", kScaledProduct, {{0, 0}, {2, 0}}, [](Ops o, LayoutsIn in) { return low_rank(o[1], o[0], o[2], in); }},
 };
-const Pattern kLinear = made_by<Linear>({kAny, kAny}), kBiased = in_either_order(made_by<Binary<Add>>({kLinear, kAny}));
-template <class... F> std::vector<Rule> linear_rules(TypeList<F...>) {
+const Pattern kLinear = made_by<op::Linear>({kAny, kAny}),
+              kBiased = in_either_order(made_by<op::Binary<op::Add>>({kLinear, kAny}));
+template <class... F> std::vector<Rule> linear_rules(op::TypeList<F...>) {
   std::vector<Rule> r;
-  (r.push_back({F::kName, made_by<Unary<F>>({kBiased}), {{0, 0}}, linear_with_bias_then<F>}), ...);
-  (r.push_back({F::kName, made_by<Unary<F>>({with_more(kLinear)}), {{0, 0}}, linear_then<F>}), ...);
+  (r.push_back({F::kName, made_by<op::Unary<F>>({kBiased}), {{0, 0}}, linear_with_bias_then<F>}), ...);
+  (r.push_back({F::kName, made_by<op::Unary<F>>({with_more(kLinear)}), {{0, 0}}, linear_then<F>}), ...);
   r.push_back({"linear", kBiased, {{0, 0}}, linear_with_bias});
   return r;
 }
-const std::vector<Rule> kLinearRules = linear_rules(ActivationFns{});
+const std::vector<Rule> kLinearRules = linear_rules(op::ActivationFns{});
 
 [[maybe_unused]] const bool registered = register_rules(kRules) && register_rules(kLinearRules);
 }  // namespace

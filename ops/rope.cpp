@@ -4,7 +4,7 @@
 #include <cmath>
 
 namespace tg {
-Layouts Rope::infer(Inputs in) const {
+Layouts op::Rope::infer(Inputs in) const {
   const Tensor& x = in[0];
   check::ndim_at_least(kName, x, 2);
   check::computes(kName, x);
@@ -19,6 +19,6 @@ Layouts Rope::infer(Inputs in) const {
            "[rope] {} rows from position {} on, of {}. Positions must be in [0, {}).", t, o.start, x, kEnd);
   return {contiguous_like(x)};
 }
-Tensors Rope::vjp(const Vjp& v) const { return {emit1(make<Rope>(o, !inverse), {v.grad()})}; }
-Tensor rope(const Tensor& x, RopeOptions o) { return emit1(make<Rope>(o, false), {x}); }
+Tensors op::Rope::vjp(const Vjp& v) const { return {emit1(make_ref<op::Rope>(o, !inverse), {v.grad()})}; }
+Tensor rope(const Tensor& x, RopeOptions o) { return emit1(make_ref<op::Rope>(o, false), {x}); }
 }  // namespace tg

@@ -9,16 +9,19 @@ struct RopeOptions {
   double theta = 10000;  // pair i of position p turns by p theta^(-2i / HS)
   int64_t start = 0;     // the position of the first row
 };
+namespace op {
+
 struct Rope : OpOf<Rope> {  // the start changes at every step of generation: not in the key
   static constexpr auto kName = "rope";
   RopeOptions o;
   bool inverse;  // turns back: the gradient of a rotation
   Rope(RopeOptions opt, bool back) : o(opt), inverse(back) {}
-  Traits traits() const override { return {.may_alias = bits(0), .varies = true}; }
+  Traits traits() const override { return {.may_alias = bits(0), .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(o.theta), k.add(inverse); }
+  void key(StructuralHash& k) const override { k.add(o.theta), k.add(inverse); }
 };
+}  // namespace op
 
 // x (..., T, HS) -> the same shape: row t is position start + t, and (x_2i, x_2i+1) becomes
 // (cos x_2i - sin x_2i+1, sin x_2i + cos x_2i+1). f64, f32, bf16 (computed in f32, rounded once; angles are formed and

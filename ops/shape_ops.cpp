@@ -5,31 +5,31 @@
 #include <tapegrad/ops/check.h>
 
 namespace tg {
-Layouts Reshape::infer(Inputs in) const {
+Layouts op::Reshape::infer(Inputs in) const {
   Layout l = in[0].layout();
   l.shape = to;
   l.strides = strides;
   l.aliases_input = 0;
   return {l};
 }
-Tensors Reshape::vjp(const Vjp& v) const { return {reshape(v.grad(), v.in_shape(0))}; }
-Layouts Transpose::infer(Inputs in) const {
+Tensors op::Reshape::vjp(const Vjp& v) const { return {reshape(v.grad(), v.in_shape(0))}; }
+Layouts op::Transpose::infer(Inputs in) const {
   Layout l = in[0].layout();
   std::swap(l.shape[a], l.shape[b]);
   std::swap(l.strides[a], l.strides[b]);
   l.aliases_input = 0;
   return {l};
 }
-Tensors Transpose::vjp(const Vjp& v) const { return {transpose(v.grad(), int64_t(a), int64_t(b))}; }
-Layouts Slice::infer(Inputs in) const {
+Tensors op::Transpose::vjp(const Vjp& v) const { return {transpose(v.grad(), int64_t(a), int64_t(b))}; }
+Layouts op::Slice::infer(Inputs in) const {
   Layout l = in[0].layout();
   l.offset += start * l.strides[dim];
   l.shape[dim] = stop - start;
   l.aliases_input = 0;
   return {l};
 }
-Tensors Slice::vjp(const Vjp& v) const { return {emit1(make<Pad>(dim, start, v.in_shape(0)), {v.grad()})}; }
-Layouts Split::infer(Inputs in) const {
+Tensors op::Slice::vjp(const Vjp& v) const { return {emit1(make_ref<op::Pad>(dim, start, v.in_shape(0)), {v.grad()})}; }
+Layouts op::Split::infer(Inputs in) const {
   Layouts r;
   int64_t at = 0;
   for (int64_t n : sizes) {
@@ -42,7 +42,7 @@ Layouts Split::infer(Inputs in) const {
   }
   return r;
 }
-Tensors Split::vjp(const Vjp& v) const {
+Tensors op::Split::vjp(const Vjp& v) const {
   std::vector<Tensor> parts;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (v.grad(i)) {
@@ -55,7 +55,7 @@ Tensors Split::vjp(const Vjp& v) const {
   }
   return {concat(parts, int64_t(dim))};
 }
-Layouts Expand::infer(Inputs in) const {
+Layouts op::Expand::infer(Inputs in) const {
   Layout l = in[0].layout();
   checked_numel(kName, to);
   const Shape& from = l.shape;
@@ -68,10 +68,10 @@ Layouts Expand::infer(Inputs in) const {
   l.aliases_input = 0;
   return {l};
 }
-Tensors Expand::vjp(const Vjp& v) const { return {sum_to(v.grad(), v.in_shape(0))}; }
-Layouts Pad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
-Tensors Pad::vjp(const Vjp& v) const { return {slice(v.grad(), int64_t(dim), start, start + v.in_shape(0)[dim])}; }
-Layouts Concat::infer(Inputs in) const {
+Tensors op::Expand::vjp(const Vjp& v) const { return {sum_to(v.grad(), v.in_shape(0))}; }
+Layouts op::Pad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
+Tensors op::Pad::vjp(const Vjp& v) const { return {slice(v.grad(), int64_t(dim), start, start + v.in_shape(0)[dim])}; }
+Layouts op::Concat::infer(Inputs in) const {
   Shape s = in[0].shape();
   for (size_t k = 1; k < in.size(); ++k) {
     check::same_dtype(kName, in[0], in[k]);
@@ -84,7 +84,7 @@ Layouts Concat::infer(Inputs in) const {
   }
   return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
 }
-Tensors Concat::vjp(const Vjp& v) const {
+Tensors op::Concat::vjp(const Vjp& v) const {
   Tensors g;
   int64_t at = 0;
   for (size_t i = 0; i < v.inputs(); ++i) {
@@ -139,12 +139,13 @@ Tensor reshape(const Tensor& x, const Shape& to) {
       x.numel(), to);
   if (s == x.shape()) return x;
   Strides strides;
-  if (view_strides(x.layout(), s, strides)) return emit1(make<Reshape>(s, strides), {x});
-  return emit1(make<Reshape>(s, Layout::contiguous(s, x.dtype()).strides), {x.contiguous()});
+  if (view_strides(x.layout(), s, strides)) return emit1(make_ref<op::Reshape>(s, strides), {x});
+  return emit1(make_ref<op::Reshape>(s, Layout::contiguous(s, x.dtype()).strides), {x.contiguous()});
 }
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
   check::ndim_at_least("transpose", x, 2);
-  return emit1(make<Transpose>(normal_dim("transpose", a, x.shape()), normal_dim("transpose", b, x.shape())), {x});
+  return emit1(make_ref<op::Transpose>(normal_dim("transpose", a, x.shape()), normal_dim("transpose", b, x.shape())),
+               {x});
 }
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
   const size_t d = normal_dim("slice", dim, x.shape());
@@ -152,7 +153,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
   TG_CHECK(0 <= from && from <= to, shape,
            "[slice] [{}, {}) of dimension {} is outside of {}. start must be in [0, {}] and not after stop.", start,
            stop, dim, x, n);
-  return emit1(make<Slice>(d, from, to), {x});
+  return emit1(make_ref<op::Slice>(d, from, to), {x});
 }
 Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
   const size_t d = normal_dim("split", dim, x.shape());
@@ -165,12 +166,12 @@ Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
   TG_CHECK(ok && left == 0, shape,
            "[split] parts {} do not make up dimension {} of {}, which has {} elements. Their sum must be that.", sizes,
            dim, x, x.shape()[d]);
-  return emit(make<Split>(d, sizes), {&x, 1});
+  return emit(make_ref<op::Split>(d, sizes), {&x, 1});
 }
-Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make<Expand>(to), {x}); }
+Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make_ref<op::Expand>(to), {x}); }
 Tensor concat(Inputs x, int64_t dim) {
   TG_CHECK(!x.empty(), value, "[concat] got no tensors. Pass at least one.");
   TG_CHECK(x[0], value, "[concat] input 0 is an empty tensor. Pass a tensor that has a value.");
-  return std::move(emit(make<Concat>(normal_dim("concat", dim, x[0].shape())), x)[0]);
+  return std::move(emit(make_ref<op::Concat>(normal_dim("concat", dim, x[0].shape())), x)[0]);
 }
 }  // namespace tg

@@ -4,6 +4,7 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Reshape : ViewOp<Reshape> {  // by strides that reshape() found; it copies first where there are none
   static constexpr auto kName = "reshape";
@@ -12,7 +13,7 @@ struct Reshape : ViewOp<Reshape> {  // by strides that reshape() found; it copie
   Reshape(const Shape& s, const Strides& st) : to(s), strides(st) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(to), k.add(strides); }
+  void key(StructuralHash& k) const override { k.add(to), k.add(strides); }
 };
 struct Transpose : ViewOp<Transpose> {  // swaps two dimensions
   static constexpr auto kName = "transpose";
@@ -20,7 +21,7 @@ struct Transpose : ViewOp<Transpose> {  // swaps two dimensions
   Transpose(size_t i, size_t j) : a(i), b(j) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(a)), k.add(uint64_t(b)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(a)), k.add(uint64_t(b)); }
 };
 struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
   static constexpr auto kName = "slice";
@@ -29,7 +30,7 @@ struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
   Slice(size_t d, int64_t from, int64_t to) : dim(d), start(from), stop(to) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(stop); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(stop); }
 };
 struct Split : ViewOp<Split> {  // consecutive parts of one dimension
   static constexpr auto kName = "split";
@@ -38,7 +39,7 @@ struct Split : ViewOp<Split> {  // consecutive parts of one dimension
   Split(size_t d, const Dims& s) : dim(d), sizes(s) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(sizes); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(sizes); }
 };
 struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at the left
   static constexpr auto kName = "expand";
@@ -46,7 +47,7 @@ struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at t
   explicit Expand(const Shape& s) : to(s) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(to); }
+  void key(StructuralHash& k) const override { k.add(to); }
 };
 struct Pad : OpOf<Pad> {  // zeros of shape `to` with the input at `start` of one dimension
   static constexpr auto kName = "pad";
@@ -56,7 +57,7 @@ struct Pad : OpOf<Pad> {  // zeros of shape `to` with the input at `start` of on
   Pad(size_t d, int64_t at, const Shape& s) : dim(d), start(at), to(s) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(to); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(to); }
 };
 struct Concat : OpOf<Concat> {
   static constexpr auto kName = "concat";
@@ -64,8 +65,9 @@ struct Concat : OpOf<Concat> {
   explicit Concat(size_t d) : dim(d) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
+}  // namespace op
 
 // The same elements in row-major order under another shape; one size may be -1. A view where x's strides allow it.
 Tensor reshape(const Tensor& x, const Shape& to);

@@ -1,5 +1,5 @@
-#include <tapegrad/ops/check.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/ops/check.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -22,21 +22,23 @@ template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-Layouts Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
-Tensors Softmax::vjp(const Vjp& v) const { return {emit1(stateless<SoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts SoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-Tensors SoftmaxGrad::compose(Inputs in) const {
+Layouts op::Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
+Tensors op::Softmax::vjp(const Vjp& v) const { return {emit1(stateless<op::SoftmaxGrad>(), {v.out(0), v.grad()})}; }
+Layouts op::SoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
+Tensors op::SoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
   return {(y * (dy - row_sum(dy * y))).to(in[0].dtype())};
 }
-Layouts LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
-Tensors LogSoftmax::vjp(const Vjp& v) const { return {emit1(stateless<LogSoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts LogSoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-Tensors LogSoftmaxGrad::compose(Inputs in) const {
+Layouts op::LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
+Tensors op::LogSoftmax::vjp(const Vjp& v) const {
+  return {emit1(stateless<op::LogSoftmaxGrad>(), {v.out(0), v.grad()})};
+}
+Layouts op::LogSoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
+Tensors op::LogSoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
   return {(dy - exp(y) * row_sum(dy)).to(in[0].dtype())};
 }
 
-Tensor softmax(const Tensor& x, int64_t dim) { return along<Softmax>(x, dim); }
-Tensor log_softmax(const Tensor& x, int64_t dim) { return along<LogSoftmax>(x, dim); }
+Tensor softmax(const Tensor& x, int64_t dim) { return along<op::Softmax>(x, dim); }
+Tensor log_softmax(const Tensor& x, int64_t dim) { return along<op::LogSoftmax>(x, dim); }
 }  // namespace tg

@@ -4,6 +4,7 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Softmax : OpOf<Softmax> {  // over the last dimension
   static constexpr auto kName = "softmax";
@@ -31,6 +32,7 @@ struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {  // (y, dy) -> dy - exp(y) * sum(
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };
+}  // namespace op
 
 // exp(x - max) / sum(exp(x - max)) along `dim`; x's shape and dtype (f64, f32, bf16 computed in f32).
 // Entries of -inf become 0; a row of nothing else is NaN.

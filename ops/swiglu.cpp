@@ -3,7 +3,7 @@
 #include <tapegrad/ops/swiglu.h>
 
 namespace tg {
-Layouts Swiglu::infer(Inputs in) const {
+Layouts op::Swiglu::infer(Inputs in) const {
   const Tensor& x = in[0];
   check::ndim_at_least(kName, x, 1);
   check::computes(kName, x);
@@ -15,15 +15,15 @@ Layouts Swiglu::infer(Inputs in) const {
   s.back() /= 2;
   return {Layout::contiguous(s, x.dtype(), x.device())};
 }
-Tensors Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<SwigluGrad>(), {v.in(0), v.grad()})}; }
+Tensors op::Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<op::SwigluGrad>(), {v.in(0), v.grad()})}; }
 
-Layouts SwigluGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-Tensors SwigluGrad::compose(Inputs in) const {
+Layouts op::SwigluGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
+Tensors op::SwigluGrad::compose(Inputs in) const {
   const int64_t f = in[1].shape().back();
   const Tensors x = split(in[0], {f, f});  // gate, value
-  const Tensor dgate = emit1(stateless<UnaryGrad<Silu>>(), {x[0], in[1] * x[1]});
+  const Tensor dgate = emit1(stateless<op::UnaryGrad<op::Silu>>(), {x[0], in[1] * x[1]});
   return {concat({dgate, in[1] * silu(x[0])}, -1)};
 }
 
-Tensor swiglu(const Tensor& x) { return emit1(stateless<Swiglu>(), {x}); }
+Tensor swiglu(const Tensor& x) { return emit1(stateless<op::Swiglu>(), {x}); }
 }  // namespace tg

@@ -4,10 +4,11 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct Swiglu : OpOf<Swiglu> {
   static constexpr auto kName = "swiglu";
-  Traits traits() const override { return {.cheap = true}; }
+  Traits traits() const override { return {.cheap_to_recompute = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
@@ -18,6 +19,7 @@ struct SwigluGrad : OpOf<SwigluGrad> {  // (x, dy) -> dx (..., 2F), both halves 
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };
+}  // namespace op
 
 // x (..., 2F), gate first -> silu(x[..., :F]) x[..., F:], (..., F). f64, f32, bf16 (computed in f32, rounded once). An
 // Error when the last size is odd.

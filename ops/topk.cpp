@@ -4,7 +4,7 @@
 #include <tapegrad/ops/topk.h>
 
 namespace tg {
-Layouts ArgMax::infer(Inputs in) const {
+Layouts op::ArgMax::infer(Inputs in) const {
   const Tensor& x = in[0];
   check::number(kName, x);
   TG_CHECK(
@@ -17,11 +17,11 @@ Layouts ArgMax::infer(Inputs in) const {
 }
 Tensor argmax(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[argmax] the input is an empty tensor. Pass a tensor that has a value.");
-  const NoGrad off;  // an index has no gradient: no tape behind it
-  return emit1(make<ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
+  const NoGradScope off;  // an index has no gradient: no tape behind it
+  return emit1(make_ref<op::ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
 }
 
-Layouts SelectTopK::infer(Inputs in) const {
+Layouts op::SelectTopK::infer(Inputs in) const {
   const Tensor& x = in[0];
   check::ndim_at_least(kName, x, 1);
   check::computes(kName, x);
@@ -32,11 +32,11 @@ Layouts SelectTopK::infer(Inputs in) const {
   s.back() = k;
   return {Layout::contiguous(s, x.dtype(), x.device()), Layout::contiguous(s, DType::i64, x.device())};
 }
-Tensors SelectTopK::vjp(const Vjp& v) const {
+Tensors op::SelectTopK::vjp(const Vjp& v) const {
   return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), -1, v.out(1), v.grad())};
 }
 TopK topk(const Tensor& x, int64_t k) {
-  Tensors r = emit(make<SelectTopK>(k), {&x, 1});
+  Tensors r = emit(make_ref<op::SelectTopK>(k), {&x, 1});
   return {std::move(r[0]), std::move(r[1])};
 }
 }  // namespace tg

@@ -4,13 +4,14 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace op {
 
 struct ArgMax : OpOf<ArgMax> {
   static constexpr auto kName = "argmax";
   size_t dim;
   explicit ArgMax(size_t d) : dim(d) {}
   Layouts infer(Inputs) const override;
-  void key(Key& k) const override { k.add(uint64_t(dim)); }
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 struct SelectTopK : OpOf<SelectTopK> {  // x -> (values, indices)
   static constexpr auto kName = "topk";
@@ -19,8 +20,10 @@ struct SelectTopK : OpOf<SelectTopK> {  // x -> (values, indices)
   Layouts infer(Inputs) const override;
   Mask saves_out(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(Key& to) const override { to.add(k); }
+  void key(StructuralHash& to) const override { to.add(k); }
 };
+}  // namespace op
+
 // The index of the first largest element along a dimension, which is dropped: i64. Takes f64, f32, bf16, i64, i32; no
 // gradient. An Error when the dimension has size 0.
 Tensor argmax(const Tensor& x, int64_t dim = -1);

@@ -25,8 +25,8 @@ double device_product_rate(Device device, const std::string& operands, double se
   Rng rng{1};
   const DType d = operands == "bf16" ? DType::bf16 : operands == "f64" ? DType::f64 : DType::f32;
   const Tensor a = randn({n, n}, rng, 0, 1, d, device), b = randn({n, n}, rng, 0, 1, d, device);
-  const NoGrad off;
-  const F32ProductsScope products(operands == "tf32" ? F32Products::tf32 : F32Products::strict);
+  const NoGradScope off;
+  const MatmulPrecisionScope products(operands == "tf32" ? MatmulPrecision::tf32 : MatmulPrecision::f32);
   const auto product = [&] { linear(a, b); };
   const int repeats = seconds > 0 ? repeats_for(product, device, 0.02) : 1;
   const Timing t =
@@ -36,7 +36,7 @@ double device_product_rate(Device device, const std::string& operands, double se
 double device_copy_rate(Device device, int64_t bytes, double seconds) {
   const int64_t n = bytes / 2 / int64_t(sizeof(float));
   const Tensor a = zeros({n}, DType::f32, device);
-  const NoGrad off;
+  const NoGradScope off;
   const auto copy = [&] { concat({a}, 0); };
   const int repeats = seconds > 0 ? repeats_for(copy, device, 0.005) : 1;
   const Timing t =

@@ -8,7 +8,7 @@
 namespace tg::bench {
 
 void GradientSums::add(const GradMap& grads) {
-  const NoGrad off;
+  const NoGradScope off;
   for (size_t i = 0; i < sums_.size(); ++i) {
     const Tensor g = grads[parameters_[i].tensor];
     TG_CHECK(g, state, "[gradient_sums] {} has no gradient. Each parameter of the model must have one.",

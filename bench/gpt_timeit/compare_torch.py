@@ -19,8 +19,8 @@ from compare_torch import GPTS, VOCABULARY, gpt
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from torch_peer import Peer, add_flags, answer, compared, finish, report_of
 
-SIZES = {"small": "doc004-small", "medium": "doc004-medium", "tiny": "doc004-tiny"}
-GPTS.setdefault("doc004-tiny", (32, 2, 2))
+SIZES = {"small": "gpt-small-10k", "medium": "gpt-medium-10k", "tiny": "gpt-tiny-10k"}
+GPTS.setdefault("gpt-tiny-10k", (32, 2, 2))
 WAYS = ("document eager", "document compile", "fused eager", "fused compile")
 
 

@@ -106,7 +106,7 @@ TimeitPlan timeit_plan(const TimeitFlags& f) {
 }
 
 GptConfig timeit_config(const TimeitRun& r, const TimeitSetup& s) {
-  GptConfig c = arch(r.size == "medium" ? "doc004-medium" : "doc004-small");
+  GptConfig c = arch(r.size == "medium" ? "gpt-medium-10k" : "gpt-small-10k");
   if (r.size == "tiny") c.layers = 2, c.heads = 2, c.width = 32;
   c.context = s.context;
   c.vocab_size = s.vocab;

@@ -19,7 +19,7 @@ std::pair<Tensor, Tensor> angles(const GptConfig& c, Device device) {
       cosines.push_back(float(std::cos(angle)));
       sines.push_back(float(std::sin(angle)));
     }
-  return {from(cosines, {c.context, half}, device), from(sines, {c.context, half}, device)};
+  return {tensor(cosines, {c.context, half}, device), tensor(sines, {c.context, half}, device)};
 }
 }  // namespace
 
@@ -30,7 +30,7 @@ DocumentLm::DocumentLm(const Params& p, const GptConfig& c, Scores scores) : con
                (c.kv_heads == 0 || c.kv_heads == c.heads),
            value,
            "[document_lm] the configuration is of another form. It must be that of document 003: rope, rms_norm with "
-           "weights, swiglu, a head of its own, no biases, no dropout, no shared keys. Take arch(\"doc003-2.7b\") and "
+           "weights, swiglu, a head of its own, no biases, no dropout, no shared keys. Take arch(\"cs336-2.7b\") and "
            "change its sizes.");
   const int64_t width = c.width, ff = c.ff_width;
   const auto matrix = [](const Params& at, int64_t out, int64_t in) {
@@ -70,24 +70,24 @@ Tensor DocumentLm::weighted_values(const Tensor& q, const Tensor& k, const Tenso
   const int64_t t = q.size(2), hs = q.size(3);
   Tensor mask;  // (T, T), true where it hides
   if (scores_ == Scores::matrix) {
-    const InScope here("causal mask construction");
+    const NameScope here("causal mask construction");
     const Tensor at = arange(0, double(t), 1, DType::i64, q.device());
     mask = lt(reshape(at, {t, 1}), reshape(at, {1, t}));
   }
-  const InScope here("scaled_dot_product_attention"), annotated("annotated_scaled_dot_product_attention");
+  const NameScope here("scaled_dot_product_attention"), annotated("annotated_scaled_dot_product_attention");
   if (scores_ == Scores::blocks) return tg::attention(q, k, v);
   Tensor scores;  // (B, NH, T, T)
   {
-    const InScope inside("computing attention scores");
+    const NameScope inside("computing attention scores");
     scores = masked_fill(matmul(q, k, {.trans_b = true}) / std::sqrt(double(hs)), mask,
                          -std::numeric_limits<double>::infinity());
   }
   {
-    const InScope inside("computing softmax");
+    const NameScope inside("computing softmax");
     const Tensor e = exp(scores - max(scores, {-1}, {.keepdim = true}).detach());
     scores = e / row_sum(e);
   }
-  const InScope inside("final matmul");
+  const NameScope inside("final matmul");
   return matmul(scores, v);
 }
 Tensor DocumentLm::attention(const Block& w, const Tensor& x) const {
@@ -95,39 +95,39 @@ Tensor DocumentLm::attention(const Block& w, const Tensor& x) const {
   const auto heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, config_.heads, hs}), 1, 2); };
   Tensor q, k, v;  // (B, NH, T, HS)
   {
-    const InScope here("attention projections");
+    const NameScope here("attention projections");
     q = heads(linear(x, w.q)), k = heads(linear(x, w.k)), v = heads(linear(x, w.v));
   }
   {
-    const InScope here("rope encoding");
+    const NameScope here("rope encoding");
     q = turned(q), k = turned(k);
   }
   const Tensor y = weighted_values(q, k, v);
-  const InScope here("output projection");
+  const NameScope here("output projection");
   return linear(reshape(transpose(y, 1, 2), {b, t, width}), w.proj);
 }
 Tensor DocumentLm::forward(const Tensor& tokens) const {
   Tensor x;  // (B, T, C)
   {
-    const InScope here("token_embeddings");
+    const NameScope here("token_embeddings");
     x = embedding(tokens, wte_);
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& w = blocks_[i];
-    const InScope layer(fmt::format("layer_{}", i));
+    const NameScope layer(fmt::format("layer_{}", i));
     {
-      const InScope here("attention_sublayer");
+      const NameScope here("attention_sublayer");
       x = x + attention(w, norm(x, w.ln_1));
     }
-    const InScope here("ffn_sublayer");
+    const NameScope here("ffn_sublayer");
     const Tensor h = norm(x, w.ln_2);
     x = x + linear(silu(linear(h, w.gate)) * linear(h, w.up), w.down);
   }
   {
-    const InScope here("final_norm");
+    const NameScope here("final_norm");
     x = norm(x, ln_f_);
   }
-  const InScope here("lm_head");
+  const NameScope here("lm_head");
   return linear(x, head_);  // (B, T, V)
 }
 

@@ -13,7 +13,7 @@ namespace tg::bench {
 class DocumentLm {
  public:
   enum class Scores { matrix, blocks };  // of attention: as the document has them, or never in memory: ops/attention.h
-  // Of the form of arch("doc003-2.7b"); another is an Error.
+  // Of the form of arch("cs336-2.7b"); another is an Error.
   DocumentLm(const Params&, const GptConfig&, Scores = Scores::matrix);
   // tokens (B, T) i32 or i64 -> logits (B, T, V). Scopes have the document's names: "layer_3.attention_sublayer.rope
   // encoding".

@@ -107,7 +107,7 @@ GptConfig lm_config(std::string_view size) {
   std::vector<std::string_view> names;
   for (const Size& s : kSizes) names.push_back(s.name);
   const Size& s = kSizes[known_place("size", size, names)];
-  GptConfig c = arch("doc003-2.7b");
+  GptConfig c = arch("cs336-2.7b");
   c.width = s.width, c.ff_width = s.ff, c.layers = s.layers, c.heads = s.heads;
   return c;
 }
@@ -152,18 +152,18 @@ int64_t planned_bytes(const LmSetup& setup, StepType type) {
 
 LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)) {
   const DType compute = s.precision == Precision::bf16 ? DType::bf16 : DType::f32;
-  const auto products = s.precision == Precision::tf32 ? F32Products::tf32 : F32Products::strict;
+  const auto products = s.precision == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32;
   if (s.form == LmForm::fused) {
     const auto model = std::make_shared<Gpt>(params_, s.model);
     forward_ = [=](const Tensor& tokens) {
-      const F32ProductsScope scope(products);
+      const MatmulPrecisionScope scope(products);
       return model->forward(tokens, {.compute = compute});
     };
   } else {
     const auto scores = s.form == LmForm::flash ? DocumentLm::Scores::blocks : DocumentLm::Scores::matrix;
     const auto model = std::make_shared<DocumentLm>(params_, s.model, scores);
     forward_ = [=](const Tensor& tokens) {
-      const F32ProductsScope scope(products);
+      const MatmulPrecisionScope scope(products);
       return model->forward(tokens);
     };
   }
@@ -172,7 +172,7 @@ LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)) {
   sums_.emplace(params_);
 }
 Tensor LmModel::logits() const {
-  const NoGrad off;
+  const NoGradScope off;
   return forward_(tokens_);
 }
 
@@ -218,7 +218,7 @@ void LmModel::run(StepType type) {
   tape = step(type, true);
 }
 double LmModel::checked_result(StepType type) const {
-  const NoGrad off;
+  const NoGradScope off;
   const auto x = mean(result_.to(DType::f32)).item<double>();
   TG_CHECK(std::isfinite(x), state, "[bench_lm_profile] the result of {} is {}. Its time would mean nothing.",
            name_of(type), x);

@@ -121,8 +121,8 @@ int main(int argc, char** argv) {
     for (int i = 0; i < kTimes; ++i) const ProfileRange range(Phase::forward);
   });
   const Scope* const layer = scope_within(current_scope(), "layer");
-  row("InScope of a layer", [&] {
-    for (int i = 0; i < kTimes; ++i) const InScope here(layer);
+  row("NameScope of a layer", [&] {
+    for (int i = 0; i < kTimes; ++i) const NameScope here(layer);
   });
   row("exp of one element, eager, whole", [&] {
     for (int i = 0; i < kTimes; ++i) const Tensor y = tg::exp(x);

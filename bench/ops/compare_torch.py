@@ -73,7 +73,7 @@ def op_run(torch, op, backward, shape, dtype, device, wrap):
 
 
 # Document 004's models: width, blocks, heads; vocabulary 10 000, RMSNorm, GELU, learned positions, no biases.
-GPTS = {"doc004-small": (768, 12, 12), "doc004-medium": (1024, 24, 16)}
+GPTS = {"gpt-small-10k": (768, 12, 12), "gpt-medium-10k": (1024, 24, 16)}
 VOCABULARY = 10_000
 
 

@@ -24,7 +24,7 @@ Result row(const Mode& m, double ops) {
 }
 
 std::vector<Mode> chains(EmitOptions o) {
-  InScope a("gpt"), b("h"), c("mlp");
+  NameScope a("gpt"), b("h"), c("mlp");
   const Tensor x = ones({2, 2}).label("x"), w = zeros({2, 2}).label("w").requires_grad_();
   std::vector<Mode> modes;
   for (const char* name : {"emit_eager", "emit_eager_tracked", "emit_backward", "emit_release", "emit_lazy",

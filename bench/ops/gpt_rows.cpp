@@ -12,12 +12,12 @@ struct Trained {  // a model with its data
   Gpt model;
   Tensor tokens, targets;
   DType compute;
-  F32Products products;
+  MatmulPrecision products;
   Trained(const GptConfig& c, Device device, const std::string& dtype)
       : params(device, 1),
         model(params, c),
         compute(dtype == "bf16" ? DType::bf16 : DType::f32),
-        products(dtype == "tf32" ? F32Products::tf32 : F32Products::strict) {
+        products(dtype == "tf32" ? MatmulPrecision::tf32 : MatmulPrecision::f32) {
     Rng rng{2};
     const auto ids = [&] {
       return rand({kBatch, kContext}, rng, 0, double(c.vocab_size), DType::f32, device).to(DType::i64);
@@ -25,7 +25,7 @@ struct Trained {  // a model with its data
     tokens = ids(), targets = ids();
   }
   Tensor loss() const {
-    const F32ProductsScope scope(products);
+    const MatmulPrecisionScope scope(products);
     return cross_entropy(model.forward(tokens, {.compute = compute}), targets);
   }
 };
@@ -53,7 +53,7 @@ std::function<void()> run_of(const std::shared_ptr<Trained>& t, Part part) {
 
 std::vector<GptRow> gpt_rows(Device device) {
   std::vector<GptRow> rows;
-  for (const char* arch_name : {"doc004-small", "doc004-medium"})
+  for (const char* arch_name : {"gpt-small-10k", "gpt-medium-10k"})
     for (const char* products : {"f32", "tf32", "bf16"})
       for (const auto& [name, part] :
            {std::pair{"forward", Part::forward}, {"backward", Part::backward}, {"both", Part::both}})

@@ -16,9 +16,9 @@ struct Kind {  // of tensors
 };
 struct Products {  // of matrices: the dtype of the operands, and how f32 is multiplied
   DType dtype;
-  F32Products f32 = F32Products::strict;
-  Products(DType d, F32Products p = F32Products::strict) : dtype(d), f32(p) {}
-  std::string name() const { return f32 == F32Products::tf32 ? "tf32" : std::string(name_of(dtype)); }
+  MatmulPrecision f32 = MatmulPrecision::f32;
+  Products(DType d, MatmulPrecision p = MatmulPrecision::f32) : dtype(d), f32(p) {}
+  std::string name() const { return f32 == MatmulPrecision::tf32 ? "tf32" : std::string(name_of(dtype)); }
 };
 Tensor input(const Shape& shape, Kind k) {
   Rng rng{1};
@@ -37,7 +37,7 @@ void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
   const Kind t{p.dtype, rows.device};
   rows.push_back({.id = {"linear", {m, n, k}, p.name()}, .flop = 2.0 * double(m * n * k), .make = [=]() -> Run {
                     return [x = input({m, k}, t), w = input({n, k}, t), p] {
-                      const F32ProductsScope products(p.f32);
+                      const MatmulPrecisionScope products(p.f32);
                       linear(x, w);
                     };
                   }});
@@ -45,7 +45,7 @@ void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
 void add_linear_backward(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
   const Kind t{p.dtype, rows.device};
   rows.push_back({.id = {"linear_backward", {m, n, k}, p.name()}, .flop = 4.0 * double(m * n * k), .make = [=] {
-                    const F32ProductsScope products(p.f32);
+                    const MatmulPrecisionScope products(p.f32);
                     return backward_of([=] { return linear(leaf({m, k}, t), leaf({n, k}, t)); });
                   }});
 }
@@ -106,7 +106,7 @@ void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) 
   std::vector<int64_t> ids(static_cast<size_t>(r));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % c;
   add_on_rows(rows, "cross_entropy", r, c, d, 1, 2,  // logits -> loss; logits -> dlogits
-              [targets = from(ids, {r}, rows.device)](const Tensor& x) { return cross_entropy(x, targets); });
+              [targets = tensor(ids, {r}, rows.device)](const Tensor& x) { return cross_entropy(x, targets); });
 }
 void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   const Kind t{d, rows.device};
@@ -175,7 +175,7 @@ void cpu_rows(Rows& rows) {
 // 2048 tokens of a GPT of width 2560 with 32 heads, a hidden layer of 10 240 and a vocabulary of 10 000: the products
 // of a layer forward, and backward (two each, in the other layouts); the same of width 768; and what lies between them.
 void gpu_rows(Rows& rows) {
-  for (const Products p : {Products(DType::bf16), Products(DType::f32, F32Products::tf32), Products(DType::f32)}) {
+  for (const Products p : {Products(DType::bf16), Products(DType::f32, MatmulPrecision::tf32), Products(DType::f32)}) {
     for (const int64_t c : {768, 1024, 2560})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3 * c, c}, {c, c}, {8 * c, c}, {c, 4 * c}, {10000, c}}) {
         add_linear(rows, 2048, n, k, p);

@@ -29,8 +29,8 @@ void find_lifetimes(Graph& g, const Plan& plan) {
         g.slots[o].first = g.slots[o].last = t;
         if (const int a = node.out[i].layout.aliases_input; a >= 0)
           join(g, in[size_t(a)], o);
-        else if (step.twin != kNone)
-          join(g, g.output(step.twin, i), o);
+        else if (step.duplicate_of != kNone)
+          join(g, g.output(step.duplicate_of, i), o);
         Slot& s = g.slots[g.find(o)];
         s.last = std::max(s.last, t);
       }
@@ -48,7 +48,7 @@ bool dies_here(Graph& g, uint32_t slot, uint32_t t) {
 void choose_in_place(Graph& g, Plan& plan, bool on) {
   for (uint32_t t = 0; t < plan.steps.size(); ++t) {
     Step& step = plan.steps[t];
-    if (step.twin != kNone) continue;
+    if (step.duplicate_of != kNone) continue;
     const std::vector<Operation> ops = operations(g, step);
     const auto count = [&](int by) {
       for (const Operation& o : ops)
@@ -118,12 +118,12 @@ size_t aligned(size_t bytes, Device d) {
 }
 // Packing costs the square of their number; more than that are left to the allocator, as in eager mode.
 constexpr size_t kMostPacked = 6000;
-void choose_places(Graph& g, Plan& plan, bool on) {
-  plan.places.assign(g.slots.size(), {});
+void choose_slices(Graph& g, Plan& plan, bool on) {
+  plan.slices.assign(g.slots.size(), {});
   if (!on) return;
   std::vector<uint8_t> made(g.slots.size());  // what lives within a tile, or is left out, needs no place
   for (const Step& s : plan.steps)
-    if (s.twin == kNone)
+    if (s.duplicate_of == kNone)
       for (const Operation& o : operations(g, s))
         for (const uint32_t out : o.out)
           if (out != kNone) made[out] = 1;
@@ -139,16 +139,16 @@ void choose_places(Graph& g, Plan& plan, bool on) {
   for (auto& [device, of_device] : blocks) {
     if (of_device.size() > kMostPacked) continue;
     const auto [bytes, live] = pack(of_device, plan.steps.size());
-    for (const Block& b : of_device) plan.places[b.group] = {uint32_t(plan.arenas.size()), b.offset};
+    for (const Block& b : of_device) plan.slices[b.group] = {uint32_t(plan.arenas.size()), b.offset};
     plan.arenas.push_back({device, bytes, live});
   }
 }
 }  // namespace
 
-void place_results(Graph& g, Plan& plan, uint32_t passes) {
+void assign_buffers(Graph& g, Plan& plan, uint32_t passes) {
   find_lifetimes(g, plan);
   choose_in_place(g, plan, passes & kInPlace);
-  choose_places(g, plan, passes & kArena);
+  choose_slices(g, plan, passes & kArena);
 }
 
 }  // namespace tg::detail

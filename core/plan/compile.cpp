@@ -1,7 +1,7 @@
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/dry_run.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/executable.h>
+#include <tapegrad/core/run_node.h>
 #include <tapegrad/core/trace.h>
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace tg {
 namespace {
 using namespace detail;
 
-Key signature(Inputs in) {
-  Key key;
+StructuralHash signature(Inputs in) {
+  StructuralHash key;
   key.add(grad_enabled());
   key.add(recompute_enabled());
-  key.add(int(f32_products()));
+  key.add(int(matmul_precision()));
   key.add(uint64_t(enabled_passes()));
   for (const Tensor& t : in) {
     const Layout& l = t.layout();
@@ -34,9 +34,9 @@ Key signature(Inputs in) {
 class Tracing {
  public:
   Tracing(Inputs in, const CompileOptions& o) {
-    for (Rng* r : o.generators) drawn_.push_back({r, *r, *r});
+    for (Rng* r : o.generators) generators_.push_back({r, *r, *r});
     for (const Tensor& t : in) {  // two inputs may be one tensor, or one that is captured
-      auto v = make<Value>(t.layout());
+      auto v = make_ref<Value>(t.layout());
       v->layout.aliases_input = -1;
       v->storage = t.value()->storage;
       v->version = v->storage->version;
@@ -46,13 +46,13 @@ class Tracing {
       trace_.add_input(x);
     }
   }
-  std::unique_ptr<Program> run(const TensorFunction& f) {
+  std::unique_ptr<Executable> run(const TensorFunction& f) {
     {
       const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
       const LazyScope lazy;
       out_ = f(in_);
     }
-    for (Drawn& d : drawn_) d.end = *d.generator;
+    for (GeneratorSpan& d : generators_) d.end = *d.generator;
     check_results();
     check_draws();
     trace_.check_kept(out_);
@@ -67,7 +67,7 @@ class Tracing {
     Binding b = bind(g);
     const Plan plan = make_plan(g, enabled_passes());
     for (const auto& n : g.nodes) n->error = traced;
-    return std::make_unique<Program>(g, plan, std::move(b), std::move(drawn_));
+    return std::make_unique<Executable>(g, plan, std::move(b), std::move(generators_));
   }
 
  private:
@@ -78,22 +78,22 @@ class Tracing {
       TG_CHECK(
           !(producer && producer->tape() && out_[k].requires_grad()), state,
           "[compile] result {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
-          "gradients inside, put it in a NoGrad, or return a detach().",
+          "gradients inside, put it in a NoGradScope, or return a detach().",
           k, out_[k]);
       trace_.reads(out_[k]);
     }
   }
   void check_draws() const {
     for (const auto& n : trace_.nodes)
-      if (const Rng* at = n->op->generator())
-        TG_CHECK(std::ranges::any_of(drawn_, [&](const Drawn& d) { return d.covers(*at); }), value,
+      if (const Rng* at = n->op->rng_state())
+        TG_CHECK(std::ranges::any_of(generators_, [&](const GeneratorSpan& d) { return d.covers(*at); }), value,
                  "[compile] {} draws from a generator (seed {}, offset {}) that is none of the {} in "
                  "CompileOptions::generators, so every replay would draw the same. Pass its address there.",
-                 n->op->name(), at->seed, at->offset, drawn_.size());
+                 n->op->name(), at->seed, at->offset, generators_.size());
   }
   std::vector<Tensor> roots() const {
     std::vector<Tensor> r = out_;
-    for (const Trace::Held& h : trace_.held)
+    for (const Trace::CapturedVariable& h : trace_.held)
       if (h.assigned()) r.emplace_back(h.variable);
     return r;
   }
@@ -122,11 +122,11 @@ class Tracing {
     };
     Binding b;
     for (const Tensor& t : out_) b.outputs.push_back(slot(*t.value()));
-    for (const Trace::Held& h : trace_.held)
+    for (const Trace::CapturedVariable& h : trace_.held)
       b.variables.push_back({.variable = h.variable, .new_value = h.assigned() ? slot(*h.variable->value) : kNone});
     for (const Tensor& t : in_) b.inputs.push_back(leaf(t.value().get()));
     for (size_t k = 0; k < b.variables.size(); ++k) {
-      const Trace::Held& h = trace_.held[k];
+      const Trace::CapturedVariable& h = trace_.held[k];
       const uint32_t s = b.variables[k].slot = leaf(h.during.get());
       if (s != kNone && h.assigned() && !wanted.contains(s))
         g.slots[s].pinned = !fills_storage(h.during->layout, h.during->storage->bytes);
@@ -135,7 +135,7 @@ class Tracing {
   }
 
   Trace trace_;
-  std::vector<Drawn> drawn_;
+  std::vector<GeneratorSpan> generators_;
   std::vector<Tensor> in_, out_;
 };
 }  // namespace
@@ -144,13 +144,13 @@ struct Compiled::State {
   TensorFunction f;
   CompileOptions options;
   struct Entry {
-    Key key;
-    std::unique_ptr<Program> program;
+    StructuralHash key;
+    std::unique_ptr<Executable> program;
   };
   std::list<Entry> entries;  // the one that was used last is first
   CompileStats stats;
 
-  Program* find(const Key& key) {
+  Executable* find(const StructuralHash& key) {
     const auto it = std::ranges::find(entries, key, &Entry::key);
     if (it == entries.end()) return nullptr;
     if (!it->program->fits()) {
@@ -160,7 +160,7 @@ struct Compiled::State {
     entries.splice(entries.begin(), entries, it);
     return it->program.get();
   }
-  Program* trace(const Key& key, Inputs in) {
+  Executable* trace(const StructuralHash& key, Inputs in) {
     ++stats.traces;
     entries.push_front({key, Tracing(in, options).run(f)});
     if (entries.size() > options.signatures) entries.pop_back();
@@ -183,8 +183,8 @@ std::vector<Tensor> Compiled::operator()(Inputs in) const {
   for (size_t k = 0; k < in.size(); ++k)
     TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
   evaluate(in);
-  const Key key = signature(in);
-  Program* p = s.find(key);
+  const StructuralHash key = signature(in);
+  Executable* p = s.find(key);
   if (p)
     ++s.stats.replays;
   else

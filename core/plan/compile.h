@@ -40,15 +40,15 @@ class Compiled {
   explicit Compiled(TensorFunction, CompileOptions = {});
 
   // What the function would return, off the tape. The signature is the layouts and gradient flags of the inputs, and
-  // the thread's modes (NoGrad, RecomputeScope, F32ProductsScope). Tensors that the function captures are read where
-  // they stand now, and variables that it assigns (parameters of an optimiser's step) take their new values, in place
-  // where nobody else holds the old ones; what it makes from host data, or reads of other objects, is as it was when it
-  // was traced. The rate and the count of an AdamW, and the generators of the options, go on from call to call. Inside
-  // an AnomalyScope, ObserveScope or dry_run(), and within another function that is traced, the function itself is
-  // called. Errors: those of the function; a host read while it is traced; a result that still needs a gradient; random
-  // numbers from a generator that the options do not name; a tensor that it makes and keeps. When an op of a replay
-  // fails, no variable is assigned; those that were written in place may be half written, as when an op of a step
-  // fails.
+  // the thread's modes (NoGradScope, RecomputeScope, MatmulPrecisionScope). Tensors that the function captures are read
+  // where they stand now, and variables that it assigns (parameters of an optimiser's step) take their new values, in
+  // place where nobody else holds the old ones; what it makes from host data, or reads of other objects, is as it was
+  // when it was traced. The rate and the count of an AdamW, and the generators of the options, go on from call to call.
+  // Inside an AnomalyScope, ObserveScope or dry_run(), and within another function that is traced, the function itself
+  // is called. Errors: those of the function; a host read while it is traced; a result that still needs a gradient;
+  // random numbers from a generator that the options do not name; a tensor that it makes and keeps. When an op of a
+  // replay fails, no variable is assigned; those that were written in place may be half written, as when an op of a
+  // step fails.
   std::vector<Tensor> operator()(Inputs) const;
   std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {
     return (*this)(Inputs(in.begin(), in.size()));

@@ -35,7 +35,7 @@ std::string source(const Graph& g, uint32_t slot) {
 }
 std::string node_line(const Graph& g, uint32_t n, std::string_view more = {}) {
   const Node& node = *g.nodes[n];
-  std::string text = fmt::format("{} {}{}", n, node.op->name(), node.again ? ", computed again" : "");
+  std::string text = fmt::format("{} {}{}", n, node.op->name(), node.is_recomputation ? ", computed again" : "");
   for (const Out& o : node.out) text += fmt::format("\\n{}", o.layout);
   const std::string path = path_of(node);
   if (!path.empty()) text += "\\n" + path;
@@ -65,12 +65,12 @@ std::string after(const Graph& g, const Plan& p) {
     const Step& s = p.steps[t];
     if (s.nodes.size() > 1)
       r += fmt::format("  subgraph cluster{} {{ label=\"step {}: {}\";\n", t, t,
-                       s.fused ? s.fused->rule->name : "a chain");
+                       s.replacement ? s.replacement->rule->name : "a chain");
     for (const uint32_t n : s.nodes) {
       std::string more = fmt::format("\\nstep {}", t);
-      if (s.twin != kNone) more += fmt::format(", as {}", s.twin);
-      if (s.fused) more += fmt::format(", by the rule {}", s.fused->rule->name);
-      if (const Place& place = p.places[g.output(n, 0)]; place.arena != Place::kNone)
+      if (s.duplicate_of != kNone) more += fmt::format(", as {}", s.duplicate_of);
+      if (s.replacement) more += fmt::format(", by the rule {}", s.replacement->rule->name);
+      if (const BufferSlice& place = p.slices[g.output(n, 0)]; place.arena != BufferSlice::kNone)
         more += fmt::format("\\nat {} of arena {}", place.offset, place.arena);
       r += node_line(g, n, more);
     }
@@ -86,9 +86,9 @@ Json json(const Graph& g, const Plan& p) {
     for (const uint32_t s : g.inputs(n)) in.push_back(s);
     for (size_t i = 0; i < node.out.size(); ++i) {
       const uint32_t s = g.output(n, i);
-      const Place& place = p.places[s];
+      const BufferSlice& place = p.slices[s];
       Json o{{"value", s}, {"layout", fmt::format("{}", node.out[i].layout)}, {"kept", g.slots[s].pinned}};
-      if (place.arena != Place::kNone) o["arena"] = place.arena, o["offset"] = place.offset;
+      if (place.arena != BufferSlice::kNone) o["arena"] = place.arena, o["offset"] = place.offset;
       out.push_back(std::move(o));
     }
     nodes.push_back({{"op", node.op->name()}, {"scope", path_of(node)}, {"in", in}, {"out", out}});
@@ -97,9 +97,9 @@ Json json(const Graph& g, const Plan& p) {
     Json donors = Json::array();
     for (const Donors& d : s.donors) donors.push_back(std::vector<int32_t>(d.begin(), d.end()));
     Json step{{"nodes", s.nodes}, {"in_place", donors}};
-    if (s.twin != kNone) step["as"] = s.twin;
-    if (s.fused)
-      step["rule"] = s.fused->rule->name;
+    if (s.duplicate_of != kNone) step["as"] = s.duplicate_of;
+    if (s.replacement)
+      step["rule"] = s.replacement->rule->name;
     else if (s.nodes.size() > 1)
       step["temporaries"] = std::count_if(s.chain.buffers.begin(), s.chain.buffers.end(),
                                           [](const auto& b) { return b.kind == ChainPlan::Buffer::Kind::temporary; });

@@ -29,8 +29,8 @@ Graph collect(Inputs roots) {  // explicit stack: 10^6 levels are fine
   return g;
 }
 
-Key number(Graph& g) {
-  Key key;
+StructuralHash number(Graph& g) {
+  StructuralHash key;
   std::unordered_map<const Value*, uint32_t> leaves;
   const auto add_slot = [&](const Value* v, const Layout& l, uint32_t node, bool pinned) {
     const auto s = uint32_t(g.slots.size());
@@ -43,7 +43,7 @@ Key number(Graph& g) {
     key.add(n.op->type());
     n.op->key(key);
     key.add(uint64_t(n.tape() ? n.tracked : 0) << 32 | n.in.size());
-    key.add(uint64_t(n.out.size()) << 1 | uint64_t(n.again));
+    key.add(uint64_t(n.out.size()) << 1 | uint64_t(n.is_recomputation));
     const Mask keep_in = n.kept_inputs();
     for (size_t k = 0; k < n.in.size(); ++k) {
       const Value* v = n.in[k].value.get();
@@ -85,24 +85,24 @@ Key number(Graph& g) {
 namespace {
 void run(Graph& g, const Plan& plan) {
   std::vector<Ref<Storage>> arenas;
-  for (const Plan::Arena& a : plan.arenas) arenas.push_back(make<Storage>(a.device, a.bytes));
-  const Places places{plan.places, arenas};
+  for (const Plan::Arena& a : plan.arenas) arenas.push_back(make_ref<Storage>(a.device, a.bytes));
+  const BufferAssignment buffers{plan.slices, arenas};
   std::unordered_map<uint32_t, Made> kept;  // results that twins will ask for
   std::vector<Ref<Node>> nodes;
   for (const Step& step : plan.steps) {
     nodes.clear();
     for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
     const auto keep = [&](size_t k, Made made) {
-      if (plan.has_twin[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
+      if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
     };
-    if (step.twin != kNone) {
-      finish_as(*nodes[0], kept.at(step.twin));
-    } else if (step.fused) {
-      run_nodes_as_one(nodes, *step.fused, step.donors[0], places);
+    if (step.duplicate_of != kNone) {
+      finish_as(*nodes[0], kept.at(step.duplicate_of));
+    } else if (step.replacement) {
+      run_nodes_as_one(nodes, *step.replacement, step.donors[0], buffers);
     } else if (nodes.size() == 1) {
-      keep(0, run_node(*nodes[0], step.donors[0], places));
+      keep(0, run_node(*nodes[0], step.donors[0], buffers));
     } else {
-      std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, places);
+      std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, buffers);
       for (size_t k = 0; k < made.size(); ++k) keep(k, std::move(made[k]));
     }
   }
@@ -123,12 +123,13 @@ void evaluate(Inputs roots) {
     return;
   }
   struct Hash {
-    size_t operator()(const Key& k) const { return k.a; }
+    size_t operator()(const StructuralHash& k) const { return k.a; }
   };
   // Shared: an op that evaluates others may clear the cache while its plan runs.
-  thread_local std::unordered_map<Key, std::shared_ptr<const Plan>, Hash> cache;
-  const uint32_t passes = anomaly_enabled() ? enabled_passes() & ~uint32_t(kFuse | kRewrite) : enabled_passes();
-  Key key = number(g);
+  thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, Hash> cache;
+  const uint32_t passes =
+      anomaly_enabled() ? enabled_passes() & ~uint32_t(kElementwiseFusion | kRewrite) : enabled_passes();
+  StructuralHash key = number(g);
   key.add(uint64_t(passes));
   auto it = cache.find(key);
   if (it == cache.end()) {

@@ -1,20 +1,20 @@
-#include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/plan/executable.h>
+#include <tapegrad/core/profile/profiler_record.h>
 
 #include <algorithm>
 
 namespace tg::detail {
 // Lays a plan out: first where each value lies, then the calls, whose pointers are entered as the roots are known.
-class Program::Builder {
+class Executable::Builder {
  public:
-  Builder(Program& p, const Graph& g, const Plan& plan) : p_(p), g_(g), plan_(plan) {}
+  Builder(Executable& p, const Graph& g, const Plan& plan) : p_(p), g_(g), plan_(plan) {}
 
   void build() {
     for (const Slot& s : g_.slots) p_.layouts_.push_back(*s.layout);
-    p_.root_of_.assign(g_.slots.size(), kNone);
+    p_.source_of_.assign(g_.slots.size(), kNone);
     leaves();
     for (const Plan::Arena& a : plan_.arenas) {
-      arenas_.push_back(make<Storage>(a.device, a.bytes));
+      arenas_.push_back(make_ref<Storage>(a.device, a.bytes));
       p_.bytes_ += a.bytes;
     }
     size_t bufs = 0;
@@ -22,61 +22,63 @@ class Program::Builder {
     p_.bufs_.reserve(bufs);  // places point into it
     for (const Step& s : plan_.steps) place(s);
     for (const Step& s : plan_.steps) add_call(s);
-    for (uint32_t r = 0; r < p_.roots_.size(); ++r) {
-      Root& root = p_.roots_[r];
-      if (root.kind != Root::Kind::fixed) p_.moving_.push_back(r);
-      if (root.kind == Root::Kind::fixed) p_.enter(root);
+    for (uint32_t r = 0; r < p_.sources_.size(); ++r) {
+      MemorySource& root = p_.sources_[r];
+      if (root.kind != MemorySource::Kind::fixed) p_.moving_sources_.push_back(r);
+      if (root.kind == MemorySource::Kind::fixed) p_.patch_pointers(root);
     }
   }
 
  private:
-  uint32_t add_root(Root r) {
-    p_.roots_.push_back(std::move(r));
-    return uint32_t(p_.roots_.size() - 1);
+  uint32_t add_source(MemorySource r) {
+    p_.sources_.push_back(std::move(r));
+    return uint32_t(p_.sources_.size() - 1);
   }
   void leaves() {
-    const auto leaf = [&](uint32_t slot, Root r) {
-      if (slot != kNone) p_.root_of_[slot] = add_root(std::move(r));
+    const auto leaf = [&](uint32_t slot, MemorySource r) {
+      if (slot != kNone) p_.source_of_[slot] = add_source(std::move(r));
     };
     for (uint32_t k = 0; k < p_.binding_.inputs.size(); ++k)
-      leaf(p_.binding_.inputs[k], {.kind = Root::Kind::input, .index = k});
+      leaf(p_.binding_.inputs[k], {.kind = MemorySource::Kind::input, .index = k});
     for (uint32_t k = 0; k < p_.binding_.variables.size(); ++k)
-      leaf(p_.binding_.variables[k].slot, {.kind = Root::Kind::variable, .index = k});
+      leaf(p_.binding_.variables[k].slot, {.kind = MemorySource::Kind::variable, .index = k});
   }
-  static Root fixed(Ref<Storage> s) {
+  static MemorySource fixed(Ref<Storage> s) {
     Storage* const raw = s.get();
-    return {.kind = Root::Kind::fixed, .owned = std::move(s), .storage = raw, .data = raw->data};
+    return {.kind = MemorySource::Kind::fixed, .owned = std::move(s), .storage = raw, .data = raw->data};
   }
   // Of a result that takes over nothing.
   uint32_t own_root(uint32_t slot) {
     const Layout& l = p_.layouts_[slot];
     uint32_t group = slot;
     while (g_.slots[group].group != group) group = g_.slots[group].group;
-    if (g_.slots[group].pinned) return add_root({.kind = Root::Kind::fresh, .device = l.device, .bytes = l.bytes()});
-    const Place& at = plan_.places[group];
-    if (at.arena != Place::kNone) return add_root(fixed(make<Storage>(arenas_[at.arena], at.offset, l.bytes())));
+    if (g_.slots[group].pinned)
+      return add_source({.kind = MemorySource::Kind::fresh, .device = l.device, .bytes = l.bytes()});
+    const BufferSlice& at = plan_.slices[group];
+    if (at.arena != BufferSlice::kNone)
+      return add_source(fixed(make_ref<Storage>(arenas_[at.arena], at.offset, l.bytes())));
     p_.bytes_ += l.bytes();
-    return add_root(fixed(make<Storage>(l.device, l.bytes())));
+    return add_source(fixed(make_ref<Storage>(l.device, l.bytes())));
   }
   uint32_t taken_over(uint32_t from) {
-    const uint32_t root = p_.root_of_[from];
-    if (p_.roots_[root].kind != Root::Kind::variable) return root;
+    const uint32_t root = p_.source_of_[from];
+    if (p_.sources_[root].kind != MemorySource::Kind::variable) return root;
     const Layout& l = p_.layouts_[from];
-    return add_root({.kind = Root::Kind::takeover, .index = root, .device = l.device, .bytes = l.bytes()});
+    return add_source({.kind = MemorySource::Kind::donated, .index = root, .device = l.device, .bytes = l.bytes()});
   }
   void place(const Step& s) {
-    if (s.twin != kNone) {
+    if (s.duplicate_of != kNone) {
       for (size_t i = 0; i < g_.nodes[s.nodes[0]]->out.size(); ++i)
-        p_.root_of_[g_.output(s.nodes[0], i)] = p_.root_of_[g_.output(s.twin, i)];
+        p_.source_of_[g_.output(s.nodes[0], i)] = p_.source_of_[g_.output(s.duplicate_of, i)];
       return;
     }
     const std::vector<Operation> ops = operations(g_, s);
     for (size_t k = 0; k < ops.size(); ++k)
       for (size_t i = 0; i < ops[k].out.size(); ++i) {
         if (ops[k].out[i] == kNone) continue;
-        uint32_t& root = p_.root_of_[ops[k].out[i]];
+        uint32_t& root = p_.source_of_[ops[k].out[i]];
         if (const int view_of = ops[k].layouts[i]->aliases_input; view_of >= 0)
-          root = p_.root_of_[ops[k].in[size_t(view_of)]];
+          root = p_.source_of_[ops[k].in[size_t(view_of)]];
         else if (const int32_t donor = s.donors[k][i]; donor >= 0)
           root = taken_over(ops[k].in[size_t(donor)]);
         else
@@ -84,16 +86,16 @@ class Program::Builder {
       }
   }
   void add_entry(uint32_t slot, std::byte** at, size_t offset = 0) {
-    p_.roots_[p_.root_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size())});
+    p_.sources_[p_.source_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size())});
   }
   void add_op(const Node& n, const Op** in_chain) {
-    if (n.op->traits().varies)
-      p_.changing_.push_back({n.op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), in_chain});
+    if (n.op->traits().dynamic_attributes)
+      p_.dynamic_ops_.push_back({n.op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), in_chain});
     p_.ops_.push_back(n.op);
   }
   void add_call(const Step& s) {
     const Node& last = *g_.nodes[s.nodes.back()];
-    if (s.twin != kNone || last.op->traits().kind == Kind::view) return;
+    if (s.duplicate_of != kNone || last.op->traits().kind == OpKind::view) return;
     Call c{uint32_t(p_.ops_.size()),
            uint32_t(p_.bufs_.size()),
            uint32_t(last.in.size()),
@@ -103,7 +105,7 @@ class Program::Builder {
            last.op->name(),
            last.scope,
            last.range};
-    if (s.fused) {
+    if (s.replacement) {
       add_fused(s, c);
     } else if (s.nodes.size() > 1) {
       c.chain = add_chain(s);
@@ -152,14 +154,14 @@ class Program::Builder {
     return &c;
   }
 
-  Program& p_;
+  Executable& p_;
   const Graph& g_;
   const Plan& plan_;
   std::vector<Ref<Storage>> arenas_;
 };
 
-Program::Program(const Graph& g, const Plan& plan, Binding b, std::vector<Drawn> d)
-    : binding_(std::move(b)), drawn_(std::move(d)) {
+Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<GeneratorSpan> d)
+    : binding_(std::move(b)), generators_(std::move(d)) {
   for (const auto& v : binding_.variables) {
     // A value that nobody reads may have any layout that assign() lets it have.
     guards_.push_back({v.slot == kNone ? Layout() : *g.slots[v.slot].layout, v.variable->requires_grad});
@@ -173,7 +175,7 @@ bool same_place(const Layout& a, const Layout& b) {
          a.device == b.device;
 }
 }  // namespace
-bool Program::fits() const {
+bool Executable::fits() const {
   for (size_t k = 0; k < guards_.size(); ++k) {
     const auto& v = binding_.variables[k];
     if (v.variable->requires_grad != guards_[k].requires_grad) return false;
@@ -182,34 +184,34 @@ bool Program::fits() const {
   return true;
 }
 
-void Program::enter(const Root& r) {
+void Executable::patch_pointers(const MemorySource& r) {
   for (const auto& [at, offset, call] : r.places) {
     *at = r.data + offset;
     if (recording_) changed_.push_back(call);
   }
 }
-bool Program::free(const Root& r, Inputs in) const {
+bool Executable::free(const MemorySource& r, Inputs in) const {
   const Value* v = start_value(r.index);
   for (const Tensor& t : in)  // the variable itself may be an input, too
     if (t.value()->storage.get() == v->storage.get()) return false;
   return v->refs.load(std::memory_order_acquire) == 1 && v->storage.use_count() == 1 &&
          fills_storage(v->layout, v->storage->bytes);
 }
-void Program::bind(Inputs in) {
+void Executable::bind(Inputs in) {
   std::vector<Tensor> pending;  // assigned under a LazyScope since
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
   if (!pending.empty()) evaluate(pending);
-  for (const uint32_t i : moving_) {
-    Root& r = roots_[i];
-    if (r.kind == Root::Kind::input) {
+  for (const uint32_t i : moving_sources_) {
+    MemorySource& r = sources_[i];
+    if (r.kind == MemorySource::Kind::input) {
       r.storage = in[r.index].value()->storage.get();
-    } else if (r.kind == Root::Kind::variable) {
+    } else if (r.kind == MemorySource::Kind::variable) {
       r.storage = start_value(r.index)->storage.get();
-    } else if (r.kind == Root::Kind::takeover && free(roots_[r.index], in)) {
-      r.storage = roots_[r.index].storage;
+    } else if (r.kind == MemorySource::Kind::donated && free(sources_[r.index], in)) {
+      r.storage = sources_[r.index].storage;
     } else {
-      r.owned = make<Storage>(r.device, r.bytes);
+      r.owned = make_ref<Storage>(r.device, r.bytes);
       r.storage = r.owned.get();
     }
     if (r.data == r.storage->data) continue;
@@ -219,28 +221,28 @@ void Program::bind(Inputs in) {
 }
 
 // A state of the trace, as it is in this run.
-Rng Program::moved(const Rng& traced) const {
-  for (const Drawn& d : drawn_)
+Rng Executable::moved(const Rng& traced) const {
+  for (const GeneratorSpan& d : generators_)
     if (d.covers(traced)) return {d.generator->seed, d.generator->offset + (traced.offset - d.begin.offset)};
   return traced;
 }
-void Program::renew_ops() {
+void Executable::update_dynamic_ops() {
   size_t kept = 0;
-  for (Changing& c : changing_) {
-    const Rng* at = c.traced->generator();
-    OpPtr next = c.traced->next(at ? moved(*at) : Rng());
+  for (DynamicOp& c : dynamic_ops_) {
+    const Rng* at = c.traced->rng_state();
+    OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
     if (!next) continue;  // nothing in it changes
     if (c.in_chain) *c.in_chain = next.get();
     ops_[c.op] = std::move(next);
     if (recording_) changed_.push_back(c.call);
-    if (&changing_[kept] != &c) changing_[kept] = std::move(c);
+    if (&dynamic_ops_[kept] != &c) dynamic_ops_[kept] = std::move(c);
     ++kept;
   }
-  changing_.resize(kept);
-  for (const Drawn& d : drawn_) d.generator->offset += d.end.offset - d.begin.offset;
+  dynamic_ops_.resize(kept);
+  for (const GeneratorSpan& d : generators_) d.generator->offset += d.end.offset - d.begin.offset;
 }
 
-void Program::call(const Call& c) {
+void Executable::call(const Call& c) {
   if (c.chain) {
     run_chain_kernel(c.name, {c.chain->plan,
                               {c.chain->ops.data(), c.chain->ops.size()},
@@ -254,7 +256,7 @@ void Program::call(const Call& c) {
 }
 
 // What never changes from run to run is asked once: after that there is a recording, or why there is none.
-void Program::start_recording() {
+void Executable::start_recording() {
   const Device d = calls_[0].device;
   if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
     why_not_ = "its ops run on several devices";
@@ -268,7 +270,7 @@ void Program::start_recording() {
   if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
 }
 // The recording has the arguments of this run then; false if it is not worth it.
-bool Program::record_changes() {
+bool Executable::record_changes() {
   constexpr size_t kMost = 4;
   if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
     profiler_ = profiler;  // it learns that as the parts are made
@@ -293,7 +295,7 @@ bool Program::record_changes() {
   return true;
 }
 // From the third run on: by then kernels are loaded, algorithms chosen and caches of memory filled. False: not done.
-bool Program::call_as_one() {
+bool Executable::call_as_one() {
   if (!why_not_.empty() || runs_ < 3 || calls_.empty()) return false;
   try {
     now_ = calls_.size();
@@ -312,7 +314,7 @@ bool Program::call_as_one() {
   ++launches_;
   return true;
 }
-void Program::call_all() {
+void Executable::call_all() {
   const Scope* scope = current_scope();
   try {
     if (!call_as_one())
@@ -326,23 +328,23 @@ void Program::call_all() {
         call(c);
       }
   } catch (const Error& e) {
-    for (const Root& r : roots_)
-      if (r.kind == Root::Kind::takeover && !r.owned) ++r.storage->version;  // half written, perhaps
+    for (const MemorySource& r : sources_)
+      if (r.kind == MemorySource::Kind::donated && !r.owned) ++r.storage->version;  // half written, perhaps
     throw with_scope(e, scope);
   }
   mutable_stats().kernels += calls_.size();
 }
 
-Ref<Value> Program::value_of(uint32_t slot) const {
-  const Root& r = roots_[root_of_[slot]];
-  auto v = make<Value>(layouts_[slot]);
+Ref<Value> Executable::value_of(uint32_t slot) const {
+  const MemorySource& r = sources_[source_of_[slot]];
+  auto v = make_ref<Value>(layouts_[slot]);
   v->layout.aliases_input = -1;
   v->storage = r.storage;
   v->version = r.storage->version;
   return v;
 }
 // All from their slots, then all at once: variables may swap values.
-void Program::assign_variables() {
+void Executable::assign_variables() {
   for (const auto& v : binding_.variables)
     if (v.new_value != kNone) new_values_.push_back(value_of(v.new_value));
   auto next = new_values_.begin();
@@ -350,20 +352,20 @@ void Program::assign_variables() {
     if (v.new_value != kNone) v.variable->value = std::move(*next++);
   new_values_.clear();  // a value that somebody else holds is not written over
 }
-std::vector<Tensor> Program::results() const {
+std::vector<Tensor> Executable::results() const {
   std::vector<Tensor> r;
   r.reserve(binding_.outputs.size());
   for (const uint32_t slot : binding_.outputs) r.emplace_back(value_of(slot));
   return r;
 }
 
-std::vector<Tensor> Program::run(Inputs in) {
+std::vector<Tensor> Executable::run(Inputs in) {
   bind(in);
-  if (runs_++ > 0) renew_ops();
+  if (runs_++ > 0) update_dynamic_ops();
   call_all();
   std::vector<Tensor> r = results();
   assign_variables();
-  for (const uint32_t i : moving_) roots_[i].owned = nullptr;
+  for (const uint32_t i : moving_sources_) sources_[i].owned = nullptr;
   return r;
 }
 

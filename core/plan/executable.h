@@ -11,17 +11,17 @@ namespace tg::detail {
 
 // What a traced function reads and makes, by slots of the graph.
 struct Binding {
-  struct Held {
+  struct CapturedVariable {
     Ref<Variable> variable;
     uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
   };
   std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
-  std::vector<Held> variables;
+  std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
 };
 // A generator as it stood when the trace began and ended.
-struct Drawn {
+struct GeneratorSpan {
   Rng* generator;
   Rng begin, end;
   bool covers(const Rng& at) const {
@@ -29,11 +29,11 @@ struct Drawn {
   }
 };
 
-class Program {
+class Executable {
  public:
-  Program(const Graph&, const Plan&, Binding, std::vector<Drawn>);
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  Executable(const Graph&, const Plan&, Binding, std::vector<GeneratorSpan>);
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
 
   bool fits() const;  // whether the variables have the layouts and flags that they had
   std::vector<Tensor> run(Inputs);
@@ -44,13 +44,13 @@ class Program {
 
  private:
   // A stretch of memory that values lie in.
-  struct Root {
+  struct MemorySource {
     enum class Kind : uint8_t {
       input,     // number `index`
       variable,  // the start value of number `index`
       fixed,     // of the program: it stays where it is
       fresh,     // allocated for every run, because somebody keeps it
-      takeover   // what root `index` has if nobody else holds it, else as fresh
+      donated    // what root `index` has if nobody else holds it, else as fresh
     } kind;
     uint32_t index = 0;
     Device device = {};
@@ -83,10 +83,10 @@ class Program {
   };
   class Builder;
 
-  void enter(const Root&);
+  void patch_pointers(const MemorySource&);
   void bind(Inputs);
   Rng moved(const Rng& traced) const;
-  void renew_ops();
+  void update_dynamic_ops();
   void call(const Call&);
   void start_recording();
   bool record_changes();
@@ -94,25 +94,25 @@ class Program {
   void call_all();
   void assign_variables();
   std::vector<Tensor> results() const;
-  bool free(const Root&, Inputs) const;
+  bool free(const MemorySource&, Inputs) const;
   Ref<Value> value_of(uint32_t slot) const;
   Value* start_value(uint32_t variable) const { return binding_.variables[variable].variable->value.get(); }
 
   Binding binding_;
-  std::vector<Drawn> drawn_;
-  std::vector<Guard> guards_;       // of variables
-  std::vector<Layout> layouts_;     // of slots
-  std::deque<Layout> own_layouts_;  // of results of ops that stand for several nodes
-  std::vector<uint32_t> root_of_;   // of slots; kNone: within a chain
-  std::vector<Root> roots_;
-  std::vector<uint32_t> moving_;  // roots that are not fixed
+  std::vector<GeneratorSpan> generators_;
+  std::vector<Guard> guards_;        // of variables
+  std::vector<Layout> layouts_;      // of slots
+  std::deque<Layout> own_layouts_;   // of results of ops that stand for several nodes
+  std::vector<uint32_t> source_of_;  // of slots; kNone: within a chain
+  std::vector<MemorySource> sources_;
+  std::vector<uint32_t> moving_sources_;  // roots that are not fixed
   std::vector<OpPtr> ops_;
-  struct Changing {  // what next() replaces
+  struct DynamicOp {  // what next() replaces
     OpPtr traced;
     uint32_t op, call;
     const Op** in_chain;
   };
-  std::vector<Changing> changing_;
+  std::vector<DynamicOp> dynamic_ops_;
   std::vector<Buf> bufs_;
   std::deque<ChainCall> chains_;
   std::vector<Call> calls_;

@@ -1,5 +1,5 @@
 // What a plan runs together: nodes that compute the same, and chains of pointwise ops. Where results lie is decided in
-// places.cpp.
+// buffer_assignment.cpp.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -15,9 +15,12 @@ uint32_t Graph::find(uint32_t s) {
 }
 
 uint32_t enabled_passes() {
-  static constexpr std::pair<std::string_view, Pass> kNames[] = {{"merge", kMerge},     {"rewrite", kRewrite},
-                                                                 {"fuse", kFuse},       {"order", kOrder},
-                                                                 {"inplace", kInPlace}, {"arena", kArena}};
+  static constexpr std::pair<std::string_view, Pass> kNames[] = {{"merge", kCommonSubexpressions},
+                                                                 {"rewrite", kRewrite},
+                                                                 {"fuse", kElementwiseFusion},
+                                                                 {"order", kSchedule},
+                                                                 {"inplace", kInPlace},
+                                                                 {"arena", kArena}};
   const char* text = std::getenv("TG_PASSES");  // read each time: tests set it
   uint32_t on = kAllPasses;
   std::string_view rest = text ? text : "";
@@ -40,7 +43,7 @@ uint32_t enabled_passes() {
 namespace {
 
 struct KeyHash {
-  size_t operator()(const Key& k) const { return k.a; }
+  size_t operator()(const StructuralHash& k) const { return k.a; }
 };
 // Per node: whether somebody outside can see its results, or views of them, after the evaluation.
 std::vector<uint8_t> visible_nodes(const Graph& g) {
@@ -58,33 +61,33 @@ std::vector<uint8_t> visible_nodes(const Graph& g) {
 }
 // Per node: an earlier one with the same op, attributes and inputs, or kNone. One of them at most can be seen from
 // outside: a write to one tensor must not change another.
-std::vector<uint32_t> merged(const Graph& g, bool on) {
+std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   const auto n = uint32_t(g.nodes.size());
-  std::vector<uint32_t> twin(n, kNone), canonical(g.slots.size());
+  std::vector<uint32_t> duplicate_of(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
-  if (!on) return twin;
+  if (!on) return duplicate_of;
   std::vector<uint8_t> visible = visible_nodes(g);  // of a node that has twins: of any of them
-  std::unordered_map<Key, uint32_t, KeyHash> seen;
+  std::unordered_map<StructuralHash, uint32_t, KeyHash> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
     const Traits traits = node.op->traits();
-    if (traits.varies || traits.kind == Kind::view || node.in.empty()) continue;
-    Key key;
+    if (traits.dynamic_attributes || traits.kind == OpKind::view || node.in.empty()) continue;
+    StructuralHash key;
     key.add(node.op->type());
     node.op->key(key);
-    key.add(node.again);  // or the first result would be kept for the second
+    key.add(node.is_recomputation);  // or the first result would be kept for the second
     for (const uint32_t s : g.inputs(i)) key.add(uint64_t(canonical[s]));
     const auto [it, fresh] = seen.try_emplace(key, i);
     if (fresh || (visible[i] && visible[it->second])) continue;
     visible[it->second] |= visible[i];
-    twin[i] = it->second;
+    duplicate_of[i] = it->second;
     for (size_t k = 0; k < node.out.size(); ++k) canonical[g.output(i, k)] = g.output(it->second, k);
   }
-  return twin;
+  return duplicate_of;
 }
 
-// How an input is read by (rows, columns): false if it is not by two steps.
-bool steps_of(const Layout& in, int64_t rows, int64_t columns, const Shape& shape, int64_t& row, int64_t& column) {
+// The strides by which (rows, columns) reads an input. False if two strides cannot describe it.
+bool strides_2d_of(const Layout& in, int64_t rows, int64_t columns, const Shape& shape, int64_t& row, int64_t& column) {
   if (in.shape == shape && in.is_contiguous()) return row = columns, column = 1, true;
   const int64_t n = in.numel();
   if (n == 1) return row = column = 0, true;
@@ -103,14 +106,14 @@ bool steps_of(const Layout& in, int64_t rows, int64_t columns, const Shape& shap
   if (head == n && head == rows) return row = 1, column = 0, true;
   return false;
 }
-// The number of columns that the input wants: 0 where any will do, -1 where none.
+// The number of columns for which `in` is a (row, column) broadcast of `shape`. 0: any number. -1: there is none.
 int64_t columns_of(const Layout& in, const Shape& shape) {
   const int64_t n = in.numel(), all = shape.product();
   if ((in.shape == shape && in.is_contiguous()) || n == 1) return 0;
   int64_t row = 0, column = 0;
   if (n > 0 && all % n == 0)
     for (const int64_t columns : {n, all / n})
-      if (steps_of(in, all / columns, columns, shape, row, column)) return columns;
+      if (strides_2d_of(in, all / columns, columns, shape, row, column)) return columns;
   return -1;
 }
 
@@ -123,16 +126,16 @@ constexpr size_t kMostFused = 24;
 
 class Clusters {
  public:
-  Clusters(const Graph& g, const std::vector<uint32_t>& twin, const std::vector<uint8_t>& busy)
+  Clusters(const Graph& g, const std::vector<uint32_t>& duplicate_of, const std::vector<uint8_t>& busy)
       : g_(g), busy_(busy), of_(g.nodes.size(), kNone) {
-    for (uint32_t i = 0; i < g.nodes.size(); ++i) visit(i, twin[i]);
+    for (uint32_t i = 0; i < g.nodes.size(); ++i) visit(i, duplicate_of[i]);
   }
   std::vector<Cluster>& all() { return all_; }
 
  private:
   bool may_join(uint32_t i, int64_t& columns) const {
     const Node& n = *g_.nodes[i];
-    if (busy_[i] || n.op->traits().kind != Kind::pointwise || n.out.size() != 1 || n.error) return false;
+    if (busy_[i] || n.op->traits().kind != OpKind::pointwise || n.out.size() != 1 || n.error) return false;
     const Layout& out = n.out[0].layout;
     if (out.aliases_input >= 0 || out.numel() == 0 || !out.is_contiguous() || !n.op->supports(out.device.backend) ||
         !runtime_of(out.device).runs_in_chains(*n.op))
@@ -147,9 +150,9 @@ class Clusters {
     if (want) columns = want;
     return true;
   }
-  void visit(uint32_t i, uint32_t twin) {
-    if (twin != kNone) {
-      close(twin);
+  void visit(uint32_t i, uint32_t duplicate_of) {
+    if (duplicate_of != kNone) {
+      close(duplicate_of);
       return;
     }
     int64_t columns = 0;
@@ -219,7 +222,7 @@ void share_scratch(ChainPlan& p) {
   }
 }
 // Buffers of a chain: a result that somebody reads later is an output, else it lives within a tile.
-ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>& has_twin) {
+ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>& has_duplicate) {
   using Buffer = ChainPlan::Buffer;
   ChainPlan p;
   const Shape& shape = g.nodes[c.nodes[0]]->out[0].layout.shape;
@@ -237,13 +240,13 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
       const auto [it, fresh] = buffer.try_emplace(s, uint32_t(p.buffers.size()));
       if (fresh) {
         Buffer b{g.slots[s].layout->dtype, 0, 0, Buffer::Kind::input, k, i};
-        steps_of(*g.slots[s].layout, p.rows, p.columns, shape, b.row_step, b.column_step);
+        strides_2d_of(*g.slots[s].layout, p.rows, p.columns, shape, b.row_step, b.column_step);
         p.buffers.push_back(b);
       }
       use.in.emplace_back(it->second);
     }
     const uint32_t s = g.output(n, 0);
-    const bool temporary = !g.slots[s].pinned && !has_twin[n] && inside[s] == g.slots[s].uses;
+    const bool temporary = !g.slots[s].pinned && !has_duplicate[n] && inside[s] == g.slots[s].uses;
     use.out = buffer[s] = uint32_t(p.buffers.size());
     p.buffers.push_back(
         {g.slots[s].layout->dtype, p.columns, 1, temporary ? Buffer::Kind::temporary : Buffer::Kind::output, k, 0});
@@ -254,14 +257,14 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
 }
 
 // In the order of emission; several nodes run where their last one stands.
-std::vector<Step> steps_of(const Graph& g, const std::vector<uint32_t>& twin, const std::vector<uint8_t>& has_twin,
-                           uint32_t passes) {
+std::vector<Step> initial_steps(const Graph& g, const std::vector<uint32_t>& duplicate_of,
+                                const std::vector<uint8_t>& has_duplicate, uint32_t passes) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<Step> at(n);
-  std::vector<uint8_t> busy(has_twin);  // not to be rewritten, and then: rewritten
+  std::vector<uint8_t> busy(has_duplicate);  // not to be rewritten, and then: rewritten
   for (uint32_t i = 0; i < n; ++i) {
-    at[i].nodes = {i}, at[i].twin = twin[i];
-    busy[i] |= uint8_t(twin[i] != kNone);
+    at[i].nodes = {i}, at[i].duplicate_of = duplicate_of[i];
+    busy[i] |= uint8_t(duplicate_of[i] != kNone);
   }
   const auto unite = [&](const std::vector<uint32_t>& nodes) -> Step& {
     for (const uint32_t i : nodes) at[i].nodes.clear();
@@ -272,12 +275,12 @@ std::vector<Step> steps_of(const Graph& g, const std::vector<uint32_t>& twin, co
   if (passes & kRewrite)
     for (Rewrite& r : find_rewrites(g, busy)) {
       for (const uint32_t i : r.nodes) rewritten[i] = 1;
-      unite(r.nodes).fused = std::move(r.fused);
+      unite(r.nodes).replacement = std::move(r.replacement);
     }
-  if (passes & kFuse) {
-    Clusters clusters(g, twin, rewritten);
+  if (passes & kElementwiseFusion) {
+    Clusters clusters(g, duplicate_of, rewritten);
     for (const Cluster& c : clusters.all())
-      if (c.nodes.size() > 1) unite(c.nodes).chain = chain_of(g, c, has_twin);
+      if (c.nodes.size() > 1) unite(c.nodes).chain = chain_of(g, c, has_duplicate);
   }
   std::erase_if(at, [](const Step& s) { return s.nodes.empty(); });
   return at;
@@ -287,8 +290,8 @@ std::vector<Step> steps_of(const Graph& g, const std::vector<uint32_t>& twin, co
 
 std::vector<Operation> operations(const Graph& g, const Step& s) {
   std::vector<Operation> r;
-  if (s.fused) {
-    const Fused& f = *s.fused;
+  if (s.replacement) {
+    const Replacement& f = *s.replacement;
     Operation& o = r.emplace_back();
     o.op = f.op([&](size_t k) -> const Node& { return *g.nodes[s.nodes[k]]; });
     for (const Port& p : f.in) o.in.push_back(g.inputs(s.nodes[p.node])[p.index]);
@@ -322,13 +325,13 @@ size_t bytes_of(const Graph& g, const Plan& plan) {
 }
 void place(Graph& g, Plan& plan, uint32_t passes) {
   std::vector<uint32_t> order;
-  if ((passes & kOrder) && (passes & kArena)) order = frugal_order(g, plan.steps);
-  if (std::ranges::is_sorted(order)) return place_results(g, plan, passes);
+  if ((passes & kSchedule) && (passes & kArena)) order = memory_aware_order(g, plan.steps);
+  if (std::ranges::is_sorted(order)) return assign_buffers(g, plan, passes);
   Graph other_graph = g;
   Plan other = plan;
   for (size_t t = 0; t < order.size(); ++t) other.steps[t] = plan.steps[order[t]];
-  place_results(g, plan, passes);
-  place_results(other_graph, other, passes);
+  assign_buffers(g, plan, passes);
+  assign_buffers(other_graph, other, passes);
   if (bytes_of(other_graph, other) >= bytes_of(g, plan)) return;
   g = std::move(other_graph);
   plan = std::move(other);
@@ -336,12 +339,12 @@ void place(Graph& g, Plan& plan, uint32_t passes) {
 }  // namespace
 
 Plan make_plan(Graph& g, uint32_t passes) {
-  const std::vector<uint32_t> twin = merged(g, passes & kMerge);
+  const std::vector<uint32_t> duplicate_of = eliminate_common_subexpressions(g, passes & kCommonSubexpressions);
   Plan plan;
-  plan.has_twin.assign(g.nodes.size(), 0);
-  for (const uint32_t t : twin)
-    if (t != kNone) plan.has_twin[t] = 1;
-  plan.steps = steps_of(g, twin, plan.has_twin, passes);
+  plan.has_duplicate.assign(g.nodes.size(), 0);
+  for (const uint32_t t : duplicate_of)
+    if (t != kNone) plan.has_duplicate[t] = 1;
+  plan.steps = initial_steps(g, duplicate_of, plan.has_duplicate, passes);
   place(g, plan, passes);
   dump(g, plan);
   return plan;

@@ -1,6 +1,6 @@
 // The nodes of one evaluation, and the plan by which they are run: who is merged with whom, what runs together, in
 // which order, and where results lie. A plan depends on structure, layouts and liveness alone, so it is kept and used
-// again for the next graph that looks the same. For plan.cpp, passes.cpp, places.cpp and dump.cpp; users see
+// again for the next graph that looks the same. For the files of core/plan/; users see
 // evaluate().
 #pragma once
 #include <tapegrad/core/plan/run_group.h>
@@ -37,28 +37,28 @@ struct Graph {
 
 // What may be switched off, to find the pass that is to blame: TG_PASSES=-merge,-fuse ...
 enum Pass : uint32_t {
-  kMerge = 1,     // nodes that compute the same run once
-  kFuse = 2,      // pointwise ops run together, tile by tile
-  kInPlace = 4,   // results take over the storage of what is read for the last time
-  kArena = 8,     // temporaries lie in one block, at offsets chosen in advance
-  kRewrite = 16,  // several ops run as one, by the rules of rewrite.h
-  kOrder = 32,    // steps run in another order, where that takes less memory
+  kCommonSubexpressions = 1,  // nodes that compute the same run once
+  kElementwiseFusion = 2,     // pointwise ops run together, tile by tile
+  kInPlace = 4,               // results take over the storage of what is read for the last time
+  kArena = 8,                 // temporaries lie in one block, at offsets chosen in advance
+  kRewrite = 16,              // several ops run as one, by the rules of rewrite.h
+  kSchedule = 32,             // steps run in another order, where that takes less memory
   kAllPasses = 63
 };
 uint32_t enabled_passes();
 
 struct Step {
-  std::vector<uint32_t> nodes;  // more than one: a chain, or `fused`
-  uint32_t twin = kNone;        // a node that has run and whose results are this one's too
-  std::vector<Donors> donors;   // per op that runs (one per node, or that of `fused`), as in evaluate.h
+  std::vector<uint32_t> nodes;    // more than one: a chain, or `replacement`
+  uint32_t duplicate_of = kNone;  // a node that has run and whose results are this one's too
+  std::vector<Donors> donors;     // per op that runs (one per node, or that of `replacement`), as in run_node.h
   ChainPlan chain = {};
-  std::optional<Fused> fused = {};
+  std::optional<Replacement> replacement = {};
 };
 
 struct Plan {
   std::vector<Step> steps;
-  std::vector<Place> places;      // per slot
-  std::vector<uint8_t> has_twin;  // per node: a later step asks for its results
+  std::vector<BufferSlice> slices;     // per slot
+  std::vector<uint8_t> has_duplicate;  // per node: a later step asks for its results
   struct Arena {
     Device device;
     size_t bytes = 0, live = 0;  // live: of what lies in it, at the step when that is most
@@ -74,20 +74,21 @@ struct Operation {
 };
 std::vector<Operation> operations(const Graph&, const Step&);  // as its donors are listed; passes.cpp
 
-Graph collect(Inputs roots);  // plan.cpp: the nodes that have yet to run
+Graph collect(Inputs roots);  // evaluate.cpp: the nodes that have yet to run
 // Numbers their values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (who is held from
 // outside): both decide what a plan may do.
-Key number(Graph&);
-Plan make_plan(Graph&, uint32_t passes);             // passes.cpp
-void place_results(Graph&, Plan&, uint32_t passes);  // places.cpp: a part of it
+StructuralHash number(Graph&);
+Plan make_plan(Graph&, uint32_t passes);              // passes.cpp
+void assign_buffers(Graph&, Plan&, uint32_t passes);  // buffer_assignment.cpp: a part of it
 // What runs as one op; not nodes that are `busy`. rewrite.cpp
 struct Rewrite {
   std::vector<uint32_t> nodes;  // in the order of emission
-  Fused fused;
+  Replacement replacement;
 };
 std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& busy);
-// Places of the steps in an order by which fewer bytes should live at once: each after those that it reads. order.cpp
-std::vector<uint32_t> frugal_order(const Graph&, const std::vector<Step>&);
+// BufferAssignment of the steps in an order by which fewer bytes should live at once: each after those that it reads.
+// schedule.cpp
+std::vector<uint32_t> memory_aware_order(const Graph&, const std::vector<Step>&);
 void dump(const Graph&, const Plan&);  // to the folder of the environment variable TG_DUMP_PLANS, if it is set
 
 }  // namespace tg::detail

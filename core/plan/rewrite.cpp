@@ -90,14 +90,14 @@ class Finder {
     std::ranges::sort(w.nodes);
     if (std::ranges::adjacent_find(w.nodes) != w.nodes.end() || !closed(r, m)) return {};
     const auto place = [&](uint32_t n) { return uint32_t(std::ranges::find(w.nodes, n) - w.nodes.begin()); };
-    for (const uint32_t n : m.nodes) w.fused.order.push_back(place(n));
-    for (const Match::Read& in : m.in) w.fused.in.push_back({place(in.node), in.index});
-    for (const Rule::Result& x : r.results) w.fused.out.push_back({place(m.nodes[x.op]), x.out});
-    const OpPtr op = w.fused.op([&](size_t k) -> const Node& { return *g_.nodes[w.nodes[k]]; });
+    for (const uint32_t n : m.nodes) w.replacement.order.push_back(place(n));
+    for (const Match::Read& in : m.in) w.replacement.in.push_back({place(in.node), in.index});
+    for (const Rule::Result& x : r.results) w.replacement.out.push_back({place(m.nodes[x.op]), x.out});
+    const OpPtr op = w.replacement.op([&](size_t k) -> const Node& { return *g_.nodes[w.nodes[k]]; });
     if (!op || !op->supports(g_.nodes[root]->out[0].layout.device.backend)) return {};
     std::vector<Tensor> in;
-    for (const Match::Read& x : m.in) in.emplace_back(make<Value>(g_.nodes[x.node]->in[x.index].value->layout));
-    for (const Layout& l : op->infer(in)) w.fused.layouts.push_back(l);
+    for (const Match::Read& x : m.in) in.emplace_back(make_ref<Value>(g_.nodes[x.node]->in[x.index].value->layout));
+    for (const Layout& l : op->infer(in)) w.replacement.layouts.push_back(l);
     return w;
   }
 

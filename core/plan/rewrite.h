@@ -1,7 +1,7 @@
 // Rules by which a plan runs several ops as one: a pattern of ops, as data, and the op that takes their place. The
-// planner looks for patterns (rewrite.cpp) and knows no op; the rules are those of ops/rewrite_rules.cpp. Only what is planned
-// is rewritten, so an eager op runs as it was emitted. The tape is not touched: nodes keep what their own gradients
-// read.
+// planner looks for patterns (rewrite.cpp) and knows no op; the rules are those of ops/rewrite_rules.cpp. Only what is
+// planned is rewritten, so an eager op runs as it was emitted. The tape is not touched: nodes keep what their own
+// gradients read.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -37,7 +37,7 @@ struct Port {  // an input or an output of one of the nodes that run together
   uint32_t node, index;
 };
 // Nodes that run as one op.
-struct Fused {
+struct Replacement {
   const Rule* rule;
   std::vector<uint32_t> order;  // the nodes' places, in the order of the pattern
   std::vector<Port> in, out;

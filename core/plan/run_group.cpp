@@ -20,7 +20,7 @@ void run_chain_kernel(std::string_view name, const Chain& c) {
 
 namespace {
 std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan, std::span<const Donors> donors,
-                                const Places& places) {
+                                const BufferAssignment& buffers) {
   using Kind = ChainPlan::Buffer::Kind;
   const NowRunning run(nodes[0]->op->name(), nodes[0]->scope, nodes[0]->range);
   SmallVec<const Op*, 8> ops;
@@ -44,7 +44,7 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
       const Value& v = *n.in[b.index].value;
       data.emplace_back(v.storage->data + v.layout.offset * int64_t(size_of(v.layout.dtype)));
     } else if (b.kind == Kind::output) {
-      made[b.node][0] = storage_of(n, 0, donors[b.node][0], places);
+      made[b.node][0] = storage_of(n, 0, donors[b.node][0], buffers);
       data.emplace_back(made[b.node][0]->data);
     } else {
       data.emplace_back(nullptr);
@@ -59,8 +59,8 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
   return made;
 }
 
-std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& f, const Donors& donors,
-                                 const Places& places) {
+std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
+                                 const BufferAssignment& buffers) {
   std::vector<Made> made(nodes.size());
   for (size_t k = 0; k < nodes.size(); ++k) {
     check_alive(*nodes[k]);
@@ -81,7 +81,7 @@ std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& 
     const Port& p = f.out[k];
     Ref<Storage>& s = made[p.node][p.index];
     const Port* const from = donors[k] >= 0 ? &f.in[size_t(donors[k])] : nullptr;
-    s = from ? nodes[from->node]->in[from->index].value->storage : new_storage(*nodes[p.node], p.index, places);
+    s = from ? nodes[from->node]->in[from->index].value->storage : new_storage(*nodes[p.node], p.index, buffers);
     out.emplace_back(&f.layouts[k], s->data);
   }
   Context c{nodes.back()->out[0].layout.device, op->name()};
@@ -95,19 +95,19 @@ std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Fused& 
 }  // namespace
 
 std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan,
-                                     std::span<const Donors> donors, const Places& places) {
+                                     std::span<const Donors> donors, const BufferAssignment& buffers) {
   try {
-    return execute_chain(nodes, plan, donors, places);
+    return execute_chain(nodes, plan, donors, buffers);
   } catch (const Error& e) {
     const Error full = with_scope(e, nodes[0]->scope);
     for (size_t k = 0; k < nodes.size(); ++k) mark_failed(*nodes[k], donors[k], full);
     throw full;
   }
 }
-std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>> nodes, const Fused& f, const Donors& donors,
-                                   const Places& places) {
+std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
+                                   const BufferAssignment& buffers) {
   try {
-    return execute_as_one(nodes, f, donors, places);
+    return execute_as_one(nodes, f, donors, buffers);
   } catch (const Error& e) {
     const Error full = with_scope(e, nodes.back()->scope);
     for (const int32_t d : donors)  // as in mark_failed()

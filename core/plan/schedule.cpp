@@ -24,7 +24,7 @@ class Scheduler {
       add_results(g, steps[t], t);
       for (const uint32_t n : steps[t].nodes)
         for (const uint32_t s : g.inputs(n)) add_read(g, s, t, step_of);
-      if (steps[t].twin != kNone) add_wait(step_of[steps[t].twin], t);
+      if (steps[t].duplicate_of != kNone) add_wait(step_of[steps[t].duplicate_of], t);
       for (const uint32_t base : reads_[t]) ++left_[base];
     }
     for (uint32_t s = 0; s < base_.size(); ++s)
@@ -50,9 +50,9 @@ class Scheduler {
  private:
   // Views and merged results have no bytes of their own.
   void add_results(const Graph& g, const Step& step, uint32_t t) {
-    if (step.twin != kNone) {
+    if (step.duplicate_of != kNone) {
       for (size_t i = 0; i < g.nodes[step.nodes[0]]->out.size(); ++i)
-        base_[g.output(step.nodes[0], i)] = base_[g.output(step.twin, i)];
+        base_[g.output(step.nodes[0], i)] = base_[g.output(step.duplicate_of, i)];
       return;
     }
     for (const Operation& o : operations(g, step))
@@ -113,7 +113,7 @@ class Scheduler {
 };
 }  // namespace
 
-std::vector<uint32_t> frugal_order(const Graph& g, const std::vector<Step>& steps) {
+std::vector<uint32_t> memory_aware_order(const Graph& g, const std::vector<Step>& steps) {
   return Scheduler(g, steps).order();
 }
 }  // namespace tg::detail

@@ -1,5 +1,5 @@
 // ProfileRange: a named stretch of a thread's time, for a Profiler (profiler.h) that runs meanwhile; without one it
-// costs a load and a branch. Ops and layers have ranges of their own: InScope (error.h) is one too. For programs, and
+// costs a load and a branch. Ops and layers have ranges of their own: NameScope (error.h) is one too. For programs, and
 // for what records ranges in core/.
 #pragma once
 #include <atomic>
@@ -48,7 +48,7 @@ const Scope* path_within(const Scope* path, Phase);
 // Its life is one instance of the range `name`: "profiled_step", "rope encoding". Ranges nest, and each thread has its
 // own. Names live as long as the process: give no number of a step in them. Kernels belong to the range that is open
 // where their ops are made; so under LazyScope too, and in a compiled function where a profiler ran when it was traced.
-// Parts of a model are better named by InScope, whose name stays with what is traced in any case.
+// Parts of a model are better named by NameScope, whose name stays with what is traced in any case.
 class ProfileRange {
  public:
   explicit ProfileRange(std::string_view name) {

@@ -19,7 +19,7 @@ AttentionSizes sizes_of(const AttentionOptions& o, const Buf& q, const Buf& k, c
   return {q.size(0), q.size(1), k.size(1), q.size(2),
           k.size(2), hs,        o.causal,  o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))};
 }
-void attention(const Attention& op, Bufs in, Bufs out, Context& c) {
+void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.heads * z.tq == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -37,7 +37,7 @@ void attention(const Attention& op, Bufs in, Bufs out, Context& c) {
 
 // One warp per row: delta[i] = dy[i] . y[i].
 template <class T>
-__global__ void row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
+__global__ void attention_row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
   const int64_t rows = z.batch * z.heads * z.tq;
   for (int64_t i = blockIdx.x * int64_t(kRows) + threadIdx.x / 32; i < rows; i += int64_t(gridDim.x) * kRows) {
     const int64_t h = i / z.tq, t = i % z.tq;
@@ -49,7 +49,7 @@ __global__ void row_products(AttentionSizes z, Heads<const T> y, Heads<const T> 
     if (threadIdx.x % 32 == 0) delta[i] = sum;
   }
 }
-void attention_grad(const AttentionGrad& op, Bufs in, Bufs out, Context& c) {
+void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {
   const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.key_heads * z.hs == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -58,7 +58,7 @@ void attention_grad(const AttentionGrad& op, Bufs in, Bufs out, Context& c) {
     const Scratch scratch(c, size_t(rows) * sizeof(C));
     const Heads<const T> dy(in[5]);
     if (rows > 0)
-      launch(c, row_products<T>, blocks_for(c, rows, kRows), kThreads, 0, z, Heads<const T>(in[3]), dy,
+      launch(c, attention_row_products<T>, blocks_for(c, rows, kRows), kThreads, 0, z, Heads<const T>(in[3]), dy,
              scratch.as<C>());
     const AttentionGradArgs<T> a{z,
                                  Heads<const T>(in[0]),
@@ -75,7 +75,7 @@ void attention_grad(const AttentionGrad& op, Bufs in, Bufs out, Context& c) {
     attention_grad_tiled<T>(c, a);
   });
 }
-TG_KERNEL(Attention, cuda, attention);
-TG_KERNEL(AttentionGrad, cuda, attention_grad);
+TG_KERNEL(op::Attention, cuda, attention);
+TG_KERNEL(op::AttentionGrad, cuda, attention_grad);
 }  // namespace
 }  // namespace tg::cuda

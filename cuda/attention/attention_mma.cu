@@ -62,7 +62,7 @@ template <int kTall, int N, int O> struct Softmax {
   }
 };
 
-template <int D> __global__ __launch_bounds__(kThreads, 1) void forward(AttentionArgs<bf16> a) {
+template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_forward(AttentionArgs<bf16> a) {
   using S = Tile<D>;
   const AttentionSizes& z = a.z;
   bf16 *queries = dynamic_shared<bf16>(), *keys = queries + S::kQueries * kStep<D>,
@@ -127,7 +127,7 @@ void attention_mma(const Context& c, const AttentionArgs<bf16>& a) {
   visit_head_size<32, 64, 80, 96, 128>(a.z.hs, [&]<int D>() {
     using S = Tile<D>;
     const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
-    launch(c, forward<D>, unsigned(blocks), kThreads, S::kShared, a);
+    launch(c, attention_mma_forward<D>, unsigned(blocks), kThreads, S::kShared, a);
   });
 }
 

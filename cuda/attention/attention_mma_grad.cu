@@ -24,7 +24,7 @@ template <int D> struct Shared {
   }
 };
 
-template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(AttentionGradArgs<bf16> a) {
+template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_grad_keys(AttentionGradArgs<bf16> a) {
   using S = Tile<D>;
   static_assert(2 * S::kOthers <= kThreads);
   const AttentionSizes& z = a.z;
@@ -94,7 +94,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(Att
   store_rows<D>(a.dv.at(at.b, at.h), dv, one, v, row0, z.tk, z.hs);
 }
 
-template <int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_queries(AttentionGradArgs<bf16> a) {
+template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_grad_queries(AttentionGradArgs<bf16> a) {
   using S = Tile<D>;
   const AttentionSizes& z = a.z;
   const Shared<D> m;
@@ -158,8 +158,9 @@ void attention_grad_mma(const Context& c, const AttentionGradArgs<bf16>& a) {
     using S = Tile<D>;
     const auto blocks = [](int64_t t) { return (t + S::kOwn - 1) / S::kOwn; };
     const AttentionSizes& z = a.z;
-    launch(c, grad_of_keys<D>, unsigned(blocks(z.tk) * z.batch * z.key_heads), kThreads, S::kShared, a);
-    if (z.tq > 0) launch(c, grad_of_queries<D>, unsigned(blocks(z.tq) * z.batch * z.heads), kThreads, S::kShared, a);
+    launch(c, attention_mma_grad_keys<D>, unsigned(blocks(z.tk) * z.batch * z.key_heads), kThreads, S::kShared, a);
+    if (z.tq > 0)
+      launch(c, attention_mma_grad_queries<D>, unsigned(blocks(z.tq) * z.batch * z.heads), kThreads, S::kShared, a);
   });
 }
 

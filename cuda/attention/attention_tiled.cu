@@ -32,7 +32,7 @@ template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], i
   return factor;
 }
 
-template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void forward(AttentionArgs<T> a) {
+template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(AttentionArgs<T> a) {
   using C = compute_t<T>;
   using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
@@ -80,7 +80,7 @@ template <class T, int... kSizes> void run(const Context& c, const AttentionArgs
   visit_head_size<kSizes...>(a.z.hs, [&]<int D>() {
     using S = Tile<compute_t<T>, D>;
     const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
-    launch(c, forward<T, D>, unsigned(blocks), kThreads, S::kShared, a);
+    launch(c, attention_tiled_forward<T, D>, unsigned(blocks), kThreads, S::kShared, a);
   });
 }
 }  // namespace

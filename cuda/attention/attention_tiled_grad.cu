@@ -22,7 +22,8 @@ template <class C, int D> struct Shared {
   }
 };
 
-template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_keys(AttentionGradArgs<T> a) {
+template <class T, int D>
+__global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
   using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
@@ -71,7 +72,8 @@ template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of
   store_tile<D>(a.dv.at(at.b, at.h), dv, one, k0, z.tk, z.hs);
 }
 
-template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void grad_of_queries(AttentionGradArgs<T> a) {
+template <class T, int D>
+__global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
   using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
@@ -119,8 +121,10 @@ template <class T, int... kSizes> void run(const Context& c, const AttentionGrad
     using S = Tile<compute_t<T>, D>;
     const auto blocks = [](int64_t t) { return (t + S::kOwn - 1) / S::kOwn; };
     const AttentionSizes& z = a.z;
-    launch(c, grad_of_keys<T, D>, unsigned(blocks(z.tk) * z.batch * z.key_heads), kThreads, S::kShared, a);
-    if (z.tq > 0) launch(c, grad_of_queries<T, D>, unsigned(blocks(z.tq) * z.batch * z.heads), kThreads, S::kShared, a);
+    launch(c, attention_tiled_grad_keys<T, D>, unsigned(blocks(z.tk) * z.batch * z.key_heads), kThreads, S::kShared, a);
+    if (z.tq > 0)
+      launch(c, attention_tiled_grad_queries<T, D>, unsigned(blocks(z.tq) * z.batch * z.heads), kThreads, S::kShared,
+             a);
   });
 }
 }  // namespace

@@ -1,5 +1,5 @@
 // Copies of regions: tensors of any layout into parts of contiguous ones, in the widest accesses that they allow. For
-// convert.cu and shape_ops.cu; kernels that want an operand contiguous use Dense of kernel.h.
+// cast.cu and shape_ops.cu; kernels that want an operand contiguous use Dense of kernel.h.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 

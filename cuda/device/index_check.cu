@@ -33,7 +33,7 @@ IndexLog open_log(int device) {
   return log;
 }
 const IndexSite* interned(Logs& all, const IndexSite& s) {
-  Key k;
+  StructuralHash k;
   k.add(reinterpret_cast<const void*>(s.error)), k.add(s.op.data()), k.add(s.index.shape);
   k.add(int(s.index.dtype)), k.add(uint64_t(s.dim)), k.add(s.size);
   k.add(s.ignore.has_value()), k.add(s.ignore.value_or(0));

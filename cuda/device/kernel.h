@@ -82,7 +82,7 @@ template <size_t N> struct Strided {
   }
 };
 
-// Copies the elements in row-major order to contiguous memory; any layout, any dtype (convert.cu).
+// Copies the elements in row-major order to contiguous memory; any layout, any dtype (cast.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }

@@ -117,12 +117,13 @@ __global__ void __launch_bounds__(kThreads)
     a = sorted;
   }
 }
-__global__ void __launch_bounds__(kThreads) count_tiles(const uint64_t* in, int64_t n, int shift, int64_t* counts) {
+__global__ void __launch_bounds__(kThreads)
+    sort_count_tiles(const uint64_t* in, int64_t n, int shift, int64_t* counts) {
   count_tile(in, n, blockIdx.x, gridDim.x, shift, counts);
 }
-__global__ void __launch_bounds__(kThreads) scan_counts(int64_t* counts, int64_t n) { scan(counts, n); }
+__global__ void __launch_bounds__(kThreads) sort_scan_counts(int64_t* counts, int64_t n) { scan(counts, n); }
 __global__ void __launch_bounds__(kThreads)
-    place_tiles(const uint64_t* in, uint64_t* out, int64_t n, int shift, const int64_t* starts) {
+    sort_place_tiles(const uint64_t* in, uint64_t* out, int64_t n, int shift, const int64_t* starts) {
   place_tile(in, out, n, blockIdx.x, gridDim.x, shift, starts);
 }
 }  // namespace
@@ -147,9 +148,9 @@ void SortedPairs::sort() {
   } else {
     for (int p = 0; p < passes; ++p) {
       const int shift = bits_.position + 8 * p;
-      launch(c_, count_tiles, tiles, kThreads, 0, p % 2 ? b : a, n_, shift, counts);
-      launch(c_, scan_counts, 1, kThreads, 0, counts, tiles_ * kDigits);
-      launch(c_, place_tiles, tiles, kThreads, 0, p % 2 ? b : a, p % 2 ? a : b, n_, shift, counts);
+      launch(c_, sort_count_tiles, tiles, kThreads, 0, p % 2 ? b : a, n_, shift, counts);
+      launch(c_, sort_scan_counts, 1, kThreads, 0, counts, tiles_ * kDigits);
+      launch(c_, sort_place_tiles, tiles, kThreads, 0, p % 2 ? b : a, p % 2 ? a : b, n_, shift, counts);
     }
   }
   data_ = passes % 2 ? b : a;

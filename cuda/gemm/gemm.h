@@ -18,7 +18,7 @@ struct GemmOperand {
 // out (m, n) = a (m, k) x b (k, n) as read, plus bias (n) to each row; `batch` of them.
 struct Gemm {
   DType dtype = DType::f32;  // f64, f32, bf16 (summed in f32, rounded once per 2^30 of k) of all operands
-  F32Products products = F32Products::strict;
+  MatmulPrecision products = MatmulPrecision::f32;
   int64_t m = 0, n = 0, k = 0, batch = 1;
   GemmOperand a, b;
   const void* bias = nullptr;  // k >= 1 only

@@ -26,7 +26,7 @@ cublasLtMatmulAlgo_t from_hex(const std::string& s) {
 
 json to_json(const GemmKey& k) {
   return {{"dtype", std::string(name_of(k.dtype))},
-          {"tf32", k.products == F32Products::tf32},
+          {"tf32", k.products == MatmulPrecision::tf32},
           {"size", {k.m, k.n, k.k, k.batch}},
           {"ld", {k.lda, k.ldb, k.ldd}},
           {"stride", {k.stride_a, k.stride_b, k.stride_d}},
@@ -42,7 +42,7 @@ uint8_t alignment_from(int bytes) {
 GemmKey key_from(const json& j) {
   GemmKey k;
   k.dtype = dtype_from_name(j.at("dtype").get<std::string>());
-  k.products = j.at("tf32").get<bool>() ? F32Products::tf32 : F32Products::strict;
+  k.products = j.at("tf32").get<bool>() ? MatmulPrecision::tf32 : MatmulPrecision::f32;
   int64_t* const sizes[] = {&k.m, &k.n, &k.k, &k.batch};
   int64_t* const lds[] = {&k.lda, &k.ldb, &k.ldd};
   int64_t* const strides[] = {&k.stride_a, &k.stride_b, &k.stride_d};

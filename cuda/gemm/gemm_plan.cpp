@@ -11,7 +11,8 @@ struct Types {
 Types types_of(const GemmKey& k) {
   if (k.dtype == DType::f64) return {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
   if (k.dtype == DType::bf16) return {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
-  return {CUDA_R_32F, CUDA_R_32F, k.products == F32Products::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+  return {CUDA_R_32F, CUDA_R_32F,
+          k.products == MatmulPrecision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
 }
 template <class T>
 void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const T& value, std::string_view op) {
@@ -71,7 +72,7 @@ void check_lt(cublasStatus_t s, std::string_view op, const std::string& what) {
 }
 
 size_t GemmKeyHash::operator()(const GemmKey& k) const {
-  Key h;
+  StructuralHash h;
   for (size_t i = 0; i < sizeof k / 8; ++i) {
     uint64_t word;
     std::memcpy(&word, reinterpret_cast<const char*>(&k) + 8 * i, 8);
@@ -83,7 +84,7 @@ static_assert(sizeof(GemmKey) % 8 == 0);
 
 std::string describe(const GemmKey& k) {
   return fmt::format("{}{}{} of {} x {} x {} (ld {}, {}, {})", name_of(k.dtype),
-                     k.products == F32Products::tf32 ? " in TF32" : "",
+                     k.products == MatmulPrecision::tf32 ? " in TF32" : "",
                      k.batch > 1 ? fmt::format(" x {}", k.batch) : "", k.m, k.n, k.k, k.lda, k.ldb, k.ldd);
 }
 

@@ -15,7 +15,7 @@ namespace tg::cuda {
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
   DType dtype;
-  F32Products products;
+  MatmulPrecision products;
   uint8_t trans_a, trans_b, bias;
   uint8_t align_a, align_b, align_d, align_bias;  // log2 of bytes, of the real pointers
   uint8_t zero[7];

@@ -18,11 +18,11 @@ struct ChainKernel {
   std::string name;               // of its ops, for messages
 };
 struct KeyHash {
-  size_t operator()(const Key& k) const { return size_t(k.a); }
+  size_t operator()(const StructuralHash& k) const { return size_t(k.a); }
 };
 struct Chains {  // leaked, as all that outlives main(): messages have the names of kernels
   std::mutex mutex;
-  std::unordered_map<Key, const ChainKernel*, KeyHash> kernels;
+  std::unordered_map<StructuralHash, const ChainKernel*, KeyHash> kernels;
   std::unordered_map<std::string, cudaKernel_t> loaded;  // by source and architecture
   std::optional<bool> has_compiler;
 };
@@ -38,8 +38,8 @@ void say(const std::string& why) {
 int architecture(int device) { return properties(device).major * 10 + properties(device).minor; }
 
 // All that a source is made from.
-Key key_of(const Chain& c) {
-  Key k;
+StructuralHash key_of(const Chain& c) {
+  StructuralHash k;
   k.add(c.device.index);
   for (const ChainPlan::Buffer& b : c.plan.buffers)
     k.add(uint64_t(b.dtype) << 16 | uint64_t(b.kind) << 8 | uint64_t(reads_of(c.plan, b)));

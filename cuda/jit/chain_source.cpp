@@ -114,7 +114,7 @@ class Writer {
       if (is_output(b)) r += fmt::format("  store({}, i, b{});\n", data(b), b);
     return r;
   }
-  std::string input(uint32_t b, bool moves) const {
+  std::string input(uint32_t b, bool bitwise) const {
     const Buffer& from = p_.buffers[b];
     std::string s = fmt::format("v{}", b);  // what an op of the chain made
     if (from.kind == Buffer::Kind::input) {
@@ -122,15 +122,15 @@ class Writer {
       s = fmt::format("{}b{}{}", how == Reads::one ? "once." : "", b,
                       how == Reads::all || how == Reads::row ? ".x[k]" : "");
     }
-    return moves ? s : fmt::format("widen({})", s);
+    return bitwise ? s : fmt::format("widen({})", s);
   }
-  std::string number(uint32_t k, uint32_t index, bool moves) {
+  std::string number(uint32_t k, uint32_t index, bool bitwise) {
     const DType d = p_.buffers[p_.uses[k].in[0]].dtype;
     const auto same = [&](const ChainSource::Number& n) { return n.op == k && n.index == index; };
     const auto it = std::ranges::find_if(s_.numbers, same);
     const auto at = size_t(it - s_.numbers.begin());
-    if (it == s_.numbers.end()) s_.numbers.push_back({k, index, d, moves});
-    const bool half = !moves && (d == DType::bf16 || d == DType::f16);
+    if (it == s_.numbers.end()) s_.numbers.push_back({k, index, d, bitwise});
+    const bool half = !bitwise && (d == DType::bf16 || d == DType::f16);
     return fmt::format("number<{}>(a.numbers[{}])", half ? "float" : type_of(d), at);
   }
   std::string op(uint32_t k) {
@@ -140,15 +140,15 @@ class Writer {
     for (size_t i = 0; i < e.text.size(); ++i) {
       const char c = e.text[i];
       if (c == '$')
-        value += input(u.in[size_t(e.text[++i] - '0')], e.moves);
+        value += input(u.in[size_t(e.text[++i] - '0')], e.bitwise);
       else if (c == '#')
-        value += number(k, uint32_t(e.text[++i] - '0'), e.moves);
+        value += number(k, uint32_t(e.text[++i] - '0'), e.bitwise);
       else
         value += c;
     }
     const std::string_view t = type_of(p_.buffers[u.out].dtype);
-    if (!e.moves) value = fmt::format("Narrowed<{}>::from({})", t, value);
-    if (!e.moves && readers_[u.out]) value = fmt::format("settled({}, a.zero)", value);
+    if (!e.bitwise) value = fmt::format("Narrowed<{}>::from({})", t, value);
+    if (!e.bitwise && readers_[u.out]) value = fmt::format("settled({}, a.zero)", value);
     std::string s = fmt::format("    const {} v{} = {};\n", t, u.out, value);
     if (is_output(u.out)) s += fmt::format("    b{0}.x[k] = v{0};\n", u.out);
     return s;
@@ -189,7 +189,7 @@ Reads reads_of(const ChainPlan& p, const Buffer& b) {
 ChainSource chain_source(const ChainPlan& p, std::span<const Op* const> ops) { return Writer(p, ops).write(); }
 uint64_t number_bits(const ChainSource::Number& n, double x) {
   uint64_t r = 0;
-  visit_dtype(n.dtype, [&]<class T>() { r = n.moves ? word(to<T>(x)) : word(to<compute_t<T>>(x)); });
+  visit_dtype(n.dtype, [&]<class T>() { r = n.bitwise ? word(to<T>(x)) : word(to<compute_t<T>>(x)); });
   return r;
 }
 

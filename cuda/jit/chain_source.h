@@ -20,7 +20,7 @@ struct ChainSource {
   struct Number {                 // number `index` of the expression of `op`
     uint32_t op, index;
     DType dtype;
-    bool moves;
+    bool bitwise;
   };
   std::vector<Number> numbers;
 };

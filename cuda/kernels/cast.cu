@@ -1,8 +1,8 @@
 // Casts and copies of any layout: in (any strides) -> out contiguous, the same shape. One element per thread. The
 // conversions of training have a kernel each; all others go through i64 or f64, which hold every value of the other
 // dtypes, with both dtypes as run-time values: memory is what such a kernel waits for.
-#include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/cuda/device/copy.h>
 
 #include <limits>
 
@@ -49,14 +49,14 @@ template <class W> __device__ __forceinline__ void store_as(DType d, std::byte* 
   }
 }
 template <class W>
-__global__ void through_wide(DType from, const std::byte* x, DType to, std::byte* y, Strided<1> walk, int64_t n) {
+__global__ void cast_through_wide(DType from, const std::byte* x, DType to, std::byte* y, Strided<1> walk, int64_t n) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[1];
     walk.offsets(*i, at);
     store_as<W>(to, y, *i, load_as<W>(from, x, at[0]));
   }
 }
-template <class From, class To> __global__ void direct(const From* x, To* y, Strided<1> walk, int64_t n) {
+template <class From, class To> __global__ void cast_direct(const From* x, To* y, Strided<1> walk, int64_t n) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[1];
     walk.offsets(*i, at);
@@ -64,7 +64,7 @@ template <class From, class To> __global__ void direct(const From* x, To* y, Str
   }
 }
 // The same for neighbours: 16 bytes of the wider type per thread, the rest one by one.
-template <class From, class To> __global__ void direct_dense(const From* x, To* y, int64_t n) {
+template <class From, class To> __global__ void cast_dense(const From* x, To* y, int64_t n) {
   constexpr int kWide = int(16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To)));
   for (GridLoop i((n + kWide - 1) / kWide); i; ++i) {
     const int64_t at = *i * kWide;
@@ -84,12 +84,12 @@ template <class From, class To> void run_direct(Context& c, const Buf& in, const
   const int64_t n = out.numel();
   const Strided<1> walk(in.shape(), {in.strides()});
   if (walk.contiguous() && aligned16(in.data<From>()) && aligned16(out.data<To>()))
-    launch(c, direct_dense<From, To>, blocks_for(c, n, kThreads * kVec<From>), kThreads, 0, in.data<From>(),
+    launch(c, cast_dense<From, To>, blocks_for(c, n, kThreads * kVec<From>), kThreads, 0, in.data<From>(),
            out.data<To>(), n);
   else
-    launch(c, direct<From, To>, blocks_for(c, n, kThreads), kThreads, 0, in.data<From>(), out.data<To>(), walk, n);
+    launch(c, cast_direct<From, To>, blocks_for(c, n, kThreads), kThreads, 0, in.data<From>(), out.data<To>(), walk, n);
 }
-void cast(const Cast&, Bufs in, Bufs out, Context& c) {
+void cast(const op::Cast&, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &y = out[0];
   const int64_t n = y.numel();
   if (n == 0) return;
@@ -100,10 +100,10 @@ void cast(const Cast&, Bufs in, Bufs out, Context& c) {
   if (from == DType::f32 && to == DType::f64) return run_direct<float, double>(c, x, y);
   if (from == DType::f64 && to == DType::f32) return run_direct<double, float>(c, x, y);
   const Strided<1> walk(x.shape(), {x.strides()});
-  launch(c, is_float(from) ? through_wide<double> : through_wide<int64_t>, blocks_for(c, n, kThreads), kThreads, 0,
-         from, static_cast<const std::byte*>(first_element(x)), to, first_element(y), walk, n);
+  launch(c, is_float(from) ? cast_through_wide<double> : cast_through_wide<int64_t>, blocks_for(c, n, kThreads),
+         kThreads, 0, from, static_cast<const std::byte*>(first_element(x)), to, first_element(y), walk, n);
 }
-TG_KERNEL(Cast, cuda, cast);
+TG_KERNEL(op::Cast, cuda, cast);
 }  // namespace
 
 void copy_contiguous(const Context& c, const Buf& from, void* to) {

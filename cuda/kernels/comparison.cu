@@ -1,5 +1,5 @@
-// Kernels of ops/comparison.h. Where and masked_fill move elements and know their size only; bool is read and written as
-// bytes of 0 and 1.
+// Kernels of ops/comparison.h. Where and masked_fill move elements and know their size only; bool is read and written
+// as bytes of 0 and 1.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/ops/comparison.h>
 
@@ -35,10 +35,10 @@ void compare_by(uint8_t cases, Bufs in, Bufs out, Context& c) {
 void compare_scalar_by(uint8_t cases, double s, Bufs in, Bufs out, Context& c) {
   visit_compared(in[0].dtype(), [&]<class T>() { map<HoldsWithNumber, uint8_t, T>(c, in, out[0], {T(s), {}, cases}); });
 }
-template <class F> void compare(const Compare<F>&, Bufs in, Bufs out, Context& c) {
+template <class F> void compare(const op::Compare<F>&, Bufs in, Bufs out, Context& c) {
   compare_by(cases_of<F>(), in, out, c);
 }
-template <class F> void compare_scalar(const CompareScalar<F>& op, Bufs in, Bufs out, Context& c) {
+template <class F> void compare_scalar(const op::CompareScalar<F>& op, Bufs in, Bufs out, Context& c) {
   compare_scalar_by(cases_of<F>(), op.s, in, out, c);
 }
 
@@ -50,10 +50,10 @@ struct Cover {
     return masked ? n.a : x;
   }
 };
-void where(const Where&, Bufs in, Bufs out, Context& c) {
+void where(const op::Where&, Bufs in, Bufs out, Context& c) {
   visit_size(out[0].dtype(), [&]<class U>() { map<Pick, U, uint8_t, U, U>(c, in, out[0]); });
 }
-void masked_fill(const MaskedFill& op, Bufs in, Bufs out, Context& c) {
+void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context& c) {
   visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
     map<Cover, U, U, uint8_t>(c, in, out[0], {value, {}});
   });
@@ -67,32 +67,32 @@ template <class T> Numbers<T> bounds_of(const ClampOptions& o) {
   return b;
 }
 struct Clamped {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) { return Within::f(x, to.a, to.b); }
+  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) { return op::ClampFn::f(x, to.a, to.b); }
 };
 struct Passed {
   template <class T> __device__ __forceinline__ static T f(Numbers<T> within, T x, T g) {
-    return Within::df(x, within.a, within.b, g);
+    return op::ClampFn::df(x, within.a, within.b, g);
   }
 };
-void clamp(const Clamp& op, Bufs in, Bufs out, Context& c) {
+void clamp(const op::Clamp& op, Bufs in, Bufs out, Context& c) {
   const auto run = [&]<class T>() { map<Clamped, T, T>(c, in, out[0], bounds_of<T>(op.o)); };
   const DType d = out[0].dtype();
   is_index(d) ? visit_index(d, run) : visit_computed(d, run);
 }
-void clamp_grad(const ClampGrad& op, Bufs in, Bufs out, Context& c) {
+void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context& c) {
   visit_computed(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });
 }
 
 constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
-template <class... F> bool add_comparisons(TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<Compare<F>, Backend::cuda, compare<F>>(o), ...);
-  (add_kernel<CompareScalar<F>, Backend::cuda, compare_scalar<F>>(o), ...);
+template <class... F> bool add_comparisons(op::TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<op::Compare<F>, Backend::cuda, compare<F>>(o), ...);
+  (add_kernel<op::CompareScalar<F>, Backend::cuda, compare_scalar<F>>(o), ...);
   return true;
 }
-[[maybe_unused]] const bool compared = add_comparisons(CompareFns{}, kCompareOrigin);
-TG_KERNEL(Where, cuda, where);
-TG_KERNEL(MaskedFill, cuda, masked_fill);
-TG_KERNEL(Clamp, cuda, clamp);
-TG_KERNEL(ClampGrad, cuda, clamp_grad);
+[[maybe_unused]] const bool compared = add_comparisons(op::CompareFns{}, kCompareOrigin);
+TG_KERNEL(op::Where, cuda, where);
+TG_KERNEL(op::MaskedFill, cuda, masked_fill);
+TG_KERNEL(op::Clamp, cuda, clamp);
+TG_KERNEL(op::ClampGrad, cuda, clamp_grad);
 }  // namespace
 }  // namespace tg::cuda

@@ -34,7 +34,7 @@ struct Part {
   __device__ __forceinline__ int64_t at(int64_t i) const { return first + i * step; }
 };
 
-template <class T> __global__ void row_totals(Lines l, const T* x, Acc<T>* totals) {
+template <class T> __global__ void cumsum_row_totals(Lines l, const T* x, Acc<T>* totals) {
   for (GridLoop i(l.tasks() * kWarp); i; ++i) {
     const int64_t t = *i / kWarp;
     const Part p(l, t);
@@ -45,7 +45,7 @@ template <class T> __global__ void row_totals(Lines l, const T* x, Acc<T>* total
   }
 }
 // before: running sums of the totals, or null where a line is one chunk. x may be y.
-template <class T> __global__ void row_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
+template <class T> __global__ void cumsum_row_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
   for (GridLoop i(l.tasks() * kWarp); i; ++i) {
     const int64_t t = *i / kWarp;
     const int lane = int(*i % kWarp);
@@ -65,7 +65,7 @@ template <class T> __global__ void row_scan(Lines l, const T* x, T* y, const Acc
     }
   }
 }
-template <class T> __global__ void column_totals(Lines l, const T* x, Acc<T>* totals) {
+template <class T> __global__ void cumsum_column_totals(Lines l, const T* x, Acc<T>* totals) {
   for (GridLoop t(l.tasks()); t; ++t) {
     const Part p(l, *t);
     Acc<T> sum = 0;
@@ -73,7 +73,7 @@ template <class T> __global__ void column_totals(Lines l, const T* x, Acc<T>* to
     totals[*t] = sum;
   }
 }
-template <class T> __global__ void column_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
+template <class T> __global__ void cumsum_column_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
   for (GridLoop t(l.tasks()); t; ++t) {
     const Part p(l, *t);
     Acc<T> sum = p.begin > 0 ? before[*t - l.inner] : Acc<T>(0);
@@ -94,13 +94,13 @@ void scan(const Context& c, const T* x, T* y, int64_t outer, int64_t n, int64_t 
   std::optional<Scratch> before;
   if (l.chunks > 1) {
     auto* totals = before.emplace(c, size_t(l.tasks()) * sizeof(Acc<T>)).template as<Acc<T>>();
-    launch(c, rows ? row_totals<T> : column_totals<T>, blocks, kThreads, 0, l, x, totals);
+    launch(c, rows ? cumsum_row_totals<T> : cumsum_column_totals<T>, blocks, kThreads, 0, l, x, totals);
     scan(c, totals, totals, outer, l.chunks, inner, false);
   }
-  launch(c, rows ? row_scan<T> : column_scan<T>, blocks, kThreads, 0, l, x, y,
+  launch(c, rows ? cumsum_row_scan<T> : cumsum_column_scan<T>, blocks, kThreads, 0, l, x, y,
          before ? before->template as<Acc<T>>() : nullptr);
 }
-void cumsum(const Cumsum& op, Bufs in, Bufs out, Context& c) {
+void cumsum(const op::Cumsum& op, Bufs in, Bufs out, Context& c) {
   const Shape& s = out[0].shape();
   if (out[0].numel() == 0) return;
   int64_t outer = 1, inner = 1;
@@ -112,6 +112,6 @@ void cumsum(const Cumsum& op, Bufs in, Bufs out, Context& c) {
   const DType d = out[0].dtype();
   is_index(d) ? visit_index(d, run) : visit_float(d, run);
 }
-TG_KERNEL(Cumsum, cuda, cumsum);
+TG_KERNEL(op::Cumsum, cuda, cumsum);
 }  // namespace
 }  // namespace tg::cuda

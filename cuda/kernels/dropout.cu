@@ -20,8 +20,8 @@ template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int
 }
 // An element is dropped where the upper 24 bits of its word are below limit. y may be x.
 template <class T, int V>
-__global__ void drop(Rng at, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors, int64_t n, const T* x,
-                     T* y) {
+__global__ void dropout_values(Rng at, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors, int64_t n,
+                               const T* x, T* y) {
   using C = compute_t<T>;
   using Part = Vec<T>;
   for (GridLoop g((n + V - 1) / V); g; ++g) {
@@ -48,7 +48,7 @@ __global__ void drop(Rng at, int32_t limit, compute_t<T> scale, Strided<1> walk,
     }
   }
 }
-void dropout(const Dropout& op, Bufs in, Bufs out, Context& c) {
+void dropout(const op::Dropout& op, Bufs in, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
   // uniform(word) < p, in whole multiples of 2^-24.
@@ -59,10 +59,10 @@ void dropout(const Dropout& op, Bufs in, Bufs out, Context& c) {
     T* y = out[0].data<T>();
     const Strided<1> walk(in[0].shape(), {in[0].strides()});
     const bool vectors = walk.contiguous() && aligned16(x) && aligned16(y);
-    launch(c, drop<T, V>, blocks_for(c, (n + V - 1) / V, kThreads), kThreads, 0, op.rng, limit,
+    launch(c, dropout_values<T, V>, blocks_for(c, (n + V - 1) / V, kThreads), kThreads, 0, op.rng, limit,
            compute_t<T>(1 / (1 - op.p)), walk, vectors, n, x, y);
   });
 }
-TG_KERNEL(Dropout, cuda, dropout);
+TG_KERNEL(op::Dropout, cuda, dropout);
 }  // namespace
 }  // namespace tg::cuda

@@ -1,5 +1,5 @@
-// Kernels of ops/factories.h. Random values are functions of (seed, position): a thread draws a block of four words, and
-// every element comes out as on the CPU, bit for bit.
+// Kernels of ops/factories.h. Random values are functions of (seed, position): a thread draws a block of four words,
+// and every element comes out as on the CPU, bit for bit.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/factories.h>
 
@@ -7,7 +7,7 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-template <class U> __global__ void fill(U value, int64_t vectors, int64_t n, U* y) {
+template <class U> __global__ void full_values(U value, int64_t vectors, int64_t n, U* y) {
   constexpr int V = kVec<U>;
   Vec<U> all;
 #pragma unroll
@@ -15,25 +15,25 @@ template <class U> __global__ void fill(U value, int64_t vectors, int64_t n, U* 
   for (GridLoop i(vectors); i; ++i) reinterpret_cast<Vec<U>*>(y)[*i] = all;
   for (GridLoop i(n - vectors * V); i; ++i) y[vectors * V + *i] = value;
 }
-void full(const Full& op, Bufs, Bufs out, Context& c) {
+void full(const op::Full& op, Bufs, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
   visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
     U* y = out[0].data<U>();
     const int64_t vectors = aligned16(y) ? n / kVec<U> : 0;
-    launch(c, fill<U>, blocks_for(c, std::max(vectors, n - vectors * kVec<U>), kThreads), kThreads, 0, value, vectors,
-           n, y);
+    launch(c, full_values<U>, blocks_for(c, std::max(vectors, n - vectors * kVec<U>), kThreads), kThreads, 0, value,
+           vectors, n, y);
   });
 }
 
-template <class T> __global__ void count(double start, double step, int64_t n, T* y) {
+template <class T> __global__ void arange_values(double start, double step, int64_t n, T* y) {
   for (GridLoop i(n); i; ++i) y[*i] = narrow<T>(compute_t<T>(start + double(*i) * step));
 }
-void arange(const Arange& op, Bufs, Bufs out, Context& c) {
+void arange(const op::Arange& op, Bufs, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
   visit_dtype(out[0].dtype(), [&]<class T>() {
-    launch(c, count<T>, blocks_for(c, n, kThreads), kThreads, 0, op.start, op.step, n, out[0].data<T>());
+    launch(c, arange_values<T>, blocks_for(c, n, kThreads), kThreads, 0, op.start, op.step, n, out[0].data<T>());
   });
 }
 
@@ -57,14 +57,14 @@ struct TruncatedNormal {
 };
 // y[i] = shift + scale * the i-th value, rounded once to float and then to T. Threads: one per block of words.
 template <class T, class F>
-__global__ void draw(F values, Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
+__global__ void random_values(F values, Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
   constexpr int kPart = sizeof(T) == 8 ? 2 : 4;
   for (GridLoop b((n + 3) / 4); b; ++b) {
     float v[4];
     values(random_block(at, uint64_t(*b)), v);
     T r[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) r[k] = narrow<T>(compute_t<T>(math::detail::fused(v[k], scale, shift)));
+    for (int k = 0; k < 4; ++k) r[k] = narrow<T>(compute_t<T>(math::detail::fma(v[k], scale, shift)));
     T* to = y + *b * 4;
     if (aligned && *b * 4 + 4 <= n) {
 #pragma unroll
@@ -86,23 +86,23 @@ template <class F> void draw_into(Context& c, Bufs out, const Rng& rng, float sc
   if (n == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
-    launch(c, draw<T, F>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, F{}, rng, scale, shift, aligned16(y), n,
-           y);
+    launch(c, random_values<T, F>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, F{}, rng, scale, shift,
+           aligned16(y), n, y);
   });
 }
-void random_normal(const RandomNormal& op, Bufs, Bufs out, Context& c) {
+void random_normal(const op::RandomNormal& op, Bufs, Bufs out, Context& c) {
   draw_into<Normal>(c, out, op.rng, float(op.std), float(op.mean));
 }
-void random_truncated_normal(const RandomTruncatedNormal& op, Bufs, Bufs out, Context& c) {
+void random_truncated_normal(const op::RandomTruncatedNormal& op, Bufs, Bufs out, Context& c) {
   draw_into<TruncatedNormal>(c, out, op.rng, float(op.std), float(op.mean));
 }
-void random_uniform(const RandomUniform& op, Bufs, Bufs out, Context& c) {
+void random_uniform(const op::RandomUniform& op, Bufs, Bufs out, Context& c) {
   draw_into<Uniform>(c, out, op.rng, float(op.hi) - float(op.lo), float(op.lo));
 }
-TG_KERNEL(Full, cuda, full);
-TG_KERNEL(Arange, cuda, arange);
-TG_KERNEL(RandomNormal, cuda, random_normal);
-TG_KERNEL(RandomTruncatedNormal, cuda, random_truncated_normal);
-TG_KERNEL(RandomUniform, cuda, random_uniform);
+TG_KERNEL(op::Full, cuda, full);
+TG_KERNEL(op::Arange, cuda, arange);
+TG_KERNEL(op::RandomNormal, cuda, random_normal);
+TG_KERNEL(op::RandomTruncatedNormal, cuda, random_truncated_normal);
+TG_KERNEL(op::RandomUniform, cuda, random_uniform);
 }  // namespace
 }  // namespace tg::cuda

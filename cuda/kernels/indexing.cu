@@ -33,8 +33,8 @@ struct Repeats {
 
 // y[i] = x[at + index[at] * step], in units of type Bits.
 template <class Bits>
-__global__ void __launch_bounds__(kThreads) pick(const Bits* x, Ids index, Bits* y, Strided<2> walk, int64_t step,
-                                                 int64_t n, Repeats repeats, IndexCheck check) {
+__global__ void __launch_bounds__(kThreads) index_pick(const Bits* x, Ids index, Bits* y, Strided<2> walk, int64_t step,
+                                                       int64_t n, Repeats repeats, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[2];
     walk.offsets(*i, at);
@@ -76,7 +76,7 @@ struct Pick {
     }
     const int64_t n = y.numel() / unit, bytes = int64_t(size_of(y.dtype()));
     const auto first = [bytes](const Buf& b) { return reinterpret_cast<Bits*>(b.bytes + b.layout->offset * bytes); };
-    launch(c, pick<Bits>, blocks_for(c, n, kThreads), kThreads, 0, first(x), ids_of(index), first(y),
+    launch(c, index_pick<Bits>, blocks_for(c, n, kThreads), kThreads, 0, first(x), ids_of(index), first(y),
            Strided<2>(shape, {from, index_strides}), step / unit, n, r, check);
   }
   void operator()(const Context& c, const IndexCheck& check) const {
@@ -94,14 +94,14 @@ struct Pick {
 int64_t product(const Shape& s, size_t from, size_t to) {
   return Shape(s.begin() + ptrdiff_t(from), s.begin() + ptrdiff_t(to)).product();
 }
-void gather(const Gather& op, Bufs in, Bufs out, Context& c) {
+void gather(const op::Gather& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &index = in[1];
   Strides beside = x.strides();
   beside[op.dim] = 0;
   Pick{x, index, out[0], beside, index.strides(), x.strides()[op.dim], {1, std::max<int64_t>(1, out[0].numel())}}(
       c, check_of(c, index, op.dim, x.size(op.dim)));
 }
-void index_select(const IndexSelect& op, Bufs in, Bufs out, Context& c) {
+void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &index = in[1];
   Strides beside = x.strides(), along = Strides::filled(beside.size(), 0);
   beside[op.dim] = 0;
@@ -110,7 +110,7 @@ void index_select(const IndexSelect& op, Bufs in, Bufs out, Context& c) {
   Pick{x, index, out[0], beside, along, x.strides()[op.dim], {inner, index.numel()}}(
       c, check_of(c, index, op.dim, x.size(op.dim)));
 }
-void embedding(const Embedding&, Bufs in, Bufs out, Context& c) {
+void embedding(const op::Embedding&, Bufs in, Bufs out, Context& c) {
   const Buf &ids = in[0], &table = in[1];
   Strides columns = Strides::filled(ids.shape().size(), 0), rows = ids.strides();
   columns.push_back(table.strides()[1]);
@@ -122,7 +122,7 @@ void embedding(const Embedding&, Bufs in, Bufs out, Context& c) {
 // --- adding slices by index ---------------------------------------------------------------------------------------
 // (index, position); indices that are outside come last.
 __global__ void __launch_bounds__(kThreads)
-    make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
+    index_make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
     const int64_t id = index[*i];
     pairs[*i] = uint64_t(check(id, *i) ? id : size) << position_bits | uint64_t(*i);
@@ -132,7 +132,7 @@ struct Run {  // of equal keys: [begin, end) of the sorted pairs
   int64_t begin, end;
 };
 __global__ void __launch_bounds__(kThreads)
-    find_runs(const uint64_t* pairs, int64_t n, int position_bits, int64_t size, Run* runs) {
+    index_find_runs(const uint64_t* pairs, int64_t n, int position_bits, int64_t size, Run* runs) {
   for (GridLoop i(n); i; ++i) {
     const auto key = int64_t(pairs[*i] >> position_bits);
     if (key >= size) continue;
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 // dy (outer, m, n) -> dx (outer, size, n), V elements to a thread; the terms are loaded four at a time.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, int64_t items, int64_t size, int64_t m,
-             int64_t n, uint64_t position_mask) {
+    index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, int64_t items, int64_t size, int64_t m,
+                   int64_t n, uint64_t position_mask) {
   const int64_t across = n / V;
   for (GridLoop i(items); i; ++i) {
     const int64_t t = *i / across, column = (*i - t * across) * V, o = t / size;
@@ -181,11 +181,11 @@ void sum_slices(const Context& c, const T* dy, const uint64_t* pairs, const Run*
     launch(c, kernel, blocks_for(c, items, kThreads), kThreads, 0, dy, pairs, runs, to, items, size, m, n, mask);
   };
   if (n % kVec<T> == 0 && aligned16(dy) && aligned16(to))
-    run(sum_runs<T, kVec<T>>, kVec<T>);
+    run(index_sum_runs<T, kVec<T>>, kVec<T>);
   else
-    run(sum_runs<T, 1>, 1);
+    run(index_sum_runs<T, 1>, 1);
 }
-void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context& c) {
+void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context& c) {
   const Buf &index = in[0], &dy = in[1], &dx = out[0];
   const int64_t m = index.numel(), n = product(dx.shape(), op.dim + 1, dx.shape().size());
   const IndexCheck check = check_of(c, index, op.dim, op.size);
@@ -199,10 +199,10 @@ void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context& c)
   if (m > 0) {
     const unsigned blocks = blocks_for(c, m, kThreads);
     const Contiguous ids(c, index);
-    launch(c, make_pairs, blocks, kThreads, 0, Ids(ids.data(), index.dtype()), pairs.data(), m, op.size, bits.position,
-           check);
+    launch(c, index_make_pairs, blocks, kThreads, 0, Ids(ids.data(), index.dtype()), pairs.data(), m, op.size,
+           bits.position, check);
     pairs.sort();
-    launch(c, find_runs, blocks, kThreads, 0, pairs.data(), m, bits.position, op.size, runs.as<Run>());
+    launch(c, index_find_runs, blocks, kThreads, 0, pairs.data(), m, bits.position, op.size, runs.as<Run>());
   }
   if (dx.numel() == 0) return;
   visit_float(dx.dtype(), [&]<class T>() {
@@ -213,7 +213,7 @@ void index_select_grad(const IndexSelectGrad& op, Bufs in, Bufs out, Context& c)
 
 // --- adding elements by index -------------------------------------------------------------------------------------
 template <class From, class To>
-__global__ void __launch_bounds__(kThreads) convert_all(const From* x, To* y, Strided<1> walk, int64_t n) {
+__global__ void __launch_bounds__(kThreads) index_convert_all(const From* x, To* y, Strided<1> walk, int64_t n) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[1];
     walk.offsets(*i, at);
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) convert_all(const From* x, To* y, St
 }
 template <class From, class To> void convert_to(const Context& c, const Buf& x, const Buf& y) {
   const int64_t n = y.numel();
-  launch(c, convert_all<From, To>, blocks_for(c, n, kThreads), kThreads, 0, x.data<From>(), y.data<To>(),
+  launch(c, index_convert_all<From, To>, blocks_for(c, n, kThreads), kThreads, 0, x.data<From>(), y.data<To>(),
          Strided<1>(x.shape(), {x.strides()}), n);
 }
 
@@ -233,7 +233,7 @@ struct Lines {
 };
 template <class A, class T>
 __global__ void __launch_bounds__(kThreads)
-    add_lines(Ids index, const T* src, A* y, Strided<3> walk, Lines lines, IndexCheck check) {
+    index_add_lines(Ids index, const T* src, A* y, Strided<3> walk, Lines lines, IndexCheck check) {
   for (GridLoop l(lines.count); l; ++l) {
     int64_t at[3];
     walk.offsets(*l, at);
@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // (offset in y, position in src); indices that are outside come last.
 __global__ void __launch_bounds__(kThreads)
-    make_element_pairs(Ids index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
-                       int position_bits, IndexCheck check) {
+    index_make_element_pairs(Ids index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
+                             int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
     int64_t at[2];
     walk.offsets(*i, at);
@@ -258,8 +258,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 // The thread of the first pair of a run adds the whole run.
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_element_runs(const uint64_t* pairs, const T* src, T* y, Strided<1> walk,
-                                                             int64_t n, int64_t y_size, int position_bits) {
+__global__ void __launch_bounds__(kThreads)
+    index_add_element_runs(const uint64_t* pairs, const T* src, T* y, Strided<1> walk, int64_t n, int64_t y_size,
+                           int position_bits) {
   const uint64_t mask = (uint64_t(1) << position_bits) - 1;
   for (GridLoop i(n); i; ++i) {
     const uint64_t key = pairs[*i] >> position_bits;
@@ -296,7 +297,7 @@ template <class T> void scatter_lines(const Context& c, Bufs in, const Buf& out,
   const Lines lines{src.numel() / src.size(dim), src.size(dim),      y_strides[dim],
                     index.strides()[dim],        src.strides()[dim], product(src.shape(), dim + 1, src.shape().size())};
   beside[dim] = 1;
-  launch(c, add_lines<A, T>, blocks_for(c, lines.count, kThreads), kThreads, 0, ids_of(index), src.data<T>(),
+  launch(c, index_add_lines<A, T>, blocks_for(c, lines.count, kThreads), kThreads, 0, ids_of(index), src.data<T>(),
          y.data<A>(), Strided<3>(beside, {y_strides, index.strides(), src.strides()}), lines, check);
   if constexpr (!std::is_same_v<A, T>) convert_to<A, T>(c, y, out);
 }
@@ -309,13 +310,13 @@ void scatter_sorted(const Context& c, Bufs in, const Buf& out, size_t dim, const
   beside[dim] = 0;
   SortedPairs pairs(c, n, bits);
   const unsigned blocks = blocks_for(c, n, kThreads);
-  launch(c, make_element_pairs, blocks, kThreads, 0, ids_of(index), pairs.data(),
+  launch(c, index_make_element_pairs, blocks, kThreads, 0, ids_of(index), pairs.data(),
          Strided<2>(src.shape(), {beside, index.strides()}), n, step, out.numel(), bits.position, check);
   pairs.sort();
-  launch(c, add_element_runs<T>, blocks, kThreads, 0, static_cast<const uint64_t*>(pairs.data()), src.data<T>(),
+  launch(c, index_add_element_runs<T>, blocks, kThreads, 0, static_cast<const uint64_t*>(pairs.data()), src.data<T>(),
          out.data<T>(), Strided<1>(src.shape(), {src.strides()}), n, out.numel(), bits.position);
 }
-void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context& c) {
+void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context& c) {
   constexpr int64_t kShort = 32, kManyLines = 8192;
   const Buf &index = in[1], &src = in[2];
   const IndexCheck check = check_of(c, index, op.dim, out[0].size(op.dim));
@@ -331,10 +332,10 @@ void scatter_add(const ScatterAdd& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-TG_KERNEL(Gather, cuda, gather);
-TG_KERNEL(IndexSelect, cuda, index_select);
-TG_KERNEL(IndexSelectGrad, cuda, index_select_grad);
-TG_KERNEL(ScatterAdd, cuda, scatter_add);
-TG_KERNEL(Embedding, cuda, embedding);
+TG_KERNEL(op::Gather, cuda, gather);
+TG_KERNEL(op::IndexSelect, cuda, index_select);
+TG_KERNEL(op::IndexSelectGrad, cuda, index_select_grad);
+TG_KERNEL(op::ScatterAdd, cuda, scatter_add);
+TG_KERNEL(op::Embedding, cuda, embedding);
 }  // namespace
 }  // namespace tg::cuda

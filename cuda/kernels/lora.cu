@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void lora(const Lora& op, Bufs in, Bufs out, Context& c) {
+void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
   const Sizes s{out[1].size(0), in[1].size(0), in[1].size(1), in[2].size(1)};
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
@@ -113,6 +113,6 @@ void lora(const Lora& op, Bufs in, Bufs out, Context& c) {
            (const T*)(a), (const T*)(b), base ? (const T*)(*base) : nullptr, out[0].data<T>(), out[1].data<T>());
   });
 }
-TG_KERNEL(Lora, cuda, lora);
+TG_KERNEL(op::Lora, cuda, lora);
 }  // namespace
 }  // namespace tg::cuda

@@ -43,8 +43,8 @@ template <class C> struct LogSum {
 // x (rows, n) -> log-sum-exp and loss of each row; 0 for ignored rows, NaN for a target that is no class.
 template <int kBlock, class T>
 __global__ void __launch_bounds__(kBlock)
-    row_losses(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
-               compute_t<T> smoothing, IndexCheck check) {
+    cross_entropy_rows(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
+                       compute_t<T> smoothing, IndexCheck check) {
   using C = compute_t<T>;
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const bool kept = targets.kept(r);
@@ -87,13 +87,13 @@ __device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t ro
   for (int64_t r = threadIdx.x; r < rows; r += kReduceThreads) kept += targets.kept(r);
   return block_all<SumOp, kReduceThreads>(kept, int64_t(0));
 }
-__global__ void __launch_bounds__(kReduceThreads) count_rows(Targets targets, int64_t rows, int64_t* kept) {
+__global__ void __launch_bounds__(kReduceThreads) cross_entropy_count(Targets targets, int64_t rows, int64_t* kept) {
   const int64_t n = count_kept(targets, rows);
   if (threadIdx.x == 0) *kept = n;
 }
 template <class C>
 __global__ void __launch_bounds__(kReduceThreads)
-    reduce_rows(const C* losses, Targets targets, int64_t rows, bool mean, C* y, IndexCheck none_left) {
+    cross_entropy_reduce(const C* losses, Targets targets, int64_t rows, bool mean, C* y, IndexCheck none_left) {
   double total = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kReduceThreads) total += double(losses[r]);
   total = block_all<SumOp, kReduceThreads>(total, 0.0);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 }
 
 template <class T>
-void run_cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, const Context& c, const IndexSite& site) {
+void run_cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, const Context& c, const IndexSite& site) {
   using C = compute_t<T>;
   const int64_t n = in[0].shape().back(), rows = in[1].numel();
   const Dense<T> x(c, in[0]);
@@ -116,17 +116,17 @@ void run_cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, const Context&
   C* losses = whole ? scratch->as<C>() : out[0].data<C>();
   if (rows > 0) {
     const bool small = n <= kShortRow;
-    launch(c, small ? row_losses<32, T> : row_losses<kThreads, T>, blocks_for(c, rows, 1), small ? 32 : kThreads, 0,
-           static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n, C(op.o.label_smoothing),
-           IndexCheck(c, site));
+    launch(c, small ? cross_entropy_rows<32, T> : cross_entropy_rows<kThreads, T>, blocks_for(c, rows, 1),
+           small ? 32 : kThreads, 0, static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n,
+           C(op.o.label_smoothing), IndexCheck(c, site));
   }
   if (!whole) return;
   IndexSite none = site;
   none.error = no_rows;
-  launch(c, reduce_rows<C>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
+  launch(c, cross_entropy_reduce<C>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
          op.o.reduction == Reduction::mean, out[0].data<C>(), IndexCheck(c, none));
 }
-void cross_entropy(const CrossEntropy& op, Bufs in, Bufs out, Context& c) {
+void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
   visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
 }
@@ -144,7 +144,8 @@ template <class T> struct GradOf {
   C smoothing;
   bool mean, each;  // the mean was taken; each row has a gradient of its own
 };
-template <class T, bool kVectors> __global__ void __launch_bounds__(kThreads) row_grads(GradOf<T> o, IndexCheck check) {
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o, IndexCheck check) {
   using C = compute_t<T>;
   constexpr int V = kVectors ? kVec<T> : 1;
   const C divisor = o.mean ? C(o.kept ? *o.kept : o.rows) : C(1), even = o.smoothing / C(o.n);
@@ -170,7 +171,7 @@ template <class T, bool kVectors> __global__ void __launch_bounds__(kThreads) ro
   }
 }
 template <class T>
-void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out, const Context& c,
+void run_cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, const Buf& out, const Context& c,
                             const IndexSite& site) {
   using C = compute_t<T>;
   const int64_t n = in[0].shape().back(), rows = in[1].numel();
@@ -182,7 +183,7 @@ void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out,
   const bool mean = op.o.reduction == Reduction::mean;
   const Scratch kept(c, sizeof(int64_t));
   const bool count = mean && targets.ignores;
-  if (count) launch(c, count_rows, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
+  if (count) launch(c, cross_entropy_count, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
   const GradOf<T> o{x,
                     out.data<T>(),
                     lse,
@@ -195,10 +196,10 @@ void run_cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, const Buf& out,
                     mean,
                     op.o.reduction == Reduction::none};
   const bool vectors = n % kVec<T> == 0 && aligned16(o.x) && aligned16(o.dx);
-  launch(c, vectors ? row_grads<T, true> : row_grads<T, false>, blocks_for(c, rows, 1), n <= kShortRow ? 64 : kThreads,
-         0, o, IndexCheck(c, site));
+  launch(c, vectors ? cross_entropy_grad_rows<T, true> : cross_entropy_grad_rows<T, false>, blocks_for(c, rows, 1),
+         n <= kShortRow ? 64 : kThreads, 0, o, IndexCheck(c, site));
 }
-void cross_entropy_grad(const CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
+void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
   visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy_grad<T>(op, in, out[0], c, site); });
 }
@@ -209,11 +210,12 @@ struct SquaredDifference {
 };
 constexpr int64_t kChunks = 1024;  // at most; as many partial sums, whatever the device
 template <class T>
-__global__ void __launch_bounds__(kThreads) squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
+__global__ void __launch_bounds__(kThreads) mse_squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
   for (GridLoop i(n); i; ++i) y[*i] = SquaredDifference{}(widen(x[*i]), widen(t[*i]));
 }
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_squares(const T* x, const T* t, int64_t n, bool vectors, double* part) {
+__global__ void __launch_bounds__(kThreads)
+    mse_add_squares(const T* x, const T* t, int64_t n, bool vectors, double* part) {
   using C = compute_t<T>;
   constexpr int V = kVec<T>;
   const int64_t step = int64_t(gridDim.x) * kThreads, first = blockIdx.x * int64_t(kThreads) + threadIdx.x;
@@ -232,21 +234,20 @@ __global__ void __launch_bounds__(kThreads) add_squares(const T* x, const T* t, 
   if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 template <class C>
-__global__ void __launch_bounds__(kReduceThreads)
-    finish_squares(const double* part, int64_t parts, double divisor, C* y) {
+__global__ void __launch_bounds__(kReduceThreads) mse_finish(const double* part, int64_t parts, double divisor, C* y) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < parts; i += kReduceThreads) sum += part[i];
   sum = block_all<SumOp, kReduceThreads>(sum, 0.0);
   if (threadIdx.x == 0) *y = C(sum / divisor);
 }
-void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context& c) {
+void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context& c) {
   visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> x(c, in[0]), t(c, in[1]);
     if (op.reduction == Reduction::none) {
       const int64_t all = in[0].numel();
       if (all > 0)
-        launch(c, squares<T>, blocks_for(c, all, kThreads), kThreads, 0, static_cast<const T*>(x),
+        launch(c, mse_squares<T>, blocks_for(c, all, kThreads), kThreads, 0, static_cast<const T*>(x),
                static_cast<const T*>(t), all, out[0].data<C>());
       return;
     }
@@ -254,14 +255,14 @@ void mse_loss(const MseLoss& op, Bufs in, Bufs out, Context& c) {
     const Scratch part(c, size_t(parts) * sizeof(double));
     const bool vectors = aligned16(x) && aligned16(t);
     if (parts > 0)
-      launch(c, add_squares<T>, unsigned(parts), kThreads, 0, static_cast<const T*>(x), static_cast<const T*>(t), n,
+      launch(c, mse_add_squares<T>, unsigned(parts), kThreads, 0, static_cast<const T*>(x), static_cast<const T*>(t), n,
              vectors, part.as<double>());
-    launch(c, finish_squares<C>, 1, kReduceThreads, 0, part.as<double>(), parts,
+    launch(c, mse_finish<C>, 1, kReduceThreads, 0, part.as<double>(), parts,
            op.reduction == Reduction::mean ? double(n) : 1.0, out[0].data<C>());
   });
 }
-TG_KERNEL(MseLoss, cuda, mse_loss);
-TG_KERNEL(CrossEntropy, cuda, cross_entropy);
-TG_KERNEL(CrossEntropyGrad, cuda, cross_entropy_grad);
+TG_KERNEL(op::MseLoss, cuda, mse_loss);
+TG_KERNEL(op::CrossEntropy, cuda, cross_entropy);
+TG_KERNEL(op::CrossEntropyGrad, cuda, cross_entropy_grad);
 }  // namespace
 }  // namespace tg::cuda

@@ -1,7 +1,7 @@
-// Kernels of ops/matmul.h on cuda/gemm/gemm.h. A matrix that is contiguous along its rows or its columns is read where it
-// lies, transposed or not; any other is copied. Equal steps through a batch are one call of the library.
-#include <tapegrad/cuda/gemm/gemm.h>
+// Kernels of ops/matmul.h on cuda/gemm/gemm.h. A matrix that is contiguous along its rows or its columns is read where
+// it lies, transposed or not; any other is copied. Equal steps through a batch are one call of the library.
 #include <tapegrad/cuda/device/map.h>
+#include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/linear_activation.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& st
   }
 }
 
-void matmul(const Matmul& op, Bufs in, Bufs out, Context& c) {
+void matmul(const op::Matmul& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Shape& s = out[0].shape();
   const Shape batch(s.begin(), s.end() - 2);
@@ -125,7 +125,7 @@ void matmul(const Matmul& op, Bufs in, Bufs out, Context& c) {
   run_batches(c, g, batch, step_a, step_b);
 }
 
-void linear_into(F32Products products, Bufs in, Bufs out, Context& c) {
+void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Buf &x = in[0], &w = in[1];
   Gemm g;
@@ -160,22 +160,22 @@ void linear_into(F32Products products, Bufs in, Bufs out, Context& c) {
   gemm(c, g);
 }
 
-void linear(const Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.products, in, out, c); }
+void linear(const op::Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.products, in, out, c); }
 
 template <class F> struct Value {
   template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x) { return F::f(x); }
 };
-template <class F> void linear_activation(const LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
+template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   linear_into(op.products, in, out, c);
   visit_computed(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, out, out[0]); });
 }
-template <class... F> bool add_activations(TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
+template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<op::LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
   return true;
 }
 constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
-[[maybe_unused]] const bool registered = add_activations(ActivationFns{}, kActivationOrigin);
-TG_KERNEL(Matmul, cuda, matmul);
-TG_KERNEL(Linear, cuda, linear);
+[[maybe_unused]] const bool registered = add_activations(op::ActivationFns{}, kActivationOrigin);
+TG_KERNEL(op::Matmul, cuda, matmul);
+TG_KERNEL(op::Linear, cuda, linear);
 }  // namespace
 }  // namespace tg::cuda

@@ -199,7 +199,7 @@ template <class T, class Op> void forward(const Op& op, const Context& c, Bufs i
 template <class T, class Op> void backward(const Op& op, const Context& c, Bufs in, Bufs out) {
   using C = compute_t<T>;
   constexpr size_t kRstd = Op::kCentred ? 3 : 2, kWeight = kRstd + 1;
-  const NormWants wants = op.wants;
+  const op::NormWants wants = op.wants;
   const Dense<T> dy(c, in[0]), x(c, in[1]);
   const Parameter<C> mean(c, Op::kCentred ? in : Bufs(), 2);
   const Dense<C> rstd(c, in[kRstd]);
@@ -239,11 +239,11 @@ template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context& c) {
 template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context& c) {
   visit_float(in[0].dtype(), [&]<class T>() { backward<T>(op, c, in, out); });
 }
-TG_KERNEL(LayerNorm, cuda, norm<LayerNorm>);
-TG_KERNEL(RmsNorm, cuda, norm<RmsNorm>);
-TG_KERNEL(AddLayerNorm, cuda, norm<AddLayerNorm>);
-TG_KERNEL(AddRmsNorm, cuda, norm<AddRmsNorm>);
-TG_KERNEL(LayerNormGrad, cuda, norm_grad<LayerNormGrad>);
-TG_KERNEL(RmsNormGrad, cuda, norm_grad<RmsNormGrad>);
+TG_KERNEL(op::LayerNorm, cuda, norm<op::LayerNorm>);
+TG_KERNEL(op::RmsNorm, cuda, norm<op::RmsNorm>);
+TG_KERNEL(op::AddLayerNorm, cuda, norm<op::AddLayerNorm>);
+TG_KERNEL(op::AddRmsNorm, cuda, norm<op::AddRmsNorm>);
+TG_KERNEL(op::LayerNormGrad, cuda, norm_grad<op::LayerNormGrad>);
+TG_KERNEL(op::RmsNormGrad, cuda, norm_grad<op::RmsNormGrad>);
 }  // namespace
 }  // namespace tg::cuda

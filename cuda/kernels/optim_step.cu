@@ -51,7 +51,7 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
 }
 template <int kMost>
 __global__ void __launch_bounds__(kThreads)
-    add_squares(const __grid_constant__ Batch<Gradient, kMost> batch, int64_t chunks, double* part) {
+    global_norm_squares(const __grid_constant__ Batch<Gradient, kMost> batch, int64_t chunks, double* part) {
   double sum = 0;
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
@@ -68,13 +68,13 @@ __global__ void __launch_bounds__(kThreads)
   sum = block_all<SumOp, kThreads>(sum, 0.0);
   if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
-__global__ void __launch_bounds__(kThreads) finish_norm(const double* part, int64_t parts, float* norm) {
+__global__ void __launch_bounds__(kThreads) global_norm_finish(const double* part, int64_t parts, float* norm) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < parts; i += kThreads) sum += part[i];
   sum = block_all<SumOp, kThreads>(sum, 0.0);
   if (threadIdx.x == 0) *norm = float(sqrt(sum));
 }
-void global_norm(const GlobalNorm&, Bufs in, Bufs out, Context& c) {
+void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context& c) {
   constexpr int kMany = 512;
   static_assert(sizeof(Batch<Gradient, kMany>) + sizeof(int64_t) + sizeof(double*) <= kMostParameters);
   std::vector<Gradient> all;
@@ -85,10 +85,10 @@ void global_norm(const GlobalNorm&, Bufs in, Bufs out, Context& c) {
   int64_t parts = 0;
   for_batches<Gradient, kMany>(all, [&]<int kMost>(const Batch<Gradient, kMost>& b) {
     const int64_t blocks = std::min(kPartials, b.chunks());
-    launch(c, add_squares<kMost>, unsigned(blocks), kThreads, 0, b, b.chunks(), part + parts);
+    launch(c, global_norm_squares<kMost>, unsigned(blocks), kThreads, 0, b, b.chunks(), part + parts);
     parts += blocks;
   });
-  launch(c, finish_norm, 1, kThreads, 0, static_cast<const double*>(part), parts, out[0].data<float>());
+  launch(c, global_norm_finish, 1, kThreads, 0, static_cast<const double*>(part), parts, out[0].data<float>());
 }
 
 // --- AdamW --------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ template <class T> struct Numbers {  // of all tensors; computed in double, used
   const float* norm;  // null: no clipping
   double max_norm;
 
-  Numbers(const AdamWStep& op, const float* n) : kind(op.o.decay), norm(n), max_norm(op.max_norm) {
+  Numbers(const op::AdamWStep& op, const float* n) : kind(op.o.decay), norm(n), max_norm(op.max_norm) {
     const AdamWOptions& o = op.o;
     beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
     const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
@@ -144,8 +144,8 @@ __device__ __forceinline__ void step_at(const Weight<T>& t, const Numbers<T>& nu
   store(t.w1, w), store(t.m1, m), store(t.v1, v);
 }
 template <class T, int kMost>
-__global__ void __launch_bounds__(kThreads) step_all(const __grid_constant__ Batch<Weight<T>, kMost> batch,
-                                                     int64_t chunks, const __grid_constant__ Numbers<T> numbers) {
+__global__ void __launch_bounds__(kThreads) adamw_step_all(const __grid_constant__ Batch<Weight<T>, kMost> batch,
+                                                           int64_t chunks, const __grid_constant__ Numbers<T> numbers) {
   constexpr int V = kVec<T>;
   const T clip = numbers.clip();
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
@@ -167,7 +167,7 @@ template <class T> struct Weights {
   std::deque<Dense<T>> dense;
   std::vector<Weight<T>> all;
 
-  Weights(const AdamWStep& op, Bufs in, Bufs out, const Context& c) {
+  Weights(const op::AdamWStep& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
     for (size_t i = 0; i < n; ++i) {
       if (out[i].dtype() != dtype_of<T>()) continue;
@@ -179,16 +179,16 @@ template <class T> struct Weights {
     }
   }
 };
-template <class T> void step(const AdamWStep& op, const Weights<T>& weights, const float* norm, const Context& c) {
+template <class T> void step(const op::AdamWStep& op, const Weights<T>& weights, const float* norm, const Context& c) {
   constexpr int kMany = 384;
   using Most = Batch<Weight<T>, kMany>;
   static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Numbers<T>) <= kMostParameters);
   const Numbers<T> numbers(op, norm);
   for_batches<Weight<T>, kMany>(weights.all, [&]<int kMost>(const Batch<Weight<T>, kMost>& b) {
-    launch(c, step_all<T, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), numbers);
+    launch(c, adamw_step_all<T, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), numbers);
   });
 }
-void adamw_step(const AdamWStep& op, Bufs in, Bufs out, Context& c) {
+void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) {
   const size_t n = op.tensors();
   const float* norm = in.size() > 4 * n ? in[4 * n].data<float>() : nullptr;
   const Weights<float> f32(op, in, out, c);  // all memory is taken before anything is written
@@ -196,7 +196,7 @@ void adamw_step(const AdamWStep& op, Bufs in, Bufs out, Context& c) {
   step(op, f32, norm, c);
   step(op, f64, norm, c);
 }
-TG_KERNEL(GlobalNorm, cuda, global_norm);
-TG_KERNEL(AdamWStep, cuda, adamw_step);
+TG_KERNEL(op::GlobalNorm, cuda, global_norm);
+TG_KERNEL(op::AdamWStep, cuda, adamw_step);
 }  // namespace
 }  // namespace tg::cuda

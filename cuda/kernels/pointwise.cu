@@ -31,61 +31,61 @@ template <class F> struct PartialWithNumber {
   }
 };
 // Powers are computed in double.
-template <> constexpr bool kGrouped<Value<Pow>> = false;
-template <> constexpr bool kGrouped<WithNumber<Pow>> = false;
-template <> constexpr bool kGrouped<Partial<Pow>> = false;
-template <> constexpr bool kGrouped<PartialWithNumber<Pow>> = false;
+template <> constexpr bool kGrouped<Value<op::Pow>> = false;
+template <> constexpr bool kGrouped<WithNumber<op::Pow>> = false;
+template <> constexpr bool kGrouped<Partial<op::Pow>> = false;
+template <> constexpr bool kGrouped<PartialWithNumber<op::Pow>> = false;
 
 // The types that F computes in: double and float, and the integers if it takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
-  if constexpr (takes_integers<F>)
+  if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);
   visit_computed(d, g);
 }
-template <class F> void unary(const Unary<F>&, Bufs in, Bufs out, Context& c) {
+template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context& c) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, in, out[0]); });
 }
-template <class F> void unary_grad(const UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {
+template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {
   visit_computed(out[0].dtype(), [&]<class T>() {
-    if constexpr (UnaryGrad<F>::kDy == 2)
+    if constexpr (op::UnaryGrad<F>::kDy == 2)
       map<Slope<F>, T, T, T, T>(c, in, out[0]);
     else
       map<Slope<F>, T, T, T>(c, in, out[0]);
   });
 }
-template <class F> void binary(const Binary<F>&, Bufs in, Bufs out, Context& c) {
+template <class F> void binary(const op::Binary<F>&, Bufs in, Bufs out, Context& c) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T, T>(c, in, out[0]); });
 }
-template <class F> void binary_scalar(const BinaryScalar<F>& op, Bufs in, Bufs out, Context& c) {
+template <class F> void binary_scalar(const op::BinaryScalar<F>& op, Bufs in, Bufs out, Context& c) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<WithNumber<F>, T, T>(c, in, out[0], {T(op.s), {}, op.left}); });
 }
-template <class F> void binary_grad(const BinaryGrad<F>& op, Bufs in, Bufs out, Context& c) {
+template <class F> void binary_grad(const op::BinaryGrad<F>& op, Bufs in, Bufs out, Context& c) {
   visit_computed(out[0].dtype(), [&]<class T>() { map<Partial<F>, T, T, T, T>(c, in, out[0], {{}, {}, op.by_y}); });
 }
-template <class F> void binary_scalar_grad(const BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context& c) {
+template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bufs in, Bufs out, Context& c) {
   visit_computed(out[0].dtype(), [&]<class T>() {
     map<PartialWithNumber<F>, T, T, T>(c, in, out[0], {T(op.s), {}, op.left});
   });
 }
 
 template <class F> void add_unary(const KernelOrigin& o) {
-  add_kernel<Unary<F>, Backend::cuda, unary<F>>(o);
-  if constexpr (!is_linear<F>) add_kernel<UnaryGrad<F>, Backend::cuda, unary_grad<F>>(o);
+  add_kernel<op::Unary<F>, Backend::cuda, unary<F>>(o);
+  if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cuda, unary_grad<F>>(o);
 }
 template <class F> void add_binary(const KernelOrigin& o) {
-  add_kernel<Binary<F>, Backend::cuda, binary<F>>(o);
-  add_kernel<BinaryScalar<F>, Backend::cuda, binary_scalar<F>>(o);
-  if constexpr (has_partials<F>) {
-    add_kernel<BinaryGrad<F>, Backend::cuda, binary_grad<F>>(o);
-    add_kernel<BinaryScalarGrad<F>, Backend::cuda, binary_scalar_grad<F>>(o);
+  add_kernel<op::Binary<F>, Backend::cuda, binary<F>>(o);
+  add_kernel<op::BinaryScalar<F>, Backend::cuda, binary_scalar<F>>(o);
+  if constexpr (op::has_partials<F>) {
+    add_kernel<op::BinaryGrad<F>, Backend::cuda, binary_grad<F>>(o);
+    add_kernel<op::BinaryScalarGrad<F>, Backend::cuda, binary_scalar_grad<F>>(o);
   }
 }
 constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
-template <class... U, class... B> bool add_all(TypeList<U...>, TypeList<B...>, const KernelOrigin& o) {
+template <class... U, class... B> bool add_all(op::TypeList<U...>, op::TypeList<B...>, const KernelOrigin& o) {
   (add_unary<U>(o), ...);
   (add_binary<B>(o), ...);
   return true;
 }
-[[maybe_unused]] const bool registered = add_all(UnaryFns{}, BinaryFns{}, kPointwiseOrigin);
+[[maybe_unused]] const bool registered = add_all(op::UnaryFns{}, op::BinaryFns{}, kPointwiseOrigin);
 }  // namespace
 }  // namespace tg::cuda

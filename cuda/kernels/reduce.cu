@@ -124,16 +124,16 @@ struct Share {
 
 Reduced split(uint8_t dims, const Buf& x) { return split(dims, x.shape(), x.strides()); }
 
-void sum(const Sum& op, Bufs in, Bufs out, Context& c) {
+void sum(const op::Sum& op, Bufs in, Bufs out, Context& c) {
   visit_number(out[0].dtype(),
                [&]<class T>() { reduce(c, Add<T>{out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0])); });
 }
-template <bool kLargest> void extremum(const Extremum<kLargest>& op, Bufs in, Bufs out, Context& c) {
+template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in, Bufs out, Context& c) {
   visit_number(out[0].dtype(), [&]<class T>() {
     reduce(c, Best<T>{kLargest, out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0]));
   });
 }
-void var(const Var& op, Bufs in, Bufs out, Context& c) {
+void var(const op::Var& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Reduced z = split(op.dims, in[0]);
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -144,7 +144,7 @@ void var(const Var& op, Bufs in, Bufs out, Context& c) {
     reduce(c, Moment<T>{means.as<A>(), nullptr, y, A(double(z.n) - op.correction)}, x, z);
   });
 }
-void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
+void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &dx = out[0];
   if (x.numel() == 0) return;
   const Reduced z = split(op.dims, x);
@@ -168,10 +168,10 @@ void extremum_grad(const ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
     map<Share, C, C, C, C, int64_t>(c, operands, dx);
   });
 }
-TG_KERNEL(ExtremumGrad, cuda, extremum_grad);
-TG_KERNEL(Sum, cuda, sum);
-TG_KERNEL(Var, cuda, var);
-TG_KERNEL(Max, cuda, extremum<true>);
-TG_KERNEL(Min, cuda, extremum<false>);
+TG_KERNEL(op::ExtremumGrad, cuda, extremum_grad);
+TG_KERNEL(op::Sum, cuda, sum);
+TG_KERNEL(op::Var, cuda, var);
+TG_KERNEL(op::Max, cuda, extremum<true>);
+TG_KERNEL(op::Min, cuda, extremum<false>);
 }  // namespace
 }  // namespace tg::cuda

@@ -18,8 +18,8 @@ template <class C> struct alignas(2 * sizeof(C)) Turn {
 
 // turns (T, pairs)
 template <class C>
-__global__ void make_turns(double theta, int64_t start, bool inverse, int64_t positions, int64_t pairs,
-                           Turn<C>* turns) {
+__global__ void rope_make_turns(double theta, int64_t start, bool inverse, int64_t positions, int64_t pairs,
+                                Turn<C>* turns) {
   for (GridLoop i(positions * pairs); i; ++i) {
     const int64_t t = *i / pairs, pair = *i - t * pairs;
     Turn<C> turn;
@@ -34,7 +34,7 @@ struct Rows {  // of x: row (b, t) begins at batch.offsets(b) + t * step; of y: 
 };
 // y may be x.
 template <class T, int V>
-__global__ void turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
+__global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   using C = compute_t<T>;
   using Part = Vec<T, V == 2 ? 1 : V>;  // a pair may lie anywhere
   constexpr int kParts = int(V * sizeof(T) / sizeof(Part));
@@ -79,7 +79,7 @@ void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* tur
   // As many parts of the batch as fill the device; each has its threads for all groups.
   const int64_t wanted = int64_t(blocks_for(c, groups * rows.count, kThreads)) * kThreads;
   const int64_t threads = groups * std::clamp<int64_t>(wanted / groups, 1, rows.count);
-  launch(c, turn<T, V>, blocks_for(c, threads, kThreads), kThreads, 0, rows, threads, turns, x, y);
+  launch(c, rope_turn<T, V>, blocks_for(c, threads, kThreads), kThreads, 0, rows, threads, turns, x, y);
 }
 template <int V> bool in_groups(const Rows& rows, const void* x, const void* y) {
   bool ok = aligned16(x) && aligned16(y) && rows.hs % V == 0 && rows.step % V == 0;
@@ -87,7 +87,7 @@ template <int V> bool in_groups(const Rows& rows, const void* x, const void* y) 
   return ok;
 }
 
-void rope(const Rope& op, Bufs in, Bufs out, Context& c) {
+void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
   const Shape& shape = out[0].shape();
   const size_t last = shape.size() - 1;
   const int64_t n = out[0].numel(), positions = shape[last - 1], hs = shape[last], pairs = hs / 2;
@@ -95,7 +95,7 @@ void rope(const Rope& op, Bufs in, Bufs out, Context& c) {
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Scratch turns(c, size_t(positions * pairs) * sizeof(Turn<C>));
-    launch(c, make_turns<C>, blocks_for(c, positions * pairs, kThreads), kThreads, 0, op.o.theta, op.o.start,
+    launch(c, rope_make_turns<C>, blocks_for(c, positions * pairs, kThreads), kThreads, 0, op.o.theta, op.o.start,
            op.inverse, positions, pairs, turns.as<Turn<C>>());
     T* y = out[0].data<T>();
     const auto run = [&](const T* x, const Strides& s) {
@@ -112,6 +112,6 @@ void rope(const Rope& op, Bufs in, Bufs out, Context& c) {
       run(Dense<T>(c, in[0]), out[0].strides());
   });
 }
-TG_KERNEL(Rope, cuda, rope);
+TG_KERNEL(op::Rope, cuda, rope);
 }  // namespace
 }  // namespace tg::cuda

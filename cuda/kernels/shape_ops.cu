@@ -11,7 +11,7 @@ std::byte* at_element(const Buf& b, int64_t i) {
   return b.bytes + (b.layout->offset + i) * int64_t(size_of(b.dtype()));
 }
 
-void pad(const Pad& op, Bufs in, Bufs out, Context& c) {
+void pad(const op::Pad& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &y = out[0];
   const int64_t step = y.strides()[op.dim], end = op.start + x.size(op.dim);
   const auto zeros = [&](int64_t from, int64_t to) {
@@ -25,7 +25,7 @@ void pad(const Pad& op, Bufs in, Bufs out, Context& c) {
                   Region{x.shape(), at_element(x, 0), x.strides(), at_element(y, op.start * step), y.strides()},
                   zeros(end, y.size(op.dim))});
 }
-void concat(const Concat& op, Bufs in, Bufs out, Context& c) {
+void concat(const op::Concat& op, Bufs in, Bufs out, Context& c) {
   const Buf& y = out[0];
   std::vector<Region> parts;
   int64_t at = 0;
@@ -35,7 +35,7 @@ void concat(const Concat& op, Bufs in, Bufs out, Context& c) {
   }
   copy_regions(c, size_of(y.dtype()), parts);
 }
-TG_KERNEL(Pad, cuda, pad);
-TG_KERNEL(Concat, cuda, concat);
+TG_KERNEL(op::Pad, cuda, pad);
+TG_KERNEL(op::Concat, cuda, concat);
 }  // namespace
 }  // namespace tg::cuda

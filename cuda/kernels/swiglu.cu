@@ -13,7 +13,7 @@ template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f
   const int64_t row = g >> 32 == 0 ? uint32_t(g) / uint32_t(f / V) : g / (f / V);
   return g * V + row * f;
 }
-template <class T, int V> __global__ void forward(int64_t groups, int64_t f, const T* x, T* y) {
+template <class T, int V> __global__ void swiglu_forward(int64_t groups, int64_t f, const T* x, T* y) {
   using C = compute_t<T>;
   using Group = Vec<T, V>;
   for (GridLoop g(groups); g; ++g) {
@@ -29,7 +29,7 @@ template <class T, int V> __global__ void forward(int64_t groups, int64_t f, con
   }
 }
 // dx may be x.
-template <class T, int V> __global__ void backward(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {
+template <class T, int V> __global__ void swiglu_grad(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {
   using C = compute_t<T>;
   using Group = Vec<T, V>;
   for (GridLoop g(groups); g; ++g) {
@@ -49,7 +49,7 @@ template <class T, int V> __global__ void backward(int64_t groups, int64_t f, co
   }
 }
 
-void swiglu(const Swiglu&, Bufs in, Bufs out, Context& c) {
+void swiglu(const op::Swiglu&, Bufs in, Bufs out, Context& c) {
   const int64_t n = out[0].numel(), f = out[0].shape().back();
   if (n == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -58,10 +58,11 @@ void swiglu(const Swiglu&, Bufs in, Bufs out, Context& c) {
     T* y = out[0].data<T>();
     const bool vectors = f % V == 0 && aligned16(x) && aligned16(y);
     const int64_t groups = vectors ? n / V : n;
-    launch(c, vectors ? forward<T, V> : forward<T, 1>, blocks_for(c, groups, kThreads), kThreads, 0, groups, f, x, y);
+    launch(c, vectors ? swiglu_forward<T, V> : swiglu_forward<T, 1>, blocks_for(c, groups, kThreads), kThreads, 0,
+           groups, f, x, y);
   });
 }
-void swiglu_grad(const SwigluGrad&, Bufs in, Bufs out, Context& c) {
+void swiglu_grad(const op::SwigluGrad&, Bufs in, Bufs out, Context& c) {
   const int64_t n = in[1].numel(), f = in[1].shape().back();
   if (n == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -70,11 +71,11 @@ void swiglu_grad(const SwigluGrad&, Bufs in, Bufs out, Context& c) {
     T* dx = out[0].data<T>();
     const bool vectors = f % V == 0 && aligned16(x) && aligned16(dy) && aligned16(dx);
     const int64_t groups = vectors ? n / V : n;
-    launch(c, vectors ? backward<T, V> : backward<T, 1>, blocks_for(c, groups, kThreads), kThreads, 0, groups, f, x, dy,
-           dx);
+    launch(c, vectors ? swiglu_grad<T, V> : swiglu_grad<T, 1>, blocks_for(c, groups, kThreads), kThreads, 0, groups, f,
+           x, dy, dx);
   });
 }
-TG_KERNEL(Swiglu, cuda, swiglu);
-TG_KERNEL(SwigluGrad, cuda, swiglu_grad);
+TG_KERNEL(op::Swiglu, cuda, swiglu);
+TG_KERNEL(op::SwigluGrad, cuda, swiglu_grad);
 }  // namespace
 }  // namespace tg::cuda

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kLarge)
     y[*r] = best.index;
   }
 }
-void argmax(const ArgMax& op, Bufs in, Bufs out, Context& c) {
+void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
   constexpr int64_t kFew = 2048, kTiny = 16;
   const Buf &x = in[0], &y = out[0];
   const int64_t rows = y.numel(), n = x.size(op.dim), step = x.strides()[op.dim];
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 }
-void topk(const SelectTopK& op, Bufs in, Bufs out, Context& c) {
+void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
   const int64_t n = in[0].shape().back(), rows = in[0].numel() / n;
   if (rows == 0) return;
   visit_float(in[0].dtype(), [&]<class T>() {
@@ -227,7 +227,7 @@ void topk(const SelectTopK& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-TG_KERNEL(ArgMax, cuda, argmax);
-TG_KERNEL(SelectTopK, cuda, topk);
+TG_KERNEL(op::ArgMax, cuda, argmax);
+TG_KERNEL(op::SelectTopK, cuda, topk);
 }  // namespace
 }  // namespace tg::cuda

@@ -104,7 +104,7 @@ Batch batch_of(const Options& o, const GptConfig& config) {
   const auto draw = [&](const Shape& shape) {
     std::vector<int32_t> ids(size_t(shape.product()));
     for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(config.vocab_size)));
-    return from(ids, shape);
+    return tensor(ids, shape);
   };
   const Tensor tokens = draw({batch, context});
   return {tokens, draw({batch, context})};

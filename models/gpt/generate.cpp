@@ -40,8 +40,8 @@ Tensor next_logits(const Gpt& model, std::span<const int64_t> text, KvCache* cac
   const int64_t context = model.config().context, n = int64_t(text.size());
   if (n > context) cache = nullptr;
   const int64_t first = cache ? cache->length() : std::max<int64_t>(0, n - context);
-  const Tensor tokens = from(text.subspan(size_t(first)), {1, n - first}, model.device());  // (1, T)
-  return model.forward(tokens, {.cache = cache, .last_only = true});                        // (1, 1, V)
+  const Tensor tokens = tensor(text.subspan(size_t(first)), {1, n - first}, model.device());  // (1, T)
+  return model.forward(tokens, {.cache = cache, .last_only = true});                          // (1, 1, V)
 }
 }  // namespace
 
@@ -84,7 +84,7 @@ std::vector<int64_t> generate(const Gpt& model, std::span<const int64_t> prompt,
     TG_CHECK(prompt[i] >= 0 && prompt[i] < model.config().vocab_size, value,
              "[generate] token {} of the prompt is {}, and the vocabulary has {}. Tokens are in [0, {}).", i, prompt[i],
              model.config().vocab_size, model.config().vocab_size);
-  NoGrad off;
+  NoGradScope off;
   Rng rng{o.seed};
   KvCache cache;
   std::vector<int64_t> text(prompt.begin(), prompt.end());

@@ -79,7 +79,7 @@ Gpt::Block::Block(const Params& p, const GptConfig& c) : nn::Layer{p.scope()} {
   mlp = nn::Mlp(p.at("mlp"), c.width, o);
 }
 Gpt::Stream Gpt::Block::forward(Stream in, const nn::LayerContext& c) const {
-  InScope here = enter();
+  NameScope here = enter();
   AddedNorm h = ln_1.add(in.x, in.branch);
   in = {};
   h = ln_2.add(h.sum, attn.forward(h.y, c).to(h.sum.dtype()));
@@ -88,7 +88,7 @@ Gpt::Stream Gpt::Block::forward(Stream in, const nn::LayerContext& c) const {
 
 Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   c.validate();
-  InScope gpt("gpt");
+  NameScope gpt("gpt");
   layer_ = {p.scope()};
   const Inits init(c);
   wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init.table);
@@ -138,7 +138,7 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
 }
 
 Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
-  InScope here = layer_.enter();
+  NameScope here = layer_.enter();
   check(tokens, o);
   const int64_t t = tokens.size(1), past = o.cache ? o.cache->length() : 0;
   KvCache grown;  // a copy of handles, so that a failure on the way leaves the caller's cache as it was
@@ -155,11 +155,11 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
       const auto again = [block, context](Inputs in, Rng* rng) {
         nn::LayerContext c = context;
         c.rng = rng;
-        InScope inside = block.enter();
+        NameScope inside = block.enter();
         const Stream made = block.forward({in[0], {}}, c);
         return Tensors{made.x + made.branch};  // one tensor to keep, not two
       };
-      s = {checkpoint(again, {&s.x, 1}, o.rng)[0], {}};
+      s = {recompute(again, {&s.x, 1}, o.rng)[0], {}};
     } else {
       s = block.forward(std::move(s), context);
     }

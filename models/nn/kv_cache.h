@@ -1,6 +1,6 @@
 // KvCache: keys and values of the positions that a transformer has seen, so that the next token costs one position.
 // It grows by copying (O(length) per token, small beside the attention that reads all of it). For inference under
-// NoGrad; it cannot slide: positions are absolute, and keys of rotary ones are kept turned. Used by SelfAttention,
+// NoGradScope; it cannot slide: positions are absolute, and keys of rotary ones are kept turned. Used by SelfAttention,
 // filled by Gpt::forward.
 #pragma once
 #include <tapegrad/core/tensor.h>

@@ -1,5 +1,5 @@
-#include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/dropout.h>
@@ -50,7 +50,7 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o)
   if (o.bias) bias = p.get("bias", {out}, Init::constant(0));
 }
 Tensor Linear::forward(const Tensor& x, DType compute, Rng* rng) const {
-  InScope here = enter();
+  NameScope here = enter();
   const auto cast = [compute](const Tensor& t) { return compute == DType::f32 ? t : t.to(compute); };
   const Tensor b = bias ? cast(bias) : Tensor(), w = cast(weight), in = cast(x);
   const Tensor y = b ? linear(in, w, b) : linear(in, w);
@@ -60,7 +60,7 @@ Tensor Linear::forward(const Tensor& x, DType compute, Rng* rng) const {
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
     : Layer{p.scope()}, table(p.get("weight", {entries, width}, init)) {}
 Tensor Embedding::forward(const Tensor& ids) const {
-  InScope here = enter();
+  NameScope here = enter();
   return embedding(ids, table);
 }
 
@@ -70,12 +70,12 @@ Norm::Norm(const Params& p, int64_t width, NormOptions o) : Layer{p.scope()}, ki
   if (o.bias && kind == NormKind::layer_norm) bias = p.get("bias", {width}, Init::constant(0));
 }
 Tensor Norm::forward(const Tensor& x) const {
-  InScope here = enter();
+  NameScope here = enter();
   return kind == NormKind::layer_norm ? layer_norm(x, weight, bias, eps) : rms_norm(x, weight, eps);
 }
 AddedNorm Norm::add(const Tensor& x, const Tensor& branch) const {
   if (!branch) return {x, forward(x)};
-  InScope here = enter();
+  NameScope here = enter();
   return kind == NormKind::layer_norm ? add_layer_norm(x, branch, weight, bias, eps)
                                       : add_rms_norm(x, branch, weight, eps);
 }
@@ -102,7 +102,7 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
   proj = Linear(p.at("proj"), width, width, {.bias = o.bias, .init = o.init_proj});
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
-  InScope here = enter();
+  NameScope here = enter();
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2), hs = width / heads, kv_width = kv_heads * hs;
   const auto split_heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, -1, hs}), 1, 2); };
@@ -131,7 +131,7 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
   proj = Linear(p.at("proj"), ff, width, {.bias = o.bias, .init = o.init_proj});
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
-  InScope here = enter();
+  NameScope here = enter();
   Tensor h = fc.forward(x, c.compute, c.rng);  // (..., F or 2F)
   h = activate(activation, h);                 // (..., F)
   return dropout_if(proj.forward(h, c.compute, c.rng), dropout, c.rng);

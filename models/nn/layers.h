@@ -27,7 +27,7 @@ namespace nn {  // tg::Linear and tg::Embedding are the ops
 // What every layer has: the scope in which its ops are emitted, so that an error or a profile says "gpt.h.3.mlp.fc".
 struct Layer {
   const Scope* scope = nullptr;  // null: that of the caller
-  InScope enter() const { return InScope(scope ? scope : current_scope()); }
+  NameScope enter() const { return NameScope(scope ? scope : current_scope()); }
 };
 
 struct LoraAdapter;  // lora.h

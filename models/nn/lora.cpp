@@ -40,7 +40,7 @@ LoraDelta::LoraDelta(const Params& p, int64_t in, int64_t out, const LoraOptions
       dropout(o.dropout) {}
 
 Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
-  InScope here = enter();
+  NameScope here = enter();
   const int64_t in = a.size(0);
   TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
            "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", describe(x), a, in);
@@ -65,7 +65,7 @@ LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o) : lin
            "adapter it has.",
            linear_.weight.label());
   LoraDelta delta(p, linear_.weight.size(1), linear_.weight.size(0), o);
-  InScope layer = linear_.enter(), lora("lora");
+  NameScope layer = linear_.enter(), lora("lora");
   delta.scope = current_scope();
   linear_.weight.requires_grad_(false);
   if (linear_.bias) linear_.bias.requires_grad_(false);
@@ -76,8 +76,8 @@ void LoraLinear::merge() {
   TG_CHECK(!merged(), state,
            "[lora] '{}' is merged already. Merging twice would add the delta twice. Call unmerge() before.",
            linear_.weight.label());
-  NoGrad off;
-  InScope here = linear_.enter();
+  NoGradScope off;
+  NameScope here = linear_.enter();
   const Tensor& w = linear_.weight;
   const Tensor before = w.detach();
   w.assign((w.to(delta().a.dtype()) + delta().weight()).to(w.dtype()));

@@ -45,7 +45,7 @@ Tensor fitted(std::string_view op, const std::string& name, const Tensor& t, con
            op, name, shape, t.layout());
   TG_CHECK(is_float(t.dtype()), dtype, "[{}] '{}' is {} in the tensors given. A parameter is a floating tensor.", op,
            name, t.layout());
-  NoGrad off;
+  NoGradScope off;
   return t.detach().to(dtype).to(d).contiguous();
 }
 }  // namespace

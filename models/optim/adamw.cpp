@@ -31,7 +31,7 @@ void AdamWConfig::validate() const {
 }
 
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config)
-    : config_(config), count_(make<AdamWCount>(config.lr, 0)) {
+    : config_(config), count_(make_ref<OptimizerClock>(config.lr, 0)) {
   config_.validate();
   TG_CHECK(!parameters.empty(), value, "[adamw] no parameters. Pass Params::trainable() after the model is made.");
   std::set<std::string_view> names;
@@ -50,8 +50,8 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config)
              "[adamw] '{}' lies on {}, '{}' on {}. A step is of one device: make an optimiser for each.", p.name,
              p.tensor.device(), first.name, first.tensor.device());
   }
-  NoGrad off;
-  InScope here("adamw");
+  NoGradScope off;
+  NameScope here("adamw");
   for (Parameter& p : parameters) {
     m_.push_back(zeros_like(p.tensor).label(p.name + ".m"));
     v_.push_back(zeros_like(p.tensor).label(p.name + ".v"));
@@ -81,9 +81,9 @@ void AdamW::set_lr(double lr) {
 Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
            o.clip_norm);
-  NoGrad off;
+  NoGradScope off;
   const ProfileRange range(Phase::optimizer);
-  InScope here("adamw");
+  NameScope here("adamw");
   const std::vector<Tensor> g = gradients(grads);
   const Tensor norm = o.norm ? o.norm : global_norm(g);
   const Tensor clip = o.clip_norm > 0 ? norm : Tensor();
@@ -109,7 +109,7 @@ StateDict AdamW::state() const {
 void AdamW::load_state(const StateDict& state, int64_t steps) {
   constexpr int64_t kMost = int64_t(1) << 53;  // so that counting on cannot overflow
   TG_CHECK(steps >= 0 && steps <= kMost, value, "[adamw] steps is {}. It must be from 0 to 2^53.", steps);
-  NoGrad off;
+  NoGradScope off;
   std::vector<Tensor> m, v;
   std::set<std::string> known;
   for (size_t i = 0; i < names_.size(); ++i) {

@@ -54,7 +54,7 @@ class AdamW {
   std::vector<std::string> names_;  // of the parameters; the lists below go by them
   std::vector<Tensor> w_, m_, v_;
   std::vector<double> weight_decay_;
-  Ref<AdamWCount> count_;
+  Ref<OptimizerClock> count_;
 };
 
 }  // namespace tg

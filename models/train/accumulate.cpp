@@ -14,7 +14,7 @@ int64_t kept_targets(const Tensor& targets, std::optional<int64_t> ignore_index)
   return int64_t(all.size()) - std::count(all.begin(), all.end(), *ignore_index);
 }
 void add(GradMap& to, GradMap&& from) {
-  NoGrad off;
+  NoGradScope off;
   for (auto& [id, g] : from.map()) {
     Tensor& sum = to.map()[id];
     sum = sum ? sum + g : std::move(g);

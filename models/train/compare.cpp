@@ -34,7 +34,7 @@ class Threads {
 // A copy on the host, whatever is done to t later. 16-bit floats are exact in f32.
 Tensor host_copy(const Tensor& t) {
   const bool narrow = is_float(t.dtype()) && t.dtype() != DType::f64;
-  return narrow ? from(t.to_vector<float>(), t.shape()) : from(t.to_vector<double>(), t.shape());
+  return narrow ? tensor(t.to_vector<float>(), t.shape()) : tensor(t.to_vector<double>(), t.shape());
 }
 
 // The path without its last `names` names.

@@ -1,7 +1,7 @@
-#include <tapegrad/models/data/tokenizer.h>
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ GptConfig gpt2(int64_t layers, int64_t heads, int64_t width) {  // Radford et al
           .bias = true,
           .dropout = 0.1};
 }
-GptConfig doc004(int64_t layers, int64_t heads, int64_t width) {
+GptConfig gpt_10k(int64_t layers, int64_t heads, int64_t width) {
   return {.vocab_size = 10000,
           .context = 128,
           .layers = layers,
@@ -36,7 +36,7 @@ GptConfig doc004(int64_t layers, int64_t heads, int64_t width) {
           .norm = NormKind::rms_norm,
           .tied_head = false};
 }
-GptConfig doc003() {
+GptConfig cs336() {
   return {.vocab_size = 10000,
           .context = 512,
           .layers = 32,
@@ -51,9 +51,9 @@ GptConfig doc003() {
 }
 constexpr Named<GptConfig> kArchs[] = {
     {"nano", [] { return RunConfig().model; }},
-    {"doc004-small", [] { return doc004(12, 12, 768); }},
-    {"doc004-medium", [] { return doc004(24, 16, 1024); }},
-    {"doc003-2.7b", doc003},
+    {"gpt-small-10k", [] { return gpt_10k(12, 12, 768); }},
+    {"gpt-medium-10k", [] { return gpt_10k(24, 16, 1024); }},
+    {"cs336-2.7b", cs336},
     {"gpt2", [] { return gpt2(12, 12, 768); }},
     {"gpt2-medium", [] { return gpt2(24, 16, 1024); }},
     {"gpt2-large", [] { return gpt2(36, 20, 1280); }},
@@ -80,6 +80,8 @@ constexpr Named<RunConfig> kPresets[] = {
        return run;
      }},
 };
+constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+    {"doc004-small", "gpt-small-10k"}, {"doc004-medium", "gpt-medium-10k"}, {"doc003-2.7b", "cs336-2.7b"}};
 template <class Table> std::vector<std::string_view> names_of(const Table& table) {
   std::vector<std::string_view> names;
   for (const auto& entry : table) names.push_back(entry.name);
@@ -89,6 +91,9 @@ template <class T, size_t N> T make_named(std::string_view what, std::string_vie
   for (const auto& entry : table)
     if (entry.name == name) return entry.make();
   const auto names = names_of(table);
+  for (const auto& [old_name, new_name] : kRenamed)
+    TG_CHECK(name != old_name, value, "[config] {} '{}' is called '{}' now. It is the same model. Use the new name.",
+             what, old_name, new_name);
   detail::fail(Error::Kind::value, fmt::format("[config] there is no {} '{}'.{} The names are: {}.", what, name,
                                                did_you_mean(name, names), listed(names)));
 }

@@ -20,8 +20,9 @@ struct RunConfig {
 
 // "shakespeare-cpu" and "demo"; an Error lists the names.
 RunConfig preset(std::string_view name);
-// "nano" (vocab_size 0: that of the tokenizer), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", and the models of the
-// reference documents, "doc004-small", "doc004-medium" and "doc003-2.7b"; an Error lists the names.
+// "nano" (vocab_size 0: that of the tokenizer), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", and the models
+// that bench/ measures: "gpt-small-10k" and "gpt-medium-10k" (vocabulary 10 000), and "cs336-2.7b" (Stanford CS336,
+// assignment 2). An Error lists the names.
 GptConfig arch(std::string_view name);
 // Both, for help texts: "a, b".
 std::string preset_names();

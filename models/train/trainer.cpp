@@ -36,7 +36,7 @@ StepGradients step_gradients(const Gpt& model, const Params& params, const Train
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
-  NoGrad off;
+  NoGradScope off;
   const ProfileRange norm(Phase::optimizer);
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
@@ -141,7 +141,7 @@ void Trainer::run(const std::function<void(const StepRecord&)>& on_step) {
 
 double Trainer::evaluate() const {
   const ProfileRange range("validation");
-  NoGrad off;
+  NoGradScope off;
   Windows windows(data_.val, config_.batch, model_.config().context);
   double sum = 0;
   for (Batch batch; windows.next(batch);) {

@@ -22,7 +22,7 @@ void pair(const Pair&, Bufs in, Bufs out, Context&) {
   }
 }
 TG_KERNEL(Pair, cpu, pair);
-Tensors pair_of(const Tensor& x, const Tensor& y) { return emit(make<Pair>(), std::vector{x, y}); }
+Tensors pair_of(const Tensor& x, const Tensor& y) { return emit(make_ref<Pair>(), std::vector{x, y}); }
 }  // namespace
 
 TEST_CASE("an op without a vjp is differentiated through its composition") {
@@ -68,11 +68,11 @@ TEST_CASE("hooks fire once when a gradient goes through a composition") {
   backward(sum(pair_of(h, y)[0] + x));
   CHECK(fired == 2);
 }
-TEST_CASE("create_graph gives tracked gradients inside of NoGrad too") {
+TEST_CASE("create_graph gives tracked gradients inside of NoGradScope too") {
   Tensor x = random<double>({3}, 1).requires_grad_();
   const Tensor loss = sum(x * x * x);
   const Tensor g = [&] {
-    NoGrad off;
+    NoGradScope off;
     return backward(loss, {.create_graph = true})[x];
   }();
   CHECK(g.requires_grad());

@@ -83,11 +83,11 @@ TEST_CASE("second derivative through matmul, eager and lazy") {
 }
 TEST_CASE("an op without a gradient says so") {
   Tensor x = random({1}, 1).requires_grad_();
-  CHECK(has(error_of([&] { backward(emit1(make<Plain>(), {x})); }),
+  CHECK(has(error_of([&] { backward(emit1(make_ref<Plain>(), {x})); }),
             "[test_plain] has no gradient. Give it a vjp, or cut the graph with"));
-  CHECK(values(backward(sum(emit1(make<Plain>(), {x}).detach() * x))[x]) == values(x));
+  CHECK(values(backward(sum(emit1(make_ref<Plain>(), {x}).detach() * x))[x]) == values(x));
   try {
-    backward(emit1(make<Plain>(), {x}));
+    backward(emit1(make_ref<Plain>(), {x}));
     FAIL("no error");
   } catch (const Error& e) {
     CHECK(e.kind() == Error::Kind::missing_gradient);
@@ -95,9 +95,9 @@ TEST_CASE("an op without a gradient says so") {
 }
 TEST_CASE("a vjp that reads what was not saved is found") {
   Tensor one = filled({1}, 2.f).requires_grad_();
-  CHECK(has(error_of([&] { backward(emit1(make<Forgetful>(false), {one})); }),
+  CHECK(has(error_of([&] { backward(emit1(make_ref<Forgetful>(false), {one})); }),
             "[test_forgetful] vjp reads input 0, which saves_in() does not keep"));
-  CHECK(has(error_of([&] { backward(emit1(make<Forgetful>(true), {one})); }),
+  CHECK(has(error_of([&] { backward(emit1(make_ref<Forgetful>(true), {one})); }),
             "[test_forgetful] vjp reads output 0, which saves_out() does not keep"));
 }
 TEST_CASE("hooks fire once, when the gradient is complete") {
@@ -145,13 +145,13 @@ TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
               "[sum] was released by an earlier backward. Pass {.retain_graph = true} to that one."));
   }
 }
-TEST_CASE("NoGrad, detach and requires_grad_(false) cut the graph") {
+TEST_CASE("NoGradScope, detach and requires_grad_(false) cut the graph") {
   Tensor x = random({3}, 1).requires_grad_();
   {
-    NoGrad off;
+    NoGradScope off;
     CHECK_FALSE(grad_enabled());
     CHECK_FALSE((x * x).requires_grad());
-    { NoGrad again; }
+    { NoGradScope again; }
     CHECK_FALSE(grad_enabled());
   }
   CHECK(grad_enabled());
@@ -191,12 +191,12 @@ TEST_CASE("what cannot be the start of backward") {
               (x * x).requires_grad_();
             }),
             "[requires_grad_] (2, 3) f32 is the result of tracked ops. Only leaves take the flag; use detach()."));
-  CHECK(has(error_of([&] { from<int64_t>({1}, {1}).requires_grad_(); }), "is not of a floating dtype"));
+  CHECK(has(error_of([&] { tensor<int64_t>({1}, {1}).requires_grad_(); }), "is not of a floating dtype"));
 }
 TEST_CASE("a write after save is found at backward, through a view and in a saved output too") {
   Tensor x = random({2, 3}, 1).requires_grad_(), w = random({3, 2}, 2).label("h.3.attn.w"), y;
   {
-    InScope a("gpt"), b("h.3");
+    NameScope a("gpt"), b("h.3");
     y = sum(matmul(x, w));
   }
   slice(w, 0, 1, 2).mutable_data<float>()[0] = 9;
@@ -224,7 +224,7 @@ TEST_CASE("masks: what the tape holds") {
     CHECK(held() == 21);
     backward(sum(y));
     CHECK(held() == 2);  // released on the way; x and y are left
-    NoGrad off;
+    NoGradScope off;
     y = x;
     for (int i = 0; i < 20; ++i) y = tg::tanh(y);
     CHECK(held() == 2);

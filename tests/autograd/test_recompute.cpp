@@ -2,8 +2,8 @@
 // are in test_gpt_modes.cpp, its steps in test_gpt_lazy.cpp and test_compile.cpp.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend.h>
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/observe.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
 #include <set>
@@ -253,7 +253,7 @@ TEST_CASE("recompute: a value that was written to before it was saved is kept") 
 TEST_CASE("recompute: a write to what is read again is the Error that it is without") {
   std::vector<std::string> messages;
   for (const bool recompute : {false, true}) {
-    const InScope scope("layer");
+    const NameScope scope("layer");
     Tensor x = activation(1), w = row(2).requires_grad_(), v = square(3).requires_grad_(), loss;
     w.label("weight");
     x = x * 1.0;
@@ -403,11 +403,11 @@ TEST_CASE("recompute: a value that is given away for its memory, checkpoints, an
   };
   CHECK(gradient(true) == gradient(false));
 
-  const CheckpointFn part = [&](Inputs in, Rng*) { return Tensors{gelu(linear(rms_norm(in[0]), w))}; };
+  const RecomputeFn part = [&](Inputs in, Rng*) { return Tensors{gelu(linear(rms_norm(in[0]), w))}; };
   const auto checkpointed = [&](bool recompute) {
     const Recomputing on(recompute);
     const Tensor h = rms_norm(linear(x, w));
-    return bits_of(backward(sum(checkpoint(part, {&h, 1})[0] * h))[w]);
+    return bits_of(backward(sum(recompute(part, {&h, 1})[0] * h))[w]);
   };
   CHECK(checkpointed(true) == checkpointed(false));
 

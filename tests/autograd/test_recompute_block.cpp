@@ -22,8 +22,8 @@ struct Net {
   // Four blocks; `keep`: the activations of all of them.
   Tensor forward(Tensor x, Rng* rng, bool keep) const {
     for (size_t i = 0; i < 4; ++i) {
-      const CheckpointFn f = [this, i](Inputs in, Rng* r) { return Tensors{block(i, in[0], r)}; };
-      x = keep ? block(i, x, rng) : checkpoint(f, {&x, 1}, rng)[0];
+      const RecomputeFn f = [this, i](Inputs in, Rng* r) { return Tensors{block(i, in[0], r)}; };
+      x = keep ? block(i, x, rng) : recompute(f, {&x, 1}, rng)[0];
     }
     return x;
   }
@@ -71,19 +71,19 @@ TEST_CASE("checkpoint: only the inputs of the parts are kept") {
 TEST_CASE("checkpoint: what is passed twice, captured, handed on, or not needed") {
   Tensor x = random<double>({3}, 1).requires_grad_(), c = random<double>({3}, 2).requires_grad_();
   const Tensor inner = c * 2.0;  // captured, and no leaf
-  const CheckpointFn f = [inner](Inputs in, Rng*) {
+  const RecomputeFn f = [inner](Inputs in, Rng*) {
     const Tensor unused = tg::exp(in[0]);
     return Tensors{in[0] * in[1] * inner, in[0], inner};
   };
   const std::vector<Tensor> in{x, x};
-  const Tensors y = checkpoint(f, in);
+  const Tensors y = recompute(f, in);
   GradMap g = backward(sum(y[0] + y[1] + y[2] * 3.0), {.retain_graph = true});
   CHECK(distance(g[x], 4.0 * x * c + 1.0) < 1e-14);
   CHECK(distance(g[c], 2.0 * x * x + 6.0) < 1e-14);
-  g = backward(sum(checkpoint(f, in)[0]));
+  g = backward(sum(recompute(f, in)[0]));
   CHECK(distance(g[x], 4.0 * x * c) < 1e-14);
   const Tensor plain = random<double>({3}, 3);
-  const Tensor y2 = checkpoint([](Inputs z, Rng*) { return Tensors{z[0] * 2.0}; }, {&plain, 1})[0];
+  const Tensor y2 = recompute([](Inputs z, Rng*) { return Tensors{z[0] * 2.0}; }, {&plain, 1})[0];
   CHECK_FALSE(y2.requires_grad());
   CHECK(distance(y2, plain * 2.0) == 0);
 }
@@ -91,9 +91,9 @@ TEST_CASE("checkpoint: nested, hooks once, and second derivatives") {
   Tensor x = random<double>({3}, 1).requires_grad_();
   int fired = 0;
   x.on_grad([&](const Tensor&) { return ++fired, Tensor(); });
-  const CheckpointFn cube = [](Inputs in, Rng*) { return Tensors{in[0] * in[0] * in[0]}; };
-  const CheckpointFn nested = [&](Inputs in, Rng* r) { return checkpoint(cube, in, r); };
-  const Tensor first = backward(sum(checkpoint(nested, {&x, 1})[0]), {.create_graph = true})[x];
+  const RecomputeFn cube = [](Inputs in, Rng*) { return Tensors{in[0] * in[0] * in[0]}; };
+  const RecomputeFn nested = [&](Inputs in, Rng* r) { return recompute(cube, in, r); };
+  const Tensor first = backward(sum(recompute(nested, {&x, 1})[0]), {.create_graph = true})[x];
   CHECK(fired == 1);
   CHECK(distance(first, 3.0 * x * x) < 1e-14);
   CHECK(distance(backward(sum(first))[x], 6.0 * x) < 1e-14);
@@ -101,17 +101,17 @@ TEST_CASE("checkpoint: nested, hooks once, and second derivatives") {
 TEST_CASE("checkpoint: a function that does something else the second time is found") {
   Tensor x = random({3}, 1).requires_grad_();
   int calls = 0;
-  const Tensor y = checkpoint(
-      [&](Inputs in, Rng*) { return ++calls == 1 ? Tensors{in[0] * 2.0} : Tensors{sum(in[0])}; }, {&x, 1})[0];
+  const Tensor y =
+      recompute([&](Inputs in, Rng*) { return ++calls == 1 ? Tensors{in[0] * 2.0} : Tensors{sum(in[0])}; }, {&x, 1})[0];
   CHECK(has(error_of([&] { backward(sum(y)); }), "Shape, dtype and device must be those of the tensor"));
-  const Tensor z = checkpoint(
+  const Tensor z = recompute(
       [&](Inputs in, Rng*) {
         return calls++ == 2 ? Tensors{in[0] * 2.0} : Tensors{in[0], in[0]};
       },
       {&x, 1})[0];
   CHECK(has(error_of([&] { backward(sum(z)); }), "gave 1 outputs gives 2"));
   CHECK(has(error_of([&] {
-              checkpoint([](Inputs, Rng*) { return Tensors{Tensor()}; }, {&x, 1});
+              recompute([](Inputs, Rng*) { return Tensors{Tensor()}; }, {&x, 1});
             }),
             "[checkpoint] the function returned an empty tensor as output 0"));
 }

@@ -34,7 +34,7 @@ Tensor first_gradients(const OpCase& c, const std::vector<Tensor>& all) {
 }
 // Inputs of dtype t and weights of the outputs' dtypes, with values that `coarse` holds exactly.
 std::vector<Tensor> leaves_of(const OpCase& c, DType t = DType::f64, DType coarse = DType::f64) {
-  NoGrad off;
+  NoGradScope off;
   std::vector<Tensor> all = make_inputs(c, coarse);
   for (auto& x : all)
     if (is_float(x.dtype())) x = x.to(t).detach();
@@ -68,7 +68,7 @@ void check_second(const OpCase& c) {
       const auto moved = [&](double by) {
         auto v = x;
         v[e] += by;
-        return f(from<double>(v, all[i].shape())).item<double>();
+        return f(tensor<double>(v, all[i].shape())).item<double>();
       };
       constexpr double h = 1e-5;
       worst = std::max(worst, std::abs((moved(h) - moved(-h)) / (2 * h) - got[e]));

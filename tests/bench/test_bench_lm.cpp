@@ -51,7 +51,7 @@ TEST_CASE("lm: the document's model op by op is Gpt, its gradients too, with mat
   Rng rng{5};
   std::vector<int64_t> ids(2 * 7);
   for (int64_t& id : ids) id = int64_t(rng.below(40));
-  const Tensor tokens = from(ids, {2, 7}), want = gpt.forward(tokens);
+  const Tensor tokens = tensor(ids, {2, 7}), want = gpt.forward(tokens);
   CHECK(distance(lm.forward(tokens), want) < 1e-5);
   CHECK(distance(flash.forward(tokens), want) < 1e-5);
   const auto gradients = [&](const Params& p, const Tensor& logits) {
@@ -92,7 +92,7 @@ TEST_CASE("lm: sizes, and flags that are wrong") {
     const GptConfig c = lm_config(name);
     CHECK(std::tuple(c.width, c.ff_width, c.layers, c.heads) == std::tuple(width, ff, layers, heads));
   }
-  CHECK(lm_config("2.7B") == arch("doc003-2.7b"));
+  CHECK(lm_config("2.7B") == arch("cs336-2.7b"));
   {
     const LazyScope shapes_only;
     const Params params;

@@ -63,8 +63,8 @@ TEST_CASE("timeit: the document's 24 runs in its order, and two before them") {
   CHECK(!timeit_figure("tiny_forward_warmup_0_mixed_False"));
   CHECK(plan.setup.steps == 5);
   CHECK(plan.setup.seed == 20230310);
-  CHECK(timeit_config(plan.matrix[0], plan.setup) == arch("doc004-small"));
-  CHECK(timeit_config(plan.matrix[12], plan.setup) == arch("doc004-medium"));
+  CHECK(timeit_config(plan.matrix[0], plan.setup) == arch("gpt-small-10k"));
+  CHECK(timeit_config(plan.matrix[12], plan.setup) == arch("gpt-medium-10k"));
 
   TimeitFlags f;
   f.sizes = {"tiny"}, f.mixed = {"True"}, f.warmups = {3}, f.filter = "_backward";
@@ -162,7 +162,7 @@ TEST_CASE("timeit: the same seed makes the same run, and what is not done is an 
     return Tensor();
   };
   const auto scale = [&](const TimeitModel& m, const char* name, double by) {
-    const NoGrad off;
+    const NoGradScope off;
     const Tensor t = parameter(m, name);
     t.assign(t.detach() * by);
   };

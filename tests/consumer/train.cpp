@@ -14,8 +14,8 @@ int main() {
     tokens.push_back(static_cast<unsigned char>(kText[i]));
     targets.push_back(static_cast<unsigned char>(kText[i + 1]));
   }
-  const tg::Tensor x = tg::from(tokens, {1, kLength});   // (B, T) i32
-  const tg::Tensor y = tg::from(targets, {1, kLength});  // (B, T) i32
+  const tg::Tensor x = tg::tensor(tokens, {1, kLength});   // (B, T) i32
+  const tg::Tensor y = tg::tensor(targets, {1, kLength});  // (B, T) i32
 
   tg::Params params(tg::Device::cpu(), /*seed=*/1337);
   tg::Gpt model(params, {.vocab_size = 256, .context = kLength, .layers = 2, .heads = 2, .width = 32});

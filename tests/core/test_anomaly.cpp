@@ -11,13 +11,13 @@ constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numer
 }
 
 TEST_CASE("an infinity is reported where it is made, with scope, position and inputs") {
-  Tensor x = from<float>({1, 2, 3, 200}, {2, 2});
+  Tensor x = tensor<float>({1, 2, 3, 200}, {2, 2});
   x.label("x");
   const AnomalyScope search;
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
     const std::string e = error_of([&] {
-      const InScope model("gpt"), part("mlp");
+      const NameScope model("gpt"), part("mlp");
       const Tensor y = tg::exp(x), z = y * 0.0;
       evaluate({z});
     });
@@ -27,7 +27,7 @@ TEST_CASE("an infinity is reported where it is made, with scope, position and in
   }
 }
 TEST_CASE("NaN out of infinities, and NaN that was there before") {
-  const Tensor inf = from<float>({1, kInf}, {2}), nan = from<float>({1, kNaN}, {2});
+  const Tensor inf = tensor<float>({1, kInf}, {2}), nan = tensor<float>({1, kNaN}, {2});
   const AnomalyScope search;
   CHECK(has(error_of([&] { inf - inf; }), "[sub] makes NaN in output 0, (2) f32, at (1)"));
   CHECK(has(error_of([&] { inf - inf; }), "input 1 (2) f32 in [1, 1], infinite at (1)"));
@@ -43,10 +43,10 @@ TEST_CASE("NaN out of infinities, and NaN that was there before") {
 TEST_CASE("an anomaly of backward names the gradient op and the layer of the forward op") {
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
-    Tensor x = from<float>({1, 0}, {2}).requires_grad_();
+    Tensor x = tensor<float>({1, 0}, {2}).requires_grad_();
     x.label("x");
     const auto loss = [&](auto f) {
-      const InScope model("gpt"), part("norm");
+      const NameScope model("gpt"), part("norm");
       return sum(f(x));
     };
     const Tensor root = loss([](const Tensor& v) { return tg::sqrt(v); });
@@ -64,7 +64,7 @@ TEST_CASE("an anomaly of backward names the gradient op and the layer of the for
   }
 }
 TEST_CASE("what is meant to be infinite is none, and outside of the scope nothing is checked") {
-  const Tensor x = from<float>({1000, 1}, {2});
+  const Tensor x = tensor<float>({1000, 1}, {2});
   {
     const AnomalyScope search;
     const Tensor mask = full({2}, -kInf);
@@ -77,7 +77,7 @@ TEST_CASE("what is meant to be infinite is none, and outside of the scope nothin
 }
 TEST_CASE("strided values, in place results and every dtype are searched") {
   const AnomalyScope search;
-  const Tensor wide = from<double>({1, 2, 3, 800}, {2, 2});
+  const Tensor wide = tensor<double>({1, 2, 3, 800}, {2, 2});
   CHECK(has(error_of([&] { tg::exp(transpose(wide)); }), "[exp] makes an infinity in output 0, (2, 2) f64, at (1, 1)"));
   CHECK(has(error_of([&] { tg::exp(wide * 1.0); }), "in [1, 800]"));  // the kernel writes over what it read
   CHECK(has(error_of([&] { tg::exp(wide.to(DType::bf16)); }), "(2, 2) bf16"));

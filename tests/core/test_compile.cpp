@@ -62,7 +62,7 @@ TEST_CASE("signatures beyond those that are kept are traced again") {
   const Compiled f = compile([&](Inputs x) { return ++calls, std::vector<Tensor>{x[0] + 1.0}; }, {.signatures = 2});
   for (const int64_t n : {1, 2, 1, 2, 3, 2, 1}) CHECK(values(f({random({n}, 1)})[0]).size() == size_t(n));
   CHECK(calls == 4);
-  NoGrad off;  // a mode is part of the signature
+  NoGradScope off;  // a mode is part of the signature
   f({random({1}, 1)});
   CHECK(calls == 5);
 }
@@ -160,8 +160,8 @@ TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit,
       for (int i = 0; i < 10; ++i) {
         std::vector<int32_t> ids(2 * 2 * 16);
         for (int32_t& id : ids) id = int32_t(data.below(65));
-        const Tensor x = from(std::vector<int32_t>(ids.begin(), ids.begin() + 32), {2, 16}),
-                     y = from(std::vector<int32_t>(ids.begin() + 32, ids.end()), {2, 16});
+        const Tensor x = tensor(std::vector<int32_t>(ids.begin(), ids.begin() + 32), {2, 16}),
+                     y = tensor(std::vector<int32_t>(ids.begin() + 32, ids.end()), {2, 16});
         optimiser.set_lr(1e-3 / (1 + i));
         for (const Tensor& t : compiled ? fast({x, y}) : step(std::vector<Tensor>{x, y})) r.push_back(bits_of(t));
       }
@@ -193,7 +193,7 @@ TEST_CASE("what a replay could not do is an Error that names it") {
     CHECK(text.find(part) != std::string::npos);
   };
   contains(message([](Inputs in) {
-             const InScope scope("layer");
+             const NameScope scope("layer");
              const Tensor y = tg::exp(in[0]), z = sum(y);
              return std::vector<Tensor>{z.item<float>() > 0 ? y : -y};
            }),
@@ -256,9 +256,9 @@ TEST_CASE("ops that fail in a replay leave variables as they were") {
     seen.assign(sum(rows, {0}));
     return std::vector<Tensor>{rows};
   });
-  f({from<int32_t>({0, 4}, {2})});
+  f({tensor<int32_t>({0, 4}, {2})});
   const auto bits = bits_of(seen);
-  CHECK(error_of_call(f, {from<int32_t>({0, 5}, {2})}).find("[embedding]") == 0);
+  CHECK(error_of_call(f, {tensor<int32_t>({0, 5}, {2})}).find("[embedding]") == 0);
   CHECK(bits_of(seen) == bits);
-  CHECK(f({from<int32_t>({1, 1}, {2})})[0].shape() == Shape{2, 2});
+  CHECK(f({tensor<int32_t>({1, 1}, {2})})[0].shape() == Shape{2, 2});
 }

@@ -63,7 +63,7 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     CHECK_HAS(message, "failed: File too large. What was there before is unchanged. Free space");
   }
   SUBCASE("a tensor cannot be evaluated") {
-    const Tensor x = from<float>({1, 2}, {2});
+    const Tensor x = tensor<float>({1, 2}, {2});
     const LazyScope lazy;
     const Tensor sum = add(x, x);
     Tensor(x).mutable_data<float>()[0] = 3;  // what the pending sum was to read is gone

@@ -260,7 +260,7 @@ TEST_CASE("errors of a rewritten op name it and its layer, and what could not be
   Tensor y, loss;
   {
     LazyScope lazy;
-    const InScope layer("layer");
+    const NameScope layer("layer");
     y = tg::gelu(linear(l.x, l.weight));
     loss = sum(y);
   }

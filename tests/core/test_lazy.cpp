@@ -101,9 +101,9 @@ TEST_CASE("a leaf that is written under a pending reader is found") {
 }
 TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emission") {
   const Tensor a = random({2, 3}, 1).label("tokens"), b = random({2, 3}, 2);
-  const InScope s("gpt");
+  const NameScope s("gpt");
   const auto e = error_of([&] {
-    InScope h("h.3"), m("mlp");
+    NameScope h("h.3"), m("mlp");
     matmul(a, b);
   });
   CHECK(has(e, "[matmul] inner sizes differ: lhs is 'tokens' (2, 3) f32, rhs is (2, 3) f32. The lhs's last size"));
@@ -112,8 +112,8 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
   {
     LazyScope lazy;
     {
-      InScope h("h.7"), m("mlp");
-      y = emit1(make<Fragile>(), {a});
+      NameScope h("h.7"), m("mlp");
+      y = emit1(make_ref<Fragile>(), {a});
     }
     z = y + y;
   }
@@ -121,7 +121,7 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
   CHECK(has(error_of([&] { values(z); }), "[test_fragile] cannot be read: it failed before: [test_fragile] broke"));
   Tensor x = random({2}, 3).requires_grad_();
   {
-    InScope l("grad");
+    NameScope l("grad");
     y = sum(silu(x));
   }
   LazyScope lazy;
@@ -132,13 +132,13 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
 TEST_CASE("a failed eager update leaves the variables as they were") {
   const Tensor w = filled({2}, 1.f);
   const Tensor in[] = {w};
-  CHECK_THROWS(emit_update(make<Fragile>(), in, 1));
+  CHECK_THROWS(emit_update(make_ref<Fragile>(), in, 1));
   CHECK(values(w) == std::vector<float>(2, 1));
 }
 TEST_CASE("an op without a kernel says so, or is composed of others") {
   const Tensor x = random({2}, 1);
-  CHECK(has(error_of([&] { emit1(make<Missing>(), {x}); }), "[test_missing] has no kernel for backend cpu."));
-  CHECK(values(emit1(make<Composed>(), {x})) == values(x * 2.0 + x));
+  CHECK(has(error_of([&] { emit1(make_ref<Missing>(), {x}); }), "[test_missing] has no kernel for backend cpu."));
+  CHECK(values(emit1(make_ref<Composed>(), {x})) == values(x * 2.0 + x));
 }
 TEST_CASE("plans: replayed for the same graph, made anew for other attributes, layouts, dtypes and liveness") {
   LazyScope lazy;
@@ -235,7 +235,7 @@ TEST_CASE("what the tape keeps inside one plan is not written over, and a plan o
     evaluate({loss, b});
   };
   {
-    NoGrad off;
+    NoGradScope off;
     run();
   }
   run();

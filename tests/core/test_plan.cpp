@@ -134,7 +134,7 @@ TEST_CASE("chains give the bits of op after op: sizes about a tile, rows, column
       }
 }
 TEST_CASE("integers and bools in a chain") {
-  const Tensor i = from<int64_t>({1, -2, 3, 4}, {4}), j = from<int64_t>({2, 2, 2, 2}, {4});
+  const Tensor i = tensor<int64_t>({1, -2, 3, 4}, {4}), j = tensor<int64_t>({2, 2, 2, 2}, {4});
   const auto f = [&] { return where(gt(i * j, j + i), abs(i), i - j); };
   CHECK(kernels_of(f) == 1);
   CHECK(lazy_bits(f) == bits_of(f()));
@@ -245,7 +245,7 @@ TEST_CASE("a plan is written down: graph before and after, and as JSON") {
   {
     const WithEnv dump("TG_DUMP_PLANS", folder.string());
     LazyScope lazy;
-    const InScope scope("layer");
+    const NameScope scope("layer");
     const Tensor y = matmul(tg::exp(x) * 3.25, softmax(x) + softmax(x));
     evaluate({y});
   }

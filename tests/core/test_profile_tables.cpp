@@ -131,7 +131,7 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
   p.ranges = {range("step", 0, 100), range("step", 100, 200)};
   const Scope* const step = detail::path_within(nullptr, "step");
   const Scope* const forward = detail::path_within(step, "forward");
-  const InScope a("gpt"), b("mlp");
+  const NameScope a("gpt"), b("mlp");
   const Scope *const mlp = current_scope(), *const gpt = mlp->parent;
   for (int i = 0; i < 2; ++i) {
     p.kernels.push_back(kernel("gemm", 300, forward, mlp));
@@ -163,7 +163,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   Profiler profiler;
   {
     const ProfileRange step("step \"1\"\n");
-    const InScope layer("fc");
+    const NameScope layer("fc");
     const Tensor y = filled({1000}, 1.f) + filled({1000}, 2.f);
   }
   const Profile p = profiler.stop();

@@ -1,7 +1,7 @@
 // The profiler: what is recorded of ranges, ops, kernels and memory, eager, lazy and compiled, in any thread. Tables
 // and traces of it are in test_profile_tables.cpp, layers and training in test_profile_models.cpp.
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>
@@ -42,8 +42,8 @@ TEST_CASE("profiler: ranges nest, lie within their parents, and end where they e
     const ProfileRange outer("outer");
     for (int i = 0; i < 3; ++i) {
       const ProfileRange inner("inner");
-      const InScope layer("layer");
-      const InScope same(current_scope());  // the layer that it is in already: no range
+      const NameScope layer("layer");
+      const NameScope same(current_scope());  // the layer that it is in already: no range
     }
   }
   const ProfileRange open("open at the end");
@@ -83,7 +83,7 @@ TEST_CASE("profiler: kernels of eager ops, with their ranges, layers and shapes"
   Profiler profiler;
   {
     const ProfileRange range("step");
-    const InScope layer("fc");
+    const NameScope layer("fc");
     const Tensor y = tg::tanh(matmul(x, w));
     CHECK(values(reshape(y, {8})).size() == 8);  // a view is no op that runs
   }
@@ -114,7 +114,7 @@ TEST_CASE("profiler: kernels of lazy ops belong to the ranges in which the ops w
       y = matmul(x, x);
     }
     const ProfileRange b("b");
-    const InScope layer("norm");
+    const NameScope layer("norm");
     y = sum(y);
   }
   {
@@ -143,7 +143,7 @@ TEST_CASE("profiler: replays of a compiled function, which was traced before or 
       Tensor loss;
       {
         const ProfileRange forward(Phase::forward);
-        const InScope layer("fc");
+        const NameScope layer("fc");
         const ProfileRange product("product");
         loss = sum(matmul(x[0], w));
       }

@@ -43,7 +43,8 @@ TEST_CASE("safetensors: the bytes written are those of the format") {
   const Folder folder;
   const std::string path = folder / "a.safetensors";
   write_safetensors(
-      path, {{"b", from<uint8_t>({1, 2, 3}, {3})}, {"a", from<float>({1.5f}, {})}, {"c", from<float>({-2}, {1, 1})}},
+      path,
+      {{"b", tensor<uint8_t>({1, 2, 3}, {3})}, {"a", tensor<float>({1.5f}, {})}, {"c", tensor<float>({-2}, {1, 1})}},
       {{"step", "7"}});
   std::string header =
       R"({"__metadata__":{"step":"7"},"a":{"data_offsets":[0,4],"dtype":"F32","shape":[]},)"
@@ -56,22 +57,22 @@ TEST_CASE("safetensors: the bytes written are those of the format") {
 TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
   const Folder folder;
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  const Tensor f = from<float>({0, -0.f, nan, inf, 1e-45f, -3}, {2, 3});
-  StateDict all{{"f64", from<double>({0.1, -1e300}, {2})},
+  const Tensor f = tensor<float>({0, -0.f, nan, inf, 1e-45f, -3}, {2, 3});
+  StateDict all{{"f64", tensor<double>({0.1, -1e300}, {2})},
                 {"f32", f},
-                {"f16", from<f16>({f16(0.1f), f16(-inf)}, {2, 1})},
-                {"bf16", from<bf16>({bf16(0.1f), bf16(nan)}, {1, 2})},
-                {"i64", from<int64_t>({INT64_MIN, INT64_MAX}, {2})},
-                {"i32", from<int32_t>({INT32_MIN, 5}, {2})},
-                {"i8", from<int8_t>({-128, 127, 0}, {3})},
-                {"u16", from<uint16_t>({0, 65535}, {2})},
-                {"u8", from<uint8_t>({255}, {})},
-                {"bool", from<bool>({true, false, true}, {3})},
-                {"none", from<float>({}, {0, 4})},
-                {"a \"quoted\"\n\xc3\xa9", from<uint8_t>({1}, {1})},
+                {"f16", tensor<f16>({f16(0.1f), f16(-inf)}, {2, 1})},
+                {"bf16", tensor<bf16>({bf16(0.1f), bf16(nan)}, {1, 2})},
+                {"i64", tensor<int64_t>({INT64_MIN, INT64_MAX}, {2})},
+                {"i32", tensor<int32_t>({INT32_MIN, 5}, {2})},
+                {"i8", tensor<int8_t>({-128, 127, 0}, {3})},
+                {"u16", tensor<uint16_t>({0, 65535}, {2})},
+                {"u8", tensor<uint8_t>({255}, {})},
+                {"bool", tensor<bool>({true, false, true}, {3})},
+                {"none", tensor<float>({}, {0, 4})},
+                {"a \"quoted\"\n\xc3\xa9", tensor<uint8_t>({1}, {1})},
                 {"transposed", transpose(f, 0, 1)},
                 {"row", slice(f, 0, 1, 2)},
-                {"leaf", from<float>({1, 2}, {2}).requires_grad_()}};
+                {"leaf", tensor<float>({1, 2}, {2}).requires_grad_()}};
   const std::map<std::string, std::string> metadata{{"config", "{\"layers\": 2}"}, {"", "empty key"}};
   {
     const LazyScope lazy;
@@ -102,7 +103,7 @@ TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
 
 TEST_CASE("safetensors: what cannot be written is refused and named") {
   const Folder folder;
-  const Tensor t = from<float>({1}, {1});
+  const Tensor t = tensor<float>({1}, {1});
   const auto error = [&](const StateDict& tensors, const std::map<std::string, std::string>& metadata = {}) {
     return error_of(Error::Kind::value, [&] { write_safetensors(folder / "a", tensors, metadata); });
   };
@@ -255,9 +256,10 @@ bool opens_as_written(const Folder& folder, const std::string& content) {
   return true;
 }
 std::string small_file(const Folder& folder) {
-  write_safetensors(folder / "a",
-                    {{"w", from<float>({1, 2}, {2})}, {"v", from<uint8_t>({1}, {1})}, {"m", from<bool>({true}, {})}},
-                    {{"k", "v"}});
+  write_safetensors(
+      folder / "a",
+      {{"w", tensor<float>({1, 2}, {2})}, {"v", tensor<uint8_t>({1}, {1})}, {"m", tensor<bool>({true}, {})}},
+      {{"k", "v"}});
   return read_file(folder / "a");
 }
 

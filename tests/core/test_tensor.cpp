@@ -47,23 +47,23 @@ bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)
 }  // namespace
 
 TEST_CASE("from and back, in every dtype") {
-  CHECK(values(from<float>({1, 2, 3, 4, 5, 6}, {2, 3})) == std::vector<float>{1, 2, 3, 4, 5, 6});
-  CHECK(values<int64_t>(from<int64_t>({-1, 1LL << 60}, {2})) == std::vector<int64_t>{-1, 1LL << 60});
-  CHECK(values<uint16_t>(from<uint16_t>({65535}, {1})) == std::vector<uint16_t>{65535});
+  CHECK(values(tensor<float>({1, 2, 3, 4, 5, 6}, {2, 3})) == std::vector<float>{1, 2, 3, 4, 5, 6});
+  CHECK(values<int64_t>(tensor<int64_t>({-1, 1LL << 60}, {2})) == std::vector<int64_t>{-1, 1LL << 60});
+  CHECK(values<uint16_t>(tensor<uint16_t>({65535}, {1})) == std::vector<uint16_t>{65535});
   const bool flags[] = {true, false, true};
-  CHECK(values<uint8_t>(from<bool>(std::span<const bool>(flags), {3})) == std::vector<uint8_t>{1, 0, 1});
-  CHECK(from<double>({3.5}, {}).item<double>() == 3.5);
-  CHECK(from<double>({3.5}, {1, 1}).item<int32_t>() == 3);
-  CHECK(values(from<float>({}, {0, 3})).empty());
-  CHECK(has(error_of([] { from<float>({1, 2}, {3}); }), "[from] 2 values do not fill (3), which has 3 elements."));
-  CHECK(has(error_of([] { from<float>({}, {-1}); }), "(-1)"));
+  CHECK(values<uint8_t>(tensor<bool>(std::span<const bool>(flags), {3})) == std::vector<uint8_t>{1, 0, 1});
+  CHECK(tensor<double>({3.5}, {}).item<double>() == 3.5);
+  CHECK(tensor<double>({3.5}, {1, 1}).item<int32_t>() == 3);
+  CHECK(values(tensor<float>({}, {0, 3})).empty());
+  CHECK(has(error_of([] { tensor<float>({1, 2}, {3}); }), "[from] 2 values do not fill (3), which has 3 elements."));
+  CHECK(has(error_of([] { tensor<float>({}, {-1}); }), "(-1)"));
 }
 TEST_CASE("every dtype to every other, with saturation, NaN and infinities") {
   const std::vector<double> hard{0,     -0.0, 1,     -1,    1.5,   -1.5,  2.9999, 127,      128,        -128,
                                  -129,  255,  256,   65504, 65519, 65520, 65535,  65536,    1e-8,       6e-5,
                                  1e5,   -1e5, 3e9,   -3e9,  1e19,  -1e19, 1e39,   -1e39,    1e300,      kInf,
                                  -kInf, kNan, 1e-40, 1e-46, 0.1,   -0.3,  0x1p62, 16777217, 2147483647, -2147483648.0};
-  const Tensor source = from<double>(hard, {int64_t(hard.size())});
+  const Tensor source = tensor<double>(hard, {int64_t(hard.size())});
   for (DType a : kAll) {
     const Tensor x = source.to(a);
     const auto at = values<double>(x);
@@ -89,8 +89,8 @@ TEST_CASE("every dtype to every other, with saturation, NaN and infinities") {
 TEST_CASE("conversions of integers are exact") {
   const std::vector<int64_t> v{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
                                (1LL << 53) + 1, -5};
-  CHECK(values<int64_t>(from(v, {4})) == v);
-  CHECK(values<int64_t>(transpose(from(v, {2, 2})).contiguous()) == std::vector<int64_t>{v[0], v[2], v[1], v[3]});
+  CHECK(values<int64_t>(tensor(v, {4})) == v);
+  CHECK(values<int64_t>(transpose(tensor(v, {2, 2})).contiguous()) == std::vector<int64_t>{v[0], v[2], v[1], v[3]});
 }
 TEST_CASE("conversions of many elements, in any layout") {
   for (DType a : {DType::f32, DType::bf16, DType::f64, DType::i32})
@@ -189,7 +189,7 @@ TEST_CASE("randn, trunc_normal and rand are the generator's values, whatever the
   CHECK(a == b);  // a refused draw takes nothing
 }
 TEST_CASE("operators, and numbers on either side") {
-  const Tensor x = from<float>({1, 2, 4}, {3}), y = from<float>({2, 2, 2}, {3});
+  const Tensor x = tensor<float>({1, 2, 4}, {3}), y = tensor<float>({2, 2, 2}, {3});
   CHECK(values(x + y) == std::vector<float>{3, 4, 6});
   CHECK(values(x - y) == std::vector<float>{-1, 0, 2});
   CHECK(values(x * y) == std::vector<float>{2, 4, 8});
@@ -201,14 +201,14 @@ TEST_CASE("operators, and numbers on either side") {
   CHECK(values(4.0 / x) == std::vector<float>{4, 2, 1});
   CHECK(values(x / 4.0) == std::vector<float>{.25f, .5f, 1});
   CHECK(values(-x) == std::vector<float>{-1, -2, -4});
-  const Tensor i = from<int64_t>({(1LL << 60) + 1, -7}, {2});
+  const Tensor i = tensor<int64_t>({(1LL << 60) + 1, -7}, {2});
   CHECK(values<int64_t>(i + i) == std::vector<int64_t>{(1LL << 61) + 2, -14});
   CHECK(values<int64_t>(i * 2.0) == std::vector<int64_t>{(1LL << 61) + 2, -14});
   CHECK(values<int64_t>(sum(i)) == std::vector<int64_t>{(1LL << 60) - 6});
-  CHECK(values<int32_t>(from<int32_t>({3, 4}, {2}) - from<int32_t>({5}, {1})) == std::vector<int32_t>{-2, -1});
+  CHECK(values<int32_t>(tensor<int32_t>({3, 4}, {2}) - tensor<int32_t>({5}, {1})) == std::vector<int32_t>{-2, -1});
 }
 TEST_CASE("views share storage, and reshape copies only where it must") {
-  const Tensor x = from<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {2, 3, 2});
+  const Tensor x = tensor<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {2, 3, 2});
   const auto storage = [](const Tensor& t) { return t.value()->storage.get(); };
   for (const Tensor& v :
        {reshape(x, {3, -1}), transpose(x, 0, 2), slice(x, 1, 1, 3), expand(slice(x, 0, 0, 1), {4, 3, 2}),
@@ -261,14 +261,14 @@ TEST_CASE("assign repoints one variable for all its handles") {
   CHECK(has(error_of([&] { w.assign(filled({2}, 1.)); }), "cannot take (2) f64"));
 }
 TEST_CASE("printing") {
-  const Tensor x = from<float>({1, 2.5f, -0.125f, 1e-7f, float(kNan), 12345.678f}, {2, 3}).label("x");
+  const Tensor x = tensor<float>({1, 2.5f, -0.125f, 1e-7f, float(kNan), 12345.678f}, {2, 3}).label("x");
   CHECK(to_string(x) == "[[1, 2.5, -0.125],\n [1e-07, nan, 1.235e+04]]\n'x' (2, 3) f32");
   std::ostringstream s;
-  s << from<int64_t>({7}, {});
+  s << tensor<int64_t>({7}, {});
   CHECK(s.str() == "7\n() i64");
   CHECK(to_string(arange(0, 11)) == "[0, 1, 2, ..., 8, 9, 10]\n(11) i64");
   CHECK(to_string(arange(0, 10)) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n(10) i64");
-  CHECK(to_string(from<int32_t>({1, 0}, {2}).to(DType::boolean)) == "[true, false]\n(2) bool");
+  CHECK(to_string(tensor<int32_t>({1, 0}, {2}).to(DType::boolean)) == "[true, false]\n(2) bool");
   CHECK(to_string(zeros({2, 0})) == "[[],\n []]\n(2, 0) f32");
   CHECK(to_string(Tensor()) == "an empty tensor");
   CHECK(fmt::format("{}", x) == "'x' (2, 3) f32");

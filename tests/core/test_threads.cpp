@@ -55,7 +55,7 @@ TEST_CASE("a graph continued in a second thread") {
   }
 }
 TEST_CASE("modes belong to their thread") {
-  NoGrad off;
+  NoGradScope off;
   LazyScope lazy;
   bool grad = false, is_lazy = true;
   std::thread([&] { grad = grad_enabled(), is_lazy = lazy_enabled(); }).join();
@@ -67,7 +67,7 @@ TEST_CASE("an error in a second thread reaches its own caller and leaves the oth
   std::string messages[2];
   both([&](size_t i) {
     for (int k = 0; k < 100; ++k) {
-      InScope s(i ? "second" : "first");
+      NameScope s(i ? "second" : "first");
       messages[i] = error_of([&] { matmul(a, a); });
     }
   });
@@ -86,7 +86,7 @@ TEST_CASE("two threads train two models at once") {
 TEST_CASE("two threads read shared weights, with kernels large enough for the pool") {
   const Tensor w = random({256, 256}, 9).requires_grad_(), x = random({128, 256}, 3);
   const auto infer = [&](bool lazy) {
-    NoGrad off;
+    NoGradScope off;
     Mode mode(lazy);
     return values(softmax(gelu(matmul(x, w))));
   };

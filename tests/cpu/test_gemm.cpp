@@ -1,8 +1,8 @@
 // Products of the CPU backend: every way through cpu/gemm.cpp and cpu/lora.cpp against double precision, and that a row
 // does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/thread_pool.h>
-#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
 
@@ -29,7 +29,7 @@ bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
 }  // namespace
 
 TEST_CASE("products of many sizes and layouts against f64; a row alone has the same bits") {
-  NoGrad off;
+  NoGradScope off;
   for (const int64_t m : kSizes)
     for (const int64_t n : kSizes)
       for (const int64_t k : kDepths) {
@@ -53,7 +53,7 @@ TEST_CASE("products of many sizes and layouts against f64; a row alone has the s
 }
 
 TEST_CASE("x A B: the same bits with one thread and with all") {
-  NoGrad off;
+  NoGradScope off;
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
     for (const int64_t rows : {1, 12, 50, 64, 200})
       for (const int64_t rank : {1, 4, 8, 16, 40}) {

@@ -1,9 +1,9 @@
 // Products of bf16 on the CPU by each way that this machine has (TG_BF16): against double precision, that a row does
 // not depend on those around it or on the number of threads, what is not finite, and refusals of TG_BF16.
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/bf16_path.h>
 #include <tapegrad/cpu/thread_pool.h>
-#include <tapegrad/core/cast.h>
 #include <tapegrad/ops/matmul.h>
 
 #include "support/helpers.h"
@@ -14,7 +14,7 @@ using cpu::Bf16Path;
 
 namespace {
 template <class F> void for_each_path(F&& f) {
-  NoGrad off;
+  NoGradScope off;
   for (const Bf16Path path : cpu::kBf16Paths) {
     const std::string name(name_of(path));
     if (!has(path)) {
@@ -155,7 +155,7 @@ TEST_CASE("bf16 products: what is not finite stays in its rows and columns, and 
     x[2 * kSize + 44] = kInf, x[20 * kSize + 3] = -kInf, x[30 * kSize + 7] = std::nanf("");
     x[40 * kSize] = kInf, x[40 * kSize + 1] = -kInf;
     for (int64_t k = 0; k < kSize; ++k) x[size_t(41 * kSize + k)] = 3e38f;
-    const Tensor a = from<float>(x, {kSize, kSize}).to(DType::bf16),
+    const Tensor a = tensor<float>(x, {kSize, kSize}).to(DType::bf16),
                  ones = filled({kSize, kSize}, 1.0f).to(DType::bf16);
     const auto check = [&](const Tensor& y, bool of_rows) {
       const std::vector<float> got = values((of_rows ? y : transpose(y, 0, 1)).to(DType::f32));
@@ -176,7 +176,7 @@ TEST_CASE("bf16 products: what is not finite stays in its rows and columns, and 
 }
 
 TEST_CASE("TG_BF16 names a way that this machine has, or products and describe() refuse") {
-  NoGrad off;
+  NoGradScope off;
   const Tensor a = random_bf16({2, 2}, 1);
   const auto error = [&](const char* value) {
     const WithEnv env("TG_BF16", value);

@@ -111,7 +111,7 @@ TEST_CASE("attention: extreme scores stay finite, and NaN comes through") {
     CHECK(distance(y, expected) <= (t == DType::f32 ? 1e-4 : 2e-2));  // scores near 1e4: 1e-3 apart in f32
     auto with_nan = values<double>(q);
     with_nan[65 * 32 + 3] = std::nan("");
-    const Tensor bad = from<double>(with_nan, q.shape()).to(t);
+    const Tensor bad = tensor<double>(with_nan, q.shape()).to(t);
     const auto r = values<double>(far(bad.to(Device::cuda()), k.to(Device::cuda())));
     for (size_t i = 0; i < r.size(); ++i) CHECK(std::isnan(r[i]) == (i / 32 == 65));
   }

@@ -84,8 +84,8 @@ TEST_CASE("chains: any number of elements, any alignment, special values") {
   const std::vector<Tensor> views{slice(big, 0, 1, 31).detach(), slice(big, 0, 34, 64).detach()};
   CHECK(in_chains(f, views, 1) == bits_of_all(f(views)));
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<Tensor> special = on_cuda({from<float>({0.0f, -0.0f, kInf, -kInf, kNan, 1e-42f, 3e38f}, {7}),
-                                               from<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
+  const std::vector<Tensor> special = on_cuda({tensor<float>({0.0f, -0.0f, kInf, -kInf, kNan, 1e-42f, 3e38f}, {7}),
+                                               tensor<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
   CHECK(in_chains(f, special, 1) == bits_of_all(f(special)));
   const std::vector<Tensor> none = on_cuda({random({0}, 1), random({0}, 2)});
   CHECK(in_chains(f, none, 4) == bits_of_all(f(none)));  // no chain is made of nothing
@@ -138,7 +138,7 @@ TEST_CASE("chains: every pointwise op is written in device code") {
     const LazyScope lazy;
     const Result r = run_case(c, x, weights);
     for (const Ref<Node>& n : detail::collect(roots_of(r)).nodes) {
-      if (n->op->traits().kind != Kind::pointwise) continue;
+      if (n->op->traits().kind != OpKind::pointwise) continue;
       const Expression e = n->op->expression();
       CHECK(!e.text.empty());
       for (size_t k = 0; k < n->in.size(); ++k) CHECK(has(std::string(e.text), fmt::format("${}", k)));
@@ -146,10 +146,10 @@ TEST_CASE("chains: every pointwise op is written in device code") {
       seen.insert(n->op->name());
     }
   }
-  const auto names = []<class... F>(TypeList<F...>) { return std::vector<std::string_view>{F::kName...}; };
+  const auto names = []<class... F>(op::TypeList<F...>) { return std::vector<std::string_view>{F::kName...}; };
   std::vector<std::string_view> wanted{"gelu_grad", "pow_grad",    "pow_scalar", "pow_scalar_grad", "lt_scalar",
                                        "where",     "masked_fill", "clamp",      "clamp_grad"};
-  for (const auto& list : {names(UnaryFns{}), names(BinaryFns{}), names(CompareFns{})})
+  for (const auto& list : {names(op::UnaryFns{}), names(op::BinaryFns{}), names(op::CompareFns{})})
     wanted.insert(wanted.end(), list.begin(), list.end());
   for (const std::string_view name : wanted) CHECK_MESSAGE(seen.contains(name), name);
 }

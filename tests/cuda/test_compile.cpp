@@ -27,7 +27,7 @@ TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those 
     for (int i = 0; i < 8; ++i) {
       std::vector<int32_t> ids(2 * 6);
       for (int32_t& id : ids) id = int32_t(data.below(11));
-      const Tensor x = from(ids, {2, 6}, Device::cuda());
+      const Tensor x = tensor(ids, {2, 6}, Device::cuda());
       optimiser.set_lr(1e-3 / (1 + i));
       r.push_back(bits_of((compiled ? fast({x, x}) : step(std::vector<Tensor>{x, x}))[0]));
     }

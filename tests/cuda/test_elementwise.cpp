@@ -66,7 +66,7 @@ TEST_CASE("casts between all dtypes: ends of ranges, infinities and NaN, in any 
                                  65520, 1e-7,  3.1e9, -3.1e9, 0x1p63, -9.3e18, 1e30,  2147483647.4, -2147483648.6,
                                  kInf,  -kInf, kNan};
   for (int f = 0; f < kDTypes; ++f) {
-    const Tensor x = from<double>(ends, {5, 6}).to(DType(f)), there = on_cuda(x);
+    const Tensor x = tensor<double>(ends, {5, 6}).to(DType(f)), there = on_cuda(x);
     for (int t = 0; t < kDTypes; ++t)
       for (const Store how : kStores) {
         CAPTURE(name_of(DType(f)));
@@ -80,7 +80,7 @@ TEST_CASE("comparisons, extremes and clamp: NaN, infinities, and numbers that ar
   const std::vector<double> some{-kInf, -1, -0., 0, 1, 2, kInf, kNan};
   for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
     CAPTURE(name_of(t));
-    const Tensor x = from<double>(some, {8, 1}).to(t), y = from<double>(some, {8}).to(t);
+    const Tensor x = tensor<double>(some, {8, 1}).to(t), y = tensor<double>(some, {8}).to(t);
     using Both = Tensor (*)(const Tensor&, const Tensor&);
     for (const Both f : {Both(eq), Both(ne), Both(lt), Both(le), Both(gt), Both(ge), Both(maximum), Both(minimum)})
       check_values(f(on_cuda(x), on_cuda(y)), f(x, y));
@@ -114,7 +114,7 @@ TEST_CASE("concat of forty inputs of any layout, and pad, in every size of eleme
       for (const int64_t start : {0, 3, 8})
         for (const Store how : kStores) {
           const Tensor x = random({4, 6, 8}, 50, -100, 100).to(t);
-          const OpPtr pad = make<Pad>(dim, start, to);
+          const OpPtr pad = make_ref<op::Pad>(dim, start, to);
           CHECK(bits_of(emit1(pad, {stored(on_cuda(x), how)})) == bits_of(emit1(pad, {x})));
         }
     }
@@ -171,7 +171,7 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       const Tensor wide = random({5, hs + 1}, 2);
       const auto odd = [&](const Tensor& a) { return rope(slice(a, 1, 1, hs + 1), o); };
       CHECK(distance(odd(on_cuda(wide)), odd(wide)) <= 1e-6);
-      const auto back = [&](const Tensor& a) { return emit1(make<Rope>(o, true), {rope(a, o)}); };
+      const auto back = [&](const Tensor& a) { return emit1(make_ref<op::Rope>(o, true), {rope(a, o)}); };
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
 }

@@ -3,8 +3,8 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
-#include <tapegrad/cuda/runtime/api.h>
 #include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/cuda/runtime/api.h>
 #include <tapegrad/ops/ops.h>
 
 #include <filesystem>
@@ -49,7 +49,7 @@ Tensor to_tf32(const Tensor& x) {
     u = (u + 0xfffu + (u >> 13 & 1u)) & ~0x1fffu;
     f = std::bit_cast<float>(u);
   }
-  return from<float>(v, x.shape());
+  return tensor<float>(v, x.shape());
 }
 }  // namespace
 
@@ -288,18 +288,18 @@ TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy
   const Tensor rounded = matmul(to_tf32(a), to_tf32(b)), strict = matmul(a, b);
   const Tensor ad = on_cuda(a), bd = on_cuda(b), wd = on_cuda(w);
   CHECK(distance(matmul(ad, bd), strict) < 1e-5);
-  CHECK(distance(matmul(ad, bd, {.products = F32Products::tf32}), rounded) < 1e-5);
+  CHECK(distance(matmul(ad, bd, {.products = MatmulPrecision::tf32}), rounded) < 1e-5);
   CHECK(distance(rounded, strict) > 2e-5);
   CHECK(distance(rounded, strict) < 2e-3);
   const auto gradient = [&](const std::function<Tensor(const Tensor&)>& f) {  // taken outside of any scope
     const Tensor x = ad.detach().requires_grad_(true);
     Tensor y;
     {
-      const F32ProductsScope scope(F32Products::tf32);
-      CHECK(f32_products() == F32Products::tf32);
+      const MatmulPrecisionScope scope(MatmulPrecision::tf32);
+      CHECK(matmul_precision() == MatmulPrecision::tf32);
       y = f(x);
     }
-    CHECK(f32_products() == F32Products::strict);
+    CHECK(matmul_precision() == MatmulPrecision::f32);
     const Tensor g = on_cuda(make(y.shape(), 4, DType::f32));
     return std::pair(y, backward(y, g)[x]);
   };
@@ -315,7 +315,7 @@ TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy
     CHECK(distance(dz, matmul(to_tf32(g), to_tf32(w))) < 1e-5);
     // The second run of a checkpoint is as the first: its product feeds the gradient.
     const auto [q, dq] = gradient([&](const Tensor& x) {
-      return checkpoint(
+      return recompute(
           [&](Inputs in, Rng*) {
             const Tensor p = matmul(in[0], bd);
             return Tensors{p * p};
@@ -325,12 +325,12 @@ TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy
     CHECK(distance(q, rounded * rounded) < 1e-5);
     CHECK(distance(dq, matmul(to_tf32(g * rounded * 2.0), to_tf32(b), {.trans_b = true})) < 5e-4);
     // Two choices of one product are two ops.
-    const Tensor one = matmul(ad, bd), two = matmul(ad, bd, {.products = F32Products::tf32});
+    const Tensor one = matmul(ad, bd), two = matmul(ad, bd, {.products = MatmulPrecision::tf32});
     CHECK(distance(one, two) > 2e-5);
   }
-  const F32ProductsScope scope(F32Products::tf32);
+  const MatmulPrecisionScope scope(MatmulPrecision::tf32);
   {
-    const F32ProductsScope inner(F32Products::strict);
+    const MatmulPrecisionScope inner(MatmulPrecision::f32);
     CHECK(distance(matmul(ad, bd), strict) < 1e-5);
     CHECK(matmul(a, b).shape() == Shape{5, 7});
   }
@@ -338,7 +338,7 @@ TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy
     const Tensor x = on_cuda(make({2, 3}, 1, t)), y = on_cuda(make({3, 2}, 1, t));
     CHECK(has(error_of([&] { matmul(x, y); }),
               fmt::format("[matmul] TF32 was asked for {} and {}. Only products of f32 have it. End the "
-                          "F32ProductsScope, or open one of F32Products::strict around this op.",
+                          "MatmulPrecisionScope, or open one of MatmulPrecision::f32 around this op.",
                           x, y)));
   }
 }

@@ -102,7 +102,8 @@ TEST_CASE("GPT: a step on the device twice is equal in every tensor, dropout and
   g.positions = Positions::rope, g.kv_heads = 1, g.activation = Activation::swiglu;
   const Params weights(Device::cpu(), 4);
   const Gpt made(weights, g);
-  const Tensor tokens = from<int32_t>({1, 2, 3, 4, 5, 6}, {2, 3}), targets = from<int32_t>({2, 3, 4, 5, 6, 7}, {2, 3});
+  const Tensor tokens = tensor<int32_t>({1, 2, 3, 4, 5, 6}, {2, 3}),
+               targets = tensor<int32_t>({2, 3, 4, 5, 6, 7}, {2, 3});
   check_within(compare(g, weights.state(), {tokens, targets}, kCuda, kCuda));
   check_within(compare(g, weights.state(), {tokens, targets}, kCpu, kCuda));
 

@@ -33,8 +33,8 @@ struct Copied : OpOf<Copied> {
   int number;
   Copied(Also a, std::shared_ptr<int> r) : also(a), runs(std::move(r)), number(++*runs) {}
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
-  Traits traits() const override { return {.varies = true}; }
-  OpPtr next(const Rng&) const override { return make<Copied>(also, runs); }
+  Traits traits() const override { return {.dynamic_attributes = true}; }
+  OpPtr for_next_step(const Rng&) const override { return make_ref<Copied>(also, runs); }
 };
 void copy(Bufs in, Bufs out, const Context& c) {
   cuda::check(cudaMemcpyAsync(out[0].data<float>(), in[0].data<float>(), out[0].layout->bytes(),
@@ -54,7 +54,7 @@ Tensor layers(Tensor x, const Tensor& w) {
 }
 Compiled layers_with(Copied::Also also, const Tensor& w) {
   return compile([=, runs = std::make_shared<int>(0)](Inputs x) {
-    return std::vector<Tensor>{layers(emit1(make<Copied>(also, runs), {x[0]}), w)};
+    return std::vector<Tensor>{layers(emit1(make_ref<Copied>(also, runs), {x[0]}), w)};
   });
 }
 // Whether it gives what the layers alone give, and how it ran at last.
@@ -93,7 +93,7 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
 TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of the step, and a norm reads all of it") {
   const auto train = [&](bool compiled) {
     Tensor w = on_gpu({6, 6}, 1), m = filled({6, 6}, 0.f).to(kGpu), v = filled({6, 6}, 0.f).to(kGpu);
-    const Ref<AdamWCount> count = make<AdamWCount>(0.1, 0);
+    const Ref<OptimizerClock> count = make_ref<OptimizerClock>(0.1, 0);
     Rng noise{3};
     const TensorFunction step = [&](Inputs x) {
       const Tensor g = matmul(transpose(x[0], 0, 1), dropout(layers(x[0], w), 0.5, noise));
@@ -120,9 +120,9 @@ TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of 
 }
 
 TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
-  const Tensor w = on_gpu({6, 6}, 1), ids = from<int32_t>({0, 299, 4}, {3}, kGpu);
+  const Tensor w = on_gpu({6, 6}, 1), ids = tensor<int32_t>({0, 299, 4}, {3}, kGpu);
   const TensorFunction f = [&](Inputs x) {  // sorts pairs and counts runs in scratch memory
-    const Tensor rows = emit1(make<IndexSelectGrad>(0, 300), {ids, layers(x[0], w)});
+    const Tensor rows = emit1(make_ref<op::IndexSelectGrad>(0, 300), {ids, layers(x[0], w)});
     return std::vector<Tensor>{global_norm({rows}), rows};
   };
   const std::vector<Tensor> x{on_gpu({3, 6}, 2)};
@@ -240,7 +240,7 @@ TEST_CASE("graphs: an index that is out of range in a replay is the Error of the
   const Tensor table = on_gpu({5, 6}, 1), w = on_gpu({6, 6}, 2);
   const TensorFunction step = [&](Inputs x) { return std::vector<Tensor>{layers(embedding(x[0], table), w)}; };
   const Compiled f = compile(step);
-  const auto ids = [](std::vector<int32_t> v) { return from<int32_t>(v, {3}, kGpu); };
+  const auto ids = [](std::vector<int32_t> v) { return tensor<int32_t>(v, {3}, kGpu); };
   const auto run = [&](auto& g, std::vector<int32_t> v) {
     return error_of([&] { (void)bits_of(g(std::vector<Tensor>{ids(v)})[0]); });
   };
@@ -276,9 +276,9 @@ TEST_CASE("graphs: the error of a kernel in one says that it was a compiled func
 }
 
 TEST_CASE("graphs: in another stream than that of the recording the calls run one by one") {
-  const Tensor w = on_gpu({6, 6}, 1), ids = from<int32_t>({0, 4, 4}, {3}, kGpu), x = on_gpu({3, 6}, 2);
+  const Tensor w = on_gpu({6, 6}, 1), ids = tensor<int32_t>({0, 4, 4}, {3}, kGpu), x = on_gpu({3, 6}, 2);
   const TensorFunction step = [&](Inputs in) {
-    return std::vector<Tensor>{emit1(make<IndexSelectGrad>(0, 5), {ids, layers(in[0], w)})};
+    return std::vector<Tensor>{emit1(make_ref<op::IndexSelectGrad>(0, 5), {ids, layers(in[0], w)})};
   };
   const auto want = bits_of(step(std::vector<Tensor>{x})[0]);
   const Compiled f = compile(step);

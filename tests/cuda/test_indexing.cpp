@@ -15,7 +15,7 @@ const Device kGpu = Device::cuda();
 Tensor indices(const Shape& s, int64_t below, uint64_t seed) {
   return (random(s, seed, 0, double(below)).to(DType::i64));
 }
-Tensor i64(const std::vector<int64_t>& v) { return from<int64_t>(v, {int64_t(v.size())}); }
+Tensor i64(const std::vector<int64_t>& v) { return tensor<int64_t>(v, {int64_t(v.size())}); }
 // f on the device gives what it gives on the CPU, and the same bits twice.
 void same(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& in, double tolerance) {
   std::vector<Tensor> there;
@@ -48,8 +48,8 @@ TEST_CASE("gradient of an embedding: 12 000 tokens, a hot id, ids that are absen
       const Tensor dy = random({n, width}, 6).to(t);
       // a row's terms are added in their order, as on the CPU: the same bits
       const std::vector<Tensor> in{i64(ids), random({rows, width}, 7).to(t), dy};
-      const Tensor cpu = emit1(make<IndexSelectGrad>(0, rows), {in[0], dy});
-      const Tensor gpu = emit1(make<IndexSelectGrad>(0, rows), {in[0].to(kGpu), dy.to(kGpu)});
+      const Tensor cpu = emit1(make_ref<op::IndexSelectGrad>(0, rows), {in[0], dy});
+      const Tensor gpu = emit1(make_ref<op::IndexSelectGrad>(0, rows), {in[0].to(kGpu), dy.to(kGpu)});
       CHECK(bits_of(cpu) == bits_of(gpu));
     }
   }
@@ -64,8 +64,8 @@ TEST_CASE("a sort of many tiles and three passes keeps the order of equal keys")
   std::vector<int64_t> ids = values<int64_t>(indices({n}, 5, 8));
   for (auto& id : ids) id *= 30000;  // keys of 17 bits
   const Tensor dy = random({n, 1}, 9);
-  const Tensor cpu = emit1(make<IndexSelectGrad>(0, 120001), {i64(ids), dy});
-  CHECK(bits_of(cpu) == bits_of(emit1(make<IndexSelectGrad>(0, 120001), {i64(ids).to(kGpu), dy.to(kGpu)})));
+  const Tensor cpu = emit1(make_ref<op::IndexSelectGrad>(0, 120001), {i64(ids), dy});
+  CHECK(bits_of(cpu) == bits_of(emit1(make_ref<op::IndexSelectGrad>(0, 120001), {i64(ids).to(kGpu), dy.to(kGpu)})));
 }
 TEST_CASE("index_select along the middle and last dimension, and its gradient") {
   for (int64_t dim : {0, 1, 2}) {
@@ -99,7 +99,7 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
   for (int64_t bad : {int64_t(3), int64_t(-1), int64_t(1) << 40}) {
     CAPTURE(bad);
     const auto at = fmt::format("index {} at position (1, 0) of index (2, 3) i64 is outside of dimension 1", bad);
-    const Tensor index = from<int64_t>({0, 1, 2, bad, bad, 0}, {2, 3}).to(kGpu);
+    const Tensor index = tensor<int64_t>({0, 1, 2, bad, bad, 0}, {2, 3}).to(kGpu);
     refuses([&] { values(gather(x, 1, index)); }, "[gather] " + at);
     refuses([&] { values(scatter_add(x, 1, index, x)); }, "[scatter_add] " + at);
     const Tensor some = i64({2, bad, bad}).to(kGpu);
@@ -109,7 +109,7 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
                         bad));
     refuses(
         [&] {
-          values(emit1(make<IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)}));
+          values(emit1(make_ref<op::IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)}));
         },
         fmt::format("[index_select_grad] index {} at position (1)", bad));
     refuses(
@@ -127,14 +127,14 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
   const Tensor sums = scatter_add(i64({0, 0, 0}).to(kGpu), 0, i64(line).to(kGpu), i64(line).to(kGpu));
   refuses([&] { synchronize(kGpu); }, "[scatter_add] index 3 at position (60) of index (100) i64");
   CHECK(values<int64_t>(sums) == std::vector<int64_t>{0, 0, 198});
-  const Tensor far = from<int32_t>({-7}, {1}).to(kGpu), y = index_select(x, 0, far);
+  const Tensor far = tensor<int32_t>({-7}, {1}).to(kGpu), y = index_select(x, 0, far);
   refuses([&] { synchronize(kGpu); }, "[index_select] index -7 at position (0) of index (1) i32");
   CHECK(values(y) == std::vector<float>{0, 0, 0});
 }
 TEST_CASE("bad indices: of 20 000 the first in row-major order, and of two calls the first call") {
   std::vector<int64_t> ids(20000, 77);
   ids[0] = ids[1] = ids[2] = 1;
-  const Tensor table = random({4, 2}, 1).to(kGpu), many = from<int64_t>(ids, {200, 100}).to(kGpu);
+  const Tensor table = random({4, 2}, 1).to(kGpu), many = tensor<int64_t>(ids, {200, 100}).to(kGpu);
   const Tensor one = i64({9}).to(kGpu);
   const Tensor a = embedding(many, table), b = embedding(one, table);
   refuses([&] { values(b); }, "[embedding] id 77 at position (0, 3) of ids (200, 100) i64");
@@ -142,7 +142,7 @@ TEST_CASE("bad indices: of 20 000 the first in row-major order, and of two calls
   refuses(
       [&] {
         synchronize(kGpu);
-        values(emit1(make<IndexSelectGrad>(0, 4), {reshape(many, {20000}), filled({20000, 1}, 1.f).to(kGpu)}));
+        values(emit1(make_ref<op::IndexSelectGrad>(0, 4), {reshape(many, {20000}), filled({20000, 1}, 1.f).to(kGpu)}));
       },
       "at position (3) of index (20000) i64");
 }
@@ -191,7 +191,7 @@ TEST_CASE("cross_entropy: long rows of odd length, masked and infinite logits, a
     all = masked;
     all.insert(all.end(), second.begin(), second.end());
     same([](auto& v) { return cross_entropy(v[0], v[1], {Reduction::none}); },
-         {from<float>(all, {2, 2000}), i64({1500, 7})}, 1e-5);
+         {tensor<float>(all, {2, 2000}), i64({1500, 7})}, 1e-5);
   }
 }
 TEST_CASE("mse_loss over many chunks, and from a view that is not aligned") {
@@ -206,7 +206,7 @@ TEST_CASE("argmax: long rows, columns, ties and NaN") {
   for (auto& [at, expected] : std::vector<std::pair<size_t, int64_t>>{{0, 4100}, {4900, 4900}, {17, 17}}) {
     if (at) v[at] = kNan;
     for (const Shape& s : {Shape{5000}, Shape{1, 5000}, Shape{5000, 1}}) {
-      const Tensor x = from<float>(v, s).to(kGpu);
+      const Tensor x = tensor<float>(v, s).to(kGpu);
       CHECK(values<int64_t>(argmax(x, s[0] == 1 ? 1 : 0))[0] == expected);
     }
   }
@@ -226,7 +226,7 @@ TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds"
   Tensor x = indices({2, 2600}, 40, 4).to(DType::f32) - 20.0;  // many ties
   std::vector<float> v = values(x);
   v[5] = v[9] = kNan, v[11] = kInf, v[13] = -kInf, v[15] = -0.f, v[2700] = kNan;
-  x = from<float>(v, {2, 2600});
+  x = tensor<float>(v, {2, 2600});
   for (int64_t k : {1, 3, 64, 1024, 1025, 2600}) {
     CAPTURE(k);
     same(both(k), {x}, 0);
@@ -235,7 +235,7 @@ TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds"
   std::vector<float> rising(1100);
   std::iota(rising.begin(), rising.end(), 0.f);
   rising[0] = 76.5f;  // 1023 are larger
-  same(both(1100), {from<float>(rising, {1, 1100})}, 0);
+  same(both(1100), {tensor<float>(rising, {1, 1100})}, 0);
   same(both(700), {slice(x, 1, 1, 701)}, 0);
   same(both(5), {slice(x, 1, 0, 50).to(DType::bf16)}, 0);
   same(both(5), {random({3, 60}, 1).to(DType::f64)}, 0);

@@ -196,7 +196,7 @@ TEST_CASE("a block that two streams use is not given out before both are done wi
   const Tensor copy = bytes_on_gpu(4000);
   for (int i = 0; i < 3; ++i) {
     CAPTURE(i);
-    Tensor a = from<float>(first, {1000}, kGpu);
+    Tensor a = tensor<float>(first, {1000}, kGpu);
     const float* at = a.device_data<float>();
     ready.record(stream_of(0));
     ready.wait_in(other);
@@ -205,7 +205,7 @@ TEST_CASE("a block that two streams use is not given out before both are done wi
     done.record(other);
     allocator().used_on(at, other);
     a = {};
-    const Tensor b = from<float>(second, {1000}, kGpu);
+    const Tensor b = tensor<float>(second, {1000}, kGpu);
     CHECK(b.device_data<float>() == at);
     done.wait_in(stream_of(0));
     CHECK(values(copy) == first);
@@ -254,7 +254,7 @@ TEST_CASE("a full card: what is said, and that all goes on") {
   const auto live = memory_stats(kGpu).live;
   const Tensor x = exp(random({300'000}, 1).to(kGpu));
   const std::string message = error_of([] {
-    InScope scope("out of room");
+    NameScope scope("out of room");
     bytes_on_gpu(12 * kMiB);
   });
   CAPTURE(message);
@@ -279,7 +279,7 @@ TEST_CASE("a full card: an op that fails says where, and its operands stay") {
   std::string message;
   for (int i = 0; i < 20 && message.empty(); ++i) {
     try {
-      InScope a("gpt"), b("h.3");
+      NameScope a("gpt"), b("h.3");
       kept.push_back(exp(x));
     } catch (const Error& e) {
       CHECK(e.kind() == Error::Kind::memory);
@@ -309,7 +309,7 @@ TEST_CASE("a full card: the cache is given back before anything fails, unless no
 namespace {
 // x with its layout widened to n elements, past the end of its block.
 Tensor widened(const Tensor& x, int64_t n) {
-  auto v = make<Value>(Layout::contiguous({n}, x.dtype(), x.device()));
+  auto v = make_ref<Value>(Layout::contiguous({n}, x.dtype(), x.device()));
   v->storage = x.value()->storage;
   return Tensor(std::move(v));
 }

@@ -122,7 +122,7 @@ TEST_CASE("values in any layout give the same results") {
       check_close(c, run_case(c, other), expected, c.f32);
     }
     auto repeated = on_cuda(x), dense = x;
-    NoGrad off;
+    NoGradScope off;
     for (size_t i = 0; i < x.size(); ++i) {
       if (x[i].ndim() == 0) continue;
       repeated[i] = expand(slice(repeated[i], 0, 0, 1), x[i].shape()).detach();

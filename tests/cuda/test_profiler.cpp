@@ -1,7 +1,7 @@
 // Profiles of Device::cuda(): kernels, copies and calls of the runtime, eager, in chains and in graphs, on a GPU (by
 // CUPTI) and on the emulator (by its stand-in). Counts are exact, times only ordered.
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/optim/adamw.h>
@@ -65,7 +65,7 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
   Profiler profiler;
   {
     const ProfileRange range("step");
-    const InScope layer("fc");
+    const NameScope layer("fc");
     const Tensor z = tg::tanh(x + y);
   }
   const Tensor last = x * y;
@@ -136,7 +136,7 @@ TEST_CASE("profiler: lazy ops on the device belong to the ranges in which they w
       y = matmul(x, x);
     }
     const ProfileRange b("b");
-    const InScope layer("norm");
+    const NameScope layer("norm");
     y = sum(y);
   }
   {
@@ -176,7 +176,7 @@ TEST_CASE("profiler: kernels of a graph belong to the ops, phases and layers tha
           return std::vector<Tensor>{loss.detach()};
         },
         {.generators = {&noise}});
-    const Tensor ids = from<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1}, {2, 6}, Device::cuda());
+    const Tensor ids = tensor<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1}, {2, 6}, Device::cuda());
     step({ids, ids});
     if (recorded_before)
       for (int i = 0; i < 4; ++i) step({ids, ids});

@@ -2,8 +2,8 @@
 // twin. bench/gpu/run.sh runs them one by one.
 #include <tapegrad/ops/ops.h>
 
-#include "support/helpers.h"
 #include "cuda/ptx_probes.h"
+#include "support/helpers.h"
 
 using namespace tg;
 namespace {
@@ -14,7 +14,7 @@ template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int h
   for (auto& x : v) x = T(float(int(std::floor(double(lo) + (hi - lo) * double(rng.uniform())))));
   return v;
 }
-template <class T> Tensor device(const std::vector<T>& v) { return from(v, {int64_t(v.size())}, Device::cuda()); }
+template <class T> Tensor device(const std::vector<T>& v) { return tensor(v, {int64_t(v.size())}, Device::cuda()); }
 template <class T> T* data(const Tensor& t) { return reinterpret_cast<T*>(t.value()->storage->data); }
 std::vector<float> floats(const std::vector<bf16>& v) { return {v.begin(), v.end()}; }
 }  // namespace

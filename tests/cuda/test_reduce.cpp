@@ -23,7 +23,7 @@ using Function = std::function<Tensors(Inputs)>;
 void check_on_device(
     const Function& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
-  NoGrad off;
+  NoGradScope off;
   std::vector<Tensor> wide, device;
   for (auto& t : x) {
     t = is_float(t.dtype()) ? t.to(d) : t;
@@ -94,8 +94,8 @@ TEST_CASE("integers add up in 64 bits") {
     small[i] = int64_t(i % 1000) - 300;
     total += v[i], total_small += small[i], most = std::max(most, v[i]);
   }
-  const Tensor x = from<int64_t>(v, {30'011}, Device::cuda());
-  const Tensor y = from<int64_t>(small, {30'011}, Device::cuda()).to(DType::i32);
+  const Tensor x = tensor<int64_t>(v, {30'011}, Device::cuda());
+  const Tensor y = tensor<int64_t>(small, {30'011}, Device::cuda()).to(DType::i32);
   CHECK(sum(x).item<int64_t>() == total);
   CHECK(max(x).item<int64_t>() == most);
   CHECK(sum(y).item<int32_t>() == total_small);
@@ -120,7 +120,7 @@ TEST_CASE("NaN wins wherever it is, and infinities are ordinary") {
               return Tensors{max(in[0], {1}), min(in[0], {1}), max(t, {0}),
                              min(t, {0}),     max(in[0], {0}), sum(in[0], {0})};
             },
-            {from<double>(v, {2, n})}, d);
+            {tensor<double>(v, {2, n})}, d);
     }
   const Tensor lowest = filled<double>({3, 700}, -kInfinity);
   check_on_device(
@@ -140,9 +140,9 @@ TEST_CASE("the gradient of an extremum is shared by equal elements") {
       check_on_device(
           [&](Inputs in) {
             const Tensor y = max(in[0], dims);
-            return emit(make<ExtremumGrad>(mask), std::vector{in[0], y, y * 0.5});
+            return emit(make_ref<op::ExtremumGrad>(mask), std::vector{in[0], y, y * 0.5});
           },
-          {from<double>(v, {60, 700})}, d);
+          {tensor<double>(v, {60, 700})}, d);
     }
 }
 TEST_CASE("running sums of long rows and of columns, forward and backward") {
@@ -154,7 +154,8 @@ TEST_CASE("running sums of long rows and of columns, forward and backward") {
           CAPTURE(s);
           CAPTURE(dim);
           CAPTURE(reverse);
-          check_on_device([&](Inputs in) { return emit(make<Cumsum>(dim, reverse), in); }, {random<double>(s, 5)}, d);
+          check_on_device([&](Inputs in) { return emit(make_ref<op::Cumsum>(dim, reverse), in); },
+                          {random<double>(s, 5)}, d);
         }
 }
 TEST_CASE("running sums of no rows, of so many columns that each is one chunk") {
@@ -169,8 +170,8 @@ TEST_CASE("softmax of rows that are kept in registers and of longer ones") {
       check_on_device([](Inputs in) { return Tensors{softmax(in[0]), log_softmax(in[0])}; }, {x}, d);
       check_on_device(
           [](Inputs in) {
-            return Tensors{emit1(stateless<SoftmaxGrad>(), {in[0], in[1]}),
-                           emit1(stateless<LogSoftmaxGrad>(), {in[0] * -1.0, in[1]})};
+            return Tensors{emit1(stateless<op::SoftmaxGrad>(), {in[0], in[1]}),
+                           emit1(stateless<op::LogSoftmaxGrad>(), {in[0] * -1.0, in[1]})};
           },
           {random<double>({2, n}, 8, 0, 1), dy}, d);
     }
@@ -190,7 +191,7 @@ TEST_CASE("softmax with entries of -inf, of NaN, and of nothing else") {
           [](Inputs in) {
             return Tensors{softmax(in[0]), log_softmax(in[0])};
           },
-          {from<double>(v, {4, n})}, d);
+          {tensor<double>(v, {4, n})}, d);
   }
 }
 TEST_CASE("norms of rows that are kept in registers and of longer ones") {
@@ -202,8 +203,8 @@ TEST_CASE("norms of rows that are kept in registers and of longer ones") {
                            random<double>({n}, 12)};
       check_on_device(
           [](Inputs x) {
-            Tensors all = emit(make<LayerNorm>(0.1), x);
-            for (auto& y : emit(make<RmsNorm>(0.1), x.first(2))) all.emplace_back(y);
+            Tensors all = emit(make_ref<op::LayerNorm>(0.1), x);
+            for (auto& y : emit(make_ref<op::RmsNorm>(0.1), x.first(2))) all.emplace_back(y);
             return all;
           },
           in, d);
@@ -222,17 +223,17 @@ TEST_CASE("gradients of norms: groups of rows, rows of any length, any of the ou
       CAPTURE(n);
       const std::vector in{random<double>({rows, n}, 13), random<double>({rows, n}, 14, 1, 3),
                            random<double>({n}, 15, 0.5, 1.5)};
-      for (NormWants w : {NormWants{true, true, true}, NormWants{true}, NormWants{false, true},
-                          NormWants{false, false, true}, NormWants{true, false, true}}) {
+      for (op::NormWants w : {op::NormWants{true, true, true}, op::NormWants{true}, op::NormWants{false, true},
+                              op::NormWants{false, false, true}, op::NormWants{true, false, true}}) {
         if (large && !(w.dx && w.dw && w.db)) continue;
         const auto statistic = [](const Tensor& t) { return t.dtype() == DType::f64 ? t : t.to(DType::f32); };
         check_on_device(
             [&](Inputs x) {
               const Tensor mean = statistic(slice(x[0], 1, 0, 1)), rstd = statistic(slice(x[1], 1, 0, 1));
               const Tensor m = reshape(mean, {rows}), s = reshape(rstd, {rows});
-              Tensors all = emit(make<LayerNormGrad>(w), std::vector{x[0], x[1], m, s, x[2]});
+              Tensors all = emit(make_ref<op::LayerNormGrad>(w), std::vector{x[0], x[1], m, s, x[2]});
               if (w.db) return all;
-              for (auto& g : emit(make<RmsNormGrad>(w), std::vector{x[0], x[1], s, x[2]})) all.emplace_back(g);
+              for (auto& g : emit(make_ref<op::RmsNormGrad>(w), std::vector{x[0], x[1], s, x[2]})) all.emplace_back(g);
               return all;
             },
             in, d);

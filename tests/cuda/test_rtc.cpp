@@ -108,7 +108,7 @@ TEST_CASE("sources of chains depend on structure, and not on sizes or numbers") 
   CHECK(has(source(10, 2), "Exp::f(widen(v"));
 }
 TEST_CASE("numbers of kernels saturate in their dtype, as a cast does") {
-  const auto bits = [](DType t, bool moves, double x) { return cuda::number_bits({0, 0, t, moves}, x); };
+  const auto bits = [](DType t, bool bitwise, double x) { return cuda::number_bits({0, 0, t, bitwise}, x); };
   constexpr double kInf = std::numeric_limits<double>::infinity();
   CHECK(bits(DType::i64, false, kInf) == uint64_t(std::numeric_limits<int64_t>::max()));
   CHECK(bits(DType::i64, false, -kInf) == uint64_t(1) << 63);

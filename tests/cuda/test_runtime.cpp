@@ -60,8 +60,8 @@ TEST_CASE("copies in chunks are exact, whatever their size, and wait for what wa
   for (size_t n : {0, 1, 1023, 1024, 1025, 2048, 3 * 1024, 3 * 1024 + 1, 7 * 1024 + 13, 12 * 1024}) {
     CAPTURE(n);
     const auto host = pattern(n, 1), other = pattern(n, 2);
-    const auto a = from<uint8_t>(std::vector<uint8_t>(n), {int64_t(n)}, kGpu),
-               b = from<uint8_t>(other, {int64_t(n)}, kGpu);
+    const auto a = tensor<uint8_t>(std::vector<uint8_t>(n), {int64_t(n)}, kGpu),
+               b = tensor<uint8_t>(other, {int64_t(n)}, kGpu);
     staging.to_device(a.value()->storage->data, host.data(), n, stream_of(0));
     CHECK(a.to_vector<uint8_t>() == host);
     // Into a buffer that a queued copy still reads; out of one that a queued copy still writes.
@@ -98,7 +98,7 @@ TEST_CASE("copies between devices: views, empty tensors, the tape") {
 }
 TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUDA") {
   const std::vector<float> v{1, 2, 3};
-  Tensor x = from<float>(v, {3}, kGpu).label("x");
+  Tensor x = tensor<float>(v, {3}, kGpu).label("x");
   for (const auto& e : {error_of([&] { (void)x.data<float>(); }), error_of([&] { (void)x.mutable_data<float>(); })}) {
     CHECK(has(e, "[data] tensor 'x' (3) f32 on cuda:0: its elements are not in the host's memory."));
     CHECK(has(e, "to_vector()"));

@@ -57,7 +57,7 @@ void check_model(std::string_view text) {
   scratch.file("config.json", text);
   const auto model = fuzz::accepted([&] { return load_model(scratch.path()); });
   if (!model) return;
-  const NoGrad off;
+  const NoGradScope off;
   const Tensor tokens = zeros({1, 1}, DType::i32), logits = model->model.forward(tokens);  // (1, 1, V)
   save_model(scratch / "again", model->model, model->params, model->tokenizer.get());
   const LoadedModel again = load_model(scratch / "again");

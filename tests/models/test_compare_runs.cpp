@@ -25,7 +25,7 @@ struct Passed : OpOf<Passed> {
   explicit Passed(Fault f) : fault(f) {}
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * (fault == Fault::gradient ? 1.001 : 1.0)}; }
-  void key(Key& k) const override { k.add(int(fault)); }
+  void key(StructuralHash& k) const override { k.add(int(fault)); }
 };
 void passed_cpu(const Passed& op, Bufs in, Bufs out, Context&) {
   const auto copy = [&]<class T>() {
@@ -49,7 +49,7 @@ struct Doubled : OpOf<Doubled> {  // no kernel: made of two
 constexpr int64_t kVocabulary = 12, kWidth = 8;
 MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tamper = {}) {
   return [fault, tamper](const Params& p) -> Logits {
-    const InScope root("own");
+    const NameScope root("own");
     const nn::Embedding table(p.at("wte"), kVocabulary, kWidth, Init::normal(0.5));
     const nn::LinearOptions biased{.bias = true, .init = Init::normal(0.5)};
     const Params a = p.at("attn");
@@ -64,8 +64,8 @@ MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tampe
       Tensor y = attention(heads(q.forward(x)), heads(k.forward(x)), heads(v.forward(x)));
       y = reshape(transpose(y, 1, 2), {b, t, kWidth}) + x;
       {
-        const InScope middle(scope);
-        y = emit1(make<Passed>(f32 ? fault : Fault::none), {y});
+        const NameScope middle(scope);
+        y = emit1(make_ref<Passed>(f32 ? fault : Fault::none), {y});
       }
       return head.forward(y);
     };
@@ -77,7 +77,7 @@ StateDict own_weights() {
   return p.state();
 }
 Batch own_batch() {
-  return {from<int32_t>({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4}), from<int32_t>({2, 3, 4, 5, 6, 7, 8, 9}, {2, 4})};
+  return {tensor<int32_t>({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4}), tensor<int32_t>({2, 3, 4, 5, 6, 7, 8, 9}, {2, 4})};
 }
 Comparison of_own(Fault fault, const std::function<void(const Params&)>& tamper = {}) {
   return compare(own_model(fault, tamper), own_weights(), own_batch(), kF64, kF32);
@@ -99,7 +99,7 @@ Comparison of_oracle(const std::string& name, const Side& a, const Side& b) {
 }  // namespace
 
 TEST_CASE("observe: every output with its op and scope, in order; composed ops as one, views not at all") {
-  const Tensor x = from<float>({1, 2, 3, 4}, {2, 2});
+  const Tensor x = tensor<float>({1, 2, 3, 4}, {2, 2});
   std::vector<std::string> seen;
   std::vector<float> sums;
   const auto see = [&](const Observed& o) {
@@ -108,7 +108,7 @@ TEST_CASE("observe: every output with its op and scope, in order; composed ops a
   };
   {
     const ObserveScope all(see);
-    const InScope model("m"), part("p");
+    const NameScope model("m"), part("p");
     const Tensor y = emit1(stateless<Doubled>(), {x + x});
     topk(transpose(y, 0, 1), 1);
     const ObserveScope inner([&](const Observed& o) { seen.push_back(fmt::format("inner {}", o.op)); });
@@ -119,10 +119,10 @@ TEST_CASE("observe: every output with its op and scope, in order; composed ops a
   CHECK(std::vector<float>(sums.begin(), sums.begin() + 2) == std::vector<float>{20, 40});
 }
 TEST_CASE("observe: gradient ops in the scope of their forward op") {
-  Tensor x = from<float>({1, 2}, {2}).requires_grad_();
+  Tensor x = tensor<float>({1, 2}, {2}).requires_grad_();
   Tensor y;
   {
-    const InScope here("layer");
+    const NameScope here("layer");
     y = sum(tg::exp(x));
   }
   std::vector<std::string> seen;
@@ -219,7 +219,7 @@ TEST_CASE("NaN on both sides is no agreement") {
   };
   const Params p;
   make_model(p);
-  const Tensor tokens = from<int32_t>({1, 2}, {1, 2});
+  const Tensor tokens = tensor<int32_t>({1, 2}, {1, 2});
   CHECK(first_of(compare(make_model, p.state(), {tokens, tokens}, kF32, kF32)) == "forward log");
 }
 TEST_CASE("gradients and parameters that differ though no op does") {

@@ -17,16 +17,16 @@ std::vector<int64_t> greedy(const Gpt& model, std::vector<int64_t> prompt, int64
 TEST_CASE("cache: a failed call leaves it as it was") {
   const Params params;
   const Gpt model(params, tiny());
-  NoGrad off;
+  NoGradScope off;
   KvCache cache;
-  model.forward(from({1, 2, 3}, {1, 3}), {.cache = &cache});
+  model.forward(tensor({1, 2, 3}, {1, 3}), {.cache = &cache});
   CHECK_HAS(error_of([&] {
-              model.forward(from({1, 2}, {2, 1}), {.cache = &cache});
+              model.forward(tensor({1, 2}, {2, 1}), {.cache = &cache});
             }),
             "A cache belongs to one model and one batch; clear() it first.");
   CHECK(cache.length() == 3);
-  const Tensor next = model.forward(from({4}, {1, 1}), {.cache = &cache});
-  CHECK(distance(next, slice(model.forward(from({1, 2, 3, 4}, {1, 4})), 1, 3, 4)) <= 1e-5);
+  const Tensor next = model.forward(tensor({4}, {1, 1}), {.cache = &cache});
+  CHECK(distance(next, slice(model.forward(tensor({1, 2, 3, 4}, {1, 4})), 1, 3, 4)) <= 1e-5);
 }
 
 TEST_CASE("generate: the same tokens with the cache and without, beyond the context too") {

@@ -130,7 +130,7 @@ TEST_CASE("ten AdamW steps equal torch") {
         opt.step(backward(loss));
         losses.push_back(loss.item<double>());
       }
-      CHECK(distance(from(losses, {10}), o.file.tensor("losses")) <= loss_bound);
+      CHECK(distance(tensor(losses, {10}), o.file.tensor("losses")) <= loss_bound);
       const StateDict start = o.weights("init"), expected = o.weights("final");
       const double reach = 1e-3 * adam_reach(10, 0.9, 0.999) * (1 + 1e-3);  // and rounding of ten sums
       for (auto& p : params.all())
@@ -192,8 +192,8 @@ TEST_CASE("every variant learns, and all of its parameters get gradients") {
           if (positions == Positions::rope) c.kv_heads = 1, c.init = InitScheme::xavier, c.norm_affine = bias;
           const Params params(Device(), 5);
           const Gpt model(params, c);
-          const Tensor tokens = from({1, 2, 3, 4, 5, 6, 7, 8}, {1, 8}),
-                       targets = from({2, 3, 4, 5, 6, 7, 8, 9}, {1, 8});
+          const Tensor tokens = tensor({1, 2, 3, 4, 5, 6, 7, 8}, {1, 8}),
+                       targets = tensor({2, 3, 4, 5, 6, 7, 8, 9}, {1, 8});
           AdamW opt(params.trainable(), {.lr = 0.02});
           double first = 0, last = 0;
           for (int i = 0; i < 30; ++i) {
@@ -216,7 +216,7 @@ TEST_CASE("norms without weights are norms with weights of one") {
   const Gpt plain(without, c);
   for (auto& p : without.all()) CHECK(!has(p.name, "ln_"));
   CHECK(with.all().size() == without.all().size() + 10);  // five norms, each with a weight and a bias
-  const Tensor tokens = from({1, 2, 3, 4}, {1, 4});
+  const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
   CHECK(distance(plain.forward(tokens), model.forward(tokens)) <= 1e-6);
 }
 
@@ -230,7 +230,7 @@ TEST_CASE("forward: what it refuses, and where the error was") {
   CHECK_HAS(error_of([&] { model.forward(Tensor()); }), "got an empty tensor");
   CHECK_HAS(error_of([&] { model.forward(zeros({1, 0}, DType::i64)); }), "at least one sequence and one token");
   for (const int64_t id : {int64_t(11), int64_t(-1)}) {
-    const std::string m = error_of([&] { model.forward(from({int64_t(3), id}, {1, 2})); });
+    const std::string m = error_of([&] { model.forward(tensor({int64_t(3), id}, {1, 2})); });
     CHECK_HAS(m, std::to_string(id));
     CHECK_HAS(m, "11");
     CHECK_HAS(m, "in gpt.wte");
@@ -244,7 +244,7 @@ TEST_CASE("dropout only when a generator is given, and another mask each time") 
   c.dropout = 0.5;
   const Params params;
   const Gpt model(params, c);
-  const Tensor tokens = from({1, 2, 3}, {1, 3});
+  const Tensor tokens = tensor({1, 2, 3}, {1, 3});
   Rng rng{4}, same{4};
   const auto plain = model.forward(tokens).to_vector<float>();
   const auto one = model.forward(tokens, {.rng = &rng}).to_vector<float>();
@@ -261,7 +261,7 @@ TEST_CASE("cache: logits as without it, whatever the pieces") {
     const Oracle o(name);
     const Params params;
     const Gpt model = o.model(params);
-    NoGrad off;
+    NoGradScope off;
     const Tensor tokens = o.batch("tokens", 0);  // (B, T) as long as the context
     const Tensor whole = model.forward(tokens);
     for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1, 1, 1, 1}, {4, 2, 1, 1}, {7}}) {

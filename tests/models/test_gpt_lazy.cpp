@@ -23,7 +23,7 @@ Run train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap = f
   for (int step = 0; step < kSteps; ++step) {
     std::vector<int32_t> ids(2 * 2 * size_t(config.context));
     for (int32_t& id : ids) id = int32_t(data.below(uint64_t(config.vocab_size)));
-    const Tensor both = from(ids, {2, 2, config.context}), tokens = slice(both, 0, 0, 1),
+    const Tensor both = tensor(ids, {2, 2, config.context}), tokens = slice(both, 0, 0, 1),
                  targets = slice(both, 0, 1, 2);
     const Shape shape{2, config.context};
     if (step == kWarm) before = engine_stats();

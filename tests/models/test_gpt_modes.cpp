@@ -100,7 +100,7 @@ TEST_CASE("bf16 with a cache: logits near those without it") {
   const Oracle o("gpt_gqa");
   const Params params;
   const Gpt model = o.model(params);
-  NoGrad off;
+  NoGradScope off;
   const Tensor tokens = o.batch("tokens", 0), whole = model.forward(tokens);
   KvCache cache;
   for (int64_t at = 0; at < tokens.size(1); ++at) {
@@ -112,7 +112,7 @@ TEST_CASE("bf16 with a cache: logits near those without it") {
 TEST_CASE("forward: options that do not go together") {
   const GptConfig c{.vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8};
   const Params f32, f64(Device(), 0, DType::f64), bf16(Device(), 0, DType::bf16);
-  const Tensor tokens = from({1, 2}, {1, 2});
+  const Tensor tokens = tensor({1, 2}, {1, 2});
   const auto refused = [&](const Params& p, ForwardOptions o) {
     const Gpt model(p, c);
     return error_of([&] { model.forward(tokens, o); });
@@ -273,10 +273,10 @@ TEST_CASE("anomaly search: one huge weight, whose gradient op and layer are name
     // huge weight, and the gradient of its input, through that weight and that division, is not.
     StateDict weights = params.state();
     for (const char* name : {"wte.weight", "wpe.weight"}) weights.at(name) = weights.at(name) * 1e-6;
-    weights.at("ln_f.weight") = from({1e38, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0}, {8});
+    weights.at("ln_f.weight") = tensor({1e38, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0}, {8});
     params.assign(weights);
     Mode mode(lazy);
-    const Tensor tokens = from({1, 2, 3, 4}, {1, 4}), targets = from({2, 3, 4, 5}, {1, 4});
+    const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4}), targets = tensor({2, 3, 4, 5}, {1, 4});
     const AnomalyScope search;
     const Tensor loss = cross_entropy(model.forward(tokens), targets);
     CHECK(std::isfinite(loss.item<double>()));
@@ -307,8 +307,8 @@ TEST_CASE("generate: rotary positions and grouped keys, with the cache and witho
 
 TEST_CASE("large models are counted without memory") {
   const std::pair<const char*, int64_t> counts[] = {
-      {"doc004-small", 100412160}, {"doc004-medium", 322651136}, {"doc003-2.7b", 3406809600}, {"gpt2", 124439808},
-      {"gpt2-medium", 354823168},  {"gpt2-large", 774030080},    {"gpt2-xl", 1557611200}};
+      {"gpt-small-10k", 100412160}, {"gpt-medium-10k", 322651136}, {"cs336-2.7b", 3406809600}, {"gpt2", 124439808},
+      {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},     {"gpt2-xl", 1557611200}};
   for (const auto& [name, count] : counts) {
     CAPTURE(name);
     const auto before = memory_stats();

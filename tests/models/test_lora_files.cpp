@@ -24,7 +24,7 @@ TEST_CASE("LoRA files: adapters alone, over the model that they were trained on"
   const std::string path = folder / "adapter.safetensors";
   const LoraConfig config{.targets = {"*.mlp.*", "h.0.attn.qkv"}, .rank = 3, .alpha = 0.1, .dropout = 0.25, .seed = 9};
   const auto model_of = [](const Params& base, GptConfig c = kTwo) { return Gpt(base, c); };
-  const Tensor tokens = from({1, 2, 3, 4}, {1, 4});
+  const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
   const Params base(Device(), 1), same(Device(), 1), other(Device(), 2);
   const std::string hash = weights_hash(base);
   CHECK(hash == weights_hash(base));

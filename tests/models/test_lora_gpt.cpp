@@ -146,7 +146,7 @@ TEST_CASE("LoRA on a Gpt: an adapted model runs in all ways that a plain one doe
         CHECK(bits_of(lazy[i]) == bits_of(expected[i]));
       }
 
-      NoGrad off;
+      NoGradScope off;
       const Tensor tokens = a.tokens(), whole = a.model.forward(tokens);
       KvCache cache;
       for (int64_t at = 0; at < tokens.size(1); ++at) {

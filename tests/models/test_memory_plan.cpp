@@ -1,7 +1,7 @@
 // Plans of memory against what the same training then takes, by the counters of the allocator; and dry runs.
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/run_config.h>
@@ -129,7 +129,7 @@ TEST_CASE("memory plan: adapters over a frozen model") {
 }
 
 TEST_CASE("memory plan: 3.4 billion parameters in seconds and next to no memory") {
-  GptConfig g = arch("doc003-2.7b");
+  GptConfig g = arch("cs336-2.7b");
   g.context = 512;
   TrainConfig c;
   c.batch = 4;
@@ -183,7 +183,7 @@ TEST_CASE("dry run: shapes, counters and zeros, and no kernels") {
   dry_run([&] {
     CHECK(memory_stats().live == 0);
     const Tensor w = ones({1000, 1000}).requires_grad_();
-    const Tensor x = from(std::vector<float>(3000, 7.f), {3, 1000});
+    const Tensor x = tensor(std::vector<float>(3000, 7.f), {3, 1000});
     CHECK(memory_stats().live == 4'012'000);
     const Tensor loss = sum(matmul(x, w));
     CHECK(loss.item<float>() == 0);

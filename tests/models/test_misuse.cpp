@@ -66,7 +66,7 @@ TEST_CASE("a cache of another model is refused") {
   GptConfig three = two;
   three.layers = 3;
   const Gpt a(Params(), two), b(Params(), three);
-  NoGrad off;
+  NoGradScope off;
   KvCache cache;
   const Tensor tokens = zeros({1, 2}, DType::i64);
   a.forward(tokens, {.cache = &cache});
@@ -97,7 +97,7 @@ TEST_CASE("a damaged config.json") {
 TEST_CASE("inputs on different devices are refused by every op that takes two") {
   const auto elsewhere = [](const Shape& s,
                             DType t = DType::f32) {  // a value that was never computed: no device needed
-    return Tensor(make<Value>(Layout::contiguous(s, t, Device::cuda(1))));
+    return Tensor(make_ref<Value>(Layout::contiguous(s, t, Device::cuda(1))));
   };
   const Tensor x = ones({2, 2}), ids = zeros({2}, DType::i64), heads = ones({1, 1, 2, 2});
   const std::vector<std::pair<std::string_view, std::function<void()>>> uses{

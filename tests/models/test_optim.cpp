@@ -23,7 +23,7 @@ void contains(const std::string& text, std::string_view part) {
   INFO(part);
   CHECK(has(text, part));
 }
-Tensor leaf(std::initializer_list<float> v, const Shape& s) { return from(v, s).requires_grad_(); }
+Tensor leaf(std::initializer_list<float> v, const Shape& s) { return tensor(v, s).requires_grad_(); }
 }  // namespace
 
 TEST_CASE("adamw equals torch over ten steps") {
@@ -106,8 +106,8 @@ TEST_CASE("clipping scales all gradients by their common norm") {
     std::vector<Parameter> params{{"a", leaf({1, 1}, {2})}, {"b", leaf({1}, {1})}};
     AdamW opt(params, {.weight_decay = 0});
     GradMap grads;
-    grads.map()[params[0].tensor.id()] = from({3.f, 0.f}, {2});
-    grads.map()[params[1].tensor.id()] = from({4.f}, {1});
+    grads.map()[params[0].tensor.id()] = tensor({3.f, 0.f}, {2});
+    grads.map()[params[1].tensor.id()] = tensor({4.f}, {1});
     norm = opt.step(grads, {.clip_norm = clip}).item<double>();
     const StateDict s = opt.state();
     return std::vector<double>{s.at("a.m").to_vector<double>()[0], s.at("a.m").to_vector<double>()[1],
@@ -130,19 +130,19 @@ TEST_CASE("a norm that is passed is the one used") {
     const Parameter p{"a", leaf({1, 1}, {2})};
     AdamW opt({p}, {.weight_decay = 0});
     GradMap grads;
-    grads.map()[p.tensor.id()] = from({3.f, 4.f}, {2});
+    grads.map()[p.tensor.id()] = tensor({3.f, 4.f}, {2});
     CHECK(opt.step(grads, {.clip_norm = 1, .norm = norm}).item<float>() == (norm ? norm.item<float>() : 5));
     return opt.state().at("a.m").to_vector<float>();
   };
-  CHECK(after({}) == after(from({5.f}, {})));
-  CHECK(after({}) != after(from({10.f}, {})));
+  CHECK(after({}) == after(tensor({5.f}, {})));
+  CHECK(after({}) != after(tensor({10.f}, {})));
 }
 
 TEST_CASE("set_lr replaces the rate of the configuration") {
   std::vector<Parameter> params{{"b", leaf({1}, {1})}};
   AdamW opt(params, {.lr = 0.25, .weight_decay = 0});
   GradMap grads;
-  grads.map()[params[0].tensor.id()] = from({3.f}, {1});
+  grads.map()[params[0].tensor.id()] = tensor({3.f}, {1});
   opt.set_lr(0);
   opt.step(grads);
   CHECK(params[0].tensor.item<float>() == 1);
@@ -167,8 +167,8 @@ TEST_CASE("a gradient that does not fit is an error that names the parameter, an
   params[1].tensor.label("last");
   AdamW opt(params);
   GradMap grads;
-  grads.map()[params[0].tensor.id()] = from({1.f, 1.f}, {2});
-  grads.map()[params[1].tensor.id()] = from({1.f, 1.f}, {2});
+  grads.map()[params[0].tensor.id()] = tensor({1.f, 1.f}, {2});
+  grads.map()[params[1].tensor.id()] = tensor({1.f, 1.f}, {2});
   contains(error_of([&] { opt.step(grads); }), "[adamw_step] gradient 1 is (2) f32, the weight is 'last' (3) f32.");
   CHECK(opt.steps() == 0);
   CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
@@ -198,7 +198,7 @@ TEST_CASE("a step is one kernel for all parameters, and one for the norm") {
 }
 
 TEST_CASE("what AdamW refuses") {
-  const Tensor w = leaf({1}, {1}), frozen = from({1.f}, {1});
+  const Tensor w = leaf({1}, {1}), frozen = tensor({1.f}, {1});
   contains(error_of([&] { AdamW({}); }), "no parameters");
   contains(error_of([&] { AdamW({{"w", frozen}}); }), "'w' does not require a gradient");
   contains(error_of([&] { AdamW({{"w", w.detach().to(DType::bf16).requires_grad_()}}); }), "'w' is (1) bf16.");
@@ -228,7 +228,7 @@ TEST_CASE("state continues where it was saved, bit for bit") {
   const Parameter a{"w", randn({5, 3}, rng).requires_grad_()};
   AdamW first({a});
   for (int i = 0; i < 3; ++i) first.step(gradient(a, i));
-  const Parameter b{"w", from(a.tensor.to_vector<float>(), {5, 3}).requires_grad_()};
+  const Parameter b{"w", tensor(a.tensor.to_vector<float>(), {5, 3}).requires_grad_()};
   const StateDict saved = first.state();
   const auto saved_m = saved.at("w.m").to_vector<float>();
   AdamW second({b});

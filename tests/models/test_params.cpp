@@ -1,8 +1,8 @@
 // Params (names, initial values, loading) and the configuration of Gpt (checks, JSON).
 #include "support/helpers.h"
 
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
@@ -216,7 +216,7 @@ TEST_CASE("loaded values are converted, and training does not change the tensors
   const Gpt trained(same, tiny());
   const auto before = given.at("wte.weight").to_vector<float>();
   AdamW opt(same.trainable());
-  const Tensor tokens = from({1, 2, 3}, {1, 3});
+  const Tensor tokens = tensor({1, 2, 3}, {1, 3});
   opt.step(backward(cross_entropy(trained.forward(tokens), tokens)));
   CHECK(same.all()[0].tensor.to_vector<float>() != before);
   CHECK(given.at("wte.weight").to_vector<float>() == before);

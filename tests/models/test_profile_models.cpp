@@ -25,7 +25,7 @@ std::string second(const Scope* s) {
   while (s && s->parent && s->parent->parent && s->parent->parent->parent) s = s->parent;
   return s && s->parent && s->parent->parent ? s->name : "";
 }
-Tensor tokens() { return from<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1}, {2, 6}); }
+Tensor tokens() { return tensor<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1}, {2, 6}); }
 
 // Kernels by phase and layer, "backward gpt.h.1.attn.c_proj matmul", with their number.
 std::map<std::string, int> kernels_of(const Profile& p, std::string_view range) {

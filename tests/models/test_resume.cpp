@@ -289,7 +289,7 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
     for (size_t d = 0; d < at.size(); ++d) flat = flat * t.shape()[d] + at[d];
     std::vector<float> all = values(t);
     all[size_t(flat)] = float(x);
-    t = from(all, t.shape());
+    t = tensor(all, t.shape());
     std::string message = "no error";
     try {
       save_checkpoint(path, c);

@@ -152,7 +152,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
 }
 
 TEST_CASE("settings: named models are those of their sources, field by field") {
-  const auto doc004 = [](int64_t layers, int64_t heads, int64_t width) {
+  const auto gpt_10k = [](int64_t layers, int64_t heads, int64_t width) {
     return GptConfig{.vocab_size = 10000,
                      .context = 128,
                      .layers = layers,
@@ -171,25 +171,28 @@ TEST_CASE("settings: named models are those of their sources, field by field") {
                      .init = InitScheme::gpt2,
                      .init_std = 0.02};
   };
-  CHECK(arch("doc004-small") == doc004(12, 12, 768));
-  CHECK(arch("doc004-medium") == doc004(24, 16, 1024));
-  CHECK(arch("doc003-2.7b") == GptConfig{.vocab_size = 10000,
-                                         .context = 512,
-                                         .layers = 32,
-                                         .heads = 32,
-                                         .kv_heads = 0,
-                                         .width = 2560,
-                                         .ff_width = 10240,
-                                         .positions = Positions::rope,
-                                         .rope_theta = 10000,
-                                         .norm = NormKind::rms_norm,
-                                         .norm_affine = true,
-                                         .activation = Activation::swiglu,
-                                         .bias = false,
-                                         .tied_head = false,
-                                         .dropout = 0,
-                                         .norm_eps = 1e-5,
-                                         .init = InitScheme::xavier});
+  CHECK(arch("gpt-small-10k") == gpt_10k(12, 12, 768));
+  CHECK(arch("gpt-medium-10k") == gpt_10k(24, 16, 1024));
+  CHECK(arch("cs336-2.7b") == GptConfig{.vocab_size = 10000,
+                                        .context = 512,
+                                        .layers = 32,
+                                        .heads = 32,
+                                        .kv_heads = 0,
+                                        .width = 2560,
+                                        .ff_width = 10240,
+                                        .positions = Positions::rope,
+                                        .rope_theta = 10000,
+                                        .norm = NormKind::rms_norm,
+                                        .norm_affine = true,
+                                        .activation = Activation::swiglu,
+                                        .bias = false,
+                                        .tied_head = false,
+                                        .dropout = 0,
+                                        .norm_eps = 1e-5,
+                                        .init = InitScheme::xavier});
+  CHECK_HAS(error_of([] { arch("doc003-2.7b"); }), "'doc003-2.7b' is called 'cs336-2.7b' now.");
+  CHECK_HAS(error_of([] { arch("doc004-small"); }), "'doc004-small' is called 'gpt-small-10k' now.");
+  CHECK_HAS(error_of([] { arch("doc004-medium"); }), "'doc004-medium' is called 'gpt-medium-10k' now.");
   const std::tuple<const char*, int64_t, int64_t, int64_t> sizes[] = {// Radford et al. 2019, table 2
                                                                       {"gpt2", 12, 12, 768},
                                                                       {"gpt2-medium", 24, 16, 1024},

@@ -57,7 +57,7 @@ TEST_CASE("train: the validation loss weighs every token of the split once") {
   for (size_t at = 0; at + 1 < ids.size(); at += 16) {
     const size_t n = std::min<size_t>(16, ids.size() - 1 - at);
     const std::vector<int64_t> x(ids.begin() + int64_t(at), ids.begin() + int64_t(at + n));
-    const auto logits = run.model.forward(from(x, {1, int64_t(n)})).to_vector<double>();
+    const auto logits = run.model.forward(tensor(x, {1, int64_t(n)})).to_vector<double>();
     for (size_t t = 0; t < n; ++t) {
       double total = 0;
       for (size_t v = 0; v < 256; ++v) total += std::exp(logits[t * 256 + v]);
@@ -328,7 +328,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
     Tensor weight = run.params.get("h.0.mlp.fc.weight", {128, 32}, Init::normal(1));
     int64_t calls = 0;
     weight.on_grad([&](const Tensor& g) {
-      const InScope here("hook");
+      const NameScope here("hook");
       return ++calls >= 3 ? g * 1e30 * 1e30 : g;
     });
     run.trainer.step();

@@ -58,7 +58,7 @@ def units(program):
     listed = lambda *more: [s.replace(",", "?") for s in run([program, "-ltc", *more], 100).stdout.splitlines() if s[:1] not in "[="]
     words = []
     for path in sorted((ROOT / "cuda").glob("*/*.cu")):
-        names = re.findall(r"TG_KERNEL\((\w+)", path.read_text()) or [path.stem] * (path.stem == "pointwise")
+        names = re.findall(r"TG_KERNEL\((?:op::)?(\w+)", path.read_text()) or [path.stem] * (path.stem == "pointwise")
         words.append(",".join(sorted({re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() for n in names})))
     words = [w.replace("pointwise", "gelu,mul").replace(",", ".,") + "." for w in words if w]  # the ends of names of ops
     return [(w, t) for w in words for t in listed("-sf=*cuda/test_ops.cpp")] + [("all", t) for t in listed("-sfe=*cuda/test_ops.cpp," + files)]

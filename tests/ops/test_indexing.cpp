@@ -8,8 +8,8 @@
 using namespace tg;
 namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
-Tensor row(const std::vector<float>& v) { return from<float>(v, {int64_t(v.size())}); }
-Tensor i64(const std::vector<int64_t>& v, const Shape& s) { return from<int64_t>(v, s); }
+Tensor row(const std::vector<float>& v) { return tensor<float>(v, {int64_t(v.size())}); }
+Tensor i64(const std::vector<int64_t>& v, const Shape& s) { return tensor<int64_t>(v, s); }
 std::vector<float> grad_of(const std::function<Tensor(const Tensor&)>& f, Tensor x) {
   x.requires_grad_();
   return values(backward(sum(f(x)))[x]);
@@ -32,11 +32,11 @@ void refuses(const std::function<Tensor()>& use, Error::Kind kind, std::string_v
 TEST_CASE("max and min: ties share the gradient, as those of torch.amax") {
   const auto largest = [](const Tensor& x) { return max(x, {-1}); };
   const auto smallest = [](const Tensor& x) { return min(x, {0}); };
-  const Tensor x = from<float>({1, 3, 3, 2, 2, 2}, {2, 3});
+  const Tensor x = tensor<float>({1, 3, 3, 2, 2, 2}, {2, 3});
   CHECK(values(max(x, {1})) == std::vector<float>{3, 2});
-  CHECK(grad_of(largest, from<float>({1, 3, 3, 2, 2, 2}, {2, 3})) ==
+  CHECK(grad_of(largest, tensor<float>({1, 3, 3, 2, 2, 2}, {2, 3})) ==
         std::vector<float>{0, .5f, .5f, 1.f / 3, 1.f / 3, 1.f / 3});
-  CHECK(grad_of(smallest, from<float>({1, 3, 2, 2, 3, 2}, {2, 3})) == std::vector<float>{1, .5f, .5f, 0, .5f, .5f});
+  CHECK(grad_of(smallest, tensor<float>({1, 3, 2, 2, 3, 2}, {2, 3})) == std::vector<float>{1, .5f, .5f, 0, .5f, .5f});
   CHECK(grad_of([](const Tensor& t) { return max(t); }, filled({300}, 2.f)) == std::vector<float>(300, 1.f / 300));
 }
 TEST_CASE("max and min: NaN wins wherever it stands, infinities count") {
@@ -47,11 +47,11 @@ TEST_CASE("max and min: NaN wins wherever it stands, infinities count") {
       std::vector<float> v(size_t(n), 1.f);
       v[size_t(at)] = kNan;
       for (const Shape& s : {Shape{n}, Shape{1, n}, Shape{n, 1}}) {
-        const Tensor x = from<float>(v, s);
+        const Tensor x = tensor<float>(v, s);
         CHECK(std::isnan(max(x).item<float>()));
         CHECK(std::isnan(min(x).item<float>()));
       }
-      const Tensor column = concat({from<float>(v, {n, 1}), filled({n, 20}, 2.f)}, 1);
+      const Tensor column = concat({tensor<float>(v, {n, 1}), filled({n, 20}, 2.f)}, 1);
       CHECK(std::isnan(values(max(column, {0}))[0]));
       CHECK(std::isnan(values(min(column, {0}))[0]));
       CHECK(values(min(column, {0}))[20] == 2);
@@ -64,14 +64,14 @@ TEST_CASE("max and min: NaN wins wherever it stands, infinities count") {
   CHECK(max(i64({least, least}, {2})).item<int64_t>() == least);
   CHECK(min(i64({most, least, 3}, {3})).item<int64_t>() == least);
   CHECK(min(i64({most, most}, {2})).item<int64_t>() == most);
-  CHECK(min(from<int32_t>({4, -7, 2}, {3})).item<int64_t>() == -7);
+  CHECK(min(tensor<int32_t>({4, -7, 2}, {3})).item<int64_t>() == -7);
 }
 TEST_CASE("var: two passes keep the digits of values far from 0, over long rows and columns too") {
   for (int64_t n : {8, 4096, 10001}) {
     std::vector<float> v(size_t(n) * 3);
     for (size_t i = 0; i < v.size(); ++i) v[i] = 10000.f + float(i / 3 % 2);  // half 10000, half 10001
     const double ones = std::floor(double(n) / 2), expected = ones * (double(n) - ones) / double(n) / double(n - 1);
-    const Tensor columns = from<float>(v, {n, 3});
+    const Tensor columns = tensor<float>(v, {n, 3});
     for (const Tensor& y : {var(columns, {0}), var(transpose(columns).contiguous(), {1})})
       for (float x : values(y)) CHECK(x == doctest::Approx(expected).epsilon(1e-5));
   }
@@ -221,6 +221,6 @@ TEST_CASE("indices out of range, when the op runs") {
         },
         Error::Kind::value, says("index_select", bad, "(1)", "(2) i64", 1, 3));
   }
-  refuses([&] { return index_select(x, 0, from<int32_t>({-2}, {1})); }, Error::Kind::value,
+  refuses([&] { return index_select(x, 0, tensor<int32_t>({-2}, {1})); }, Error::Kind::value,
           says("index_select", -2, "(0)", "(1) i32", 0, 2));
 }

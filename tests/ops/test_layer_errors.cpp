@@ -67,11 +67,11 @@ TEST_CASE("matmul and linear") {
   });
 }
 TEST_CASE("TF32 where there is none") {
-  CHECK(f32_products() == F32Products::strict);
-  const std::string then = "End the F32ProductsScope, or open one of F32Products::strict around this op.";
+  CHECK(matmul_precision() == MatmulPrecision::f32);
+  const std::string then = "End the MatmulPrecisionScope, or open one of MatmulPrecision::f32 around this op.";
   const auto tf32 = [](auto f) {
     return [f] {
-      const F32ProductsScope scope(F32Products::tf32);
+      const MatmulPrecisionScope scope(MatmulPrecision::tf32);
       f();
     };
   };
@@ -82,7 +82,7 @@ TEST_CASE("TF32 where there is none") {
       "TF32 was asked for (2, 3) f32 and 'w' (3, 5) f32 on cpu. Only CUDA devices have it. " + then;
   expect_at_emit({
       {tf32([&] { matmul(x, w); }), Why::device, {"[matmul] " + on_cpu}},
-      {[&] { matmul(x, w, {.products = F32Products::tf32}); }, Why::device, {"[matmul] " + on_cpu}},
+      {[&] { matmul(x, w, {.products = MatmulPrecision::tf32}); }, Why::device, {"[matmul] " + on_cpu}},
       {tf32([&] { linear(x, transpose(w)); }),
        Why::device,
        {"[linear] TF32 was asked for (2, 3) f32 and (5, 3) f32 on cpu. Only CUDA devices have it. " + then}},
@@ -93,25 +93,25 @@ TEST_CASE("TF32 where there is none") {
        Why::dtype,
        {"[matmul] TF32 was asked for (2, 3) bf16 and (3, 5) bf16. Only products of f32 have it. " + then}},
   });
-  const F32ProductsScope scope(F32Products::tf32);
-  CHECK(f32_products() == F32Products::tf32);
+  const MatmulPrecisionScope scope(MatmulPrecision::tf32);
+  CHECK(matmul_precision() == MatmulPrecision::tf32);
   {
-    const F32ProductsScope inner(F32Products::strict);
+    const MatmulPrecisionScope inner(MatmulPrecision::f32);
     CHECK(values(matmul(x, w)) == values(matmul(x, w, MatmulOptions{})));
   }
-  CHECK(values(matmul(x, w, {.products = F32Products::strict})).size() == 10);  // said for the one product
-  std::thread([] { CHECK(f32_products() == F32Products::strict); }).join();
+  CHECK(values(matmul(x, w, {.products = MatmulPrecision::f32})).size() == 10);  // said for the one product
+  std::thread([] { CHECK(matmul_precision() == MatmulPrecision::f32); }).join();
 }
 TEST_CASE("the choice of TF32 tells two products apart") {
   const auto key = [](const Op& op) {
-    Key k;
+    StructuralHash k;
     op.key(k);
     return k;
   };
-  const auto strict = F32Products::strict, tf32 = F32Products::tf32;
-  CHECK(!(key(Matmul({.products = strict})) == key(Matmul({.products = tf32}))));
-  CHECK(!(key(Linear(strict)) == key(Linear(tf32))));
-  CHECK(key(Linear(tf32)) == key(Linear(tf32)));
+  const auto strict = MatmulPrecision::f32, tf32 = MatmulPrecision::tf32;
+  CHECK(!(key(op::Matmul({.products = strict})) == key(op::Matmul({.products = tf32}))));
+  CHECK(!(key(op::Linear(strict)) == key(op::Linear(tf32))));
+  CHECK(key(op::Linear(tf32)) == key(op::Linear(tf32)));
 }
 TEST_CASE("rope and swiglu") {
   const Tensor x = f32({2, 4}).label("x");
@@ -330,16 +330,16 @@ TEST_CASE("indices out of range, when the op runs") {
   const Tensor table = f32({5, 4}), logits = f32({2, 3});
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
-    const InScope scope("wte");
+    const NameScope scope("wte");
     for (int64_t bad : {5, -1}) {
       const auto name = fmt::format("{}", bad);
-      const Tensor ids = from<int64_t>({1, bad, 2}, {3}), narrow = from<int32_t>({0, 1, int32_t(bad)}, {3});
+      const Tensor ids = tensor<int64_t>({1, bad, 2}, {3}), narrow = tensor<int32_t>({0, 1, int32_t(bad)}, {3});
       expect({[&] { values(embedding(ids, table)); }, Why::value, {"[embedding]", name, "5", "in wte"}});
       expect({[&] { values(embedding(narrow, table)); }, Why::value, {"[embedding]", name}});
-      const Tensor targets = from<int64_t>({0, bad}, {2});
+      const Tensor targets = tensor<int64_t>({0, bad}, {2});
       expect({[&] { values(cross_entropy(logits, targets)); }, Why::value, {"[cross_entropy]", name, "3", "in wte"}});
     }
-    const Tensor all_ignored = from<int64_t>({1, 1}, {2});
+    const Tensor all_ignored = tensor<int64_t>({1, 1}, {2});
     expect(
         {[&] {
            values(cross_entropy(logits, all_ignored, {Reduction::mean, 1, 0}));

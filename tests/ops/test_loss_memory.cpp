@@ -14,7 +14,7 @@ struct Head {
   Head() {
     std::vector<int64_t> ids;
     for (int64_t i = 0; i < kRows; ++i) ids.push_back(i * 61 % kClasses);
-    targets = from<int64_t>(ids, {kRows});
+    targets = tensor<int64_t>(ids, {kRows});
   }
   Tensor logits(DType t = DType::f32) const { return linear(x.to(t), w.to(t)); }
 };

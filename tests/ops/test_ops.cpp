@@ -117,7 +117,7 @@ TEST_CASE("values in any layout give the same results") {
       check(run_case(c, other), expected);
     }
     auto repeated = x, dense = x;
-    NoGrad off;
+    NoGradScope off;
     for (size_t i = 0; i < x.size(); ++i) {
       if (x[i].ndim() == 0) continue;
       repeated[i] = expand(slice(x[i], 0, 0, 1), x[i].shape()).detach();
@@ -231,7 +231,7 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           evaluate(roots);
         }
         for (auto& u : uses) {
-          if (u.op->traits().kind == Kind::view) continue;
+          if (u.op->traits().kind == OpKind::view) continue;
           kernels.emplace(u.op->name());
           check_guards(u);
         }

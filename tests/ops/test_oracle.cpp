@@ -18,24 +18,25 @@ using nlohmann::json;
 using Functions = std::map<std::string, std::function<Tensors(Inputs, const json&)>>;
 
 // Of the lists of pointwise functions: on tensors or, where there is a "number", on a tensor and that.
-template <class... F> void add_unary(Functions& all, TypeList<F...>) {
-  ((all[F::kName] = [](Inputs x, const json&) { return Tensors{emit1(stateless<Unary<F>>(), {x[0]})}; }), ...);
+template <class... F> void add_unary(Functions& all, op::TypeList<F...>) {
+  ((all[F::kName] = [](Inputs x, const json&) { return Tensors{emit1(stateless<op::Unary<F>>(), {x[0]})}; }), ...);
 }
-template <class... F> void add_binary(Functions& all, TypeList<F...>) {
+template <class... F> void add_binary(Functions& all, op::TypeList<F...>) {
   ((all[F::kName] =
         [](Inputs x, const json& a) {
-          return Tensors{a.contains("number")
-                             ? emit1(make<BinaryScalar<F>>(a["number"].get<double>(), a.at("left").get<bool>()), {x[0]})
-                             : emit1(stateless<Binary<F>>(), {x[0], x[1]})};
+          return Tensors{
+              a.contains("number")
+                  ? emit1(make_ref<op::BinaryScalar<F>>(a["number"].get<double>(), a.at("left").get<bool>()), {x[0]})
+                  : emit1(stateless<op::Binary<F>>(), {x[0], x[1]})};
         }),
    ...);
 }
-template <class... F> void add_compare(Functions& all, TypeList<F...>) {
+template <class... F> void add_compare(Functions& all, op::TypeList<F...>) {
   ((all[F::kName] =
         [](Inputs x, const json& a) {
-          const NoGrad off;
-          return Tensors{a.contains("number") ? emit1(make<CompareScalar<F>>(a["number"].get<double>()), {x[0]})
-                                              : emit1(stateless<Compare<F>>(), {x[0], x[1]})};
+          const NoGradScope off;
+          return Tensors{a.contains("number") ? emit1(make_ref<op::CompareScalar<F>>(a["number"].get<double>()), {x[0]})
+                                              : emit1(stateless<op::Compare<F>>(), {x[0], x[1]})};
         }),
    ...);
 }
@@ -106,12 +107,12 @@ void add_networks(Functions& all) {
   all["linear"] = [](Inputs x, const json&) {
     return Tensors{x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])};
   };
-  [&]<class... F>(TypeList<F...>) {
+  [&]<class... F>(op::TypeList<F...>) {
     const auto add = [&](const char* name, OpPtr op) {
       all[name] = [op](Inputs x, const json&) { return emit(op, x); };
     };
-    (add(LinearActivation<F>::kName, make<LinearActivation<F>>(F32Products::strict)), ...);
-  }(ActivationFns{});
+    (add(op::LinearActivation<F>::kName, make_ref<op::LinearActivation<F>>(MatmulPrecision::f32)), ...);
+  }(op::ActivationFns{});
   all["lora"] = [](Inputs x, const json&) {
     return Tensors{lora(x[0], x[1], x[2], 0.75, x.size() > 3 ? x[3] : Tensor())};
   };
@@ -145,9 +146,9 @@ void add_networks(Functions& all) {
 const Functions& functions() {
   static const Functions all = [] {
     Functions f;
-    add_unary(f, UnaryFns());
-    add_binary(f, BinaryFns());
-    add_compare(f, CompareFns());
+    add_unary(f, op::UnaryFns());
+    add_binary(f, op::BinaryFns());
+    add_compare(f, op::CompareFns());
     add_choices(f);
     add_reductions(f);
     add_shapes(f);

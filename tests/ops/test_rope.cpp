@@ -7,7 +7,7 @@ using namespace tg;
 
 TEST_CASE("swiglu_grad is what it is composed of") {
   const Tensor x = random<double>({4, 6}, 1, -4, 4), dy = random<double>({4, 3}, 2);
-  const OpPtr op = stateless<SwigluGrad>();
+  const OpPtr op = stateless<op::SwigluGrad>();
   const std::vector<Tensor> in{x, dy};
   CHECK(distance(emit(op, in)[0], op->compose(in)[0]) < 1e-15);
 }

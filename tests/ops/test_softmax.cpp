@@ -10,7 +10,7 @@
 using namespace tg;
 namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-std::vector<float> softmax_of(const std::vector<float>& x) { return values(softmax(from(x, {int64_t(x.size())}))); }
+std::vector<float> softmax_of(const std::vector<float>& x) { return values(softmax(tensor(x, {int64_t(x.size())}))); }
 }  // namespace
 
 TEST_CASE("softmax finds the largest of a row wherever it stands, and a NaN too") {
@@ -23,9 +23,9 @@ TEST_CASE("softmax finds the largest of a row wherever it stands, and a NaN too"
       for (size_t j = 0; j < n; ++j) CHECK(y[j] == (j == at ? 1 : 0));
       x[at] = kNan;
       for (const float v : softmax_of(x)) CHECK(std::isnan(v));
-      for (const float v : values(log_softmax(from(x, {int64_t(n)})))) CHECK(std::isnan(v));
-      const Tensor target = from<int64_t>({0}, {1});
-      CHECK(std::isnan(cross_entropy(from(x, {1, int64_t(n)}), target).item<float>()));
+      for (const float v : values(log_softmax(tensor(x, {int64_t(n)})))) CHECK(std::isnan(v));
+      const Tensor target = tensor<int64_t>({0}, {1});
+      CHECK(std::isnan(cross_entropy(tensor(x, {1, int64_t(n)}), target).item<float>()));
     }
   }
 }

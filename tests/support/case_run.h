@@ -46,7 +46,7 @@ inline Result run_case(const OpCase& c, std::vector<Tensor> x, const std::vector
 inline Result run_case(const OpCase& c, const std::vector<Tensor>& x) {
   Tensors out;
   {
-    NoGrad off;
+    NoGradScope off;
     out = c.fn(x);
   }
   return run_case(c, x, weights_of(out));

@@ -23,49 +23,51 @@ inline Tensor total(const std::vector<Tensor>& x, size_t begin, size_t end) {
 inline std::vector<Tensor> two_totals(const std::vector<Tensor>& x) {
   return {total(x, 0, x.size() / 2), total(x, x.size() / 2, x.size())};
 }
-template <class... F> std::vector<Tensor> values_of_all(TypeList<F...>, const Tensor& x) {
-  return two_totals({emit1(stateless<Unary<F>>(), {x})...});
+template <class... F> std::vector<Tensor> values_of_all(op::TypeList<F...>, const Tensor& x) {
+  return two_totals({emit1(stateless<op::Unary<F>>(), {x})...});
 }
 template <class F> void add_slope(std::vector<Tensor>& to, const Tensor& x, const Tensor& dy) {
-  if constexpr (!is_linear<F>) {
-    if constexpr (UnaryGrad<F>::kDy == 2)
-      to.push_back(emit1(stateless<UnaryGrad<F>>(), {x, x, dy}));
+  if constexpr (!op::is_linear<F>) {
+    if constexpr (op::UnaryGrad<F>::kDy == 2)
+      to.push_back(emit1(stateless<op::UnaryGrad<F>>(), {x, x, dy}));
     else
-      to.push_back(emit1(stateless<UnaryGrad<F>>(), {x, dy}));
+      to.push_back(emit1(stateless<op::UnaryGrad<F>>(), {x, dy}));
   }
 }
-template <class... F> std::vector<Tensor> slopes_of_all(TypeList<F...>, const Tensor& x, const Tensor& dy) {
+template <class... F> std::vector<Tensor> slopes_of_all(op::TypeList<F...>, const Tensor& x, const Tensor& dy) {
   std::vector<Tensor> all;
   (add_slope<F>(all, x, dy), ...);
   return two_totals(all);
 }
-template <class... F> std::vector<Tensor> pairs_of_all(TypeList<F...>, const Tensor& x, const Tensor& y) {
+template <class... F> std::vector<Tensor> pairs_of_all(op::TypeList<F...>, const Tensor& x, const Tensor& y) {
   const auto with_number = [&](bool left) {
-    return total({emit1(make<BinaryScalar<F>>(1.25, left), {x})...}, 0, sizeof...(F));
+    return total({emit1(make_ref<op::BinaryScalar<F>>(1.25, left), {x})...}, 0, sizeof...(F));
   };
-  return {total({emit1(stateless<Binary<F>>(), {x, y})...}, 0, sizeof...(F)), with_number(false), with_number(true)};
+  return {total({emit1(stateless<op::Binary<F>>(), {x, y})...}, 0, sizeof...(F)), with_number(false),
+          with_number(true)};
 }
 template <class F> void add_partials(std::vector<Tensor>& to, const Tensor& x, const Tensor& y, const Tensor& dz) {
-  if constexpr (has_partials<F>)
+  if constexpr (op::has_partials<F>)
     for (const bool second : {false, true}) {
-      to.push_back(emit1(make<BinaryGrad<F>>(second), {x, y, dz}));
-      to.push_back(emit1(make<BinaryScalarGrad<F>>(0.75, second), {x, dz}));
+      to.push_back(emit1(make_ref<op::BinaryGrad<F>>(second), {x, y, dz}));
+      to.push_back(emit1(make_ref<op::BinaryScalarGrad<F>>(0.75, second), {x, dz}));
     }
 }
 template <class... F>
-std::vector<Tensor> partials_of_all(TypeList<F...>, const Tensor& x, const Tensor& y, const Tensor& dz) {
+std::vector<Tensor> partials_of_all(op::TypeList<F...>, const Tensor& x, const Tensor& y, const Tensor& dz) {
   std::vector<Tensor> all;
   (add_partials<F>(all, x, y, dz), ...);
   return {total(all, 0, all.size())};
 }
 // How many comparisons hold, of two tensors and of a tensor and a number, in the dtype of x.
-template <class... F> std::vector<Tensor> comparisons_of_all(TypeList<F...>, const Tensor& x, const Tensor& y) {
+template <class... F> std::vector<Tensor> comparisons_of_all(op::TypeList<F...>, const Tensor& x, const Tensor& y) {
   const auto count = [&](const std::vector<Tensor>& all) {
     Tensor n = x;
     for (const Tensor& holds : all) n = where(holds, n + 1.0, n * 2.0);
     return n;
   };
-  return {count({emit1(stateless<Compare<F>>(), {x, y})...}), count({emit1(make<CompareScalar<F>>(1.0), {x})...})};
+  return {count({emit1(stateless<op::Compare<F>>(), {x, y})...}),
+          count({emit1(make_ref<op::CompareScalar<F>>(1.0), {x})...})};
 }
 
 inline std::vector<ChainCase> chain_cases() {
@@ -76,22 +78,22 @@ inline std::vector<ChainCase> chain_cases() {
   std::vector<ChainCase> r;
   r.push_back({"every unary function, f32",
                {floats(s, 1, DType::f32)},
-               [](Inputs x) { return values_of_all(UnaryFns{}, x[0]); },
+               [](Inputs x) { return values_of_all(op::UnaryFns{}, x[0]); },
                2});
   r.push_back({"every derivative, bf16",
                {floats(s, 2, DType::bf16), floats(s, 3, DType::bf16)},
-               [](Inputs x) { return slopes_of_all(UnaryFns{}, x[0], x[1]); },
+               [](Inputs x) { return slopes_of_all(op::UnaryFns{}, x[0], x[1]); },
                2});
   r.push_back({"every function of two, f64",
                {floats(s, 4, DType::f64), floats(s, 5, DType::f64)},
-               [](Inputs x) { return pairs_of_all(BinaryFns{}, x[0], x[1]); },
+               [](Inputs x) { return pairs_of_all(op::BinaryFns{}, x[0], x[1]); },
                3});
   r.push_back({"every partial derivative, f32",
                {floats(s, 6, DType::f32), floats(s, 7, DType::f32), floats(s, 8, DType::f32)},
-               [](Inputs x) { return partials_of_all(BinaryFns{}, x[0], x[1], x[2]); }});
+               [](Inputs x) { return partials_of_all(op::BinaryFns{}, x[0], x[1], x[2]); }});
   r.push_back({"every comparison, i64",
                {whole(s, 9, DType::i64), whole(s, 10, DType::i64)},
-               [](Inputs x) { return comparisons_of_all(CompareFns{}, x[0], x[1]); },
+               [](Inputs x) { return comparisons_of_all(op::CompareFns{}, x[0], x[1]); },
                2});
   r.push_back(
       {"integers and masks, i32", {whole(s, 11, DType::i32), whole(s, 12, DType::i32), mask(s, 13)}, [](Inputs x) {

@@ -36,17 +36,17 @@ template <class T = float> Tensor random(const Shape& s, uint64_t seed, double l
   Rng rng{seed};
   std::vector<T> v(static_cast<size_t>(s.product()));
   for (auto& x : v) x = T(lo + (hi - lo) * double(rng.uniform()));
-  return from<T>(v, s);
+  return tensor<T>(v, s);
 }
 template <class T = float> Tensor filled(const Shape& s, T x) {
-  return from<T>(std::vector<T>(static_cast<size_t>(s.product()), x), s);
+  return tensor<T>(std::vector<T>(static_cast<size_t>(s.product()), x), s);
 }
 
 // The same values in storage of another layout; a leaf.
 enum class Store { contiguous, transposed, sliced, strided };
 inline constexpr Store kStores[] = {Store::contiguous, Store::transposed, Store::sliced, Store::strided};
 inline Tensor stored(const Tensor& x, Store how) {
-  NoGrad off;
+  NoGradScope off;
   const Tensor c = x.detach().contiguous();
   if (how == Store::transposed && x.ndim() >= 2) return transpose(transpose(c, 0, -1).contiguous(), 0, -1).detach();
   if (how == Store::sliced && x.ndim() >= 1) {  // rows of something else before and after: an offset
@@ -101,7 +101,7 @@ inline double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Ten
     const auto moved = [&](double by) {
       auto v = x;
       v[i] += by;
-      return f(from<double>(v, at.shape())).item<double>();
+      return f(tensor<double>(v, at.shape())).item<double>();
     };
     worst = std::max(worst, std::abs((moved(h) - moved(-h)) / (2 * h) - g[i]));
   }

@@ -20,14 +20,14 @@ struct Cases {
   }
   // An operand of F; the first and the second of two keep off the kinks between them.
   template <class F> static TensorInit operand(const Shape& s, size_t i = 0) {
-    constexpr Domain d = F::kDomain;
+    constexpr op::Domain d = F::kDomain;
     return {s, d.lo, d.hi, false, true, d.cell, i == 0 ? 0.5 : 0.0};
   }
   template <class F> void unary(const F*) {
-    one(F::kName, "plain", {operand<F>({r, c})}, [](Inputs x) { return emit1(stateless<Unary<F>>(), {x[0]}); });
+    one(F::kName, "plain", {operand<F>({r, c})}, [](Inputs x) { return emit1(stateless<op::Unary<F>>(), {x[0]}); });
   }
   template <class F> void binary(const F*) {
-    const auto f = [](Inputs x) { return emit1(stateless<Binary<F>>(), {x[0], x[1]}); };
+    const auto f = [](Inputs x) { return emit1(stateless<op::Binary<F>>(), {x[0], x[1]}); };
     const auto in = [](const Shape& x, const Shape& y) { return std::vector{operand<F>(x), operand<F>(y, 1)}; };
     one(F::kName, "same", in({r, c}, {r, c}), f);
     one(F::kName, "row", in({2, r, c}, {c}), f);
@@ -39,10 +39,10 @@ struct Cases {
     const double s = F::kDomain.cell > 0 ? F::kDomain.cell : 1.5;  // a kink there, or no special number
     for (bool left : {false, true})
       one(F::kName, left ? "number_left" : "number", {operand<F>({r, c})},
-          [=](Inputs x) { return emit1(make<BinaryScalar<F>>(s, left), {x[0]}); });
+          [=](Inputs x) { return emit1(make_ref<op::BinaryScalar<F>>(s, left), {x[0]}); });
   }
   template <class F> void comparison(const F*) {
-    const auto f = [](Inputs x) { return emit1(stateless<Compare<F>>(), {x[0], x[1]}); };
+    const auto f = [](Inputs x) { return emit1(stateless<op::Compare<F>>(), {x[0], x[1]}); };
     const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {  // few values: some are equal
       one(F::kName, variant, {indices(x, 3), indices(y, 3)}, f).gradcheck = 0;
     };
@@ -55,15 +55,15 @@ struct Cases {
       return f(std::vector{whole(x[0]), whole(x[1])});
     }).gradcheck = 0;
     one(F::kName, "number", {floats({r, c})}, [=](Inputs x) {
-      return emit1(make<CompareScalar<F>>(1.0), {whole(x[0])});
+      return emit1(make_ref<op::CompareScalar<F>>(1.0), {whole(x[0])});
     }).gradcheck = 0;
     one(F::kName, "i32_number", {indices({r, c}, 3)}, [](Inputs x) {
-      return emit1(make<CompareScalar<F>>(1.0), {x[0].to(DType::i32)});
+      return emit1(make_ref<op::CompareScalar<F>>(1.0), {x[0].to(DType::i32)});
     }).gradcheck = 0;
   }
-  template <class... F> void unaries(TypeList<F...>) { (unary(static_cast<const F*>(nullptr)), ...); }
-  template <class... F> void binaries(TypeList<F...>) { (binary(static_cast<const F*>(nullptr)), ...); }
-  template <class... F> void comparisons(TypeList<F...>) { (comparison(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void unaries(op::TypeList<F...>) { (unary(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void binaries(op::TypeList<F...>) { (binary(static_cast<const F*>(nullptr)), ...); }
+  template <class... F> void comparisons(op::TypeList<F...>) { (comparison(static_cast<const F*>(nullptr)), ...); }
   void choices() {
     const auto choose = [&](const char* variant, const Shape& condition, const Shape& x, const Shape& y) {
       one("where", variant, {indices(condition, 2), floats(x), floats(y)},
@@ -150,7 +150,7 @@ struct Cases {
     const auto with_bias = [](Inputs x) { return linear(x[0], x[1], x[2]); };
     one("linear", "no_bias", {floats({2, r, c}), floats({4, c})}, [](Inputs x) { return linear(x[0], x[1]); });
     one("linear", "bias", {floats({2, r, c}), floats({4, c}), floats({4})}, with_bias);
-    [&]<class... F>(TypeList<F...>) { (linear_activation<F>({2, r, c}, {4, c}), ...); }(ActivationFns{});
+    [&]<class... F>(op::TypeList<F...>) { (linear_activation<F>({2, r, c}, {4, c}), ...); }(op::ActivationFns{});
     for (const bool based : {false, true}) {
       std::vector<TensorInit> in{floats({2, r, c}), floats({c, 3}), floats({3, 4})};
       if (based) in.push_back(floats({2, r, 4}));
@@ -164,8 +164,8 @@ struct Cases {
     for (const bool bias : {false, true}) {
       std::vector<TensorInit> in{domain(x), domain(weight)};
       if (bias) in.push_back(domain({weight[0]}));
-      one(LinearActivation<F>::kName, bias ? "bias" : "no_bias", in,
-          [](Inputs t) { return emit(make<LinearActivation<F>>(F32Products::strict), t)[0]; });
+      one(op::LinearActivation<F>::kName, bias ? "bias" : "no_bias", in,
+          [](Inputs t) { return emit(make_ref<op::LinearActivation<F>>(MatmulPrecision::f32), t)[0]; });
     }
   }
   void rows() {
@@ -299,9 +299,9 @@ struct Cases {
 
 std::vector<OpCase> op_cases(CaseSizes s) {
   Cases c{s.rows, s.cols};
-  c.unaries(UnaryFns());
-  c.binaries(BinaryFns());
-  c.comparisons(CompareFns());
+  c.unaries(op::UnaryFns());
+  c.binaries(op::BinaryFns());
+  c.comparisons(op::CompareFns());
   c.choices();
   c.reductions();
   c.views();
@@ -329,7 +329,7 @@ std::vector<Tensor> make_inputs(const OpCase& c, DType t, uint64_t seed) {
       }
       if (i.index) x = std::floor(x);
     }
-    r.push_back(from<double>(v, i.shape).to(i.index ? DType::i64 : t));
+    r.push_back(tensor<double>(v, i.shape).to(i.index ? DType::i64 : t));
   }
   return r;
 }

@@ -29,7 +29,7 @@ struct SmallTraining {
     return r;
   }
   Tensor step() {  // the same lines serve eager and lazy
-    const InScope scope("model");
+    const NameScope scope("model");
     const Tensor h = silu(linear(x, params[0].w));
     dropped = dropout(h, 0.5, rng);
     const Tensor y = matmul(dropped, params[1].w, {.trans_b = true}), loss = sum(y * y);
