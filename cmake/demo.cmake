@@ -1,8 +1,7 @@
 # Target `demo`: trains a byte-level GPT on the sources of this repository for about a minute, then lets it write code.
 set(demo_data)
 foreach(folder core autograd ops cpu models)
-  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
-       ${PROJECT_SOURCE_DIR}/${folder}/*.md)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND demo_data ${files})
 endforeach()
 list(SORT demo_data)
