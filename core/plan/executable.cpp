@@ -216,7 +216,7 @@ void Executable::bind(Inputs in) {
     }
     if (r.data == r.storage->data) continue;
     r.data = r.storage->data;
-    enter(r);
+    patch_pointers(r);
   }
 }
 
