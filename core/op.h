@@ -34,6 +34,9 @@ struct Key {  // 128-bit structural hash: of an op's attributes, and of whole pl
   }
   bool operator==(const Key&) const = default;
 };
+struct KeyHash {
+  size_t operator()(const Key& k) const { return k.a; }
+};
 
 // What a kernel sees of a value: kernels cannot emit, keep or differentiate anything.
 struct Buf {

@@ -39,9 +39,6 @@ uint32_t enabled_passes() {
 
 namespace {
 
-struct KeyHash {
-  size_t operator()(const Key& k) const { return k.a; }
-};
 // Per node: whether somebody outside can see its results, or views of them, after the evaluation.
 std::vector<uint8_t> visible_nodes(const Graph& g) {
   std::vector<uint8_t> visible(g.nodes.size());

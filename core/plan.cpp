@@ -124,11 +124,8 @@ void evaluate(Inputs roots) {
     run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
     return;
   }
-  struct Hash {
-    size_t operator()(const Key& k) const { return k.a; }
-  };
   // Shared: an op that evaluates others may clear the cache while its plan runs.
-  thread_local std::unordered_map<Key, std::shared_ptr<const Plan>, Hash> cache;
+  thread_local std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash> cache;
   const uint32_t passes = anomaly_enabled() ? enabled_passes() & ~uint32_t(kFuse | kRewrite) : enabled_passes();
   Key key = number(g);
   key.add(uint64_t(passes));

@@ -17,9 +17,6 @@ struct ChainKernel {
   cudaKernel_t kernel = nullptr;  // null: it cannot be compiled
   std::string name;               // of its ops, for messages
 };
-struct KeyHash {
-  size_t operator()(const Key& k) const { return size_t(k.a); }
-};
 struct Chains {  // leaked, as all that outlives main(): messages have the names of kernels
   std::mutex mutex;
   std::unordered_map<Key, const ChainKernel*, KeyHash> kernels;
