@@ -25,9 +25,6 @@ Layout checked_normal(std::string_view op, const Shape& s, double mean, double s
 
 Layouts Full::infer(Inputs) const { return {layout}; }
 Layouts Arange::infer(Inputs) const { return {layout}; }
-Layouts RandomNormal::infer(Inputs) const { return {layout}; }
-Layouts RandomTruncatedNormal::infer(Inputs) const { return {layout}; }
-Layouts RandomUniform::infer(Inputs) const { return {layout}; }
 
 Tensor full(const Shape& s, double value, DType t, Device d) {
   check::representable("full", value, t);
