@@ -94,7 +94,8 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   for (const Parameter& p : params.trainable())
     if (const Tensor g = grads[p.tensor])
       see_parameter(Stage::gradients, p.name, g);  // step() names one that is missing
-  see({Stage::gradients, "norm of all gradients", ""}, optimizer.step(grads, {.clip_norm = o.clip_norm}));
+  if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
+    see({Stage::gradients, "norm of all gradients", ""}, norm);
   for (const Parameter& p : params.all()) see_parameter(Stage::update, p.name, p.tensor.detach());
 }
 
