@@ -15,7 +15,7 @@ struct RunConfig {
   GptConfig model;  // its vocab_size is 0 here for: that of the tokenizer
   TrainConfig train;
   std::string tokenizer = "byte";  // or "char": the characters of the text
-  RunConfig() { model.vocab_size = 0; }
+  RunConfig() { model.vocab_size = 0, train.dtype = DType::f32; }
 };
 
 // "shakespeare-cpu" and "demo"; an Error lists the names.
