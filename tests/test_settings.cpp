@@ -115,6 +115,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
   CHECK(words({{"rope_theta", "500"}, {"positions", "rope"}}) == "no error");
   CHECK(words({{"init_std", "0.5"}}) == "no error");
   CHECK(words({{"val_fraction", "0"}, {"eval_every", "5"}}) == "no error");  // says when to save
+  CHECK(words({{"val_fraction", "0"}, {"checkpoint_every", "0"}, {"eval_every", "0"}}) == "no error");  // none is none
   CHECK(words({{"schedule", "constant"}}) == "no error");
 
   const auto file = [](const std::string& text) {

@@ -19,7 +19,8 @@ constexpr int64_t kSampleTokens = 200;
 
 std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
   const std::vector<int64_t> start = {0};  // any token does
-  return tokenizer.decode(generate(model, start, kSampleTokens, {.temperature = 0.8, .seed = seed}));
+  return tokenizer.decode(
+      generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
 
 void note_of(const std::string& text) {

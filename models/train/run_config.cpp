@@ -158,7 +158,9 @@ constexpr Needs kNeeds[] = {
     {"init_std", "init", "gpt2", [](const RunConfig& r) { return r.model.init == InitScheme::gpt2; }},
     {"min_lr", "schedule", "cosine", [](const RunConfig& r) { return r.train.schedule == ScheduleKind::cosine; }},
     {"eval_every", "val_fraction", "above 0, or checkpoint_every -1",
-     [](const RunConfig& r) { return r.train.val_fraction > 0 || r.train.checkpoint_every < 0; }},
+     [](const RunConfig& r) {
+       return r.train.val_fraction > 0 || r.train.checkpoint_every < 0 || r.train.eval_every == 0;
+     }},
 };
 void check_effect(const Setting& s, const RunConfig& run, const Json& fields) {
   for (const Needs& n : kNeeds)

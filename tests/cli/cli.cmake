@@ -134,6 +134,15 @@ run(0 generate --model variant --prompt "the cat" --max-tokens 30)
 refused(1 "kv_heads 3 does not divide heads 2" train --data text.txt --out never ${tiny} --kv-heads 3)
 refused(1 "The names are learned, rope" train --data text.txt --out never ${tiny} --positions alibi)
 
+# A vocabulary larger than the tokenizer's: text is made of the tokenizer's ids only
+run(0 train --data text.txt --tokenizer char ${tiny} --context 16 --vocab-size 5000 --sample-every 6 --out wide)
+expect(out "vocabulary 5000 (char)")
+run(0 generate --model wide --prompt "the cat" --max-tokens 100 --temperature 5)
+# No validation at all
+run(0 train --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 4 --warmup 2 --max-steps 6 --eval-every 0
+    --checkpoint-every 0 --val-fraction 0 --out alone)
+expect(out " 0 to validate on")
+
 # Token files
 run(0 train --data ids.bin --vocab-size 30000 ${tiny} --context 4 --val-fraction 0.25 --out ids)
 refused(1 "has no tokenizer" generate --model ids)
