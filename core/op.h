@@ -35,6 +35,9 @@ struct StructuralHash {  // 128-bit structural hash: of an op's attributes, and 
   }
   bool operator==(const StructuralHash&) const = default;
 };
+struct StructuralHasher {
+  size_t operator()(const StructuralHash& k) const { return k.a; }
+};
 
 // What a kernel sees of a value: kernels cannot emit, keep or differentiate anything.
 struct Buf {
@@ -67,11 +70,11 @@ struct Traits {
   OpKind kind = OpKind::opaque;
   Mask may_alias = 0;  // inputs whose storage an output of equal layout may take over: the kernel reads index i in
                        // full before it writes index i
-  bool updates_in_place = false;  // output k may take over the storage of input k, under the same rule, and of no
-                                  // other: for lists of any length, where may_alias says nothing
+  bool updates_in_place = false;    // output k may take over the storage of input k, under the same rule, and of no
+                                    // other: for lists of any length, where may_alias says nothing
   bool dynamic_attributes = false;  // draws random numbers, or has attributes that key() leaves out: uses with equal
                                     // inputs and keys may differ, and are never merged
-  bool may_be_infinite = false;  // infinities in its outputs are meant, and no anomaly
+  bool may_be_infinite = false;     // infinities in its outputs are meant, and no anomaly
   bool cheap_to_recompute =
       false;  // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
 };

@@ -70,8 +70,10 @@ int kernel_level(Backend b) {
 void fail_no_kernel(const Op& op, Backend b) {
   detail::fail(
       Error::Kind::missing_kernel,
-      fmt::format("[{}] has no kernel for backend {}. list_ops shows which ops a build has; move the inputs to a "
-                  "device that has it with .to(device).",
+      fmt::format("[{}] has no kernel for backend {}. Where it has one in a static library of your own, the linker "
+                  "left that out: link the whole archive ($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake), or make it an "
+                  "OBJECT library. Else move the inputs to a device that has the op with .to(device); list_ops shows "
+                  "which ops a build has.",
                   op.name(), name_of(b)));
 }
 }  // namespace tg

@@ -62,7 +62,7 @@ struct AdamWStep : OpOf<AdamWStep> {
 }  // namespace op
 
 // The square root of the sum of squares over all tensors, at least one, of any shapes and of dtypes f64, f32, bf16:
-// 0-d f32, summed in f64. No gradient.
+// summed in f64, 0-d f32, or f64 if one of them is. No gradient.
 Tensor global_norm(Inputs grads);
 inline Tensor global_norm(std::initializer_list<Tensor> grads) {
   return global_norm(Inputs(grads.begin(), grads.size()));
@@ -78,7 +78,7 @@ struct AdamWTensors {
 //   w -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 // WeightDecay and EpsPlacement say what the other forms do; with weight_decay 0 all three decays are one.
 // w, m and v take their new values, in place where nobody else reads the old ones. The four of a tensor have one shape
-// and dtype (f64 or f32), other tensors may have others; all lie on one device. When norm, 0-d f32, is given,
+// and dtype (f64 or f32), other tensors may have others; all lie on one device. When norm, 0-d f32 or f64, is given,
 // g = grad min(1, max_norm / (norm + 1e-6)): read by the kernel, so the host need not wait for it. One op, not
 // recorded; an Error, with nothing changed, when a w, m or v was computed on the tape or comes twice, or a number is
 // out of range.

@@ -3,6 +3,9 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <span>
+#include <vector>
+
 namespace tg {
 namespace op {
 
@@ -35,11 +38,14 @@ struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
 struct Split : ViewOp<Split> {  // consecutive parts of one dimension
   static constexpr auto kName = "split";
   size_t dim;
-  Dims sizes;
-  Split(size_t d, const Dims& s) : dim(d), sizes(s) {}
+  std::vector<int64_t> sizes;
+  Split(size_t d, std::span<const int64_t> s) : dim(d), sizes(s.begin(), s.end()) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(sizes); }
+  void key(StructuralHash& k) const override {
+    k.add(uint64_t(dim)), k.add(uint64_t(sizes.size()));
+    for (const int64_t n : sizes) k.add(n);
+  }
 };
 struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at the left
   static constexpr auto kName = "expand";
@@ -74,8 +80,11 @@ Tensor reshape(const Tensor& x, const Shape& to);
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
 // [start, stop) of a dimension; negative positions count from the end, and stop is cut to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-// Parts of the given sizes (at most 8, together the dimension's size), one after the other.
-Tensors split(const Tensor& x, const Dims& sizes, int64_t dim = -1);
+// Parts of the given sizes, one after the other: at least one, which together have the dimension's size. All are views.
+Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
+inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
+  return split(x, std::span(sizes.begin(), sizes.size()), dim);
+}
 Tensor expand(const Tensor& x, const Shape& to);
 // Tensors of equal shapes but for `dim`, one after the other; at least one.
 Tensor concat(Inputs, int64_t dim = 0);

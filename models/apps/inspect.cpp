@@ -4,9 +4,9 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
+#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>
-#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
@@ -142,7 +142,7 @@ void print_plans(const Json& all) {
   }
 }
 
-bool is_of_plan(const Setting& s) { return s.name == "batch" || s.name == "accumulate"; }
+bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate"; }
 
 void run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
@@ -150,7 +150,7 @@ void run(const Options& o) {
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
   if (o.arch.empty() && (o.plan || !o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--plan, --config and settings are of a named model; give --arch in place of --model");
-  if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan)))
+  if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
     throw UsageError("--batch, --accumulate and --device are of a training step; ask for its --plan");
   if (o.plan) {
     const Json plans = describe_plans(o);
@@ -167,7 +167,7 @@ void run(const Options& o) {
 
 // Of those of a run, what decides on shapes and memory; dtype and recompute are the rows of a plan.
 bool is_inspected(const std::string& name) {
-  bool found = name == "batch" || name == "accumulate";
+  bool found = is_of_plan(name);
   const GptConfig c;
   visit_gpt_fields(c, [&](const char* field, const auto&, const char*) { found = found || name == field; });
   return found;

@@ -19,7 +19,8 @@ constexpr int64_t kSampleTokens = 200;
 
 std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
   const std::vector<int64_t> start = {0};  // any token does
-  return tokenizer.decode(generate(model, start, kSampleTokens, {.temperature = 0.8, .seed = seed}));
+  return tokenizer.decode(
+      generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
 
 void note_of(const std::string& text) {
@@ -215,7 +216,8 @@ void add_settings(Command& c, TrainOptions& o, const std::function<bool(const st
     std::replace(flag.begin(), flag.end(), '_', '-');
     c.option(flag, f.kind, f.value, f.help, [&to = o.settings, name = f.name](const std::string& word) {
       try {
-        to.push_back(setting_from_word(name, word));
+        Settings().set(name, word);
+        to.emplace_back(name, word);
       } catch (const Error& e) {
         throw UsageError(e.what());
       }
@@ -244,10 +246,10 @@ Device prepare(const TrainOptions& o) {
 }
 
 RunConfig run_of(const TrainOptions& o, const RunConfig& base) {
-  std::vector<Setting> settings;
-  if (!o.config_file.empty()) settings = settings_from_json(MappedFile(o.config_file).text(), o.config_file);
-  settings.insert(settings.end(), o.settings.begin(), o.settings.end());
-  return with_settings(base, settings);
+  Settings settings(base);
+  if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
+  for (const auto& [name, word] : o.settings) settings.set(name, word);
+  return settings.run();
 }
 
 bool has_token_file(const std::vector<std::string>& paths) {

@@ -19,7 +19,7 @@ struct TrainOptions {
   std::string config_file, out, resume, device = "cpu", profile;
   int64_t threads = 0, sample_every = 0;
   bool quiet = false, ignore_memory = false;
-  std::vector<Setting> settings;  // from flags
+  std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
 };
 // --config, --device, and flags for the settings with wanted(name).
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);

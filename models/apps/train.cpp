@@ -32,10 +32,11 @@ Data read_data(const std::vector<std::string>& paths, RunConfig& run) {
   else
     tokenizer = std::make_unique<ByteTokenizer>();
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
-  TG_CHECK(vocabulary == tokenizer->vocab_size(), value,
-           "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. They must be equal. Leave "
-           "vocab_size out.",
-           vocabulary, run.tokenizer, tokenizer->vocab_size());
+  TG_CHECK(
+      vocabulary >= tokenizer->vocab_size(), value,
+      "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have as many or more. "
+      "Leave vocab_size out.",
+      vocabulary, run.tokenizer, tokenizer->vocab_size());
   return {encoded(*tokenizer, text, paths), std::move(tokenizer)};
 }
 

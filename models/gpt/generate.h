@@ -12,6 +12,7 @@ struct SampleOptions {
   double temperature = 1;  // divides the logits; 0: always the most likely token
   int64_t top_k = 0;       // only the k most likely tokens; 0: all
   double top_p = 1;        // only the most likely tokens that together reach this probability; 1: all
+  int64_t vocabulary = 0;  // only tokens below it, for a tokenizer with fewer ids than the model; 0: all
   uint64_t seed = 0;       // of generate(); sample() is given its generator
   void validate() const;   // an Error names the field that is wrong
 };
@@ -22,8 +23,8 @@ struct SampleOptions {
 int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&);
 
 struct GenerateOptions {
-  bool use_cache = true;                        // keep keys and values: the same tokens, in less time
-  std::function<bool(int64_t token)> on_token;  // called with each new token; false ends the text after it
+  bool use_cache = true;                             // keep keys and values: the same tokens, in less time
+  std::function<bool(int64_t token)> on_token = {};  // called with each new token; false ends the text after it
 };
 // Continues the prompt (at least one token) by at most max_tokens; returns the new tokens only. The model sees the last
 // `context` tokens. While the text fits, the cache makes a token cost one position; beyond it the window slides, all

@@ -39,9 +39,10 @@ struct ForwardOptions {
   Rng* rng = nullptr;        // draws dropout, if the configuration or an adapter has any; null: no dropout
   KvCache* cache = nullptr;  // tokens continue what it holds, and are added to it; unchanged by a call that fails
   bool last_only = false;    // logits of the last position only: (B, 1, V)
-  // bf16: f32 parameters, cast once where they are used; Linear layers, attention and activations in bf16, the residual
-  // stream and norms in f32, logits bf16. Gradients of parameters are f32. f32: all in the dtype of the parameters.
-  DType compute = DType::f32;
+  // Unset: all in the dtype of the parameters. A narrower one, bf16 or f32: parameters are cast once where they are
+  // used; Linear layers, attention, activations and logits have that dtype, the residual stream, norms and gradients of
+  // parameters keep the parameters'.
+  std::optional<DType> compute = {};
   // Blocks keep their inputs only, and run again in backward: the same gradients bit for bit. Not with a cache. For
   // less work and less gain, call forward() in a RecomputeScope.
   bool recompute = false;

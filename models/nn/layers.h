@@ -6,6 +6,7 @@
 #include <tapegrad/ops/norm.h>
 
 #include <memory>
+#include <optional>
 
 namespace tg {
 
@@ -43,9 +44,10 @@ struct Linear : Layer {
 
   Linear() = default;
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  // (..., in) -> (..., out): x weight^T + bias. bf16: all three are cast to it first, and so is the result; gradients
-  // arrive in their own dtypes. f32: nothing is cast. The adapter's dropout draws from rng; null: there is none.
-  Tensor forward(const Tensor& x, DType compute = DType::f32, Rng* rng = nullptr) const;
+  // (..., in) -> (..., out): x weight^T + bias. All three are cast to `compute` first, and the result has that dtype;
+  // gradients arrive in their own dtypes. Unset: nothing is cast. The adapter's dropout draws from rng; null: no
+  // dropout.
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
 };
 
 struct Embedding : Layer {
@@ -77,11 +79,11 @@ struct Norm : Layer {
 
 // How one forward pass runs, for the layers that care.
 struct LayerContext {
-  Rng* rng = nullptr;          // dropout draws from it, that of adapters too; null: no dropout
-  KvCache* cache = nullptr;    // keys and values of the positions before x; null: there are none
-  int64_t layer = 0;           // whose keys and values in the cache
-  int64_t position = 0;        // of the first row of x
-  DType compute = DType::f32;  // of Linear::forward, attention and activations
+  Rng* rng = nullptr;              // dropout draws from it, that of adapters too; null: no dropout
+  KvCache* cache = nullptr;        // keys and values of the positions before x; null: there are none
+  int64_t layer = 0;               // whose keys and values in the cache
+  int64_t position = 0;            // of the first row of x
+  std::optional<DType> compute{};  // of Linear::forward, attention and activations; unset: the parameters' dtype
 };
 
 struct BlockOptions {

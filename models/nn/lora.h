@@ -47,7 +47,7 @@ class LoraLinear {
   // Freezes the tensors of `base`, for whoever else has them too. The delta's parameters come from Params, under its
   // path. An Error when base has a delta already, or of LoraOptions::validate().
   LoraLinear(Linear base, const Params&, const LoraOptions& = {});
-  Tensor forward(const Tensor& x, DType compute = DType::f32, Rng* rng = nullptr) const {
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const {
     return linear_.forward(x, compute, rng);
   }
   const Linear& linear() const { return linear_; }

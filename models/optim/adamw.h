@@ -23,7 +23,7 @@ struct AdamWConfig {
 
 struct StepOptions {
   double clip_norm = 0;  // gradients are scaled so that the norm of all together is at most this; 0: they are not
-  Tensor norm = {};      // global_norm() of all gradients, for a caller that has it; empty: it is computed
+  Tensor norm = {};      // global_norm() of all gradients, for a caller that has it; empty: computed for clipping only
 };
 
 class AdamW {
@@ -32,9 +32,9 @@ class AdamW {
   // 0, of the same dtype.
   explicit AdamW(std::vector<Parameter>, AdamWConfig = {});
 
-  // One update of all parameters, in place, by one op. Returns the norm of all gradients together before clipping, a
-  // 0-d f32 tensor; nothing waits for it. An Error names the first parameter without a gradient, and nothing has
-  // changed then.
+  // One update of all parameters, in place, by one op. Returns the norm of all gradients together before clipping, as
+  // global_norm() makes it, and waits for nothing; empty without clipping, unless the caller passed it. An Error names
+  // the first parameter without a gradient, and nothing has changed then.
   Tensor step(const GradMap&, StepOptions = {});
   // Of the steps from now on, those of compiled functions too: for schedules. Finite and 0 or more.
   void set_lr(double);

@@ -8,6 +8,7 @@
 #include <tapegrad/models/optim/adamw.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,9 @@ namespace tg {
 // Where and in what a step is computed.
 struct Side {
   Device device = {};
-  DType weights = DType::f32;  // of parameters: f32 or f64
-  DType compute = DType::f32;  // ForwardOptions::compute: f32, or bf16 over f32 weights
-  int threads = 0;             // of the CPU; 0: as many as there are now
+  DType weights = DType::f32;         // of parameters: f32 or f64
+  std::optional<DType> compute = {};  // ForwardOptions::compute: bf16 over f32 weights; unset: the weights' dtype
+  int threads = 0;                    // of the CPU; 0: as many as there are now
   // "DEVICE", then "/f64", "/f32" or "/bf16" (over f32 weights), then "/N" threads: "cuda/bf16", "cpu/f64",
   // "cpu/f32/1". An Error says what is wrong.
   static Side parse(std::string_view);

@@ -5,6 +5,7 @@
 #include <tapegrad/models/optim/schedule.h>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace tg {
@@ -32,7 +33,8 @@ struct TrainConfig {
   int64_t eval_every = 250;       // steps between validations; 0: only after the last step
   int64_t checkpoint_every = -1;  // steps between saves; 0: only after the last step; -1: with each validation
   double val_fraction = 0.1;      // the last part of the data is for validation
-  DType dtype = DType::f32;       // or bf16: what forward computes in, over f32 parameters (ForwardOptions::compute)
+  // f32 or bf16: what forward computes in (ForwardOptions::compute); unset: the dtype of the parameters.
+  std::optional<DType> dtype = {};
   Recompute recompute = Recompute::none;
   uint64_t seed = 1;  // of the weights, the windows and dropout, each from a stream of its own
 

@@ -15,7 +15,7 @@ struct RunConfig {
   GptConfig model;  // its vocab_size is 0 here for: that of the tokenizer
   TrainConfig train;
   std::string tokenizer = "byte";  // or "char": the characters of the text
-  RunConfig() { model.vocab_size = 0; }
+  RunConfig() { model.vocab_size = 0, train.dtype = DType::f32; }
 };
 
 // "shakespeare-cpu" and "demo"; an Error lists the names.
@@ -34,20 +34,26 @@ struct RunField {
 };
 std::vector<RunField> run_fields();
 
-struct Setting {
-  std::string name, json;  // json: its value
-  bool stored = false;     // comes with all others of its group, as in the files of a model: it may have no effect
+// A run that is put together from settings by name, later ones winning.
+class Settings {
+ public:
+  explicit Settings(const RunConfig& base = {}) : run_(base) {}
+  // One setting out of a word: "3", "1e-3", "true", "gelu". An Error when there is no such setting, or when it takes no
+  // such word.
+  void set(std::string_view name, std::string_view word);
+  // All settings of a JSON object, plain or grouped as the config.json of a model is: {"model": {...}, "train": {...}}.
+  // `source` is what messages call the text. An Error for a key that is unknown (it names the nearest), in the wrong
+  // group or comes twice, for a value of the wrong type, and for a tokenizer with characters outside a whole
+  // configuration, as runs take those of their text.
+  void read(std::string_view text, const std::string& source);
+  // An Error names a value out of range, or a setting that has no effect beside another one, unless it came with all
+  // others of its group, as in the files of a model.
+  RunConfig run() const;
+
+ private:
+  RunConfig run_;
+  std::vector<std::string> chosen_;  // must have an effect
 };
-// One setting out of a word: "3", "1e-3", "true", "gelu". An Error when the field takes no such word.
-Setting setting_from_word(std::string_view name, std::string_view word);
-// All settings of a JSON object, plain or grouped as the config.json of a model is: {"model": {...}, "train": {...}}.
-// `source` is what messages call the text. An Error for a key that is unknown (it names the nearest), in the wrong
-// group or comes twice, and for a tokenizer with characters outside a stored configuration, as runs take those of their
-// text.
-std::vector<Setting> settings_from_json(std::string_view text, const std::string& source);
-// The run with these settings, later ones winning. An Error names a value of the wrong type or out of range, or a
-// setting that has no effect beside another one, unless it is stored.
-RunConfig with_settings(const RunConfig&, std::span<const Setting>);
 
 std::string to_json(const TrainConfig&);  // one object with every field
 std::string to_json(const RunConfig&);    // {"model": {...}, "train": {...}, "tokenizer": "byte"}

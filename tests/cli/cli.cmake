@@ -132,7 +132,16 @@ run(0 train --data text.txt --tokenizer char --out variant ${tiny} --context 16 
     --activation swiglu --ff-width 24 --tied-head false --init xavier --rope-theta 500)
 run(0 generate --model variant --prompt "the cat" --max-tokens 30)
 refused(1 "kv_heads 3 does not divide heads 2" train --data text.txt --out never ${tiny} --kv-heads 3)
-refused(1 "The names are learned, rope" train --data text.txt --out never ${tiny} --positions alibi)
+refused(2 "The names are learned, rope" train --data text.txt --out never ${tiny} --positions alibi)
+
+# A vocabulary larger than the tokenizer's: text is made of the tokenizer's ids only
+run(0 train --data text.txt --tokenizer char ${tiny} --context 16 --vocab-size 5000 --sample-every 6 --out wide)
+expect(out "vocabulary 5000 (char)")
+run(0 generate --model wide --prompt "the cat" --max-tokens 100 --temperature 5)
+# No validation at all
+run(0 train --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 4 --warmup 2 --max-steps 6 --eval-every 0
+    --checkpoint-every 0 --val-fraction 0 --out alone)
+expect(out " 0 to validate on")
 
 # Token files
 run(0 train --data ids.bin --vocab-size 30000 ${tiny} --context 4 --val-fraction 0.25 --out ids)
@@ -332,7 +341,7 @@ refused(1 "dropout is 1. It must be in [0, 1)" train --data text.txt --dropout 1
 refused(1 "min_lr is 0.5" train --data text.txt --min-lr 0.5 --out never)
 refused(1 "checkpoint_every is -2" train --data text.txt --checkpoint-every=-2 --out never)
 refused(1 "vocab_size is 10" train --data text.txt --tokenizer char --vocab-size 10 --out never)
-refused(1 "It must be byte or char" train --data text.txt --tokenizer words --out never)
+refused(2 "It must be byte or char" train --data text.txt --tokenizer words --out never)
 refused(1 "batch is 0" train --data text.txt --batch 0 --out never)
 refused(1 "shakespeare-cpu" train --data text.txt --preset shakespear --out never)
 refused(1 "Did you mean 'nano'?" train --data text.txt --arch nano2 --out never)
