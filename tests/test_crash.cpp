@@ -276,7 +276,7 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
   }
 }
 
-TEST_CASE("TG_FAULT that is no fault is an error") {
+TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does not know it") {
   Folder folder;
   write_file_atomically(folder / "text.txt", rhyme());
   Arguments command = {"train", "--data", "text.txt", "--out", "run"};
@@ -287,8 +287,12 @@ TEST_CASE("TG_FAULT that is no fault is an error") {
     CAPTURE(fault);
     Process p(folder.path, command, {.fault = fault});
     CHECK(p.status() == 1);
-    CHECK_HAS(p.errors(), fmt::format("[file] TG_FAULT is '{}'. It must be <open, write, fsync,", fault));
+    CHECK_HAS(p.errors(), fmt::format("[faults] TG_FAULT is '{}'. It must be <open, write, fsync,", fault));
   }
+  const bool in_program = read_file(TG_REAL_APP).find("TG_FAULT") != std::string::npos;
+  CHECK(!in_program);
+  const bool in_injector = read_file(TG_APP).find("TG_FAULT") != std::string::npos;
+  CHECK(in_injector);
   // Without a moment it is before the call.
   for (const std::string fault : {"rename:1", "before-rename:1"}) {
     CAPTURE(fault);

@@ -259,7 +259,7 @@ TokenData read_token_file(const std::vector<std::string>& paths) {
   return TokenData::from_file(paths[0]);
 }
 TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
-  return TokenData::from_tokens(tokenizer.encode(text), paths.size() == 1 ? paths[0] : "the data");
+  return TokenData::from_text(tokenizer, text, paths.size() == 1 ? paths[0] : "the data");
 }
 std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
