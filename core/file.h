@@ -1,8 +1,9 @@
-// Files on disk: a read-only mapping, a write that happens wholly or not at all, one that appends, locks, and folders.
+// Files on disk: two ways to read, a write that happens wholly or not at all, one that appends, locks, and folders.
 // POSIX. Knows no file format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error
 // of kind io that names the path and the reason the system gave.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -28,6 +29,28 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// A regular file that is read by positions. A file that is cut shorter meanwhile is an Error, where a mapping of it
+// would end the process. It survives that the path is replaced or removed.
+class InputFile {
+ public:
+  explicit InputFile(std::string path);  // an Error when it is missing, not readable or no regular file
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  size_t size() const { return size_; }                     // in bytes, when it was opened
+  void read(size_t offset, std::span<std::byte> to) const;  // an Error unless all of them are there
+  void check_unchanged()
+      const;  // an Error when its size or its time of modification is another than when it was opened
+
+ private:
+  std::string path_;
+  int fd_;
+  size_t size_ = 0;
+  int64_t modified_ = 0;
+};
+
 using Sink = std::function<void(std::span<const std::byte>)>;  // appends to the file being written
 // Makes or replaces `path` with what `produce` passes to its sink: into a temporary file of the same folder, which is
 // synchronised and then renamed. On any failure, and when `produce` throws, the temporary file is removed and the
@@ -44,7 +67,8 @@ void remove_leftovers(const std::string& path);
 // leave a part of its text.
 class AppendFile {
  public:
-  // Opens the file, or makes it; keep goes on at its end, empty begins with no content. An Error when that fails.
+  // Opens the file, or makes it; keep goes on at its end, empty begins with no content. An Error when that fails, and
+  // for a symbolic link: what it leads to may be anybody's.
   enum class Begin { keep, empty };
   AppendFile(std::string path, Begin);
   ~AppendFile();
@@ -63,10 +87,11 @@ class AppendFile {
 };
 
 // Keeps other processes out, which ask for the same lock, until it ends or its process does, in whatever way. The file
-// is made when it is missing, has no content, and stays.
+// is made when it is missing, for its owner alone (else whoever can read it could hold it), has no content, and stays.
 class FileLock {
  public:
-  explicit FileLock(std::string path);  // an Error of kind state when another FileLock holds it, of kind io else
+  // An Error of kind state when another FileLock holds it, of kind io else, as for a symbolic link.
+  explicit FileLock(std::string path);
   ~FileLock();
   FileLock(FileLock&&) noexcept;
   FileLock& operator=(FileLock&&) noexcept;
@@ -76,7 +101,20 @@ class FileLock {
   int fd_ = -1;
 };
 
-// Makes the folder and its parents where they are missing; an Error when that fails or files cannot be made in it.
-void make_folder(const std::string& path);
+// Makes the folder and its parents where they are missing, with these permissions (less the umask), and synchronises
+// them. An Error when that fails or files cannot be made in it; then none is left that was not there.
+void make_folder(const std::string& path, unsigned permissions = 0777);
+
+// Whether there is anything at the path, and whether it is a folder. Links are followed. An Error when nobody can tell.
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
+
+namespace detail {
+// Every system call that writes a file goes through this hook, by its name: mkdir, open, write, fsync, close or rename.
+// call(bytes) makes it; a write takes so many bytes. Tests of crashes and full disks replace the hook before main().
+using FileCall = std::function<ptrdiff_t(size_t bytes)>;
+using FileCallHook = ptrdiff_t (*)(std::string_view name, size_t bytes, const FileCall& call);
+extern FileCallHook file_call_hook;
+}  // namespace detail
 
 }  // namespace tg

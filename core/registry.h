@@ -40,7 +40,7 @@ std::vector<OpInfo> all_ops();          // by name
 std::vector<KernelInfo> all_kernels();  // by op, backend, level; those of levels that this machine lacks are not there
 // The highest level this machine can run, or less when the environment variable TG_ISA asks for it (1, 3 or 4).
 int isa_level();
-// Of the kernels that run: the highest that this machine and this build have.
+// Of the kernels that run: the highest that this machine and this build have. An Error when TG_ISA is something else.
 int kernel_level(Backend);
 
 }  // namespace tg

@@ -1,6 +1,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/models/apps/fit_memory.h>
 
+#include <algorithm>
+
 namespace tg::apps {
 namespace {
 
@@ -55,8 +57,22 @@ std::string advice(const Run& run, int64_t most) {
 
 }  // namespace
 
+void check_sizes(std::string_view command, const RunConfig& run) {
+  const GptConfig& m = run.model;
+  const double width = double(m.width), hidden = double(m.ff_width ? m.ff_width : 4 * m.width);
+  const double row = std::max({double(m.vocab_size), 3 * width, 2 * hidden});
+  const double weights = width * std::max(row, double(m.context));
+  const double activations = double(run.train.batch) * double(m.context) * row;
+  TG_CHECK(
+      std::max(weights, activations) * 8 < 0x1p63, memory,
+      "[{}] vocab_size {}, context {}, width {} and batch {} make a tensor of {:.3g} elements. No memory holds it. "
+      "Make them smaller.",
+      command, m.vocab_size, m.context, m.width, run.train.batch, std::max(weights, activations));
+}
+
 int train_in_memory(const TrainOptions& o, const RunConfig& config, Device device, const LoraConfig* adapters,
                     const std::function<int()>& train) {
+  check_sizes(o.command, config);
   const Run run{o, config, device, adapters};
   if (!o.ignore_memory)
     check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,

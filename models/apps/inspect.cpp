@@ -1,6 +1,7 @@
 // `tapegrad inspect`: what is in the folder of a model or an adapter or in a safetensors file, or what a named model
 // would have, and would take to train, as a table or as JSON.
 #include <fmt/core.h>
+#include <tapegrad/core/file.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
@@ -10,7 +11,6 @@
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 namespace tg::apps {
@@ -36,9 +36,9 @@ struct Contents {
 
 Contents of_file(const std::string& path) {
   if (const std::string adapter = adapter_path(path);  // the folder of one has no config.json
-      adapter != path && std::filesystem::exists(adapter) && !std::filesystem::exists(path + "/config.json"))
+      adapter != path && path_exists(adapter) && !path_exists(path + "/config.json"))
     return of_file(adapter);
-  const bool folder = std::filesystem::is_directory(path);
+  const bool folder = is_folder(path);
   Json config;
   if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json");
   const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
@@ -55,6 +55,7 @@ RunConfig named_run(const Options& o) {
   base.model = arch(o.arch);
   RunConfig run = run_of(o, base);
   if (run.model.vocab_size == 0) run.model.vocab_size = ByteTokenizer().vocab_size();
+  check_sizes("inspect", run);
   return run;
 }
 
@@ -86,15 +87,15 @@ Json describe(const Contents& c) {
 }
 
 void print_table(const Json& all, const Contents& c) {
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", c.source, c.tensors.size(), text_of(all["parameters"]),
-             text_of(all["bytes"]));
-  for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", key, value);
-  if (!c.config.is_null()) fmt::print("config {}\n", text_of(c.config, 2));
+  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", printable(c.source), c.tensors.size(),
+             text_of(all["parameters"]), text_of(all["bytes"]));
+  for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
+  if (!c.config.is_null()) fmt::print("config {}\n", printable(text_of(c.config, 2)));
   size_t width = 4;
-  for (const Contents::Entry& t : c.tensors) width = std::max(width, t.name.size());
+  for (const Contents::Entry& t : c.tensors) width = std::max(width, printable(t.name).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
   for (const Contents::Entry& t : c.tensors)
-    fmt::print("{:{}}  {:18} {:6} {:12}\n", t.name, width, to_string(t.shape), name_of(t.dtype), t.bytes);
+    fmt::print("{:{}}  {:18} {:6} {:12}\n", printable(t.name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
 // A training step in each precision and with each kind of recomputation.

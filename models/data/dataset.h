@@ -1,4 +1,4 @@
-// Data of language models: texts, token sequences (in memory or mapped from a file), random batches to train on and
+// Data of language models: texts, token sequences (in memory or in a file), random batches to train on and
 // windows in order to evaluate on. No tokenizer and no model here; train/ puts them together.
 #pragma once
 #include <tapegrad/core/rng.h>
@@ -7,10 +7,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 namespace tg {
+class InputFile;
+class Tokenizer;
 
 // The bytes of all files, one after the other. An Error for an empty list and for a path that is missing, a folder or
 // an empty file.
@@ -21,12 +24,17 @@ class TokenData {
  public:
   // Token ids in [0, 2^31). `name` is what messages call the data.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
-  // A file of 16-bit little-endian ids without a header, mapped and not read; an Error when it is empty or of odd size.
+  // The tokens of a text, 2 bytes each with a vocabulary of at most 65536, else 4.
+  static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
+  // A file of 16-bit little-endian ids without a header, of which only the tokens that are asked for are read; an Error
+  // when it is empty or of odd size.
   static TokenData from_file(const std::string& path);
+  // An Error when the data is in a file that was changed since. To rename another file to its path does no harm.
+  void check_unchanged() const;
 
   int64_t size() const;
   const std::string& name() const { return name_; }
-  // Tokens begin, begin + 1, ... as many as `to` takes; an Error when they are not all there.
+  // Tokens begin, begin + 1, ... as many as `to` takes; an Error when they are not all there, or no longer.
   void copy(int64_t begin, std::span<int32_t> to) const;
   TokenData slice(int64_t begin, int64_t end) const;  // tokens [begin, end)
 
@@ -37,10 +45,17 @@ class TokenData {
   void check_vocabulary(int64_t vocab_size) const;
 
  private:
-  using View = std::variant<std::span<const uint16_t>, std::span<const int32_t>>;
+  struct InFile {
+    const InputFile* file;
+    int64_t begin, count;  // of tokens
+    int64_t size() const { return count; }
+    InFile subspan(size_t at, size_t n) const { return {file, begin + int64_t(at), int64_t(n)}; }
+  };
+  using View = std::variant<std::span<const uint16_t>, std::span<const int32_t>, InFile>;
+  template <class T> static TokenData keep(std::vector<T> tokens, std::string name);
   TokenData(std::shared_ptr<const void> owner, View view, std::string name)
       : owner_(std::move(owner)), view_(view), name_(std::move(name)) {}
-  std::shared_ptr<const void> owner_;  // the mapping or vector that view_ looks into
+  std::shared_ptr<const void> owner_;  // the file or vector that view_ looks into
   View view_;
   std::string name_;
 };

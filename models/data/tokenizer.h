@@ -2,6 +2,7 @@
 // that generation needs no other file. No tensors here: dataset.h makes batches of ids.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,7 +15,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   // Ids in [0, vocab_size()). decode(encode(text)) is the text itself.
-  virtual std::vector<int64_t> encode(std::string_view text) const = 0;
+  std::vector<int64_t> encode(std::string_view text) const;
+  // The same in pieces, in order, so that a large text is not held as ids of 64 bits.
+  using Take = std::function<void(std::span<const int64_t> ids)>;
+  virtual void encode(std::string_view text, const Take& take) const = 0;
   // The text of ids; an Error for an id outside of the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
   virtual int64_t vocab_size() const = 0;
@@ -27,7 +31,8 @@ class Tokenizer {
 // Each byte is a token: any data, 256 ids, nothing to learn. A decoded character may be cut by the end of the ids.
 class ByteTokenizer final : public Tokenizer {
  public:
-  std::vector<int64_t> encode(std::string_view text) const override;
+  using Tokenizer::encode;
+  void encode(std::string_view text, const Take& take) const override;
   std::string decode(std::span<const int64_t> ids) const override;
   int64_t vocab_size() const override { return 256; }
   std::string to_json() const override;
@@ -40,7 +45,8 @@ class CharTokenizer final : public Tokenizer {
   static CharTokenizer from_text(std::string_view text);
 
   // An Error for a character that from_text() has not seen; it names the character and its offset.
-  std::vector<int64_t> encode(std::string_view text) const override;
+  using Tokenizer::encode;
+  void encode(std::string_view text, const Take& take) const override;
   std::string decode(std::span<const int64_t> ids) const override;
   int64_t vocab_size() const override { return int64_t(characters_.size()); }
   std::string to_json() const override;

@@ -40,8 +40,10 @@ void GptConfig::validate() const {
   positive("width", width);
   TG_CHECK(width % heads == 0, value,
            "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part.", width, heads);
+  TG_CHECK(kv_heads >= 0, value, "[gpt_config] kv_heads is {}. It must be 1 or more, or 0 for as many as heads.",
+           kv_heads);
   TG_CHECK(
-      kv_heads >= 0 && (kv_heads == 0 || heads % kv_heads == 0), value,
+      kv_heads == 0 || heads % kv_heads == 0, value,
       "[gpt_config] kv_heads {} does not divide heads {}. Each head of keys serves as many heads of queries; 0 stands "
       "for as many as heads.",
       kv_heads, heads);

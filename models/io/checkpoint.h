@@ -39,6 +39,7 @@ struct Checkpoint {
   DataIdentity data;
   TrainerState state;
   std::optional<Finetuning> finetuning = std::nullopt;  // empty: the run trains the model
+  std::string kernels = "";  // those it was computed with so far, whose bits other kernels do not give; "": unknown
 };
 
 // Writes `path` as write_file_atomically() does: on any Error the former checkpoint is as it was. One of kind

@@ -11,6 +11,7 @@
 #include <tapegrad/models/train/log.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace tg {
@@ -21,6 +22,7 @@ struct TrainerState {
   int64_t optimizer_steps = 0;  // updates that the moments have seen
   Rng data, dropout;            // what the next batch and the next masks are drawn from; data is the place in the data
   StateDict tensors;            // "model.<name>" of each parameter; "adamw.<name>.m", ".v" of each trained one
+  std::optional<StepRecord> unvalidated = std::nullopt;  // of the last step, when its validation is still to come
 };
 
 // Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with what
@@ -49,7 +51,11 @@ class Trainer {
   // Error of kind non_finite names the step, the value, and the first op that made it with its scope; on any Error on
   // the way to the update the trainer is as it was before the step.
   StepRecord step();
-  bool done() const { return steps_ == config_.max_steps; }
+  // The same, but between the batches of a validation stop() is asked whether to give it up. Then there is no record
+  // yet: the update is done, and the next call, of this trainer or of one that goes on from its state, makes the
+  // validation and returns the record.
+  std::optional<StepRecord> step(const std::function<bool()>& stop);
+  bool done() const { return steps_ == config_.max_steps && !unvalidated_; }
   // All steps that are left; on_step sees each record.
   void run(const std::function<void(const StepRecord&)>& on_step = {});
 
@@ -74,6 +80,7 @@ class Trainer {
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   void update(StepRecord&);
+  std::optional<double> evaluate(const std::function<bool()>& stop) const;  // empty: it was given up
 
   Gpt model_;
   Params params_;
@@ -84,6 +91,7 @@ class Trainer {
   Schedule schedule_;
   AdamW optimizer_;
   int64_t steps_ = 0;
+  std::optional<StepRecord> unvalidated_;
 };
 
 }  // namespace tg

@@ -2,6 +2,7 @@
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/run_config.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -22,6 +23,27 @@ RunConfig of_text(const std::string& text, const RunConfig& base = {}) {
   return settings.run();
 }
 }  // namespace
+
+TEST_CASE("settings: a file of many keys is read in linear time, and what is no JSON is said in one sentence") {
+  const auto seconds = [](int keys) {
+    std::string text = "{";
+    for (int i = 0; i < keys; ++i) text += fmt::format("\"k{}\":1,", i);
+    text.back() = '}';
+    const auto start = std::chrono::steady_clock::now();
+    CHECK_HAS(error_of([&] { Settings(RunConfig()).read(text, "f.json"); }), "'k0' is not known");
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  CHECK(seconds(400'000) < 20);  // in quadratic time: minutes
+  CHECK(
+      error_of([] { Settings(RunConfig()).read("{\"lr\": ", "f.json"); }) ==
+      "[config] f.json is not JSON: parse error at line 1, column 8: syntax error while parsing value - unexpected end "
+      "of input; expected '[', '{', or a literal. Correct the text.");
+  CHECK_HAS(error_of([] { Settings(RunConfig()).read("{\"lr\": 1e999}", "f.json"); }),
+            "f.json is not JSON: number overflow");
+  CHECK_HAS(error_of([] { Settings(RunConfig()).read("{} {}", "f.json"); }),
+            "f.json is not JSON: parse error at line 1");
+  CHECK_HAS(error_of([] { Settings(RunConfig()).read("", "f.json"); }), "f.json is not JSON: parse error at line 1");
+}
 
 TEST_CASE("settings: presets, files and words") {
   const RunConfig shakespeare = preset("shakespeare-cpu");
