@@ -13,6 +13,7 @@ enum class Recomputes : uint8_t {
   later,  // inside a RecomputeScope
   now     // ops that are emitted compute something again
 };
+extern constinit thread_local Recomputes t_recomputes;
 }  // namespace detail
 
 // Ops emitted during its life are not recorded: no tape, nothing saved.
