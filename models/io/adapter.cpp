@@ -1,8 +1,8 @@
-#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/io/hash.h>
-#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/hash.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
-#include <tapegrad/models/config/json.h>
 
 #include <charconv>
 #include <cmath>
