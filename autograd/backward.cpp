@@ -147,6 +147,12 @@ GradMap checked_walk(Inputs outputs, Inputs given, BackwardOptions opt) {
 }
 }  // namespace
 
+Tensor GradMap::operator[](const Tensor& t) const {
+  const auto it = map_.find(t.id());
+  return it == map_.end() ? Tensor() : it->second;
+}
+bool GradMap::contains(const Tensor& t) const { return map_.contains(t.id()); }
+
 GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
   const ProfileRange range(Phase::backward);
   return checked_walk(outputs, given, opt);

@@ -17,11 +17,8 @@ struct BackwardOptions {
 class GradMap {
  public:
   // The gradient of t, with t's shape and dtype, or an empty Tensor when t was not reached.
-  Tensor operator[](const Tensor& t) const {
-    auto it = map_.find(t.id());
-    return it == map_.end() ? Tensor() : it->second;
-  }
-  bool contains(const Tensor& t) const { return map_.contains(t.id()); }
+  Tensor operator[](const Tensor&) const;
+  bool contains(const Tensor&) const;
   size_t size() const { return map_.size(); }
   std::unordered_map<uint64_t, Tensor>& map() { return map_; }
   const std::unordered_map<uint64_t, Tensor>& map() const { return map_; }

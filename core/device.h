@@ -15,10 +15,7 @@ struct Device {
   Backend backend = Backend::cpu;
   int8_t index = 0;
   static Device cpu() { return {}; }
-  static Device cuda(int index = 0) {
-    TG_CHECK(index >= 0 && index < 128, device, "[device] cuda:{} is no device. Numbers go from 0 to 127.", index);
-    return {Backend::cuda, int8_t(index)};
-  }
+  static Device cuda(int index = 0);           // an Error outside 0 .. 127
   static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"; an Error for anything else
   bool operator==(const Device&) const = default;
 };

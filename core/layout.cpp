@@ -27,6 +27,10 @@ std::string_view name_of(Backend b) { return b == Backend::cpu ? "cpu" : "cuda";
 std::string to_string(Device d) {
   return d.backend == Backend::cpu ? std::string("cpu") : fmt::format("cuda:{}", int(d.index));
 }
+Device Device::cuda(int index) {
+  TG_CHECK(index >= 0 && index < 128, device, "[device] cuda:{} is no device. Numbers go from 0 to 127.", index);
+  return {Backend::cuda, int8_t(index)};
+}
 Device Device::parse(std::string_view text) {
   if (text == "cpu") return cpu();
   if (text == "cuda") return cuda();
@@ -39,6 +43,10 @@ Device Device::parse(std::string_view text) {
   throw Error(Error::Kind::device, fmt::format("[device] '{}' is no device. Use cpu, cuda or cuda:N.", text));
 }
 
+void Dims::fail_full() {
+  detail::fail(Error::Kind::shape,
+               fmt::format("[shape] more than {} dimensions. At most {} are supported.", kMaxDims, kMaxDims));
+}
 std::string to_string(const Dims& d) {
   std::string s = "(";
   for (size_t i = 0; i < d.size(); ++i) s += fmt::format("{}{}", i ? ", " : "", d[i]);

@@ -242,6 +242,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : file_(path), header_(parse_safetensors(file_.bytes(), path)) {}
 
+bool SafetensorsFile::has(const std::string& name) const { return header_.tensors.contains(name); }
 std::vector<std::string> SafetensorsFile::names() const {
   std::vector<std::string> all;
   for (const auto& [name, info] : header_.tensors) all.push_back(name);

@@ -35,7 +35,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   std::vector<std::string> names() const;  // sorted
-  bool has(const std::string& name) const { return header_.tensors.contains(name); }
+  bool has(const std::string& name) const;
   const SafetensorsInfo& info(const std::string& name) const;  // an Error when there is no such tensor
   Tensor tensor(const std::string& name, Device = {}) const;   // a copy
   StateDict tensors(Device = {}) const;                        // copies of all

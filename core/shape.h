@@ -36,7 +36,8 @@ class Dims {
   int64_t back() const { return v_[n_ - 1]; }
   int64_t& back() { return v_[n_ - 1]; }
   void push_back(int64_t x) {
-    TG_CHECK(n_ < kMaxDims, shape, "[shape] more than {} dimensions. At most {} are supported.", kMaxDims, kMaxDims);
+    if (n_ == kMaxDims) [[unlikely]]
+      fail_full();
     v_[n_++] = x;
   }
   void insert(size_t at, int64_t x) {
@@ -56,6 +57,7 @@ class Dims {
   }
 
  private:
+  [[noreturn]] static void fail_full();
   int64_t v_[kMaxDims] = {};
   uint32_t n_ = 0;
 };

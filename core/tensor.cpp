@@ -44,6 +44,10 @@ Value::~Value() {
 
 Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {}
 
+void Tensor::fail_item() const {
+  detail::fail(Error::Kind::shape,
+               fmt::format("[item] {} has {} elements. Only a tensor with one element is a number.", *this, numel()));
+}
 void Tensor::fail_empty() {
   detail::fail(Error::Kind::value,
                "[tensor] an empty tensor was read: it was made without a value, was moved from, or is a "

@@ -112,6 +112,7 @@ class Tensor {
     return *var_;
   }
   [[noreturn]] static void fail_empty();
+  [[noreturn]] void fail_item() const;
   void* read(DType) const;
   void* elements(DType) const;
   void copy_to_host(void* to, DType) const;
@@ -154,8 +155,8 @@ template <class T> std::vector<T> Tensor::to_vector() const {
   return v;
 }
 template <class T> T Tensor::item() const {
-  TG_CHECK(numel() == 1, shape, "[item] {} has {} elements. Only a tensor with one element is a number.", *this,
-           numel());
+  if (numel() != 1) [[unlikely]]
+    fail_item();
   T x;
   copy_to_host(&x, dtype_of<T>());
   return x;

@@ -189,8 +189,13 @@ template <class R> void reduce(const R& r, const Axes& z) {
   z.inner == 1 ? reduce_rows(r, z.outer, z.n) : reduce_columns(r, z);
 }
 
-// f(x, axes): the elements as (outer, reduced, inner).
-template <class T, class F> void with_axes(uint8_t dims, const Buf& in, F&& f) {
+// The elements of a value as (outer, reduced, inner): where they lie, or in the order of a copy.
+template <class T> struct Elements {
+  const T* x;
+  Axes z;
+  std::vector<T> copy;
+};
+template <class T> Elements<T> elements(uint8_t dims, const Buf& in) {
   const Shape& s = in.shape();
   Axes z;
   bool together = in.is_contiguous();  // the reduced dimensions are neighbours
@@ -206,19 +211,21 @@ template <class T, class F> void with_axes(uint8_t dims, const Buf& in, F&& f) {
     else
       z.inner *= s[d];
   }
-  if (together) return f(in.data<T>(), z);
+  if (together) return {in.data<T>(), z, {}};
   Layout l{{}, {}, in.layout->offset, in.dtype(), in.layout->device};
   for (const bool reduced : {false, true})
     for (size_t d = 0; d < s.size(); ++d)
       if (bool(dims >> d & 1) == reduced) l.shape.push_back(s[d]), l.strides.push_back(in.strides()[d]);
-  std::vector<T> scratch;
-  f(contiguous_data<T>(Buf{&l, in.bytes}, scratch), Axes{z.outer * z.inner, z.n, 1});
+  std::vector<T> copy;
+  const T* x = contiguous_data<T>(Buf{&l, in.bytes}, copy);
+  return {x, {z.outer * z.inner, z.n, 1}, std::move(copy)};
 }
 
 void sum(const op::Sum& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
   visit_number(out[0].dtype(), [&]<class T>() {
-    with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) { reduce(Add<T>{x, out[0].data<T>()}, z); });
+    const Elements<T> e = elements<T>(op.dims, in[0]);
+    reduce(Add<T>{e.x, out[0].data<T>()}, e.z);
   });
 }
 void var(const op::Var& op, Bufs in, Bufs out, Context&) {
@@ -226,16 +233,16 @@ void var(const op::Var& op, Bufs in, Bufs out, Context&) {
   visit_float(out[0].dtype(), [&]<class T>() {
     using A = Acc<T>;
     std::vector<A> means(size_t(out[0].numel()));
-    with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) {
-      reduce(AddTo<T>{{x, nullptr}, means.data(), A(z.n)}, z);
-      reduce(AddSquares<T>{x, out[0].data<T>(), means.data(), A(double(z.n) - op.correction)}, z);
-    });
+    const Elements<T> e = elements<T>(op.dims, in[0]);
+    reduce(AddTo<T>{{e.x, nullptr}, means.data(), A(e.z.n)}, e.z);
+    reduce(AddSquares<T>{e.x, out[0].data<T>(), means.data(), A(double(e.z.n) - op.correction)}, e.z);
   });
 }
 template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
   visit_number(out[0].dtype(), [&]<class T>() {
-    with_axes<T>(op.dims, in[0], [&](const T* x, const Axes& z) { reduce(Best<T, kLargest>{x, out[0].data<T>()}, z); });
+    const Elements<T> e = elements<T>(op.dims, in[0]);
+    reduce(Best<T, kLargest>{e.x, out[0].data<T>()}, e.z);
   });
 }
 void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
@@ -246,7 +253,8 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     std::vector<T> y_copy, dy_copy;
     const T *y = contiguous_data(in[1], y_copy), *dy = contiguous_data(in[2], dy_copy);
     std::vector<C> share(size_t(in[1].numel()));
-    with_axes<T>(op.dims, x, [&](const T* p, const Axes& z) { reduce(Ties<T>{p, y, share.data()}, z); });
+    const Elements<T> e = elements<T>(op.dims, x);
+    reduce(Ties<T>{e.x, y, share.data()}, e.z);
     for (size_t o = 0; o < share.size(); ++o) share[o] = C(dy[o]) / share[o];
     Strides each = x.strides();  // of y and share, repeated along the reduced dimensions
     for (size_t d = each.size(), step = 1; d-- > 0;) {

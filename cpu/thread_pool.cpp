@@ -1,5 +1,6 @@
 // One job at a time: the owner of busy_ publishes it, opens the gate, works itself, closes the gate and waits for those
 // who went in. Workers that sleep through a job are not waited for.
+#include <tapegrad/core/error.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <algorithm>
@@ -284,7 +285,21 @@ int threads_from(const char* env, int cpus) {
       env, cpus);
   return n;
 }
-void run_tiles(int64_t tiles, void (*call)(void*, int64_t), void* f) { pool().run(tiles, call, f); }
+void run_tiles(int64_t tiles, void (*call)(void*, int64_t), void* f) {
+  if (tiles > 1)
+    pool().run(tiles, call, f);
+  else if (tiles == 1)
+    call(f, 0);
+}
+void run_pieces(int64_t n, int64_t grain, void (*call)(void*, int64_t, int64_t), void* f) {
+  TG_CHECK(grain >= 1, value, "[parallel_for] grain is {}. A piece has at least 1 element. Pass a positive grain.",
+           grain);
+  if (n <= 0) return;
+  parallel_for((n - 1) / grain + 1, [&](int64_t tile) {
+    const int64_t begin = tile * grain;
+    call(f, begin, n - begin < grain ? n : begin + grain);
+  });
+}
 }  // namespace detail
 
 int num_threads() { return pool().threads(); }

@@ -4,8 +4,6 @@
 // parallel_for runs on the calling thread there, unless another thread was inside it at that moment; set_num_threads
 // must not be called in the child once the parent has used the pool.
 #pragma once
-#include <tapegrad/core/error.h>
-
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -21,7 +19,10 @@ void set_num_threads(int n);
 int max_threads();
 
 namespace detail {
+// One call for each tile, or piece; compiled once, so that a kernel is compiled into its call alone.
 void run_tiles(int64_t tiles, void (*call)(void* f, int64_t tile), void* f);
+void run_pieces(int64_t n, int64_t grain, void (*call)(void* f, int64_t begin, int64_t end), void* f);
+template <class F> void* address(F& f) { return const_cast<void*>(static_cast<const void*>(std::addressof(f))); }
 int threads_from(const char* env, int cpus);  // the meaning of TG_THREADS; null is unset
 }  // namespace detail
 
@@ -32,24 +33,16 @@ int threads_from(const char* env, int cpus);  // the meaning of TG_THREADS; null
 // one is rethrown here.
 template <class F> void parallel_for(int64_t tiles, F&& f) {
   using Callable = std::remove_reference_t<F>;
-  if (tiles <= 1) {
-    if (tiles == 1) f(int64_t(0));
-    return;
-  }
   detail::run_tiles(
-      tiles, [](void* g, int64_t tile) { (*static_cast<Callable*>(g))(tile); },
-      const_cast<void*>(static_cast<const void*>(std::addressof(f))));
+      tiles, [](void* g, int64_t tile) { (*static_cast<Callable*>(g))(tile); }, detail::address(f));
 }
 
 // f(begin, end) for [0, n) cut into pieces of `grain` (the last may be shorter). grain < 1 is a value error.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
-  TG_CHECK(grain >= 1, value, "[parallel_for] grain is {}. A piece has at least 1 element. Pass a positive grain.",
-           grain);
-  if (n <= 0) return;
-  parallel_for((n - 1) / grain + 1, [&](int64_t tile) {
-    const int64_t begin = tile * grain;
-    f(begin, n - begin < grain ? n : begin + grain);
-  });
+  using Callable = std::remove_reference_t<F>;
+  detail::run_pieces(
+      n, grain, [](void* g, int64_t begin, int64_t end) { (*static_cast<Callable*>(g))(begin, end); },
+      detail::address(f));
 }
 
 }  // namespace tg::cpu

@@ -47,4 +47,26 @@ Tensor op::Div::vjp_scalar(const Vjp& v, double s, bool left) {
   const Tensor x = v.in(0);
   return v.grad() * ((-s / x) / x);
 }
+
+Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Add>>(), {x, y}); }
+Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Sub>>(), {x, y}); }
+Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Mul>>(), {x, y}); }
+Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Div>>(), {x, y}); }
+Tensor add(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Add>>(s, false), {x}); }
+Tensor sub(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, false), {x}); }
+Tensor sub(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, true), {x}); }
+Tensor mul(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Mul>>(s, false), {x}); }
+Tensor div(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, false), {x}); }
+Tensor div(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, true), {x}); }
+Tensor maximum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Maximum>>(), {x, y}); }
+Tensor maximum(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, false), {x}); }
+Tensor maximum(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, true), {x}); }
+Tensor minimum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Minimum>>(), {x, y}); }
+Tensor minimum(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, false), {x}); }
+Tensor minimum(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, true), {x}); }
+Tensor pow(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Pow>>(), {x, y}); }
+Tensor pow(const Tensor& x, double s) {
+  return s == 2 ? mul(x, x) : emit1(make_ref<op::BinaryScalar<op::Pow>>(s, false), {x});
+}
+Tensor pow(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Pow>>(s, true), {x}); }
 }  // namespace tg

@@ -215,38 +215,28 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
 
 // x op y with broadcasting: aligned at the right, each size must be equal or 1. Equal dtypes: f64, f32, bf16, i64, i32
 // (div and pow: floating only). A number is taken in the dtype of the tensor.
-inline Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Add>>(), {x, y}); }
-inline Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Sub>>(), {x, y}); }
-inline Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Mul>>(), {x, y}); }
-inline Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Div>>(), {x, y}); }
+Tensor add(const Tensor& x, const Tensor& y);
+Tensor sub(const Tensor& x, const Tensor& y);
+Tensor mul(const Tensor& x, const Tensor& y);
+Tensor div(const Tensor& x, const Tensor& y);
 // The same with a number, which takes the tensor's dtype; an Error when an integer tensor meets a fraction.
-inline Tensor add(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Add>>(s, false), {x}); }
-inline Tensor sub(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, false), {x}); }
-inline Tensor sub(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, true), {x}); }
-inline Tensor mul(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Mul>>(s, false), {x}); }
-inline Tensor div(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, false), {x}); }
-inline Tensor div(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, true), {x}); }
+Tensor add(const Tensor& x, double s);
+Tensor sub(const Tensor& x, double s);
+Tensor sub(double s, const Tensor& x);
+Tensor mul(const Tensor& x, double s);
+Tensor div(const Tensor& x, double s);
+Tensor div(double s, const Tensor& x);
 // The larger, the smaller; NaN where either is NaN. The gradient goes to the one chosen, half to each of two equals.
-inline Tensor maximum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Maximum>>(), {x, y}); }
-inline Tensor maximum(const Tensor& x, double s) {
-  return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, false), {x});
-}
-inline Tensor maximum(double s, const Tensor& x) {
-  return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, true), {x});
-}
-inline Tensor minimum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Minimum>>(), {x, y}); }
-inline Tensor minimum(const Tensor& x, double s) {
-  return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, false), {x});
-}
-inline Tensor minimum(double s, const Tensor& x) {
-  return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, true), {x});
-}
+Tensor maximum(const Tensor& x, const Tensor& y);
+Tensor maximum(const Tensor& x, double s);
+Tensor maximum(double s, const Tensor& x);
+Tensor minimum(const Tensor& x, const Tensor& y);
+Tensor minimum(const Tensor& x, double s);
+Tensor minimum(double s, const Tensor& x);
 // x^y. The gradient of x^0 by x is 0, that of 0^y by y is 0 for y >= 0. A square is x * x, to the bit.
-inline Tensor pow(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Pow>>(), {x, y}); }
-inline Tensor pow(const Tensor& x, double s) {
-  return s == 2 ? mul(x, x) : emit1(make_ref<op::BinaryScalar<op::Pow>>(s, false), {x});
-}
-inline Tensor pow(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Pow>>(s, true), {x}); }
+Tensor pow(const Tensor& x, const Tensor& y);
+Tensor pow(const Tensor& x, double s);
+Tensor pow(double s, const Tensor& x);
 
 inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
 inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }

@@ -3,6 +3,25 @@
 #include <cmath>
 
 namespace tg {
+void check::computes(std::string_view op, const Tensor& x) {
+  TG_CHECK(is_float(x.dtype()) && x.dtype() != DType::f16, dtype,
+           "[{}] cannot compute on {}. Use f64, f32 or bf16: .to(DType::f32).", op, x);
+}
+void check::number(std::string_view op, const Tensor& x) {
+  if (!is_index(x.dtype())) computes(op, x);
+}
+void check::same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
+  TG_CHECK(a.dtype() == b.dtype(), dtype, "[{}] dtypes differ: {} and {}. There is no promotion; use .to(dtype).", op,
+           a, b);
+}
+void check::ndim_at_least(std::string_view op, const Tensor& x, size_t n) {
+  TG_CHECK(x.ndim() >= n, shape, "[{}] needs {} dimension(s) or more, got {}. Add sizes of 1 with reshape().", op, n,
+           x);
+}
+void check::index(std::string_view op, const Tensor& ids) {
+  TG_CHECK(is_index(ids.dtype()), dtype, "[{}] indices must be i32 or i64, got {}. Use .to(DType::i64).", op, ids);
+}
+
 Shape check::broadcast(std::string_view name, Inputs in) {
   Shape r = in[0].shape();
   for (const Tensor& x : in.subspan(1)) {

@@ -1,8 +1,9 @@
 // Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type list
 // UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
-// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
-// changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives of any order
-// come from df alone: it is instantiated for Sym too (symbolic.h), so it branches by math::select.
+// To add a unary op, add its struct, its name to UnaryFns, and its function at the end of this file and in
+// pointwise.cpp. Nothing else changes; run tests/data/make_fixtures.py, which reads the list, for its values in
+// PyTorch. Derivatives of any order come from df alone: it is instantiated for Sym too (symbolic.h), so it branches by
+// math::select.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -189,21 +190,21 @@ template <class F> struct Unary : OpOf<Unary<F>> {
 // Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16; neg, abs and
 // relu also i64 and i32). NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN from
 // |x| = 2^29 up.
-inline Tensor exp(const Tensor& x) { return emit1(stateless<op::Unary<op::Exp>>(), {x}); }
-inline Tensor log(const Tensor& x) { return emit1(stateless<op::Unary<op::Log>>(), {x}); }
-inline Tensor sqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Sqrt>>(), {x}); }
-inline Tensor rsqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Rsqrt>>(), {x}); }  // 1 / sqrt(x)
-inline Tensor sin(const Tensor& x) { return emit1(stateless<op::Unary<op::Sin>>(), {x}); }
-inline Tensor cos(const Tensor& x) { return emit1(stateless<op::Unary<op::Cos>>(), {x}); }
-inline Tensor tanh(const Tensor& x) { return emit1(stateless<op::Unary<op::Tanh>>(), {x}); }
-inline Tensor sigmoid(const Tensor& x) { return emit1(stateless<op::Unary<op::Sigmoid>>(), {x}); }
-inline Tensor erf(const Tensor& x) { return emit1(stateless<op::Unary<op::Erf>>(), {x}); }
-inline Tensor neg(const Tensor& x) { return emit1(stateless<op::Unary<op::Neg>>(), {x}); }
-inline Tensor abs(const Tensor& x) { return emit1(stateless<op::Unary<op::Abs>>(), {x}); }
-inline Tensor relu(const Tensor& x) { return emit1(stateless<op::Unary<op::Relu>>(), {x}); }
-inline Tensor silu(const Tensor& x) { return emit1(stateless<op::Unary<op::Silu>>(), {x}); }
-inline Tensor gelu(const Tensor& x) { return emit1(stateless<op::Unary<op::Gelu>>(), {x}); }
-inline Tensor gelu_tanh(const Tensor& x) { return emit1(stateless<op::Unary<op::GeluTanh>>(), {x}); }
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);  // 1 / sqrt(x)
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
+Tensor erf(const Tensor& x);
+Tensor neg(const Tensor& x);
+Tensor abs(const Tensor& x);
+Tensor relu(const Tensor& x);
+Tensor silu(const Tensor& x);
+Tensor gelu(const Tensor& x);
+Tensor gelu_tanh(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 #endif
 

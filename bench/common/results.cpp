@@ -2,12 +2,11 @@
 
 #include <fmt/ranges.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 namespace tg::bench {
-using Json = nlohmann::ordered_json;
 
 namespace {
 double five_digits(double x) { return std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr); }
@@ -54,12 +53,12 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
   for (const Result& r : report.rows) {
     Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
     row["median"] = five_digits(r.median), row["p10"] = five_digits(r.p10), row["p90"] = five_digits(r.p90);
-    row["peak"] = row["percent"] = Json();
+    row["percent"] = Json(), row["peak"] = Json();
     if (r.peak > 0) row["peak"] = five_digits(r.peak), row["percent"] = five_digits(100 * r.median / r.peak);
     row["runs"] = r.runs, row["seconds"] = five_digits(r.seconds);
     j["rows"].push_back(std::move(row));
   }
-  write_file_atomically(path, j.dump(1) + "\n");
+  write_file_atomically(path, text_of(j, 1) + "\n");
 }
 
 }  // namespace tg::bench

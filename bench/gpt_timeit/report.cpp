@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 namespace tg::bench {
-using Json = nlohmann::ordered_json;
 
 namespace {
 Json model_object(const GptConfig& c) {
@@ -41,8 +40,8 @@ Json result_object(const TimeitResult& r) {
 }
 Json row_object(const std::string& name, const TimeitRow& row, const TimeitSetup& setup) {
   Json j = {{"name", name}, {"size", row.run.size}};
-  j.update(profiler_object(row.run, setup.steps));
-  j.update(result_object(row.result));
+  for (const Json& part : {profiler_object(row.run, setup.steps), result_object(row.result)})
+    for (const auto& [key, x] : part.items()) j[key] = x;
   j["peak_bytes"] = row.result.peak_bytes;
   j["loss"] = row.result.loss;
   return j;
@@ -81,9 +80,9 @@ std::string log_line(std::string_view text, std::chrono::system_clock::time_poin
   return fmt::format("{:%Y-%m-%d %H:%M:%S},{:03} - bench_gpt_timeit - INFO - {}\n",
                      fmt::localtime(std::chrono::system_clock::to_time_t(at)), ms, text);
 }
-std::string model_json(const GptConfig& c) { return model_object(c).dump(4); }
-std::string profiler_json(const TimeitRun& r, int64_t steps) { return profiler_object(r, steps).dump(4); }
-std::string result_json(const TimeitResult& r) { return result_object(r).dump(4); }
+std::string model_json(const GptConfig& c) { return text_of(model_object(c), 4); }
+std::string profiler_json(const TimeitRun& r, int64_t steps) { return text_of(profiler_object(r, steps), 4); }
+std::string result_json(const TimeitResult& r) { return text_of(result_object(r), 4); }
 
 std::string data_frame(const std::vector<TimeitRow>& rows, const std::vector<size_t>& order) {
   std::vector<Cells> lines{{"", "name", "computation", "times", "mean_time", "median_time", "std_dev", "min_time",
@@ -192,12 +191,12 @@ void write_timeit_json(const std::string& path, const TimeitReport& r) {
   j["command"] = r.command;
   j["batch"] = s.batch, j["context"] = s.context, j["vocab"] = s.vocab, j["seed"] = s.seed;
   j["backward_is"] = s.mode == RunMode::eager ? "timed alone" : "forward_backward less forward";
-  j["standalone"] = j["rows"] = Json::array();
+  j["rows"] = Json::array(), j["standalone"] = Json::array();
   for (const TimeitRow& row : r.standalone) j["standalone"].push_back(row_object(standalone_name(row.run), row, s));
   for (const TimeitRow& row : r.matrix) j["rows"].push_back(row_object(row.run.key(), row, s));
   const WarmupClaim claim = warmup_claim(r.matrix);
   j["warmup_claim"] = {{"pairs", claim.pairs.size()}, {"holding", claim.holding()}};
-  write_file_atomically(path, j.dump(1) + "\n");
+  write_file_atomically(path, text_of(j, 1) + "\n");
 }
 
 }  // namespace tg::bench

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 #include <tapegrad/core/file.h>
-#include <tapegrad/models/config/json.h>
+#include <tapegrad/core/json.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "lm_profile/timeline.h"
 
-#include <tapegrad/models/config/json.h>
+#include <tapegrad/core/json.h>
 
 #include <algorithm>
 

@@ -2,15 +2,13 @@
 #include <fmt/format.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "lora_training/criterion.h"
 
 namespace tg::bench {
-using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 namespace {
@@ -37,7 +35,7 @@ Json json_of(const Estimate& e, double by) {
           {"point_estimate", e.point * by},
           {"standard_error", e.standard_error * by}};
 }
-void write(const fs::path& path, const Json& j) { write_file_atomically(path.string(), j.dump(1) + "\n"); }
+void write(const fs::path& path, const Json& j) { write_file_atomically(path.string(), text_of(j, 1) + "\n"); }
 }  // namespace
 
 std::optional<Sample> load_baseline(const std::string& root, const BenchmarkId& id) {
@@ -47,25 +45,23 @@ std::optional<Sample> load_baseline(const std::string& root, const BenchmarkId& 
     return Error(Error::Kind::io, fmt::format("[criterion] {} cannot be read: {}. Remove it, or name another folder.",
                                               path.string(), why));
   };
-  std::ifstream file(path);
-  const Json j = Json::parse(file, nullptr, false);
-  if (j.is_discarded()) throw unreadable("it is not JSON");
+  Sample s;
   try {
-    Sample s;
+    const Json j = own_json(MappedFile(path.string()).text());
     s.sampling = j.at("sampling_mode") == "Linear" ? Sampling::linear : Sampling::flat;
     s.iterations = j.at("iters").get<std::vector<double>>();
     s.seconds = j.at("times").get<std::vector<double>>();
-    if (s.seconds.size() != s.iterations.size() || s.seconds.size() < 2)
-      throw unreadable(fmt::format("it has {} iters and {} times, and needs as many of both, two or more",
-                                   s.iterations.size(), s.seconds.size()));
-    for (size_t i = 0; i < s.seconds.size(); ++i) {
-      if (!(s.iterations[i] >= 1 && s.seconds[i] > 0)) throw unreadable("a number is not more than 0");
-      s.seconds[i] /= kNanoseconds;
-    }
-    return s;
-  } catch (const Json::exception& e) {
+  } catch (const Error& e) {
     throw unreadable(e.what());
   }
+  if (s.seconds.size() != s.iterations.size() || s.seconds.size() < 2)
+    throw unreadable(fmt::format("it has {} iters and {} times, and needs as many of both, two or more",
+                                 s.iterations.size(), s.seconds.size()));
+  for (size_t i = 0; i < s.seconds.size(); ++i) {
+    if (!(s.iterations[i] >= 1 && s.seconds[i] > 0)) throw unreadable("a number is not more than 0");
+    s.seconds[i] /= kNanoseconds;
+  }
+  return s;
 }
 
 void save(const std::string& root, const Measured& m) {

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/file.h>
-
-#include <nlohmann/json.hpp>
+#include <tapegrad/core/json.h>
 
 namespace tg::bench {
-using Json = nlohmann::ordered_json;
 
 namespace {
 // Time of an iteration on an Apple M4 Max, over Metal.
@@ -57,7 +55,7 @@ const char* name_of(Verdict v) {
 Json json_of(const Measured& m) {
   const Estimate& t = m.estimates.typical();
   Json row = {{"id", m.id.text()}, {"time", interval(t)}, {"median", interval(m.estimates.median)}};
-  row["throughput"] = row["change"] = row["p"] = row["verdict"] = Json();
+  for (const char* key : {"verdict", "p", "change", "throughput"}) row[key] = Json();
   if (m.elements) {
     const auto n = double(*m.elements);
     row["throughput"] = interval(n / t.high, n / t.point, n / t.low);
@@ -101,7 +99,7 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
     j["host"] = {{"eager", json_of(r.host->eager)},          {"compiled", json_of(r.host->compiled)},
                  {"compiled_over_eager", r.host->ratio},     {"replays", r.host->replays},
                  {"graph_launches", r.host->graph_launches}, {"why_no_graph", r.host->why_no_graph}};
-  write_file_atomically(path, j.dump(1) + "\n");
+  write_file_atomically(path, text_of(j, 1) + "\n");
 }
 
 std::string beside_document(const std::vector<Measured>& rows) {

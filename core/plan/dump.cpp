@@ -1,16 +1,15 @@
 // What a plan looks like, for people (Graphviz) and programs (JSON): written where TG_DUMP_PLANS says, once per plan.
 #include <fmt/ranges.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 namespace tg::detail {
 namespace {
-using Json = nlohmann::ordered_json;
 
 std::string in_quotes(std::string_view text) {
   std::string r = "\"";
@@ -119,7 +118,7 @@ void dump(const Graph& g, const Plan& p) {
   make_folder(folder);
   write_file_atomically(stem + ".before.dot", before(g));
   write_file_atomically(stem + ".after.dot", after(g, p));
-  write_file_atomically(stem + ".json", json(g, p).dump(1) + "\n");
+  write_file_atomically(stem + ".json", text_of(json(g, p), 1) + "\n");
 }
 
 }  // namespace tg::detail

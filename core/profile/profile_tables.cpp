@@ -1,8 +1,10 @@
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <unordered_map>
 
@@ -275,9 +277,9 @@ std::string to_csv(const ProfileTable& t) {
   return s;
 }
 std::string to_json(const ProfileTable& t) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  Json rows = Json::array();
   for (const auto& row : t.rows) {
-    nlohmann::ordered_json& r = rows.emplace_back();
+    Json& r = rows.push_back({});
     for (size_t k = 0; k < row.size(); ++k) {
       if (t.columns[k].format == Format::text)
         r[t.columns[k].title] = std::get<std::string>(row[k]);
@@ -285,10 +287,7 @@ std::string to_json(const ProfileTable& t) {
         r[t.columns[k].title] = std::get<double>(row[k]);
     }
   }
-  nlohmann::ordered_json j;
-  j["report"] = t.report;
-  j["rows"] = std::move(rows);
-  return j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return text_of({{"report", t.report}, {"rows", std::move(rows)}}, 2) + "\n";
 }
 
 }  // namespace tg

@@ -1,17 +1,16 @@
 // Chrome's trace event format: complete events ("X") on tracks (pid, tid), counters ("C"), names of tracks ("M"). Times
 // are microseconds.
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/profile/profiler.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 namespace tg {
 namespace {
 
-std::string json(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string json(std::string_view text) { return text_of(text); }
 
 class Writer {
  public:

@@ -1,13 +1,11 @@
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
-
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 
 namespace tg::cuda {
 namespace {
-using nlohmann::json;
 constexpr auto kFormat = "tapegrad gemm algorithms";
 
 std::string to_hex(const cublasLtMatmulAlgo_t& a) {
@@ -24,7 +22,7 @@ cublasLtMatmulAlgo_t from_hex(const std::string& s) {
   return a;
 }
 
-json to_json(const GemmKey& k) {
+Json to_json(const GemmKey& k) {
   return {{"dtype", std::string(name_of(k.dtype))},
           {"tf32", k.products == MatmulPrecision::tf32},
           {"size", {k.m, k.n, k.k, k.batch}},
@@ -39,7 +37,7 @@ uint8_t alignment_from(int bytes) {
            bytes);
   return uint8_t(std::countr_zero(unsigned(bytes)));
 }
-GemmKey key_from(const json& j) {
+GemmKey key_from(const Json& j) {
   GemmKey k;
   k.dtype = dtype_from_name(j.at("dtype").get<std::string>());
   k.products = j.at("tf32").get<bool>() ? MatmulPrecision::tf32 : MatmulPrecision::f32;
@@ -63,9 +61,9 @@ GemmFile::GemmFile(std::string path, std::string gpu) : path_(std::move(path)), 
   if (!std::filesystem::exists(path_)) return;
   const MappedFile file(path_);
   try {
-    const json all = json::parse(file.text());
+    const Json all = own_json(file.text());
     TG_CHECK(all.at("format") == kFormat, io, "its format is not '{}'", kFormat);
-    for (const json& j : all.at("algorithms")) {
+    for (const Json& j : all.at("algorithms")) {
       const auto version = j.at("cublaslt").get<size_t>();
       const auto on = j.at("gpu").get<std::string>();
       const GemmKey key = key_from(j);
@@ -73,11 +71,9 @@ GemmFile::GemmFile(std::string path, std::string gpu) : path_(std::move(path)), 
       if (version == cublasLtGetVersion() && on == gpu_)
         entries_[key] = e;
       else
-        foreign_.push_back(j.dump());
+        foreign_.push_back(text_of(j));
     }
-  } catch (const json::exception& e) {
-    damaged(e.what());
-  } catch (const Error& e) {  // of the checks above
+  } catch (const Error& e) {
     damaged(e.what());
   }
 }
@@ -95,18 +91,18 @@ const GemmFile::Entry* GemmFile::find(const GemmKey& k) const {
 
 void GemmFile::add(const GemmKey& key, const Entry& entry) {
   entries_[key] = entry;
-  json all = json::array();
+  Json all = Json::array();
   for (const auto& [k, e] : entries_) {
-    json j = to_json(k);
+    Json j = to_json(k);
     j["cublaslt"] = cublasLtGetVersion();
     j["gpu"] = gpu_;
     j["algorithm"] = to_hex(e.algorithm);
     j["us"] = e.microseconds;
     all.push_back(std::move(j));
   }
-  for (const auto& j : foreign_) all.push_back(json::parse(j));
+  for (const auto& j : foreign_) all.push_back(own_json(j));
   std::string text = fmt::format("{{\"format\": \"{}\", \"algorithms\": [\n", kFormat);
-  for (size_t i = 0; i < all.size(); ++i) text += all[i].dump() + (i + 1 < all.size() ? ",\n" : "\n");
+  for (size_t i = 0; i < all.size(); ++i) text += text_of(all[i]) + (i + 1 < all.size() ? ",\n" : "\n");
   write_file_atomically(path_, text + "]}\n");
 }
 

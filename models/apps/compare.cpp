@@ -2,9 +2,9 @@
 // against another, one thread against two. Exit status 1 when they differ by more than rounding explains.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/run_config.h>

@@ -2,10 +2,10 @@
 // would have, and would take to train, as a table or as JSON.
 #include <fmt/core.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
-#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -82,7 +82,9 @@ Json describe(const Contents& c) {
     elements += t.shape.product();
     bytes += t.bytes;
   }
-  return {{"file", c.source},       {"config", c.config}, {"metadata", c.metadata}, {"tensors", std::move(tensors)},
+  Json metadata = Json::object();
+  for (const auto& [key, value] : c.metadata) metadata[key] = value;
+  return {{"file", c.source},       {"config", c.config}, {"metadata", metadata}, {"tensors", std::move(tensors)},
           {"parameters", elements}, {"bytes", bytes}};
 }
 
@@ -127,7 +129,7 @@ Json describe_plans(const Options& o) {
 }
 
 void print_plans(const Json& all) {
-  const int64_t there = all["memory"];
+  const auto there = all["memory"].get<int64_t>();
   fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens on {}", all["model"].get<std::string>(),
              text_of(all["parameters"]), text_of(all["accumulate"]), text_of(all["batch"]),
              text_of(all["config"]["context"]), all["device"].get<std::string>());

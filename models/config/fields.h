@@ -2,7 +2,7 @@
 // The configurations list their fields themselves (visit_gpt_fields, visit_train_fields). Included by .cpp files only.
 #pragma once
 #include <tapegrad/core/error.h>
-#include <tapegrad/models/config/json.h>
+#include <tapegrad/core/json.h>
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 #include <tapegrad/core/error.h>
-#include <tapegrad/models/config/json.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/data/tokenizer.h>
 
 #include <algorithm>
@@ -149,8 +149,8 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
   const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON");
   if (!json.is_object()) fail_json("it is no JSON object");
   const auto field = [&](std::string_view key) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_string()) fail_json(fmt::format("it has no string \"{}\"", key));
+    const Json* found = json.find(key);
+    if (!found || !found->is_string()) fail_json(fmt::format("it has no string \"{}\"", key));
     return found->get<std::string>();
   };
   const std::string type = field("type");

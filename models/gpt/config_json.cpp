@@ -21,12 +21,12 @@ GptConfig gpt_config_from_json(std::string_view text, const ConfigText& source) 
   std::vector<std::string_view> known;
   visit_gpt_fields(config, [&](const char* key, auto& x, const char*) {
     known.push_back(key);
-    const auto it = j.find(key);
-    TG_CHECK(it != j.end() || !source.every_field, value,
+    const Json* it = j.find(key);
+    TG_CHECK(it || !source.every_field, value,
              "[gpt_config] {} has no '{}'. A model's configuration states every field. Restore the file, or add what "
              "the model was made with.",
              source.name, key);
-    if (it != j.end()) read_field({"gpt_config", key}, *it, x);
+    if (it) read_field({"gpt_config", key}, *it, x);
   });
   for (auto& [key, x] : j.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;

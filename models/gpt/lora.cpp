@@ -80,6 +80,7 @@ GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& c) {
   return r;
 }
 
+bool GptLora::merged() const { return modules_.front().layer.merged(); }
 void GptLora::merge() {
   for (size_t i = 0; i < modules_.size(); ++i) {
     try {

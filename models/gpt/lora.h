@@ -41,7 +41,7 @@ class GptLora {
   // As nn::LoraLinear does, all of them or, on an Error, none.
   void merge();
   void unmerge();
-  bool merged() const { return modules_.front().layer.merged(); }
+  bool merged() const;
 
  private:
   friend GptLora apply_lora(Gpt&, const Params&, const LoraConfig&);

@@ -1,5 +1,5 @@
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/hash.h>

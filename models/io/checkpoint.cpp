@@ -1,4 +1,4 @@
-#include <tapegrad/models/config/json.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>

@@ -1,5 +1,5 @@
 #include <tapegrad/core/file.h>
-#include <tapegrad/models/config/json.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -51,8 +51,7 @@ LoadedModel load_model(const std::string& folder, Device device) {
   const Json config = read_config(folder);
   std::unique_ptr<Tokenizer> tokenizer;
   const GptConfig shape = in_file(config_file, [&] {
-    if (const auto t = config.find("tokenizer"); t != config.end() && !t->is_null())
-      tokenizer = Tokenizer::from_json(text_of(*t));
+    if (const Json* t = config.find("tokenizer"); t && !t->is_null()) tokenizer = Tokenizer::from_json(text_of(*t));
     return gpt_config_from_json(text_of(config["model"]), {.name = "\"model\"", .every_field = true});
   });
   TG_CHECK(!tokenizer || tokenizer->vocab_size() <= shape.vocab_size, value,

@@ -1,8 +1,8 @@
 #include <tapegrad/core/error.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/train/log.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 namespace tg {
 namespace {
@@ -22,9 +22,9 @@ StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty
 namespace {
 // The step that this line is about; 0 when it is no line of a log.
 int64_t step_of(std::string_view line) {
-  const auto j = nlohmann::json::parse(line, nullptr, false);
-  const auto step = j.is_object() ? j.find("step") : j.end();
-  return step != j.end() && step->is_number_unsigned() ? step->get<int64_t>() : 0;
+  const Json j = json_or_null(line);
+  const Json* step = j.find("step");
+  return step && step->is_number_unsigned() ? step->get<int64_t>() : 0;
 }
 struct Lines {
   std::string text;

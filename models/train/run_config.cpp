@@ -211,21 +211,21 @@ Json read_text(std::string_view text, const std::string& source, const Names& na
            object.type_name());
   Json fields = Json::object();
   for (const auto& [group, known] : {std::pair("model", &names.model), std::pair("train", &names.train)}) {
-    const auto it = object.find(group);
-    if (it == object.end()) continue;
+    const Json* it = object.find(group);
+    if (!it) continue;
     TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
              source, group, text_of(*it));
     collect(*it, group, *known, source, fields);
     object.erase(group);
   }
   collect(object, "", names.all, source, fields);
-  if (const auto it = fields.find("tokenizer"); it != fields.end())
-    *it = tokenizer_setting(*it, hold(fields, names.model), source);
+  if (fields.contains("tokenizer"))
+    fields["tokenizer"] = tokenizer_setting(fields["tokenizer"], hold(fields, names.model), source);
   return fields;
 }
 void put(RunConfig& run, const Json& fields) {
   visit_run_fields(run, [&](const char* name, auto& to, const char*) {
-    if (const auto it = fields.find(name); it != fields.end()) read_field(FieldName{"config", name}, *it, to);
+    if (const Json* it = fields.find(name)) read_field(FieldName{"config", name}, *it, to);
   });
 }
 
@@ -266,7 +266,7 @@ void Settings::read(std::string_view text, const std::string& source) {
 RunConfig Settings::run() const {
   validate(run_);
   const Json fields = flat(run_);
-  const auto text = [&](std::string_view field) { return text_of(fields.at(std::string(field))); };
+  const auto text = [&](std::string_view field) { return text_of(fields.at(field)); };
   for (const Needs& n : kNeeds)
     TG_CHECK(n.met(run_) || std::find(chosen_.begin(), chosen_.end(), n.name) == chosen_.end(), value,
              "[config] {} is {} and {} is {}. {} has an effect with {} {} only. Leave {} out, or change {}.", n.name,

@@ -1,8 +1,8 @@
 // bench_lm_profile: its model against Gpt, its runs, the ranges and phases of their profiles, its text and file.
 #include <doctest/doctest.h>
 
+#include <tapegrad/core/json.h>
 #include <tapegrad/tapegrad.h>
-#include <nlohmann/json.hpp>
 #include "../bench/lm_profile/flops.h"
 #include "../bench/lm_profile/model.h"
 #include "../bench/lm_profile/report.h"
@@ -320,17 +320,17 @@ Creating random batch...
 
   const Folder folder;
   write_lm_json(folder / "run.json", {machine(), "abc", "bench_lm_profile --json x", all});
-  const auto j = nlohmann::json::parse(read_file(folder / "run.json"));
+  const auto j = own_json(read_file(folder / "run.json"));
   CHECK(j["commit"] == "abc");
   REQUIRE(j["runs"].size() == 4);
   CHECK(j["runs"][0]["form"] == "document");
   CHECK(j["runs"][3]["precision"] == "bf16");
-  CHECK(j["runs"][0]["phases"]["optimizer_step"]["seconds"] > 0);
+  CHECK(j["runs"][0]["phases"]["optimizer_step"]["seconds"].get<double>() > 0);
   CHECK(j["runs"][0]["tables"][0]["report"] == "nvtx_sum");
   CHECK(j["runs"][0]["parameters"] == all[0].parameters);
   for (size_t i = 0; i < all.size(); ++i) {
     const auto& timeline = j["runs"][i]["timeline"];
-    CHECK(timeline.dump() == nlohmann::json::parse(to_json(all[i].timeline)).dump());
+    CHECK(timeline == own_json(to_json(all[i].timeline)));
     CHECK(timeline["ranges"].size() > 20);
     CHECK(timeline["seconds"] == Approx(all[i].step.seconds));
     size_t kernels = 0;
@@ -341,7 +341,8 @@ Creating random batch...
     CHECK(most <= all[i].peak_bytes);
     CHECK(most > 4 * all[i].parameters);
   }
-  CHECK(j["runs"][0]["step"]["allocated_bytes"] > j["runs"][2]["step"]["allocated_bytes"]);
+  const auto allocated = [&](size_t run) { return j["runs"][run]["step"]["allocated_bytes"].get<int64_t>(); };
+  CHECK(allocated(0) > allocated(2));
 
   write_csv(folder / "csv", all[3]);
   CHECK(

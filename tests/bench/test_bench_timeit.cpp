@@ -2,8 +2,8 @@
 // file.
 #include <doctest/doctest.h>
 
+#include <tapegrad/core/json.h>
 #include <tapegrad/tapegrad.h>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include "../bench/common/stats.h"
 #include "../bench/gpt_timeit/report.h"
@@ -289,7 +289,7 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
 
   const Folder folder;
   write_timeit_json(folder / "run.json", report);
-  const auto j = nlohmann::json::parse(read_file(folder / "run.json"));
+  const auto j = own_json(read_file(folder / "run.json"));
   CHECK(j["machine"]["threads"] == 2);
   CHECK(j["mode"] == "eager");
   CHECK(j["commit"] == "abc");

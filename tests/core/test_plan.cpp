@@ -1,11 +1,11 @@
 // What the passes of a plan do: nodes that compute the same run once, pointwise ops run together, results take over
 // storage, temporaries share one block; and that none of it changes a bit.
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/ops/ops.h>
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "support/helpers.h"
 #include "support/small_training.h"
@@ -267,7 +267,7 @@ TEST_CASE("a plan is written down: graph before and after, and as JSON") {
   CHECK(has(after, "a chain"));
   CHECK(has(after, " of arena 0"));
   CHECK(has(after, ", as "));  // the second softmax
-  const auto json = nlohmann::json::parse(text(".json"));
+  const auto json = own_json(text(".json"));
   CHECK(json["nodes"].size() == 6);
   CHECK(json["steps"].size() < 6);
   REQUIRE(json["arenas"].size() == 1);

@@ -1,15 +1,14 @@
 // Tables and traces of profiles: worked numbers, the layout of the text, CSV, JSON, and the file for Perfetto.
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "support/files.h"
 #include "support/helpers.h"
 
 using namespace tg;
-using nlohmann::json;
 
 namespace {
 Profile::Range range(std::string_view name, int64_t begin, int64_t end, uint32_t parent = Profile::kNone,
@@ -103,7 +102,7 @@ TEST_CASE("profile tables: kernels, calls, copies and their sizes, in the order 
         "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
         "71.4,1000,1,1000.0,1000.0,1000,1000,0.0,\"f<\"\"a\"\", b>\"\n"
         "28.6,400,2,200.0,200.0,100,300,141.4,gemm\n");
-  const json j = json::parse(to_json(kernels));
+  const Json j = own_json(to_json(kernels));
   CHECK(j["report"] == "cuda_gpu_kern_sum");
   CHECK(j["rows"].size() == 2);
   CHECK(j["rows"][1]["Name"] == "gemm");
@@ -172,11 +171,11 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   check_writable(path);
   CHECK(folder.entries() == 0);
   write_trace(p, path);
-  const json j = json::parse(read_file(path));
+  const Json j = own_json(read_file(path));
   std::map<std::string, int> phases;
   std::map<std::pair<int, int>, std::vector<double>> ends;  // of open events, per track
   std::vector<std::string> names;
-  for (const json& e : j["traceEvents"]) {
+  for (const Json& e : j["traceEvents"]) {
     ++phases[e["ph"]];
     if (e["ph"] != "X") continue;
     CHECK(e["dur"].get<double>() >= 0);
@@ -194,7 +193,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   CHECK(std::count(names.begin(), names.end(), "fc") == 1);
   CHECK(std::count(names.begin(), names.end(), "add") == 2);  // the op and its kernel
   const auto add =
-      std::find_if(j["traceEvents"].begin(), j["traceEvents"].end(), [](const json& e) { return e["name"] == "add"; });
+      std::find_if(j["traceEvents"].begin(), j["traceEvents"].end(), [](const Json& e) { return e["name"] == "add"; });
   CHECK((*add)["args"]["in"] == "(1000) f32, (1000) f32");
   CHECK((*add)["args"]["scope"] == "fc");
 }

@@ -7,7 +7,9 @@
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/ops/loss.h>
 
+#include "support/files.h"
 #include "support/gpt_oracle.h"
+#include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;

@@ -1,5 +1,6 @@
 // compare() and what it observes with: equal runs are found equal, and each fault put into one of the sides is found
 // and named as the first one.
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/models/nn/layers.h>
 #include <tapegrad/models/train/compare.h>
@@ -7,10 +8,11 @@
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/topk.h>
 
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "support/files.h"
 #include "support/gpt_oracle.h"
+#include "support/helpers.h"
 
 using namespace tg;
 
@@ -275,14 +277,14 @@ TEST_CASE("report: worst first, all on demand, and JSON with everything") {
   CHECK(size_t(std::count(all.begin(), all.end(), '\n')) == 2 + c.tensors.size());
   CHECK_HAS(to_table(of_own(Fault::none)), "all within their tolerance");
   CHECK_HAS(to_table(of_oracle("gpt_nano", kF32, kF32)), "all equal");
-  const auto j = nlohmann::json::parse(to_json(c));
+  const auto j = own_json(to_json(c));
   CHECK(j["reference"] == "cpu/f64");
   CHECK(j["other"] == "cpu/f32");
   CHECK(j["within"] == false);
   CHECK(j["first_apart"]["name"] == "own.middle test_passed");
   CHECK(j["tensors"].size() == c.tensors.size());
   CHECK(j["tensors"][0]["stage"] == "weights");
-  const auto nan = nlohmann::json::parse(to_json(of_own(Fault::nan)));
+  const auto nan = own_json(to_json(of_own(Fault::nan)));
   CHECK(nan["first_apart"]["error"].is_null());
   CHECK(nan["first_apart"]["within"] == false);
 }

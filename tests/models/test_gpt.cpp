@@ -1,6 +1,8 @@
 // Gpt. The oracle is torch in f64 (tests/data/make_fixtures.py): five small models, forward, backward and ten AdamW
 // steps. Mixed precision, recomputation and large configurations are in test_gpt_modes.cpp.
+#include "support/files.h"
 #include "support/gpt_oracle.h"
+#include "support/helpers.h"
 
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/factories.h>

@@ -1,5 +1,7 @@
 // Gpt in bf16 over f32 parameters, with recomputed activations, and at sizes that are counted and not allocated.
+#include "support/files.h"
 #include "support/gpt_oracle.h"
+#include "support/helpers.h"
 
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/train/run_config.h>

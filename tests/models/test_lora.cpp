@@ -1,6 +1,7 @@
 // LoRA's layers: values, gradients and steps against PyTorch's (tests/data/lora.safetensors, which make_fixtures.py
 // wrote), gradients by differences, dropout, lazy evaluation, merging, what a frozen layer leaves out, and refusals. In
 // a Gpt: test_lora_gpt.cpp.
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
@@ -9,8 +10,6 @@
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>
-
-#include <nlohmann/json.hpp>
 
 #include "support/files.h"
 #include "support/refusals.h"
@@ -29,7 +28,7 @@ double norm_distance(const Tensor& a, const Tensor& b) {
 
 struct Oracle {
   SafetensorsFile file{TG_TEST_DATA "/lora.safetensors"};
-  nlohmann::json config = nlohmann::json::parse(file.metadata().at("config"));
+  Json config = own_json(file.metadata().at("config"));
   DType dtype;
   Params params;
   explicit Oracle(DType t) : dtype(t), params(Device(), 0, t) {}
@@ -44,7 +43,7 @@ struct Oracle {
     nn::Linear base;
     base.weight = tensor("weight").requires_grad_();
     base.bias = tensor("bias").requires_grad_();
-    LoraLinear l(base, params, {.rank = config.at("rank"), .alpha = config.at("alpha")});
+    LoraLinear l(base, params, {.rank = config.at("rank").get<int64_t>(), .alpha = config.at("alpha").get<double>()});
     params.assign({{"lora_a", tensor("a")}, {"lora_b", b}});
     return l;
   }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "support/gpt_oracle.h"
+#include "support/helpers.h"
 #include "support/refusals.h"
 #include "support/small_run.h"
 

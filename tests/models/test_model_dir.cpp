@@ -1,11 +1,10 @@
 // models/io/model_dir: the folder of a model comes back as it was saved, and one that is damaged is an Error that says
 // what is wrong with it.
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
-
-#include <nlohmann/json.hpp>
 
 #include "support/helpers.h"
 #include "support/small_run.h"
@@ -32,7 +31,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   }
   const auto prompt = bytes.encode("the ");
   CHECK(generate(run.model, prompt, 20, {.seed = 3}) == generate(m.model, prompt, 20, {.seed = 3}));
-  CHECK(nlohmann::json::parse(model_config_text(folder.path)).at("train").at("max_steps") == 3);
+  CHECK(own_json(model_config_text(folder.path)).at("train").at("max_steps") == 3);
 
   Settings settings;  // a run like that one
   settings.read(model_config_text(folder.path), "config.json");
@@ -42,9 +41,9 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
 
   CHECK_HAS(error_of([&] { load_model(folder / "nowhere"); }), "nowhere/config.json");
   const auto with_model = [&](auto change) {  // the message about a config.json that was changed
-    auto j = nlohmann::json::parse("{\"model\":" + to_json(tiny_model()) + "}");
+    auto j = own_json("{\"model\":" + to_json(tiny_model()) + "}");
     change(j["model"]);
-    write_file_atomically(folder / "config.json", j.dump());
+    write_file_atomically(folder / "config.json", text_of(j));
     return error_of([&] { load_model(folder.path); });
   };
   const std::string place = "\n    in " + folder.path;

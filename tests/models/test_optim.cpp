@@ -2,6 +2,7 @@
 // state.
 #include "support/helpers.h"
 
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/ops/factories.h>
@@ -12,7 +13,6 @@
 #include <tapegrad/ops/shape_ops.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 using namespace tg;
@@ -59,19 +59,20 @@ TEST_CASE("adamw equals torch over ten steps") {
 
 TEST_CASE("every form of Adam equals its oracle over ten steps") {
   const SafetensorsFile file(TG_TEST_DATA "/adam_forms.safetensors");
-  const auto config = nlohmann::json::parse(file.metadata().at("config"));
-  const auto& n = config.at("numbers");
+  const auto config = own_json(file.metadata().at("config"));
+  const Json& n = config.at("numbers");
   CHECK(config.at("forms").size() == 5);
   for (const auto& [form, f] : config.at("forms").items())
     for (const DType dtype : {DType::f64, DType::f32}) {
       CAPTURE(form);
       CAPTURE(dtype);
-      AdamWConfig c{.lr = n.at("lr"),
-                    .beta1 = n.at("beta1"),
-                    .beta2 = n.at("beta2"),
-                    .eps = n.at("eps"),
-                    .weight_decay = f.at("weight_decay")};
-      const std::string decay = f.at("decay");
+      const auto number = [&](const char* key) { return n.at(key).get<double>(); };
+      AdamWConfig c{.lr = number("lr"),
+                    .beta1 = number("beta1"),
+                    .beta2 = number("beta2"),
+                    .eps = number("eps"),
+                    .weight_decay = f.at("weight_decay").get<double>()};
+      const auto decay = f.at("decay").get<std::string>();
       c.decay = decay == "l2" ? WeightDecay::l2 : decay == "after" ? WeightDecay::after : WeightDecay::before;
       if (f.at("eps_placement") == "uncorrected") c.eps_placement = EpsPlacement::uncorrected;
       const Parameter p{"w", file.tensor("init").to(dtype).detach().requires_grad_()};

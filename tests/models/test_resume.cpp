@@ -2,11 +2,11 @@
 // file that is not such a state is an Error that says why.
 #include <signal.h>
 #include <sys/resource.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/ops/factories.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "support/helpers.h"
 #include "support/small_run.h"
@@ -257,9 +257,9 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   RunConfig run;
   run.model = tiny_model();
   const auto refused = [&](auto change) {
-    auto j = nlohmann::json::parse(to_json(run));
+    auto j = own_json(to_json(run));
     change(j);
-    return error_of([&] { run_config_from_json(j.dump(), "the file"); });
+    return error_of([&] { run_config_from_json(text_of(j), "the file"); });
   };
   CHECK(refused([](auto&) {}) == "no error");
   for (const RunField& f : run_fields()) {

@@ -1,9 +1,9 @@
 // models/train/run_config: named runs and models, settings out of words and JSON, and which of them are refused.
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "support/helpers.h"
@@ -111,7 +111,7 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
   CHECK(run.train.schedule == ScheduleKind::constant);
   CHECK(run.train.dtype == DType::bf16);
   CHECK(run.train.recompute == Recompute::block);
-  const auto train = nlohmann::json::parse(to_json(run.train));
+  const auto train = own_json(to_json(run.train));
   CHECK(train.at("schedule") == "constant");
   CHECK(train.at("dtype") == "bf16");
   CHECK(train.at("recompute") == "block");

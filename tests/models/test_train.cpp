@@ -1,11 +1,11 @@
 // models/train: the training loop and its log.
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/log.h>
 #include <tapegrad/ops/loss.h>
 
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "support/helpers.h"
@@ -195,7 +195,7 @@ TEST_CASE("log: one JSON object a step, written at once") {
     log.write(r);
     const std::string text(MappedFile(folder / "log.jsonl").text());
     CHECK(std::count(text.begin(), text.end(), '\n') == ++lines);
-    const auto j = nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2) + 1));
+    const auto j = own_json(text.substr(text.rfind('\n', text.size() - 2) + 1));
     CHECK(j.at("step") == r.step);
     CHECK(j.at("loss").get<double>() == r.loss);  // the shortest digits that read back
     CHECK(j.at("grad_norm").get<double>() == r.grad_norm);
@@ -209,7 +209,7 @@ TEST_CASE("log: one JSON object a step, written at once") {
   CHECK(lines == 4);
   StepRecord lost;
   lost.loss = std::nan("");
-  CHECK(nlohmann::json::parse(to_json(lost)).at("loss").is_null());
+  CHECK(own_json(to_json(lost)).at("loss").is_null());
   CHECK_HAS(error_of([&] { StepLog(folder / "log.jsonl/x"); }), "cannot be opened for writing: Not a directory");
   StepLog full("/dev/full");
   CHECK_HAS(error_of([&] { full.write(lost); }), "/dev/full cannot be appended to: No space left on device");

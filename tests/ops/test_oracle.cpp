@@ -1,29 +1,28 @@
 // Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors (make_fixtures.py
 // wrote it and says what is in it).
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "support/helpers.h"
 
 using namespace tg;
 namespace {
-using nlohmann::json;
 // The inputs of a case and its attributes -> outputs.
-using Functions = std::map<std::string, std::function<Tensors(Inputs, const json&)>>;
+using Functions = std::map<std::string, std::function<Tensors(Inputs, const Json&)>>;
 
 // Of the lists of pointwise functions: on tensors or, where there is a "number", on a tensor and that.
 template <class... F> void add_unary(Functions& all, op::TypeList<F...>) {
-  ((all[F::kName] = [](Inputs x, const json&) { return Tensors{emit1(stateless<op::Unary<F>>(), {x[0]})}; }), ...);
+  ((all[F::kName] = [](Inputs x, const Json&) { return Tensors{emit1(stateless<op::Unary<F>>(), {x[0]})}; }), ...);
 }
 template <class... F> void add_binary(Functions& all, op::TypeList<F...>) {
   ((all[F::kName] =
-        [](Inputs x, const json& a) {
+        [](Inputs x, const Json& a) {
           return Tensors{
               a.contains("number")
                   ? emit1(make_ref<op::BinaryScalar<F>>(a["number"].get<double>(), a.at("left").get<bool>()), {x[0]})
@@ -33,7 +32,7 @@ template <class... F> void add_binary(Functions& all, op::TypeList<F...>) {
 }
 template <class... F> void add_compare(Functions& all, op::TypeList<F...>) {
   ((all[F::kName] =
-        [](Inputs x, const json& a) {
+        [](Inputs x, const Json& a) {
           const NoGradScope off;
           return Tensors{a.contains("number") ? emit1(make_ref<op::CompareScalar<F>>(a["number"].get<double>()), {x[0]})
                                               : emit1(stateless<op::Compare<F>>(), {x[0], x[1]})};
@@ -41,105 +40,122 @@ template <class... F> void add_compare(Functions& all, op::TypeList<F...>) {
    ...);
 }
 void add_choices(Functions& all) {
-  all["where"] = [](Inputs x, const json&) { return Tensors{where(x[0].to(DType::boolean), x[1], x[2])}; };
-  all["masked_fill"] = [](Inputs x, const json& a) {
-    return Tensors{masked_fill(x[0], x[1].to(DType::boolean), a.at("value"))};
+  all["where"] = [](Inputs x, const Json&) { return Tensors{where(x[0].to(DType::boolean), x[1], x[2])}; };
+  all["masked_fill"] = [](Inputs x, const Json& a) {
+    return Tensors{masked_fill(x[0], x[1].to(DType::boolean), a.at("value").get<double>())};
   };
-  all["clamp"] = [](Inputs x, const json& a) {
+  all["clamp"] = [](Inputs x, const Json& a) {
     ClampOptions o;
     if (a.contains("min")) o.min = a["min"].get<double>();
     if (a.contains("max")) o.max = a["max"].get<double>();
     return Tensors{clamp(x[0], o)};
   };
-  all["argmax"] = [](Inputs x, const json& a) { return Tensors{argmax(x[0], a.at("dim"))}; };
-  all["topk"] = [](Inputs x, const json& a) {
-    const TopK t = topk(x[0], a.at("k"));
+  all["argmax"] = [](Inputs x, const Json& a) { return Tensors{argmax(x[0], a.at("dim").get<int64_t>())}; };
+  all["topk"] = [](Inputs x, const Json& a) {
+    const TopK t = topk(x[0], a.at("k").get<int64_t>());
     return Tensors{t.values, t.indices};
   };
 }
-Dims dims_of(const json& j) {
+Dims dims_of(const Json& j) {
   const auto v = j.get<std::vector<int64_t>>();
   return Dims(v.begin(), v.end());
 }
 void add_reductions(Functions& all) {
   const auto add = [&](const char* name, auto f) {  // f of x and, but for all of them, dimensions and what to keep
-    all[name] = [f](Inputs x, const json& a) {
-      return Tensors{a.at("dims").empty() ? f(x[0]) : f(x[0], dims_of(a["dims"]), ReduceOptions{a.at("keepdim")})};
+    all[name] = [f](Inputs x, const Json& a) {
+      return Tensors{a.at("dims").empty() ? f(x[0])
+                                          : f(x[0], dims_of(a["dims"]), ReduceOptions{a.at("keepdim").get<bool>()})};
     };
   };
   add("sum", [](auto&&... x) { return sum(x...); });
   add("mean", [](auto&&... x) { return mean(x...); });
   add("max", [](auto&&... x) { return max(x...); });
   add("min", [](auto&&... x) { return min(x...); });
-  all["var"] = [](Inputs x, const json& a) {
+  all["var"] = [](Inputs x, const Json& a) {
     const bool whole = a.at("dims").empty();
-    return Tensors{whole ? var(x[0]) : var(x[0], dims_of(a["dims"]), {a.at("keepdim"), a.at("correction")})};
+    return Tensors{
+        whole ? var(x[0])
+              : var(x[0], dims_of(a["dims"]), {a.at("keepdim").get<bool>(), a.at("correction").get<double>()})};
   };
-  all["cumsum"] = [](Inputs x, const json& a) { return Tensors{cumsum(x[0], a.at("dim"))}; };
-  all["sum_to"] = [](Inputs x, const json& a) { return Tensors{sum_to(x[0], dims_of(a.at("shape")))}; };
+  all["cumsum"] = [](Inputs x, const Json& a) { return Tensors{cumsum(x[0], a.at("dim").get<int64_t>())}; };
+  all["sum_to"] = [](Inputs x, const Json& a) { return Tensors{sum_to(x[0], dims_of(a.at("shape")))}; };
 }
 void add_shapes(Functions& all) {
-  all["reshape"] = [](Inputs x, const json& a) { return Tensors{reshape(x[0], dims_of(a.at("shape")))}; };
-  all["transpose"] = [](Inputs x, const json& a) { return Tensors{transpose(x[0], a.at("dim0"), a.at("dim1"))}; };
-  all["slice"] = [](Inputs x, const json& a) { return Tensors{slice(x[0], a.at("dim"), a.at("start"), a.at("stop"))}; };
-  all["split"] = [](Inputs x, const json& a) { return split(x[0], dims_of(a.at("sizes")), a.at("dim")); };
-  all["expand"] = [](Inputs x, const json& a) { return Tensors{expand(x[0], dims_of(a.at("shape")))}; };
-  all["concat"] = [](Inputs x, const json& a) { return Tensors{concat(x, a.at("dim"))}; };
-  all["cast"] = [](Inputs x, const json& a) {
+  all["reshape"] = [](Inputs x, const Json& a) { return Tensors{reshape(x[0], dims_of(a.at("shape")))}; };
+  all["transpose"] = [](Inputs x, const Json& a) {
+    return Tensors{transpose(x[0], a.at("dim0").get<int64_t>(), a.at("dim1").get<int64_t>())};
+  };
+  all["slice"] = [](Inputs x, const Json& a) {
+    return Tensors{slice(x[0], a.at("dim").get<int64_t>(), a.at("start").get<int64_t>(), a.at("stop").get<int64_t>())};
+  };
+  all["split"] = [](Inputs x, const Json& a) {
+    return split(x[0], dims_of(a.at("sizes")), a.at("dim").get<int64_t>());
+  };
+  all["expand"] = [](Inputs x, const Json& a) { return Tensors{expand(x[0], dims_of(a.at("shape")))}; };
+  all["concat"] = [](Inputs x, const Json& a) { return Tensors{concat(x, a.at("dim").get<int64_t>())}; };
+  all["cast"] = [](Inputs x, const Json& a) {
     return Tensors{x[0].to(a.at("dtype") == "bfloat16" ? DType::bf16 : DType::f32).to(x[0].dtype())};
   };
 }
 void add_indexing(Functions& all) {
-  all["gather"] = [](Inputs x, const json& a) { return Tensors{gather(x[0], a.at("dim"), x[1])}; };
-  all["index_select"] = [](Inputs x, const json& a) { return Tensors{index_select(x[0], a.at("dim"), x[1])}; };
-  all["scatter_add"] = [](Inputs x, const json& a) { return Tensors{scatter_add(x[0], a.at("dim"), x[1], x[2])}; };
-  all["embedding"] = [](Inputs x, const json&) { return Tensors{embedding(x[0], x[1])}; };
+  all["gather"] = [](Inputs x, const Json& a) { return Tensors{gather(x[0], a.at("dim").get<int64_t>(), x[1])}; };
+  all["index_select"] = [](Inputs x, const Json& a) {
+    return Tensors{index_select(x[0], a.at("dim").get<int64_t>(), x[1])};
+  };
+  all["scatter_add"] = [](Inputs x, const Json& a) {
+    return Tensors{scatter_add(x[0], a.at("dim").get<int64_t>(), x[1], x[2])};
+  };
+  all["embedding"] = [](Inputs x, const Json&) { return Tensors{embedding(x[0], x[1])}; };
 }
-Reduction reduction_of(const json& a) {
+Reduction reduction_of(const Json& a) {
   const auto name = a.at("reduction").get<std::string>();
   return name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
 }
 void add_networks(Functions& all) {
   const auto optional = [](Inputs x, size_t i) { return x.size() > i ? x[i] : Tensor(); };
-  all["matmul"] = [](Inputs x, const json& a) {
-    return Tensors{matmul(x[0], x[1], {a.at("trans_a"), a.at("trans_b")})};
+  all["matmul"] = [](Inputs x, const Json& a) {
+    return Tensors{matmul(x[0], x[1], {a.at("trans_a").get<bool>(), a.at("trans_b").get<bool>()})};
   };
-  all["linear"] = [](Inputs x, const json&) {
+  all["linear"] = [](Inputs x, const Json&) {
     return Tensors{x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])};
   };
   [&]<class... F>(op::TypeList<F...>) {
     const auto add = [&](const char* name, OpPtr op) {
-      all[name] = [op](Inputs x, const json&) { return emit(op, x); };
+      all[name] = [op](Inputs x, const Json&) { return emit(op, x); };
     };
     (add(op::LinearActivation<F>::kName, make_ref<op::LinearActivation<F>>(MatmulPrecision::f32)), ...);
   }(op::ActivationFns{});
-  all["lora"] = [](Inputs x, const json&) {
+  all["lora"] = [](Inputs x, const Json&) {
     return Tensors{lora(x[0], x[1], x[2], 0.75, x.size() > 3 ? x[3] : Tensor())};
   };
-  all["softmax"] = [](Inputs x, const json& a) { return Tensors{softmax(x[0], a.at("dim"))}; };
-  all["log_softmax"] = [](Inputs x, const json& a) { return Tensors{log_softmax(x[0], a.at("dim"))}; };
-  all["layer_norm"] = [=](Inputs x, const json& a) {
-    return Tensors{layer_norm(x[0], optional(x, 1), optional(x, 2), a.at("eps"))};
+  all["softmax"] = [](Inputs x, const Json& a) { return Tensors{softmax(x[0], a.at("dim").get<int64_t>())}; };
+  all["log_softmax"] = [](Inputs x, const Json& a) { return Tensors{log_softmax(x[0], a.at("dim").get<int64_t>())}; };
+  all["layer_norm"] = [=](Inputs x, const Json& a) {
+    return Tensors{layer_norm(x[0], optional(x, 1), optional(x, 2), a.at("eps").get<double>())};
   };
-  all["rms_norm"] = [=](Inputs x, const json& a) { return Tensors{rms_norm(x[0], optional(x, 1), a.at("eps"))}; };
+  all["rms_norm"] = [=](Inputs x, const Json& a) {
+    return Tensors{rms_norm(x[0], optional(x, 1), a.at("eps").get<double>())};
+  };
   const auto both = [](const AddedNorm& a) { return Tensors{a.sum, a.y}; };
-  all["add_layer_norm"] = [=](Inputs x, const json& a) {
-    return both(add_layer_norm(x[0], x[1], optional(x, 2), optional(x, 3), a.at("eps")));
+  all["add_layer_norm"] = [=](Inputs x, const Json& a) {
+    return both(add_layer_norm(x[0], x[1], optional(x, 2), optional(x, 3), a.at("eps").get<double>()));
   };
-  all["add_rms_norm"] = [=](Inputs x, const json& a) {
-    return both(add_rms_norm(x[0], x[1], optional(x, 2), a.at("eps")));
+  all["add_rms_norm"] = [=](Inputs x, const Json& a) {
+    return both(add_rms_norm(x[0], x[1], optional(x, 2), a.at("eps").get<double>()));
   };
-  all["rope"] = [](Inputs x, const json& a) { return Tensors{rope(x[0], {a.at("theta"), a.at("start")})}; };
-  all["swiglu"] = [](Inputs x, const json&) { return Tensors{swiglu(x[0])}; };
-  all["attention"] = [](Inputs x, const json& a) {
-    return Tensors{attention(x[0], x[1], x[2], {a.at("causal"), a.at("scale")})};
+  all["rope"] = [](Inputs x, const Json& a) {
+    return Tensors{rope(x[0], {a.at("theta").get<double>(), a.at("start").get<int64_t>()})};
   };
-  all["mse_loss"] = [](Inputs x, const json& a) { return Tensors{mse_loss(x[0], x[1], reduction_of(a))}; };
-  all["cross_entropy"] = [](Inputs x, const json& a) {
+  all["swiglu"] = [](Inputs x, const Json&) { return Tensors{swiglu(x[0])}; };
+  all["attention"] = [](Inputs x, const Json& a) {
+    return Tensors{attention(x[0], x[1], x[2], {a.at("causal").get<bool>(), a.at("scale").get<double>()})};
+  };
+  all["mse_loss"] = [](Inputs x, const Json& a) { return Tensors{mse_loss(x[0], x[1], reduction_of(a))}; };
+  all["cross_entropy"] = [](Inputs x, const Json& a) {
     CrossEntropyOptions o;
     o.reduction = reduction_of(a);
     if (a.contains("ignore_index")) o.ignore_index = a["ignore_index"].get<int64_t>();
-    o.label_smoothing = a.value("label_smoothing", 0.0);
+    o.label_smoothing = a.contains("label_smoothing") ? a["label_smoothing"].get<double>() : 0.0;
     return Tensors{cross_entropy(x[0], x[1], o)};
   };
 }
@@ -160,7 +176,7 @@ const Functions& functions() {
 }
 std::string op_of(const std::string& key) { return key.substr(0, key.find('.')); }
 
-void check_oracle(const SafetensorsFile& file, const std::string& key, const json& attributes, DType t) {
+void check_oracle(const SafetensorsFile& file, const std::string& key, const Json& attributes, DType t) {
   const auto read = [&](const std::string& name) {
     const Tensor x = file.tensor(key + name);
     return is_float(x.dtype()) ? x.to(t) : x;
@@ -199,7 +215,7 @@ TEST_CASE("values and gradients of PyTorch") {
   const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
   for (auto& [key, attributes] : file.metadata()) {
     REQUIRE_MESSAGE(functions().contains(op_of(key)), key);
-    for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, json::parse(attributes), t);
+    for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, own_json(attributes), t);
   }
 }
 // A new one: add it to make_fixtures.py (pointwise functions are found there by themselves), run that, and add it
@@ -208,7 +224,7 @@ TEST_CASE("every differentiable op has values of PyTorch") {
   const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
   std::set<std::string> names;
   for (auto& [key, attributes] : file.metadata())
-    names.insert(op_of(key) + (json::parse(attributes).contains("number") ? "_scalar" : ""));
+    names.insert(op_of(key) + (own_json(attributes).contains("number") ? "_scalar" : ""));
   for (auto& [name, f] : functions()) CHECK_MESSAGE(names.contains(name), name);
   const std::set<std::string_view> without{
       "dropout",     // PyTorch draws another mask

@@ -5,12 +5,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <tapegrad/core/json.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "support/small_run.h"
@@ -91,9 +91,12 @@ template <class F> bool wait_for(Process& p, F asked) {
 inline std::string steps_of(const std::string& path) {
   std::string text, line;
   for (std::ifstream in(path); std::getline(in, line);) {
-    auto j = nlohmann::ordered_json::parse(line);
-    for (const char* field : {"ms", "tokens_per_s", "peak_bytes"}) CHECK(j.erase(field) == 1);
-    text += j.dump() + "\n";
+    Json j = own_json(line);
+    for (const char* field : {"ms", "tokens_per_s", "peak_bytes"}) {
+      CHECK(j.contains(field));
+      j.erase(field);
+    }
+    text += text_of(j) + "\n";
   }
   return text;
 }

@@ -1,0 +1,240 @@
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/json.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <set>
+
+namespace tg {
+
+Json::Json(std::string x) : type_(Type::string), text_(std::move(x)) {}
+Json::Json(std::initializer_list<Json> list) : type_(Type::array), items_(list) {
+  const auto is_member = [](const Json& x) { return x.is_array() && x.size() == 2 && x.items_[0].is_string(); };
+  if (!std::all_of(list.begin(), list.end(), is_member)) return;
+  type_ = Type::object;
+  for (Json& x : items_) {
+    keys_.push_back(std::move(x.items_[0].text_));
+    Json value = std::move(x.items_[1]);
+    x = std::move(value);
+  }
+}
+Json Json::array(std::initializer_list<Json> list) {
+  Json j;
+  j.type_ = Type::array;
+  j.items_ = list;
+  return j;
+}
+Json Json::object() {
+  Json j;
+  j.type_ = Type::object;
+  return j;
+}
+
+const char* Json::type_name() const {
+  constexpr const char* kNames[] = {"null", "boolean", "number", "number", "number", "string", "array", "object"};
+  return kNames[size_t(type_)];
+}
+void Json::fail_type(std::string_view wanted) const {
+  detail::fail(Error::Kind::value, fmt::format("[json] {} is no {}. Look at its type first.", text_of(*this), wanted));
+}
+bool Json::boolean() const {
+  if (!is_boolean()) fail_type("boolean");
+  return bits_.integer;
+}
+int64_t Json::integer() const {
+  if (is_number_float()) return int64_t(bits_.number);
+  if (!is_number() && !is_boolean()) fail_type("number");
+  return bits_.integer;
+}
+double Json::number() const {
+  if (is_number_float()) return bits_.number;
+  if (!is_number() && !is_boolean()) fail_type("number");
+  return is_number_unsigned() ? double(bits_.natural) : double(bits_.integer);
+}
+const std::string& Json::string() const {
+  if (!is_string()) fail_type("string");
+  return text_;
+}
+const std::vector<Json>& Json::elements() const {
+  if (!is_array()) fail_type("array");
+  return items_;
+}
+
+const Json* Json::find(std::string_view key) const {
+  const auto at = std::find(keys_.begin(), keys_.end(), key);
+  return at == keys_.end() ? nullptr : &items_[size_t(at - keys_.begin())];
+}
+const Json& Json::at(std::string_view key) const {
+  const Json* found = find(key);
+  TG_CHECK(found, value, "[json] {} has no '{}'. Look with contains().", text_of(*this), key);
+  return *found;
+}
+const Json& Json::at(size_t i) const {
+  TG_CHECK(i < elements().size(), value, "[json] {} has no element {}. Look at its size().", text_of(*this), i);
+  return items_[i];
+}
+Json& Json::operator[](std::string_view key) {
+  if (is_null()) type_ = Type::object;
+  if (!is_object()) fail_type("object");
+  if (const Json* found = find(key)) return const_cast<Json&>(*found);
+  keys_.emplace_back(key);
+  return items_.emplace_back();
+}
+void Json::erase(std::string_view key) {
+  const auto at = std::find(keys_.begin(), keys_.end(), key);
+  if (at == keys_.end()) return;
+  items_.erase(items_.begin() + (at - keys_.begin()));
+  keys_.erase(at);
+}
+Json& Json::push_back(Json x) {
+  if (is_null()) type_ = Type::array;
+  if (!is_array()) fail_type("array");
+  return items_.emplace_back(std::move(x));
+}
+std::vector<Json::Member> Json::items() const {
+  if (!is_object()) fail_type("object");
+  std::vector<Member> all;
+  for (size_t i = 0; i < items_.size(); ++i) all.push_back({keys_[i], items_[i]});
+  return all;
+}
+bool Json::operator==(const Json& o) const {
+  if (is_number_float() || o.is_number_float()) return is_number() && o.is_number() && number() == o.number();
+  if (is_number() && o.is_number()) return bits_.integer == o.bits_.integer;
+  return type_ == o.type_ && bits_.integer == o.bits_.integer && text_ == o.text_ && items_ == o.items_ &&
+         keys_ == o.keys_;
+}
+
+// Between our values and those of the JSON library.
+struct JsonText {
+  using Library = nlohmann::ordered_json;
+
+  static Json ours(const Library& x) {
+    switch (x.type()) {
+      case Library::value_t::boolean: return x.get<bool>();
+      case Library::value_t::number_integer: return x.get<int64_t>();
+      case Library::value_t::number_unsigned: return x.get<uint64_t>();
+      case Library::value_t::number_float: return x.get<double>();
+      case Library::value_t::string: return x.get_ref<const std::string&>();
+      case Library::value_t::array: {
+        Json list = Json::array();
+        for (const Library& e : x) list.items_.push_back(ours(e));
+        return list;
+      }
+      case Library::value_t::object: {
+        Json object = Json::object();
+        for (const auto& [key, value] : x.items()) {
+          object.keys_.push_back(key);
+          object.items_.push_back(ours(value));
+        }
+        return object;
+      }
+      default: return {};
+    }
+  }
+  static Library theirs(const Json& x) {
+    switch (x.type_) {
+      case Json::Type::null: break;
+      case Json::Type::boolean: return bool(x.bits_.integer);
+      case Json::Type::integer: return x.bits_.integer;
+      case Json::Type::unsigned_integer: return x.bits_.natural;
+      case Json::Type::number: return x.bits_.number;
+      case Json::Type::string: return x.text_;
+      case Json::Type::array: {
+        Library list = Library::array();
+        for (const Json& e : x.items_) list.push_back(theirs(e));
+        return list;
+      }
+      case Json::Type::object: {
+        Library object = Library::object();
+        auto& members = object.get_ref<Library::object_t&>();  // not by key, which looks through all of them
+        for (size_t i = 0; i < x.items_.size(); ++i) members.emplace_back(x.keys_[i], theirs(x.items_[i]));
+        return object;
+      }
+    }
+    return {};
+  }
+
+  // Makes the document itself: the library looks through all keys of an object for each new one.
+  class Reader : public nlohmann::json_sax<Library> {
+   public:
+    Reader(std::string_view op, const std::string& source) : op_(op), source_(source) {}
+    Json result;
+
+    bool null() override { return add({}); }
+    bool boolean(bool x) override { return add(x); }
+    bool number_integer(int64_t x) override { return add(x); }
+    bool number_unsigned(uint64_t x) override { return add(x); }
+    bool number_float(double x, const std::string&) override { return add(x); }
+    bool string(std::string& x) override { return add(std::move(x)); }
+    bool binary(binary_t&) override { return false; }  // JSON has none
+    bool start_object(size_t) override { return begin(Json::object()); }
+    bool start_array(size_t) override { return begin(Json::array()); }
+    bool end_object() override { return end(); }
+    bool end_array() override { return end(); }
+    bool key(std::string& x) override {
+      check_depth();
+      TG_CHECK(open_.back().keys.insert(x).second, value, "[{}] {}: '{}' comes twice. Each key stands once.", op_,
+               source_, x);
+      key_ = std::move(x);
+      return true;
+    }
+    bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
+      const std::string_view what =
+          e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
+      detail::fail(Error::Kind::value, fmt::format("[{}] {} is not JSON: {}. Correct the text.", op_, source_,
+                                                   what.substr(std::min(what.find("] ") + 2, what.size()))));
+    }
+
+   private:
+    static constexpr size_t kDepth = 6;
+    struct Open {
+      Json* value;
+      std::set<std::string> keys;
+    };
+    void check_depth() const {
+      TG_CHECK(open_.size() < kDepth, value, "[{}] {} is nested too deeply. It must be objects of plain values.", op_,
+               source_);
+    }
+    // Where x is now. Those in open_ stay where they are: what is beside them is complete.
+    Json* put(Json x) {
+      check_depth();
+      if (open_.empty()) return &(result = std::move(x));
+      Json& to = *open_.back().value;
+      if (to.is_object()) to.keys_.push_back(std::move(key_));
+      return &to.items_.emplace_back(std::move(x));
+    }
+    bool add(Json x) { return put(std::move(x)), true; }
+    bool begin(Json x) { return open_.push_back({put(std::move(x)), {}}), true; }
+    bool end() { return open_.pop_back(), true; }
+
+    std::string_view op_;
+    const std::string& source_;
+    std::vector<Open> open_;
+    std::string key_;
+  };
+};
+
+Json parse_json(std::string_view text, std::string_view op, const std::string& source) {
+  JsonText::Reader reader(op, source);
+  JsonText::Library::sax_parse(text, &reader);
+  return std::move(reader.result);
+}
+Json own_json(std::string_view text) {
+  try {
+    return JsonText::ours(JsonText::Library::parse(text));
+  } catch (const JsonText::Library::exception& e) {
+    detail::fail(Error::Kind::value,
+                 fmt::format("[json] the text is not JSON: {}. Write it with text_of().", e.what()));
+  }
+}
+Json json_or_null(std::string_view text) {
+  const auto x = JsonText::Library::parse(text, nullptr, false);
+  return x.is_discarded() ? Json() : JsonText::ours(x);
+}
+std::string text_of(const Json& x, int indent) {
+  return JsonText::theirs(x).dump(indent, ' ', false, JsonText::Library::error_handler_t::replace);
+}
+std::ostream& operator<<(std::ostream& to, const Json& x) { return to << text_of(x); }
+
+}  // namespace tg

@@ -1,0 +1,124 @@
+// Json: a JSON value that keeps the order of its keys, as configurations, checkpoints and reports need it. A plain
+// type, because the JSON library's templates take seconds to compile: json.cpp alone includes it, and parses and
+// prints.
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg {
+
+class Json {
+ public:
+  enum class Type : uint8_t { null, boolean, integer, unsigned_integer, number, string, array, object };
+  struct Member;  // of an object
+
+  Json() = default;  // null
+  template <std::same_as<bool> T> Json(T x) : type_(Type::boolean) { bits_.integer = x; }
+  template <std::signed_integral T> Json(T x) : type_(Type::integer) { bits_.integer = x; }
+  template <std::unsigned_integral T>
+    requires(!std::same_as<T, bool>)
+  Json(T x) : type_(Type::unsigned_integer) {
+    bits_.natural = x;
+  }
+  Json(double x) : type_(Type::number) { bits_.number = x; }
+  Json(std::string);
+  Json(std::string_view x) : Json(std::string(x)) {}
+  Json(const char* x) : Json(std::string(x)) {}
+  template <class T> Json(const std::vector<T>& list) : type_(Type::array) {
+    for (const T& x : list) items_.push_back(Json(x));
+  }
+  // An object when each element is a list of a string and a value, {{"step", 1}, {"loss", 2.5}}; else an array.
+  Json(std::initializer_list<Json>);
+  static Json array(std::initializer_list<Json> = {});
+  static Json object();
+
+  bool is_null() const { return type_ == Type::null; }
+  bool is_boolean() const { return type_ == Type::boolean; }
+  bool is_number() const { return is_number_integer() || is_number_float(); }
+  bool is_number_integer() const { return type_ == Type::integer || is_number_unsigned(); }
+  bool is_number_unsigned() const { return type_ == Type::unsigned_integer; }  // parsed ones of at least 0 are
+  bool is_number_float() const { return type_ == Type::number; }
+  bool is_string() const { return type_ == Type::string; }
+  bool is_array() const { return type_ == Type::array; }
+  bool is_object() const { return type_ == Type::object; }
+  const char* type_name() const;  // "number", "object"
+
+  // bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast; an Error for a
+  // value of another kind.
+  template <class T> T get() const {
+    if constexpr (std::same_as<T, bool>) {
+      return boolean();
+    } else if constexpr (std::integral<T>) {
+      return T(integer());
+    } else if constexpr (std::floating_point<T>) {
+      return T(number());
+    } else if constexpr (std::same_as<T, std::string>) {
+      return string();
+    } else {
+      T list;
+      for (const Json& x : elements()) list.push_back(x.get<typename T::value_type>());
+      return list;
+    }
+  }
+
+  size_t size() const { return items_.size(); }  // elements or members
+  bool empty() const { return items_.empty(); }
+  // Elements, and values of members. An Error where there is none; but a null becomes what it is used as, and a key
+  // that is written is added. A reference is valid until something is added.
+  const Json& at(std::string_view key) const;
+  const Json& at(size_t i) const;
+  const Json& operator[](std::string_view key) const { return at(key); }
+  const Json& operator[](size_t i) const { return at(i); }
+  Json& operator[](std::string_view key);
+  Json& operator[](size_t i) { return const_cast<Json&>(at(i)); }
+  const Json* find(std::string_view key) const;  // null: there is none
+  bool contains(std::string_view key) const { return find(key); }
+  void erase(std::string_view key);
+  Json& push_back(Json);
+  std::vector<Json>::const_iterator begin() const { return items_.begin(); }  // of elements, values of members
+  std::vector<Json>::const_iterator end() const { return items_.end(); }
+  std::vector<Member> items() const;
+
+  bool operator==(const Json&) const;  // 1 == 1.0; the order of keys counts
+
+ private:
+  bool boolean() const;
+  int64_t integer() const;
+  double number() const;
+  const std::string& string() const;
+  const std::vector<Json>& elements() const;
+  [[noreturn]] void fail_type(std::string_view wanted) const;
+
+  friend struct JsonText;
+  Type type_ = Type::null;
+  union {
+    int64_t integer = 0;
+    uint64_t natural;
+    double number;
+  } bits_;
+  std::string text_;
+  std::vector<Json> items_;
+  std::vector<std::string> keys_;  // of an object, beside items_
+};
+struct Json::Member {
+  const std::string& key;
+  const Json& value;
+};
+
+// The one door for what somebody wrote: the JSON library keeps the last of two equal keys and follows any depth of
+// nesting. `op` opens messages, `source` names the text in them. An Error when it is no JSON, is nested more than six
+// deep, or holds a key twice in one object.
+Json parse_json(std::string_view text, std::string_view op, const std::string& source);
+Json own_json(std::string_view text);      // of text that this library wrote; an Error when it is no JSON
+Json json_or_null(std::string_view text);  // null when it is no JSON
+// On one line, or with each field on a line of its own, indented by that many spaces. Bytes that are no UTF-8, as in
+// paths, become U+FFFD.
+std::string text_of(const Json&, int indent = -1);
+std::ostream& operator<<(std::ostream&, const Json&);  // on one line
+
+}  // namespace tg

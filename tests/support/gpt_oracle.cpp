@@ -1,0 +1,61 @@
+#include "support/gpt_oracle.h"
+
+#include <tapegrad/core/json.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <algorithm>
+
+namespace tg {
+
+Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safetensors") {
+  const Json c = own_json(file.metadata().at("config"));
+  const auto activation = c.at("activation").get<std::string>();
+  const auto integer = [&](const char* key) { return c.contains(key) ? c.at(key).get<int64_t>() : 0; };
+  config = {.vocab_size = c.at("vocab").get<int64_t>(),
+            .context = c.at("context").get<int64_t>(),
+            .layers = c.at("blocks").get<int64_t>(),
+            .heads = c.at("heads").get<int64_t>(),
+            .kv_heads = integer("kv_heads"),
+            .width = c.at("width").get<int64_t>(),
+            .ff_width = integer("hidden"),
+            .positions = positions_from_name(c.at("positions").get<std::string>()),
+            .rope_theta = c.contains("rope_theta") ? c.at("rope_theta").get<double>() : 1.0,
+            .norm = norm_from_name(c.at("norm").get<std::string>()),
+            .activation = activation_from_name(activation == "gelu_exact" ? "gelu" : activation),
+            .bias = c.at("linear_bias").get<bool>(),
+            .tied_head = c.at("tied_head").get<bool>(),
+            .norm_eps = c.at("norm_eps").get<double>()};
+}
+StateDict Oracle::weights(const std::string& kind) const {
+  StateDict r;
+  for (const std::string& full : file.names()) {
+    if (!full.starts_with(kind + ".")) continue;
+    const std::string name = full.substr(kind.size() + 1);
+    const auto joined = [&](const std::vector<std::string>& parts, const std::string& whole) {
+      const size_t at = name.find(parts[0]);
+      if (at == name.npos)
+        return std::any_of(parts.begin(), parts.end(), [&](auto& p) { return name.find(p) != name.npos; });
+      std::vector<Tensor> t;
+      const std::string before = name.substr(0, at), after = name.substr(at + parts[0].size());
+      for (auto& p : parts) t.push_back(file.tensor(kind + "." + before + p + after));
+      r[before + whole + after] = concat(t, 0);
+      return true;
+    };
+    if (joined({".attn.q.", ".attn.k.", ".attn.v."}, ".attn.qkv.") || joined({".mlp.gate.", ".mlp.up."}, ".mlp.fc."))
+      continue;
+    r[name] = file.tensor(full);
+  }
+  return r;
+}
+Tensor Oracle::batch(const std::string& which, int64_t step) const {
+  const Tensor all = file.tensor(which);
+  return reshape(slice(all, 0, step, step + 1), {all.size(1), all.size(2)});
+}
+Gpt Oracle::model(const Params& params) const {
+  params.load(weights("init"));
+  Gpt m(params, config);
+  params.check_all_used();
+  return m;
+}
+
+}  // namespace tg
