@@ -1,5 +1,6 @@
-// Device: which backend and which of its devices; a value of two numbers that owns nothing. What a backend can do is in
-// backend.h. In every Layout, so that tensors know where they are, and in Params, which says where to make them.
+/// @file
+/// Device: which backend and which of its devices; a value of two numbers that owns nothing. What a backend can do is
+/// in backend.h. In every Layout, so that tensors know where they are, and in Params, which says where to make them.
 #pragma once
 #include <tapegrad/core/error.h>
 
@@ -19,11 +20,11 @@ struct Device {
     TG_CHECK(index >= 0 && index < 128, device, "[device] cuda:{} is no device. Numbers go from 0 to 127.", index);
     return {Backend::cuda, int8_t(index)};
   }
-  static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"; an Error for anything else
+  static Device parse(std::string_view text);  ///< "cpu", "cuda", "cuda:1"; an Error for anything else
   bool operator==(const Device&) const = default;
 };
 std::string_view name_of(Backend);
-std::string to_string(Device);  // "cpu", "cuda:0"
+std::string to_string(Device);  ///< "cpu", "cuda:0"
 
 }  // namespace tg
 

@@ -1,5 +1,6 @@
-// Element types: the DType enum, and visit_dtype, which turns a run-time dtype into a template argument. The two 16-bit
-// floating types, and what kernels compute in, are in half.h.
+/// @file
+/// Element types: the DType enum, and visit_dtype, which turns a run-time dtype into a template argument. The two
+/// 16-bit floating types, and what kernels compute in, are in half.h.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/half.h>
@@ -71,7 +72,7 @@ template <class T> constexpr DType dtype_of() {
   }
 }
 
-// f.template operator()<T>() with the C++ type of d.
+/// f.template operator()<T>() with the C++ type of d.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
   switch (d) {
     case DType::f64: return f.template operator()<double>();
@@ -91,7 +92,7 @@ template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
 constexpr bool is_float(DType d) { return d <= DType::bf16; }
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
 
-// The same for the dtypes that ops compute in: f64, f32, bf16.
+/// The same for the dtypes that ops compute in: f64, f32, bf16.
 template <class F> void visit_float(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();
@@ -100,19 +101,19 @@ template <class F> void visit_float(DType d, F&& f) {
   else
     f.template operator()<bf16>();
 }
-// For the dtypes of indices: i64, i32.
+/// For the dtypes of indices: i64, i32.
 template <class F> void visit_index(DType d, F&& f) {
   if (d == DType::i64)
     f.template operator()<int64_t>();
   else
     f.template operator()<int32_t>();
 }
-// For all that arithmetic is defined for: both.
+/// For all that arithmetic is defined for: both.
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
 
-size_t size_of(DType);                         // bytes of one element
-std::string_view name_of(DType);               // "f32", "bool" ...
-DType dtype_from_name(std::string_view name);  // an Error lists the names
+size_t size_of(DType);                         ///< bytes of one element
+std::string_view name_of(DType);               ///< "f32", "bool" ...
+DType dtype_from_name(std::string_view name);  ///< an Error lists the names
 
 }  // namespace tg
 

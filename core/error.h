@@ -1,6 +1,7 @@
-// The one exception type, and the checks that throw it.
-// Form of a message: [op] what is wrong: the values. The rule. What to do. Then, on a line of its own, the scope.
-// No logging here and no error codes anywhere: every failure a caller can cause is an Error.
+/// @file
+/// The one exception type, and the checks that throw it.
+/// Form of a message: [op] what is wrong: the values. The rule. What to do. Then, on a line of its own, the scope.
+/// No logging here and no error codes anywhere: every failure a caller can cause is an Error.
 #pragma once
 #include <fmt/core.h>
 
@@ -31,7 +32,7 @@ class Error : public std::runtime_error {
   Error(Kind kind, const std::string& what, bool scoped = false)
       : std::runtime_error(what), kind_(kind), scoped_(scoped) {}
   Kind kind() const { return kind_; }
-  bool scoped() const { return scoped_; }  // what() already says in which scope it happened
+  bool scoped() const { return scoped_; }  ///< what() already says in which scope it happened
 
  private:
   Kind kind_;
@@ -43,20 +44,20 @@ namespace detail {
 [[noreturn]] void fail_assert(const char* condition, const char* file, int line);
 }  // namespace detail
 
-// Checks of what a caller passed: always on. The arguments are evaluated on failure only.
+/// Checks of what a caller passed: always on. The arguments are evaluated on failure only.
 #define TG_CHECK(cond, kind, ...)                                              \
   do {                                                                         \
     if (!(cond)) [[unlikely]]                                                  \
       ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (0)
-// Invariants of our own: on unless NDEBUG.
+/// Invariants of our own: on unless NDEBUG.
 #ifdef NDEBUG
 #define TG_ASSERT(cond) ((void)0)
 #else
 #define TG_ASSERT(cond) ((cond) ? (void)0 : ::tg::detail::fail_assert(#cond, __FILE__, __LINE__))
 #endif
 
-// Base of fmt formatters for our types: "{}" only, the text as it is.
+/// Base of fmt formatters for our types: "{}" only, the text as it is.
 struct PlainFormatter {
   template <class C> constexpr auto parse(C& c) { return c.begin(); }
   template <class C> static auto write(std::string_view text, C& c) {

@@ -1,12 +1,13 @@
-// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even. No arithmetic on them:
-// kernels compute in compute_t<T> and store T. Of the standard library it needs <cstdint> alone, as it is read by
-// compilers at run time too (cuda/jit/chain_kernel.h); all others include dtype.h.
+/// @file
+/// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even. No arithmetic on them:
+/// kernels compute in compute_t<T> and store T. Of the standard library it needs <cstdint> alone, as it is read by
+/// compilers at run time too (cuda/jit/chain_kernel.h); all others include dtype.h.
 #pragma once
 #include <cstdint>
 
 namespace tg {
 
-// bfloat16: the upper half of an f32 (8 exponent bits, 7 of fraction).
+/// bfloat16: the upper half of an f32 (8 exponent bits, 7 of fraction).
 struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
@@ -17,7 +18,7 @@ struct bf16 {
   }
   constexpr operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
 };
-// IEEE binary16 (5 exponent bits, 10 of fraction), subnormals included.
+/// IEEE binary16 (5 exponent bits, 10 of fraction), subnormals included.
 struct f16 {
   uint16_t bits = 0;
   f16() = default;
@@ -44,7 +45,7 @@ struct f16 {
   }
 };
 
-// What a kernel computes in when it reads T: 16-bit floats in f32, the rest in itself.
+/// What a kernel computes in when it reads T: 16-bit floats in f32, the rest in itself.
 template <class T> struct ComputeOf {
   using type = T;
 };

@@ -1,5 +1,6 @@
-// What a value looks like: Shape, Strides, offset, DType, Device. No data and no ops here.
-// Strides count elements; an op's infer() returns Layouts, so a view is fully known before anything runs.
+/// @file
+/// What a value looks like: Shape, Strides, offset, DType, Device. No data and no ops here.
+/// Strides count elements; an op's infer() returns Layouts, so a view is fully known before anything runs.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>
@@ -13,7 +14,7 @@ struct Layout {
   int64_t offset = 0;
   DType dtype = DType::f32;
   Device device;
-  int8_t aliases_input = -1;  // >= 0: a view of that input's storage, nothing to compute
+  int8_t aliases_input = -1;  ///< >= 0: a view of that input's storage, nothing to compute
 
   static Layout contiguous(const Shape& s, DType t, Device d = {}) {
     Layout l{s, Strides::filled(s.size(), 1), 0, t, d};
@@ -30,7 +31,7 @@ struct Layout {
   }
 };
 
-// Strides that read `in` as if it had shape `to` (aligned at the right, 0 where it is repeated).
+/// Strides that read `in` as if it had shape `to` (aligned at the right, 0 where it is repeated).
 inline Strides broadcast_strides(const Layout& in, const Shape& to) {
   Strides r = Strides::filled(to.size(), 0);
   const size_t skip = to.size() - in.shape.size();
@@ -39,7 +40,7 @@ inline Strides broadcast_strides(const Layout& in, const Shape& to) {
 }
 
 }  // namespace tg
-// "(2, 3) f32"
+/// "(2, 3) f32"
 template <> struct fmt::formatter<tg::Layout> : tg::PlainFormatter {
   template <class C> auto format(const tg::Layout& l, C& c) const {
     return write(tg::to_string(l.shape) + " " + std::string(tg::name_of(l.dtype)), c);

@@ -1,4 +1,5 @@
-// Ref: an intrusive counted pointer, and Counted, the base of what it points to. The objects live in the slab.
+/// @file
+/// Ref: an intrusive counted pointer, and Counted, the base of what it points to. The objects live in the slab.
 #pragma once
 #include <tapegrad/core/slab.h>
 
@@ -10,10 +11,10 @@ namespace tg {
 
 template <class Self> struct Counted {
   static constexpr uint32_t kImmortal =
-      1u << 31;  // objects in static storage: never counted, hence never a contended cache line
+      1u << 31;  ///< objects in static storage: never counted, hence never a contended cache line
   mutable std::atomic<uint32_t> refs{0};
   Counted() = default;
-  Counted(const Counted&) {}  // a copy is a new object with its own count
+  Counted(const Counted&) {}  ///< a copy is a new object with its own count
   Counted& operator=(const Counted&) = delete;
   static void* operator new(size_t n) { return slab_alloc(n); }
   static void operator delete(void* p, size_t n) { slab_free(p, n); }

@@ -1,4 +1,5 @@
-// ScopedValue: sets a variable for its life, and gives it the former value back. Every mode of a thread is one.
+/// @file
+/// ScopedValue: sets a variable for its life, and gives it the former value back. Every mode of a thread is one.
 #pragma once
 #include <utility>
 

@@ -1,5 +1,6 @@
-// Shape and Strides: an inline vector of at most 8 sizes, in elements, so that a shape costs no allocation. No data, no
-// dtype, no device: those are in layout.h, which is where nearly all of the library meets shapes.
+/// @file
+/// Shape and Strides: an inline vector of at most 8 sizes, in elements, so that a shape costs no allocation. No data,
+/// no dtype, no device: those are in layout.h, which is where nearly all of the library meets shapes.
 #pragma once
 #include <tapegrad/core/error.h>
 
@@ -61,13 +62,13 @@ class Dims {
 };
 using Shape = Dims;
 using Strides = Dims;
-std::string to_string(const Dims&);  // "(2, 3)"
+std::string to_string(const Dims&);  ///< "(2, 3)"
 
-// dim counted from the end when negative; an Error names op, dim and shape.
+/// dim counted from the end when negative; an Error names op, dim and shape.
 size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
-// The product, or an Error when a size is negative or the product does not fit 63 bits.
+/// The product, or an Error when a size is negative or the product does not fit 63 bits.
 int64_t checked_numel(std::string_view op, const Shape&);
-// Where the i-th element in row-major order is.
+/// Where the i-th element in row-major order is.
 Dims position_of(int64_t i, const Shape&);
 
 }  // namespace tg

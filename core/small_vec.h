@@ -1,4 +1,5 @@
-// SmallVec: a vector whose first N elements need no allocation.
+/// @file
+/// SmallVec: a vector whose first N elements need no allocation.
 #pragma once
 #include <cstddef>
 #include <cstdint>
