@@ -1,8 +1,9 @@
-// Pointwise ops of two operands, tensors that broadcast or a tensor and a number. As in pointwise.h, one struct per
-// function is the only source: BinaryFns is the list over which kernels and tests fold. Comparisons, where and clamp
-// are in comparison.h.
-// Kernels that are compiled at run time read the functions of these three headers, and nothing else of them:
-// TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
+/// @file
+/// Pointwise ops of two operands, tensors that broadcast or a tensor and a number. As in pointwise.h, one struct per
+/// function is the only source: BinaryFns is the list over which kernels and tests fold. Comparisons, where and clamp
+/// are in comparison.h.
+/// Kernels that are compiled at run time read the functions of these three headers, and nothing else of them:
+/// TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY
@@ -15,16 +16,16 @@ namespace tg {
 namespace op {
 
 template <class... T> struct TypeList {};
-// Where tests sample the input. Kinks lie at multiples of `cell`: samples keep a fifth of it away from them, and two
-// operands a tenth from each other.
+/// Where tests sample the input. Kinks lie at multiples of `cell`: samples keep a fifth of it away from them, and two
+/// operands a tenth from each other.
 struct Domain {
   double lo, hi, cell = 0;
 };
-// Functions take f64, f32 and bf16; those that declare kIntegers i64 and i32 too.
+/// Functions take f64, f32 and bf16; those that declare kIntegers i64 and i32 too.
 template <class F> inline constexpr bool takes_integers = requires { F::kIntegers; };
 
-// The second name is that of the op with a number on one side. Some
-// have a vjp made of other ops; the rest state their partial derivatives dx and dy, and gradient ops are made of them.
+/// The second name is that of the op with a number on one side. Some
+/// have a vjp made of other ops; the rest state their partial derivatives dx and dy, and gradient ops are made of them.
 struct Add {
   static constexpr char kName[] = "add", kScalarName[] = "add_scalar";
   static constexpr bool kIntegers = true;
@@ -50,7 +51,7 @@ struct Mul {
   static constexpr bool kIntegers = true;
   static constexpr Domain kDomain{-2, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return x * y; }
-  static Mask saves(Mask tracked) { return (tracked & 1) << 1 | (tracked & 2) >> 1; }  // x for dy, y for dx
+  static Mask saves(Mask tracked) { return (tracked & 1) << 1 | (tracked & 2) >> 1; }  ///< x for dy, y for dx
   static Mask saves_scalar(bool) { return 0; }
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
@@ -64,7 +65,8 @@ struct Div {
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
 };
-struct Maximum {  // equal values share the gradient; NaN wins
+/// equal values share the gradient; NaN wins
+struct Maximum {
   static constexpr char kName[] = "maximum", kScalarName[] = "maximum_scalar";
   static constexpr char kGradName[] = "maximum_grad", kScalarGradName[] = "maximum_scalar_grad";
   static constexpr bool kIntegers = true;
@@ -86,17 +88,18 @@ struct Minimum {
   }
   template <class T> TG_HD_INLINE static T dy(T x, T y) { return dx(y, x); }
 };
-struct Pow {  // x^0 = 1, also of 0 and NaN
+/// x^0 = 1, also of 0 and NaN
+struct Pow {
   static constexpr char kName[] = "pow", kScalarName[] = "pow_scalar";
   static constexpr char kGradName[] = "pow_grad", kScalarGradName[] = "pow_scalar_grad";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return math::pow(x, y); }
-  // y x^(y-1), and 0 for y = 0 whatever x is. The exponent is chosen and not the result: 0 * infinity would be NaN,
-  // here and in the next derivative.
+  /// y x^(y-1), and 0 for y = 0 whatever x is. The exponent is chosen and not the result: 0 * infinity would be NaN,
+  /// here and in the next derivative.
   template <class T> TG_HD_INLINE static T dx(T x, T y) {
     return y * math::pow(x, math::select(y == T(0), T(0), y - T(1)));
   }
-  // x^y log(x), and 0 for x = 0 where 0^y is not infinite.
+  /// x^y log(x), and 0 for x = 0 where 0^y is not infinite.
   template <class T> TG_HD_INLINE static T dy(T x, T y) {
     return math::pow(x, y) * math::log(math::select(x == T(0), math::select(y >= T(0), T(1), x), x));
   }
@@ -106,7 +109,7 @@ template <class F> inline constexpr bool has_partials = requires { F::kGradName;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
-// The text of an Expression: '@' stands for F, by the name that it has in namespace tg.
+/// The text of an Expression: '@' stands for F, by the name that it has in namespace tg.
 template <class F> std::string expression_of(std::string_view text) {
   constexpr std::string_view here = __PRETTY_FUNCTION__;  // "... [with F = tg::Gelu; ...]"
   constexpr size_t begin = here.find_first_not_of("= ", here.find('=', here.find('[')));
@@ -120,7 +123,7 @@ Layouts infer_binary(std::string_view name, Inputs, bool integers);
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 namespace op {
 
-// (x, y, dz) -> dz times the partial derivative of F(x, y), in the shape of dz.
+/// (x, y, dz) -> dz times the partial derivative of F(x, y), in the shape of dz.
 template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   bool by_y;
@@ -137,7 +140,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
     return {by_y ? dy : dx};
   }
 };
-// The same with a number: (x, dz), of F(x, s), or of F(s, x) when the number is on the left.
+/// The same with a number: (x, dz), of F(x, s), or of F(s, x) when the number is on the left.
 template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   static constexpr auto kName = F::kScalarGradName;
   double s;
@@ -183,7 +186,7 @@ template <class F> struct Binary : OpOf<Binary<F>> {
     }
   }
 };
-// F(x, s), or F(s, x) when the number is on the left. Numbers often change from step to step: not in the key.
+/// F(x, s), or F(s, x) when the number is on the left. Numbers often change from step to step: not in the key.
 template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
@@ -213,20 +216,20 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
 };
 }  // namespace op
 
-// x op y with broadcasting: aligned at the right, each size must be equal or 1. Equal dtypes: f64, f32, bf16, i64, i32
-// (div and pow: floating only). A number is taken in the dtype of the tensor.
+/// x op y with broadcasting: aligned at the right, each size must be equal or 1. Equal dtypes: f64, f32, bf16, i64, i32
+/// (div and pow: floating only). A number is taken in the dtype of the tensor.
 inline Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Add>>(), {x, y}); }
 inline Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Sub>>(), {x, y}); }
 inline Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Mul>>(), {x, y}); }
 inline Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Div>>(), {x, y}); }
-// The same with a number, which takes the tensor's dtype; an Error when an integer tensor meets a fraction.
+/// The same with a number, which takes the tensor's dtype; an Error when an integer tensor meets a fraction.
 inline Tensor add(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Add>>(s, false), {x}); }
 inline Tensor sub(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, false), {x}); }
 inline Tensor sub(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, true), {x}); }
 inline Tensor mul(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Mul>>(s, false), {x}); }
 inline Tensor div(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, false), {x}); }
 inline Tensor div(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, true), {x}); }
-// The larger, the smaller; NaN where either is NaN. The gradient goes to the one chosen, half to each of two equals.
+/// The larger, the smaller; NaN where either is NaN. The gradient goes to the one chosen, half to each of two equals.
 inline Tensor maximum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Maximum>>(), {x, y}); }
 inline Tensor maximum(const Tensor& x, double s) {
   return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, false), {x});
@@ -241,7 +244,7 @@ inline Tensor minimum(const Tensor& x, double s) {
 inline Tensor minimum(double s, const Tensor& x) {
   return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, true), {x});
 }
-// x^y. The gradient of x^0 by x is 0, that of 0^y by y is 0 for y >= 0. A square is x * x, to the bit.
+/// x^y. The gradient of x^0 by x is 0, that of 0^y by y is 0 for y >= 0. A square is x * x, to the bit.
 inline Tensor pow(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Pow>>(), {x, y}); }
 inline Tensor pow(const Tensor& x, double s) {
   return s == 2 ? mul(x, x) : emit1(make_ref<op::BinaryScalar<op::Pow>>(s, false), {x});

@@ -1,5 +1,6 @@
-// Ops that decide element by element: comparisons (bool, off the tape), where, masked_fill and clamp. All but clamp
-// broadcast, aligned at the right: each size must be equal or 1.
+/// @file
+/// Ops that decide element by element: comparisons (bool, off the tape), where, masked_fill and clamp. All but clamp
+/// broadcast, aligned at the right: each size must be equal or 1.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -13,7 +14,7 @@ namespace op {
 
 struct Eq {
   static constexpr char kName[] = "eq", kScalarName[] = "eq_scalar";
-  static constexpr bool kBools = true;  // bool operands too
+  static constexpr bool kBools = true;  ///< bool operands too
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x == y; }
 };
 struct Ne {
@@ -42,7 +43,8 @@ struct Ge {
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x >= y; }
 };
 using CompareFns = TypeList<Eq, Ne, Lt, Le, Gt, Ge>;
-struct ClampFn {  // clamp and its gradient
+/// clamp and its gradient
+struct ClampFn {
   template <class T> TG_HD_INLINE static T f(T x, T min, T max) {
     return math::select(x < min, min, math::select(x > max, max, x));
   }
@@ -77,7 +79,8 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
     return {text, {s}};
   }
 };
-struct Where : OpOf<Where> {  // (condition, x, y)
+/// (condition, x, y)
+struct Where : OpOf<Where> {
   static constexpr auto kName = "where";
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1, 2)}; }
   Layouts infer(Inputs) const override;
@@ -85,7 +88,8 @@ struct Where : OpOf<Where> {  // (condition, x, y)
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
-struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
+/// (x, mask)
+struct MaskedFill : OpOf<MaskedFill> {
   static constexpr auto kName = "masked_fill";
   double value;
   explicit MaskedFill(double v) : value(v) {}
@@ -101,7 +105,7 @@ struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
 }  // namespace op
 
 struct ClampOptions {
-  std::optional<double> min = {}, max = {};  // one at least
+  std::optional<double> min = {}, max = {};  ///< one at least
 };
 inline Expression with_bounds(std::string_view text, const ClampOptions& o) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -120,7 +124,8 @@ struct Clamp : OpOf<Clamp> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash&) const override;
 };
-struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, else 0
+/// (x, dy) -> dy where x is not cut off, else 0
+struct ClampGrad : OpOf<ClampGrad> {
   static constexpr auto kName = "clamp_grad";
   ClampOptions o;
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
@@ -132,9 +137,9 @@ struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, e
 };
 }  // namespace op
 
-// x == y and so on, element by element: bool, without a gradient. Equal dtypes: f64, f32, bf16, i64, i32; eq and ne
-// also bool. NaN is unequal to everything. A number is taken in the dtype of the tensor; an Error when that has no such
-// value.
+/// x == y and so on, element by element: bool, without a gradient. Equal dtypes: f64, f32, bf16, i64, i32; eq and ne
+/// also bool. NaN is unequal to everything. A number is taken in the dtype of the tensor; an Error when that has no
+/// such value.
 Tensor eq(const Tensor& x, const Tensor& y);
 Tensor ne(const Tensor& x, const Tensor& y);
 Tensor lt(const Tensor& x, const Tensor& y);
@@ -148,19 +153,19 @@ Tensor le(const Tensor& x, double s);
 Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
 
-// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, any. What was not chosen has
-// gradient 0, even where it is NaN. A number takes the dtype of the tensor.
+/// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, any. What was not chosen
+/// has gradient 0, even where it is NaN. A number takes the dtype of the tensor.
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y);
 Tensor where(const Tensor& condition, const Tensor& x, double y);
 Tensor where(const Tensor& condition, double x, const Tensor& y);
 
-// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype that has such
-// a value.
+/// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype that has such
+/// a value.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-// min where x < min, max where x > max, x elsewhere, NaN included: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The
-// gradient is 1 from min to max, both included, and 0 outside. An Error without a bound, for one that is NaN, and for
-// min > max.
+/// min where x < min, max where x > max, x elsewhere, NaN included: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The
+/// gradient is 1 from min to max, both included, and 0 outside. An Error without a bound, for one that is NaN, and for
+/// min > max.
 Tensor clamp(const Tensor& x, const ClampOptions&);
 #endif
 

@@ -1,5 +1,6 @@
-// Dropout (Srivastava et al. 2014) by a counter-based generator: the mask is a function of the generator's state and
-// the position of the element, so nothing is saved, and the gradient is the same op on the gradient.
+/// @file
+/// Dropout (Srivastava et al. 2014) by a counter-based generator: the mask is a function of the generator's state and
+/// the position of the element, so nothing is saved, and the gradient is the same op on the gradient.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -7,7 +8,8 @@
 namespace tg {
 namespace op {
 
-struct Dropout : OpOf<Dropout> {  // the generator's state changes at every use: not in the key
+/// the generator's state changes at every use: not in the key
+struct Dropout : OpOf<Dropout> {
   static constexpr auto kName = "dropout";
   double p;
   Rng rng;
@@ -23,8 +25,8 @@ struct Dropout : OpOf<Dropout> {  // the generator's state changes at every use:
 };
 }  // namespace op
 
-// Element i, counted in row-major order, becomes 0 where uniform(random_word(rng, i)) < p, and x / (1 - p) elsewhere.
-// Advances rng by numel. p == 0 is x itself and draws nothing; an Error when p is outside of [0, 1). f64, f32, bf16.
+/// Element i, counted in row-major order, becomes 0 where uniform(random_word(rng, i)) < p, and x / (1 - p) elsewhere.
+/// Advances rng by numel. p == 0 is x itself and draws nothing; an Error when p is outside of [0, 1). f64, f32, bf16.
 Tensor dropout(const Tensor& x, double p, Rng& rng);
 
 }  // namespace tg

@@ -1,5 +1,6 @@
-// Tensors made from nothing: ops without inputs, so that they are lazy and run on any device like the rest.
-// Copies of host data are made by tensor() in core/tensor.h.
+/// @file
+/// Tensors made from nothing: ops without inputs, so that they are lazy and run on any device like the rest.
+/// Copies of host data are made by tensor() in core/tensor.h.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -16,7 +17,8 @@ struct Full : OpOf<Full> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(value); }
 };
-struct Arange : OpOf<Arange> {  // start, start + step, ...
+/// start, start + step, ...
+struct Arange : OpOf<Arange> {
   static constexpr auto kName = "arange";
   Layout layout;
   double start, step;
@@ -24,7 +26,8 @@ struct Arange : OpOf<Arange> {  // start, start + step, ...
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
 };
-struct RandomNormal : OpOf<RandomNormal> {  // the generator's state changes at every use: not in the key
+/// the generator's state changes at every use: not in the key
+struct RandomNormal : OpOf<RandomNormal> {
   static constexpr auto kName = "randn";
   Layout layout;
   double mean, std;
@@ -67,11 +70,11 @@ Tensor zeros(const Shape&, DType = DType::f32, Device = {});
 Tensor ones(const Shape&, DType = DType::f32, Device = {});
 Tensor zeros_like(const Tensor&);
 Tensor ones_like(const Tensor&);
-// (n) values start, start + step, ... below stop (above it when step is negative). An Error when step is 0.
+/// (n) values start, start + step, ... below stop (above it when step is negative). An Error when step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});
-// Normal N(mean, std) values, the same without those that are more than 3 std from the mean, and uniform [lo, hi)
-// values; advance rng by numel. Dtypes f64, f32, bf16 (f64 values have the precision of f32: one generator serves every
-// device bit for bit).
+/// Normal N(mean, std) values, the same without those that are more than 3 std from the mean, and uniform [lo, hi)
+/// values; advance rng by numel. Dtypes f64, f32, bf16 (f64 values have the precision of f32: one generator serves
+/// every device bit for bit).
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});

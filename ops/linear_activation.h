@@ -1,4 +1,5 @@
-// A linear layer and the activation behind it as one op. Not for users: plans make it of the two (rewrite_rules.cpp).
+/// @file
+/// A linear layer and the activation behind it as one op. Not for users: plans make it of the two (rewrite_rules.cpp).
 #pragma once
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
@@ -17,8 +18,8 @@ template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const
 namespace op {
 
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
-// (x, weight[, bias]) -> F(linear(x, weight[, bias])): the same bits, in place. It is differentiated
-// through the two ops, as nothing between them is kept.
+/// (x, weight[, bias]) -> F(linear(x, weight[, bias])): the same bits, in place. It is differentiated
+/// through the two ops, as nothing between them is kept.
 template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
   static constexpr auto kChars = joined("linear_", F::kName);
   static constexpr const char* kName = kChars.data();

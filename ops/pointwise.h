@@ -1,15 +1,17 @@
-// Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type list
-// UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
-// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
-// changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives of any order
-// come from df alone: it is instantiated for Sym too (symbolic.h), so it branches by math::select.
+/// @file
+/// Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type list
+/// UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
+/// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
+/// changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives of any order
+/// come from df alone: it is instantiated for Sym too (symbolic.h), so it branches by math::select.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
 namespace tg {
 namespace op {
 
-struct Saves {  // what the derivative reads: the input, the output; neither where it is a constant
+/// what the derivative reads: the input, the output; neither where it is a constant
+struct Saves {
   bool x = false, y = false;
 };
 struct Exp {
@@ -91,11 +93,13 @@ struct Abs {
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-3, 3, 1};
   template <class T> TG_HD_INLINE static T f(T x) { return math::abs(x); }
-  template <class T> TG_HD_INLINE static T df(T x, T) {  // 0 at 0
+  /// 0 at 0
+  template <class T> TG_HD_INLINE static T df(T x, T) {
     return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
   }
 };
-struct Relu {  // max(x, 0); NaN stays NaN
+/// max(x, 0); NaN stays NaN
+struct Relu {
   static constexpr char kName[] = "relu", kGradName[] = "relu_grad";
   static constexpr bool kIntegers = true;
   static constexpr Saves kSaves{.y = true};
@@ -103,7 +107,8 @@ struct Relu {  // max(x, 0); NaN stays NaN
   template <class T> TG_HD_INLINE static T f(T x) { return math::select(x < T(0), T(0), x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return math::select(y <= T(0), T(0), T(1)); }
 };
-struct Silu {  // x / (1 + exp(-x)): Elfwing et al. 2017
+/// x / (1 + exp(-x)): Elfwing et al. 2017
+struct Silu {
   static constexpr char kName[] = "silu", kGradName[] = "silu_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
@@ -113,7 +118,8 @@ struct Silu {  // x / (1 + exp(-x)): Elfwing et al. 2017
     return s * (T(1) + x * (T(1) - s));
   }
 };
-struct Gelu {  // x P(X <= x) with X ~ N(0, 1): Hendrycks & Gimpel 2016
+/// x P(X <= x) with X ~ N(0, 1): Hendrycks & Gimpel 2016
+struct Gelu {
   static constexpr char kName[] = "gelu", kGradName[] = "gelu_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
@@ -125,7 +131,8 @@ struct Gelu {  // x P(X <= x) with X ~ N(0, 1): Hendrycks & Gimpel 2016
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
 };
-struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation of the same paper
+/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation of the same paper
+struct GeluTanh {
   static constexpr char kName[] = "gelu_tanh", kGradName[] = "gelu_tanh_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
@@ -145,7 +152,7 @@ using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, N
 namespace op {
 
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
-// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
+/// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
@@ -186,13 +193,13 @@ template <class F> struct Unary : OpOf<Unary<F>> {
 };
 }  // namespace op
 
-// Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16; neg, abs and
-// relu also i64 and i32). NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN from
-// |x| = 2^29 up.
+/// Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16; neg, abs and
+/// relu also i64 and i32). NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN from
+/// |x| = 2^29 up.
 inline Tensor exp(const Tensor& x) { return emit1(stateless<op::Unary<op::Exp>>(), {x}); }
 inline Tensor log(const Tensor& x) { return emit1(stateless<op::Unary<op::Log>>(), {x}); }
 inline Tensor sqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Sqrt>>(), {x}); }
-inline Tensor rsqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Rsqrt>>(), {x}); }  // 1 / sqrt(x)
+inline Tensor rsqrt(const Tensor& x) { return emit1(stateless<op::Unary<op::Rsqrt>>(), {x}); }  ///< 1 / sqrt(x)
 inline Tensor sin(const Tensor& x) { return emit1(stateless<op::Unary<op::Sin>>(), {x}); }
 inline Tensor cos(const Tensor& x) { return emit1(stateless<op::Unary<op::Cos>>(), {x}); }
 inline Tensor tanh(const Tensor& x) { return emit1(stateless<op::Unary<op::Tanh>>(), {x}); }

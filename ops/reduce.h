@@ -1,5 +1,6 @@
-// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
-// are in topk.h, norms of rows in norm.h.
+/// @file
+/// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
+/// are in topk.h, norms of rows in norm.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -8,8 +9,8 @@ namespace op {
 
 struct Sum : OpOf<Sum> {
   static constexpr auto kName = "sum";
-  uint8_t dims;  // one bit per reduced dimension
-  bool keep;     // reduced dimensions stay as size 1
+  uint8_t dims;  ///< one bit per reduced dimension
+  bool keep;     ///< reduced dimensions stay as size 1
   Sum(uint8_t mask, bool keepdim) : dims(mask), keep(keepdim) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
@@ -30,7 +31,7 @@ template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
 };
 using Max = Extremum<true>;
 using Min = Extremum<false>;
-// (x, y, dy), y the extremum of x -> dy shared evenly among the elements of x that equal y, 0 elsewhere.
+/// (x, y, dy), y the extremum of x -> dy shared evenly among the elements of x that equal y, 0 elsewhere.
 struct ExtremumGrad : OpOf<ExtremumGrad> {
   static constexpr auto kName = "extremum_grad";
   uint8_t dims;
@@ -38,7 +39,7 @@ struct ExtremumGrad : OpOf<ExtremumGrad> {
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0, 1); }
-  Tensors vjp(const Vjp&) const override;  // linear in dy, constant in the rest
+  Tensors vjp(const Vjp&) const override;  ///< linear in dy, constant in the rest
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)); }
 };
 
@@ -56,7 +57,7 @@ struct Var : OpOf<Var> {
 struct Cumsum : OpOf<Cumsum> {
   static constexpr auto kName = "cumsum";
   size_t dim;
-  bool reverse;  // from the last element to the first: the gradient
+  bool reverse;  ///< from the last element to the first: the gradient
   Cumsum(size_t d, bool backwards) : dim(d), reverse(backwards) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
@@ -68,14 +69,14 @@ struct Cumsum : OpOf<Cumsum> {
 struct ReduceOptions {
   bool keepdim = false;
 };
-// Over the given dimensions (negative ones count from the end), or over all. f64, f32, bf16 (accumulated in f32), i64,
-// i32. The sum of nothing is 0; the mean of nothing is an Error.
+/// Over the given dimensions (negative ones count from the end), or over all. f64, f32, bf16 (accumulated in f32), i64,
+/// i32. The sum of nothing is 0; the mean of nothing is an Error.
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions = {});
-// The largest and the smallest element over dimensions as above; NaN wins. f64, f32, bf16, i64, i32; of nothing it is
-// an Error. The gradient is shared evenly among equal extremes.
+/// The largest and the smallest element over dimensions as above; NaN wins. f64, f32, bf16, i64, i32; of nothing it is
+/// an Error. The gradient is shared evenly among equal extremes.
 Tensor max(const Tensor& x);
 Tensor max(const Tensor& x, const Dims& dims, ReduceOptions = {});
 Tensor min(const Tensor& x);
@@ -83,18 +84,18 @@ Tensor min(const Tensor& x, const Dims& dims, ReduceOptions = {});
 
 struct VarOptions {
   bool keepdim = false;
-  double correction = 1;  // 1: of a sample (Bessel), 0: of a population
+  double correction = 1;  ///< 1: of a sample (Bessel), 0: of a population
 };
-// sum((x - mean)^2) / (n - correction) over dimensions as above, n elements each, in two passes. f64, f32, bf16; an
-// Error when n <= correction.
+/// sum((x - mean)^2) / (n - correction) over dimensions as above, n elements each, in two passes. f64, f32, bf16; an
+/// Error when n <= correction.
 Tensor var(const Tensor& x);
 Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
 
-// Element i along dim is the sum of the elements 0 .. i of x; x's shape and dtype: f64, f32, bf16, i64, i32.
+/// Element i along dim is the sum of the elements 0 .. i of x; x's shape and dtype: f64, f32, bf16, i64, i32.
 Tensor cumsum(const Tensor& x, int64_t dim);
-// Sums over what expanding `to` to x's shape would repeat: the gradient of broadcasting.
+/// Sums over what expanding `to` to x's shape would repeat: the gradient of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
-// Of the last dimension, kept as size 1: (..., n) -> (..., 1).
+/// Of the last dimension, kept as size 1: (..., n) -> (..., 1).
 inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 
 }  // namespace tg

@@ -1,12 +1,14 @@
-// Views (reshape, transpose, slice, expand: a Layout on the input's storage, no kernel) and the two copying partners:
-// pad, which undoes slice, and concat.
+/// @file
+/// Views (reshape, transpose, slice, expand: a Layout on the input's storage, no kernel) and the two copying partners:
+/// pad, which undoes slice, and concat.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
-struct Reshape : ViewOp<Reshape> {  // by strides that reshape() found; it copies first where there are none
+/// by strides that reshape() found; it copies first where there are none
+struct Reshape : ViewOp<Reshape> {
   static constexpr auto kName = "reshape";
   Shape to;
   Strides strides;
@@ -15,7 +17,8 @@ struct Reshape : ViewOp<Reshape> {  // by strides that reshape() found; it copie
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(to), k.add(strides); }
 };
-struct Transpose : ViewOp<Transpose> {  // swaps two dimensions
+/// swaps two dimensions
+struct Transpose : ViewOp<Transpose> {
   static constexpr auto kName = "transpose";
   size_t a, b;
   Transpose(size_t i, size_t j) : a(i), b(j) {}
@@ -23,7 +26,8 @@ struct Transpose : ViewOp<Transpose> {  // swaps two dimensions
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(a)), k.add(uint64_t(b)); }
 };
-struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
+/// [start, stop) of one dimension
+struct Slice : ViewOp<Slice> {
   static constexpr auto kName = "slice";
   size_t dim;
   int64_t start, stop;
@@ -32,7 +36,8 @@ struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(stop); }
 };
-struct Split : ViewOp<Split> {  // consecutive parts of one dimension
+/// consecutive parts of one dimension
+struct Split : ViewOp<Split> {
   static constexpr auto kName = "split";
   size_t dim;
   Dims sizes;
@@ -41,7 +46,8 @@ struct Split : ViewOp<Split> {  // consecutive parts of one dimension
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(sizes); }
 };
-struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at the left
+/// repeats sizes of 1, and new dimensions at the left
+struct Expand : ViewOp<Expand> {
   static constexpr auto kName = "expand";
   Shape to;
   explicit Expand(const Shape& s) : to(s) {}
@@ -49,7 +55,8 @@ struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at t
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(to); }
 };
-struct Pad : OpOf<Pad> {  // zeros of shape `to` with the input at `start` of one dimension
+/// zeros of shape `to` with the input at `start` of one dimension
+struct Pad : OpOf<Pad> {
   static constexpr auto kName = "pad";
   size_t dim;
   int64_t start;
@@ -69,15 +76,15 @@ struct Concat : OpOf<Concat> {
 };
 }  // namespace op
 
-// The same elements in row-major order under another shape; one size may be -1. A view where x's strides allow it.
+/// The same elements in row-major order under another shape; one size may be -1. A view where x's strides allow it.
 Tensor reshape(const Tensor& x, const Shape& to);
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
-// [start, stop) of a dimension; negative positions count from the end, and stop is cut to the size.
+/// [start, stop) of a dimension; negative positions count from the end, and stop is cut to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-// Parts of the given sizes (at most 8, together the dimension's size), one after the other.
+/// Parts of the given sizes (at most 8, together the dimension's size), one after the other.
 Tensors split(const Tensor& x, const Dims& sizes, int64_t dim = -1);
 Tensor expand(const Tensor& x, const Shape& to);
-// Tensors of equal shapes but for `dim`, one after the other; at least one.
+/// Tensors of equal shapes but for `dim`, one after the other; at least one.
 Tensor concat(Inputs, int64_t dim = 0);
 inline Tensor concat(std::initializer_list<Tensor> x, int64_t dim = 0) {
   return concat(Inputs(x.begin(), x.size()), dim);

@@ -1,6 +1,7 @@
-// Sym: a value that stands in a formula for what it will be, a Tensor or a number. The templates f and df of
-// pointwise.h compute with numbers inside kernels; given Syms, the same templates emit ops instead. That is how
-// gradients are differentiated again without being written twice. For ops/pointwise.h only: users write tensors.
+/// @file
+/// Sym: a value that stands in a formula for what it will be, a Tensor or a number. The templates f and df of
+/// pointwise.h compute with numbers inside kernels; given Syms, the same templates emit ops instead. That is how
+/// gradients are differentiated again without being written twice. For ops/pointwise.h only: users write tensors.
 #pragma once
 #include <tapegrad/core/tensor.h>
 
@@ -18,7 +19,8 @@ class Sym {
   Tensor tensor_;
   double number_ = 0;
 };
-struct SymBool {  // what a comparison gives: a bool tensor, or a bool; what was compared decides dtype and device
+/// what a comparison gives: a bool tensor, or a bool; what was compared decides dtype and device
+struct SymBool {
   Tensor mask, compared;
   bool value = false;
 };
@@ -34,7 +36,7 @@ SymBool operator<=(const Sym&, const Sym&);
 SymBool operator>(const Sym&, const Sym&);
 SymBool operator>=(const Sym&, const Sym&);
 
-// Beside the functions of core/math.h; a derivative may call these.
+/// Beside the functions of core/math.h; a derivative may call these.
 namespace math {
 Sym exp(const Sym&);
 Sym log(const Sym&);
