@@ -1,5 +1,6 @@
-// Everything a program needs: tensors, ops, backward, models and their training. Library files include the headers they
-// use instead.
+/// @file
+/// Everything a program needs: tensors, ops, backward, models and their training. Library files include the headers
+/// they use instead.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/plan/compile.h>

@@ -1,5 +1,6 @@
-// The configuration of a Gpt as JSON text, as it stands in the files of a model. The fields are those of GptConfig,
-// under the same names; enums are written by name. For checkpoints and the command line.
+/// @file
+/// The configuration of a Gpt as JSON text, as it stands in the files of a model. The fields are those of GptConfig,
+/// under the same names; enums are written by name. For checkpoints and the command line.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 
@@ -8,14 +9,14 @@
 
 namespace tg {
 
-// An object with every field, two spaces of indentation.
+/// An object with every field, two spaces of indentation.
 std::string to_json(const GptConfig&);
 struct ConfigText {
-  std::string name = "the text";  // what messages call it
-  bool every_field = false;       // a field that is not there is an Error, as in files; else it keeps its default
+  std::string name = "the text";  ///< what messages call it
+  bool every_field = false;       ///< a field that is not there is an Error, as in files; else it keeps its default
 };
-// The inverse. An Error names an unknown key and the known one nearest to it, a key that comes twice, a value of the
-// wrong type or one that GptConfig::validate() refuses, and what is no JSON.
+/// The inverse. An Error names an unknown key and the known one nearest to it, a key that comes twice, a value of the
+/// wrong type or one that GptConfig::validate() refuses, and what is no JSON.
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
 
 inline void from_name(std::string_view name, NormKind& x) { x = norm_from_name(name); }
@@ -23,7 +24,7 @@ inline void from_name(std::string_view name, Activation& x) { x = activation_fro
 inline void from_name(std::string_view name, Positions& x) { x = positions_from_name(name); }
 inline void from_name(std::string_view name, InitScheme& x) { x = init_from_name(name); }
 
-// f(name, field, help) for each field, in order: the one list, for reading, writing and flags.
+/// f(name, field, help) for each field, in order: the one list, for reading, writing and flags.
 template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("vocab_size", c.vocab_size, "token ids of the model, 0: those of the tokenizer");
   f("context", c.context, "tokens that the model sees at once");
