@@ -1,6 +1,6 @@
 /// @file
-/// Tensors made from nothing: ops without inputs, so that they are lazy and run on any device like the rest.
-/// Copies of host data are made by tensor() in core/tensor.h.
+/// Tensors made from nothing: ops without inputs, which are lazy and run on any device like the others. tensor() in
+/// core/tensor.h copies host data.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -8,6 +8,7 @@
 namespace tg {
 namespace op {
 
+/// () -> one value everywhere.
 struct Full : OpOf<Full> {
   static constexpr auto kName = "full";
   Layout layout;
@@ -17,7 +18,7 @@ struct Full : OpOf<Full> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(value); }
 };
-/// start, start + step, ...
+/// () -> start, start + step, ...
 struct Arange : OpOf<Arange> {
   static constexpr auto kName = "arange";
   Layout layout;
@@ -26,7 +27,7 @@ struct Arange : OpOf<Arange> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
 };
-/// the generator's state changes at every use: not in the key
+/// () -> N(mean, std^2) values. The generator's state changes at every use, so the key leaves it out.
 struct RandomNormal : OpOf<RandomNormal> {
   static constexpr auto kName = "randn";
   Layout layout;
@@ -39,6 +40,7 @@ struct RandomNormal : OpOf<RandomNormal> {
   const Rng* rng_state() const override { return &rng; }
   OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomNormal>(layout, mean, std, r); }
 };
+/// () -> N(mean, std^2) values within 3 std of the mean. The key leaves the generator's state out.
 struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   static constexpr auto kName = "trunc_normal";
   Layout layout;
@@ -51,6 +53,7 @@ struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
   const Rng* rng_state() const override { return &rng; }
   OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomTruncatedNormal>(layout, mean, std, r); }
 };
+/// () -> uniform values in [lo, hi). The key leaves the generator's state out.
 struct RandomUniform : OpOf<RandomUniform> {
   static constexpr auto kName = "rand";
   Layout layout;
@@ -65,18 +68,25 @@ struct RandomUniform : OpOf<RandomUniform> {
 };
 }  // namespace op
 
+/// A tensor with one value everywhere. An Error if the dtype has no such value.
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});
+/// A tensor of zeros.
 Tensor zeros(const Shape&, DType = DType::f32, Device = {});
+/// A tensor of ones.
 Tensor ones(const Shape&, DType = DType::f32, Device = {});
+/// Zeros in the shape and dtype of a tensor, on its device.
 Tensor zeros_like(const Tensor&);
+/// Ones in the shape and dtype of a tensor, on its device.
 Tensor ones_like(const Tensor&);
-/// (n) values start, start + step, ... below stop (above it when step is negative). An Error when step is 0.
+/// The values start, start + step, ... below stop, or above it if step is negative: (n). An Error if step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});
-/// Normal N(mean, std) values, the same without those that are more than 3 std from the mean, and uniform [lo, hi)
-/// values; advance rng by numel. Dtypes f64, f32, bf16 (f64 values have the precision of f32: one generator serves
-/// every device bit for bit).
+/// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32,
+/// because one generator serves every device bit for bit.
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
+/// Normal values N(mean, std^2), without those more than 3 std from the mean. Advances rng by numel words. f64, f32,
+/// bf16; f64 values have the precision of f32.
 Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
+/// Uniform values in [lo, hi). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32.
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});
 
 }  // namespace tg
