@@ -1,6 +1,6 @@
 /// @file
-/// Everything a program needs: tensors, ops, backward, models and their training. Library files include the headers
-/// they use instead.
+/// Everything that a program needs: tensors, ops, backward, models and their training. Files of the library include the
+/// headers that they use instead.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/plan/compile.h>

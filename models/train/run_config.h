@@ -1,6 +1,7 @@
 /// @file
-/// RunConfig: all that `tapegrad train` is told about a run, the model and its tokenizer included; named runs and
-/// models, and settings by name out of JSON text or words. Users: the command line, and programs that start named runs.
+/// RunConfig: all that `tapegrad train` is told about a run, with the model and its tokenizer. It has named runs and
+/// models, and reads settings by name from JSON text or words. The command line uses it, and programs that start named
+/// runs.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/config.h>
@@ -12,53 +13,62 @@
 
 namespace tg {
 
+/// The settings of a run. A vocab_size of 0 means that of the tokenizer.
 struct RunConfig {
-  GptConfig model;  ///< its vocab_size is 0 here for: that of the tokenizer
+  GptConfig model;  ///< a vocab_size of 0 means that of the tokenizer
   TrainConfig train;
-  std::string tokenizer = "byte";  ///< or "char": the characters of the text
+  std::string tokenizer = "byte";  ///< "byte", or "char": the characters of the text
   RunConfig() { model.vocab_size = 0; }
 };
 
-/// "shakespeare-cpu" and "demo"; an Error lists the names.
+/// The run "shakespeare-cpu" or "demo"; an Error lists the names.
 RunConfig preset(std::string_view name);
-/// "nano" (vocab_size 0: that of the tokenizer), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", and the models
-/// that bench/ measures: "gpt-small-10k" and "gpt-medium-10k" (vocabulary 10 000), and "cs336-2.7b" (Stanford CS336,
+/// The model "nano" (with the vocabulary of the tokenizer), "gpt2", "gpt2-medium", "gpt2-large" or "gpt2-xl", or one
+/// that bench/ measures: "gpt-small-10k", "gpt-medium-10k" (vocabulary 10 000) or "cs336-2.7b" (Stanford CS336,
 /// assignment 2). An Error lists the names.
 GptConfig arch(std::string_view name);
-/// Both, for help texts: "a, b".
+/// The names of runs or models, for help texts: "a, b".
+/// @{
 std::string preset_names();
 std::string arch_names();
+/// @}
 
-/// The settings that there are, in order: those of GptConfig, of TrainConfig, and `tokenizer`.
+/// A setting in help texts.
 struct RunField {
   std::string name, kind, value, help;  ///< kind: INT, NUMBER, BOOL or NAME; value: the default
 };
+/// All settings, in order: those of GptConfig, those of TrainConfig, and `tokenizer`.
 std::vector<RunField> run_fields();
 
+/// A setting by name.
 struct Setting {
-  std::string name, json;  ///< json: its value
-  bool stored = false;     ///< comes with all others of its group, as in the files of a model: it may have no effect
+  std::string name, json;  ///< json: its value as JSON
+  bool stored = false;     ///< it comes with all others of its group, from a file, so it may have no effect
 };
-/// One setting out of a word: "3", "1e-3", "true", "gelu". An Error when the field takes no such word.
+/// The setting `name` from a word: "3", "1e-3", "true", "gelu". An Error if the setting takes no such word.
 Setting setting_from_word(std::string_view name, std::string_view word);
-/// All settings of a JSON object, plain or grouped as the config.json of a model is: {"model": {...}, "train": {...}}.
-/// `source` is what messages call the text. An Error for a key that is unknown (it names the nearest), in the wrong
-/// group or comes twice, and for a tokenizer with characters outside a stored configuration, as runs take those of
-/// their text.
+/// All settings of a JSON object, plain or grouped as in the config.json of a model: {"model": {...}, "train": {...}}.
+/// `source` is the name of the text in messages. An Error for a key that is unknown (it names the nearest), in the
+/// wrong group or comes twice, and for a tokenizer with characters outside a stored configuration, because a run takes
+/// the characters of its text.
 std::vector<Setting> settings_from_json(std::string_view text, const std::string& source);
-/// The run with these settings, later ones winning. An Error names a value of the wrong type or out of range, or a
-/// setting that has no effect beside another one, unless it is stored.
+/// The run with these settings; later ones win. An Error names a value of the wrong type or out of range, or a setting
+/// that has no effect beside another one, unless it is stored.
 RunConfig with_settings(const RunConfig&, std::span<const Setting>);
 
-std::string to_json(const TrainConfig&);  ///< one object with every field
-std::string to_json(const RunConfig&);    ///< {"model": {...}, "train": {...}, "tokenizer": "byte"}
-/// The inverse of the latter. `source` is what messages call the text. An Error for a field that is missing, unknown,
-/// of the wrong type or out of range.
+/// A JSON object with every field.
+std::string to_json(const TrainConfig&);
+/// A JSON object with every field: {"model": {...}, "train": {...}, "tokenizer": "byte"}.
+std::string to_json(const RunConfig&);
+/// Reads the JSON object that to_json(const RunConfig&) writes. `source` is the name of the text in messages, such as a
+/// path. An Error names a field that is missing, unknown, of the wrong type or out of range.
 RunConfig run_config_from_json(std::string_view text, const std::string& source);
 
+/// A setting with two values, as JSON.
 struct Difference {
   std::string name, before, after;  ///< values as JSON
 };
+/// The settings that differ between two runs, in order.
 std::vector<Difference> differences(const RunConfig& before,
                                     const RunConfig& after);  ///< settings that differ, in order
 
