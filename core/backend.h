@@ -13,7 +13,7 @@
 
 namespace tg {
 
-struct Chain;  ///< chain.h
+struct Chain;  // chain.h
 struct Op;
 namespace detail {
 class DeviceProfiler;  // profiler_record.h

@@ -90,16 +90,14 @@ struct Traits {
   /// Infinities in the outputs are intended; an AnomalyScope lets them pass.
   bool may_be_infinite = false;
   /// The op costs about as much as reading its inputs, as pointwise ops do. A RecomputeScope then recomputes it.
-  bool cheap_to_recompute =
-      false;  ///< costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
+  bool cheap_to_recompute = false;
 };
 
 /// A pointwise op as device code, from which a chain of ops is compiled as one kernel (cuda/jit/chain.h).
 struct Expression {
   /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends on what key() hashes only, and
   /// is never freed. It is empty if the op cannot be written so.
-  std::string_view text =
-      {};  ///< lives for ever; depends on what key() tells alone. Empty: the op cannot be written so
+  std::string_view text = {};
   /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They are not part of the text, as
   /// they may change every step.
   std::array<double, 2> numbers = {};
@@ -186,7 +184,7 @@ struct Out {
 struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
-  const Scope* range = nullptr;  ///< of named ranges, for profiles; null: none
+  const Scope* range = nullptr;  ///< the named ranges that it was made in, for profiles; null if there are none
   uint64_t seq;                  ///< larger than that of every node it reads: a topological order (Lamport clock)
   uint64_t first_id;             ///< the id of output 0; the ids of the others follow
   SmallVec<Edge, 2> in;
@@ -227,8 +225,7 @@ class Vjp {
   /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
   /// Input i, for the last use: the node gives it up if it may, so that an op can reuse its memory.
-  Tensor donate_in(
-      size_t i) const;  ///< in(i), which the node then no longer holds, if it may: its memory can be reused
+  Tensor donate_in(size_t i) const;
   /// Output i; saves_out() must have its bit.
   Tensor out(size_t i) const;
   /// The gradient of output i; empty if none arrived.

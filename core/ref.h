@@ -13,8 +13,7 @@ namespace tg {
 /// The base of objects that Ref counts: `struct Node : Counted<Node>`.
 template <class Self> struct Counted {
   /// The counter of objects that are never freed. They are not counted, so threads do not contend for a cache line.
-  static constexpr uint32_t kImmortal =
-      1u << 31;  ///< objects in static storage: never counted, hence never a contended cache line
+  static constexpr uint32_t kImmortal = 1u << 31;
   mutable std::atomic<uint32_t> refs{0};
   Counted() = default;
   /// A copy is a new object with its own counter.

@@ -30,7 +30,7 @@ struct Storage : Counted<Storage> {
   ~Storage();
 };
 
-struct Node;  ///< core/op.h
+struct Node;  // core/op.h
 /// An immutable value: what a Node reads and makes. It is lazy while it has no storage.
 struct Value : Counted<Value> {
   Layout layout;

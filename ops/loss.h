@@ -14,8 +14,7 @@ enum class Reduction { mean, sum, none };
 struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   /// Rows with this target add nothing, and are left out of the mean's divisor.
-  std::optional<int64_t> ignore_index =
-      std::nullopt;            ///< rows with this target add nothing and are left out of the mean's divisor
+  std::optional<int64_t> ignore_index = std::nullopt;
   double label_smoothing = 0;  ///< in [0, 1): the part of the target that is spread evenly over all classes
   void key(StructuralHash& k) const {
     k.add(int(reduction)), k.add(ignore_index.has_value()), k.add(ignore_index.value_or(0)), k.add(label_smoothing);

@@ -9,8 +9,7 @@ namespace tg {
 /// Options of matmul().
 struct MatmulOptions {
   bool trans_a = false, trans_b = false;  ///< read the last two dimensions of a, or of b, swapped
-  MatmulPrecision products =
-      matmul_precision();  ///< by default the precision of the thread (core/mode.h) when the options are made
+  MatmulPrecision products = matmul_precision();
 };
 namespace op {
 

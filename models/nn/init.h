@@ -24,8 +24,9 @@ struct Init {
   enum class Kind { constant, normal, truncated_normal, xavier };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
-  Dims parts =
-      {};  ///< xavier: the rows of matrices that share the parameter, one after the other; empty means one matrix
+  /// For xavier: the rows of each matrix, if the parameter is several matrices one after the other; empty means one
+  /// matrix.
+  Dims parts = {};
 
   static Init constant(double x) { return {.mean = x}; }
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }

@@ -10,7 +10,7 @@
 
 namespace tg {
 
-class KvCache;  ///< models/nn/kv_cache.h
+class KvCache;  // models/nn/kv_cache.h
 
 /// The kinds of Norm.
 enum class NormKind { layer_norm, rms_norm };
@@ -31,7 +31,7 @@ Activation activation_from_name(std::string_view);
 Positions positions_from_name(std::string_view);
 /// @}
 
-namespace nn {  ///< tg::Linear and tg::Embedding are the ops
+namespace nn {
 
 /// The base of every layer: the scope in which its ops are called, so that an error or a profile says "gpt.h.3.mlp.fc".
 struct Layer {
@@ -40,7 +40,7 @@ struct Layer {
   NameScope enter() const { return NameScope(scope ? scope : current_scope()); }
 };
 
-struct LoraAdapter;  ///< lora.h
+struct LoraAdapter;  // lora.h
 
 /// Options of Linear.
 struct LinearOptions {
@@ -95,7 +95,7 @@ struct Norm : Layer {
 
 /// How one forward pass runs.
 struct LayerContext {
-  Rng* rng = nullptr;          ///< dropout draws from it, that of adapters too; null: no dropout
+  Rng* rng = nullptr;          ///< generator of dropout, that of adapters too; null means no dropout
   KvCache* cache = nullptr;    ///< keys and values of earlier positions; null if there are none
   int64_t layer = 0;           ///< number of the layer in the cache
   int64_t position = 0;        ///< position of the first row of x

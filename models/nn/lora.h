@@ -40,8 +40,8 @@ struct LoraDelta : Layer {
 /// What a Linear adds to its result. Copies of the Linear share it.
 struct LoraAdapter {
   LoraDelta delta;
-  Tensor unmerged =  ///< the weight without the delta, while the delta is merged into it; else empty
-      {};            ///< the weight without the delta, while that is part of the weight and is not added; else empty
+  /// The weight without the delta, while the delta is merged into it; else empty.
+  Tensor unmerged = {};
 };
 
 /// A Linear with a delta: x W^T + bias + delta(x). W and bias are frozen: they get no gradient, and x is not kept for

@@ -42,8 +42,7 @@ struct Compared {
   std::string name;
   Shape shape;
   /// max |a - b|. Infinite if shapes differ, if only one of a and b is finite, or if only one is NaN.
-  double absolute =
-      0;  ///< max |a - b|; infinite where one is not finite and the other is, or one is NaN, or shapes differ
+  double absolute = 0;
   /// absolute / max |b|, where b is the reference. If all of b is rounding beside its neighbours (the gradient of a key
   /// bias is exactly 0), the largest neighbour replaces max |b|: outputs of the same op in the layers of the same
   /// parent, or parameters with the same last name there. In stage `update` it is norm(a - b) / norm(b), without
@@ -58,9 +57,9 @@ struct Compared {
 /// The result of compare().
 struct Comparison {
   Side reference, other;
-  std::vector<Compared> tensors = {};   ///< in the order of execution
-  std::vector<std::string> unpaired =   ///< ops that occur in unequal numbers, such as casts to bf16: not compared
-      {};                               ///< ops that the sides use in unequal numbers, as casts of bf16: not compared
+  std::vector<Compared> tensors = {};  ///< in the order of execution
+  /// Ops that occur in unequal numbers, such as casts to bf16. They are not compared.
+  std::vector<std::string> unpaired = {};
   const Compared* first_apart() const;  ///< the first tensor out of tolerance; null if there is none
   /// Whether all tensors are within their tolerances.
   bool within() const { return !first_apart(); }

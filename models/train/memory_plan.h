@@ -10,9 +10,8 @@ namespace tg {
 
 /// Bytes of tensors on the device, except `parameters`, which is a number.
 struct MemoryPlan {
-  int64_t parameters = 0;  ///< number of parameters of the model and its adapters
-  /// Bytes of tensors on the device:
-  int64_t weights = 0;      ///< of the parameters
+  int64_t parameters = 0;   ///< number of parameters of the model and its adapters
+  int64_t weights = 0;      ///< of all parameters
   int64_t gradients = 0;    ///< of the trained parameters; they are complete only at the end of backward
   int64_t moments = 0;      ///< of AdamW
   int64_t activations = 0;  ///< kept for backward at the end of a micro-batch's forward pass, logits included
