@@ -37,10 +37,9 @@ struct KernelInfo {
   std::string_view file;  ///< path from the source root: "cpu/matmul.cpp"
   int line, level;
 };
-/// An op of this program, for listings.
+/// An op of this program, for listings: whether it has a gradient of its own, is defined by other ops, is a view.
 struct OpInfo {
   std::string_view name;
-  /// Whether it has a gradient of its own, is defined by other ops, is a view.
   bool has_vjp, composes, is_view;
 };
 

@@ -17,11 +17,11 @@ namespace tg {
 /// Tensors by name.
 using StateDict = std::map<std::string, Tensor>;
 
-/// A tensor in a file.
+/// A tensor in a file. `offset` is its place in the file and `bytes` its size; elements are row-major, little-endian.
 struct SafetensorsInfo {
   DType dtype = DType::f32;
   Shape shape;
-  size_t offset = 0, bytes = 0;  ///< offset in the file and size, in bytes; elements are row-major, little-endian
+  size_t offset = 0, bytes = 0;
 };
 
 /// The header of a file.

@@ -50,14 +50,15 @@ struct Hooks : Counted<Hooks> {
   std::vector<Hook> list;
 };
 
-/// The identity of a tensor: what a Tensor points at and assign() changes.
+/// The identity of a tensor: what a Tensor points at and assign() changes. `requires_grad` asks for a gradient;
+/// `recorded` says that a node of the tape reads the value.
 struct Variable : Counted<Variable> {
   uint64_t id;  ///< never reused; gradients are found by it
   Ref<Value> value;
   const std::string* label = nullptr;
   Ref<Hooks> hooks;
   Ref<Value> origin;  ///< for a value that was recomputed: the first one, whose producer is on the tape
-  bool requires_grad, recorded = false;  ///< requires_grad: a gradient is wanted. recorded: a node of the tape reads it
+  bool requires_grad, recorded = false;
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };
 

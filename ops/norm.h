@@ -112,7 +112,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 
 /// The results of add_layer_norm() and add_rms_norm(), each in the shape and dtype of x.
 struct AddedNorm {
-  Tensor sum, y;  ///< each as x
+  Tensor sum, y;
 };
 /// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, the same bits as by two ops. It
 /// serves a residual stream x, to which a block adds r before the next norm reads it. x and r have one shape and one

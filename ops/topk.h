@@ -31,9 +31,9 @@ struct SelectTopK : OpOf<SelectTopK> {
 /// gradient. An Error if the dimension has size 0.
 Tensor argmax(const Tensor& x, int64_t dim = -1);
 
-/// The result of topk().
+/// The result of topk(), each (..., k): the values in x's dtype, their indices in i64.
 struct TopK {
-  Tensor values, indices;  ///< (..., k): values in x's dtype, indices in i64
+  Tensor values, indices;
 };
 /// The k largest elements of each row of x (..., n), largest first. Gradients flow through the values. f64, f32, bf16.
 /// An Error if k is outside of [1, n].

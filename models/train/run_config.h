@@ -33,17 +33,17 @@ std::string preset_names();
 std::string arch_names();
 /// @}
 
-/// A setting in help texts.
+/// A setting in help texts. `kind` is INT, NUMBER, BOOL or NAME, and `value` the default.
 struct RunField {
-  std::string name, kind, value, help;  ///< kind: INT, NUMBER, BOOL or NAME; value: the default
+  std::string name, kind, value, help;
 };
 /// All settings, in order: those of GptConfig, those of TrainConfig, and `tokenizer`.
 std::vector<RunField> run_fields();
 
-/// A setting by name.
+/// A setting: its name, and its value as JSON.
 struct Setting {
-  std::string name, json;  ///< json: its value as JSON
-  bool stored = false;     ///< it comes with all others of its group, from a file, so it may have no effect
+  std::string name, json;
+  bool stored = false;  ///< it comes with all others of its group, from a file, so it may have no effect
 };
 /// The setting `name` from a word: "3", "1e-3", "true", "gelu". An Error if the setting takes no such word.
 Setting setting_from_word(std::string_view name, std::string_view word);

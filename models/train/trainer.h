@@ -16,12 +16,13 @@
 
 namespace tg {
 
-/// All that steps change, at the end of a step: what a Trainer needs to continue as if it had never stopped.
+/// All that steps change, at the end of a step: what a Trainer needs to continue as if it had never stopped. `data` and
+/// `dropout` are the generators of the next batch and the next dropout masks.
 struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates that the moments have seen
-  Rng data, dropout;            ///< generators of the next batch and the next dropout masks
-  StateDict tensors;            ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
+  Rng data, dropout;
+  StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
 };
 
 /// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with
