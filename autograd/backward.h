@@ -23,6 +23,7 @@ class GradMap {
     auto it = map_.find(t.id());
     return it == map_.end() ? Tensor() : it->second;
   }
+  /// Whether backward() reached t.
   bool contains(const Tensor& t) const { return map_.contains(t.id()); }
   size_t size() const { return map_.size(); }
   std::unordered_map<uint64_t, Tensor>& map() { return map_; }

@@ -14,8 +14,8 @@ namespace tg {
 struct Observed {
   const Scope* scope;  ///< where the op was called: "gpt.h.3.mlp.fc"; for a gradient op, the scope of its forward op
   std::string_view op;
-  size_t output;  ///< number of the output of that op
-  const Tensor& value;
+  size_t output;        ///< number of the output of that op
+  const Tensor& value;  ///< the output
 };
 /// The function that is called for each output.
 using Observer = std::function<void(const Observed&)>;

@@ -74,6 +74,7 @@ class Tensor {
   explicit Tensor(Ref<Value> v);
   explicit operator bool() const { return bool(var_); }
 
+  /// Shape, strides, offset, dtype and device. Known also while the tensor is lazy.
   const Layout& layout() const { return var().value->layout; }
   const Shape& shape() const { return layout().shape; }
   /// The size of one dimension. Negative ones count from the end; an Error outside of [-ndim, ndim).
@@ -84,13 +85,16 @@ class Tensor {
   int64_t numel() const { return layout().numel(); }
   const Strides& strides() const { return layout().strides; }  ///< in elements
   bool is_contiguous() const { return layout().is_contiguous(); }
+  /// The id of the Variable: unique in the process, kept by assign().
   uint64_t id() const { return var().id; }
   bool materialised() const { return bool(var().value->storage); }  ///< false while lazy
+  /// Whether backward() computes a gradient for this tensor: a leaf that asks for one, or a result on the tape.
   bool requires_grad() const { return var_ && var_->requires_grad; }
   /// Asks backward() for a gradient of this tensor, or stops that. An Error unless it is a leaf.
   Tensor& requires_grad_(bool on = true);
   /// Names the tensor in errors, dumps and profiles.
   Tensor& label(std::string_view text);
+  /// The name given by label(text); empty if there is none.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
 
   /// The elements in place; evaluates a lazy tensor first. An Error unless T matches the dtype, the layout is
@@ -129,7 +133,9 @@ class Tensor {
   /// after this call see it, so an intermediate that an op has already read is an Error.
   void on_grad(Hook);
 
+  /// The identity, for the engine.
   const Ref<Variable>& variable() const { return var_; }
+  /// The value now, for the engine.
   const Ref<Value>& value() const { return var().value; }
 
  private:

@@ -32,7 +32,7 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   AttentionOptions o;
   explicit AttentionGrad(AttentionOptions opt) : o(opt) {}
   Layouts infer(Inputs) const override;
-  Tensors compose(Inputs) const override;  ///< with the matrices of scores
+  Tensors compose(Inputs) const override;  ///< computes the matrices of scores
   void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
 };
 }  // namespace op

@@ -117,7 +117,7 @@ struct MaskedFill : OpOf<MaskedFill> {
 
 /// The bounds of clamp(); at least one must be set.
 struct ClampOptions {
-  std::optional<double> min = {}, max = {};  ///< one at least
+  std::optional<double> min = {}, max = {};
 };
 /// An Expression of clamp() with the bounds as its numbers; a missing bound is infinite.
 inline Expression with_bounds(std::string_view text, const ClampOptions& o) {

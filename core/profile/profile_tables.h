@@ -18,6 +18,7 @@ struct ProfileTable {
     std::string title;
     Format format;
   };
+  /// A number or a text.
   using Cell = std::variant<double, std::string>;
   std::string report;  ///< the name of the report: "nvtx_sum"
   std::vector<Column> columns;

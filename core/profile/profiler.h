@@ -75,7 +75,8 @@ struct Profile {
   };
   /// Times of all records with one name, in nanoseconds.
   struct Total {
-    int64_t count = 0, total = 0, min = 0, max = 0;  ///< ns
+    /// Their number, sum, smallest and largest time.
+    int64_t count = 0, total = 0, min = 0, max = 0;
     void add(const Total& t) {
       min = count ? std::min(min, t.min) : t.min;
       max = std::max(max, t.max);

@@ -19,6 +19,7 @@ class Tokenizer {
   virtual std::vector<int64_t> encode(std::string_view text) const = 0;
   /// The text of ids; an Error for an id outside of the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
+  /// The number of ids.
   virtual int64_t vocab_size() const = 0;
   /// One JSON object whose "type" names the tokenizer. from_json(to_json()) encodes and decodes as this one does.
   virtual std::string to_json() const = 0;

@@ -22,7 +22,9 @@ struct DataIdentity {
   int64_t tokens = 0;
   uint64_t hash = 0;  ///< of all token ids in order
 
+  /// The identity of these tokens; reads all of them.
   static DataIdentity of(const TokenData&, std::vector<std::string> files = {});
+  /// Whether both have the same tokens; files are not compared.
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };
 

@@ -28,7 +28,9 @@ struct Init {
   /// matrix.
   Dims parts = {};
 
+  /// One value everywhere.
   static Init constant(double x) { return {.mean = x}; }
+  /// N(mean, std^2).
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }
   /// N(0, std^2) without values beyond 3 std. The resulting deviation is 0.9866 std; it is not corrected.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .std = std}; }

@@ -54,6 +54,7 @@ struct Linear : Layer {
   std::shared_ptr<LoraAdapter> adapter;  ///< a delta that is added to the result unless it is merged; may be null
 
   Linear() = default;
+  /// Asks the Params for "weight" (out, in), and "bias" (out) if the options say so.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
   /// x weight^T + bias: (..., in) -> (..., out). With compute bf16, x, weight and bias are cast to bf16, and so is the
   /// result; gradients arrive in their own dtypes. With f32 nothing is cast. The adapter's dropout draws from rng; null
@@ -66,6 +67,7 @@ struct Embedding : Layer {
   Tensor table;  ///< (V, C), named "weight"
 
   Embedding() = default;
+  /// Asks the Params for "weight" (entries, width).
   Embedding(const Params&, int64_t entries, int64_t width, Init = Init::normal(0.02));
   /// The rows of the table: (...) i32 or i64 -> (..., C). An Error for an id outside [0, V).
   Tensor forward(const Tensor& ids) const;
@@ -86,6 +88,7 @@ struct Norm : Layer {
   Tensor bias;    ///< (C) or empty; starts at 0
 
   Norm() = default;
+  /// Asks the Params for "weight" and "bias" (width), as the options say.
   Norm(const Params&, int64_t width, NormOptions = {});
   Tensor forward(const Tensor& x) const;  ///< (..., C) -> (..., C)
   /// sum = x + branch and y = forward(sum), in one pass over memory: x and branch (..., C) -> sum and y (..., C). A
@@ -140,6 +143,7 @@ struct Mlp : Layer {
   double dropout = 0;
 
   Mlp() = default;
+  /// The hidden size is BlockOptions::ff_width, or four times the width.
   Mlp(const Params&, int64_t width, const BlockOptions&);
   Tensor forward(const Tensor& x, const LayerContext& = {}) const;  ///< (..., C) -> (..., C)
 };

@@ -51,6 +51,7 @@ class LoraLinear {
   /// Freezes the tensors of `base`, also for others that hold them. The delta's parameters come from Params, under its
   /// path. An Error if base has a delta already; other Errors are those of LoraOptions::validate().
   LoraLinear(Linear base, const Params&, const LoraOptions& = {});
+  /// x W^T + bias + delta(x): (..., in) -> (..., out), as nn::Linear::forward().
   Tensor forward(const Tensor& x, DType compute = DType::f32, Rng* rng = nullptr) const {
     return linear_.forward(x, compute, rng);
   }

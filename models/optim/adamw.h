@@ -45,6 +45,7 @@ class AdamW {
   /// Sets the learning rate of later steps, also of steps inside compiled functions, as schedules need it. Finite and
   /// at least 0.
   void set_lr(double);
+  /// The learning rate of the next step.
   double lr() const { return count_->lr; }
   /// The number of steps done.
   int64_t steps() const { return count_->t; }

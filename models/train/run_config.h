@@ -66,10 +66,9 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
 
 /// A setting with two values, as JSON.
 struct Difference {
-  std::string name, before, after;  ///< values as JSON
+  std::string name, before, after;
 };
 /// The settings that differ between two runs, in order.
-std::vector<Difference> differences(const RunConfig& before,
-                                    const RunConfig& after);  ///< settings that differ, in order
+std::vector<Difference> differences(const RunConfig& before, const RunConfig& after);
 
 }  // namespace tg
