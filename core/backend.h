@@ -35,8 +35,7 @@ class Recording {
   virtual size_t bytes() const = 0;  ///< device memory that the recording holds as long as it lives
 };
 
-/// The services of one backend. `index` is the number of a device. Errors are those of the device, of kind cuda or
-/// memory.
+/// The services of one backend. `index` is the number of a device.
 class BackendRuntime {
  public:
   virtual ~BackendRuntime() = default;
@@ -66,10 +65,12 @@ class BackendRuntime {
   virtual std::unique_ptr<detail::DeviceProfiler> profiler();
   /// Returns when all work queued on the device so far is done.
   virtual void synchronize(int index) = 0;
-  /// Copies bytes of the host to the device, after the work queued so far. `from` may be freed on return.
+  /// Copies `bytes` bytes from the host to the device, in the order of the calling thread's work: kernels that it
+  /// queued before run first. Returns when the copy is done. The caller owns both buffers.
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;
-  /// Copies bytes of the device to the host, after the work queued so far. On return all of them have arrived. The
-  /// caller owns both buffers.
+  /// Copies `bytes` bytes from the device to the host, in the order of the calling thread's work: kernels that it
+  /// queued before run first. Returns when the copy is done. The caller owns both buffers. Errors of queued work, such
+  /// as an index out of range, are thrown here.
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;
 };
 

@@ -60,8 +60,8 @@ class AppendFile {
   AppendFile& operator=(AppendFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  /// Appends text with one write. An Error if the text was not taken whole, or if the path no longer names the open
-  /// file (it was removed, moved or replaced).
+  /// Appends text. An Error if the text was not taken whole, or if the path no longer names the open file: it was
+  /// removed, moved or replaced.
   void append(std::string_view text);
   /// Returns when the content is on the disk, and not only in the system's memory.
   void sync();

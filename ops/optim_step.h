@@ -82,10 +82,10 @@ struct AdamWTensors {
   std::span<const double> weight_decay = {};  ///< of each tensor; empty means that of the options for all
 };
 /// Step number t, from 1, of every tensor. With g = grad, the default form is
-/// @code
+/// @verbatim
 /// w *= 1 - lr weight_decay;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 /// w -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-/// @endcode
+/// @endverbatim
 /// WeightDecay and EpsPlacement describe the other forms; with weight_decay 0 all three decays are equal.
 ///
 /// w, m and v get their new values, in place if nobody else reads the old ones. The four tensors of an entry have one
