@@ -34,10 +34,12 @@ Tape collect(Inputs outputs, Ids ends) {
   for (auto& o : outputs) visit(o.value()->producer, o.id());
   for (size_t k = 0; k < t.nodes.size(); ++k) {
     const Ref<Node> n = t.nodes[k];
-    TG_CHECK(
-        !n->released, state,
-        "[backward] [{}] was released by an earlier backward. Pass {{.retain_graph = true}} to that one.\n    in {}",
-        n->op->name(), n->scope->path());
+    if (n->released)
+      throw detail::with_scope(
+          Error(Error::Kind::state, fmt::format("[backward] [{}] was released by an earlier backward. Pass "
+                                                "{{.retain_graph = true}} to that one.",
+                                                n->op->name())),
+          n->scope);
     for (auto& e : n->in) {
       if (!e.tracked) continue;
       ++t.uses[e.id];

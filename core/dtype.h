@@ -12,87 +12,43 @@
 
 namespace tg {
 
+/// X(C++ type, dtype, name) for each dtype, in the order of DType.
+#define TG_DTYPES(X)      \
+  X(double, f64, "f64")   \
+  X(float, f32, "f32")    \
+  X(f16, f16, "f16")      \
+  X(bf16, bf16, "bf16")   \
+  X(int64_t, i64, "i64")  \
+  X(int32_t, i32, "i32")  \
+  X(int8_t, i8, "i8")     \
+  X(uint16_t, u16, "u16") \
+  X(uint8_t, u8, "u8")    \
+  X(bool, boolean, "bool")
+
 /// The element types of tensors. Ops compute in f64, f32 and bf16, some in i64 and i32; the others are for storage.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, i8, u16, u8, boolean };
 /// The number of dtypes.
 inline constexpr int kDTypes = 10;
 
-/// The C++ type of a dtype, as TypeOf<D>::type.
-template <DType D> struct TypeOf;
-/// @cond
-template <> struct TypeOf<DType::f64> {
-  using type = double;
-};
-template <> struct TypeOf<DType::f32> {
-  using type = float;
-};
-template <> struct TypeOf<DType::f16> {
-  using type = f16;
-};
-template <> struct TypeOf<DType::bf16> {
-  using type = bf16;
-};
-template <> struct TypeOf<DType::i64> {
-  using type = int64_t;
-};
-template <> struct TypeOf<DType::i32> {
-  using type = int32_t;
-};
-template <> struct TypeOf<DType::i8> {
-  using type = int8_t;
-};
-template <> struct TypeOf<DType::u16> {
-  using type = uint16_t;
-};
-template <> struct TypeOf<DType::u8> {
-  using type = uint8_t;
-};
-template <> struct TypeOf<DType::boolean> {
-  using type = bool;
-};
-/// @endcond
-
+namespace detail {
+template <class T> struct DTypeOf;  // undefined where T is no element type
+#define TG_X(T, d, name) \
+  template <> struct DTypeOf<T> : std::integral_constant<DType, DType::d> {};
+TG_DTYPES(TG_X)
+#undef TG_X
+}  // namespace detail
 /// The dtype of a C++ type. Any other type does not compile.
-template <class T> constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, double>)
-    return DType::f64;
-  else if constexpr (std::is_same_v<T, float>)
-    return DType::f32;
-  else if constexpr (std::is_same_v<T, f16>)
-    return DType::f16;
-  else if constexpr (std::is_same_v<T, bf16>)
-    return DType::bf16;
-  else if constexpr (std::is_same_v<T, int64_t>)
-    return DType::i64;
-  else if constexpr (std::is_same_v<T, int32_t>)
-    return DType::i32;
-  else if constexpr (std::is_same_v<T, int8_t>)
-    return DType::i8;
-  else if constexpr (std::is_same_v<T, uint16_t>)
-    return DType::u16;
-  else if constexpr (std::is_same_v<T, uint8_t>)
-    return DType::u8;
-  else {
-    static_assert(std::is_same_v<T, bool>, "not an element type of tensors");
-    return DType::boolean;
-  }
-}
+template <class T> constexpr DType dtype_of() { return detail::DTypeOf<T>::value; }
 
 /// Calls `f.template operator()<T>()` with T the C++ type of d, and returns its result.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
   switch (d) {
-    case DType::f64: return f.template operator()<double>();
-    case DType::f32: return f.template operator()<float>();
-    case DType::f16: return f.template operator()<f16>();
-    case DType::bf16: return f.template operator()<bf16>();
-    case DType::i64: return f.template operator()<int64_t>();
-    case DType::i32: return f.template operator()<int32_t>();
-    case DType::i8: return f.template operator()<int8_t>();
-    case DType::u16: return f.template operator()<uint16_t>();
-    case DType::u8: return f.template operator()<uint8_t>();
-    case DType::boolean: break;
+#define TG_X(T, d, name) \
+  case DType::d: return f.template operator()<T>();
+    TG_DTYPES(TG_X)
+#undef TG_X
   }
-  return f.template operator()<bool>();
+  return f.template operator()<bool>();  // not reached
 }
 
 /// Whether d is f64, f32, f16 or bf16.
@@ -128,6 +84,17 @@ size_t size_of(DType);
 std::string_view name_of(DType);
 /// The dtype of a name that name_of() returns; an Error lists the names.
 DType dtype_from_name(std::string_view name);
+
+/// Calls `f.template operator()<U>()` with U the unsigned integer of the size of d's elements. For kernels that only
+/// move elements.
+template <class F> void visit_size(DType d, F&& f) {
+  switch (size_of(d)) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    default: return f.template operator()<uint64_t>();
+  }
+}
 
 }  // namespace tg
 

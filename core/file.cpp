@@ -1,11 +1,4 @@
-// Files over POSIX calls. All that writes goes through system_call() and write_some(), which can fail on purpose, for
-// tests of crashes and full disks: TG_FAULT=<when>-<call>:<n>, or <call>:<n> for before, strikes at the n-th (from 1)
-// such system call of write_file_atomically and AppendFile in this process.
-//   <call>  open, write, fsync, close, rename, or any of them
-//   <when>  before, after   the process ends there, at once, as by kill -9 (status 137)
-//           within          a write passes half of its bytes, then the process ends; with `write` only
-//           fail            the call does nothing and fails with ENOSPC, no space left
-// Another value is an Error at the first such call. Unset, it costs one test of a static variable per call.
+// Files over POSIX calls. All that writes goes through system_call() and write_some(), and these through the hook.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -17,103 +10,66 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace tg {
+namespace detail {
+namespace {
+ptrdiff_t make_call(std::string_view, size_t bytes, const FileCall& call) { return call(bytes); }
+}  // namespace
+constinit FileCallHook file_call_hook = make_call;
+}  // namespace detail
+
 namespace {
 namespace fs = std::filesystem;
 
 std::string reason(int error) { return std::generic_category().message(error); }
+std::string_view advice_for(int error) {
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) return "Free space, or write to another disk";
+  if (error == ENOENT || error == ENOTDIR) return "Make the folder first, or choose another path";
+  if (error == EMFILE || error == ENFILE) return "Raise the limit of open files (ulimit -n)";
+  if (error == ENOMEM) return "Free memory, or raise its limit (ulimit -v)";
+  return "Check the folder's permissions, or choose another path";
+}
 [[noreturn]] void fail_read(const std::string& path, std::string_view what) {
   throw Error(Error::Kind::io, fmt::format("[file] cannot read {}: {}. It must be a regular file that this process may "
                                            "read. Check the path.",
                                            path, what));
 }
+[[noreturn]] void fail_read(const std::string& path, std::string_view call, int error) {
+  const std::string what = fmt::format("{}{}", call, reason(error));
+  if (error != EMFILE && error != ENFILE && error != ENOMEM) fail_read(path, what);
+  throw Error(Error::Kind::io, fmt::format("[file] cannot read {}: {}. {}.", path, what, advice_for(error)));
+}
 [[noreturn]] void fail_write(const std::string& path, std::string_view what, std::string_view advice) {
   throw Error(Error::Kind::io,
               fmt::format("[file] cannot write {}: {}. What was there before is unchanged. {}.", path, what, advice));
 }
-std::string_view advice_for(int error) {
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) return "Free space, or write to another disk";
-  if (error == ENOENT || error == ENOTDIR) return "Make the folder first, or choose another path";
-  return "Check the folder's permissions, or choose another path";
-}
-
-enum class When { never, before, within, after, fail };
-struct Fault {
-  When when = When::never;
-  std::string call;
-  uint64_t n = 0;
-};
-Fault parse_fault(const char* variable) {
-  Fault f;
-  if (!variable) return f;
-  constexpr std::pair<std::string_view, When> kWhen[] = {
-      {"before-", When::before}, {"within-", When::within}, {"after-", When::after}, {"fail-", When::fail}};
-  constexpr std::string_view kCalls[] = {"open", "write", "fsync", "close", "rename", "any"};
-  std::string_view text = variable;
-  const auto found =
-      std::find_if(std::begin(kWhen), std::end(kWhen), [&](const auto& w) { return text.starts_with(w.first); });
-  f.when = found != std::end(kWhen) ? found->second : When::before;
-  if (found != std::end(kWhen)) text.remove_prefix(found->first.size());
-  const size_t colon = std::min(text.find(':'), text.size());
-  f.call = text.substr(0, colon);
-  const bool known = std::find(std::begin(kCalls), std::end(kCalls), f.call) != std::end(kCalls);
-  text.remove_prefix(std::min(colon + 1, text.size()));
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), f.n);
-  const bool number = error == std::errc() && end == text.data() + text.size() && f.n > 0;
-  TG_CHECK(
-      known && number && (f.when != When::within || f.call == "write"), value,
-      "[file] TG_FAULT is '{}'. It must be <open, write, fsync, close, rename or any>:<n> with n from 1, and before-, "
-      "after- or fail- in front, or within-write:<n>. Unset it, or correct it.",
-      variable);
-  return f;
-}
-// What strikes this call, if anything.
-When fault_at(std::string_view call) {
-  static const Fault fault = parse_fault(std::getenv("TG_FAULT"));
-  if (fault.when == When::never) [[likely]]
-    return When::never;
-  static std::atomic<uint64_t> count{0};
-  const bool counted = fault.call == "any" || fault.call == call;
-  return counted && ++count == fault.n ? fault.when : When::never;
-}
-[[noreturn]] void die() { ::_exit(137); }
 
 // f() is a system call that fails with -1; it is made again when a signal came in between, but for close, which has
 // given the descriptor back even then.
-template <class F> auto system_call(std::string_view name, F f) {
-  const When when = fault_at(name);
-  if (when == When::before) die();
-  if (when == When::fail) {
-    errno = ENOSPC;
-    return decltype(f())(-1);
-  }
-  auto result = f();
-  while (result == -1 && errno == EINTR && name != "close") result = f();
-  if (when == When::after) die();
-  return result;
+template <class F> int system_call(std::string_view name, F f) {
+  const auto call = [&](size_t) {
+    int result = f();
+    while (result == -1 && errno == EINTR && name != "close") result = f();
+    return ptrdiff_t(result);
+  };
+  return int(detail::file_call_hook(name, 0, call));
 }
-ssize_t write_some(int fd, std::span<const std::byte> bytes) {
+ptrdiff_t write_some(int fd, std::span<const std::byte> bytes) {
   constexpr size_t kMost = size_t(16) << 20;  // a pending signal waits for no more than this
-  const size_t n = std::min(bytes.size(), kMost);
-  const When when = fault_at("write");
-  if (when == When::before) die();
-  if (when == When::fail) return errno = ENOSPC, -1;
-  const ssize_t done = ::write(fd, bytes.data(), when == When::within ? n / 2 : n);
-  if (when != When::never) die();
-  return done;
+  return detail::file_call_hook("write", std::min(bytes.size(), kMost),
+                                [&](size_t n) { return ::write(fd, bytes.data(), n); });
 }
 // 0, or the error.
 int write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = write_some(fd, bytes);
+    const ptrdiff_t n = write_some(fd, bytes);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
     bytes = bytes.subspan(size_t(n));
@@ -176,17 +132,34 @@ class Temporary {
 
 }  // namespace
 
-MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
+namespace {
+// A regular file, open for reading; `s` is what the system says of it.
+int open_to_read(const std::string& path, struct stat& s) {
   // O_NONBLOCK: a pipe without a writer is then refused below and not waited for.
-  const Descriptor fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) fail_read(path_, reason(errno));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail_read(path, "", errno);
+  const int error = ::fstat(fd, &s) ? errno : 0;
+  if (error == 0 && S_ISREG(s.st_mode)) return fd;
+  ::close(fd);
+  if (error) fail_read(path, "", error);
+  fail_read(path, S_ISDIR(s.st_mode) ? "it is a folder" : "it is a device, pipe or socket");
+}
+int64_t modified_at(const struct stat& s) {  // in nanoseconds
+#ifdef __APPLE__
+  const timespec t = s.st_mtimespec;
+#else
+  const timespec t = s.st_mtim;
+#endif
+  return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+}  // namespace
+
+MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   struct stat s;
-  if (::fstat(fd.get(), &s)) fail_read(path_, reason(errno));
-  if (S_ISDIR(s.st_mode)) fail_read(path_, "it is a folder");
-  if (!S_ISREG(s.st_mode)) fail_read(path_, "it is a device, pipe or socket");
+  const Descriptor fd(open_to_read(path_, s));
   if (s.st_size == 0) return;  // nothing to map: mmap refuses a length of 0
   void* p = ::mmap(nullptr, size_t(s.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (p == MAP_FAILED) fail_read(path_, fmt::format("mmap of {} bytes failed: {}", s.st_size, reason(errno)));
+  if (p == MAP_FAILED) fail_read(path_, fmt::format("mmap of {} bytes failed: ", s.st_size), errno);
   bytes_ = {static_cast<const std::byte*>(p), size_t(s.st_size)};
 }
 MappedFile::~MappedFile() {
@@ -199,6 +172,41 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
   return *this;
 }
 
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  struct stat s;
+  fd_ = open_to_read(path_, s);
+  size_ = size_t(s.st_size);
+  modified_ = modified_at(s);
+}
+InputFile::~InputFile() { ::close(fd_); }
+void InputFile::read(size_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t n = ::pread(fd_, to.data(), to.size(), off_t(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_read(path_, "", errno);
+    if (n == 0) check_unchanged();
+    TG_CHECK(n > 0, io, "[file] {} has {} bytes, and {} from byte {} on are asked for. Ask for bytes that it has.",
+             path_, size_, to.size(), offset);
+    offset += size_t(n);
+    to = to.subspan(size_t(n));
+  }
+}
+void InputFile::check_unchanged() const {
+  constexpr const char* kRule =
+      "It must stay as it is as long as it is in use. Restore it; to replace a file that is in use, rename a new one "
+      "to "
+      "its path";
+  struct stat s;
+  if (::fstat(fd_, &s)) fail_read(path_, "", errno);
+  TG_CHECK(size_t(s.st_size) == size_, io,
+           "[file] {} was changed while it was being read: it had {} bytes, and has {}. {}.", path_, size_, s.st_size,
+           kRule);
+  TG_CHECK(
+      modified_at(s) == modified_, io,
+      "[file] {} was written to while it was being read: its {} bytes are {:.3f} s newer than when it was opened. {}.",
+      path_, size_, double(modified_at(s) - modified_) * 1e-9, kRule);
+}
+
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce) {
   struct stat s;
   if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
@@ -207,8 +215,9 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   const std::string parent = fs::path(path).parent_path().string();
   const Descriptor folder(system_call(
       "open", [&] { return ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (const int error = errno; folder.get() < 0)
-    fail_write(path, fmt::format("its folder cannot be opened: {}", reason(error)), advice_for(error));
+  const int error = errno;
+  TG_CHECK(folder.get() >= 0, io, "[file] cannot write {}: its folder cannot be opened: {}. {}.", path, reason(error),
+           advice_for(error));
 
   Temporary file(path);
   produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
@@ -249,11 +258,32 @@ void remove_leftovers(const std::string& path) {
   }
 }
 
+namespace {
+// Opens a regular file that is written where it is, or makes it. f(flags) is the system call.
+template <class F> int open_in_place(const std::string& path, F f) {
+  // O_NONBLOCK: a pipe is refused below and not waited for.
+  const int fd = f(O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error = errno;
+  struct stat s;
+  const bool there = fd < 0 && ::lstat(path.c_str(), &s) == 0;
+  TG_CHECK(
+      !there || !S_ISLNK(s.st_mode), io,
+      "[file] {} is a symbolic link. It is written where it is, and what a link leads to may be another's. Remove the "
+      "link, or choose another folder.",
+      path);
+  TG_CHECK(fd >= 0, io, "[file] {} cannot be opened for writing: {}. {}.", path, reason(error), advice_for(error));
+  if (::fstat(fd, &s) == 0 && !S_ISFIFO(s.st_mode)) return fd;
+  ::close(fd);
+  throw Error(Error::Kind::io, fmt::format("[file] {} cannot be opened for writing: it is a pipe. It "
+                                           "must be a regular file. Remove it, or choose another folder.",
+                                           path));
+}
+}  // namespace
+
 AppendFile::AppendFile(std::string path, Begin begin) : path_(std::move(path)) {
-  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (begin == Begin::empty ? O_TRUNC : 0);
-  fd_ = system_call("open", [&] { return ::open(path_.c_str(), flags, 0666); });
-  const int error = errno;
-  TG_CHECK(fd_ >= 0, io, "[file] {} cannot be opened for writing: {}. {}.", path_, reason(error), advice_for(error));
+  fd_ = open_in_place(path_, [&](int flags) {
+    flags |= O_WRONLY | O_APPEND | (begin == Begin::empty ? O_TRUNC : 0);
+    return system_call("open", [&] { return ::open(path_.c_str(), flags, 0666); });
+  });
 }
 AppendFile::~AppendFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -286,12 +316,9 @@ void AppendFile::sync() {
 }
 
 FileLock::FileLock(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  const bool opened = fd_ >= 0;
-  int error = errno;
-  TG_CHECK(opened, io, "[file] {} cannot be opened for writing: {}. {}.", path_, reason(error), advice_for(error));
+  fd_ = open_in_place(path_, [&](int flags) { return ::open(path_.c_str(), O_RDWR | flags, 0600); });
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  error = errno;
+  const int error = errno;
   ::close(std::exchange(fd_, -1));
   TG_CHECK(error == EWOULDBLOCK, io, "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.",
            path_, reason(error));
@@ -310,15 +337,57 @@ FileLock& FileLock::operator=(FileLock&& o) noexcept {
   return *this;
 }
 
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!error && !fs::is_directory(path, error) && !error) error = std::make_error_code(std::errc::not_a_directory);
-  if (!error && ::access(path.c_str(), W_OK | X_OK)) error.assign(errno, std::generic_category());
-  TG_CHECK(!error, io,
-           "[file] cannot make or use the folder {}: {}. Each part of the path must be a folder, and the last one "
-           "writable. Choose another path or correct the permissions.",
-           path, error.message());
+namespace {
+// The entry of `path` in its folder reaches the disk; 0, or the error. A folder that may not be read is left to the
+// system.
+int sync_folder_of(const fs::path& path) {
+  const fs::path parent = path.parent_path();
+  const Descriptor folder(system_call(
+      "open", [&] { return ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (folder.get() < 0) return errno == EACCES ? 0 : errno;
+  return system_call("fsync", [&] { return ::fsync(folder.get()); }) && errno != EINVAL ? errno : 0;
 }
+fs::file_status status_of(const std::string& path) {
+  std::error_code error;
+  const fs::file_status s = fs::status(path, error);
+  TG_CHECK(s.type() != fs::file_type::none, io,
+           "[file] cannot find out what {} is: {}. Check the path and its permissions.", path, error.message());
+  return s;
+}
+}  // namespace
+
+void make_folder(const std::string& path, unsigned permissions) {
+  const fs::path whole = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
+  std::error_code error;
+  std::vector<fs::path> missing, made;
+  for (fs::path p = whole; !p.empty() && fs::status(p, error).type() == fs::file_type::not_found; p = p.parent_path())
+    missing.push_back(p);
+  error.clear();
+  std::string what;
+  for (; !missing.empty() && !error; missing.pop_back()) {
+    const fs::path& p = missing.back();
+    std::error_code none;
+    if (system_call("mkdir", [&] { return ::mkdir(p.c_str(), mode_t(permissions)); }) == 0) {
+      made.push_back(p);
+      error.assign(sync_folder_of(p), std::generic_category());
+    } else if (error.assign(errno, std::generic_category()); errno == EEXIST && fs::is_directory(p, none)) {
+      error.clear();  // another process was faster
+    } else if (fs::is_symlink(p, none)) {
+      what = fmt::format("{} is a symbolic link to nothing", p.string());
+    }
+  }
+  if (!error && !fs::is_directory(whole, error) && !error) error = std::make_error_code(std::errc::not_a_directory);
+  if (!error && ::access(whole.c_str(), W_OK | X_OK)) error.assign(errno, std::generic_category());
+  if (!error) return;
+  for (; !made.empty(); made.pop_back()) ::rmdir(made.back().c_str());
+  throw Error(
+      Error::Kind::io,
+      fmt::format("[file] cannot make or use the folder {}: {}. Each part of the path must be a folder, and the "
+                  "last one writable. Choose another path or correct the permissions.",
+                  path, what.empty() ? error.message() : what));
+}
+
+bool path_exists(const std::string& path) { return fs::exists(status_of(path)); }
+bool is_folder(const std::string& path) { return fs::is_directory(status_of(path)); }
 
 }  // namespace tg

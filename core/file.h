@@ -1,9 +1,10 @@
 /// @file
-/// Files on disk: a read-only mapping, a file written wholly or not at all, a file that grows at its end, locks,
-/// folders. POSIX. It knows no file format; safetensors.h, checkpoints, logs and token data use it. Every failure is an
-/// Error of kind io that names the path and the reason that the system gave.
+/// Files on disk: two ways to read, a file written wholly or not at all, a file that grows at its end, locks, folders.
+/// POSIX. It knows no file format; safetensors.h, checkpoints, logs and token data use it. Every failure is an Error of
+/// kind io that names the path and the reason that the system gave.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -31,6 +32,31 @@ class MappedFile {
  private:
   std::string path_;
   std::span<const std::byte> bytes_;
+};
+
+/// A regular file that is read by positions. If the file becomes shorter meanwhile, read() throws an Error, where a
+/// mapping would end the process. The path may be replaced or removed meanwhile.
+class InputFile {
+ public:
+  /// Opens the file. An Error if it is missing, not readable or not a regular file.
+  explicit InputFile(std::string path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// The size in bytes when the file was opened.
+  size_t size() const { return size_; }
+  /// Reads as many bytes as `to` takes; an Error unless all of them are there.
+  void read(size_t offset, std::span<std::byte> to) const;
+  /// Throws an Error if the size or the time of modification differs from when the file was opened.
+  void check_unchanged() const;
+
+ private:
+  std::string path_;
+  int fd_;
+  size_t size_ = 0;
+  int64_t modified_ = 0;
 };
 
 /// Appends bytes to the file that is being written.
@@ -87,6 +113,19 @@ class FileLock {
 };
 
 /// Creates the folder and its parents if they are missing. An Error if that fails, or if no file can be created in it.
-void make_folder(const std::string& path);
+void make_folder(const std::string& path, unsigned permissions = 0777);
+
+/// Whether there is anything at the path, and whether it is a folder. Links are followed. An Error when nobody can
+/// tell.
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
+
+namespace detail {
+// Every system call that writes a file goes through this hook, by its name: mkdir, open, write, fsync, close or rename.
+// call(bytes) makes it; a write takes so many bytes. Tests of crashes and full disks replace the hook before main().
+using FileCall = std::function<ptrdiff_t(size_t bytes)>;
+using FileCallHook = ptrdiff_t (*)(std::string_view name, size_t bytes, const FileCall& call);
+extern FileCallHook file_call_hook;
+}  // namespace detail
 
 }  // namespace tg

@@ -6,13 +6,13 @@
 
 namespace tg {
 namespace {
-constexpr std::array<std::string_view, kDTypes> kNames = {"f64", "f32", "f16", "bf16", "i64",
-                                                          "i32", "i8",  "u16", "u8",   "bool"};
+#define TG_X(T, d, name) name,
+constexpr std::array<std::string_view, kDTypes> kNames = {TG_DTYPES(TG_X)};
+#undef TG_X
 }  // namespace
 
 size_t size_of(DType d) {
-  static constexpr uint8_t kSizes[kDTypes] = {8, 4, 2, 2, 8, 4, 1, 2, 1, 1};
-  return kSizes[size_t(d)];
+  return visit_dtype(d, []<class T>() { return sizeof(T); });
 }
 std::string_view name_of(DType d) { return kNames[size_t(d)]; }
 DType dtype_from_name(std::string_view name) {

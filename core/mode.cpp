@@ -1,5 +1,4 @@
 #include <tapegrad/core/mode.h>
-#include <tapegrad/core/run_node.h>
 
 namespace tg {
 namespace {

@@ -14,6 +14,7 @@ enum class Recomputes : uint8_t {
   later,  // inside a RecomputeScope
   now     // ops that are emitted compute something again
 };
+extern constinit thread_local Recomputes t_recomputes;
 }  // namespace detail
 
 /// While it lives, ops are not recorded: there is no tape and nothing is saved for backward.

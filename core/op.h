@@ -41,6 +41,10 @@ struct StructuralHash {
   }
   bool operator==(const StructuralHash&) const = default;
 };
+/// Hashes keys of std::unordered_map that are StructuralHash.
+struct StructuralHasher {
+  size_t operator()(const StructuralHash& k) const { return k.a; }
+};
 
 /// What a kernel sees of a value: its layout and its bytes. A kernel cannot emit, keep or differentiate anything.
 struct Buf {
@@ -184,7 +188,7 @@ struct Out {
 struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
-  const Scope* range = nullptr;  ///< the named ranges that it was made in, for profiles; null if there are none
+  const Scope* range = nullptr;  ///< of named ranges, for profiles; null: none
   uint64_t seq;                  ///< larger than that of every node it reads: a topological order (Lamport clock)
   uint64_t first_id;             ///< the id of output 0; the ids of the others follow
   SmallVec<Edge, 2> in;
@@ -280,7 +284,7 @@ struct EngineStats {
   uint64_t evaluations,    ///< calls of evaluate() that had something to run
       nodes,               ///< nodes that these calls ran
       kernels,             ///< kernels that ran, those of eager ops included
-      plans,               ///< plans that evaluate() made
+      plans,               ///< plans that evaluate() and compiled functions made
       replays,             ///< runs of a plan that was made before
       planned_bytes,       ///< bytes of memory that the plans reserve, summed over all plans
       planned_live_bytes;  ///< bytes of that memory in use at its fullest, summed over all plans

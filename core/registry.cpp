@@ -20,6 +20,13 @@ std::string_view from_source_root(const char* file) {
     if (size_t at = f.rfind(folder); at != f.npos) return f.substr(at + 1);
   return f;
 }
+// TG_ISA: 1, 3 or 4; 0 when it is something else, and the most there is when it is unset.
+int wished_level() {
+  const char* wish = std::getenv("TG_ISA");
+  if (!wish) return 4;
+  const std::string_view text = wish;
+  return text == "1" ? 1 : text == "3" ? 3 : text == "4" ? 4 : 0;
+}
 int detect_isa_level() {
   int level = 1;
 #if defined(__x86_64__)
@@ -29,8 +36,8 @@ int detect_isa_level() {
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     level = 4;
 #endif
-  if (const char* wish = std::getenv("TG_ISA")) level = std::min(level, std::max(1, std::atoi(wish)));
-  return level;
+  // What is no level has no effect here, before main(), where nobody catches an Error: kernel_level() throws it.
+  return wished_level() == 0 ? level : std::min(level, wished_level());
 }
 }  // namespace
 
@@ -62,6 +69,10 @@ std::vector<KernelInfo> all_kernels() {
   return r;
 }
 int kernel_level(Backend b) {
+  TG_CHECK(
+      wished_level() != 0, value,
+      "[kernels] TG_ISA is '{}'. It must be 1, 3 or 4, the level of x86-64 that kernels may use. Change or unset it.",
+      std::getenv("TG_ISA"));
   int level = 0;
   for (const KernelInfo& k : registry().kernels)
     if (k.backend == b) level = std::max(level, k.level);
@@ -70,8 +81,10 @@ int kernel_level(Backend b) {
 void fail_no_kernel(const Op& op, Backend b) {
   detail::fail(
       Error::Kind::missing_kernel,
-      fmt::format("[{}] has no kernel for backend {}. list_ops shows which ops a build has; move the inputs to a "
-                  "device that has it with .to(device).",
+      fmt::format("[{}] has no kernel for backend {}. Where it has one in a static library of your own, the linker "
+                  "left that out: link the whole archive ($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake), or make it an "
+                  "OBJECT library. Else move the inputs to a device that has the op with .to(device); list_ops shows "
+                  "which ops a build has.",
                   op.name(), name_of(b)));
 }
 }  // namespace tg

@@ -57,7 +57,7 @@ all_kernels();
 /// environment variable TG_ISA if that is lower.
 int isa_level();
 /// The highest level of the kernels in use on a backend. On the CPU it is below isa_level() if the build has no kernels
-/// of that level.
+/// of that level. An Error if TG_ISA is not 1, 3 or 4.
 int kernel_level(Backend);
 
 }  // namespace tg

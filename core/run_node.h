@@ -15,7 +15,6 @@ uint64_t next_mark();
 bool observing();  // inside an ObserveScope
 
 // What recorded nodes keep for backward: recompute.cpp.
-extern constinit thread_local Recomputes t_recomputes;
 void plan_recomputing(Node&);                  // decides Node::recomputing, inside a RecomputeScope
 Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which is not kept
 

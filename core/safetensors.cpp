@@ -142,7 +142,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 SafetensorsInfo checked_info(const std::string& path, const std::string& name, const Entry& e, size_t data,
                              size_t available) {
   const auto wrong = [&](std::string_view what) { fail(path, fmt::format("tensor '{}' {}", name, what)); };
-  const auto sizes = fmt::format("({})", fmt::join(*e.shape, ", "));
+  const std::span<const uint64_t> shown = std::span(*e.shape).first(std::min<size_t>(e.shape->size(), 2 * kMaxDims));
+  const auto sizes = fmt::format("({}{})", fmt::join(shown, ", "), shown.size() < e.shape->size() ? ", ..." : "");
   if (e.shape->size() > kMaxDims)
     wrong(fmt::format("has shape {} of {} dimensions, more than the {} supported", sizes, e.shape->size(), kMaxDims));
   SafetensorsInfo info{.dtype = *e.dtype, .shape = {}, .offset = 0, .bytes = size_of(*e.dtype)};

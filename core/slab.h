@@ -19,8 +19,8 @@ inline constexpr bool kPlainMemory = true;
 inline constexpr bool kPlainMemory = false;
 #endif
 
-// Usable at any time of a thread's or of the process's life. Blocks larger than kSlabMax come from operator new, and all
-// blocks do when kPlainMemory.
+// Usable at any time of a thread's or of the process's life. Blocks larger than kSlabMax come from operator new, and
+// all blocks do when kPlainMemory.
 inline constexpr size_t kSlabMax = 1024;
 void* slab_alloc(size_t bytes);                  // 0 bytes is a block too; std::bad_alloc without memory
 void slab_free(void* p, size_t bytes) noexcept;  // in any thread; bytes as asked for

@@ -25,15 +25,6 @@ template <class F> void compare_scalar(const op::CompareScalar<F>& op, Bufs in, 
   });
 }
 
-// f.template operator()<U>() with the unsigned type of an element's size.
-template <class F> void visit_size(DType d, F&& f) {
-  switch (size_of(d)) {
-    case 1: return f.template operator()<uint8_t>();
-    case 2: return f.template operator()<uint16_t>();
-    case 4: return f.template operator()<uint32_t>();
-    default: return f.template operator()<uint64_t>();
-  }
-}
 void where(const op::Where&, Bufs in, Bufs out, Context&) {
   visit_size(out[0].dtype(),
              [&]<class U>() { map<U, uint8_t, U, U>(in, out, [](uint8_t c, U x, U y) { return c ? x : y; }); });

@@ -17,34 +17,32 @@ void arange(const op::Arange& op, Bufs, Bufs out, Context&) {
   visit_dtype(out[0].dtype(),
               [&]<class T>() { fill<T>(out, [&](int64_t i) { return op.start + double(i) * op.step; }); });
 }
-// out[i] = the i-th value that bulk(generator, floats) writes, in any dtype: drawn in f32 and then converted.
-template <class F> void draw(Bufs out, Rng rng, F bulk) {
+// Drawn in f32 and then converted, in any dtype.
+template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context&) {
+  const auto a = float(op.a), b = float(op.b);
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     parallel_for(out[0].numel(), kGrain, [&](int64_t begin, int64_t end) {
       float buffer[kBlock];
       for (int64_t i = begin; i < end; i += kBlock) {
-        const auto n = size_t(std::min(kBlock, end - i));
-        Rng at{rng.seed, rng.offset + uint64_t(i) / 4};  // kGrain and kBlock are multiples of a block of four words
-        bulk(at, std::span(buffer, n));
-        for (size_t k = 0; k < n; ++k) y[i + int64_t(k)] = T(buffer[k]);
+        const std::span to(buffer, size_t(std::min(kBlock, end - i)));
+        // kGrain and kBlock are multiples of a block of four words.
+        Rng at{op.rng.seed, op.rng.offset + uint64_t(i) / 4};
+        if constexpr (D == op::Distribution::normal)
+          at.fill_normal(to, a, b);
+        else if constexpr (D == op::Distribution::truncated_normal)
+          at.fill_truncated_normal(to, a, b);
+        else
+          at.fill_uniform(to, a, b);
+        for (size_t k = 0; k < to.size(); ++k) y[i + int64_t(k)] = T(buffer[k]);
       }
     });
   });
 }
-void random_normal(const op::RandomNormal& op, Bufs, Bufs out, Context&) {
-  draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_normal(to, float(op.mean), float(op.std)); });
-}
-void random_truncated_normal(const op::RandomTruncatedNormal& op, Bufs, Bufs out, Context&) {
-  draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_truncated_normal(to, float(op.mean), float(op.std)); });
-}
-void random_uniform(const op::RandomUniform& op, Bufs, Bufs out, Context&) {
-  draw(out, op.rng, [&](Rng& at, std::span<float> to) { at.fill_uniform(to, float(op.lo), float(op.hi)); });
-}
 TG_KERNEL(op::Full, cpu, full);
 TG_KERNEL(op::Arange, cpu, arange);
-TG_KERNEL(op::RandomNormal, cpu, random_normal);
-TG_KERNEL(op::RandomTruncatedNormal, cpu, random_truncated_normal);
-TG_KERNEL(op::RandomUniform, cpu, random_uniform);
+TG_KERNEL(op::RandomNormal, cpu, random);
+TG_KERNEL(op::RandomTruncatedNormal, cpu, random);
+TG_KERNEL(op::RandomUniform, cpu, random);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

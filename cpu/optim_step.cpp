@@ -4,6 +4,7 @@
 #include <tapegrad/ops/optim_step.h>
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -46,12 +47,16 @@ void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context&) {
   });
   double sum = 0;
   for (const double s : part) sum += s;
-  *out[0].data<float>() = float(std::sqrt(sum));
+  const double norm = std::sqrt(sum);
+  if (out[0].dtype() == DType::f64)
+    *out[0].data<double>() = norm;
+  else
+    *out[0].data<float>() = float(norm);
 }
 
 template <class T> struct AdamWNumbers {  // of all tensors; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps, clip = 1;
-  AdamWNumbers(const op::AdamWStep& op, const float* norm) {
+  AdamWNumbers(const op::AdamWStep& op, const std::optional<double>& norm) {
     const AdamWOptions& o = op.o;
     beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
     const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
@@ -59,7 +64,7 @@ template <class T> struct AdamWNumbers {  // of all tensors; computed in double,
     rate = T(corrected ? op.lr / first : op.lr * second / first);
     root = T(corrected ? 1 / second : 1);
     if (!norm) return;
-    const double c = op.max_norm / (double(*norm) + 1e-6);
+    const double c = op.max_norm / (*norm + 1e-6);
     clip = T(c > 1 ? 1 : c);  // NaN stays: a bad gradient shows
   }
 };
@@ -109,7 +114,9 @@ void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   for (size_t k = 0; k < n; ++k)
     walks.emplace_back(out[k].shape(), std::array<Strides, 5>{out[k].strides(), in[k].strides(), in[n + k].strides(),
                                                               in[2 * n + k].strides(), in[3 * n + k].strides()});
-  const float* norm = in.size() > 4 * n ? in[4 * n].data<float>() : nullptr;
+  std::optional<double> norm;
+  if (in.size() > 4 * n)
+    norm = in[4 * n].dtype() == DType::f64 ? *in[4 * n].data<double>() : double(*in[4 * n].data<float>());
   const AdamWNumbers<float> f32(op, norm);
   const AdamWNumbers<double> f64(op, norm);
   const auto run = [&]<class T>(const Tile& tile, const AdamWNumbers<T>& numbers) {

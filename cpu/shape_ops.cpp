@@ -6,14 +6,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class F> void visit_size(DType d, F&& f) {
-  switch (size_of(d)) {
-    case 1: return f.template operator()<uint8_t>();
-    case 2: return f.template operator()<uint16_t>();
-    case 4: return f.template operator()<uint32_t>();
-    default: return f.template operator()<uint64_t>();
-  }
-}
 // Copies x into y, which has x's shape and the strides of a part of a larger tensor.
 template <class T> void copy_into(T* y, const Strides& ys, const Buf& x) {
   const T* from = x.data<T>();

@@ -99,7 +99,9 @@ std::vector<int> placement(std::vector<int> cpus) {
 
 class Pool {
  public:
-  Pool() : cpus_(usable_cpus()), threads_(detail::threads_from(std::getenv("TG_THREADS"), max_threads())) {}
+  Pool() : cpus_(usable_cpus()), threads_(detail::threads_from(std::getenv("TG_THREADS"), max_threads())) {
+    (void)kernel_level(Backend::cpu);  // an Error when TG_ISA is no level
+  }
   int threads() const { return threads_.load(relaxed); }
   int max_threads() const { return int(cpus_.size()); }
   void resize(int n);

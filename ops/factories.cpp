@@ -25,9 +25,6 @@ Layout checked_normal(std::string_view op, const Shape& s, double mean, double s
 
 Layouts op::Full::infer(Inputs) const { return {layout}; }
 Layouts op::Arange::infer(Inputs) const { return {layout}; }
-Layouts op::RandomNormal::infer(Inputs) const { return {layout}; }
-Layouts op::RandomTruncatedNormal::infer(Inputs) const { return {layout}; }
-Layouts op::RandomUniform::infer(Inputs) const { return {layout}; }
 
 Tensor full(const Shape& s, double value, DType t, Device d) {
   check::representable("full", value, t);

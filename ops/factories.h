@@ -27,45 +27,30 @@ struct Arange : OpOf<Arange> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
 };
-/// () -> N(mean, std^2) values. The generator's state changes at every use, so the key leaves it out.
-struct RandomNormal : OpOf<RandomNormal> {
-  static constexpr auto kName = "randn";
+/// The distributions of Random.
+enum class Distribution { normal, truncated_normal, uniform };
+/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). The generator's state changes at
+/// every use, so the key leaves it out.
+template <Distribution D> struct Random : OpOf<Random<D>> {
+  static constexpr auto kName = D == Distribution::normal    ? "randn"
+                                : D == Distribution::uniform ? "rand"
+                                                             : "trunc_normal";
   Layout layout;
-  double mean, std;
+  double a, b;
   Rng rng;
-  RandomNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
+  Random(const Layout& l, double x, double y, Rng r) : layout(l), a(x), b(y), rng(r) {}
   Traits traits() const override { return {.dynamic_attributes = true}; }
-  Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
+  Layouts infer(Inputs) const override { return {layout}; }
+  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(a), k.add(b); }
   const Rng* rng_state() const override { return &rng; }
-  OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomNormal>(layout, mean, std, r); }
+  OpPtr for_next_step(const Rng& r) const override { return make_ref<Random>(layout, a, b, r); }
 };
-/// () -> N(mean, std^2) values within 3 std of the mean. The key leaves the generator's state out.
-struct RandomTruncatedNormal : OpOf<RandomTruncatedNormal> {
-  static constexpr auto kName = "trunc_normal";
-  Layout layout;
-  double mean, std;
-  Rng rng;
-  RandomTruncatedNormal(const Layout& l, double m, double s, Rng r) : layout(l), mean(m), std(s), rng(r) {}
-  Traits traits() const override { return {.dynamic_attributes = true}; }
-  Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(mean), k.add(std); }
-  const Rng* rng_state() const override { return &rng; }
-  OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomTruncatedNormal>(layout, mean, std, r); }
-};
-/// () -> uniform values in [lo, hi). The key leaves the generator's state out.
-struct RandomUniform : OpOf<RandomUniform> {
-  static constexpr auto kName = "rand";
-  Layout layout;
-  double lo, hi;
-  Rng rng;
-  RandomUniform(const Layout& l, double a, double b, Rng r) : layout(l), lo(a), hi(b), rng(r) {}
-  Traits traits() const override { return {.dynamic_attributes = true}; }
-  Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(layout.shape), k.add(lo), k.add(hi); }
-  const Rng* rng_state() const override { return &rng; }
-  OpPtr for_next_step(const Rng& r) const override { return make_ref<RandomUniform>(layout, lo, hi, r); }
-};
+/// Normal values.
+using RandomNormal = Random<Distribution::normal>;
+/// Normal values within 3 standard deviations of the mean.
+using RandomTruncatedNormal = Random<Distribution::truncated_normal>;
+/// Uniform values.
+using RandomUniform = Random<Distribution::uniform>;
 }  // namespace op
 
 /// A tensor with one value everywhere. An Error if the dtype has no such value.

@@ -77,8 +77,12 @@ std::vector<Tensor> checked_inputs(const AdamWTensors& x, const Tensor& norm) {
 }  // namespace
 
 Layouts op::GlobalNorm::infer(Inputs in) const {
-  for (const Tensor& x : in) check::computes(kName, x);
-  return {Layout::contiguous({}, DType::f32, in[0].device())};
+  DType wide = DType::f32;
+  for (const Tensor& x : in) {
+    check::computes(kName, x);
+    if (x.dtype() == DType::f64) wide = DType::f64;
+  }
+  return {Layout::contiguous({}, wide, in[0].device())};
 }
 Tensor global_norm(Inputs grads) {
   TG_CHECK(!grads.empty(), value, "[global_norm] there are no tensors. Pass at least one.");
@@ -101,8 +105,8 @@ Layouts op::AdamWStep::infer(Inputs in) const {
     }
   }
   if (in.size() > 4 * n)
-    TG_CHECK(in[4 * n].ndim() == 0 && in[4 * n].dtype() == DType::f32, shape,
-             "[adamw_step] the norm is {}. It must be () f32, as global_norm() makes it.", in[4 * n]);
+    TG_CHECK(in[4 * n].ndim() == 0 && (in[4 * n].dtype() == DType::f32 || in[4 * n].dtype() == DType::f64), shape,
+             "[adamw_step] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", in[4 * n]);
   Layouts l;
   for (size_t i = 0; i < 3 * n; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;

@@ -67,9 +67,8 @@ struct AdamWStep : OpOf<AdamWStep> {
 };
 }  // namespace op
 
-/// The square root of the sum of squares over all tensors: 0-d f32, summed in f64. At least one tensor; any shapes;
-/// f64, f32, bf16. No gradient.
-/// @{
+/// The square root of the sum of squares over all tensors: 0-d, summed in f64; its dtype is f64 if a tensor is f64,
+/// else f32. At least one tensor; any shapes; f64, f32, bf16. No gradient.
 Tensor global_norm(Inputs grads);
 inline Tensor global_norm(std::initializer_list<Tensor> grads) {
   return global_norm(Inputs(grads.begin(), grads.size()));
@@ -89,8 +88,8 @@ struct AdamWTensors {
 /// WeightDecay and EpsPlacement describe the other forms; with weight_decay 0 all three decays are equal.
 ///
 /// w, m and v get their new values, in place if nobody else reads the old ones. The four tensors of an entry have one
-/// shape and dtype (f64 or f32), which may differ between entries; all are on one device. If norm (0-d f32) is given, g
-/// = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait.
+/// shape and dtype (f64 or f32), which may differ between entries; all are on one device. If norm (0-d f32 or f64) is
+/// given, g = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait.
 ///
 /// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
 /// twice, or if a number is out of range. A compiled function needs `count`, from which its replays take the learning

@@ -64,14 +64,14 @@ Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
   return mean_of(x, mask_of("mean", x, dims), o.keepdim);
 }
 
-Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep) {
+Layouts op::infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep) {
   check::number(name, x);
   TG_CHECK(count(x.shape(), dims) > 0, value,
            "[{}] {} has no elements to compare over. The {} of nothing is undefined. Pass at least one element.", name,
            x, name);
   return reduce_layout(x, dims, keep);
 }
-Tensors vjp_extremum(const Vjp& v, uint8_t dims) {
+Tensors op::vjp_extremum(const Vjp& v, uint8_t dims) {
   return {emit1(make_ref<op::ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
 }
 Layouts op::ExtremumGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }

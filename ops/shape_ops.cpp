@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -155,7 +156,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
            stop, dim, x, n);
   return emit1(make_ref<op::Slice>(d, from, to), {x});
 }
-Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
+Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim) {
   const size_t d = normal_dim("split", dim, x.shape());
   int64_t left = x.shape()[d];
   bool ok = !sizes.empty();
@@ -164,8 +165,8 @@ Tensors split(const Tensor& x, const Dims& sizes, int64_t dim) {
     if (ok) left -= n;
   }
   TG_CHECK(ok && left == 0, shape,
-           "[split] parts {} do not make up dimension {} of {}, which has {} elements. Their sum must be that.", sizes,
-           dim, x, x.shape()[d]);
+           "[split] parts ({}) do not make up dimension {} of {}, which has {} elements. Their sum must be that.",
+           fmt::join(sizes, ", "), dim, x, x.shape()[d]);
   return emit(make_ref<op::Split>(d, sizes), {&x, 1});
 }
 Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make_ref<op::Expand>(to), {x}); }

@@ -4,6 +4,9 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <span>
+#include <vector>
+
 namespace tg {
 namespace op {
 
@@ -40,11 +43,14 @@ struct Slice : ViewOp<Slice> {
 struct Split : ViewOp<Split> {
   static constexpr auto kName = "split";
   size_t dim;
-  Dims sizes;
-  Split(size_t d, const Dims& s) : dim(d), sizes(s) {}
+  std::vector<int64_t> sizes;
+  Split(size_t d, std::span<const int64_t> s) : dim(d), sizes(s.begin(), s.end()) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(sizes); }
+  void key(StructuralHash& k) const override {
+    k.add(uint64_t(dim)), k.add(uint64_t(sizes.size()));
+    for (const int64_t n : sizes) k.add(n);
+  }
 };
 /// (x) -> a view that repeats sizes of 1, with new dimensions at the left.
 struct Expand : ViewOp<Expand> {
@@ -84,8 +90,13 @@ Tensor reshape(const Tensor& x, const Shape& to);
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
 /// A view of [start, stop) of a dimension. Negative positions count from the end, and stop is clipped to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-/// Views of consecutive parts of a dimension, with the given sizes: at most 8, which add up to the dimension's size.
-Tensors split(const Tensor& x, const Dims& sizes, int64_t dim = -1);
+/// Views of consecutive parts of a dimension, with the given sizes: at least one, which add up to the dimension's size.
+/// @{
+Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
+inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
+  return split(x, std::span(sizes.begin(), sizes.size()), dim);
+}
+/// @}
 /// A view of x in the shape `to`: dimensions of size 1 are repeated, and new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
 /// A copy of the tensors, one after the other along dim. At least one; equal dtypes, and equal sizes except along dim.

@@ -1,18 +1,10 @@
 // Refuses a run that its device has too little memory for, before it allocates, and says what would fit. The bytes come
 // from a dry_run() (core/dry_run.h) of the run itself. Users: lm_run.cpp, timeit.cpp.
 #pragma once
-#include <tapegrad/core/device.h>
-
-#include <functional>
-#include <string>
-#include <vector>
+#include <tapegrad/models/train/memory_plan.h>
 
 namespace tg::bench {
 
-struct Variant {
-  std::string name;                // of a run: what an Error calls it; of another: the flags that ask for it
-  std::function<int64_t()> bytes;  // the most at one time
-};
 // An Error of kind memory when the run takes more than the device has in all. Of each list of others it names the first
 // that fits.
 void check_fits(const Variant& run, const std::vector<std::vector<Variant>>& others, Device);

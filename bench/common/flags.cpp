@@ -54,7 +54,6 @@ std::optional<TrainingFlags> parse_training_flags(int argc, char** argv, int& st
       ->check(CLI::Range(2, 10'000));
   app.add_flag("--against-document", flags.against_document, "print the document's figures beside ours");
   app.add_option("--json", flags.json, "write machine, date and figures to this file")->type_name("FILE");
-  app.add_option("--svg", flags.svg, "write a plot of each group into this folder")->type_name("FOLDER");
   app.add_option("--commit", flags.commit, "what was built, kept in the JSON file")->type_name("TEXT");
   app.add_flag("--cpu-time", flags.cpu_time, "one thread, and its processor time: for a machine busy with other work");
   app.add_flag("--quick", flags.quick, "two samples of few iterations and no warm-up: does it work?");

@@ -17,7 +17,7 @@ struct Flags {
 std::optional<Flags> parse_flags(int argc, char** argv, int& status);
 
 struct TrainingFlags {
-  std::string json, svg, baseline, filter, commit, device = "cpu", mode = "eager";
+  std::string json, baseline, filter, commit, device = "cpu", mode = "eager";
   double warmup = 3, target = 5;  // seconds
   int samples = 100;
   bool quick = false, against_document = false, cpu_time = false;

@@ -187,11 +187,12 @@ def training(page, path, d):
     for r in d["rows"]:
         group, name = r["id"].split("/", 1)
         t, change = r["time"], r.get("change")
+        of = f"; document 000 has {took(r['document']['estimate'])}" if r.get("document") else ""
         since = f"  {100 * change['estimate']:+6.1f} % {r['verdict']:<12}" if change else ""
         groups[group].append(Bar(
             name, t["estimate"], f"{took(t['estimate']):>8}{since}", span=(t["low"], t["high"]),
             tip=f"{r['id']}: {took(t['low'])} to {took(t['high'])} with 95 % confidence, {r['samples']} samples, {r['iterations']} "
-            f"iterations, {sum(r['outliers'].values())} outliers"))
+            f"iterations, {sum(r['outliers'].values())} outliers{of}"))
     page.part("Time of an iteration", "Bars: the estimate. Whiskers: 95 % confidence. Each group has a scale of its own.",
               two([bars([Bar(group), *rows], SECONDS, group, HALF, axis=len(rows) > 1) for group, rows in groups.items()]))
     host = [(mode, h, h["share_outside_kernels"]) for mode, h in (d["host"] or {}).items() if mode in ("eager", "compiled")]

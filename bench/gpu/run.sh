@@ -61,7 +61,7 @@ stage_training() {
   for mode in eager kernels compiled; do  # kernels: compiled, but kernel by kernel and not as graphs
     graphs=$([[ $mode == kernels ]] && echo 0)
     TG_CUDA_GRAPHS=$graphs run "$build/bin/bench_training" --device cuda --mode "${mode/kernels/compiled}" --warmup 0.5 --target 1 \
-      --samples 50 --against-document --commit "$commit" --json "$out/training_$mode.json" --svg "$out" || return 1
+      --samples 50 --against-document --commit "$commit" --json "$out/training_$mode.json" || return 1
   done
   run python3 bench/lora_training/compare_torch.py "$build/bin/bench_training" --device cuda --rounds 3 --json "$out/training_torch.json"
 }

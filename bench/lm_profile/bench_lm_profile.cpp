@@ -6,8 +6,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
 
-#include "lm_profile/flops.h"
 #include "common/peak.h"
+#include "lm_profile/flops.h"
 
 using namespace tg;
 using namespace tg::bench;

@@ -81,7 +81,6 @@ int main(int argc, char** argv) try {
   measure_all(*flags, device, report);
   if (flags->against_document) fmt::print("{}", beside_document(report.rows));
   if (!flags->json.empty()) write_training_json(flags->json, report);
-  if (!flags->svg.empty()) write_plots(flags->svg, report, flags->against_document ? Marks::document : Marks::none);
   return 0;
 } catch (const std::exception& e) {
   fmt::print(stderr, "{}\n", e.what());

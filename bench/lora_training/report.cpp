@@ -6,8 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/svg.h"
-
 namespace tg::bench {
 using Json = nlohmann::ordered_json;
 
@@ -34,6 +32,15 @@ constexpr DocumentFigure kDocument[] = {
 };
 constexpr const char* kDocumentIs = "document 000 (Apple M4 Max, Metal; not synchronised)";
 
+}  // namespace
+
+const DocumentFigure* document_figure(const std::string& id) {
+  for (const DocumentFigure& f : kDocument)
+    if (id == f.id) return &f;
+  return nullptr;
+}
+
+namespace {
 Json interval(double low, double estimate, double high) {
   return {{"low", low}, {"estimate", estimate}, {"high", high}};
 }
@@ -60,6 +67,8 @@ Json json_of(const Measured& m) {
     row["p"] = m.change->p;
     row["verdict"] = name_of(verdict(*m.change));
   }
+  const DocumentFigure* of = document_figure(m.id.text());
+  row["document"] = of ? interval(of->low, of->point, of->high) : Json();
   row["iterations"] = m.plan.total();
   row["samples"] = m.sample.seconds.size();
   row["sampling"] = m.plan.sampling == Sampling::linear ? "linear" : "flat";
@@ -73,12 +82,6 @@ Json json_of(const HostTime::In& m) {
   return {{"ns_per_op", m.ns_per_op}, {"ops", m.ops}, {"step_seconds", m.step}, {"share_outside_kernels", m.share()}};
 }
 }  // namespace
-
-const DocumentFigure* document_figure(const std::string& id) {
-  for (const DocumentFigure& f : kDocument)
-    if (id == f.id) return &f;
-  return nullptr;
-}
 
 void write_training_json(const std::string& path, const TrainingReport& r) {
   Json j;
@@ -99,24 +102,6 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
                  {"compiled_over_eager", r.host->ratio},     {"replays", r.host->replays},
                  {"graph_launches", r.host->graph_launches}, {"why_no_graph", r.host->why_no_graph}};
   write_file_atomically(path, j.dump(1) + "\n");
-}
-
-void write_plots(const std::string& folder, const TrainingReport& r, Marks marks) {
-  make_folder(folder);
-  std::vector<std::pair<std::string, std::vector<Bar>>> groups;
-  for (const Measured& m : r.rows) {
-    if (groups.empty() || groups.back().first != m.id.group) groups.push_back({m.id.group, {}});
-    const Estimate& t = m.estimates.typical();
-    const DocumentFigure* of = marks == Marks::document ? document_figure(m.id.text()) : nullptr;
-    groups.back().second.push_back({m.id.text().substr(m.id.group.size() + 1), t.low, t.point, t.high,
-                                    of ? std::optional(of->point) : std::nullopt});
-  }
-  for (const auto& [group, bars] : groups)
-    write_file_atomically(folder + "/" + group + ".svg",
-                          bar_plot({.title = group,
-                                    .bars = fmt::format("{} with 95 % confidence, {}", r.mode, r.machine.cpu),
-                                    .marks = kDocumentIs},
-                                   bars));
 }
 
 std::string beside_document(const std::vector<Measured>& rows) {

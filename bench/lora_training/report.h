@@ -1,4 +1,4 @@
-// What is made of the rows of bench_training besides criterion.h's text: a JSON file, plots, and a table beside the
+// What is made of the rows of bench_training besides criterion.h's text: a JSON file, and a table beside the
 // figures of document 000.
 #pragma once
 #include "common/harness.h"
@@ -21,9 +21,6 @@ struct TrainingReport {
 };
 // Atomically; an Error when the file cannot be written.
 void write_training_json(const std::string& path, const TrainingReport&);
-enum class Marks { none, document };
-// <folder>/<group>.svg of each group; the folder is made.
-void write_plots(const std::string& folder, const TrainingReport&, Marks);
 // Both figures of each id that the document has, and how many times ours goes into its; empty where there is none.
 std::string beside_document(const std::vector<Measured>&);
 

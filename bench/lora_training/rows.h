@@ -2,8 +2,8 @@
 // plain function of tensors, so that one program runs it at once, compiled or lazily. And small graphs on the CPU,
 // eager beside lazy. Ids, sizes and data; measuring is criterion.h's. Users: bench_training.
 #pragma once
-#include "lora_training/criterion.h"
 #include "common/harness.h"
+#include "lora_training/criterion.h"
 
 #include <tapegrad/core/plan/compile.h>
 

@@ -2,8 +2,8 @@
 // registers (on a GPU the library's largest product), GB/s beside copies of as many bytes, ns per emitted op, ms per
 // step. Run on a quiet machine; compare shares of the peak, not figures of two machines.
 #include "common/device_peak.h"
-#include "ops/emit_rows.h"
 #include "common/flags.h"
+#include "ops/emit_rows.h"
 #include "ops/gpt_rows.h"
 #include "ops/op_rows.h"
 

@@ -122,11 +122,8 @@ void evaluate(Inputs roots) {
     run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
     return;
   }
-  struct Hash {
-    size_t operator()(const StructuralHash& k) const { return k.a; }
-  };
   // Shared: an op that evaluates others may clear the cache while its plan runs.
-  thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, Hash> cache;
+  thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, StructuralHasher> cache;
   const uint32_t passes =
       anomaly_enabled() ? enabled_passes() & ~uint32_t(kElementwiseFusion | kRewrite) : enabled_passes();
   StructuralHash key = number(g);

@@ -42,9 +42,6 @@ uint32_t enabled_passes() {
 
 namespace {
 
-struct KeyHash {
-  size_t operator()(const StructuralHash& k) const { return k.a; }
-};
 // Per node: whether somebody outside can see its results, or views of them, after the evaluation.
 std::vector<uint8_t> visible_nodes(const Graph& g) {
   std::vector<uint8_t> visible(g.nodes.size());
@@ -67,7 +64,7 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return duplicate_of;
   std::vector<uint8_t> visible = visible_nodes(g);  // of a node that has twins: of any of them
-  std::unordered_map<StructuralHash, uint32_t, KeyHash> seen;
+  std::unordered_map<StructuralHash, uint32_t, StructuralHasher> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
     const Traits traits = node.op->traits();

@@ -112,15 +112,6 @@ template <class T> class Dense {
   Contiguous any_;
 };
 
-// f.template operator()<U>() with the unsigned type of an element's size: for what moves elements only.
-template <class F> void visit_size(DType d, F&& f) {
-  switch (size_of(d)) {
-    case 1: return f.template operator()<uint8_t>();
-    case 2: return f.template operator()<uint16_t>();
-    case 4: return f.template operator()<uint32_t>();
-    default: return f.template operator()<uint64_t>();
-  }
-}
 // f(bits): a number as an element of dtype d, in that unsigned type.
 template <class F> void visit_bits(DType d, double number, F&& f) {
   visit_dtype(d, [&]<class T>() {

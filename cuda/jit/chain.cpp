@@ -17,12 +17,9 @@ struct ChainKernel {
   cudaKernel_t kernel = nullptr;  // null: it cannot be compiled
   std::string name;               // of its ops, for messages
 };
-struct KeyHash {
-  size_t operator()(const StructuralHash& k) const { return size_t(k.a); }
-};
 struct Chains {  // leaked, as all that outlives main(): messages have the names of kernels
   std::mutex mutex;
-  std::unordered_map<StructuralHash, const ChainKernel*, KeyHash> kernels;
+  std::unordered_map<StructuralHash, const ChainKernel*, StructuralHasher> kernels;
   std::unordered_map<std::string, cudaKernel_t> loaded;  // by source and architecture
   std::optional<bool> has_compiler;
 };

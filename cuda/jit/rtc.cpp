@@ -1,6 +1,8 @@
+#include <sys/stat.h>
 #include <tapegrad/core/file.h>
-#include <tapegrad/cuda/runtime/errors.h>
 #include <tapegrad/cuda/jit/rtc.h>
+#include <tapegrad/cuda/runtime/errors.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -101,16 +103,22 @@ std::string folder() {
     return std::string(v ? v : "");
   };
   if (const std::string own = set("TG_CACHE_DIR"); !own.empty()) return own;
-  if (const std::string caches = set("XDG_CACHE_HOME"); !caches.empty()) return caches + "/tapegrad";
+  // A relative one means nothing (XDG Base Directory Specification), and the working folder may be anybody's.
+  if (const std::string caches = set("XDG_CACHE_HOME"); caches.starts_with('/')) return caches + "/tapegrad";
   if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/tapegrad";
   return {};
+}
+// What is there runs on the device: both must be this user's, and nobody else may write them.
+bool is_own(const std::string& path) {
+  struct stat s;
+  return ::stat(path.c_str(), &s) == 0 && s.st_uid == ::geteuid() && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 // A file: this line, the digest of the image, the image.
 constexpr std::string_view kMagic = "tapegrad kernels 1\n";
 constexpr size_t kBegin = kMagic.size() + 33;
 std::string begin_of(std::string_view image) { return std::string(kMagic) + Digest().add(image).hex() + "\n"; }
 std::string read_image(const std::string& path) {  // empty if there is none that is whole
-  if (path.empty()) return {};
+  if (path.empty() || !is_own(path.substr(0, path.rfind('/'))) || !is_own(path)) return {};
   try {
     const MappedFile file(path);
     const std::string_view text = file.text();
@@ -123,7 +131,9 @@ std::string read_image(const std::string& path) {  // empty if there is none tha
 void write_image(const std::string& path, const std::string& image) {
   if (path.empty()) return;
   try {
-    make_folder(path.substr(0, path.rfind('/')));
+    const std::string where = path.substr(0, path.rfind('/'));
+    make_folder(where, 0700);
+    if (!is_own(where)) return;
     write_file_atomically(path, begin_of(image) + image);
   } catch (const Error&) {  // the next process compiles it again
   }

@@ -38,30 +38,22 @@ void arange(const op::Arange& op, Bufs, Bufs out, Context& c) {
 }
 
 // A block of four words to four values.
-struct Uniform {
-  __device__ __forceinline__ void operator()(Words w, float (&v)[4]) const {
-    v[0] = uniform(w.x), v[1] = uniform(w.y), v[2] = uniform(w.z), v[3] = uniform(w.w);
-  }
-};
-struct Normal {
-  __device__ __forceinline__ void operator()(Words w, float (&v)[4]) const {
+template <op::Distribution D> __device__ __forceinline__ void values_of(Words w, float (&v)[4]) {
+  if constexpr (D == op::Distribution::normal) {
     normal_pair(w.x, w.y, v[0], v[1]);
     normal_pair(w.z, w.w, v[2], v[3]);
+  } else {
+    const auto f = [](auto word) { return D == op::Distribution::uniform ? uniform(word) : truncated_normal(word); };
+    v[0] = f(w.x), v[1] = f(w.y), v[2] = f(w.z), v[3] = f(w.w);
   }
-};
-struct TruncatedNormal {
-  __device__ __forceinline__ void operator()(Words w, float (&v)[4]) const {
-    v[0] = truncated_normal(w.x), v[1] = truncated_normal(w.y);
-    v[2] = truncated_normal(w.z), v[3] = truncated_normal(w.w);
-  }
-};
+}
 // y[i] = shift + scale * the i-th value, rounded once to float and then to T. Threads: one per block of words.
-template <class T, class F>
-__global__ void random_values(F values, Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
+template <class T, op::Distribution D>
+__global__ void random_values(Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
   constexpr int kPart = sizeof(T) == 8 ? 2 : 4;
   for (GridLoop b((n + 3) / 4); b; ++b) {
     float v[4];
-    values(random_block(at, uint64_t(*b)), v);
+    values_of<D>(random_block(at, uint64_t(*b)), v);
     T r[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) r[k] = narrow<T>(compute_t<T>(math::detail::fma(v[k], scale, shift)));
@@ -81,28 +73,21 @@ __global__ void random_values(F values, Rng at, float scale, float shift, bool a
     }
   }
 }
-template <class F> void draw_into(Context& c, Bufs out, const Rng& rng, float scale, float shift) {
+template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
+  const bool uniform = D == op::Distribution::uniform;
+  const float scale = uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
-    launch(c, random_values<T, F>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, F{}, rng, scale, shift,
+    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, op.rng, scale, shift,
            aligned16(y), n, y);
   });
 }
-void random_normal(const op::RandomNormal& op, Bufs, Bufs out, Context& c) {
-  draw_into<Normal>(c, out, op.rng, float(op.std), float(op.mean));
-}
-void random_truncated_normal(const op::RandomTruncatedNormal& op, Bufs, Bufs out, Context& c) {
-  draw_into<TruncatedNormal>(c, out, op.rng, float(op.std), float(op.mean));
-}
-void random_uniform(const op::RandomUniform& op, Bufs, Bufs out, Context& c) {
-  draw_into<Uniform>(c, out, op.rng, float(op.hi) - float(op.lo), float(op.lo));
-}
 TG_KERNEL(op::Full, cuda, full);
 TG_KERNEL(op::Arange, cuda, arange);
-TG_KERNEL(op::RandomNormal, cuda, random_normal);
-TG_KERNEL(op::RandomTruncatedNormal, cuda, random_truncated_normal);
-TG_KERNEL(op::RandomUniform, cuda, random_uniform);
+TG_KERNEL(op::RandomNormal, cuda, random);
+TG_KERNEL(op::RandomTruncatedNormal, cuda, random);
+TG_KERNEL(op::RandomUniform, cuda, random);
 }  // namespace
 }  // namespace tg::cuda

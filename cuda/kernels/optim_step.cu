@@ -68,11 +68,12 @@ __global__ void __launch_bounds__(kThreads)
   sum = block_all<SumOp, kThreads>(sum, 0.0);
   if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
-__global__ void __launch_bounds__(kThreads) global_norm_finish(const double* part, int64_t parts, float* norm) {
+template <class T>
+__global__ void __launch_bounds__(kThreads) global_norm_finish(const double* part, int64_t parts, T* norm) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < parts; i += kThreads) sum += part[i];
   sum = block_all<SumOp, kThreads>(sum, 0.0);
-  if (threadIdx.x == 0) *norm = float(sqrt(sum));
+  if (threadIdx.x == 0) *norm = T(sqrt(sum));
 }
 void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context& c) {
   constexpr int kMany = 512;
@@ -88,7 +89,10 @@ void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context& c) {
     launch(c, global_norm_squares<kMost>, unsigned(blocks), kThreads, 0, b, b.chunks(), part + parts);
     parts += blocks;
   });
-  launch(c, global_norm_finish, 1, kThreads, 0, static_cast<const double*>(part), parts, out[0].data<float>());
+  const auto finish = [&]<class T>(T* norm) {
+    launch(c, global_norm_finish<T>, 1, kThreads, 0, static_cast<const double*>(part), parts, norm);
+  };
+  out[0].dtype() == DType::f64 ? finish(out[0].data<double>()) : finish(out[0].data<float>());
 }
 
 // --- AdamW --------------------------------------------------------------------------------------------------------
@@ -101,13 +105,17 @@ template <class T> struct Weight {
 template <class T> struct Decay {
   T before, after, l2;
 };
+struct Norm {  // of all gradients, f64 or f32; both null: no clipping
+  const double* wide = nullptr;
+  const float* narrow = nullptr;
+};
 template <class T> struct Numbers {  // of all tensors; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps;
   WeightDecay kind;
-  const float* norm;  // null: no clipping
+  Norm norm;
   double max_norm;
 
-  Numbers(const op::AdamWStep& op, const float* n) : kind(op.o.decay), norm(n), max_norm(op.max_norm) {
+  Numbers(const op::AdamWStep& op, const Norm& n) : kind(op.o.decay), norm(n), max_norm(op.max_norm) {
     const AdamWOptions& o = op.o;
     beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
     const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
@@ -116,8 +124,8 @@ template <class T> struct Numbers {  // of all tensors; computed in double, used
     root = T(corrected ? 1 / second : 1);
   }
   __device__ __forceinline__ T clip() const {
-    if (!norm) return T(1);
-    const double c = max_norm / (double(*norm) + 1e-6);
+    if (!norm.wide && !norm.narrow) return T(1);
+    const double c = max_norm / ((norm.wide ? *norm.wide : double(*norm.narrow)) + 1e-6);
     return T(c > 1 ? 1 : c);  // NaN stays: a bad gradient shows
   }
   __device__ __forceinline__ Decay<T> decay(T d) const {
@@ -179,7 +187,7 @@ template <class T> struct Weights {
     }
   }
 };
-template <class T> void step(const op::AdamWStep& op, const Weights<T>& weights, const float* norm, const Context& c) {
+template <class T> void step(const op::AdamWStep& op, const Weights<T>& weights, const Norm& norm, const Context& c) {
   constexpr int kMany = 384;
   using Most = Batch<Weight<T>, kMany>;
   static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Numbers<T>) <= kMostParameters);
@@ -190,7 +198,10 @@ template <class T> void step(const op::AdamWStep& op, const Weights<T>& weights,
 }
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) {
   const size_t n = op.tensors();
-  const float* norm = in.size() > 4 * n ? in[4 * n].data<float>() : nullptr;
+  Norm norm;
+  if (in.size() > 4 * n)
+    in[4 * n].dtype() == DType::f64 ? void(norm.wide = in[4 * n].data<double>())
+                                    : void(norm.narrow = in[4 * n].data<float>());
   const Weights<float> f32(op, in, out, c);  // all memory is taken before anything is written
   const Weights<double> f64(op, in, out, c);
   step(op, f32, norm, c);

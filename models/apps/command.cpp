@@ -3,8 +3,10 @@
 #include <tapegrad/models/config/suggest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <utility>
 
 namespace tg::apps {
 namespace {
@@ -18,10 +20,13 @@ template <class T> T number(const std::string& flag, const std::string& word, co
   return x;
 }
 
+std::string with_article(const std::string& kind) { return (kind.starts_with("I") ? "an " : "a ") + kind; }
+
 // What an unset variable of a shell leaves behind names no file, folder or anything else.
 void refuse_empty(const std::string& flag, const std::string& kind, const std::string& word) {
   if (word.empty() && kind != "TEXT")
-    throw UsageError(fmt::format("{} is empty. It takes a {}. Give one, or leave {} away.", flag, kind, flag));
+    throw UsageError(
+        fmt::format("{} is empty. It takes {}. Give one, or leave {} away.", flag, with_article(kind), flag));
 }
 
 class ParserCommand final : public Command {
@@ -30,11 +35,17 @@ class ParserCommand final : public Command {
   using Command::option;
   void option(const std::string& flag, const std::string& kind, const std::string& shown, const std::string& help,
               Take take) override {
-    const Take checked = [flag, kind, take = std::move(take)](const std::string& word) {
-      refuse_empty(flag, kind, word);
-      take(word);
+    const auto checked = [flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
+      if (words.size() > 1)
+        throw UsageError(fmt::format("{} is given {} times, with '{}' and '{}'. Give it once.", flag, words.size(),
+                                     words.front(), words.back()));
+      refuse_empty(flag, kind, words.front());
+      take(words.front());
     };
-    CLI::Option* o = app_.add_option_function<std::string>(flag, checked, help)->type_name(kind);
+    CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
+                         ->type_name(kind)
+                         ->expected(1)
+                         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     if (!shown.empty()) o->default_str(shown);
   }
   void list(const std::string& flag, const std::string& kind, const std::string& help,
@@ -47,11 +58,38 @@ class ParserCommand final : public Command {
         ->type_name(kind)
         ->expected(1, CLI::detail::expected_max_vector_size);
   }
-  void toggle(const std::string& flag, const std::string& help, bool& on) override { app_.add_flag(flag, on, help); }
+  void toggle(const std::string& flag, const std::string& help, bool& on) override {
+    app_.add_flag(flag, on, help)->disable_flag_override();
+  }
 
  private:
   CLI::App& app_;
 };
+
+// What other programs call our flags.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"--steps", "--max-steps"},        {"--epochs", "--max-steps"},   {"--iters", "--max-steps"},
+    {"--max-iters", "--max-steps"},    {"--learning-rate", "--lr"},   {"--batch-size", "--batch"},
+    {"--context-length", "--context"}, {"--block-size", "--context"}, {"--n-layer", "--layers"},
+    {"--n-head", "--heads"},           {"--n-embd", "--width"}};
+std::string flag_meant(std::string word, const std::vector<std::string>& known) {
+  std::replace(word.begin(), word.end(), '_', '-');
+  for (const auto& [other, ours] : kOtherNames)
+    if (word == other && std::find(known.begin(), known.end(), ours) != known.end()) return std::string(ours);
+  return nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
+}
+
+// The parser's message about a flag without a value, or with one that it does not take, in our words.
+std::string in_our_words(const CLI::ArgumentMismatch& e) {
+  const std::string text = e.what(), missing = " missing", required = " required ",
+                    override = " was given a disallowed";
+  const size_t colon = text.find(": "), type = text.find(required), at = text.find(override);
+  if (at != text.npos) return fmt::format("--{} takes no value. Write it alone.", text.substr(0, at));
+  if (colon == text.npos || type == text.npos || !text.ends_with(missing)) return text;
+  const size_t begin = type + required.size();
+  const std::string kind = text.substr(begin, text.size() - missing.size() - begin), flag = text.substr(0, colon);
+  return fmt::format("{} has no value. It takes {}. Give one, or leave {} away.", flag, with_article(kind), flag);
+}
 
 // What nobody asked for is an error that names the nearest thing there is.
 void refuse_extras(const CLI::App& app) {
@@ -67,7 +105,7 @@ void refuse_extras(const CLI::App& app) {
   } else if (is_command) {
     for (const CLI::App* a : app.get_subcommands({})) known.push_back(a->get_name());
   }
-  const std::string near = nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
+  const std::string near = flag_meant(word, known);
   throw UsageError(fmt::format("{} '{}'.{} `{} --help` lists what there is.",
                                is_flag      ? "unknown flag"
                                : is_command ? "unknown command"
@@ -78,7 +116,8 @@ void refuse_extras(const CLI::App& app) {
 
 int report(int status, const char* message) {
   std::fflush(stdout);
-  std::fputs(fmt::format("tapegrad: {}\n", message).c_str(), stderr);  // may fail: then there is nobody to tell
+  std::fputs(fmt::format("tapegrad: {}\n", printable(message)).c_str(),
+             stderr);  // may fail: then there is nobody to tell
   return status;
 }
 
@@ -94,6 +133,8 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version
     return app.exit(e);
+  } catch (const CLI::ArgumentMismatch& e) {
+    throw UsageError(in_our_words(e));
   } catch (const CLI::ParseError& e) {
     throw UsageError(e.what());
   }
@@ -110,6 +151,37 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
 }
 
 }  // namespace
+
+std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 400, kFront = 200, kBack = 100;
+  std::string all, word;
+  const auto end_word = [&] {
+    if (word.size() > kLongest)
+      word = fmt::format("{}...({} bytes)...{}", word.substr(0, kFront), word.size(), word.substr(word.size() - kBack));
+    all += std::exchange(word, "");
+  };
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
+    const uint8_t c = byte(i);
+    size_t n = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;  // of its UTF-8 character
+    for (size_t k = 1; k < n; ++k)
+      if ((byte(i + k) & 0xC0) != 0x80) n = 0;
+    const bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && byte(i + 1) < 0xA0);
+    if (c == ' ' || c == '\n') {
+      end_word();
+      all += char(c);
+      ++i;
+    } else if (n == 0 || control) {
+      word += fmt::format("\\x{:02x}", c);
+      ++i;
+    } else {
+      word += text.substr(i, n);
+      i += n;
+    }
+  }
+  end_word();
+  return all;
+}
 
 void Command::option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value) {
   option(flag, kind, value, help, Take([&value](const std::string& word) { value = word; }));
@@ -141,8 +213,8 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
   try {
     CLI::App app("tapegrad trains and runs GPT models. `tapegrad COMMAND --help` lists the flags of a command.",
                  "tapegrad");
-    app.set_version_flag("--version", "tapegrad " TG_VERSION, "print the version and exit");
-    app.set_help_flag("-h,--help", "print this and exit");
+    app.set_version_flag("--version", "tapegrad " TG_VERSION, "print the version and exit")->disable_flag_override();
+    app.set_help_flag("-h,--help", "print this and exit")->disable_flag_override();
     app.get_formatter()->column_width(34);
     app.allow_extras();
     app.require_subcommand(0, 1);  // one command: its words may be named like another

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tg::apps {
@@ -47,6 +48,10 @@ struct Subcommand {
   // Registers options; returns what runs once they are parsed, which returns the exit status.
   std::function<std::function<int()>(Command&)> declare;
 };
+
+// A text of somebody else's for a terminal: control characters as \x1b, and of words of more than 400 bytes the two
+// ends.
+std::string printable(std::string_view text);
 
 // The whole program; returns its exit status.
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);

@@ -53,7 +53,7 @@ void check_fits(const Options& o, const GptConfig& config, const std::vector<Pai
                           double(batch) * double(context) * double(config.vocab_size + config.layers * config.width);
   for (const auto& [reference, other] : pairs)
     for (const Side& side : {reference, other}) {
-      const double bytes = elements * double(size_of(side.compute == DType::bf16 ? side.compute : side.weights));
+      const double bytes = elements * double(size_of(side.compute.value_or(side.weights)));
       const auto there = double(runtime_of(side.device).memory(side.device.index));
       TG_CHECK(there == 0 || bytes <= there, memory,
                "[compare] this run needs {:.3g} GB of memory or more, and {} has {:.3g}. A training step with all it "

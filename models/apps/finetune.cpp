@@ -158,6 +158,7 @@ int finetune(Options& o) {
 
 struct MergeOptions {
   std::string model, adapter, out;
+  bool overwrite = false;
 };
 int merge(const MergeOptions& o) {
   if (o.model.empty() || o.adapter.empty() || o.out.empty())
@@ -166,9 +167,13 @@ int merge(const MergeOptions& o) {
   std::error_code none;
   TG_CHECK(!fs::equivalent(o.model, o.out, none), value,
            "[merge] --out {} is the folder of the model, which would be lost. Choose another.", o.out);
-  TG_CHECK(!fs::exists(o.out + "/checkpoint.safetensors"), value,
+  TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,
            "[merge] {} is the folder of a training run, whose files would no longer go together. Choose another.",
            o.out);
+  for (const char* name : {"model.safetensors", "config.json"})
+    TG_CHECK(o.overwrite || !path_exists(fmt::format("{}/{}", o.out, name)), value,
+             "[merge] {}/{} is there, and merging would overwrite it. Choose another --out, or pass --overwrite.",
+             o.out, name);
   LoadedModel m = load_model(o.model);
   GptLora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
   lora.merge();
@@ -192,7 +197,7 @@ Subcommand finetune_command() {
                      [o](const std::string& word) { o->out = word; });
             c.option("--resume", "DIR",
                      "go on with the run in DIR: model, adapter, data and settings are those it began with; max-steps, "
-                     "eval-every and checkpoint-every may change",
+                     "lr, min-lr, warmup, eval-every and checkpoint-every may change",
                      o->resume);
             const LoraConfig lora;
             c.option("--rank", "of the adapters", o->rank, lora.rank);
@@ -216,6 +221,7 @@ Subcommand merge_command() {
             c.option("--model", "DIR", "the model that the adapter was trained over", o->model);
             c.option("--adapter", "DIR", "what `finetune --out DIR` wrote, or its adapter.safetensors", o->adapter);
             c.option("--out", "DIR", "folder for the merged model", o->out);
+            c.toggle("--overwrite", "replace the model that is in the folder of --out", o->overwrite);
             return [o] { return merge(*o); };
           }};
 }

@@ -6,6 +6,8 @@
 
 namespace tg::apps {
 
+// An Error when a tensor of the run alone has more bytes than 63 bits count, which no plan could say.
+void check_sizes(std::string_view command, const RunConfig&);
 // Calls train(), which makes the model and trains it. Before, an Error when the plan of the run is more than the device
 // has in all, unless options.ignore_memory; afterwards, an Error about memory tells the plan too. Both name the
 // settings that would fit.

@@ -35,6 +35,8 @@ void run(const Options& o) {
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   const std::vector<int64_t> prompt = m.tokenizer->encode(o.prompt);
+  SampleOptions sampling = o.sampling;
+  sampling.vocabulary = m.tokenizer->vocab_size();
   bool begun = false;
   const auto begin = [&] {  // not before the first token: what fails until then prints nothing
     if (!std::exchange(begun, true)) put(o.prompt);
@@ -44,7 +46,7 @@ void run(const Options& o) {
     put(m.tokenizer->decode({&token, 1}));
     return true;
   };
-  generate(m.model, prompt, o.max_tokens, o.sampling, {.use_cache = !o.no_cache, .on_token = show});
+  generate(m.model, prompt, o.max_tokens, sampling, {.use_cache = !o.no_cache, .on_token = show});
   begin();
   put("\n");
 }

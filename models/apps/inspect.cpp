@@ -1,16 +1,16 @@
 // `tapegrad inspect`: what is in the folder of a model or an adapter or in a safetensors file, or what a named model
 // would have, and would take to train, as a table or as JSON.
 #include <fmt/core.h>
+#include <tapegrad/core/file.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
+#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>
-#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 namespace tg::apps {
@@ -36,9 +36,9 @@ struct Contents {
 
 Contents of_file(const std::string& path) {
   if (const std::string adapter = adapter_path(path);  // the folder of one has no config.json
-      adapter != path && std::filesystem::exists(adapter) && !std::filesystem::exists(path + "/config.json"))
+      adapter != path && path_exists(adapter) && !path_exists(path + "/config.json"))
     return of_file(adapter);
-  const bool folder = std::filesystem::is_directory(path);
+  const bool folder = is_folder(path);
   Json config;
   if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json");
   const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
@@ -55,6 +55,7 @@ RunConfig named_run(const Options& o) {
   base.model = arch(o.arch);
   RunConfig run = run_of(o, base);
   if (run.model.vocab_size == 0) run.model.vocab_size = ByteTokenizer().vocab_size();
+  check_sizes("inspect", run);
   return run;
 }
 
@@ -86,15 +87,15 @@ Json describe(const Contents& c) {
 }
 
 void print_table(const Json& all, const Contents& c) {
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", c.source, c.tensors.size(), text_of(all["parameters"]),
-             text_of(all["bytes"]));
-  for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", key, value);
-  if (!c.config.is_null()) fmt::print("config {}\n", text_of(c.config, 2));
+  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", printable(c.source), c.tensors.size(),
+             text_of(all["parameters"]), text_of(all["bytes"]));
+  for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
+  if (!c.config.is_null()) fmt::print("config {}\n", printable(text_of(c.config, 2)));
   size_t width = 4;
-  for (const Contents::Entry& t : c.tensors) width = std::max(width, t.name.size());
+  for (const Contents::Entry& t : c.tensors) width = std::max(width, printable(t.name).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
   for (const Contents::Entry& t : c.tensors)
-    fmt::print("{:{}}  {:18} {:6} {:12}\n", t.name, width, to_string(t.shape), name_of(t.dtype), t.bytes);
+    fmt::print("{:{}}  {:18} {:6} {:12}\n", printable(t.name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
 // A training step in each precision and with each kind of recomputation.
@@ -142,7 +143,7 @@ void print_plans(const Json& all) {
   }
 }
 
-bool is_of_plan(const Setting& s) { return s.name == "batch" || s.name == "accumulate"; }
+bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate"; }
 
 void run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
@@ -150,7 +151,7 @@ void run(const Options& o) {
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
   if (o.arch.empty() && (o.plan || !o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--plan, --config and settings are of a named model; give --arch in place of --model");
-  if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan)))
+  if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
     throw UsageError("--batch, --accumulate and --device are of a training step; ask for its --plan");
   if (o.plan) {
     const Json plans = describe_plans(o);
@@ -167,7 +168,7 @@ void run(const Options& o) {
 
 // Of those of a run, what decides on shapes and memory; dtype and recompute are the rows of a plan.
 bool is_inspected(const std::string& name) {
-  bool found = name == "batch" || name == "accumulate";
+  bool found = is_of_plan(name);
   const GptConfig c;
   visit_gpt_fields(c, [&](const char* field, const auto&, const char*) { found = found || name == field; });
   return found;

@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <tapegrad/models/apps/interrupt.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -25,6 +27,13 @@ void note(int signal) {
 void writes_fail_with_errors() {
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
+}
+
+void open_standard_streams() {
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);  // the lowest number that is free
+  if (fd >= 0) close(fd);
 }
 
 Interrupt::Interrupt() {

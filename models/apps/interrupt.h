@@ -8,6 +8,10 @@ namespace tg::apps {
 // system would end the process without a word. For the rest of the process.
 void writes_fail_with_errors();
 
+// Opens /dev/null where the process was started without standard input, output or error, as some daemons are: else the
+// first files of a run would get these numbers, and what is printed would go into them. First thing in main().
+void open_standard_streams();
+
 // While it lives, SIGINT, SIGTERM and SIGHUP are caught. One at a time.
 class Interrupt {
  public:

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
+#include <tapegrad/core/registry.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 namespace tg::apps {
 namespace {
@@ -19,17 +21,20 @@ constexpr int64_t kSampleTokens = 200;
 
 std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
   const std::vector<int64_t> start = {0};  // any token does
-  return tokenizer.decode(generate(model, start, kSampleTokens, {.temperature = 0.8, .seed = seed}));
+  return tokenizer.decode(
+      generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
 
 void note_of(const std::string& text) {
   std::fflush(stdout);
-  std::fputs(fmt::format("tapegrad: {}\n", text).c_str(), stderr);  // may fail: the terminal may be gone
+  std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
 }
 
 std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
 std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
 const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
+// Whose bits those of other backends and instruction sets differ from.
+std::string kernels_of(Device d) { return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)); }
 
 // One process at a time writes the files of a run.
 FileLock lock_folder(const std::string& folder) {
@@ -43,29 +48,45 @@ FileLock lock_folder(const std::string& folder) {
   }
 }
 
-// A run that was cut off is worth more than the new one that would overwrite it by mistake; one that has done no step
-// is worth nothing. A run of the other command leaves files that a new one does not replace.
+// What is there is worth more than a new run that would overwrite it by mistake; a run that has done no step is worth
+// nothing. A run of the other command leaves files that a new one does not replace.
 void check_overwritten(const TrainOptions& o, const std::string& out) {
   const std::string path = checkpoint_path(out);
-  if (!std::filesystem::exists(path)) return;
-  const Checkpoint c = [&] {
-    try {
-      return load_checkpoint(path);
-    } catch (const Error& e) {
-      throw Error(e.kind(),
-                  fmt::format("{}\nA new run would overwrite it. Remove it, or choose another --out.", e.what()));
-    }
-  }();
-  const int64_t step = std::max(c.state.step, StepLog::last_step_of(log_path(out)));  // the log is ahead
-  const int64_t steps = c.run.train.max_steps;
-  TG_CHECK(step == 0 || c.state.step >= steps, value,
-           "[train] {} is of a run that stopped at step {} of {}. A new run would overwrite it. Go on with `tapegrad "
-           "{} --resume {}`, choose another --out, or remove the folder.",
-           path, step, steps, command_of(c), out);
-  TG_CHECK(command_of(c) == o.command, value,
+  if (!path_exists(path)) {
+    for (const char* name : {"model.safetensors", "config.json", "adapter.safetensors", "log.jsonl"})
+      TG_CHECK(
+          o.overwrite || !path_exists(fmt::format("{}/{}", out, name)), value,
+          "[train] {}/{} is there, and a new run would overwrite what is in its folder. Choose another --out, or pass "
+          "--overwrite.",
+          out, name);
+    return;
+  }
+  std::optional<Checkpoint> c;
+  try {
+    c = load_checkpoint(path);
+  } catch (const Error& e) {
+    if (o.overwrite) return;
+    throw Error(e.kind(),
+                fmt::format("{}\nA new run would overwrite it. Choose another --out, or pass --overwrite.", e.what()));
+  }
+  TG_CHECK(command_of(*c) == o.command, value,
            "[train] {} is of a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, and leave its other "
            "files. Choose another --out, or remove the folder.",
-           path, command_of(c), o.command);
+           path, command_of(*c), o.command);
+  const int64_t step = c->state.step, steps = c->run.train.max_steps;
+  const int64_t logged = StepLog::last_step_of(log_path(out));
+  if (o.overwrite || (step == 0 && logged == 0)) return;
+  const bool finished = step >= steps && !c->state.unvalidated;
+  const std::string what = finished        ? fmt::format("a run that is finished, after {} steps", steps)
+                           : logged > step ? fmt::format(
+                                                 "a run that was saved at step {} of {}, and whose log goes on to "
+                                                 "step {}",
+                                                 step, steps, logged)
+                                           : fmt::format("a run that stopped at step {} of {}", step, steps);
+  throw Error(Error::Kind::value,
+              fmt::format("[train] {} is of {}. A new run would overwrite it. Go on with `tapegrad {} --resume {}{}`, "
+                          "choose another --out, or pass --overwrite.",
+                          path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 
 std::vector<std::string> absolute(std::vector<std::string> files) {
@@ -73,14 +94,22 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
   return files;
 }
 
-// Settings that change nothing that was computed so far.
+// Settings that change nothing that was computed so far. A run that diverged goes on with another learning rate.
 void check_settings(const Checkpoint& c, const RunConfig& run, const std::string& path) {
-  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"};
-  for (const Difference& d : differences(c.run, run))
-    TG_CHECK(std::find(std::begin(kFree), std::end(kFree), d.name) != std::end(kFree), value,
-             "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, "
-             "eval_every and checkpoint_every may change. Leave it out.",
-             d.name, d.before, path, d.after);
+  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"},
+                             kRate[] = {"lr", "min_lr", "warmup"};
+  const auto in = [](const auto& names, const std::string& name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  for (const Difference& d : differences(c.run, run)) {
+    TG_CHECK(
+        in(kFree, d.name) || in(kRate, d.name), value,
+        "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
+        "min_lr, warmup, eval_every and checkpoint_every may change. Leave it out.",
+        d.name, d.before, path, d.after);
+    if (in(kRate, d.name))
+      note_of(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
+  }
   TG_CHECK(run.train.max_steps >= c.state.step, value,
            "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
            c.state.step, run.train.max_steps);
@@ -107,7 +136,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, co
   const TrainConfig& t = s.run.train;
   fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {}\n", m.layers, m.heads,
              m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
-  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", name_of_files(s.identity.files),
+  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", printable(name_of_files(s.identity.files)),
              trainer.train_tokens(), trainer.val_tokens());
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
@@ -133,9 +162,20 @@ class Files {
 
   void write(const StepRecord& r) { log_.write(r); }
   void save() {
+    start_.data.tokens.check_unchanged();  // else the checkpoint's hash of them would be a lie
     log_.sync();
     save_checkpoint_only();
     what_.save();
+  }
+  void save_checkpoint_only() {
+    save_checkpoint(checkpoint_path(start_.out),
+                    {.run = start_.run,
+                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
+                     .data = start_.identity,
+                     .state = trainer_.state(),
+                     .finetuning = start_.finetuning,
+                     .kernels = kernels_of(what_.params.device())});
+    saved_ = trainer_.steps();
   }
   int64_t saved_step() const { return saved_; }  // of the checkpoint
   const StepLog& log() const { return log_; }
@@ -147,19 +187,13 @@ class Files {
     for (const std::string& name : {checkpoint_path(start_.out), path}) remove_leftovers(name);
     if (!start_.state) {
       save_checkpoint_only();  // from now on the run can be resumed; a disk that cannot hold it is found here
-      return StepLog(path);
+      StepLog log(path);
+      std::error_code none;  // those of a run that is overwritten: they go with neither this checkpoint nor this log
+      for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
+      return log;
     }
     saved_ = start_.state->step;
-    return StepLog::resume(path, saved_);
-  }
-  void save_checkpoint_only() {
-    save_checkpoint(checkpoint_path(start_.out),
-                    {.run = start_.run,
-                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
-                     .data = start_.identity,
-                     .state = trainer_.state(),
-                     .finetuning = start_.finetuning});
-    saved_ = trainer_.steps();
+    return StepLog::resume(path, saved_ - (start_.state->unvalidated ? 1 : 0));
   }
 
   const Start& start_;
@@ -168,6 +202,28 @@ class Files {
   int64_t saved_ = 0;
   StepLog log_;
 };
+
+// How to go on after an Error.
+std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_t steps, int64_t saved) {
+  const TrainConfig& t = s.run.train;
+  const bool diverged = e.kind() == Error::Kind::non_finite;
+  if (diverged && steps == 0)
+    return fmt::format("{} holds no step: a new run may begin in {}, with other settings.", checkpoint_path(s.out),
+                       s.out);
+  std::string rate;
+  if (diverged) {
+    const double lower = t.lr / 10;
+    rate = fmt::format(" --lr {:.3g}", lower);
+    if (t.schedule == ScheduleKind::cosine && t.min_lr > lower) rate += fmt::format(" --min-lr {:.3g}", lower);
+  }
+  if (diverged && steps == saved)
+    return fmt::format(
+        "{} holds the weights that give it, after step {}, so no rate helps from there. Begin a new run "
+        "with{} --overwrite.",
+        checkpoint_path(s.out), saved, rate);
+  return fmt::format("{} is as it was after step {}; `tapegrad {} --resume {}{}` goes on from there{}.",
+                     checkpoint_path(s.out), saved, o.command, s.out, rate, diverged ? " with a lower rate" : "");
+}
 
 // All steps that are left, or those until a signal; the exit status.
 int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Trainer& trainer, Files& files) {
@@ -180,15 +236,21 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   const auto report = [&](const std::string& text) {
     if (!text.empty()) progress.print(text);
   };
+  if (s.changed) files.save_checkpoint_only();  // what was said once holds for each process that goes on
+  bool learns = true;
   while (!trainer.done() && !Interrupt::signal()) {
     if (profile) profile->before_step();
-    const StepRecord r = trainer.step();
-    files.write(r);
-    progress.show(r);
+    const std::optional<StepRecord> r = trainer.step([] { return Interrupt::signal() != 0; });
+    if (!r) break;  // the signal came in the validation
+    files.write(*r);
+    progress.show(*r);
+    if (std::exchange(learns, r->grad_norm > 0) && !learns)
+      note_of(fmt::format("the gradient's norm of step {} is 0: nothing is learned. Look at init_std and norm_eps",
+                          r->step));
     if (profile) report(profile->after_step());
-    if (t.saves_after(r.step)) files.save();
-    if (o.sample_every > 0 && r.step % o.sample_every == 0)
-      progress.print(fmt::format("--- step {}\n{}\n---", r.step, sample_text(what.model, *s.data.tokenizer, t.seed)));
+    if (t.saves_after(r->step)) files.save();
+    if (o.sample_every > 0 && r->step % o.sample_every == 0)
+      progress.print(fmt::format("--- step {}\n{}\n---", r->step, sample_text(what.model, *s.data.tokenizer, t.seed)));
   }
   if (profile) report(profile->end());
   if (was_done || files.saved_step() != trainer.steps()) files.save();
@@ -215,7 +277,8 @@ void add_settings(Command& c, TrainOptions& o, const std::function<bool(const st
     std::replace(flag.begin(), flag.end(), '_', '-');
     c.option(flag, f.kind, f.value, f.help, [&to = o.settings, name = f.name](const std::string& word) {
       try {
-        to.push_back(setting_from_word(name, word));
+        Settings().set(name, word);
+        to.emplace_back(name, word);
       } catch (const Error& e) {
         throw UsageError(e.what());
       }
@@ -228,26 +291,40 @@ void add_train_options(Command& c, TrainOptions& o, const std::function<bool(con
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
   c.option("--profile", "FILE", "record some steps, as a trace for ui.perfetto.dev and as tables", o.profile);
-  c.toggle("--quiet", "print nothing but errors", o.quiet);
+  c.toggle("--quiet", "print nothing but errors and notes about what differs from before", o.quiet);
+  c.toggle("--overwrite", "begin a new run over the one, or the model, in the folder of --out", o.overwrite);
   c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
   add_settings(c, o, wanted);
 }
 
+namespace {
+bool is_trace(const std::string& path) {
+  const MappedFile file(path);
+  return file.text().empty() || file.text().starts_with("{\"displayTimeUnit\":");
+}
+}  // namespace
+
 Device prepare(const TrainOptions& o) {
+  if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR goes on in DIR; leave --overwrite away");
   if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  if (!o.profile.empty()) check_writable(o.profile);
+  (void)runtime_of(Device::cpu()).describe(0);  // variables of the environment are read before anything is written
+  if (!o.profile.empty()) {
+    TG_CHECK(!path_exists(o.profile) || is_trace(o.profile), value,
+             "[train] --profile {} is there and is no trace, and would be replaced. Name a new file.", o.profile);
+    check_writable(o.profile);
+  }
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
   return device;
 }
 
 RunConfig run_of(const TrainOptions& o, const RunConfig& base) {
-  std::vector<Setting> settings;
-  if (!o.config_file.empty()) settings = settings_from_json(MappedFile(o.config_file).text(), o.config_file);
-  settings.insert(settings.end(), o.settings.begin(), o.settings.end());
-  return with_settings(base, settings);
+  Settings settings(base);
+  if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
+  for (const auto& [name, word] : o.settings) settings.set(name, word);
+  return settings.run();
 }
 
 bool has_token_file(const std::vector<std::string>& paths) {
@@ -259,7 +336,7 @@ TokenData read_token_file(const std::vector<std::string>& paths) {
   return TokenData::from_file(paths[0]);
 }
 TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
-  return TokenData::from_tokens(tokenizer.encode(text), paths.size() == 1 ? paths[0] : "the data");
+  return TokenData::from_text(tokenizer, text, paths.size() == 1 ? paths[0] : "the data");
 }
 std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
@@ -275,7 +352,7 @@ Saved open_checkpoint(const TrainOptions& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
-  if (std::filesystem::exists(path)) lock = lock_folder(o.resume);  // before another process changes it
+  if (path_exists(path)) lock = lock_folder(o.resume);  // before another process changes it
   Checkpoint c = load_checkpoint(path);
   TG_CHECK(command_of(c) == o.command, value,
            "[train] {} is of a run of `tapegrad {}`, not of `tapegrad {}`. Go on with `tapegrad {} --resume {}`.", path,
@@ -287,6 +364,11 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   const auto& [path, c, lock] = saved;
   RunConfig run = run_of(o, c.run);
   check_settings(c, run, path);
+  if (const std::string here = kernels_of(Device::parse(o.device)); !c.kernels.empty() && c.kernels != here)
+    note_of(
+        fmt::format("{} was computed by other kernels ({}) than those here ({}): what follows is as good, and not the "
+                    "same bit for bit",
+                    path, c.kernels, here));
   const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig as_read = run;
@@ -297,13 +379,15 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
            name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
+  const bool changed = !differences(c.run, run).empty();
   return {o.resume,
           std::move(run),
           std::move(data),
           std::move(identity),
           std::move(saved.checkpoint.finetuning),
           std::move(saved.checkpoint.state),
-          std::move(saved.lock)};
+          std::move(saved.lock),
+          changed};
 }
 
 int run_training(const TrainOptions& o, Start& s, const Trained& what) {
@@ -324,10 +408,9 @@ int run_training(const TrainOptions& o, Start& s, const Trained& what) {
     return run_steps(o, s, what, trainer, files);
   } catch (const Error& e) {
     const std::string path = checkpoint_path(s.out);
-    if (!std::filesystem::exists(path)) throw;
-    throw Error(e.kind(),
-                fmt::format("{}\n{} is as it was after step {}; `tapegrad {} --resume {}` goes on from there.",
-                            e.what(), path, files.saved_step(), o.command, s.out),
+    std::error_code none;
+    if (!std::filesystem::is_regular_file(path, none)) throw;
+    throw Error(e.kind(), fmt::format("{}\n{}", e.what(), way_on(o, s, e, trainer.steps(), files.saved_step())),
                 e.scoped());
   }
 }

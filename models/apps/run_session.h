@@ -18,8 +18,8 @@ struct TrainOptions {
   std::vector<std::string> data;
   std::string config_file, out, resume, device = "cpu", profile;
   int64_t threads = 0, sample_every = 0;
-  bool quiet = false, ignore_memory = false;
-  std::vector<Setting> settings;  // from flags
+  bool quiet = false, ignore_memory = false, overwrite = false;
+  std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
 };
 // --config, --device, and flags for the settings with wanted(name).
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
@@ -49,6 +49,7 @@ struct Start {
   std::optional<Finetuning> finetuning = std::nullopt;
   std::optional<TrainerState> state = std::nullopt;  // of a run that goes on
   std::optional<FileLock> lock = std::nullopt;       // of the folder
+  bool changed = false;                              // a run that goes on has other settings now
 };
 Start new_run(const TrainOptions&, RunConfig, const ReadData&);
 struct Saved {

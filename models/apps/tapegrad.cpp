@@ -3,6 +3,7 @@
 #include <tapegrad/models/apps/interrupt.h>
 
 int main(int argc, char** argv) {
+  tg::apps::open_standard_streams();
   tg::apps::writes_fail_with_errors();
   return tg::apps::run_command_line(
       argc, argv,

@@ -32,10 +32,11 @@ Data read_data(const std::vector<std::string>& paths, RunConfig& run) {
   else
     tokenizer = std::make_unique<ByteTokenizer>();
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
-  TG_CHECK(vocabulary == tokenizer->vocab_size(), value,
-           "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. They must be equal. Leave "
-           "vocab_size out.",
-           vocabulary, run.tokenizer, tokenizer->vocab_size());
+  TG_CHECK(
+      vocabulary >= tokenizer->vocab_size(), value,
+      "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have as many or more. "
+      "Pass --vocab-size {}, or leave vocab_size out.",
+      vocabulary, run.tokenizer, tokenizer->vocab_size(), tokenizer->vocab_size());
   return {encoded(*tokenizer, text, paths), std::move(tokenizer)};
 }
 
@@ -80,7 +81,7 @@ Subcommand train_command() {
                      [o](const std::string& word) { o->out = word; });
             c.option("--resume", "DIR",
                      "go on with the run in DIR, from DIR/checkpoint.safetensors: data and settings are those it began "
-                     "with; max-steps, eval-every and checkpoint-every may change",
+                     "with; max-steps, lr, min-lr, warmup, eval-every and checkpoint-every may change",
                      o->resume);
             c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);

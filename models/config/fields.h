@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 namespace tg {
@@ -49,6 +50,14 @@ void read_field(const FieldName& f, const Json& x, T& to) {
   expect_field(x.is_string(), f, x, "a name in quotes");
   from_name(x.get<std::string>(), to);
 }
+// Unset is null.
+template <class T> void read_field(const FieldName& f, const Json& x, std::optional<T>& to) {
+  if (x.is_null()) return to.reset();
+  T value{};
+  read_field(f, x, value);
+  to = value;
+}
+template <class T> Json written(const std::optional<T>& x) { return x ? Json(name_of(*x)) : Json(); }
 template <class T> Json written(const T& x) {
   if constexpr (std::is_enum_v<T>)
     return name_of(x);

@@ -1,6 +1,8 @@
 // JSON in files of models and runs. parse_json is the one door for what somebody wrote: the library's parser keeps the
 // last of two equal keys and follows any depth of nesting. Included by .cpp files only, which leave parsing and
-// printing, large templates both, to json.cpp.
+// printing, large templates both, to json.cpp. Objects keep the order of their keys; a key is found by looking at all
+// of them, so that code which walks over what somebody wrote looks for the keys it knows, and never for each that is
+// there.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

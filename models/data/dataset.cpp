@@ -1,13 +1,15 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/tokenizer.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 
 namespace tg {
 namespace {
-static_assert(std::endian::native == std::endian::little, "token files are little-endian and are mapped as they are");
+static_assert(std::endian::native == std::endian::little, "token files are little-endian and are read as they are");
 
 void check_sizes(int64_t batch, int64_t context) {
   TG_CHECK(batch >= 1 && context >= 1, value,
@@ -33,14 +35,20 @@ std::string read_texts(std::span<const std::string> paths) {
   TG_CHECK(!paths.empty(), value, "[data] no text is named. Training needs at least one file. Pass its path.");
   std::string all;
   for (const std::string& path : paths) {
-    const MappedFile file(path);
-    TG_CHECK(!file.text().empty(), io, "[data] {} is empty. Each text must have content. Leave it out or fill it.",
-             path);
-    all += file.text();
+    const InputFile file(path);
+    TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
+    const size_t before = all.size();
+    all.resize(before + file.size());
+    file.read(0, std::as_writable_bytes(std::span(all).subspan(before)));
   }
   return all;
 }
 
+template <class T> TokenData TokenData::keep(std::vector<T> tokens, std::string name) {
+  auto owner = std::make_shared<const std::vector<T>>(std::move(tokens));
+  const std::span<const T> view = *owner;
+  return TokenData(std::move(owner), view, std::move(name));
+}
 TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string name) {
   int64_t largest = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -49,25 +57,33 @@ TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string na
              tokens[i], i, name);
     largest = std::max(largest, tokens[i]);
   }
-  const auto keep = [&]<class T>() {
-    auto owner = std::make_shared<std::vector<T>>(tokens.size());
-    std::transform(tokens.begin(), tokens.end(), owner->begin(), [](int64_t t) { return T(t); });
-    const std::span<const T> view = *owner;
-    return TokenData(std::move(owner), view, std::move(name));
+  if (largest <= std::numeric_limits<uint16_t>::max())
+    return keep(std::vector<uint16_t>(tokens.begin(), tokens.end()), std::move(name));
+  return keep(std::vector<int32_t>(tokens.begin(), tokens.end()), std::move(name));
+}
+TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text, std::string name) {
+  const auto encoded = [&]<class T>(std::vector<T> all) {
+    all.reserve(text.size());  // a token has a byte or more
+    tokenizer.encode(text, [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
+    return keep(std::move(all), std::move(name));
   };
-  return largest <= std::numeric_limits<uint16_t>::max() ? keep.operator()<uint16_t>() : keep.operator()<int32_t>();
+  constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
+  return tokenizer.vocab_size() <= kMost ? encoded(std::vector<uint16_t>()) : encoded(std::vector<int32_t>());
 }
 TokenData TokenData::from_file(const std::string& path) {
-  auto file = std::make_shared<const MappedFile>(path);
-  const auto bytes = file->bytes();
-  TG_CHECK(!bytes.empty(), io, "[data] {} is empty. A token file has 2 bytes for each token. Write it again.", path);
+  auto file = std::make_shared<const InputFile>(path);
+  const size_t bytes = file->size();
+  TG_CHECK(bytes > 0, io, "[data] {} is empty. A token file has 2 bytes for each token. Write it again.", path);
   TG_CHECK(
-      bytes.size() % 2 == 0, io,
+      bytes % 2 == 0, io,
       "[data] {} has {} bytes. A token file has 2 bytes for each token and no header. Check that it is complete and "
       "that it is no text.",
-      path, bytes.size());
-  const std::span view(reinterpret_cast<const uint16_t*>(bytes.data()), bytes.size() / 2);
+      path, bytes);
+  const InFile view{file.get(), 0, int64_t(bytes / 2)};
   return TokenData(std::move(file), view, path);
+}
+void TokenData::check_unchanged() const {
+  if (const auto* view = std::get_if<InFile>(&view_)) view->file->check_unchanged();
 }
 
 int64_t TokenData::size() const {
@@ -77,7 +93,19 @@ void TokenData::copy(int64_t begin, std::span<int32_t> to) const {
   TG_CHECK(begin >= 0 && begin <= size() && int64_t(to.size()) <= size() - begin, value,
            "[data] {} tokens from position {} of {} are asked for. It has {}. Ask for positions inside.", to.size(),
            begin, name_, size());
-  std::visit([&](auto v) { std::copy_n(v.begin() + begin, to.size(), to.begin()); }, view_);
+  const auto copy_from = [&]<class V>(const V& v) {
+    if constexpr (!std::is_same_v<V, InFile>) {
+      std::copy_n(v.begin() + begin, to.size(), to.begin());
+    } else {
+      std::array<uint16_t, 2048> some;
+      for (size_t at = 0; at < to.size(); at += some.size()) {
+        const size_t n = std::min(some.size(), to.size() - at);
+        v.file->read(2 * size_t(v.begin + begin + int64_t(at)), std::as_writable_bytes(std::span(some).first(n)));
+        std::copy_n(some.begin(), n, to.begin() + std::ptrdiff_t(at));
+      }
+    }
+  };
+  std::visit(copy_from, view_);
 }
 TokenData TokenData::slice(int64_t begin, int64_t end) const {
   TG_CHECK(begin >= 0 && begin <= end && end <= size(), value,
@@ -97,16 +125,16 @@ TokenData::Split TokenData::split(double fraction) const {
   return parts;
 }
 void TokenData::check_vocabulary(int64_t vocab_size) const {
-  std::visit(
-      [&](auto v) {
-        const auto bad = std::find_if(v.begin(), v.end(), [&](auto t) { return int64_t(t) >= vocab_size; });
-        TG_CHECK(
-            bad == v.end(), value,
-            "[data] token {} at position {} of {} is not in the vocabulary. The model takes ids in [0, {}). Use the "
-            "tokenizer and the vocabulary size of the data.",
-            *bad, bad - v.begin(), name_, vocab_size);
-      },
-      view_);
+  std::vector<int32_t> some(1 << 14);
+  for (int64_t at = 0; at < size(); at += std::ssize(some)) {
+    some.resize(size_t(std::min(std::ssize(some), size() - at)));
+    copy(at, some);
+    const auto bad = std::find_if(some.begin(), some.end(), [&](int32_t t) { return t >= vocab_size; });
+    TG_CHECK(bad == some.end(), value,
+             "[data] token {} at position {} of {} is not in the vocabulary. The model takes ids in [0, {}). Use the "
+             "tokenizer and the vocabulary size of the data.",
+             *bad, at + (bad - some.begin()), name_, vocab_size);
+  }
 }
 
 Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng)

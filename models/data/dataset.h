@@ -1,6 +1,6 @@
 /// @file
-/// Data of language models: texts, token sequences (in memory or mapped from a file), random batches to train on, and
-/// windows in order to evaluate on. There is no tokenizer and no model here; models/train puts them together.
+/// Data of language models: texts, token sequences (in memory or in a file), random batches to train on, and windows in
+/// order to evaluate on. There is no model here; models/train puts data and models together.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -8,10 +8,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 namespace tg {
+class InputFile;
+class Tokenizer;
 
 /// The bytes of all files, one after the other. An Error if the list is empty, or a path is missing, a folder or an
 /// empty file.
@@ -22,14 +25,19 @@ class TokenData {
  public:
   /// A copy of token ids in [0, 2^31). `name` is the name of the data in messages.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
-  /// A file of 16-bit little-endian ids without a header. It is mapped, not read. An Error if it is empty or of odd
-  /// size.
+  /// The tokens of a text, 2 bytes each if the vocabulary has at most 65536 ids, else 4.
+  static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
+  /// A file of 16-bit little-endian ids without a header. Only the tokens that are asked for are read. An Error if the
+  /// file is empty or of odd size.
   static TokenData from_file(const std::string& path);
+  /// Throws an Error if the data is in a file that was changed since it was opened. It does no harm to rename another
+  /// file to its path.
+  void check_unchanged() const;
 
   /// The number of tokens.
   int64_t size() const;
   const std::string& name() const { return name_; }
-  /// Copies as many tokens as `to` takes, from position `begin` on. An Error if there are not so many.
+  /// Copies as many tokens as `to` takes, from position `begin` on. An Error if there are not so many, or no longer.
   void copy(int64_t begin, std::span<int32_t> to) const;
   TokenData slice(int64_t begin, int64_t end) const;  ///< the tokens [begin, end)
 
@@ -40,10 +48,17 @@ class TokenData {
   void check_vocabulary(int64_t vocab_size) const;
 
  private:
-  using View = std::variant<std::span<const uint16_t>, std::span<const int32_t>>;
+  struct InFile {
+    const InputFile* file;
+    int64_t begin, count;  // of tokens
+    int64_t size() const { return count; }
+    InFile subspan(size_t at, size_t n) const { return {file, begin + int64_t(at), int64_t(n)}; }
+  };
+  using View = std::variant<std::span<const uint16_t>, std::span<const int32_t>, InFile>;
+  template <class T> static TokenData keep(std::vector<T> tokens, std::string name);
   TokenData(std::shared_ptr<const void> owner, View view, std::string name)
       : owner_(std::move(owner)), view_(view), name_(std::move(name)) {}
-  std::shared_ptr<const void> owner_;  // the mapping or vector that view_ looks into
+  std::shared_ptr<const void> owner_;  // the file or vector that view_ looks into
   View view_;
   std::string name_;
 };

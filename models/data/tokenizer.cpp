@@ -1,6 +1,6 @@
 #include <tapegrad/core/error.h>
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/config/json.h>
+#include <tapegrad/models/data/tokenizer.h>
 
 #include <algorithm>
 #include <set>
@@ -61,6 +61,23 @@ void check_id(int64_t id, size_t position, int64_t vocab_size) {
            "tokenizer that the model was trained with.",
            id, position, vocab_size);
 }
+class Pieces {
+ public:
+  explicit Pieces(const Tokenizer::Take& take) : take_(take) { ids_.reserve(kMost); }
+  void add(int64_t id) {
+    ids_.push_back(id);
+    if (ids_.size() == kMost) end();
+  }
+  void end() {
+    if (!ids_.empty()) take_(ids_);
+    ids_.clear();
+  }
+
+ private:
+  static constexpr size_t kMost = 1 << 13;
+  const Tokenizer::Take& take_;
+  std::vector<int64_t> ids_;
+};
 [[noreturn]] void fail_json(std::string_view what) {
   throw Error(Error::Kind::value, fmt::format("[tokenizer] the tokenizer's JSON is wrong: {}. It must be as to_json() "
                                               "writes it. Take it from the config of the model.",
@@ -68,10 +85,17 @@ void check_id(int64_t id, size_t position, int64_t vocab_size) {
 }
 }  // namespace
 
-std::vector<int64_t> ByteTokenizer::encode(std::string_view text) const {
-  std::vector<int64_t> ids(text.size());
-  std::transform(text.begin(), text.end(), ids.begin(), [](char c) { return int64_t(uint8_t(c)); });
-  return ids;
+std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int64_t> all;
+  all.reserve(text.size());
+  encode(text, [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
+  return all;
+}
+
+void ByteTokenizer::encode(std::string_view text, const Take& take) const {
+  Pieces pieces(take);
+  for (const char c : text) pieces.add(int64_t(uint8_t(c)));
+  pieces.end();
 }
 std::string ByteTokenizer::decode(std::span<const int64_t> ids) const {
   std::string text;
@@ -92,9 +116,8 @@ CharTokenizer CharTokenizer::from_text(std::string_view text) {
   for_each_character(text, [&](char32_t code, std::string_view, size_t) { seen.insert(code); });
   return CharTokenizer({seen.begin(), seen.end()});
 }
-std::vector<int64_t> CharTokenizer::encode(std::string_view text) const {
-  std::vector<int64_t> ids;
-  ids.reserve(text.size());
+void CharTokenizer::encode(std::string_view text, const Take& take) const {
+  Pieces pieces(take);
   for_each_character(text, [&](char32_t code, std::string_view character, size_t at) {
     const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
     const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
@@ -103,9 +126,9 @@ std::vector<int64_t> CharTokenizer::encode(std::string_view text) const {
         "[tokenizer] the character {}U+{:04X} at byte {} is not among the {} of the model's vocabulary. A character "
         "tokenizer knows the characters of its training text only. Leave it out, or train with the byte tokenizer.",
         printable ? fmt::format("'{}' ", character) : "", uint32_t(code), at, characters_.size());
-    ids.push_back(found - characters_.begin());
+    pieces.add(found - characters_.begin());
   });
-  return ids;
+  pieces.end();
 }
 std::string CharTokenizer::decode(std::span<const int64_t> ids) const {
   std::string text;

@@ -3,6 +3,7 @@
 /// configuration, so that generation needs no other file. There are no tensors here: dataset.h makes batches of ids.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,7 +17,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   /// The ids of a text, in [0, vocab_size()). decode(encode(text)) is the text itself.
-  virtual std::vector<int64_t> encode(std::string_view text) const = 0;
+  std::vector<int64_t> encode(std::string_view text) const;
+  /// Takes the next ids of a text.
+  using Take = std::function<void(std::span<const int64_t> ids)>;
+  /// Passes the ids of a text to `take` in pieces, in order, so that a large text is not held as 64-bit ids.
+  virtual void encode(std::string_view text, const Take& take) const = 0;
   /// The text of ids; an Error for an id outside of the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
   /// The number of ids.
@@ -30,7 +35,8 @@ class Tokenizer {
 /// Each byte is a token: any data, 256 ids, nothing to learn. The end of the ids may cut a decoded character.
 class ByteTokenizer final : public Tokenizer {
  public:
-  std::vector<int64_t> encode(std::string_view text) const override;
+  using Tokenizer::encode;
+  void encode(std::string_view text, const Take& take) const override;
   std::string decode(std::span<const int64_t> ids) const override;
   int64_t vocab_size() const override { return 256; }
   std::string to_json() const override;
@@ -43,8 +49,11 @@ class CharTokenizer final : public Tokenizer {
   /// wrong byte.
   static CharTokenizer from_text(std::string_view text);
 
-  /// The ids of a text. An Error for a character that from_text() has not seen; it names the character and its offset.
-  std::vector<int64_t> encode(std::string_view text) const override;
+  /// An Error for a character that from_text() has not seen; it names the character and its offset.
+  using Tokenizer::encode;
+  /// Passes the ids of a text to `take`. An Error for a character that from_text() has not seen; it names the character
+  /// and its offset.
+  void encode(std::string_view text, const Take& take) const override;
   std::string decode(std::span<const int64_t> ids) const override;
   int64_t vocab_size() const override { return int64_t(characters_.size()); }
   std::string to_json() const override;

@@ -1,6 +1,6 @@
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/gpt/config_json.h>
 
 #include <algorithm>
 #include <vector>

@@ -50,10 +50,12 @@ void SampleOptions::validate() const {
            "[sample] temperature is {}. It must be finite and 0 or more; 0 takes the most likely token.", temperature);
   TG_CHECK(top_k >= 0, value, "[sample] top_k is {}. It must be 1 or more, or 0 for all tokens.", top_k);
   TG_CHECK(top_p > 0 && top_p <= 1, value, "[sample] top_p is {}. It must be in (0, 1]; 1 keeps all tokens.", top_p);
+  TG_CHECK(vocabulary >= 0, value, "[sample] vocabulary is {}. It must be 1 or more, or 0 for all tokens.", vocabulary);
 }
 
 int64_t sample(std::span<const float> logits, const SampleOptions& o, Rng& rng) {
   o.validate();
+  if (o.vocabulary > 0 && size_t(o.vocabulary) < logits.size()) logits = logits.first(size_t(o.vocabulary));
   check_logits(logits);
   const float top = *std::max_element(logits.begin(), logits.end());
   if (o.temperature == 0) return std::find(logits.begin(), logits.end(), top) - logits.begin();

@@ -14,6 +14,7 @@ struct SampleOptions {
   double temperature = 1;  ///< divides the logits; 0 means always the most likely token
   int64_t top_k = 0;       ///< draw from the k most likely tokens only; 0 means all
   double top_p = 1;        ///< draw from the most likely tokens that together reach this probability; 1 means all
+  int64_t vocabulary = 0;  ///< draw only tokens below it, for a tokenizer with fewer ids than the model; 0 means all
   uint64_t seed = 0;       ///< of generate(); sample() is given its generator
   void validate() const;   ///< throws an Error that names the first wrong field
 };
@@ -25,8 +26,8 @@ int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&);
 
 /// Options of generate().
 struct GenerateOptions {
-  bool use_cache = true;                        ///< keep keys and values: the same tokens in less time
-  std::function<bool(int64_t token)> on_token;  ///< called with each new token; false ends the text after it
+  bool use_cache = true;                             ///< keep keys and values: the same tokens in less time
+  std::function<bool(int64_t token)> on_token = {};  ///< called with each new token; false ends the text after it
 };
 /// Continues the prompt (at least one token) by at most max_tokens, and returns the new tokens only. The model sees the
 /// last `context` tokens. While the text fits into the context, the cache makes each token cost one position. Beyond it

@@ -40,8 +40,10 @@ void GptConfig::validate() const {
   positive("width", width);
   TG_CHECK(width % heads == 0, value,
            "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part.", width, heads);
+  TG_CHECK(kv_heads >= 0, value, "[gpt_config] kv_heads is {}. It must be 1 or more, or 0 for as many as heads.",
+           kv_heads);
   TG_CHECK(
-      kv_heads >= 0 && (kv_heads == 0 || heads % kv_heads == 0), value,
+      kv_heads == 0 || heads % kv_heads == 0, value,
       "[gpt_config] kv_heads {} does not divide heads {}. Each head of keys serves as many heads of queries; 0 stands "
       "for as many as heads.",
       kv_heads, heads);
@@ -118,7 +120,9 @@ std::vector<Gpt::NamedLinear> Gpt::linears() {
 }
 
 void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
-  TG_CHECK(tokens && tokens.ndim() == 2 && is_index(tokens.dtype()), shape,
+  TG_CHECK(!tokens || is_index(tokens.dtype()), dtype,
+           "[gpt] tokens must be i32 or i64, got {}. They are ids of a vocabulary; use .to(DType::i64).", tokens);
+  TG_CHECK(tokens && tokens.ndim() == 2, shape,
            "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().", describe(tokens));
   const int64_t t = tokens.size(1), past = o.cache ? o.cache->length() : 0;
   TG_CHECK(tokens.size(0) >= 1 && t >= 1, shape,
@@ -126,12 +130,12 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
   TG_CHECK(past + t <= config_.context, shape,
            "[gpt] {} tokens after {} in the cache are {} positions, and the context is {}. Pass fewer tokens{}.", t,
            past, past + t, config_.context, past ? ", or clear() the cache" : "");
-  const DType own = wte_.table.dtype();
-  TG_CHECK(
-      o.compute == DType::f32 || (o.compute == DType::bf16 && own == DType::f32), dtype,
-      "[gpt] compute is {} and the parameters are {}. It must be bf16 over f32 parameters, or f32, which leaves all "
-      "in the dtype of the parameters.",
-      o.compute, own);
+  const DType own = wte_.table.dtype(), compute = o.compute.value_or(own);
+  TG_CHECK(compute == own || (size_of(compute) < size_of(own) && (compute == DType::f32 || compute == DType::bf16)),
+           dtype,
+           "[gpt] compute is {} and the parameters are {}. It must be bf16 over f32 parameters, f32 or bf16 over f64 "
+           "ones, or left unset for the dtype of the parameters.",
+           compute, own);
   TG_CHECK(!(o.recompute && o.cache), value,
            "[gpt] recompute and a cache at once. Recomputing is for training, a cache for generation. Pass one of "
            "them.");

@@ -42,10 +42,10 @@ struct ForwardOptions {
   Rng* rng = nullptr;  ///< generator of dropout, if the configuration or an adapter has any; null means no dropout
   KvCache* cache = nullptr;  ///< earlier positions, to which these are added; unchanged if the call fails
   bool last_only = false;    ///< compute the logits of the last position only: (B, 1, V)
-  /// bf16: Linear layers, attention and activations run in bf16, the residual stream and norms in f32; logits are bf16.
-  /// The parameters are f32, cast once where they are used; their gradients are f32. f32: everything runs in the dtype
-  /// of the parameters.
-  DType compute = DType::f32;
+  /// The dtype of Linear layers, attention, activations and logits, bf16 or f32, if it is narrower than the
+  /// parameters'. Parameters are cast once where they are used; the residual stream, norms and gradients of parameters
+  /// keep the parameters' dtype. Unset means that everything runs in the dtype of the parameters.
+  std::optional<DType> compute = {};
   /// Blocks keep their inputs only, and run again in backward: the same gradients, bit for bit. Not with a cache. To
   /// save less memory for less work, call forward() in a RecomputeScope.
   bool recompute = false;

@@ -1,12 +1,11 @@
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/io/hash.h>
 #include <tapegrad/models/config/json.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/hash.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 namespace tg {
 namespace {
@@ -86,11 +85,12 @@ void check_finite(const std::string& path, const std::string& name, const Tensor
   const auto all = t.to_vector<double>();
   const auto bad = std::find_if(all.begin(), all.end(), [](double x) { return !std::isfinite(x); });
   if (bad == all.end()) return;
+  const double x = std::isnan(*bad) ? std::abs(*bad) : *bad;  // never "-nan"
   throw Error(
       Error::Kind::non_finite,
       fmt::format("[adapter] cannot write {}: '{}' is {} at {}. What was there before is unchanged. All weights "
                   "must be finite. Lower the learning rate or use more warm-up.",
-                  path, name, *bad, position_of(bad - all.begin(), t.shape())));
+                  path, name, x, position_of(bad - all.begin(), t.shape())));
 }
 
 }  // namespace
@@ -172,8 +172,6 @@ void assign_adapter(const std::string& path, const GptLora& lora) {
   lora.params().assign(f.tensors);
 }
 
-std::string adapter_path(const std::string& path) {
-  return std::filesystem::is_directory(path) ? path + "/adapter.safetensors" : path;
-}
+std::string adapter_path(const std::string& path) { return is_folder(path) ? path + "/adapter.safetensors" : path; }
 
 }  // namespace tg

@@ -1,7 +1,7 @@
+#include <tapegrad/models/config/json.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
-#include <tapegrad/models/config/json.h>
 
 #include <charconv>
 #include <cmath>
@@ -19,11 +19,13 @@ void check_finite(const std::string& path, const std::string& name, const Tensor
       const std::span<const T> all(t.data<T>(), size_t(t.numel()));
       const auto bad = std::find_if(all.begin(), all.end(), [](T x) { return !std::isfinite(double(x)); });
       if (bad == all.end()) return;
+      const double x = std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad);  // never "-nan"
       throw Error(
           Error::Kind::non_finite,
           fmt::format("[checkpoint] cannot write {}: '{}' is {} at {} after step {}. What was there before is "
-                      "unchanged. All weights and moments must be finite. Lower the learning rate or use more warm-up.",
-                      path, name, double(*bad), position_of(bad - all.begin(), t.shape()), step));
+                      "unchanged. All weights and moments must be finite. {}.",
+                      path, name, x, position_of(bad - all.begin(), t.shape()), step,
+                      step == 0 ? "Change the model or its init_std" : "Lower the learning rate or use more warm-up"));
     }
   });
 }
@@ -47,6 +49,10 @@ std::string json_of(const TrainerState& s) {
                       {"dropout_rng", json_of(s.dropout)}});
 }
 
+std::string json_of(const StepRecord& r) {
+  return text_of(
+      Json{{"loss", r.loss}, {"grad_norm", r.grad_norm}, {"lr", r.lr}, {"ms", r.ms}, {"tokens_per_s", r.tokens_per_s}});
+}
 std::string json_of(const Finetuning& f) {
   return text_of(Json{{"model", f.model}, {"weights", f.weights}, {"lora", own_json(to_json(f.lora))}});
 }
@@ -102,6 +108,18 @@ class Reader {
     return {j.at("model").get<std::string>(), j.at("weights").get<std::string>(),
             lora_config_from_json(text_of(j.at("lora")), source("finetuning"))};
   }
+  StepRecord unvalidated(int64_t step) const {
+    const Json j = object("unvalidated", {"loss", "grad_norm", "lr", "ms", "tokens_per_s"});
+    const auto number = [&](const char* key) {
+      if (!j.at(key).is_number()) fail(fmt::format("its '{}' is {}, no number", key, text_of(j.at(key))));
+      return j.at(key).get<double>();
+    };
+    StepRecord r;
+    r.step = step;
+    r.loss = number("loss"), r.grad_norm = number("grad_norm"), r.lr = number("lr");
+    r.ms = number("ms"), r.tokens_per_s = number("tokens_per_s");
+    return r;
+  }
   bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
@@ -140,6 +158,8 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
   Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", to_json(c.run)},
                     {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
   if (c.finetuning) metadata["finetuning"] = json_of(*c.finetuning);
+  if (c.state.unvalidated) metadata["unvalidated"] = json_of(*c.state.unvalidated);
+  if (!c.kernels.empty()) metadata["kernels"] = c.kernels;
   metadata["checksum"] = checksum(tensors, metadata);
   write_safetensors(path, tensors, metadata);
 }
@@ -166,6 +186,8 @@ Checkpoint load_checkpoint(const std::string& path) {
   c.state.data = r.rng(state, "data_rng");
   c.state.dropout = r.rng(state, "dropout_rng");
   if (r.has("finetuning")) c.finetuning = r.finetuning();
+  if (r.has("unvalidated")) c.state.unvalidated = r.unvalidated(c.state.step);
+  if (r.has("kernels")) c.kernels = r.text("kernels");
   return c;
 }
 

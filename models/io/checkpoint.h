@@ -42,6 +42,8 @@ struct Checkpoint {
   DataIdentity data;
   TrainerState state;
   std::optional<Finetuning> finetuning = std::nullopt;  ///< empty if the run trains the model
+  /// The kernels that computed the run so far, as other kernels give other bits; "" means that they are unknown.
+  std::string kernels = "";
 };
 
 /// Writes `path` as write_file_atomically() does: on any Error the former checkpoint is unchanged. An Error of kind

@@ -1,8 +1,8 @@
 #include <tapegrad/core/file.h>
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/config/json.h>
-#include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/model_dir.h>
 
 namespace tg {
 namespace {
@@ -55,8 +55,9 @@ LoadedModel load_model(const std::string& folder, Device device) {
       tokenizer = Tokenizer::from_json(text_of(*t));
     return gpt_config_from_json(text_of(config["model"]), {.name = "\"model\"", .every_field = true});
   });
-  TG_CHECK(!tokenizer || tokenizer->vocab_size() == shape.vocab_size, value,
-           "[model] {}: the tokenizer has {} tokens and the model {}. They were written as one; restore the file.",
+  TG_CHECK(!tokenizer || tokenizer->vocab_size() <= shape.vocab_size, value,
+           "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
+           "file.",
            config_file, tokenizer->vocab_size(), shape.vocab_size);
   Params params(device);
   params.load(SafetensorsFile(weights_file).tensors(device));

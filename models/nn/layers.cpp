@@ -49,9 +49,9 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o)
     : Layer{p.scope()}, weight(p.get("weight", {out, in}, o.init)) {
   if (o.bias) bias = p.get("bias", {out}, Init::constant(0));
 }
-Tensor Linear::forward(const Tensor& x, DType compute, Rng* rng) const {
+Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) const {
   NameScope here = enter();
-  const auto cast = [compute](const Tensor& t) { return compute == DType::f32 ? t : t.to(compute); };
+  const auto cast = [compute](const Tensor& t) { return compute ? t.to(*compute) : t; };
   const Tensor b = bias ? cast(bias) : Tensor(), w = cast(weight), in = cast(x);
   const Tensor y = b ? linear(in, w, b) : linear(in, w);
   return adapter && !adapter->unmerged ? adapter->delta.forward(in, rng, y) : y;

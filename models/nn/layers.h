@@ -7,6 +7,7 @@
 #include <tapegrad/ops/norm.h>
 
 #include <memory>
+#include <optional>
 
 namespace tg {
 
@@ -56,10 +57,10 @@ struct Linear : Layer {
   Linear() = default;
   /// Asks the Params for "weight" (out, in), and "bias" (out) if the options say so.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  /// x weight^T + bias: (..., in) -> (..., out). With compute bf16, x, weight and bias are cast to bf16, and so is the
-  /// result; gradients arrive in their own dtypes. With f32 nothing is cast. The adapter's dropout draws from rng; null
-  /// means no dropout.
-  Tensor forward(const Tensor& x, DType compute = DType::f32, Rng* rng = nullptr) const;
+  /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, and the result has that
+  /// dtype; gradients arrive in their own dtypes. If `compute` is unset, nothing is cast. The adapter's dropout draws
+  /// from rng; null means no dropout.
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
 };
 
 /// A table of vectors, chosen by id.
@@ -98,11 +99,11 @@ struct Norm : Layer {
 
 /// How one forward pass runs.
 struct LayerContext {
-  Rng* rng = nullptr;          ///< generator of dropout, that of adapters too; null means no dropout
-  KvCache* cache = nullptr;    ///< keys and values of earlier positions; null if there are none
-  int64_t layer = 0;           ///< number of the layer in the cache
-  int64_t position = 0;        ///< position of the first row of x
-  DType compute = DType::f32;  ///< of Linear::forward, attention and activations
+  Rng* rng = nullptr;              ///< generator of dropout, that of adapters too; null means no dropout
+  KvCache* cache = nullptr;        ///< keys and values of earlier positions; null if there are none
+  int64_t layer = 0;               ///< number of the layer in the cache
+  int64_t position = 0;            ///< position of the first row of x
+  std::optional<DType> compute{};  ///< of Linear::forward, attention and activations; unset means the parameters' dtype
 };
 
 /// Options of the layers of a transformer block.

@@ -12,8 +12,8 @@
 namespace tg::nn {
 
 void LoraOptions::validate(int64_t in, int64_t out) const {
-  TG_CHECK(rank >= 1, value, "[lora] rank is {}. It must be 1 or more. To train no adapter, leave the layer out.",
-           rank);
+  TG_CHECK(rank >= 1, value,
+           "[lora] rank is {}. It must be 1 or more. Choose a rank, or leave the layer without an adapter.", rank);
   TG_CHECK(rank <= std::min(in, out), value,
            "[lora] rank is {} for a layer from {} to {}. It must be at most {}: beyond that, the two thin matrices can "
            "express no more. Choose a smaller rank, or leave the layer out.",

@@ -52,7 +52,7 @@ class LoraLinear {
   /// path. An Error if base has a delta already; other Errors are those of LoraOptions::validate().
   LoraLinear(Linear base, const Params&, const LoraOptions& = {});
   /// x W^T + bias + delta(x): (..., in) -> (..., out), as nn::Linear::forward().
-  Tensor forward(const Tensor& x, DType compute = DType::f32, Rng* rng = nullptr) const {
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const {
     return linear_.forward(x, compute, rng);
   }
   const Linear& linear() const { return linear_; }

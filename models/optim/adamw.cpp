@@ -85,15 +85,14 @@ Tensor AdamW::step(const GradMap& grads, StepOptions o) {
   const ProfileRange range(Phase::optimizer);
   NameScope here("adamw");
   const std::vector<Tensor> g = gradients(grads);
-  const Tensor norm = o.norm ? o.norm : global_norm(g);
-  const Tensor clip = o.clip_norm > 0 ? norm : Tensor();
+  const Tensor norm = o.norm || o.clip_norm == 0 ? o.norm : global_norm(g);
   const AdamWOptions numbers{.beta1 = config_.beta1,
                              .beta2 = config_.beta2,
                              .eps = config_.eps,
                              .decay = config_.decay,
                              .eps_placement = config_.eps_placement};
   adamw_step({.w = w_, .m = m_, .v = v_, .grad = g, .weight_decay = weight_decay_}, numbers, count_->lr, count_->t + 1,
-             clip, o.clip_norm, count_);
+             o.clip_norm > 0 ? norm : Tensor(), o.clip_norm, count_);
   ++count_->t;
   return norm;
 }

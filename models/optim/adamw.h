@@ -29,7 +29,8 @@ struct AdamWConfig {
 /// Options of AdamW::step().
 struct StepOptions {
   double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0 means no clipping
-  Tensor norm = {};  ///< global_norm() of all gradients, for a caller that has it; empty means that step() computes it
+  Tensor norm =
+      {};  ///< global_norm() of all gradients, for a caller that has it; if empty, it is computed to clip by it only
 };
 
 /// An optimiser with its state: two moments per parameter and the number of steps.
@@ -39,8 +40,9 @@ class AdamW {
   /// at 0, in the parameter's dtype.
   explicit AdamW(std::vector<Parameter>, AdamWConfig = {});
 
-  /// Updates all parameters in place, by one op. Returns the norm of all gradients before clipping, a 0-d f32 tensor;
-  /// the host does not wait. An Error names the first parameter without a gradient; nothing has changed then.
+  /// Updates all parameters in place, by one op; the host does not wait. Returns the norm of all gradients before
+  /// clipping, as global_norm() makes it; without clipping it is empty unless the caller passed it. An Error names the
+  /// first parameter without a gradient; nothing has changed then.
   Tensor step(const GradMap&, StepOptions = {});
   /// Sets the learning rate of later steps, also of steps inside compiled functions, as schedules need it. Finite and
   /// at least 0.

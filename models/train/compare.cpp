@@ -94,7 +94,8 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   for (const Parameter& p : params.trainable())
     if (const Tensor g = grads[p.tensor])
       see_parameter(Stage::gradients, p.name, g);  // step() names one that is missing
-  see({Stage::gradients, "norm of all gradients", ""}, optimizer.step(grads, {.clip_norm = o.clip_norm}));
+  if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
+    see({Stage::gradients, "norm of all gradients", ""}, norm);
   for (const Parameter& p : params.all()) see_parameter(Stage::update, p.name, p.tensor.detach());
 }
 
@@ -212,11 +213,11 @@ class Ledger {
 void check_side(const Side& s) {
   TG_CHECK(
       (s.weights == DType::f32 || s.weights == DType::f64) &&
-          (s.compute == DType::f32 || (s.compute == DType::bf16 && s.weights == DType::f32)),
+          (!s.compute || s.compute == s.weights || (s.compute == DType::bf16 && s.weights == DType::f32)),
       dtype,
-      "[compare] a side has weights of {} and computes in {}. Weights are f32 or f64, and bf16 is computed over f32 "
-      "weights; f32 leaves all in the dtype of the weights.",
-      s.weights, s.compute);
+      "[compare] a side has weights of {} and computes in {}. Weights are f32 or f64. A side computes in their dtype, "
+      "or in bf16 over f32 weights.",
+      s.weights, s.compute.value_or(s.weights));
   runtime_of(s.device);
 }
 }  // namespace

@@ -10,6 +10,7 @@
 #include <tapegrad/models/optim/adamw.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ namespace tg {
 struct Side {
   Device device = {};
   DType weights = DType::f32;  ///< dtype of parameters: f32 or f64
-  DType compute = DType::f32;  ///< ForwardOptions::compute: f32, or bf16 over f32 weights
-  int threads = 0;             ///< threads of the CPU; 0 means the present number
+  std::optional<DType> compute =
+      {};           ///< ForwardOptions::compute: bf16 over f32 weights; unset means the weights' dtype
+  int threads = 0;  ///< threads of the CPU; 0 means the present number
   /// The side of a text DEVICE[/DTYPE][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/1". DTYPE is f64, f32, or bf16 (over
   /// f32 weights). An Error says what is wrong.
   static Side parse(std::string_view);
@@ -57,9 +59,9 @@ struct Compared {
 /// The result of compare().
 struct Comparison {
   Side reference, other;
-  std::vector<Compared> tensors = {};  ///< in the order of execution
-  /// Ops that occur in unequal numbers, such as casts to bf16. They are not compared.
-  std::vector<std::string> unpaired = {};
+  std::vector<Compared> tensors = {};   ///< in the order of execution
+  std::vector<std::string> unpaired =   ///< ops that occur in unequal numbers, such as casts to bf16: not compared
+      {};                               ///< ops that the sides use in unequal numbers, as casts of bf16: not compared
   const Compared* first_apart() const;  ///< the first tensor out of tolerance; null if there is none
   /// Whether all tensors are within their tolerances.
   bool within() const { return !first_apart(); }

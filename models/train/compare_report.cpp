@@ -31,7 +31,7 @@ Json json_of(const Compared& t) {
 std::string_view name_of(Stage s) { return kStages[size_t(s)]; }
 
 std::string to_string(const Side& s) {
-  std::string text = fmt::format("{}/{}", s.device, s.compute == DType::bf16 ? s.compute : s.weights);
+  std::string text = fmt::format("{}/{}", s.device, s.compute.value_or(s.weights));
   if (s.threads) text += fmt::format("/{}", s.threads);
   return text;
 }
@@ -57,7 +57,10 @@ Side Side::parse(std::string_view text) {
         word, text, listed(kTypes));
     const DType t = dtype_from_name(word);
     type = true;
-    (t == DType::bf16 ? side.compute : side.weights) = t;
+    if (t == DType::bf16)
+      side.compute = t;
+    else
+      side.weights = t;
   }
   return side;
 }

@@ -33,7 +33,8 @@ void from_name(std::string_view name, DType& to) {
 void TrainConfig::validate() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
-  TG_CHECK(dtype == DType::f32 || dtype == DType::bf16, value, "[train] dtype is {}. It must be f32 or bf16.", dtype);
+  TG_CHECK(!dtype || dtype == DType::f32 || dtype == DType::bf16, value, "[train] dtype is {}. It must be f32 or bf16.",
+           *dtype);
   at_least("accumulate", accumulate, 1);
   at_least("max_steps", max_steps, 1);
   at_least("warmup", warmup, 0);

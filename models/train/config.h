@@ -6,6 +6,7 @@
 #include <tapegrad/models/optim/schedule.h>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace tg {
@@ -38,7 +39,8 @@ struct TrainConfig {
   int64_t eval_every = 250;       ///< steps between validations; 0 means only after the last step
   int64_t checkpoint_every = -1;  ///< steps between saves; 0 means only after the last step, -1 with each validation
   double val_fraction = 0.1;      ///< part of the data, at its end, that is kept for validation
-  DType dtype = DType::f32;  ///< what forward computes in: f32, or bf16 over f32 parameters (ForwardOptions::compute)
+  /// What forward computes in, f32 or bf16 (ForwardOptions::compute); unset means the dtype of the parameters.
+  std::optional<DType> dtype = {};
   Recompute recompute = Recompute::none;
   uint64_t seed = 1;  ///< of the weights, the windows and dropout, each with a stream of its own
 

@@ -2,7 +2,6 @@
 #include <tapegrad/models/train/log.h>
 
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 namespace tg {
@@ -35,7 +34,7 @@ struct Lines {
 // line is one that a crash cut off.
 Lines lines_of(const std::string& path, int64_t step) {
   Lines r;
-  if (!std::filesystem::exists(path)) return r;
+  if (!path_exists(path)) return r;
   const MappedFile file(path);
   const std::string_view text = file.text();
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
@@ -53,8 +52,7 @@ Lines lines_of(const std::string& path, int64_t step) {
 int64_t StepLog::last_step_of(const std::string& path) { return lines_of(path, INT64_MAX).last; }
 StepLog StepLog::resume(const std::string& path, int64_t step) {
   const Lines kept = lines_of(path, step);
-  if (std::filesystem::exists(path) && std::filesystem::file_size(path) != kept.text.size())
-    write_file_atomically(path, kept.text);
+  if (path_exists(path) && MappedFile(path).text().size() != kept.text.size()) write_file_atomically(path, kept.text);
   StepLog log(AppendFile(path, AppendFile::Begin::keep));
   log.last_step_ = kept.last;
   log.missing_ = step - kept.count;

@@ -1,3 +1,4 @@
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
@@ -51,6 +52,28 @@ std::string readable_bytes(int64_t bytes) {
   size_t unit = 0;
   for (; n >= 999.95 && unit + 1 < kUnits.size(); ++unit) n /= 1000;
   return fmt::format("{:.{}f} {}", n, unit == 0 ? 0 : n < 9.9995 ? 3 : n < 99.995 ? 2 : 1, kUnits[unit]);
+}
+
+std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most) {
+  std::string all;
+  const auto add_if_it_fits = [&](const Variant& v) {
+    try {
+      const int64_t bytes = v.bytes();
+      if (bytes <= most) all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", v.name, readable_bytes(bytes));
+      return bytes <= most;
+    } catch (const Error&) {  // sizes beyond all memory
+      return false;
+    }
+  };
+  for (const std::vector<Variant>& list : lists) (void)std::any_of(list.begin(), list.end(), add_if_it_fits);
+  return all.empty() ? "" : fmt::format("These would fit: {}.", all);
+}
+void check_fits(const Variant& run, Device device, const std::function<std::string(int64_t)>& advice) {
+  const int64_t there = int64_t(runtime_of(device).memory(device.index)), bytes = run.bytes();
+  TG_CHECK(there == 0 || bytes <= there, memory,
+           "{} takes {} of memory, and {} has {}, which is {} too little. All tensors of a step must fit. {}", run.name,
+           readable_bytes(bytes), device == Device::cpu() ? "the machine" : to_string(device), readable_bytes(there),
+           readable_bytes(bytes - there), advice(there));
 }
 
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <set>
 
 namespace tg {
 namespace {
@@ -133,24 +132,26 @@ const char* kind_of(const Json& x) {
 
 // The settings of one object of a text. `group` is its key, or empty for the text itself.
 void collect(const Json& object, std::string_view group, const std::vector<std::string_view>& known,
-             const std::string& source, std::vector<Setting>& to) {
+             const std::string& source, Json& to) {
   for (const auto& [key, x] : object.items()) {
     TG_CHECK(in(key, known), value, "[config] {}: '{}' is not known{}.{} The keys are {}.", source, key,
              group.empty() ? "" : fmt::format(" in \"{}\"", group), did_you_mean(key, known), listed(known));
-    to.push_back({key, text_of(x)});
+    TG_CHECK(!to.contains(key), value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.", source,
+             key);
+    to[key] = x;
   }
 }
 // The tokenizer of a model's config.json as the setting of a run.
-std::string tokenizer_setting(const Json& x, bool stored, const std::string& source) {
-  if (x.is_null()) return "\"byte\"";  // trained on token ids
-  if (!x.is_object()) return text_of(x);
+Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
+  if (x.is_null()) return "byte";  // trained on token ids
+  if (!x.is_object()) return x;
   const auto tokenizer = Tokenizer::from_json(text_of(x));
-  if (x["type"] == "bytes") return "\"byte\"";
+  if (x["type"] == "bytes") return "byte";
   TG_CHECK(stored, value,
            "[config] {}: the tokenizer has {} characters of its own, and training takes those of its text: they would "
            "have no effect. Write \"tokenizer\": \"char\".",
            source, tokenizer->vocab_size());
-  return "\"char\"";
+  return "char";
 }
 
 // A setting that has an effect beside some values of another one only.
@@ -163,33 +164,69 @@ constexpr Needs kNeeds[] = {
     {"init_std", "init", "gpt2", [](const RunConfig& r) { return r.model.init == InitScheme::gpt2; }},
     {"min_lr", "schedule", "cosine", [](const RunConfig& r) { return r.train.schedule == ScheduleKind::cosine; }},
     {"eval_every", "val_fraction", "above 0, or checkpoint_every -1",
-     [](const RunConfig& r) { return r.train.val_fraction > 0 || r.train.checkpoint_every < 0; }},
+     [](const RunConfig& r) {
+       return r.train.val_fraction > 0 || r.train.checkpoint_every < 0 || r.train.eval_every == 0;
+     }},
 };
-void check_effect(const Setting& s, const RunConfig& run, const Json& fields) {
-  for (const Needs& n : kNeeds)
-    TG_CHECK(s.stored || s.name != n.name || n.met(run), value,
-             "[config] {} is {} and {} is {}. {} has an effect with {} {} only. Leave {} out, or change {}.", n.name,
-             s.json, n.other, text_of(fields.at(std::string(n.other))), n.name, n.other, n.values, n.name, n.other);
+void validate(const RunConfig& run) {
+  run.train.validate();
+  GptConfig model = run.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;  // that of the tokenizer is still to come
+  model.validate();
 }
 
-template <class T> std::string whole_number(std::string_view name, std::string_view word) {
-  T x{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+// The value of a field out of a word. An Error when it takes no such word.
+template <class T>
+  requires std::is_integral_v<T>
+void read_word(std::string_view name, std::string_view word, T& to) {
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), to);
   const bool range = error == std::errc::result_out_of_range || (std::is_unsigned_v<T> && word.starts_with('-'));
   TG_CHECK(error == std::errc() && end == word.data() + word.size(), value, "[config] {} is '{}'. It must be {}.", name,
            word, range ? range_of<T>() : "a whole number");
-  return fmt::format("{}", x);
 }
-std::string number(std::string_view name, std::string_view word) {  // more spellings than JSON: .5
-  double x = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+void read_word(std::string_view name, std::string_view word, double& to) {  // more spellings than JSON: .5
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), to);
   TG_CHECK(error != std::errc::result_out_of_range, value,
            "[config] {} is '{}', which is out of the range of a double. It must be 0, or from 4.9e-324 to 1.8e308 in "
            "size.",
            name, word);
-  TG_CHECK(error == std::errc() && end == word.data() + word.size() && std::isfinite(x), value,
+  TG_CHECK(error == std::errc() && end == word.data() + word.size() && std::isfinite(to), value,
            "[config] {} is '{}'. It must be a number.", name, word);
-  return text_of(Json(x));
+}
+void read_word(std::string_view name, std::string_view word, bool& to) {
+  to = word == "true";
+  TG_CHECK(to || word == "false", value, "[config] {} is '{}'. It must be true or false.", name, word);
+}
+template <class T> void read_word(std::string_view name, std::string_view word, T& to) {  // a name
+  read_field(FieldName{"config", name}, Json(word), to);
+}
+
+bool hold(const Json& fields, const std::vector<std::string_view>& names) {
+  return std::all_of(names.begin(), names.end(), [&](std::string_view name) { return fields.contains(name); });
+}
+// The settings of a JSON object, without groups.
+Json read_text(std::string_view text, const std::string& source, const Names& names) {
+  Json object = parse_json(text, "config", source);
+  TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
+           object.type_name());
+  Json fields = Json::object();
+  for (const auto& [group, known] : {std::pair("model", &names.model), std::pair("train", &names.train)}) {
+    const auto it = object.find(group);
+    if (it == object.end()) continue;
+    TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
+             source, group, text_of(*it));
+    collect(*it, group, *known, source, fields);
+    object.erase(group);
+  }
+  collect(object, "", names.all, source, fields);
+  if (const auto it = fields.find("tokenizer"); it != fields.end())
+    *it = tokenizer_setting(*it, hold(fields, names.model), source);
+  return fields;
+}
+void put(RunConfig& run, const Json& fields) {
+  visit_run_fields(run, [&](const char* name, auto& to, const char*) {
+    if (const auto it = fields.find(name); it != fields.end()) read_field(FieldName{"config", name}, *it, to);
+  });
 }
 
 }  // namespace
@@ -209,65 +246,32 @@ std::vector<RunField> run_fields() {
   return list;
 }
 
-Setting setting_from_word(std::string_view name, std::string_view word) {
-  const Json fields = flat(RunConfig());
-  const auto field = fields.find(name);
-  TG_CHECK(field != fields.end(), value, "[config] there is no setting '{}'.{}", name, did_you_mean(name, Names().all));
-  const std::string key(name);
-  if (field->is_string()) return {key, text_of(Json(word))};
-  if (field->is_number_float()) return {key, number(name, word)};
-  if (field->is_number_unsigned()) return {key, whole_number<uint64_t>(name, word)};
-  if (field->is_number_integer()) return {key, whole_number<int64_t>(name, word)};
-  TG_CHECK(word == "true" || word == "false", value, "[config] {} is '{}'. It must be true or false.", name, word);
-  return {key, std::string(word)};
-}
-
-std::vector<Setting> settings_from_json(std::string_view text, const std::string& source) {
-  Json object = parse_json(text, "config", source);
-  TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
-           object.type_name());
+void Settings::set(std::string_view name, std::string_view word) {
   const Names names;
-  std::vector<Setting> settings;
-  for (const auto& [group, known] : {std::pair("model", &names.model), std::pair("train", &names.train)}) {
-    const auto it = object.find(group);
-    if (it == object.end()) continue;
-    TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
-             source, group, text_of(*it));
-    collect(*it, group, *known, source, settings);
-    object.erase(group);
-  }
-  collect(object, "", names.all, source, settings);
-  std::set<std::string_view> there;
-  for (const Setting& s : settings)
-    TG_CHECK(there.insert(s.name).second, value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.",
-             source, s.name);
-  const auto whole = [&](const auto& group) {
-    return std::all_of(group.begin(), group.end(), [&](std::string_view name) { return there.contains(name); });
-  };
-  const bool model = whole(names.model), train = whole(names.train);
-  for (Setting& s : settings) s.stored = (model && in(s.name, names.model)) || (train && in(s.name, names.train));
-  for (Setting& s : settings)
-    if (s.name == "tokenizer") s.json = tokenizer_setting(object["tokenizer"], model, source);
-  return settings;
-}
-
-RunConfig with_settings(const RunConfig& base, std::span<const Setting> settings) {
-  Json fields = flat(base);
-  for (const Setting& s : settings) {
-    TG_CHECK(fields.contains(s.name), value, "[config] there is no setting '{}'.{}", s.name,
-             did_you_mean(s.name, Names().all));
-    fields[s.name] = parse_json(s.json, "config", s.name);
-  }
-  RunConfig run;
-  visit_run_fields(run, [&](const char* name, auto& x, const char*) {
-    read_field({"config", name}, fields.at(name), x);
+  TG_CHECK(in(name, names.all), value, "[config] there is no setting '{}'.{}", name, did_you_mean(name, names.all));
+  visit_run_fields(run_, [&](const char* field, auto& to, const char*) {
+    if (field == name) read_word(name, word, to);
   });
-  run.train.validate();
-  GptConfig model = run.model;
-  if (model.vocab_size == 0) model.vocab_size = 1;  // that of the tokenizer is still to come
-  model.validate();
-  for (const Setting& s : settings) check_effect(s, run, fields);
-  return run;
+  chosen_.emplace_back(name);
+}
+void Settings::read(std::string_view text, const std::string& source) {
+  const Names names;
+  const Json fields = read_text(text, source, names);
+  put(run_, fields);
+  for (const auto* group : {&names.model, &names.train})
+    if (!hold(fields, *group))
+      for (const std::string_view name : *group)
+        if (fields.contains(name)) chosen_.emplace_back(name);
+}
+RunConfig Settings::run() const {
+  validate(run_);
+  const Json fields = flat(run_);
+  const auto text = [&](std::string_view field) { return text_of(fields.at(std::string(field))); };
+  for (const Needs& n : kNeeds)
+    TG_CHECK(n.met(run_) || std::find(chosen_.begin(), chosen_.end(), n.name) == chosen_.end(), value,
+             "[config] {} is {} and {} is {}. {} has an effect with {} {} only. Leave {} out, or change {}.", n.name,
+             text(n.name), n.other, text(n.other), n.name, n.other, n.values, n.name, n.other);
+  return run_;
 }
 
 std::string to_json(const TrainConfig& config) {
@@ -284,11 +288,15 @@ std::string to_json(const RunConfig& run) {
   return text_of(all, 2);
 }
 RunConfig run_config_from_json(std::string_view text, const std::string& source) {
-  const std::vector<Setting> settings = settings_from_json(text, source);
-  for (const std::string_view name : Names().all)
-    TG_CHECK(std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return s.name == name; }), value,
-             "[config] {} has no '{}'. Every setting must be there. Restore the file.", source, name);
-  return with_settings(RunConfig(), settings);
+  const Names names;
+  const Json fields = read_text(text, source, names);
+  for (const std::string_view name : names.all)
+    TG_CHECK(fields.contains(name), value, "[config] {} has no '{}'. Every setting must be there. Restore the file.",
+             source, name);
+  RunConfig run;
+  put(run, fields);
+  validate(run);
+  return run;
 }
 
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after) {

@@ -18,7 +18,7 @@ struct RunConfig {
   GptConfig model;  ///< a vocab_size of 0 means that of the tokenizer
   TrainConfig train;
   std::string tokenizer = "byte";  ///< "byte", or "char": the characters of the text
-  RunConfig() { model.vocab_size = 0; }
+  RunConfig() { model.vocab_size = 0, train.dtype = DType::f32; }
 };
 
 /// The run "shakespeare-cpu" or "demo"; an Error lists the names.
@@ -40,21 +40,27 @@ struct RunField {
 /// All settings, in order: those of GptConfig, those of TrainConfig, and `tokenizer`.
 std::vector<RunField> run_fields();
 
-/// A setting: its name, and its value as JSON.
-struct Setting {
-  std::string name, json;
-  bool stored = false;  ///< it comes with all others of its group, from a file, so it may have no effect
+/// Puts a run together from settings by name; later ones win.
+class Settings {
+ public:
+  /// Starts from a run, by default the standard one.
+  explicit Settings(const RunConfig& base = {}) : run_(base) {}
+  /// One setting from a word: "3", "1e-3", "true", "gelu". An Error if there is no such setting, or it takes no such
+  /// word.
+  void set(std::string_view name, std::string_view word);
+  /// All settings of a JSON object, plain or grouped as in the config.json of a model: {"model": {...}, "train":
+  /// {...}}. `source` is the name of the text in messages. An Error for a key that is unknown (it names the nearest),
+  /// in the wrong group or comes twice, for a value of the wrong type, and for a tokenizer with characters outside a
+  /// whole configuration, because a run takes the characters of its text.
+  void read(std::string_view text, const std::string& source);
+  /// The run. An Error names a value out of range, or a setting that has no effect beside another one, unless it came
+  /// with all others of its group, as in the files of a model.
+  RunConfig run() const;
+
+ private:
+  RunConfig run_;
+  std::vector<std::string> chosen_;  // must have an effect
 };
-/// The setting `name` from a word: "3", "1e-3", "true", "gelu". An Error if the setting takes no such word.
-Setting setting_from_word(std::string_view name, std::string_view word);
-/// All settings of a JSON object, plain or grouped as in the config.json of a model: {"model": {...}, "train": {...}}.
-/// `source` is the name of the text in messages. An Error for a key that is unknown (it names the nearest), in the
-/// wrong group or comes twice, and for a tokenizer with characters outside a stored configuration, because a run takes
-/// the characters of its text.
-std::vector<Setting> settings_from_json(std::string_view text, const std::string& source);
-/// The run with these settings; later ones win. An Error names a value of the wrong type or out of range, or a setting
-/// that has no effect beside another one, unless it is stored.
-RunConfig with_settings(const RunConfig&, std::span<const Setting>);
 
 /// A JSON object with every field.
 std::string to_json(const TrainConfig&);

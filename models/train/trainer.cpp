@@ -73,28 +73,41 @@ void Trainer::explain(std::string_view what, double x, const StepRecord& r, cons
     if (e.kind() != Error::Kind::non_finite) throw;
     found = fmt::format("Computed once more with every op checked, this is where it began:\n{}", e.what());
   }
-  throw Error(Error::Kind::non_finite,
-              fmt::format("[train] the {} of step {} is {}. It must be finite. Lower the learning rate (now {}) or use "
-                          "more warm-up. {}",
-                          what, r.step, x, r.lr, found));
+  const std::string advice =
+      steps_ == 0
+          ? "No update was made before it, so no learning rate helps: it comes of the weights that training begins "
+            "with. Change the model or its init_std"
+          : fmt::format("Lower the learning rate (now {}) or use more warm-up", r.lr);
+  throw Error(Error::Kind::non_finite, fmt::format("[train] the {} of step {} is {}. It must be finite. {}. {}", what,
+                                                   r.step, std::isnan(x) ? std::abs(x) : x, advice, found));
 }
 
 StepRecord Trainer::step() {
+  return *step([] { return false; });
+}
+std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
   TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to go on.", config_.max_steps);
   const ProfileRange range("step");
   const auto start = std::chrono::steady_clock::now();
   StepRecord r;
-  r.step = steps_ + 1;
-  r.lr = schedule_.at(steps_);
-  update(r);
-  ++steps_;
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  r.ms = took.count() * 1e3;
-  const double tokens = double(config_.accumulate) * double(config_.batch) * double(model_.config().context);
-  r.tokens_per_s = tokens / std::max(took.count(), 1e-9);
-  if (config_.evaluates_after(steps_) && config_.val_fraction > 0) {
-    r.val_loss = evaluate();
+  if (unvalidated_) {
+    r = *unvalidated_;
+  } else {
+    r.step = steps_ + 1;
+    r.lr = schedule_.at(steps_);
+    update(r);
+    ++steps_;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    r.ms = took.count() * 1e3;
+    const double tokens = double(config_.accumulate) * double(config_.batch) * double(model_.config().context);
+    r.tokens_per_s = tokens / std::max(took.count(), 1e-9);
+  }
+  if (unvalidated_ || (config_.evaluates_after(steps_) && config_.val_fraction > 0)) {
+    unvalidated_ = r;
+    r.val_loss = evaluate(stop);
+    if (!r.val_loss) return std::nullopt;
     if (!std::isfinite(*r.val_loss)) explain("validation loss", *r.val_loss, r, [&] { evaluate(); });
+    unvalidated_.reset();
   }
   r.peak_bytes = memory_stats(model_.device()).peak;
   return r;
@@ -140,11 +153,15 @@ void Trainer::run(const std::function<void(const StepRecord&)>& on_step) {
 }
 
 double Trainer::evaluate() const {
+  return *evaluate([] { return false; });
+}
+std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const {
   const ProfileRange range("validation");
   NoGradScope off;
   Windows windows(data_.val, config_.batch, model_.config().context);
   double sum = 0;
   for (Batch batch; windows.next(batch);) {
+    if (stop()) return std::nullopt;
     const Tensor scores = model_.forward(batch.tokens.to(model_.device()), {.compute = config_.dtype});  // (B, T, V)
     sum += cross_entropy(scores, batch.targets.to(model_.device())).item<double>() * double(batch.targets.numel());
   }
@@ -196,7 +213,8 @@ TrainerState Trainer::state() const {
                  .optimizer_steps = optimizer_.steps(),
                  .data = batches_.rng(),
                  .dropout = dropout_,
-                 .tensors = with_prefix(kModel, params_.state())};
+                 .tensors = with_prefix(kModel, params_.state()),
+                 .unvalidated = unvalidated_};
   s.tensors.merge(with_prefix(kAdamW, optimizer_.state()));
   return s;
 }
@@ -210,6 +228,7 @@ void Trainer::load_state(const TrainerState& s) {
   batches_.set_rng(s.data);
   dropout_ = s.dropout;
   steps_ = s.step;
+  unvalidated_ = s.unvalidated;
 }
 
 }  // namespace tg

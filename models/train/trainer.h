@@ -12,6 +12,7 @@
 #include <tapegrad/models/train/log.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace tg {
@@ -23,6 +24,8 @@ struct TrainerState {
   int64_t optimizer_steps = 0;  ///< updates that the moments have seen
   Rng data, dropout;
   StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
+  std::optional<StepRecord> unvalidated =
+      std::nullopt;  ///< record of the last step, if its validation is still to come
 };
 
 /// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with
@@ -51,8 +54,12 @@ class Trainer {
   /// checked; an Error of kind non_finite then names the step, the value, and the first op that made it with its scope.
   /// On any Error before the update, the trainer is as it was before the step.
   StepRecord step();
-  /// Whether all steps are done.
-  bool done() const { return steps_ == config_.max_steps; }
+  /// Runs one step as step() does, and asks stop() between the batches of a validation whether to give it up. If so, it
+  /// returns nothing: the update is done, and the next call, of this trainer or of one that continues from its state,
+  /// makes the validation and returns the record.
+  std::optional<StepRecord> step(const std::function<bool()>& stop);
+  /// Whether all steps and their validations are done.
+  bool done() const { return steps_ == config_.max_steps && !unvalidated_; }
   /// Runs all remaining steps; on_step sees each record.
   void run(const std::function<void(const StepRecord&)>& on_step = {});
 
@@ -80,6 +87,8 @@ class Trainer {
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   void update(StepRecord&);
+  /// The validation loss as evaluate() computes it; nothing if stop(), asked between batches, gave it up.
+  std::optional<double> evaluate(const std::function<bool()>& stop) const;  // empty: it was given up
 
   Gpt model_;
   Params params_;
@@ -90,6 +99,7 @@ class Trainer {
   Schedule schedule_;
   AdamW optimizer_;
   int64_t steps_ = 0;
+  std::optional<StepRecord> unvalidated_;
 };
 
 }  // namespace tg

@@ -141,8 +141,29 @@ TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
     const Tensor loss = sum(tg::tanh(matmul(x, w)));
     const auto a = values(backward(loss, {.retain_graph = true})[x]), b = values(backward(loss)[x]);
     CHECK(a == b);
-    CHECK(has(error_of([&] { backward(loss); }),
-              "[sum] was released by an earlier backward. Pass {.retain_graph = true} to that one."));
+    const std::string released =
+        "[backward] [sum] was released by an earlier backward. Pass {.retain_graph = true} to that one.";
+    CHECK(error_of([&] { backward(loss); }) == released);
+    const Tensor inside = [&] {
+      NameScope here("head");
+      return sum(x);
+    }();
+    backward(inside);
+    CHECK(error_of([&] { backward(inside); }) == released + "\n    in head");
+  }
+}
+TEST_CASE("split: any number of parts, also those that nothing flows into") {
+  for (bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = random({2, 80}, 1).requires_grad_();
+    const Tensors parts = split(x, std::vector<int64_t>(40, 2));
+    REQUIRE(parts.size() == 40);
+    Tensor loss = zeros({});
+    for (size_t i = 0; i < 40; i += 3) loss = loss + sum(parts[i]) * double(i);
+    std::vector<float> want(160);
+    for (size_t k = 0; k < 160; ++k) want[k] = k % 80 / 2 % 3 == 0 ? float(k % 80 / 2) : 0;
+    CHECK(values(backward(loss)[x]) == want);
+    CHECK(values(parts[37]) == values(slice(x, 1, 74, 76)));
   }
 }
 TEST_CASE("NoGradScope, detach and requires_grad_(false) cut the graph") {

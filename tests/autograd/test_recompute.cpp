@@ -407,7 +407,7 @@ TEST_CASE("recompute: a value that is given away for its memory, checkpoints, an
   const auto checkpointed = [&](bool recompute) {
     const Recomputing on(recompute);
     const Tensor h = rms_norm(linear(x, w));
-    return bits_of(backward(sum(recompute(part, {&h, 1})[0] * h))[w]);
+    return bits_of(backward(sum(tg::recompute(part, {&h, 1})[0] * h))[w]);
   };
   CHECK(checkpointed(true) == checkpointed(false));
 

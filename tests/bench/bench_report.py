@@ -6,8 +6,8 @@ page is whole, refers to nothing outside it, and has its text within its plots; 
 import copy, html.parser, json, os, random, re, subprocess, sys
 import xml.etree.ElementTree as ElementTree
 
-BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "common")
-REPORT = os.path.join(BENCH, "report.py")
+BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench")
+REPORT = os.path.join(BENCH, "common", "report.py")
 CHARACTER, LINE = 6.7, 9  # no text of a plot is wider, or higher
 
 

@@ -38,6 +38,81 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
   CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile(folder / "pipe"); }), "it is a device, pipe or socket");
 }
 
+TEST_CASE("file: reading by positions sees a file that is cut shorter or written to, and not one that is replaced") {
+  const Folder folder;
+  const std::string path = folder / "a";
+  write_file_atomically(path, "some bytes");
+  const InputFile file(path);
+  CHECK(file.size() == 10);
+  std::string text(5, ' ');
+  const auto read = [&](size_t offset) { file.read(offset, std::as_writable_bytes(std::span(text))); };
+  const auto error = [&](auto f) { return error_of(Error::Kind::io, f); };
+  read(5);
+  CHECK(text == "bytes");
+  CHECK_HAS(error([&] { read(6); }), "[file] " + path + " has 10 bytes, and 1 from byte 10 on are asked for.");
+  file.check_unchanged();
+  SUBCASE("replaced, removed") {
+    write_file_atomically(path, "other");
+    fs::remove(path);
+    file.check_unchanged();
+    read(5);
+    CHECK(text == "bytes");
+  }
+  SUBCASE("cut shorter") {
+    fs::resize_file(path, 7);
+    const std::string what = "[file] " + path + " was changed while it was being read: it had 10 bytes, and has 7.";
+    read(1);
+    CHECK_HAS(error([&] { read(5); }), what);
+    CHECK_HAS(error([&] { file.check_unchanged(); }), what);
+  }
+  SUBCASE("written to") {
+    const auto before = fs::last_write_time(path);
+    AppendFile other(path, AppendFile::Begin::empty);
+    other.append("SOME BYTES");
+    fs::last_write_time(path, before + std::chrono::milliseconds(1500));
+    const auto message = error([&] { file.check_unchanged(); });
+    CHECK_HAS(message, "[file] " + path + " was written to while it was being read: its 10 bytes are 1.500 s newer");
+    CHECK_HAS(message, "Restore it; to replace a file that is in use, rename a new one to its path.");
+  }
+  CHECK_HAS(error([&] { InputFile(folder / "none"); }), "[file] cannot read " + folder / "none: No such file");
+  CHECK_HAS(error([&] { InputFile f(folder.path); }), folder.path + ": it is a folder.");
+}
+
+TEST_CASE("file: a log and a lock are not written through a link, nor into a pipe") {
+  const Folder folder;
+  write_file_atomically(folder / "victim", "precious");
+  fs::create_symlink("victim", folder / "link");
+  fs::create_symlink("nowhere", folder / "dangling");
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const auto refused = [&](const std::string& name, const std::string& what) {
+    const auto message = [&](auto f) { CHECK_HAS(error_of(Error::Kind::io, f), "[file] " + folder / name + what); };
+    message([&] { AppendFile(folder / name, AppendFile::Begin::empty); });
+    message([&] { AppendFile(folder / name, AppendFile::Begin::keep); });
+    message([&] { FileLock(folder / name); });
+  };
+  refused("link", " is a symbolic link. It is written where it is");
+  refused("dangling", " is a symbolic link.");
+  refused("pipe", " cannot be opened for writing: ");
+  CHECK(read_file(folder / "victim") == "precious");
+  CHECK(folder.entries() == 4);
+  const FileLock lock(folder / ".lock");  // whoever could read it could hold it
+  CHECK(int(fs::status(folder / ".lock").permissions()) == 0600);
+}
+
+TEST_CASE("file: a limit that is reached is named in the advice") {
+  const Folder folder;
+  write_file_atomically(folder / "a", "x");
+  rlimit before;
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{0, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto read = error_of(Error::Kind::io, [&] { MappedFile(folder / "a"); });
+  const auto written = error_of(Error::Kind::io, [&] { write_file_atomically(folder / "a", "y"); });
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK_HAS(read, "a: Too many open files. Raise the limit of open files (ulimit -n).");
+  CHECK_HAS(written, "its folder cannot be opened: Too many open files. Raise the limit of open files (ulimit -n).");
+}
+
 TEST_CASE("file: a write that fails leaves the former file and nothing else") {
   const Folder folder;
   const std::string path = folder / "a";
@@ -153,6 +228,44 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
             "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
   CHECK_HAS(error(folder / "file"), "Not a directory.");
   CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
+
+  // Of one that cannot be made, no parent is left.
+  CHECK_HAS(error(folder / "x/y/" + std::string(300, 'n')), "File name too long.");
+  CHECK(!fs::exists(folder / "x"));
+  fs::create_symlink("nowhere", folder / "dangling");
+  CHECK_HAS(error(folder / "dangling/sub"), folder / "dangling is a symbolic link to nothing. Each part");
+  make_folder(folder / "x/../y", 0700);
+  CHECK(int(fs::status(folder / "x").permissions()) == 0700);
+  CHECK(int(fs::status(folder / "y").permissions()) == 0700);
+}
+
+namespace {
+std::string g_calls;
+ptrdiff_t note_call(std::string_view name, size_t bytes, const detail::FileCall& call) {
+  g_calls += std::string(name) + " ";
+  return call(bytes);
+}
+}  // namespace
+TEST_CASE("file: each new folder is synchronised with the one it is in") {
+  const Folder folder;
+  const auto former = std::exchange(detail::file_call_hook, note_call);
+  make_folder(folder / "nn/deep/run/");
+  make_folder(folder / "nn/deep");
+  detail::file_call_hook = former;
+  CHECK(g_calls == "mkdir open fsync mkdir open fsync mkdir open fsync ");
+}
+
+TEST_CASE("file: what is at a path, or an error when nobody can tell") {
+  const Folder folder;
+  write_file_atomically(folder / "file", "x");
+  fs::create_symlink("b", folder / "a");
+  fs::create_symlink("a", folder / "b");
+  CHECK((path_exists(folder / "file") && !is_folder(folder / "file")));
+  CHECK((path_exists(folder.path) && is_folder(folder.path)));
+  CHECK((!path_exists(folder / "none") && !path_exists(folder / "file/none") && !is_folder(folder / "none")));
+  const std::string what = "[file] cannot find out what " + folder / "a is: Too many levels of symbolic links. Check";
+  CHECK_HAS(error_of(Error::Kind::io, [&] { path_exists(folder / "a"); }), what);
+  CHECK_HAS(error_of(Error::Kind::io, [&] { is_folder(folder / "a"); }), what);
 }
 
 TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {

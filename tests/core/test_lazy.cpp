@@ -137,7 +137,12 @@ TEST_CASE("a failed eager update leaves the variables as they were") {
 }
 TEST_CASE("an op without a kernel says so, or is composed of others") {
   const Tensor x = random({2}, 1);
-  CHECK(has(error_of([&] { emit1(make_ref<Missing>(), {x}); }), "[test_missing] has no kernel for backend cpu."));
+  const std::string missing = error_of([&] { emit1(make_ref<Missing>(), {x}); });
+  CHECK(has(missing, "[test_missing] has no kernel for backend cpu."));
+  CHECK(has(missing,
+            "in a static library of your own, the linker left that out: link the whole archive "
+            "($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake)"));
+  CHECK(has(missing, ".to(device)"));
   CHECK(values(emit1(make_ref<Composed>(), {x})) == values(x * 2.0 + x));
 }
 TEST_CASE("plans: replayed for the same graph, made anew for other attributes, layouts, dtypes and liveness") {

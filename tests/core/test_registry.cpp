@@ -5,7 +5,9 @@
 #include <map>
 #include <set>
 
+#include "support/files.h"
 #include "support/helpers.h"
+#include "support/with_env.h"
 
 using namespace tg;
 namespace {
@@ -68,6 +70,16 @@ TEST_CASE("a kernel file has the baseline alone or all levels") {
 TEST_CASE("TG_ISA lowers the level and never raises it") {
   CHECK((isa_level() == 1 || isa_level() == 3 || isa_level() == 4));
   if (const char* wish = std::getenv("TG_ISA")) CHECK(isa_level() <= std::max(1, std::atoi(wish)));
+}
+TEST_CASE("TG_ISA that is no level is an error") {
+  const WithEnv right("TG_ISA", "3");
+  CHECK(kernel_level(Backend::cpu) >= 1);
+  for (const char* wrong : {"rubbish", "", "2", "99", "-3", "3x"}) {
+    const WithEnv env("TG_ISA", wrong);
+    const std::string what = fmt::format("[kernels] TG_ISA is '{}'. It must be 1, 3 or 4", wrong);
+    CHECK_HAS(error_of(Error::Kind::value, [] { kernel_level(Backend::cpu); }), what);
+    CHECK_HAS(error_of(Error::Kind::value, [] { runtime_of(Device::cpu()).describe(0); }), what);
+  }
 }
 TEST_CASE("the CPU is described by the level of its kernels") {
   const int level = kernel_level(Backend::cpu);

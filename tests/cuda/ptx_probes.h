@@ -1,5 +1,5 @@
-// One launch per PTX wrapper of cuda/device/ptx.h and cuda/device/hopper.h, for test_cuda_ptx.cpp: small matrices in, small matrices
-// out, whose values the test knows from the definition. So a GPU and the emulator are held to the same.
+// One launch per PTX wrapper of cuda/device/ptx.h and cuda/device/hopper.h, for test_cuda_ptx.cpp: small matrices in,
+// small matrices out, whose values the test knows from the definition. So a GPU and the emulator are held to the same.
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -73,6 +73,25 @@ TEST_CASE("kernels at run time: a folder that cannot be written is not used") {
   for (int i = 0; i < 2; ++i) CHECK(!cuda::compile_kernels(kernel_of("3.0f"), 90).image.empty());
   CHECK(read_file(folder / "file") == "no folder");
 }
+TEST_CASE("kernels at run time: a folder or a file that others may write is not read, and not written") {
+  const Folder folder;
+  const WithEnv cache("TG_CACHE_DIR", folder / "kernels");
+  const std::string source = kernel_of("5.0f"), path = cuda::cached_file(source, 90);
+  const auto counts = [&] { return std::pair(cuda::rtc_stats().compiled, cuda::rtc_stats().read); };
+  const auto [compiled, read] = counts();
+  cuda::compile_kernels(source, 90);
+  CHECK(int(fs::status(folder / "kernels").permissions()) == 0700);
+  cuda::compile_kernels(source, 90);
+  CHECK(counts() == std::pair(compiled + 1, read + 1));
+  fs::permissions(path, fs::perms(0666));
+  cuda::compile_kernels(source, 90);  // and replaces it
+  CHECK(counts() == std::pair(compiled + 2, read + 1));
+  fs::permissions(folder / "kernels", fs::perms(0777));
+  fs::remove(path);
+  for (int i = 0; i < 2; ++i) cuda::compile_kernels(source, 90);
+  CHECK(counts() == std::pair(compiled + 4, read + 1));
+  CHECK(!fs::exists(path));
+}
 TEST_CASE("kernels at run time: where they are kept") {
   const std::string source = kernel_of("4.0f");
   const auto folder_of = [&] { return fs::path(cuda::cached_file(source, 90)).parent_path().string(); };
@@ -82,6 +101,8 @@ TEST_CASE("kernels at run time: where they are kept") {
     const WithEnv none("TG_CACHE_DIR", "");
     CHECK(folder_of() == "/c/tapegrad");
     const WithEnv nor("XDG_CACHE_HOME", "");
+    CHECK(folder_of() == "/h/.cache/tapegrad");
+    const WithEnv relative("XDG_CACHE_HOME", "c");
     CHECK(folder_of() == "/h/.cache/tapegrad");
     const WithEnv neither("HOME", "");
     CHECK(cuda::cached_file(source, 90).empty());

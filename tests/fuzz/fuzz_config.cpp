@@ -23,19 +23,27 @@ void check_config(std::string_view text) {
 void check_same(const RunConfig& a, const RunConfig& b) {
   TG_FUZZ_CHECK(a.model == b.model && to_json(a.train) == to_json(b.train) && a.tokenizer == b.tokenizer);
 }
-void check_settings(const std::vector<Setting>& settings) {
-  const auto run = fuzz::accepted([&] { return with_settings(RunConfig(), settings); });
+Settings read(std::string_view text) {
+  Settings settings;
+  settings.read(text, "the text");
+  return settings;
+}
+void check_run(const Settings& settings) {
+  const auto run = fuzz::accepted([&] { return settings.run(); });
   if (!run) return;
   const std::string text = R"({"model":)" + to_json(run->model) + R"(,"train":)" + to_json(run->train) +
                            R"(,"tokenizer":")" + run->tokenizer + "\"}";
-  check_same(with_settings(RunConfig(), settings_from_json(text, "again")), *run);
+  check_same(read(text).run(), *run);
 }
 void check_word(std::string_view text) {
   const size_t at = text.find('=');
   if (at == text.npos) return;
-  const auto setting = fuzz::accepted([&] { return setting_from_word(text.substr(0, at), text.substr(at + 1)); });
-  if (setting) check_settings({*setting});
-  check_settings({{std::string(text.substr(0, at)), std::string(text.substr(at + 1))}});
+  const auto settings = fuzz::accepted([&] {
+    Settings s;
+    s.set(text.substr(0, at), text.substr(at + 1));
+    return s;
+  });
+  if (settings) check_run(*settings);
 }
 void check_tokenizer(std::string_view text) {
   const auto tokenizer = fuzz::accepted([&] { return Tokenizer::from_json(text); });
@@ -70,8 +78,7 @@ void check_model(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   check_config(text);
-  if (const auto settings = fuzz::accepted([&] { return settings_from_json(text, "the text"); }))
-    check_settings(*settings);
+  if (const auto settings = fuzz::accepted([&] { return read(text); })) check_run(*settings);
   check_word(text);
   check_tokenizer(text);
   check_model(text);

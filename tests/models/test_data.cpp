@@ -153,9 +153,7 @@ TEST_CASE("data: tokens in memory and in a file read the same") {
   CHECK(all_of(TokenData::from_tokens(Ids{65536, 1, INT32_MAX})) == std::vector<int32_t>{65536, 1, INT32_MAX});
   CHECK(TokenData::from_tokens({}).size() == 0);
 
-  TokenData part = [&] {
-    return TokenData::from_file(folder / "t.bin").slice(1, 4).slice(0, 2);
-  }();  // keeps the mapping
+  TokenData part = [&] { return TokenData::from_file(folder / "t.bin").slice(1, 4).slice(0, 2); }();  // keeps the file
   CHECK(all_of(part) == std::vector<int32_t>{258, 65535});
   CHECK(memory.slice(4, 4).size() == 0);
 
@@ -172,6 +170,59 @@ TEST_CASE("data: tokens in memory and in a file read the same") {
             }),
             "[data] token -1 at position 1 of x does not fit.");
   CHECK_HAS(value_error([] { TokenData::from_tokens(Ids{int64_t(INT32_MAX) + 1}); }), "token 2147483648 at position 0");
+}
+
+TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabulary takes") {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += "a\xc3\xa9\xe2\x82\xac";
+  const auto characters = CharTokenizer::from_text(text);
+  const ByteTokenizer bytes;
+  for (const Tokenizer* t : std::initializer_list<const Tokenizer*>{&characters, &bytes}) {
+    const Ids ids = t->encode(text);
+    CHECK(all_of(TokenData::from_text(*t, text, "x")) == std::vector<int32_t>(ids.begin(), ids.end()));
+    size_t pieces = 0, most = 0;
+    t->encode(text, [&](std::span<const int64_t> piece) { ++pieces, most = std::max(most, piece.size()); });
+    CHECK(pieces > 1);
+    CHECK(most < 10'000);
+  }
+  CHECK_HAS(value_error([&] { TokenData::from_text(characters, text + "\xc3\xa4"); }), "U+00E4 at byte 30000");
+  // One of more ids than 16 bits hold.
+  struct Wide final : Tokenizer {
+    void encode(std::string_view, const Take& take) const override { take(Ids{0, 70'000}); }
+    std::string decode(std::span<const int64_t>) const override { return ""; }
+    int64_t vocab_size() const override { return 70'001; }
+    std::string to_json() const override { return ""; }
+  };
+  CHECK(all_of(TokenData::from_text(Wide(), "ab")) == std::vector<int32_t>{0, 70'000});
+}
+
+TEST_CASE("data: a token file that is cut shorter or written to while it is in use is an error") {
+  const Folder folder;
+  const std::string path = folder / "t.bin";
+  write_file_atomically(path, std::string(20'000, '\1'));
+  const TokenData data = TokenData::from_file(path), part = data.split(0.5).val;
+  std::vector<int32_t> some(5000);
+  data.copy(0, some);
+  CHECK(some == std::vector<int32_t>(5000, 257));
+  part.check_unchanged();
+  CHECK_HAS(value_error([&] { data.check_vocabulary(257); }), "token 257 at position 0 of " + path);
+  SUBCASE("replaced") {
+    write_file_atomically(path, "ab");
+    part.copy(0, some);
+    part.check_unchanged();
+  }
+  SUBCASE("cut shorter") {
+    fs::resize_file(path, 100);
+    const std::string what =
+        "[file] " + path + " was changed while it was being read: it had 20000 bytes, and has 100.";
+    CHECK_HAS(error_of(Error::Kind::io, [&] { part.copy(0, some); }), what);
+    CHECK_HAS(error_of(Error::Kind::io, [&] { part.check_unchanged(); }), what);
+  }
+  SUBCASE("written to") {
+    fs::last_write_time(path, fs::last_write_time(path) + std::chrono::milliseconds(20));
+    CHECK_HAS(error_of(Error::Kind::io, [&] { part.check_unchanged(); }),
+              path + " was written to while it was being read");
+  }
 }
 
 TEST_CASE("data: ranges outside are refused with their numbers") {

@@ -10,7 +10,7 @@ using namespace tg;
 namespace {
 GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
 std::vector<int64_t> greedy(const Gpt& model, std::vector<int64_t> prompt, int64_t n, bool cache) {
-  return generate(model, prompt, n, {.temperature = 0}, {.use_cache = cache, .on_token = {}});
+  return generate(model, prompt, n, {.temperature = 0}, {.use_cache = cache});
 }
 }  // namespace
 
@@ -40,7 +40,7 @@ TEST_CASE("generate: the same tokens with the cache and without, beyond the cont
     for (const uint64_t seed : {1, 2}) {
       const SampleOptions o{.temperature = 0.9, .top_k = 7, .top_p = 0.95, .seed = seed};
       const auto sampled = generate(model, prompt, 20, o);
-      CHECK(sampled == generate(model, prompt, 20, o, {.use_cache = false, .on_token = {}}));
+      CHECK(sampled == generate(model, prompt, 20, o, {.use_cache = false}));
       CHECK(sampled == generate(model, prompt, 20, o));
     }
     CHECK(generate(model, prompt, 20, {.seed = 1}) != generate(model, prompt, 20, {.seed = 2}));
@@ -73,6 +73,8 @@ TEST_CASE("generate: streaming, its limits and what it refuses") {
             "token 1 of the prompt is 11, and the vocabulary has 11");
   CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.temperature = -1}); }), "temperature is -1");
   CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_k = -2}); }), "top_k is -2");
+  CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.vocabulary = -1}); }), "vocabulary is -1");
+  for (const int64_t t : generate(model, prompt, 40, {.vocabulary = 5, .seed = 2})) CHECK(t < 5);
   CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_p = 0}); }), "top_p is 0");
   CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_p = 1.5}); }), "top_p is 1.5");
 }
@@ -112,6 +114,8 @@ TEST_CASE("sample: frequencies are the probabilities") {
   check({.top_p = 0.9}, {0, 1, 3});
   check({.top_p = 0.97}, {0, 1, 3, 4});
   check({.top_k = 3, .top_p = 0.9}, {1, 3});  // of the three left, two have 0.910
+  check({.vocabulary = 4}, {0, 1, 3});
+  check({.vocabulary = 9}, {0, 1, 3, 4});
 }
 
 TEST_CASE("sample: the most likely token") {

@@ -3,6 +3,7 @@
 
 #include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/train/run_config.h>
+#include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 
@@ -119,10 +120,32 @@ TEST_CASE("forward: options that do not go together") {
   };
   CHECK_HAS(refused(f32, {.compute = DType::f64}), "[gpt] compute is f64 and the parameters are f32. It must be bf16");
   CHECK_HAS(refused(f32, {.compute = DType::f16}), "[gpt] compute is f16 and the parameters are f32.");
-  CHECK_HAS(refused(f64, {.compute = DType::bf16}), "[gpt] compute is bf16 and the parameters are f64.");
-  CHECK_HAS(refused(bf16, {.compute = DType::bf16}), "[gpt] compute is bf16 and the parameters are bf16.");
+  CHECK_HAS(refused(f64, {.compute = DType::f16}), "[gpt] compute is f16 and the parameters are f64.");
+  CHECK_HAS(refused(bf16, {.compute = DType::f32}), "[gpt] compute is f32 and the parameters are bf16.");
   KvCache cache;
   CHECK_HAS(refused(f32, {.cache = &cache, .recompute = true}), "[gpt] recompute and a cache at once.");
+}
+
+TEST_CASE("f64 parameters: in f64 by default, and in f32 or bf16 by name, with gradients in f64") {
+  const Oracle o("gpt_nano");
+  const Params params(Device(), 0, DType::f64);
+  const Gpt model = o.model(params);
+  const Tensor tokens = o.batch("tokens", 0), targets = o.batch("targets", 0);
+  const auto run = [&](const ForwardOptions& how, DType logits_dtype) {
+    const Tensor logits = model.forward(tokens, how);
+    CHECK(logits.dtype() == logits_dtype);
+    const GradMap grads = backward(cross_entropy(logits, targets));
+    for (const Parameter& p : params.all()) CHECK(grads[p.tensor].dtype() == DType::f64);
+    return logits.detach().to(DType::f64);
+  };
+  const Tensor exact = run({}, DType::f64);
+  CHECK(bits_of(run({.compute = DType::f64}, DType::f64)) == bits_of(exact));
+  const double narrow = row_distance(run({.compute = DType::f32}, DType::f32), exact);
+  CHECK(narrow > 1e-9);
+  CHECK(narrow <= 1e-5);
+  CHECK(row_distance(run({.compute = DType::bf16}, DType::bf16), exact) <= 2e-2);
+  Rng dropout;
+  CHECK(bits_of(training_logits(model, {}, tokens, dropout).detach()) == bits_of(exact));
 }
 
 // f(run, dropout) for each model, dtype of the computation and dropout; run(rng, recompute): gradients of one batch.
@@ -299,7 +322,7 @@ TEST_CASE("generate: rotary positions and grouped keys, with the cache and witho
     const SampleOptions sampling{.temperature = 0.9, .seed = 4};
     const auto with = generate(model, prompt, 20, sampling);
     CHECK(with.size() == 20);
-    CHECK(with == generate(model, prompt, 20, sampling, {.use_cache = false, .on_token = {}}));
+    CHECK(with == generate(model, prompt, 20, sampling, {.use_cache = false}));
     LazyScope lazy;
     CHECK(with == generate(model, prompt, 20, sampling));
   }

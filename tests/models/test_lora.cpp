@@ -4,8 +4,8 @@
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/dropout.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>
@@ -161,7 +161,7 @@ TEST_CASE("LoRA: gradients equal central differences, without dropout and with f
         Rng rng{9};  // the same mask each time
         nn::Linear l = e.layer.linear();
         l.adapter = std::make_shared<nn::LoraAdapter>(nn::LoraAdapter{d});
-        const Tensor y = l.forward(x, DType::f32, &rng);
+        const Tensor y = l.forward(x, {}, &rng);
         return sum(y * y * w);
       };
       const Tensor x = random<double>({2, 3, in}, 7);
@@ -242,7 +242,7 @@ TEST_CASE("LoRA: a lazy training step is an eager one bit for bit") {
     Rng rng{5};
     for (uint64_t i = 0; i < 4; ++i) {
       Mode mode(lazy);
-      opt.step(backward(mse_loss(e.layer.forward(random({4, 10}, i), DType::f32, &rng), random({4, 6}, 9 + i))));
+      opt.step(backward(mse_loss(e.layer.forward(random({4, 10}, i), {}, &rng), random({4, 6}, 9 + i))));
       evaluate({e.layer.delta().a, e.layer.delta().b});
     }
     return std::pair(bits_of(e.layer.delta().a), bits_of(e.layer.delta().b));

@@ -160,7 +160,7 @@ TEST_CASE("LoRA on a Gpt: an adapted model runs in all ways that a plain one doe
       const std::vector<int64_t> prompt{3, 1};
       const SampleOptions sampling{.temperature = 0.9, .seed = 4};
       const auto text = generate(a.model, prompt, 12, sampling);
-      CHECK(text == generate(a.model, prompt, 12, sampling, {.use_cache = false, .on_token = {}}));
+      CHECK(text == generate(a.model, prompt, 12, sampling, {.use_cache = false}));
       LazyScope scope;
       CHECK(text == generate(a.model, prompt, 12, sampling));
     }

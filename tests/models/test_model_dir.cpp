@@ -34,8 +34,9 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK(generate(run.model, prompt, 20, {.seed = 3}) == generate(m.model, prompt, 20, {.seed = 3}));
   CHECK(nlohmann::json::parse(model_config_text(folder.path)).at("train").at("max_steps") == 3);
 
-  const auto settings = settings_from_json(model_config_text(folder.path), "config.json");  // a run like that one
-  const RunConfig again = with_settings(RunConfig(), settings);
+  Settings settings;  // a run like that one
+  settings.read(model_config_text(folder.path), "config.json");
+  const RunConfig again = settings.run();
   CHECK(again.model == tiny_model());
   CHECK(to_json(again.train) == to_json(c));
 

@@ -91,8 +91,7 @@ TEST_CASE("only parameters with two dimensions decay, or all") {
   AdamW opt(params, {.lr = 0.5, .weight_decay = 0.1});
   GradMap grads;
   for (auto& p : params) grads.map()[p.tensor.id()] = zeros_like(p.tensor);
-  const Tensor norm = opt.step(grads);
-  CHECK(norm.item<float>() == 0);
+  opt.step(grads);
   CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1.9f, -3.8f});  // w (1 - lr decay)
   CHECK(params[1].tensor.to_vector<float>() == std::vector<float>{2, -4});
   AdamW all({params[1]}, {.lr = 0.5, .weight_decay = 0.1, .decay_all = true});
@@ -108,7 +107,7 @@ TEST_CASE("clipping scales all gradients by their common norm") {
     GradMap grads;
     grads.map()[params[0].tensor.id()] = tensor({3.f, 0.f}, {2});
     grads.map()[params[1].tensor.id()] = tensor({4.f}, {1});
-    norm = opt.step(grads, {.clip_norm = clip}).item<double>();
+    norm = opt.step(grads, {.clip_norm = clip, .norm = clip ? Tensor() : tensor({5.f}, {})}).item<double>();
     const StateDict s = opt.state();
     return std::vector<double>{s.at("a.m").to_vector<double>()[0], s.at("a.m").to_vector<double>()[1],
                                s.at("b.m").item<double>()};
@@ -123,6 +122,37 @@ TEST_CASE("clipping scales all gradients by their common norm") {
     CHECK(m[1] == 0);
     CHECK(m[2] == doctest::Approx(0.4 * scale).epsilon(1e-6));
   }
+}
+
+TEST_CASE("clipping: f64 gradients are scaled with the accuracy of f64") {
+  const std::vector<double> g{1.0 / 3, -2.0 / 7, 1e-3}, more{std::sqrt(2.0)};
+  std::vector<Parameter> params{{"a", zeros({3}, DType::f64).requires_grad_()},
+                                {"b", zeros({1}, DType::f64).requires_grad_()}};
+  AdamW opt(params, {.weight_decay = 0});
+  GradMap grads;
+  grads.map()[params[0].tensor.id()] = tensor(g, {3});
+  grads.map()[params[1].tensor.id()] = tensor(more, {1});
+  const Tensor norm = opt.step(grads, {.clip_norm = 0.1});
+  const double want = std::sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2] + 2), scale = 0.1 / (want + 1e-6);
+  CHECK(norm.dtype() == DType::f64);
+  CHECK(std::abs(norm.item<double>() - want) <= 1e-15);
+  const auto m = opt.state().at("a.m").to_vector<double>();  // 0.1 times the scaled gradient
+  for (size_t i = 0; i < 3; ++i) CHECK(std::abs(m[i] / (0.1 * scale * g[i]) - 1) <= 1e-12);
+}
+
+TEST_CASE("a step that clips nothing computes no norm") {
+  const Parameter p{"a", leaf({1, 1}, {2})};
+  AdamW opt({p});
+  GradMap grads;
+  grads.map()[p.tensor.id()] = tensor({3.f, 4.f}, {2});
+  const auto kernels = [&](const StepOptions& o) {
+    const auto before = engine_stats().kernels;
+    CHECK(bool(opt.step(grads, o)) == (o.clip_norm > 0 || o.norm));
+    return engine_stats().kernels - before;
+  };
+  CHECK(kernels({}) == 1);
+  CHECK(kernels({.norm = tensor({5.f}, {})}) == 1);
+  CHECK(kernels({.clip_norm = 1}) == 2);
 }
 
 TEST_CASE("a norm that is passed is the one used") {

@@ -245,7 +245,8 @@ TEST_CASE("configuration: what validate() refuses") {
   contains(with([](GptConfig& c) { c.ff_width = int64_t(1) << 40; }), "ff_width is 1099511627776");
   contains(with([](GptConfig& c) { c.kv_heads = 3; }), "[gpt_config] kv_heads 3 does not divide heads 4.");
   contains(with([](GptConfig& c) { c.kv_heads = 8; }), "[gpt_config] kv_heads 8 does not divide heads 4.");
-  contains(with([](GptConfig& c) { c.kv_heads = -1; }), "[gpt_config] kv_heads -1 does not divide heads 4.");
+  contains(with([](GptConfig& c) { c.kv_heads = -1; }),
+           "[gpt_config] kv_heads is -1. It must be 1 or more, or 0 for as many as heads.");
   contains(with([](GptConfig& c) { c.width = 36, c.positions = Positions::rope; }),
            "width 36 over heads 4 makes heads of size 9, which positions \"rope\" cannot turn in pairs.");
   contains(with([](GptConfig& c) { c.rope_theta = 0; }), "rope_theta is 0. It must be 1 or more and finite.");

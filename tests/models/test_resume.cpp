@@ -89,6 +89,27 @@ TEST_CASE("checkpoint: all of it comes back, and writes the same bytes again") {
   CHECK(read_file(folder / "a") == read_file(folder / "b"));
 }
 
+TEST_CASE("checkpoint: a validation that is still to come and the kernels come back, and may be missing") {
+  Folder folder;
+  Run run(short_train());
+  run.trainer.step();
+  Checkpoint c = checkpoint_of(run);
+  save_checkpoint(folder / "plain", c);
+  CHECK(!load_checkpoint(folder / "plain").state.unvalidated);
+  CHECK(load_checkpoint(folder / "plain").kernels.empty());
+  StepRecord r = record(1);
+  r.loss = 1.0 / 3, r.grad_norm = 2e-300, r.lr = 0.1, r.ms = 12.25, r.tokens_per_s = 7;
+  c.state.unvalidated = r;
+  c.kernels = "cpu, level 3";
+  save_checkpoint(folder / "a", c);
+  const Checkpoint d = load_checkpoint(folder / "a");
+  REQUIRE(d.state.unvalidated);
+  CHECK(to_json(*d.state.unvalidated) == to_json(r));
+  CHECK(d.kernels == "cpu, level 3");
+  save_checkpoint(folder / "b", d);
+  CHECK(read_file(folder / "a") == read_file(folder / "b"));
+}
+
 TEST_CASE("checkpoint: a run that goes on from any step is the run that never stopped, bit for bit") {
   Folder folder;
   TrainConfig c = short_train();

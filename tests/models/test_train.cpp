@@ -349,6 +349,49 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
   }
 }
 
+TEST_CASE("train: a validation that is given up is made by the next step, here and where the state goes on") {
+  TrainConfig c = tiny_train();
+  c.max_steps = 4;
+  c.eval_every = 2;
+  const auto whole = numbers_of(records_of(c));
+  Run run(c);
+  std::vector<StepRecord> all;
+  int asked = 0;
+  while (!run.trainer.done()) {
+    const auto r = run.trainer.step([&] { return ++asked % 7 == 3; });
+    if (r) all.push_back(*r);
+    if (r) continue;
+    const TrainerState s = run.trainer.state();
+    REQUIRE(s.unvalidated);
+    CHECK(s.unvalidated->step == s.step);
+    CHECK(s.step % 2 == 0);
+    Run other(c);
+    other.trainer.load_state(s);
+    CHECK(!other.trainer.done());
+    auto rest = all;
+    other.trainer.run([&](const StepRecord& one) { rest.push_back(one); });
+    CHECK(numbers_of(rest) == whole);
+  }
+  CHECK(asked > 7);
+  CHECK(numbers_of(all) == whole);
+}
+
+TEST_CASE("train: before the first update no learning rate is to blame for what is not finite") {
+  TrainConfig c = tiny_train();
+  Run run(c);
+  StateDict broken = run.params.state();
+  broken["wte.weight"] = tensor(std::vector<float>(256 * 32, 3e38f), {256, 32});
+  run.params.assign(broken);
+  const std::string first = error_of([&] { run.trainer.step(); });
+  CHECK_HAS(first, "of step 1 is ");
+  CHECK_HAS(first, "No update was made before it, so no learning rate helps");
+  CHECK(first.find("-nan") == std::string::npos);
+  Run later(c);
+  later.trainer.step();
+  later.params.assign(broken);
+  CHECK_HAS(error_of([&] { later.trainer.step(); }), "Lower the learning rate (now 0.00333");
+}
+
 TEST_CASE("train: recomputed activations give the same bits, bf16 gives others that train as well") {
   TrainConfig c = tiny_train();
   const auto with = [&](DType dtype, Recompute recompute) {

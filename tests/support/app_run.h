@@ -24,6 +24,7 @@ struct Surroundings {
   std::string fault = "";  // TG_FAULT
   rlim_t file_limit = 0;   // `ulimit -f`, in bytes; 0: none
   int output = -1;         // standard output; -1: /dev/null
+  bool closed = false;     // none of the three standard streams
 };
 // The program with these arguments, in `folder`, where its stderr goes to the file "stderr".
 class Process {
@@ -40,6 +41,9 @@ class Process {
     if (pid_ > 0) return;
     const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     dup2(null, 0), dup2(s.output < 0 ? null : s.output, 1), dup2(error, 2);
+    if (s.closed) {
+      for (int fd = 0; fd < 256; ++fd) ::close(fd);  // as where nothing was ever open
+    }
     setenv("TG_THREADS", "1", 1);
     for (const int signal : {SIGINT, SIGHUP, SIGPIPE, SIGXFSZ})
       ::signal(signal, SIG_DFL);  // some are ignored where the tests are a background job
