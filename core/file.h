@@ -112,12 +112,13 @@ class FileLock {
   int fd_ = -1;
 };
 
-/// Creates the folder and its parents if they are missing. An Error if that fails, or if no file can be created in it.
+/// Creates the folder and its parents, with these permissions, if they are missing. An Error if that fails, or if no
+/// file can be created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
 
-/// Whether there is anything at the path, and whether it is a folder. Links are followed. An Error when nobody can
-/// tell.
+/// Whether there is anything at the path. Links are followed. An Error if the system does not tell.
 bool path_exists(const std::string& path);
+/// Whether there is a folder at the path. Links are followed. An Error if the system does not tell.
 bool is_folder(const std::string& path);
 
 namespace detail {

@@ -188,7 +188,7 @@ struct Out {
 struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
-  const Scope* range = nullptr;  ///< of named ranges, for profiles; null: none
+  const Scope* range = nullptr;  ///< the named ranges that it was made in, for profiles; null if there are none
   uint64_t seq;                  ///< larger than that of every node it reads: a topological order (Lamport clock)
   uint64_t first_id;             ///< the id of output 0; the ids of the others follow
   SmallVec<Edge, 2> in;
@@ -302,12 +302,10 @@ template <class Self> struct Kernels {
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
 }
-/// @cond
 #define TG_CAT_(a, b) a##b
 #define TG_CAT(a, b) TG_CAT_(a, b)
 #define TG_KERNEL_ORIGIN \
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL};
-/// @endcond
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
 /// a kernel file.
 #define TG_KERNEL(OpT, backend, fn)                              \

@@ -29,8 +29,8 @@ struct AdamWConfig {
 /// Options of AdamW::step().
 struct StepOptions {
   double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0 means no clipping
-  Tensor norm =
-      {};  ///< global_norm() of all gradients, for a caller that has it; if empty, it is computed to clip by it only
+  /// global_norm() of all gradients, for a caller that has it. If empty, it is computed only to clip by it.
+  Tensor norm = {};
 };
 
 /// An optimiser with its state: two moments per parameter and the number of steps.

@@ -20,8 +20,8 @@ namespace tg {
 struct Side {
   Device device = {};
   DType weights = DType::f32;  ///< dtype of parameters: f32 or f64
-  std::optional<DType> compute =
-      {};           ///< ForwardOptions::compute: bf16 over f32 weights; unset means the weights' dtype
+  /// ForwardOptions::compute: bf16 over f32 weights. Unset means the dtype of the weights.
+  std::optional<DType> compute = {};
   int threads = 0;  ///< threads of the CPU; 0 means the present number
   /// The side of a text DEVICE[/DTYPE][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/1". DTYPE is f64, f32, or bf16 (over
   /// f32 weights). An Error says what is wrong.

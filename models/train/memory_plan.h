@@ -38,16 +38,12 @@ std::string readable_bytes(int64_t);
 
 /// A way to run, and the memory that it takes.
 struct Variant {
-  std::string name;  // of a run: what an Error calls it; of another one: the flags that ask for it  ///< of the run:
-                     // its name in an Error; of another way: the flags that ask for it
-  std::function<int64_t()> bytes;  // the most at one time  ///< computes the most bytes at one time
+  std::string name;                ///< of the run: its name in an Error; of another way: the flags that ask for it
+  std::function<int64_t()> bytes;  ///< computes the most bytes at one time
 };
-// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": of each list the first that takes at most
-// `most` bytes. Empty when none does.
 /// The text "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).", with the first of each list that
 /// takes at most `most` bytes. Empty if none does.
 std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);
-// An Error of kind memory when the run takes more than the device has in all. It ends with advice(bytes of the device).
 /// Throws an Error of kind memory if the run takes more than the device has in all. Its text ends with advice(bytes of
 /// the device).
 void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);

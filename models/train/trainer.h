@@ -24,8 +24,8 @@ struct TrainerState {
   int64_t optimizer_steps = 0;  ///< updates that the moments have seen
   Rng data, dropout;
   StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
-  std::optional<StepRecord> unvalidated =
-      std::nullopt;  ///< record of the last step, if its validation is still to come
+  /// The record of the last step, if its validation is still to come.
+  std::optional<StepRecord> unvalidated = std::nullopt;
 };
 
 /// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with
