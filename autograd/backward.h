@@ -1,6 +1,7 @@
-// Reverse mode over the tape. Every vjp emits ops, so under LazyScope the backward graph is lazy, and with create_graph
-// it can be differentiated again. Gradients are returned by id, outside the tensors: nothing accumulates behind one's
-// back.
+/// @file
+/// backward(): reverse-mode differentiation over the tape. Every vjp() emits ops, so under LazyScope the backward graph
+/// is lazy, and with create_graph it can be differentiated again. Gradients are returned by the tensor's id, outside
+/// the tensors, so nothing accumulates unseen. Training loops use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -9,16 +10,18 @@
 
 namespace tg {
 
+/// Options of backward().
 struct BackwardOptions {
-  bool create_graph = false;  // the gradients are tracked themselves; implies retain_graph
-  bool retain_graph = false;  // keep what the tape saved, for another backward
+  bool create_graph = false;  ///< record the gradients on the tape as well; implies retain_graph
+  bool retain_graph = false;  ///< keep what the tape saved, for another backward
 };
-// Gradients of leaves. Those of intermediates are not kept; their hooks see them.
+/// Gradients of leaves, by tensor. Those of intermediates are not kept; their hooks see them.
 class GradMap {
  public:
-  // The gradient of t, with t's shape and dtype, or an empty Tensor when t was not reached.
-  Tensor operator[](const Tensor&) const;
-  bool contains(const Tensor&) const;
+  /// The gradient of t, in t's shape and dtype, or an empty Tensor if backward() did not reach t.
+  Tensor operator[](const Tensor& t) const;
+  /// Whether backward() reached t.
+  bool contains(const Tensor& t) const;
   size_t size() const { return map_.size(); }
   std::unordered_map<uint64_t, Tensor>& map() { return map_; }
   const std::unordered_map<uint64_t, Tensor>& map() const { return map_; }
@@ -26,12 +29,14 @@ class GradMap {
  private:
   std::unordered_map<uint64_t, Tensor> map_;
 };
-// d loss / d leaf for every tracked leaf. loss has one element. An Error when it is untracked, when its tape was
-// released by an earlier backward, or when a saved tensor was changed since.
+/// d loss / d leaf for every leaf that requires a gradient. loss has one element. An Error if it is not on the tape, if
+/// an earlier backward released its tape, or if a saved tensor was written since.
 GradMap backward(const Tensor& loss, BackwardOptions = {});
-// The same for an output of any shape: grad has its shape and dtype.
+/// Gradients of leaves from the gradient of an output: grad has its shape and dtype. Errors are those of
+/// backward(loss).
 GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {});
-// The same for several outputs at once, whose contributions add up; an output without a gradient may be untracked.
+/// Gradients of leaves from the gradients of several outputs at once, whose contributions add up. An output whose
+/// gradient is empty need not be on the tape. Errors are those of backward(loss).
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
 
 namespace detail {

@@ -9,7 +9,7 @@ set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
 tools='c++ cmake ninja'
-ci_tools='git clang++-16 clang-rt-16 clang-format-16'
+ci_tools='git clang++-16 clang-rt-16 clang-format-16 doxygen'
 table='
 what             apt                 dnf            brew           vcpkg
 c++              g++                 gcc-c++        -              -
@@ -23,7 +23,8 @@ CLI11            libcli11-dev        cli11-devel    cli11          cli11
 git              git                 -              -              -
 clang++-16       clang-16            -              -              -
 clang-rt-16      libclang-rt-16-dev  -              -              -
-clang-format-16  clang-format-16     -              -              -'
+clang-format-16  clang-format-16     -              -              -
+doxygen          doxygen             -              -              -'
 
 fail() {
   printf '[deps] %s\n' "$*" >&2

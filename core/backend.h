@@ -1,7 +1,8 @@
-// What a backend offers besides kernels: memory, copies, synchronisation, recordings, threads. One BackendRuntime per
-// backend, registered at start-up by cpu/ and cuda/; a build without a backend has none, and asking for it is an Error
-// that says how to get it. Users read memory_stats(), synchronize() and the thread functions; kernels see Context
-// (op.h) only.
+/// @file
+/// What a backend offers besides kernels: memory, copies, synchronisation, recordings, threads. There is one
+/// BackendRuntime per backend, which cpu/ and cuda/ register at start-up. A build without a backend has none, and
+/// asking for it is an Error that says how to get it. Users call memory_stats(), synchronize() and the thread
+/// functions; kernels see only Context (op.h).
 #pragma once
 #include <tapegrad/core/allocator.h>
 #include <tapegrad/core/device.h>
@@ -18,56 +19,82 @@ namespace detail {
 class DeviceProfiler;  // profiler_record.h
 }
 
-// A row of calls of kernels that a device runs as one, again and again (a CUDA graph). For compile(): executable.cpp.
+/// A sequence of kernel calls that a device runs as one (a CUDA graph). Compiled functions use it.
 class Recording {
  public:
   virtual ~Recording() = default;
-  // Records all calls, which do not run. An Error when one does what no recording holds, such as a read by the host;
-  // the device goes on as before.
+  /// Records all calls; they do not run. Throws an Error if a call does what a recording cannot hold, such as a read by
+  /// the host; the device can be used as before.
   virtual void record() = 0;
-  // The same for one call, whose arguments changed. False: its work has another form now, and record() must follow.
+  /// Records one call again, because its arguments changed. Returns false if its kernels have changed too; then the
+  /// caller must call record().
   virtual bool record(size_t call) = 0;
-  // The host does not wait. False: not done, because the calling thread's stream is not that of the recording.
+  /// Queues all calls; the host does not wait. Returns false, and does nothing, if the calling thread uses another
+  /// stream than the one that was recorded.
   virtual bool launch() = 0;
-  virtual size_t bytes() const = 0;  // of device memory that is the recording's until it ends
+  virtual size_t bytes() const = 0;  ///< device memory that the recording holds as long as it lives
 };
 
+/// The services of one backend. `index` is the number of a device.
 class BackendRuntime {
  public:
   virtual ~BackendRuntime() = default;
+  /// The number of devices; 0 if the machine has none.
   virtual int device_count() const = 0;
-  virtual std::string why_missing() const { return {}; }     // where there is no device: what this machine lacks
-  virtual std::string describe(int index) const = 0;         // for logs: "x86-64-v4, 2 threads"
-  virtual bool in_use(int /*index*/) const { return true; }  // false: nothing has been done with it yet
-  virtual size_t memory(int index) const = 0;                // bytes in all, whoever uses them; 0: nobody knows
+  /// What this machine lacks, if there is no device.
+  virtual std::string why_missing() const { return {}; }
+  /// A device in words, for logs: "x86-64-v4, 2 threads".
+  virtual std::string describe(int index) const = 0;
+  /// Whether anything has been done with the device.
+  virtual bool in_use(int /*index*/) const { return true; }
+  /// All bytes of the device, whoever uses them; 0 if that is not known.
+  virtual size_t memory(int index) const = 0;
+  /// The allocator of a device.
   virtual Allocator& allocator(int index) = 0;
-  virtual bool runs_in_chains(const Op&) { return false; }  // a pointwise op
-  virtual void run_chain(const Chain&) {}                   // of such ops only
-  // Of `count` calls, of which call(i) makes the i-th. Null: the backend does not record. An Error: it does not now.
+  /// Whether a pointwise op can be a part of run_chain().
+  virtual bool runs_in_chains(const Op&) { return false; }
+  /// Runs several pointwise ops as one kernel. runs_in_chains() was true for each.
+  virtual void run_chain(const Chain&) {}
+  /// A recording of `count` calls; call(i) makes the i-th. Returns null if the backend cannot record, and throws an
+  /// Error if it cannot record right now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, size_t /*count*/, std::function<void(size_t)> /*call*/) {
     return nullptr;
   }
-  // For a Profiler that begins. Null: the backend has no device whose work must be asked for. An Error says why it
-  // cannot be told.
+  /// The device's part of a new Profiler. Returns null if kernels run on the host and need none; throws an Error that
+  /// says why the device cannot be profiled.
   virtual std::unique_ptr<detail::DeviceProfiler> profiler();
-  virtual void synchronize(int index) = 0;  // returns when all work queued so far is done
-  virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;  // done on return
-  virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;    // done on return
+  /// Returns when all work queued on the device so far is done.
+  virtual void synchronize(int index) = 0;
+  /// Copies `bytes` bytes from the host to the device, in the order of the calling thread's work: kernels that it
+  /// queued before run first. Returns when the copy is done. The caller owns both buffers.
+  virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;
+  /// Copies `bytes` bytes from the device to the host, in the order of the calling thread's work: kernels that it
+  /// queued before run first. Returns when the copy is done. The caller owns both buffers. Errors of queued work, such
+  /// as an index out of range, are thrown here.
+  virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;
 };
 
-// An Error when this build or machine does not have the device; it names what is missing.
+/// The backend of a device. An Error says what is missing if this build or machine lacks the device.
 BackendRuntime& runtime_of(Device);
+/// Whether this build and this machine have the device.
 bool has_device(Device);
+/// Makes a backend known. cpu/ and cuda/ call it before main().
 bool register_backend(Backend, BackendRuntime*);
 
-// Bytes of tensors on a device: live, peak since reset_peak(), cached for reuse.
+/// Bytes of tensors on a device: live now, peak since reset_peak(), and cached for reuse.
 MemoryStats memory_stats(Device = {});
+/// Begins a new peak of memory_stats() at the bytes that are live now.
 void reset_peak(Device = {});
+/// Returns cached memory of a device to the system.
 void empty_cache(Device = {});
+/// Returns when all work queued on a device so far is done. Errors of that work, such as an index out of range, are
+/// thrown here.
 void synchronize(Device = {});
 
-// Threads of the CPU backend, for the whole process. Results do not depend on it. An Error outside [1, cpus available].
+/// The number of threads of the CPU backend, for the whole process.
 int num_threads();
+/// Sets the number of threads of the CPU backend. Results do not depend on it. An Error outside of [1, processors
+/// available].
 void set_num_threads(int);
 
 }  // namespace tg

@@ -1,13 +1,15 @@
-// Conversions: another dtype, another device, contiguous strides. Users call the members of Tensor (to, contiguous,
-// to_vector, item); only they emit these ops.
+/// @file
+/// Conversions: another dtype, another device, contiguous strides. Users call the members of Tensor (to, contiguous,
+/// to_vector, item); only they emit these ops.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
-struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. Integers wrap; floats to
-                            // integers are cut towards 0, saturate, and NaN becomes 0
+/// Converts elements to another dtype. Floating values become integers by rounding towards 0, with saturation; NaN
+/// becomes 0.
+struct Cast : OpOf<Cast> {
   static constexpr auto kName = "cast";
   DType to;
   explicit Cast(DType t) : to(t) {}
@@ -18,8 +20,8 @@ struct Cast : OpOf<Cast> {  // with the dtype of the input: a contiguous copy. I
 };
 }  // namespace op
 
-// x in the dtype that kernels compute in: bf16 as f32. For gradients that are made of several ops, so that what lies
-// between them is not rounded to 8 bits.
+/// x in the dtype that kernels compute in: bf16 becomes f32, all others stay. Gradients that are made of several ops
+/// use it, so that no intermediate is rounded to 8 bits.
 inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }
 
 }  // namespace tg

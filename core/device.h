@@ -1,5 +1,7 @@
-// Device: which backend and which of its devices; a value of two numbers that owns nothing. What a backend can do is in
-// backend.h. In every Layout, so that tensors know where they are, and in Params, which says where to make them.
+/// @file
+/// Device: a backend and the number of one of its devices; a value that owns nothing. What a backend can do is in
+/// backend.h. Every Layout has one, so tensors know where they are; Params has one, so layers know where to make
+/// parameters.
 #pragma once
 #include <tapegrad/core/error.h>
 
@@ -8,22 +10,31 @@
 
 namespace tg {
 
+/// The kinds of devices.
 enum class Backend : uint8_t { cpu, cuda };
+/// The number of backends.
 inline constexpr int kBackends = 2;
 
+/// One device. By default the CPU.
 struct Device {
   Backend backend = Backend::cpu;
   int8_t index = 0;
   static Device cpu() { return {}; }
-  static Device cuda(int index = 0);           // an Error outside 0 .. 127
-  static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"; an Error for anything else
+  /// The CUDA device with this number; an Error outside of [0, 127]. The device need not exist: see has_device().
+  static Device cuda(int index = 0);
+  /// The device of "cpu", "cuda" or "cuda:1"; an Error for any other text.
+  static Device parse(std::string_view text);
   bool operator==(const Device&) const = default;
 };
+/// "cpu" or "cuda".
 std::string_view name_of(Backend);
-std::string to_string(Device);  // "cpu", "cuda:0"
+/// The text "cpu" or "cuda:0", which Device::parse() reads.
+std::string to_string(Device);
 
 }  // namespace tg
 
+/// @cond
 template <> struct fmt::formatter<tg::Device> : tg::PlainFormatter {
   template <class C> auto format(tg::Device d, C& c) const { return write(tg::to_string(d), c); }
 };
+/// @endcond

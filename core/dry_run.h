@@ -1,16 +1,19 @@
-// dry_run: a program without its memory and its kernels, to know beforehand what it would take. What is counted is what
-// the same code allocates when it really runs, so no formula has to follow a model. Users: plan_memory()
-// (models/train/memory_plan.h); core/ asks detail::running_dry().
+/// @file
+/// dry_run(): runs a program without its memory and its kernels, to know beforehand how much memory it takes. It counts
+/// what the same code allocates when it really runs, so no formula has to follow a model. plan_memory()
+/// (models/train/memory_plan.h) uses it.
 #pragma once
 #include <tapegrad/core/backend.h>
 
 namespace tg {
 
-// Calls f, whose tensors have shapes and no elements: ops are checked, recorded and released as ever, and no kernel
-// runs. Inside, memory_stats() of a device begins at 0 and counts the bytes that tensors would take there, to the byte;
-// not what an allocator adds by rounding and keeps for reuse, nor what kernels of a GPU need while they run. item() and
-// to_vector() read zeros; data<T>() is an Error, and so is more than 2^62 bytes. Functions of compile() are called as
-// they are. An Error of kind state when tensors made inside outlive f. Of the calling thread; calls nest.
+/// Calls f on tensors that have shapes but no elements. Ops are checked, recorded and released as usual, and no kernel
+/// runs. memory_stats() of each device begins at 0 and counts the bytes that tensors would take, exactly; it leaves out
+/// rounding and caches of allocators, and scratch memory of GPU kernels.
+///
+/// item() and to_vector() read zeros. data<T>() is an Error, and so are more than 2^62 bytes. Compiled functions are
+/// called as plain functions. An Error of kind state if tensors that f made outlive it. Only the calling thread is
+/// affected; calls nest.
 void dry_run(const std::function<void()>& f);
 
 namespace detail {

@@ -1,5 +1,6 @@
-// Element types: the DType enum, and visit_dtype, which turns a run-time dtype into a template argument. The two 16-bit
-// floating types, and what kernels compute in, are in half.h.
+/// @file
+/// Element types: the DType enum, and visit_dtype(), which turns a run-time dtype into a template argument. The 16-bit
+/// floating types and the types that kernels compute in are in half.h. Everybody uses it.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/half.h>
@@ -11,7 +12,7 @@
 
 namespace tg {
 
-// X(element type, dtype, its name in texts) for each, in the order of DType.
+/// X(C++ type, dtype, name) for each dtype, in the order of DType.
 #define TG_DTYPES(X)      \
   X(double, f64, "f64")   \
   X(float, f32, "f32")    \
@@ -24,7 +25,9 @@ namespace tg {
   X(uint8_t, u8, "u8")    \
   X(bool, boolean, "bool")
 
+/// The element types of tensors. Ops compute in f64, f32 and bf16, some in i64 and i32; the others are for storage.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, i8, u16, u8, boolean };
+/// The number of dtypes.
 inline constexpr int kDTypes = 10;
 
 namespace detail {
@@ -34,9 +37,10 @@ template <class T> struct DTypeOf;  // undefined where T is no element type
 TG_DTYPES(TG_X)
 #undef TG_X
 }  // namespace detail
+/// The dtype of a C++ type. Any other type does not compile.
 template <class T> constexpr DType dtype_of() { return detail::DTypeOf<T>::value; }
 
-// f.template operator()<T>() with the C++ type of d.
+/// Calls `f.template operator()<T>()` with T the C++ type of d, and returns its result.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
   switch (d) {
 #define TG_X(T, d, name) \
@@ -47,10 +51,13 @@ template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
   return f.template operator()<bool>();  // not reached
 }
 
+/// Whether d is f64, f32, f16 or bf16.
 constexpr bool is_float(DType d) { return d <= DType::bf16; }
+/// Whether d is i64 or i32.
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
 
-// The same for the dtypes that ops compute in: f64, f32, bf16.
+/// Calls `f.template operator()<T>()` for a d that ops compute in: f64, f32 or bf16. The caller has checked d
+/// (ops/check.h): any other dtype is taken for bf16.
 template <class F> void visit_float(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();
@@ -59,21 +66,27 @@ template <class F> void visit_float(DType d, F&& f) {
   else
     f.template operator()<bf16>();
 }
-// For the dtypes of indices: i64, i32.
+/// Calls `f.template operator()<T>()` for a d that indices have: i64 or i32. The caller has checked d (ops/check.h):
+/// any other dtype is taken for i32.
 template <class F> void visit_index(DType d, F&& f) {
   if (d == DType::i64)
     f.template operator()<int64_t>();
   else
     f.template operator()<int32_t>();
 }
-// For all that arithmetic is defined for: both.
+/// Calls `f.template operator()<T>()` for a d that arithmetic is defined for: i64, i32, f64, f32 or bf16. The caller
+/// has checked d: any other dtype is taken for bf16.
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
 
-size_t size_of(DType);                         // bytes of one element
-std::string_view name_of(DType);               // "f32", "bool" ...
-DType dtype_from_name(std::string_view name);  // an Error lists the names
+/// Bytes of one element.
+size_t size_of(DType);
+/// The name of a dtype: "f32", "bool".
+std::string_view name_of(DType);
+/// The dtype of a name that name_of() returns; an Error lists the names.
+DType dtype_from_name(std::string_view name);
 
-// f.template operator()<U>() with the unsigned type of an element's size: for what moves elements only.
+/// Calls `f.template operator()<U>()` with U the unsigned integer of the size of d's elements. For kernels that only
+/// move elements.
 template <class F> void visit_size(DType d, F&& f) {
   switch (size_of(d)) {
     case 1: return f.template operator()<uint8_t>();
@@ -85,6 +98,8 @@ template <class F> void visit_size(DType d, F&& f) {
 
 }  // namespace tg
 
+/// @cond
 template <> struct fmt::formatter<tg::DType> : tg::PlainFormatter {
   template <class C> auto format(tg::DType d, C& c) const { return write(tg::name_of(d), c); }
 };
+/// @endcond

@@ -1,6 +1,7 @@
-// The one exception type, and the checks that throw it.
-// Form of a message: [op] what is wrong: the values. The rule. What to do. Then, on a line of its own, the scope.
-// No logging here and no error codes anywhere: every failure a caller can cause is an Error.
+/// @file
+/// The one exception type, and the checks that throw it. A message has the form "[op] what is wrong: the values. The
+/// rule. What to do.", with the scope on a line of its own. There is no logging here, and there are no error codes
+/// anywhere: every failure that a caller can cause is an Error.
 #pragma once
 #include <fmt/core.h>
 
@@ -10,8 +11,10 @@
 
 namespace tg {
 
+/// What the library throws. what() is the message; kind() is for programs that react.
 class Error : public std::runtime_error {
  public:
+  /// What is wrong. `state` is a call at the wrong time; `internal` is a mistake of the library itself.
   enum class Kind {
     shape,
     dtype,
@@ -28,10 +31,11 @@ class Error : public std::runtime_error {
     internal
   };
 
+  /// An error with this text. `scoped`: the text already names the scope.
   Error(Kind kind, const std::string& what, bool scoped = false)
       : std::runtime_error(what), kind_(kind), scoped_(scoped) {}
   Kind kind() const { return kind_; }
-  bool scoped() const { return scoped_; }  // what() already says in which scope it happened
+  bool scoped() const { return scoped_; }  ///< whether what() already names the scope in which it happened
 
  private:
   Kind kind_;
@@ -43,20 +47,21 @@ namespace detail {
 [[noreturn]] void fail_assert(const char* condition, const char* file, int line);
 }  // namespace detail
 
-// Checks of what a caller passed: always on. The arguments are evaluated on failure only.
+/// Throws an Error of `kind` with a formatted message unless `cond` holds. For mistakes of a caller: always on. The
+/// arguments are evaluated on failure only.
 #define TG_CHECK(cond, kind, ...)                                              \
   do {                                                                         \
     if (!(cond)) [[unlikely]]                                                  \
       ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (0)
-// Invariants of our own: on unless NDEBUG.
+/// Invariants of our own: on unless NDEBUG.
 #ifdef NDEBUG
 #define TG_ASSERT(cond) ((void)0)
 #else
 #define TG_ASSERT(cond) ((cond) ? (void)0 : ::tg::detail::fail_assert(#cond, __FILE__, __LINE__))
 #endif
 
-// Base of fmt formatters for our types: "{}" only, the text as it is.
+/// The base of fmt formatters for our types: it takes "{}" only and writes the text as it is.
 struct PlainFormatter {
   template <class C> constexpr auto parse(C& c) { return c.begin(); }
   template <class C> static auto write(std::string_view text, C& c) {

@@ -1,6 +1,7 @@
-// Files on disk: two ways to read, a write that happens wholly or not at all, one that appends, locks, and folders.
-// POSIX. Knows no file format; safetensors.h, checkpoints, logs and token data stand on it. Every failure is an Error
-// of kind io that names the path and the reason the system gave.
+/// @file
+/// Files on disk: two ways to read, a file written wholly or not at all, a file that grows at its end, locks, folders.
+/// POSIX. It knows no file format; safetensors.h, checkpoints, logs and token data use it. Every failure is an Error of
+/// kind io that names the path and the reason that the system gave.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,17 +12,21 @@
 
 namespace tg {
 
-// The bytes of a regular file, mapped for reading; pages come in when they are read. An empty file has no bytes. The
-// mapping survives that the path is replaced or removed; to cut the file shorter meanwhile ends the process (SIGBUS).
+/// The bytes of a regular file, mapped for reading: pages are read when they are used. An empty file has no bytes. The
+/// path may be replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS).
 class MappedFile {
  public:
-  explicit MappedFile(std::string path);  // an Error when it is missing, not readable or no regular file
+  /// Maps the file. An Error if it is missing, not readable or not a regular file.
+  explicit MappedFile(std::string path);
   ~MappedFile();
   MappedFile(MappedFile&&) noexcept;
   MappedFile& operator=(MappedFile&&) noexcept;
 
   const std::string& path() const { return path_; }
+  /// The content. The view is valid as long as this object, or the one that it is moved to.
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// The content as text; nothing checks its encoding. The view is valid as long as this object, or the one that it is
+  /// moved to.
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:
@@ -29,20 +34,23 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// A regular file that is read by positions. A file that is cut shorter meanwhile is an Error, where a mapping of it
-// would end the process. It survives that the path is replaced or removed.
+/// A regular file that is read by positions. If the file becomes shorter meanwhile, read() throws an Error, where a
+/// mapping would end the process. The path may be replaced or removed meanwhile.
 class InputFile {
  public:
-  explicit InputFile(std::string path);  // an Error when it is missing, not readable or no regular file
+  /// Opens the file. An Error if it is missing, not readable or not a regular file.
+  explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  size_t size() const { return size_; }                     // in bytes, when it was opened
-  void read(size_t offset, std::span<std::byte> to) const;  // an Error unless all of them are there
-  void check_unchanged()
-      const;  // an Error when its size or its time of modification is another than when it was opened
+  /// The size in bytes when the file was opened.
+  size_t size() const { return size_; }
+  /// Reads as many bytes as `to` takes; an Error unless all of them are there.
+  void read(size_t offset, std::span<std::byte> to) const;
+  /// Throws an Error if the size or the time of modification differs from when the file was opened.
+  void check_unchanged() const;
 
  private:
   std::string path_;
@@ -51,46 +59,49 @@ class InputFile {
   int64_t modified_ = 0;
 };
 
-using Sink = std::function<void(std::span<const std::byte>)>;  // appends to the file being written
-// Makes or replaces `path` with what `produce` passes to its sink: into a temporary file of the same folder, which is
-// synchronised and then renamed. On any failure, and when `produce` throws, the temporary file is removed and the
-// former file is as it was. A symbolic link is replaced by the file.
+/// Appends bytes to the file that is being written.
+using Sink = std::function<void(std::span<const std::byte>)>;
+/// Creates or replaces `path` with the bytes that `produce` passes to its sink. They go into a temporary file of the
+/// same folder, which is synced and renamed. On any failure, and when `produce` throws, the temporary file is removed
+/// and the former file is unchanged. A symbolic link is replaced by the file.
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
+/// Creates or replaces `path` with this content. On any failure the former file is unchanged.
 void write_file_atomically(const std::string& path, std::string_view content);
-// An Error now if write_file_atomically() could not write there: before hours of work.
+/// Throws an Error now if write_file_atomically() could not write `path`, for example before hours of work.
 void check_writable(const std::string& path);
-// Removes the temporary files of `path` whose processes were killed while they wrote it. An Error when one cannot be
-// removed; files of processes that still run are left alone.
+/// Removes the temporary files of `path` whose processes were killed while they wrote them. Files of running processes
+/// are left alone. An Error if a file cannot be removed.
 void remove_leftovers(const std::string& path);
 
-// A file that grows at its end, as a log does. Unlike the writes above, one that fails or is cut off by a crash may
-// leave a part of its text.
+/// A file that grows at its end, as a log does. A write that fails, or that a crash cuts off, may leave a part of its
+/// text.
 class AppendFile {
  public:
-  // Opens the file, or makes it; keep goes on at its end, empty begins with no content. An Error when that fails, and
-  // for a symbolic link: what it leads to may be anybody's.
+  /// What happens to the content that is already there.
   enum class Begin { keep, empty };
+  /// Opens or creates the file. An Error if that fails.
   AppendFile(std::string path, Begin);
   ~AppendFile();
   AppendFile(AppendFile&&) noexcept;
   AppendFile& operator=(AppendFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  // An Error when the text is not taken whole, and when the path is no longer that of the open file: it was removed,
-  // moved, alone or with its folder, or replaced.
+  /// Appends text. An Error if the text was not taken whole, or if the path no longer names the open file: it was
+  /// removed, moved or replaced.
   void append(std::string_view text);
-  void sync();  // on return the content is on the disk, and not in the system's memory only
+  /// Returns when the content is on the disk, and not only in the system's memory.
+  void sync();
 
  private:
   std::string path_;
   int fd_ = -1;
 };
 
-// Keeps other processes out, which ask for the same lock, until it ends or its process does, in whatever way. The file
-// is made when it is missing, for its owner alone (else whoever can read it could hold it), has no content, and stays.
+/// Keeps other processes out that ask for the same lock, until this object or its process ends, in whatever way. The
+/// file is created if it is missing. It has no content, and stays.
 class FileLock {
  public:
-  // An Error of kind state when another FileLock holds it, of kind io else, as for a symbolic link.
+  /// Takes the lock without waiting. An Error of kind state if another FileLock holds it.
   explicit FileLock(std::string path);
   ~FileLock();
   FileLock(FileLock&&) noexcept;
@@ -101,12 +112,13 @@ class FileLock {
   int fd_ = -1;
 };
 
-// Makes the folder and its parents where they are missing, with these permissions (less the umask), and synchronises
-// them. An Error when that fails or files cannot be made in it; then none is left that was not there.
+/// Creates the folder and its parents, with these permissions, if they are missing. An Error if that fails, or if no
+/// file can be created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
 
-// Whether there is anything at the path, and whether it is a folder. Links are followed. An Error when nobody can tell.
+/// Whether there is anything at the path. Links are followed. An Error if the system does not tell.
 bool path_exists(const std::string& path);
+/// Whether there is a folder at the path. Links are followed. An Error if the system does not tell.
 bool is_folder(const std::string& path);
 
 namespace detail {

@@ -1,12 +1,13 @@
-// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even. No arithmetic on them:
-// kernels compute in compute_t<T> and store T. Of the standard library it needs <cstdint> alone, as it is read by
-// compilers at run time too (cuda/jit/chain_kernel.h); all others include dtype.h.
+/// @file
+/// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even. There is no arithmetic
+/// on them: kernels compute in compute_t<T> and store T. The header includes only cstdint of the standard library,
+/// because run-time compilers read it too (cuda/jit/chain_kernel.h). All other code includes dtype.h.
 #pragma once
 #include <cstdint>
 
 namespace tg {
 
-// bfloat16: the upper half of an f32 (8 exponent bits, 7 of fraction).
+/// bfloat16: the upper half of an f32 (8 bits of exponent, 7 of fraction).
 struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
@@ -17,7 +18,7 @@ struct bf16 {
   }
   constexpr operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
 };
-// IEEE binary16 (5 exponent bits, 10 of fraction), subnormals included.
+/// IEEE binary16 (5 bits of exponent, 10 of fraction), with subnormal numbers.
 struct f16 {
   uint16_t bits = 0;
   f16() = default;
@@ -44,16 +45,19 @@ struct f16 {
   }
 };
 
-// What a kernel computes in when it reads T: 16-bit floats in f32, the rest in itself.
+/// The type in which kernels compute when they read T.
 template <class T> struct ComputeOf {
   using type = T;
 };
+/// @cond
 template <> struct ComputeOf<f16> {
   using type = float;
 };
 template <> struct ComputeOf<bf16> {
   using type = float;
 };
+/// @endcond
+/// The type in which kernels compute when they read T: float for f16 and bf16, T for all others.
 template <class T> using compute_t = typename ComputeOf<T>::type;
 
 }  // namespace tg

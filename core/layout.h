@@ -1,5 +1,6 @@
-// What a value looks like: Shape, Strides, offset, DType, Device. No data and no ops here.
-// Strides count elements; an op's infer() returns Layouts, so a view is fully known before anything runs.
+/// @file
+/// Layout: what a value looks like: shape, strides, offset, dtype, device. It holds no data and knows no ops. The
+/// infer() of an op returns Layouts, so a view is fully known before anything runs.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>
@@ -7,20 +8,23 @@
 
 namespace tg {
 
+/// Where the elements of a value are in its storage, and what they are. Strides and offset count elements.
 struct Layout {
   Shape shape;
   Strides strides;
   int64_t offset = 0;
   DType dtype = DType::f32;
   Device device;
-  int8_t aliases_input = -1;  // >= 0: a view of that input's storage, nothing to compute
+  int8_t aliases_input = -1;  ///< at least 0: the output is a view of that input's storage, and nothing is computed
 
+  /// Row-major order without gaps.
   static Layout contiguous(const Shape& s, DType t, Device d = {}) {
     Layout l{s, Strides::filled(s.size(), 1), 0, t, d};
     for (size_t i = s.size(); i-- > 1;) l.strides[i - 1] = l.strides[i] * s[i];
     return l;
   }
   int64_t numel() const { return shape.product(); }
+  /// Bytes of the elements, each counted once.
   size_t bytes() const { return size_t(numel()) * size_of(dtype); }
   bool is_contiguous() const {
     int64_t want = 1;
@@ -30,7 +34,8 @@ struct Layout {
   }
 };
 
-// Strides that read `in` as if it had shape `to` (aligned at the right, 0 where it is repeated).
+/// Strides that read `in` as if it had shape `to`: aligned at the right, 0 along repeated dimensions. `in` must
+/// broadcast to `to`.
 inline Strides broadcast_strides(const Layout& in, const Shape& to) {
   Strides r = Strides::filled(to.size(), 0);
   const size_t skip = to.size() - in.shape.size();
@@ -39,9 +44,12 @@ inline Strides broadcast_strides(const Layout& in, const Shape& to) {
 }
 
 }  // namespace tg
+
+/// @cond
 // "(2, 3) f32"
 template <> struct fmt::formatter<tg::Layout> : tg::PlainFormatter {
   template <class C> auto format(const tg::Layout& l, C& c) const {
     return write(tg::to_string(l.shape) + " " + std::string(tg::name_of(l.dtype)), c);
   }
 };
+/// @endcond

@@ -1,14 +1,17 @@
-// Elementary functions for kernels, one source for host and device: branch-free float versions that a compiler turns
-// into vector code inside a plain loop (selects only, no tables, no calls), and double versions that call std.
-// Not a replacement of <cmath>: sincos has a bounded domain, and errors are a few ulp, not half of one.
-// exact:: holds the two functions of the random numbers, which give the same bits on every target. Users:
-// kernels, rng.h.
+/// @file
+/// Elementary functions for kernels, one source for host and device. The float versions are free of branches, tables
+/// and calls, so a compiler makes vector code of a plain loop; the double versions call std. They do not replace cmath:
+/// sincos() has a bounded domain, and errors are a few ulp, not half of one. exact:: has the two functions that the
+/// random numbers need; they give the same bits on every target. Kernels and rng.h use it.
 #pragma once
 #include <cmath>
 #include <cstdint>
 
-// TG_HD: may be called from device code. TG_HD_INLINE: moreover always inlined, so that each object file compiled for
-// another instruction set keeps its own copy and the linker has none to merge, with or without optimisation.
+/// @def TG_HD
+/// Marks a function that device code may call.
+/// @def TG_HD_INLINE
+/// Marks a function that device code may call and that is always inlined. Each object file, compiled for another
+/// instruction set, then keeps its own copy, and the linker has none to merge.
 #ifdef __CUDACC__
 #define TG_HD __host__ __device__
 #define TG_HD_INLINE __host__ __device__ __forceinline__
@@ -131,7 +134,8 @@ TG_HD_INLINE double exp_to_float(double t) {
 }
 }  // namespace detail
 
-// e^x. 1.1 ulp; inf from 88.73 up; denormal results are rounded once, 0 below -103.98.
+/// e^x. Float: 1.1 ulp; infinity from 88.73 up; subnormal results are rounded once, 0 below -103.98.
+/// @{
 TG_HD_INLINE float exp(float x) {
   x = detail::select(x > 89.0f, 89.0f, x);
   x = detail::select(x < -104.0f, -104.0f, x);
@@ -140,8 +144,10 @@ TG_HD_INLINE float exp(float x) {
   return (1.0f + q) * detail::power_of_two(n >> 1) * detail::power_of_two(n - (n >> 1));
 }
 TG_HD_INLINE double exp(double x) { return std::exp(x); }
+/// @}
 
-// Natural logarithm. 1 ulp, denormal arguments included; log(0) = -inf, NaN below 0.
+/// Natural logarithm. Float: 1 ulp, also for subnormal x; log(0) is -infinity, NaN below 0.
+/// @{
 TG_HD_INLINE float log(float x) {
   const uint32_t u = detail::bits_of(x);
   const bool tiny = u < 0x00800000u;
@@ -151,9 +157,11 @@ TG_HD_INLINE float log(float x) {
   return detail::select(u - 1u < 0x7f7fffffu, y, special);  // positive and finite
 }
 TG_HD_INLINE double log(double x) { return std::log(x); }
+/// @}
 
-// tanh(x) = (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; the difference from 1 is never formed, so small x keep
-// their digits. 2.5 ulp.
+/// Hyperbolic tangent. Float: 2.5 ulp, as (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; the difference from 1 is
+/// never formed, so small x keep their digits.
+/// @{
 TG_HD_INLINE float tanh(float x) {
   const float a = detail::abs(x);
   const auto [q, n] = detail::exp_parts(2.0f * detail::select(a > 10.0f, 10.0f, a));
@@ -162,8 +170,10 @@ TG_HD_INLINE float tanh(float x) {
   return detail::with_sign_of(m / (m + 2.0f), x);
 }
 TG_HD_INLINE double tanh(double x) { return std::tanh(x); }
+/// @}
 
-// Error function, 1.3 ulp: x + x P(x^2) below 0.925, 1 - exp(P(|x|)) above, where P is fitted to log(erfc).
+/// Error function. Float: 1.3 ulp; x + x P(x^2) below 0.925, 1 - exp(P(|x|)) above, where P is fitted to log(erfc).
+/// @{
 TG_HD_INLINE float erf(float x) {
   const float a = detail::abs(x);
   const float z = a * a;
@@ -177,8 +187,10 @@ TG_HD_INLINE float erf(float x) {
   return detail::with_sign_of(detail::select(a < 0.925f, a * small + a, large), x);
 }
 TG_HD_INLINE double erf(double x) { return std::erf(x); }
+/// @}
 
-// 1 / (1 + e^-x). 2.3 ulp; written with e^-|x| so that nothing overflows and small results keep their digits.
+/// 1 / (1 + e^-x). Float: 2.3 ulp. It is written with e^-|x|, so nothing overflows and small results keep their digits.
+/// @{
 TG_HD_INLINE float sigmoid(float x) {
   const float e = exp(-detail::abs(x));
   return detail::select(x < 0.0f, e, 1.0f) / (1.0f + e);
@@ -187,6 +199,7 @@ TG_HD_INLINE double sigmoid(double x) {
   const double e = std::exp(-std::fabs(x));
   return (x < 0.0 ? e : 1.0) / (1.0 + e);
 }
+/// @}
 
 namespace detail {
 // |x| < 2^29, or NaN. The product with the first part of pi/2 is exact, whatever the bits of x.
@@ -198,21 +211,24 @@ TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
   sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
 }
 }  // namespace detail
-// s = sin(x), c = cos(x), x in radians, 1.6 ulp, for |x| < 2^29; beyond that (floats there are ten periods apart), for
-// infinities and NaN both are NaN. The argument is reduced in double.
+/// s = sin(x), c = cos(x), x in radians. 1.6 ulp for |x| < 2^29; NaN for larger |x|, where neighbouring floats are ten
+/// periods apart, for infinities and NaN. The argument is reduced in double.
 TG_HD_INLINE void sincos(float x, float& s, float& c) {
   detail::sincos_reduced(double(detail::select(detail::abs(x) < 0x1p29f, x, detail::nan())), s, c);
 }
-// The same for an angle that float would round away: 1.6 ulp, or 2^-48 where a zero is nearer than that.
+/// s = sin(x), c = cos(x) for an angle that float would round away. 1.6 ulp, or 2^-48 near a zero; NaN from |x| = 2^29
+/// up.
 TG_HD_INLINE void sincos(double x, float& s, float& c) {
   detail::sincos_reduced(std::fabs(x) < 0x1p29 ? x : double(detail::nan()), s, c);
 }
+/// s = sin(x), c = cos(x), by std.
 TG_HD_INLINE void sincos(double x, double& s, double& c) {
   s = std::sin(x);
   c = std::cos(x);
 }
 
-// Beyond the domain of sincos, |x| >= 2^29, the float versions are NaN.
+/// Sine and cosine of x in radians. Float: 1.6 ulp, NaN from |x| = 2^29 up.
+/// @{
 TG_HD_INLINE float sin(float x) {
   float s, c;
   sincos(x, s, c);
@@ -225,27 +241,35 @@ TG_HD_INLINE float cos(float x) {
   return c;
 }
 TG_HD_INLINE double cos(double x) { return std::cos(x); }
+/// @}
 
-// Correctly rounded. rsqrt is rounded twice: 1.5 ulp.
+/// Square root, correctly rounded; rsqrt() is 1 / sqrt(x), rounded twice: 1.5 ulp.
+/// @{
 TG_HD_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 TG_HD_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
 TG_HD_INLINE float rsqrt(float x) { return 1.0f / sqrt(x); }
 TG_HD_INLINE double rsqrt(double x) { return 1.0 / sqrt(x); }
+/// @}
 
-// Exactly one of the two, whatever the other is.
+/// One of two numbers, bit for bit, whatever the other is. There is no branch.
+/// @{
 TG_HD_INLINE float select(bool condition, float yes, float no) { return detail::select(condition, yes, no); }
 TG_HD_INLINE double select(bool condition, double yes, double no) { return detail::select(condition, yes, no); }
 TG_HD_INLINE int32_t select(bool condition, int32_t yes, int32_t no) { return condition ? yes : no; }
 TG_HD_INLINE int64_t select(bool condition, int64_t yes, int64_t no) { return condition ? yes : no; }
+/// @}
 
+/// The absolute value; that of the smallest integer is not defined.
+/// @{
 TG_HD_INLINE float abs(float x) { return detail::abs(x); }
 TG_HD_INLINE double abs(double x) { return __builtin_fabs(x); }
 TG_HD_INLINE int32_t abs(int32_t x) { return x < 0 ? -x : x; }
 TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
+/// @}
 
-// x^y, special values as IEEE 754 has them: x^0 and 1^y are 1 even for NaN, a negative x with a y that is no integer
-// is NaN. Squares are x * x. The float version computes exp(y log|x|) in double: 0.51 ulp, so that a power that is a
-// float comes out exact.
+/// x^y, with the special values of IEEE 754: x^0 and 1^y are 1 even for NaN; a negative x with a fractional y is NaN.
+/// Squares are x * x. Float: exp(y log|x|) in double, 0.51 ulp, so a result that is a float comes out exact.
+/// @{
 TG_HD_INLINE float pow(float x, float y) {
   const float inf = detail::infinity();
   const double l = detail::log_of_float(detail::abs(x));
@@ -263,14 +287,15 @@ TG_HD_INLINE float pow(float x, float y) {
   return detail::select(one, 1.0f, p);
 }
 TG_HD_INLINE double pow(double x, double y) { return y == 2.0 ? x * x : std::pow(x, y); }
+/// @}
 
-// The same bits on every processor, compiler and setting of contraction: each sum that follows a product is an explicit
-// fma, every other operation stands where no contraction is possible or is exact.
+/// Functions with the same bits on every processor, compiler and setting of contraction: each sum that follows a
+/// product is an explicit fma, and no other operation can be contracted, or it is exact.
 namespace exact {
-// Natural logarithm of a positive normal number.
+/// Natural logarithm of a positive normal number.
 TG_HD_INLINE float log(float x) { return detail::log_normal<true>(x, 0.0f); }
 
-// sin and cos of 2 pi u, u in [0, 1).
+/// s = sin(2 pi u), c = cos(2 pi u), u in [0, 1).
 TG_HD_INLINE void sincos2pi(float u, float& s, float& c) {
   constexpr float kMagic = 0x1.8p23f;
   const float t = detail::fma(u, 4.0f, kMagic);

@@ -1,6 +1,7 @@
-// Modes of the calling thread: whether ops are recorded on the tape and what of them is kept for backward, whether they
-// run at once or when read, whether their results are searched for NaN and infinities, and how exactly f32 matrices are
-// multiplied. RAII only; all nest.
+/// @file
+/// Modes of the calling thread: whether ops are recorded on the tape, what backward keeps, whether ops run at once or
+/// lazily, whether results are searched for NaN and infinities, and how precisely f32 matrices are multiplied. A mode
+/// is a scope object: it begins with its constructor and ends with its destructor. Scopes nest.
 #pragma once
 #include <tapegrad/core/scoped_value.h>
 
@@ -16,53 +17,59 @@ enum class Recomputes : uint8_t {
 extern constinit thread_local Recomputes t_recomputes;
 }  // namespace detail
 
-// Ops emitted during its life are not recorded: no tape, nothing saved.
+/// While it lives, ops are not recorded: there is no tape and nothing is saved for backward.
 struct NoGradScope : ScopedValue<bool> {
   NoGradScope();
 };
 
-// Inside a NoGradScope: ops emitted during its life are recorded again.
+/// While it lives, ops are recorded, also inside a NoGradScope.
 struct EnableGradScope : ScopedValue<bool> {
   EnableGradScope();
 };
 
-// Ops emitted during its life are not run until a value is read or evaluate() is called.
+/// While it lives, ops do not run when they are called. They run when a value is read or evaluate() is called.
 struct LazyScope : ScopedValue<bool> {
   LazyScope();
 };
 
-// What ops recorded during its life save for backward is not kept where a cheap op made it, one that was recorded
-// during its life too: a norm, a pointwise function, dropout, a cast, or views of their results. Backward computes it
-// again, out of what the tape keeps anyway and leaves, once for all that read it; so memory goes down wherever that
-// op's own inputs are saved. The same bits everywhere. Leaves that are read again, biases of norms too, must not be
-// written in place until backward. For whole parts of a model see autograd/recompute.h.
+/// Saves memory: backward recomputes the outputs of cheap ops instead of keeping them. Cheap ops are norms, pointwise
+/// functions, dropout, casts, and views of their results. The scope applies to ops that are recorded while it lives.
+/// Backward recomputes an output once, from values that the tape keeps, for all ops that read it; gradients are the
+/// same bits. Memory goes down wherever the inputs of the cheap op are saved by another op as well. Leaves, such as the
+/// biases of norms, must not be written in place before backward. autograd/recompute.h does this for whole parts of a
+/// model.
 struct RecomputeScope : ScopedValue<detail::Recomputes> {
   RecomputeScope();
 };
 
-// All results of ops that run during its life are read: the first NaN, and the first infinity that an op makes out of
-// finite inputs (unless it is told to: full, masked_fill), is an Error of kind non_finite that names the op, its scope
-// and its inputs. For finding where a run begins to diverge; it makes every op several times slower.
+/// While it lives, the results of all ops are checked. The first NaN, and the first infinity that an op makes from
+/// finite inputs, throws an Error of kind non_finite that names the op, its scope and its inputs. Infinities that are
+/// asked for (full, masked_fill) pass. It finds where a run begins to diverge, and makes every op several times slower.
 struct AnomalyScope : ScopedValue<bool> {
   AnomalyScope();
 };
 
-// How matmul and linear multiply f32 matrices.
+/// How matmul() and linear() multiply f32 matrices.
 enum class MatmulPrecision : uint8_t {
-  f32,   // f32 throughout: relative error about 1e-7
-  tf32,  // both operands rounded to TensorFloat-32 (10 bits of fraction, error about 5e-4), sums in f32
+  f32,   ///< f32 throughout: relative error about 1e-7
+  tf32,  ///< both operands rounded to TensorFloat-32 (10 bits of fraction, error about 5e-4), sums in f32
 };
-// Products emitted during its life are computed so, and their gradients as well, whenever those are taken. TF32 is what
-// the tensor cores of a GPU (compute capability 8.0 and later) multiply f32 in; a product that has none, because its
-// operands are f64 or bf16 or are not on CUDA, is an Error under MatmulPrecision::tf32.
+/// Sets the precision of f32 matrix products that are called while it lives, and of their gradients, whenever those
+/// run. Tensor cores (compute capability 8.0 and later) multiply f32 matrices in TF32. Under MatmulPrecision::tf32, a
+/// product of f64 or bf16 matrices or outside of CUDA is an Error.
 struct MatmulPrecisionScope : ScopedValue<MatmulPrecision> {
   explicit MatmulPrecisionScope(MatmulPrecision);
 };
 
+/// Whether ops of the calling thread are recorded now.
 bool grad_enabled();
+/// Whether the calling thread is inside a LazyScope.
 bool lazy_enabled();
+/// Whether the calling thread is inside a RecomputeScope.
 bool recompute_enabled();
+/// Whether the calling thread is inside an AnomalyScope.
 bool anomaly_enabled();
-MatmulPrecision matmul_precision();  // strict, but inside an MatmulPrecisionScope
+/// The precision that the innermost MatmulPrecisionScope of the calling thread sets; f32 if there is none.
+MatmulPrecision matmul_precision();
 
 }  // namespace tg

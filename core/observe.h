@@ -1,5 +1,7 @@
-// ObserveScope: sees what each op makes, with the scope and the name of the op, as a program runs. For looking into a
-// model from outside (compare, statistics of activations); not for errors (core/error.h) and not for changing values.
+/// @file
+/// ObserveScope: shows a program the result of each op, with the op's scope and name, while a model runs. It serves
+/// comparisons (models/train/compare.h) and statistics of activations. It is not for errors (core/error.h), and cannot
+/// change values.
 #pragma once
 #include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
@@ -8,19 +10,22 @@
 
 namespace tg {
 
+/// One output of one op.
 struct Observed {
-  const Scope* scope;  // where the op was emitted: "gpt.h.3.mlp.fc"; of a gradient op, that of its forward op
+  const Scope* scope;  ///< where the op was called: "gpt.h.3.mlp.fc"; for a gradient op, the scope of its forward op
   std::string_view op;
-  size_t output;  // which of the op's outputs
-  const Tensor& value;
+  size_t output;        ///< number of the output of that op
+  const Tensor& value;  ///< the output
 };
+/// The function that is called for each output.
 using Observer = std::function<void(const Observed&)>;
 
-// During its life, `see` gets each output of each op that the calling thread emits, in order, right after it was made.
-// Views (they make nothing) and updates in place are left out. An op that a backend composes out of plainer ones counts
-// as one op, so the order is the same on every backend. What `see` emits itself is not observed. For eager runs: a lazy
-// value is computed when `see` reads it. A handle that it keeps keeps the memory too, and later ops then do not reuse
-// it. Scopes nest; the innermost sees.
+/// While it lives, `see` gets each output of each op that the calling thread calls, in order, right after it was made.
+/// Views and in-place updates are left out. An op that a backend composes from simpler ops counts as one, so the order
+/// is the same on every backend. Ops that `see` calls itself are not observed.
+///
+/// It is for eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory,
+/// which later ops then cannot reuse. Scopes nest, and only the innermost is called.
 class ObserveScope {
  public:
   explicit ObserveScope(Observer see);

@@ -1,5 +1,7 @@
-// Op (what to compute), Node (one use of it: graph node and tape node in one), emit and evaluate (the only way a value
-// is made and run), and kernel registration. An op author needs this header only; run_node.cpp runs it.
+/// @file
+/// Op (what to compute), Node (one use of an op, in the graph and on the tape), emit() and evaluate() (the only way a
+/// value is made and run), and the registration of kernels. The author of an op needs this header only.
+/// core/run_node.cpp runs nodes.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/registry.h>
@@ -11,12 +13,16 @@
 
 namespace tg {
 
-// One bit per input or output; bit 31 stands for 31 and all after it, so lists keep all or none.
+/// A set of inputs or outputs of an op: bit i stands for number i, and bit 31 for number 31 and all that follow. So the
+/// members of a long list are kept all or not at all.
 using Mask = uint32_t;
+/// The set of one input or output.
 constexpr Mask bit(size_t i) { return Mask(1) << (i < 31 ? i : 31); }
+/// The set of several inputs or outputs: bits(0, 2).
 template <class... I> constexpr Mask bits(I... i) { return (bit(size_t(i)) | ... | 0u); }
 
-struct StructuralHash {  // 128-bit structural hash: of an op's attributes, and of whole plans
+/// A 128-bit hash of the structure of something: the attributes of an op, or a whole plan.
+struct StructuralHash {
   uint64_t a = 0x9e3779b97f4a7c15, b = 0xc2b2ae3d27d4eb4f;
   void add(uint64_t x) {
     a = (a ^ x) * 0xff51afd7ed558ccd;
@@ -35,14 +41,16 @@ struct StructuralHash {  // 128-bit structural hash: of an op's attributes, and 
   }
   bool operator==(const StructuralHash&) const = default;
 };
+/// Hashes keys of std::unordered_map that are StructuralHash.
 struct StructuralHasher {
   size_t operator()(const StructuralHash& k) const { return k.a; }
 };
 
-// What a kernel sees of a value: kernels cannot emit, keep or differentiate anything.
+/// What a kernel sees of a value: its layout and its bytes. A kernel cannot emit, keep or differentiate anything.
 struct Buf {
   const Layout* layout;
   std::byte* bytes;
+  /// The element at position 0; the others follow by the strides.
   template <class T> T* data() const { return reinterpret_cast<T*>(bytes) + layout->offset; }
   const Shape& shape() const { return layout->shape; }
   const Strides& strides() const { return layout->strides; }
@@ -51,137 +59,186 @@ struct Buf {
   int64_t numel() const { return layout->numel(); }
   bool is_contiguous() const { return layout->is_contiguous(); }
 };
+/// The inputs or outputs of a kernel.
 using Bufs = std::span<const Buf>;
+/// What a kernel knows of the place where it runs.
 struct Context {
   Device device;
-  std::string_view op = {};  // its name, for errors of launches
+  std::string_view op = {};  ///< its name, for errors of launches
 };
-// The node that the calling thread runs now, for messages about memory; empty outside.
+/// The node that the calling thread runs now, for messages about memory.
 struct Running {
   std::string_view op = {};
   const Scope* scope = nullptr;
-  const Scope* range = nullptr;  // as Node has it
+  const Scope* range = nullptr;  ///< the named ranges that the node was made in (Node::range)
 };
+/// The node that the calling thread runs now; `op` is empty if there is none.
 const Running& running();
+/// The layouts of an op's outputs.
 using Layouts = SmallVec<Layout, 3>;
 
+/// What the engine may do with an op. Pointwise ops can run as one kernel with their neighbours; views run no kernel.
 enum class OpKind : uint8_t { opaque, pointwise, view };
+/// Properties of an op that let the engine save memory and time. The defaults are always correct.
 struct Traits {
   OpKind kind = OpKind::opaque;
-  Mask may_alias = 0;  // inputs whose storage an output of equal layout may take over: the kernel reads index i in
-                       // full before it writes index i
-  bool updates_in_place = false;    // output k may take over the storage of input k, under the same rule, and of no
-                                    // other: for lists of any length, where may_alias says nothing
-  bool dynamic_attributes = false;  // draws random numbers, or has attributes that key() leaves out: uses with equal
-                                    // inputs and keys may differ, and are never merged
-  bool may_be_infinite = false;     // infinities in its outputs are meant, and no anomaly
-  bool cheap_to_recompute =
-      false;  // costs about as much as reading its inputs, as pointwise ops do: see RecomputeScope
+  /// Inputs whose storage an output of equal layout may reuse. The kernel then must read element i before it writes
+  /// element i.
+  Mask may_alias = 0;
+  /// Output k may reuse the storage of input k and of no other, under the rule of may_alias, which is not read then.
+  /// For ops with lists of tensors.
+  bool updates_in_place = false;
+  /// The op draws random numbers, or has attributes that key() leaves out. Two uses with equal inputs and keys may
+  /// differ, and are never merged.
+  bool dynamic_attributes = false;
+  /// Infinities in the outputs are intended; an AnomalyScope lets them pass.
+  bool may_be_infinite = false;
+  /// The op costs about as much as reading its inputs, as pointwise ops do. A RecomputeScope then recomputes it.
+  bool cheap_to_recompute = false;
 };
 
-// How a pointwise op is written in device code, so that a chain of them can be compiled as one kernel
-// (cuda/jit/chain.h): a C++ expression in which $0, $1, $2 stand for its inputs and #0, #1 for its numbers.
+/// A pointwise op as device code, from which a chain of ops is compiled as one kernel (cuda/jit/chain.h).
 struct Expression {
-  std::string_view text = {};  // lives for ever; depends on what key() tells alone. Empty: the op cannot be written so
-  std::array<double, 2> numbers = {};  // in the dtype of input 0, where they saturate; not in the text, as they may
-                                       // change every step
-  bool bitwise = false;  // inputs, numbers and result are elements as they are stored; else bf16 is computed in f32
+  /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends on what key() hashes only, and
+  /// is never freed. It is empty if the op cannot be written so.
+  std::string_view text = {};
+  /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They are not part of the text, as
+  /// they may change every step.
+  std::array<double, 2> numbers = {};
+  /// The expression works on elements as they are stored. Otherwise bf16 elements are converted to f32 before and back
+  /// after it.
+  bool bitwise = false;
 };
 
 class Vjp;
 struct Op;
 struct Rng;
+/// A shared, immutable op.
 using OpPtr = Ref<const Op>;
-// What to compute: attributes are members, immutable once emitted.
-// Contract of gradients: vjp returns gradients (an empty Tensor where none is wanted), which may be the one it was
-// given; it never writes into it and never accumulates. The engine adds, and the first gradient is moved in. An op
-// without a vjp is differentiated through compose(): so gradient ops have second derivatives.
+/// What to compute. Attributes are members, and do not change once the op was emitted. Authors derive from OpOf.
+///
+/// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. A returned gradient may be
+/// the one that it was given. vjp() never writes into a gradient and never accumulates; the engine adds. An op without
+/// vjp() is differentiated through compose(), so gradient ops have second derivatives.
 struct Op : Counted<Op> {
-  const bool has_vjp, composes;
+  const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
   Op(bool own_vjp, bool own_compose) : has_vjp(own_vjp), composes(own_compose) {}
   virtual ~Op() = default;
+  /// The name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
-  virtual Layouts infer(Inputs) const = 0;  // the only place for checks of shapes and dtypes
-  virtual Tensors vjp(const Vjp&) const;    // default: throws "[name] has no gradient"
-  virtual Tensors compose(Inputs) const;    // the same outputs out of plainer ops, on any backend
+  /// The layouts of the outputs. This is the only place that checks shapes and dtypes; it throws an Error when they do
+  /// not fit.
+  virtual Layouts infer(Inputs) const = 0;
+  /// The gradients of the inputs, from those of the outputs. The default throws "[name] has no gradient".
+  virtual Tensors vjp(const Vjp&) const;
+  /// The same outputs, computed by simpler ops. It serves backends without a kernel, and gradients of an op without
+  /// vjp().
+  virtual Tensors compose(Inputs) const;
+  /// See Traits.
   virtual Traits traits() const { return {}; }
-  virtual Mask saves_in(Mask /*tracked*/) const { return 0; }   // default: nothing, so a forgotten bit is an error at
-  virtual Mask saves_out(Mask /*tracked*/) const { return 0; }  // the first backward and never a leak
-  // Of a RecomputeScope: the inputs out of which recompute() makes output k again, to the bit; it may read outputs that
-  // saves_out(tracked) keeps, too. 0: it does not, and whoever saves the output keeps it.
-  virtual Mask recomputes_from(size_t k, Mask tracked) const;  // default: all, if it is cheap
-  virtual Tensor recompute(const Vjp&, size_t k) const;        // default: the op once more
-  virtual void key(StructuralHash&) const {}                   // attributes, except those that change every step
-  virtual Expression expression() const { return {}; }         // in device code, of a pointwise op
-  virtual const Rng* rng_state() const { return nullptr; }     // the state from which it draws, if it does
-  // The op in the next run of a compiled function, where attributes change every step: it draws from rng, or counts on.
-  // Null: itself.
+  /// The inputs that vjp() reads; `tracked` are the inputs that need a gradient. They are kept for backward. A
+  /// forgotten bit is an Error at the first backward, never a leak.
+  virtual Mask saves_in(Mask /*tracked*/) const { return 0; }
+  /// The outputs that vjp() reads; `tracked` are the inputs that need a gradient. They are kept for backward.
+  virtual Mask saves_out(Mask /*tracked*/) const { return 0; }
+  /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0 means that
+  /// output k cannot be recomputed, and is saved as usual. The default is all inputs if the op is cheap.
+  virtual Mask recomputes_from(size_t k, Mask tracked) const;
+  /// Computes output k again, bit for bit, inside backward of a RecomputeScope. The default runs the op once more.
+  virtual Tensor recompute(const Vjp&, size_t k) const;
+  /// Adds the attributes to a hash, except those that change every step (Traits::dynamic_attributes).
+  virtual void key(StructuralHash&) const {}
+  /// A pointwise op as device code.
+  virtual Expression expression() const { return {}; }
+  /// The state from which the op draws random numbers; null if it draws none.
+  virtual const Rng* rng_state() const { return nullptr; }
+  /// A copy of the op for the next call of a compiled function: with this generator state, or the next step number.
+  /// Null means that nothing changes.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
+  /// A pointer that is the same for all ops of one struct. OpOf defines it.
   virtual const void* type() const = 0;
+  /// Whether the op has a kernel on a backend. OpOf defines it.
   virtual bool supports(Backend) const = 0;
+  /// Calls the kernel of context.device. OpOf defines it.
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
 };
 
-struct Edge {  // one input of a node: the value until run or while saved, the rest for backward
+/// An input of a Node: its value until the node has run, or while backward needs it, and what backward needs to pass a
+/// gradient on.
+struct Edge {
   uint64_t id;
   Ref<Value> value;
-  Ref<Node> producer;  // only if tracked, and only a node that is itself on the tape
+  Ref<Node> producer;  ///< set only on the tape: the node to which the gradient goes
   Ref<Hooks> hooks;
   const std::string* label;
-  Shape shape;  // a gradient has this shape even when the data is gone
+  Shape shape;  ///< a gradient has this shape even when the data is gone
   DType dtype;
-  bool tracked;  // the masks of a node know the inputs from 31 on only together
+  bool tracked;  ///< whether this input needs a gradient; exact, unlike a Mask, from input 31 on
   uint32_t version;
 };
+/// An output of a Node.
 struct Out {
   Layout layout;
-  Value* live;  // cleared by ~Value: no ownership, no cycle
-  Ref<Storage> saved;
+  Value* live;         ///< the value, if it still exists; not owned, and cleared by ~Value
+  Ref<Storage> saved;  ///< the elements, if backward needs them
   uint32_t version;
-  Ref<Value> recomputed = nullptr;  // computed again, while a backward needs it
+  Ref<Value> recomputed = nullptr;  ///< the value computed again, while backward needs it
 };
+/// One use of an op: an element of the lazy graph until it has run, and of the tape while backward may read it.
 struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
-  const Scope* range = nullptr;  // of named ranges, for profiles; null: none
-  uint64_t seq;                  // Lamport clock: larger than that of every node it reads, hence a topological order
-  uint64_t first_id;             // of output 0; the others follow
+  const Scope* range = nullptr;  ///< the named ranges that it was made in, for profiles; null if there are none
+  uint64_t seq;                  ///< larger than that of every node it reads: a topological order (Lamport clock)
+  uint64_t first_id;             ///< the id of output 0; the ids of the others follow
   SmallVec<Edge, 2> in;
   SmallVec<Out, 1> out;
-  Mask tracked = 0;     // which inputs need a gradient; 0: not on the tape
-  struct Recomputing {  // in a RecomputeScope
-    Mask in = 0;        // inputs that are not kept, because their producers can compute them again
-    Mask out = 0;       // outputs that it can compute again itself
-    Mask reads = 0;     // its inputs that this takes
-    uint8_t depth = 0;  // how many ops at most follow each other to compute one again
+  Mask tracked = 0;  ///< inputs that need a gradient; 0 if the node is not on the tape
+  /// What a RecomputeScope decided.
+  struct Recomputing {
+    Mask in = 0;        ///< inputs that are not kept, because their producers can recompute them
+    Mask out = 0;       ///< outputs that this node can recompute
+    Mask reads = 0;     ///< inputs that this node needs to recompute
+    uint8_t depth = 0;  ///< the longest chain of ops that computes one of them again
   } recomputing;
-  bool is_recomputation = false;  // computes what another node has computed before
+  bool is_recomputation = false;  ///< computes what another node has computed before
   bool done = false, released = false;
-  uint32_t slot = 0;  // scratch of the planner and of backward: one graph belongs to one thread at a time
+  uint32_t slot = 0;  ///< scratch of the planner and of backward: one graph belongs to one thread at a time
   uint64_t mark = 0;
   Node* next_dead = nullptr;
   const std::string* error = nullptr;
+  /// Whether backward may still go through the node.
   bool tape() const { return tracked && !released; }
   uint64_t id(size_t output) const { return first_id + output; }
-  Mask kept_inputs() const;          // for backward
-  void release();                    // after backward: forgets what was saved
-  void drop_recomputed();            // what was computed again, when all that read it have run backward
-  static void dispose(const Node*);  // iterative: a chain of 10^6 nodes ends without recursion
+  /// The inputs that are kept for backward.
+  Mask kept_inputs() const;
+  /// Drops what was saved, after backward.
+  void release();
+  /// Drops recomputed outputs, once all their readers have run backward.
+  void drop_recomputed();
+  /// Frees a chain of nodes without recursion, so that it may be 10^6 long.
+  static void dispose(const Node*);
 };
 
-// What a vjp may read, computed again where a RecomputeScope kept nothing; what was not saved, or was changed, throws.
+/// What Op::vjp() may read: gradients of the outputs, saved inputs and outputs, shapes. Values that a RecomputeScope
+/// did not keep are recomputed. An Error when a value was not saved, or was written since.
 class Vjp {
  public:
-  // `last`: nobody will ask the node again, so what it saved may be given away.
+  /// The view of one node. `last`: the node is not asked again, so its saved values may be given away.
   Vjp(Node& n, Inputs grads, bool last = false) : node_(n), grads_(grads), last_(last) {}
+  /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
-  Tensor donate_in(size_t i) const;  // in(i), which the node then no longer holds, if it may: its memory can be reused
+  /// Input i, for the last use: the node gives it up if it may, so that an op can reuse its memory.
+  Tensor donate_in(size_t i) const;
+  /// Output i; saves_out() must have its bit.
   Tensor out(size_t i) const;
-  const Tensor& grad(size_t i = 0) const { return grads_[i]; }  // empty when nothing flowed into output i
+  /// The gradient of output i; empty if none arrived.
+  const Tensor& grad(size_t i = 0) const { return grads_[i]; }
   size_t inputs() const { return node_.in.size(); }
   const Shape& in_shape(size_t i) const { return node_.in[i].shape; }
   DType in_dtype(size_t i) const { return node_.in[i].dtype; }
   Device device() const { return node_.out[0].layout.device; }
+  /// Whether a gradient of input i is wanted.
   bool wants(size_t i) const { return node_.in[i].tracked; }
 
  private:
@@ -190,13 +247,20 @@ class Vjp {
   bool last_;
 };
 
+/// Calls an op: checks the inputs, makes a Node, and runs it unless the thread is lazy. Returns the outputs.
 Tensors emit(OpPtr, Inputs);
-// The same; the handles are gone before the op runs, so that it may write over a value which nobody else holds.
+/// Calls an op as emit() does, and gives up the handles in `in` before it runs. The op may then write its outputs over
+/// inputs that nobody else holds (Traits::may_alias).
 Tensors emit_donating(OpPtr, std::vector<Tensor> in);
-// Output k becomes the value of input k's Variable (k < n), in place if nobody else reads it. Not recorded.
+/// Calls an op that updates tensors: output k becomes the value of input k for k < n, in place if nobody else reads the
+/// old one. Not recorded on the tape.
 void emit_update(OpPtr, Inputs, size_t n);
+/// Computes lazy tensors, and what they need. Tensors that have their values cost nothing.
+/// @{
 void evaluate(Inputs roots);
 inline void evaluate(std::initializer_list<Tensor> roots) { evaluate(Inputs(roots.begin(), roots.size())); }
+/// @}
+/// Calls an op as emit() does, and returns its first output.
 inline Tensor emit1(OpPtr op, std::initializer_list<Tensor> in) {
   return std::move(emit(std::move(op), Inputs(in.begin(), in.size()))[0]);
 }
@@ -204,7 +268,8 @@ inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
 inline Mask Node::kept_inputs() const {
   return tape() ? (op->saves_in(tracked) | recomputing.reads) & ~recomputing.in : 0;
 }
-// One immortal object per op without attributes: counts of shared objects would be contended.
+/// The one object of an op without attributes. It is never freed and not counted, so threads do not contend for its
+/// counter.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {
     auto* p = new OpT;
@@ -214,19 +279,26 @@ template <class OpT> const OpPtr& stateless() {
   return op;
 }
 
-// Of the calling thread, ever: evaluations of more than nothing, nodes they were of, kernels run, plans made and
-// replayed; of the plans made, bytes of their arenas, and of what lies in them when that is most.
+/// Counters of the calling thread since it started, for tests and benchmarks.
 struct EngineStats {
-  uint64_t evaluations, nodes, kernels, plans, replays, planned_bytes, planned_live_bytes;
+  uint64_t evaluations,    ///< calls of evaluate() that had something to run
+      nodes,               ///< nodes that these calls ran
+      kernels,             ///< kernels that ran, those of eager ops included
+      plans,               ///< plans that evaluate() and compiled functions made
+      replays,             ///< runs of a plan that was made before
+      planned_bytes,       ///< bytes of memory that the plans reserve, summed over all plans
+      planned_live_bytes;  ///< bytes of that memory in use at its fullest, summed over all plans
 };
+/// The counters of the calling thread. The reference stays valid while the thread lives.
 const EngineStats& engine_stats();
 
-// The table of kernels of one op. TG_KERNEL(LayerNorm, cpu, fn) at namespace scope of a kernel file fills it.
+/// The kernels of one op, by backend. TG_KERNEL fills the table before main().
 template <class Self> struct Kernels {
   using Fn = void (*)(const Self&, Bufs in, Bufs out, Context&);
   static inline constinit std::array<KernelSlot, kBackends> table{};
 };
-// Runs before main() in files compiled for processors that this machine may not be: scalars in registers only.
+/// Registers a kernel, before main(). Files that are compiled for newer processors run it on any machine, so it uses
+/// scalars in registers only.
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
 }
@@ -234,20 +306,24 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 #define TG_CAT(a, b) TG_CAT_(a, b)
 #define TG_KERNEL_ORIGIN \
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL};
+/// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
+/// a kernel file.
 #define TG_KERNEL(OpT, backend, fn)                              \
   TG_KERNEL_ORIGIN                                               \
   [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) = \
       ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, __LINE__))
 
+/// Throws the Error of an op that has no kernel on a backend.
 [[noreturn]] void fail_no_kernel(const Op&, Backend);
 
-// Base of every op: struct LayerNorm : OpOf<LayerNorm> with a static kName, and attributes as members.
+/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with its name as a static kName and its attributes as
+/// members. It registers the op, and finds its kernel.
 template <class Self> struct OpOf : Op {
   static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }
   const void* type() const final { return &Kernels<Self>::table; }
   bool supports(Backend b) const final { return Kernels<Self>::table[size_t(b)].fn != nullptr; }
-  // What compose() needs to be differentiated.
+  /// All inputs if the gradient goes through compose(), else none.
   Mask saves_in(Mask) const override { return overrides_compose() && !overrides_vjp() ? ~Mask(0) : 0; }
   void run(Bufs in, Bufs out, Context& c) const final {
     auto fn = reinterpret_cast<typename Kernels<Self>::Fn>(Kernels<Self>::table[size_t(c.device.backend)].fn);
@@ -270,7 +346,8 @@ template <class Self> struct OpOf : Op {
   static inline const bool listed_ = register_op(info);
 };
 
-// Base of views: a Layout on the input's storage (aliases_input >= 0), no kernel.
+/// The base of views: infer() returns a Layout on the storage of an input (Layout::aliases_input), and there is no
+/// kernel.
 template <class Self> struct ViewOp : OpOf<Self> {
   static constexpr bool kView = true;
   Traits traits() const override { return {.kind = OpKind::view}; }

@@ -1,4 +1,6 @@
-// Ref: an intrusive counted pointer, and Counted, the base of what it points to. The objects live in the slab.
+/// @file
+/// Ref, an intrusive counted pointer, and Counted, the base of what it points to. The objects live in the slab
+/// (core/slab.h). Storage, values, nodes and ops use it.
 #pragma once
 #include <tapegrad/core/slab.h>
 
@@ -8,18 +10,21 @@
 
 namespace tg {
 
+/// The base of objects that Ref counts: `struct Node : Counted<Node>`.
 template <class Self> struct Counted {
-  static constexpr uint32_t kImmortal =
-      1u << 31;  // objects in static storage: never counted, hence never a contended cache line
+  /// The counter of objects that are never freed. They are not counted, so threads do not contend for a cache line.
+  static constexpr uint32_t kImmortal = 1u << 31;
   mutable std::atomic<uint32_t> refs{0};
   Counted() = default;
-  Counted(const Counted&) {}  // a copy is a new object with its own count
+  /// A copy is a new object with its own counter.
+  Counted(const Counted&) {}
   Counted& operator=(const Counted&) = delete;
   static void* operator new(size_t n) { return slab_alloc(n); }
   static void operator delete(void* p, size_t n) { slab_free(p, n); }
   static void dispose(const Self* p) { delete p; }
 };
 
+/// A shared owner of an object; empty by default. Threads may share the object, but not the Ref.
 template <class T> class Ref {
  public:
   Ref(T* p = nullptr) : p_(p) { take(); }
@@ -34,6 +39,7 @@ template <class T> class Ref {
   }
   ~Ref() { drop(); }
   T* get() const { return p_; }
+  /// Gives the pointer away without counting down.
   T* detach() { return std::exchange(p_, nullptr); }
   T* operator->() const { return p_; }
   T& operator*() const { return *p_; }
@@ -53,6 +59,7 @@ template <class T> class Ref {
   }
   T* p_;
 };
+/// A new object with these arguments of its constructor.
 template <class T, class... A> Ref<T> make_ref(A&&... a) { return Ref<T>(new T(std::forward<A>(a)...)); }
 
 }  // namespace tg

@@ -1,6 +1,8 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3,
-// SC'11). Word i is a pure function of (seed, offset, i), the same bits in every kernel, thread and backend, normals
-// included. Not for cryptography, and no global generator. Users: random kernels, initialisers, data order.
+/// @file
+/// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
+/// 3, SC'11). Word i is a pure function of (seed, offset, i): the same bits in every kernel, thread and backend, also
+/// for normal numbers. It is not for cryptography, and there is no global generator. Random kernels, initialisers and
+/// the order of data use it.
 #pragma once
 #include <tapegrad/core/math.h>
 
@@ -9,35 +11,41 @@
 
 namespace tg {
 
-// The whole state of a generator; copy it or store the two numbers. `offset` counts blocks of four 32-bit words:
-// whoever draws n words moves on by ceil(n / 4), so that every draw starts at a block and the two words of a normal
-// stay together.
+/// The whole state of a generator; copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A
+/// draw of n words advances it by ceil(n / 4), so every draw starts at a block, and the two words of a normal number
+/// stay together.
 struct Rng {
   uint64_t seed = 0, offset = 0;
 
-  // The state now, for the per-index functions below with i in [0, n); moves past those n words.
+  /// Returns the state now, for random_word() and normal() with i in [0, n), and advances past these n words.
   Rng take(uint64_t n);
-  // The generator of another stream of the same seed (data order, dropout, initialisation ...): another key, offset 0.
-  // Depends on seed and stream only, not on what has been drawn.
+  /// A generator of another stream of the same seed (data order, dropout, initialisation): another key, offset 0. It
+  /// depends on seed and stream only, not on what has been drawn.
   Rng split(uint64_t stream) const;
 
-  // The functions below draw on the host and take one block per number (below: one per try).
-  uint64_t below(uint64_t n);              // in [0, n), each equally likely; n of at least 1
-  float uniform();                         // in [0, 1), a multiple of 2^-24
-  float normal();                          // mean 0, standard deviation 1
-  void shuffle(std::span<int64_t> items);  // all permutations equally likely (Fisher and Yates)
+  /// A number in [0, n), each equally likely; n is at least 1. Draws on the host, one block per try.
+  uint64_t below(uint64_t n);
+  /// A number in [0, 1), a multiple of 2^-24. Draws on the host, one block.
+  float uniform();
+  /// A number of mean 0 and standard deviation 1. Draws on the host, one block.
+  float normal();
+  /// Orders the items at random; all permutations are equally likely (Fisher and Yates). Draws on the host.
+  void shuffle(std::span<int64_t> items);
 
-  // out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, with `at` the state before; hi itself can come
-  // out by that rounding. Finite lo <= hi.
+  /// out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, where `at` is the state before the call. The
+  /// rounding can give hi itself. lo <= hi, both finite.
   void fill_uniform(std::span<float> out, float lo, float hi);
-  // out[i] = mean + stddev * normal(at, i), rounded once. Finite, stddev >= 0.
+  /// out[i] = mean + stddev * normal(at, i), rounded once, where `at` is the state before the call. Both finite, stddev
+  /// >= 0.
   void fill_normal(std::span<float> out, float mean, float stddev);
-  // out[i] = mean + stddev * truncated_normal(random_word(at, i)), rounded once. Finite, stddev >= 0.
+  /// out[i] = mean + stddev * truncated_normal(random_word(at, i)), rounded once, where `at` is the state before the
+  /// call. Both finite, stddev >= 0.
   void fill_truncated_normal(std::span<float> out, float mean, float stddev);
 
   friend bool operator==(const Rng&, const Rng&) = default;
 };
 
+/// A block of four random words.
 struct Words {
   uint32_t x, y, z, w;
 };
@@ -55,7 +63,7 @@ TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
 }
 }  // namespace detail
 
-// The bijection itself: ten rounds on a 128-bit counter, key = (low half, high half) of a 64-bit number.
+/// The generator itself: ten rounds on a 128-bit counter. The key is (low half, high half) of a 64-bit number.
 TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
   const uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
@@ -71,19 +79,21 @@ TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   return detail::philox_round(c, k0 + kStep0 * 9, k1 + kStep1 * 9);
 }
 
-// Words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0 here; Rng::split uses the rest.
+/// The words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0; Rng::split() uses the rest of
+/// it.
 TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
   const uint64_t n = at.offset + block;
   return philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, at.seed);
 }
-// The i-th word after at.offset. A kernel that needs all of them reads random_block, four at a time.
+/// The i-th word after at.offset. A kernel that needs all words reads random_block(), four at a time.
 TG_HD_INLINE uint32_t random_word(Rng at, uint64_t i) { return detail::word_of(random_block(at, i >> 2), i); }
 
-// In [0, 1): the upper 24 bits as a fraction, exact.
+/// A number in [0, 1) from a word: its upper 24 bits as a fraction, exact.
 TG_HD_INLINE float uniform(uint32_t word) { return float(int32_t(word >> 8)) * 0x1p-24f; }
 
-// Two independent standard normals out of two words (Box and Muller). The radius uses all 32 bits of its word, as
-// (word + 1/2) / 2^32 rounded once: never 0, and tails reach 6.7 standard deviations. Same bits on every target.
+/// Two independent standard normal numbers from two words (Box and Muller). The radius uses all 32 bits of its word, as
+/// (word + 1/2) / 2^32 rounded once. It is never 0, and the tails reach 6.7 standard deviations. The bits are the same
+/// on every target.
 TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& first, float& second) {
   const float low = float(int32_t(radius_word & 255u)) + 0.5f;
   const float u = math::detail::fma(low, 0x1p-32f, float(int32_t(radius_word >> 8)) * 0x1p-24f);
@@ -99,10 +109,10 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
   second = math::detail::fma(radius, s, 0.0f);
 }
 
-// A standard normal cut at +-3 (values beyond are not moved to the ends: they do not occur), by the inverse of its
-// distribution function: sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, the upper bit of the word being
-// the sign; as v P(-log(1 - v^2)), with 1 - |v| from the word and not from v, so that the ends keep their digits. 4
-// ulp, variance 0.97334. Same bits on every target.
+/// A standard normal number in [-3, 3] from a word; values beyond are not moved to the ends, they do not occur. It is
+/// the inverse of the distribution function: sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, with the
+/// upper bit of the word as the sign. It is computed as v P(-log(1 - v^2)), with 1 - |v| from the word and not from v,
+/// so the ends keep their digits. Error 4 ulp, variance 0.97334. The bits are the same on every target.
 TG_HD_INLINE float truncated_normal(uint32_t word) {
   constexpr float kInside = 0.997300208f, kOutside = 0.00269979611f;  // erf(3 / sqrt 2) and what is missing to 1
   const uint32_t magnitude = word & 0x7fffffffu;
@@ -117,7 +127,7 @@ TG_HD_INLINE float truncated_normal(uint32_t word) {
   return math::detail::float_of(math::detail::bits_of(math::detail::select(x > 3.0f, 3.0f, x)) | (word & 0x80000000u));
 }
 
-// The i-th standard normal after at.offset: made of the words 2 (i / 2) and 2 (i / 2) + 1.
+/// The i-th standard normal number after at.offset, from the words 2 (i / 2) and 2 (i / 2) + 1.
 TG_HD_INLINE float normal(Rng at, uint64_t i) {
   const Words b = random_block(at, i >> 2);
   float first, second;

@@ -1,6 +1,8 @@
-// The safetensors file format: named tensors and a map of strings in one file (8 bytes of header length, little-endian;
-// a JSON header; the bytes of the tensors without gaps). The format only: what the names mean is up to the caller.
-// Users: checkpoints, test data, conversion of weights.
+/// @file
+/// The safetensors file format: named tensors and a map of strings in one file (8 bytes of header length,
+/// little-endian; a JSON header; the bytes of the tensors without gaps). This is the format only: the meaning of names
+/// is up to the caller. Checkpoints, test data and conversions of weights use it. The format is that of
+/// https://github.com/huggingface/safetensors.
 #pragma once
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/tensor.h>
@@ -12,33 +14,41 @@
 
 namespace tg {
 
+/// Tensors by name.
 using StateDict = std::map<std::string, Tensor>;
 
+/// A tensor in a file. `offset` is its place in the file and `bytes` its size; elements are row-major, little-endian.
 struct SafetensorsInfo {
   DType dtype = DType::f32;
   Shape shape;
-  size_t offset = 0, bytes = 0;  // where its elements are in the file: row-major, little-endian
+  size_t offset = 0, bytes = 0;
 };
 
+/// The header of a file.
 struct SafetensorsHeader {
   std::map<std::string, SafetensorsInfo> tensors;
   std::map<std::string, std::string> metadata;
 };
-// The header of a whole file in memory, checked against the format and the size of the file: damaged or hostile input
-// ends in an Error of kind io naming the file as `path`, the tensor and the values. Elements are not read.
+/// The header of a whole file in memory, checked against the format and the size of the file. Damaged or hostile input
+/// throws an Error of kind io that names `path`, the tensor and the values. Elements are not read.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
-// A file open for reading. The constructor checks the header as parse_safetensors() does; no element is read yet.
+/// A file that is open for reading.
 class SafetensorsFile {
  public:
+  /// Opens the file and checks its header as parse_safetensors() does. No element is read yet.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  std::vector<std::string> names() const;  // sorted
+  /// The names of the tensors, sorted.
+  std::vector<std::string> names() const;
   bool has(const std::string& name) const;
-  const SafetensorsInfo& info(const std::string& name) const;  // an Error when there is no such tensor
-  Tensor tensor(const std::string& name, Device = {}) const;   // a copy
-  StateDict tensors(Device = {}) const;                        // copies of all
+  /// Shape, dtype and place of a tensor; an Error if there is no such tensor.
+  const SafetensorsInfo& info(const std::string& name) const;
+  /// A copy of one tensor on the device; an Error if there is no such tensor.
+  Tensor tensor(const std::string& name, Device = {}) const;
+  /// Copies of all tensors on the device.
+  StateDict tensors(Device = {}) const;
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
  private:
@@ -46,9 +56,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Writes all tensors (any layout and device; lazy ones are evaluated), atomically as file.h says. The same input gives
-// the same bytes: keys are sorted, wide dtypes come first, so that each tensor is aligned to its own element size. An
-// Error for an empty Tensor, the name "__metadata__", and text that is not UTF-8.
+/// Writes tensors of any layout and device; lazy ones are evaluated. The file is replaced atomically
+/// (write_file_atomically()). Equal input gives equal bytes: keys are sorted, wide dtypes come first, so each tensor is
+/// aligned to its element size. An Error for an empty Tensor, the name "__metadata__", and text that is not UTF-8.
 void write_safetensors(const std::string& path, const StateDict&,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,5 +1,6 @@
-// Scopes: the names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
-// as long as the process, and are compared and kept as pointers.
+/// @file
+/// Scopes: the names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
+/// as long as the process, and are compared and kept as pointers. Layers and error messages use them.
 #pragma once
 #include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/core/scoped_value.h>
@@ -9,19 +10,23 @@
 
 namespace tg {
 
-// A scope lives for ever, one object per distinct path: a Node keeps the bare pointer.
+/// A path of names. There is one object for each path, and it is never freed, so a Node keeps the bare pointer.
 struct Scope {
   const Scope* parent;
   std::string name;
+  /// The names from the outermost to this one, joined by dots.
   std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
 };
+/// The scope that the calling thread is in.
 const Scope* current_scope();
+/// The scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
-// Names the part of a model that the ops emitted during its life belong to. It is a range of that name for a Profiler.
+/// Ops that are called while it lives belong to the part of a model with this name. A Profiler records it as a range.
 class NameScope {
  public:
   explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
-  explicit NameScope(const Scope* scope);  // null is the root
+  /// Enters an existing scope; null is the root.
+  explicit NameScope(const Scope* scope);
 
  private:
   ScopedValue<const Scope*> scope_;
@@ -34,7 +39,7 @@ struct OnBehalfOf : ScopedValue<const Scope*> {
 };
 }  // namespace detail
 
-// One string per distinct text, for ever: labels are compared and kept as pointers.
+/// The one string with this text, which is never freed. Equal texts have equal pointers.
 const std::string* intern(std::string_view);
 
 }  // namespace tg

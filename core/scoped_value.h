@@ -1,15 +1,18 @@
-// ScopedValue: sets a variable for its life, and gives it the former value back. Every mode of a thread is one.
+/// @file
+/// ScopedValue: sets a variable and restores its former value at the end of the block. Every mode of a thread is one.
 #pragma once
 #include <utility>
 
 namespace tg {
 
+/// Sets a variable while it lives, and restores the former value.
 template <class T> class ScopedValue {
  public:
   ScopedValue(T& variable, T value) : variable_(variable), former_(std::exchange(variable, std::move(value))) {}
   ~ScopedValue() { variable_ = std::move(former_); }
   ScopedValue(const ScopedValue&) = delete;
   ScopedValue& operator=(const ScopedValue&) = delete;
+  /// The value that will be restored.
   const T& former() const { return former_; }
 
  private:

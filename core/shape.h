@@ -1,5 +1,6 @@
-// Shape and Strides: an inline vector of at most 8 sizes, in elements, so that a shape costs no allocation. No data, no
-// dtype, no device: those are in layout.h, which is where nearly all of the library meets shapes.
+/// @file
+/// Shape and Strides: an inline vector of at most 8 numbers, so a shape costs no allocation. There is no data, dtype or
+/// device here; those are in layout.h. Everybody uses it.
 #pragma once
 #include <tapegrad/core/error.h>
 
@@ -11,8 +12,10 @@
 
 namespace tg {
 
+/// The most dimensions that a tensor may have.
 inline constexpr size_t kMaxDims = 8;
 
+/// A short vector of sizes, strides or dimensions. Adding a ninth number throws an Error of kind shape.
 class Dims {
  public:
   Dims() = default;
@@ -20,6 +23,7 @@ class Dims {
   template <class It> Dims(It first, It last) {
     for (; first != last; ++first) push_back(*first);
   }
+  /// n times the same value.
   static Dims filled(size_t n, int64_t value) {
     Dims d;
     for (size_t i = 0; i < n; ++i) d.push_back(value);
@@ -50,6 +54,7 @@ class Dims {
     --n_;
   }
   bool operator==(const Dims& o) const { return n_ == o.n_ && std::equal(begin(), end(), o.begin()); }
+  /// The product of all numbers; 1 if there are none.
   int64_t product() const {
     int64_t p = 1;
     for (int64_t d : *this) p *= d;
@@ -61,19 +66,25 @@ class Dims {
   int64_t v_[kMaxDims] = {};
   uint32_t n_ = 0;
 };
+/// Sizes of the dimensions, the outermost first.
 using Shape = Dims;
+/// The distance in elements between neighbours along each dimension; may be 0 (a repeated element).
 using Strides = Dims;
-std::string to_string(const Dims&);  // "(2, 3)"
+/// The text "(2, 3)".
+std::string to_string(const Dims&);
 
-// dim counted from the end when negative; an Error names op, dim and shape.
+/// `dim` as an index from 0; a negative one counts from the end. An Error outside of [-ndim, ndim) names the op, dim
+/// and shape.
 size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
-// The product, or an Error when a size is negative or the product does not fit 63 bits.
+/// The number of elements. An Error when a size is negative or the product does not fit 63 bits.
 int64_t checked_numel(std::string_view op, const Shape&);
-// Where the i-th element in row-major order is.
+/// The position of the i-th element in row-major order.
 Dims position_of(int64_t i, const Shape&);
 
 }  // namespace tg
 
+/// @cond
 template <> struct fmt::formatter<tg::Dims> : tg::PlainFormatter {
   template <class C> auto format(const tg::Dims& d, C& c) const { return write(tg::to_string(d), c); }
 };
+/// @endcond

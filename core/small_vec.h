@@ -1,4 +1,6 @@
-// SmallVec: a vector whose first N elements need no allocation.
+/// @file
+/// SmallVec: a vector whose first N elements need no allocation. For the short lists of the engine: inputs, outputs,
+/// layouts.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +10,7 @@
 
 namespace tg {
 
+/// A vector with room for N elements inside the object. It grows by allocation.
 template <class T, size_t N> class SmallVec {
  public:
   SmallVec() = default;

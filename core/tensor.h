@@ -1,6 +1,8 @@
-// Tensor: a cheap handle to a Variable (identity: id, grad flag, label, hooks), which points at an immutable Value
-// (Layout + Storage, or Layout + the Node that will make it). Nodes capture Values, so assign() only repoints the
-// Variable and pending readers keep what they read. No Eigen, no CUDA, no op names here; ops are in ops/ops.h.
+/// @file
+/// Tensor: a cheap handle to a Variable, which has an identity: an id, a gradient flag, a label, hooks. The Variable
+/// points at an immutable Value: a Layout with its Storage, or a Layout with the Node that will compute it. Nodes hold
+/// Values, so assign() only repoints the Variable, and pending readers keep what they read. There is no Eigen, no CUDA
+/// and no op name here; ops are in ops/ops.h. Everybody uses it.
 #pragma once
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/layout.h>
@@ -14,95 +16,126 @@
 
 namespace tg {
 
-// Bytes on a device. Every view of them shares the version, which goes up with each write that is not an op's.
+/// A block of bytes on a device, shared by all views of it.
 struct Storage : Counted<Storage> {
   Allocator& allocator;
   std::byte* data;
   size_t bytes;
-  uint32_t version = 0;
-  const Ref<Storage> within;  // whose bytes these are a part of; empty: its own
+  uint32_t version = 0;       ///< counts the writes that no op made; a tape compares it
+  const Ref<Storage> within;  ///< the block that these bytes are a part of; null if they are a block of their own
+  /// Allocates `bytes` on the device; throws an Error of kind memory when there is no room.
   Storage(Device, size_t bytes);
+  /// A part of another block, which lives at least as long.
   Storage(Ref<Storage> within, size_t offset, size_t bytes);
   ~Storage();
 };
 
 struct Node;  // core/op.h
+/// An immutable value: what a Node reads and makes. It is lazy while it has no storage.
 struct Value : Counted<Value> {
   Layout layout;
-  Ref<Storage> storage;  // null while lazy
-  Ref<Node> producer;    // null once run, unless it is the tape
-  uint32_t index = 0;    // which output of producer
-  uint32_t version = 0;  // of the storage, when an op made it
+  Ref<Storage> storage;  ///< null while lazy
+  Ref<Node> producer;    ///< the op that makes it; null once it has run, except on the tape
+  uint32_t index = 0;    ///< the producer's output that this is
+  uint32_t version = 0;  ///< version of the storage when the op wrote it
   explicit Value(const Layout&);
   ~Value();
 };
 
 class Tensor;
-using Hook = std::function<Tensor(const Tensor& grad)>;  // returns a new gradient, or an empty Tensor to keep it
+/// A function that sees a complete gradient. It returns a new gradient, or an empty Tensor to keep it.
+using Hook = std::function<Tensor(const Tensor& grad)>;
+/// The hooks of a Variable, in the order in which they were added.
 struct Hooks : Counted<Hooks> {
   std::vector<Hook> list;
 };
 
+/// The identity of a tensor: what a Tensor points at and assign() changes. `requires_grad` asks for a gradient;
+/// `recorded` says that a node of the tape reads the value.
 struct Variable : Counted<Variable> {
-  uint64_t id;  // never reused; the key of gradients
+  uint64_t id;  ///< never reused; gradients are found by it
   Ref<Value> value;
   const std::string* label = nullptr;
   Ref<Hooks> hooks;
-  Ref<Value> origin;  // of a value that was computed again: what it stands for, whose producer is the tape's
-  bool requires_grad, recorded = false;  // recorded: a node of the tape reads it
+  Ref<Value> origin;  ///< for a value that was recomputed: the first one, whose producer is on the tape
+  bool requires_grad, recorded = false;
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };
 
+/// An array of elements on a device, as a cheap handle: copies share the Variable. An empty Tensor (default
+/// constructed) has no value; it is false as a bool, and every use but assignment throws an Error.
 class Tensor {
  public:
-  Tensor() = default;  // no value: false as a bool; every use but assignment is an Error
+  /// An empty Tensor.
+  Tensor() = default;
+  /// Another handle to a Variable.
   explicit Tensor(Ref<Variable> v) : var_(std::move(v)) {}
-  explicit Tensor(Ref<Value> v);  // a fresh leaf
+  /// A new leaf with this value.
+  explicit Tensor(Ref<Value> v);
   explicit operator bool() const { return bool(var_); }
 
+  /// Shape, strides, offset, dtype and device. Known also while the tensor is lazy.
   const Layout& layout() const { return var().value->layout; }
   const Shape& shape() const { return layout().shape; }
+  /// The size of one dimension. Negative ones count from the end; an Error outside of [-ndim, ndim).
   int64_t size(int64_t dim) const { return shape()[normal_dim("size", dim, shape())]; }
   size_t ndim() const { return shape().size(); }
   DType dtype() const { return layout().dtype; }
   Device device() const { return layout().device; }
   int64_t numel() const { return layout().numel(); }
-  const Strides& strides() const { return layout().strides; }  // in elements
+  const Strides& strides() const { return layout().strides; }  ///< in elements
   bool is_contiguous() const { return layout().is_contiguous(); }
+  /// The id of the Variable: unique in the process, kept by assign().
   uint64_t id() const { return var().id; }
-  bool materialised() const { return bool(var().value->storage); }  // false while lazy
+  bool materialised() const { return bool(var().value->storage); }  ///< false while lazy
+  /// Whether backward() computes a gradient for this tensor: a leaf that asks for one, or a result on the tape.
   bool requires_grad() const { return var_ && var_->requires_grad; }
-  Tensor& requires_grad_(bool on = true);  // leaves only
-  Tensor& label(std::string_view text);    // shown in errors, dumps and profiles
+  /// Asks backward() for a gradient of this tensor, or stops that. An Error unless it is a leaf.
+  Tensor& requires_grad_(bool on = true);
+  /// Names the tensor in errors, dumps and profiles.
+  Tensor& label(std::string_view text);
+  /// The name given by label(text); empty if there is none.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
 
-  // The elements where they lie: evaluates, checks the dtype, wants contiguous data in the host's memory; a tensor of a
-  // GPU is an Error.
+  /// The elements in place; evaluates a lazy tensor first. An Error unless T matches the dtype, the layout is
+  /// contiguous and the tensor is on the CPU. The pointer is valid as long as the tensor has this value.
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
-  // The same for writing; a tape or a pending op that needs the old value will find out and throw.
+  /// The elements for writing, under the rules of data(). A backward pass or a pending op that needs the former
+  /// elements notices the change and throws an Error.
   template <class T> T* mutable_data() {
     void* p = read(dtype_of<T>());
     ++var().value->storage->version;
     return static_cast<T*>(p);
   }
-  // As data(), of any device: a pointer to hand to CUDA, whose work must be ordered after what is queued
-  // (synchronize()).
+  /// The elements as a pointer on the tensor's device, for code that passes it to CUDA. Evaluates a lazy tensor; an
+  /// Error unless T matches the dtype and the layout is contiguous. Kernels may still be queued: call synchronize()
+  /// first, or order the work after them.
   template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
-  // Copies to the host, in row-major order, cast to T; from any layout, dtype and device.
+  /// A copy on the host in row-major order, cast to T. Works for every layout, dtype and device; waits for the device.
   template <class T> std::vector<T> to_vector() const;
-  template <class T> T item() const;  // of a tensor with one element
+  /// The element of a tensor with one element, cast to T; an Error for any other size. Waits for the device.
+  template <class T> T item() const;
 
-  Tensor to(DType) const;  // itself when nothing changes; differentiable, as is contiguous()
+  /// The tensor in another dtype; itself if nothing changes. Differentiable.
+  Tensor to(DType) const;
+  /// The tensor on another device; itself if nothing changes. Differentiable.
   Tensor to(Device) const;
+  /// The tensor in row-major order without gaps; itself if it is. Differentiable.
   Tensor contiguous() const;
 
-  Tensor detach() const;             // the same value off the tape: the only way to cut a graph
-  void assign(const Tensor&) const;  // repoints the Variable; nothing is evaluated or copied
-  // Called when its gradient is complete, by the ops that read it from now on; so an intermediate that an op has read
-  // already is an Error.
+  /// The same value without its history: gradients do not flow through it. No copy. This is the only way to cut a
+  /// graph.
+  Tensor detach() const;
+  /// Gives the Variable the value of another tensor. Nothing is evaluated or copied; pending ops keep the value they
+  /// read.
+  void assign(const Tensor&) const;
+  /// Adds a hook, which backward() calls when the gradient of this tensor is complete. Only ops that read the tensor
+  /// after this call see it, so an intermediate that an op has already read is an Error.
   void on_grad(Hook);
 
+  /// The identity, for the engine.
   const Ref<Variable>& variable() const { return var_; }
+  /// The value now, for the engine.
   const Ref<Value>& value() const { return var().value; }
 
  private:
@@ -118,19 +151,31 @@ class Tensor {
   void copy_to_host(void* to, DType) const;
   Ref<Variable> var_;
 };
-std::string describe(const Tensor&);   // for messages: 'label' (2, 3) f32
-std::string to_string(const Tensor&);  // values, rounded to 4 digits, long dimensions cut, and what describe() says
-std::ostream& operator<<(std::ostream&, const Tensor&);  // to_string
+/// The tensor in a message: 'label' (2, 3) f32.
+std::string describe(const Tensor&);
+/// The elements with 4 digits, long dimensions cut, followed by describe().
+std::string to_string(const Tensor&);
+/// Prints to_string().
+std::ostream& operator<<(std::ostream&, const Tensor&);
 
+/// The inputs of an op.
 using Inputs = std::span<const Tensor>;
+/// The outputs of an op, or gradients; up to three need no allocation.
 using Tensors = SmallVec<Tensor, 3>;
 
-// Contiguous, of the shape, dtype and device of x: what most ops make.
+/// A contiguous layout of the shape, dtype and device of x. Most ops return it from infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
-uint64_t next_ids(uint64_t n = 1);  // process-wide, never reused
-Tensor empty(const Layout&);        // a leaf whose bytes are not set
-// A copy of host data of `shape`; an Error when the counts differ.
+/// Reserves n consecutive ids for new Variables and returns the first. Ids are unique in the process and never reused;
+/// threads may call this at once. emit() calls it; programs need not.
+uint64_t next_ids(uint64_t n = 1);
+/// A new leaf of this layout. Its elements are not initialised.
+Tensor empty(const Layout&);
+/// A new leaf with a copy of host bytes, which are elements of the dtype in row-major order. An Error when their number
+/// does not fit the shape.
 Tensor from_bytes(std::span<const std::byte>, const Shape&, DType, Device = {});
+/// A new leaf of `shape` with a copy of the host elements v, in row-major order. An Error when their number does not
+/// fit the shape.
+/// @{
 template <class T> Tensor tensor(std::span<const T> v, const Shape& shape, Device d = {}) {
   return from_bytes(std::as_bytes(v), shape, dtype_of<T>(), d);
 }
@@ -140,12 +185,16 @@ template <class T> Tensor tensor(const std::vector<T>& v, const Shape& shape, De
 template <class T> Tensor tensor(std::initializer_list<T> v, const Shape& shape, Device d = {}) {
   return tensor(std::span<const T>(v.begin(), v.size()), shape, d);
 }
+/// @}
 
 }  // namespace tg
 
-template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {  // describe()
+/// @cond
+// describe()
+template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {
   template <class C> auto format(const tg::Tensor& t, C& c) const { return write(tg::describe(t), c); }
 };
+/// @endcond
 
 namespace tg {
 template <class T> std::vector<T> Tensor::to_vector() const {

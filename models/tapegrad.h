@@ -1,5 +1,17 @@
-// Everything a program needs: tensors, ops, backward, models and their training. Library files include the headers they
-// use instead.
+/// @file
+/// Everything that a program needs: tensors, ops, backward, models and their training. Files of the library include the
+/// headers that they use instead.
+///
+/// @namespace tg
+/// All of tapegrad. Functions of tensors are here; their ops are in tg::op, layers in tg::nn.
+/// @namespace tg::op
+/// The ops as structs: what to compute, with its checks, its gradient and its kernels. Users call the functions of tg.
+/// @namespace tg::nn
+/// The layers of models: structs of tensors with a forward().
+/// @namespace tg::check
+/// Checks that the infer() of many ops share.
+/// @namespace tg::math
+/// Elementary functions for kernels.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/plan/compile.h>

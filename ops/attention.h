@@ -1,19 +1,21 @@
-// Scaled dot-product attention in blocks: softmax(scale q k^T) v without a matrix of scores (Dao et al.,
-// FlashAttention, 2022). Grouped heads (Ainslie et al., GQA, 2023) and a causal mask; no other mask and no dropout.
-// Users: attention layers.
+/// @file
+/// Scaled dot-product attention in blocks: softmax(scale q k^T) v without a matrix of scores (Dao et al.,
+/// FlashAttention, 2022). It has grouped heads (Ainslie et al., GQA, 2023) and a causal mask; it has no other mask and
+/// no dropout. Attention layers use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
+/// Options of attention().
 struct AttentionOptions {
-  bool causal = true;  // query i sees the keys j <= i + Tk - Tq: the last query sees all
-  double scale = 0;    // of the scores; 0: 1 / sqrt(HS)
+  bool causal = true;  ///< query i sees the keys j <= i + Tk - Tq: the last query sees all
+  double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
 };
 namespace op {
 
-// (q, k, v) -> (y, lse); lse (B, NH, Tq) is the logarithm of the sum of exponentials of a row, in f32, of f64 input
-// f64.
+/// (q, k, v) -> (y, lse). lse (B, NH, Tq) is the logarithm of the sum of exponentials of each row of scores; its dtype
+/// is f64 for f64 inputs, else f32.
 struct Attention : OpOf<Attention> {
   static constexpr auto kName = "attention";
   AttentionOptions o;
@@ -24,19 +26,21 @@ struct Attention : OpOf<Attention> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
 };
-struct AttentionGrad : OpOf<AttentionGrad> {  // (q, k, v, y, lse, dy) -> (dq, dk, dv)
+/// (q, k, v, y, lse, dy) -> (dq, dk, dv).
+struct AttentionGrad : OpOf<AttentionGrad> {
   static constexpr auto kName = "attention_grad";
   AttentionOptions o;
   explicit AttentionGrad(AttentionOptions opt) : o(opt) {}
   Layouts infer(Inputs) const override;
-  Tensors compose(Inputs) const override;  // with the matrices of scores
+  Tensors compose(Inputs) const override;  ///< computes the matrices of scores
   void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
 };
 }  // namespace op
 
-// q (B, NH, Tq, HS), k and v (B, NHkv, Tk, HS) -> (B, NH, Tq, HS), stored in the order (B, Tq, NH, HS) so that
-// transpose(y, 1, 2) is contiguous; gradients are stored likewise. Query head h reads key head h / (NH / NHkv). f64,
-// f32, bf16 (computed in f32, rounded once). An Error when Tk is 0, or Tq > Tk with the causal mask.
+/// Attention of q (B, NH, Tq, HS) to k and v (B, NHkv, Tk, HS): softmax(scale q k^T) v, (B, NH, Tq, HS). f64, f32, or
+/// bf16 (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result is stored in the order
+/// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous; gradients are stored likewise. An Error if Tk is 0, or if the
+/// mask is causal and Tq > Tk.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions = {});
 
 }  // namespace tg

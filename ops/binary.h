@@ -1,8 +1,8 @@
-// Pointwise ops of two operands, tensors that broadcast or a tensor and a number. As in pointwise.h, one struct per
-// function is the only source: BinaryFns is the list over which kernels and tests fold. Comparisons, where and clamp
-// are in comparison.h.
-// Kernels that are compiled at run time read the functions of these three headers, and nothing else of them:
-// TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
+/// @file
+/// Pointwise ops of two operands: two tensors that broadcast, or a tensor and a number. As in pointwise.h, one struct
+/// per function is the only source, and kernels and tests fold over the list BinaryFns. Comparisons, where() and
+/// clamp() are in comparison.h. Kernels that are compiled at run time read only the functions of these three headers:
+/// TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY
@@ -14,17 +14,18 @@
 namespace tg {
 namespace op {
 
+/// A list of types to fold over.
 template <class... T> struct TypeList {};
-// Where tests sample the input. Kinks lie at multiples of `cell`: samples keep a fifth of it away from them, and two
-// operands a tenth from each other.
+/// The interval in which tests sample an input. Kinks of the function are at multiples of `cell`: samples stay a fifth
+/// of a cell away from them, and the samples of two operands a tenth of a cell from each other.
 struct Domain {
   double lo, hi, cell = 0;
 };
-// Functions take f64, f32 and bf16; those that declare kIntegers i64 and i32 too.
+/// Whether a function takes i64 and i32 besides f64, f32 and bf16: it then declares kIntegers.
 template <class F> inline constexpr bool takes_integers = requires { F::kIntegers; };
 
-// The second name is that of the op with a number on one side. Some
-// have a vjp made of other ops; the rest state their partial derivatives dx and dy, and gradient ops are made of them.
+/// x + y. A function of two operands has two op names; the second is for a number on one side. Some functions define
+/// vjp() by other ops. The others define their partial derivatives dx() and dy(), of which gradient ops are made.
 struct Add {
   static constexpr char kName[] = "add", kScalarName[] = "add_scalar";
   static constexpr bool kIntegers = true;
@@ -35,6 +36,7 @@ struct Add {
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
 };
+/// x - y.
 struct Sub {
   static constexpr char kName[] = "sub", kScalarName[] = "sub_scalar";
   static constexpr bool kIntegers = true;
@@ -45,16 +47,18 @@ struct Sub {
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
 };
+/// x * y.
 struct Mul {
   static constexpr char kName[] = "mul", kScalarName[] = "mul_scalar";
   static constexpr bool kIntegers = true;
   static constexpr Domain kDomain{-2, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return x * y; }
-  static Mask saves(Mask tracked) { return (tracked & 1) << 1 | (tracked & 2) >> 1; }  // x for dy, y for dx
+  static Mask saves(Mask tracked) { return (tracked & 1) << 1 | (tracked & 2) >> 1; }  ///< x for dy, y for dx
   static Mask saves_scalar(bool) { return 0; }
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
 };
+/// x / y.
 struct Div {
   static constexpr char kName[] = "div", kScalarName[] = "div_scalar";
   static constexpr Domain kDomain{0.5, 2};
@@ -64,7 +68,8 @@ struct Div {
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
 };
-struct Maximum {  // equal values share the gradient; NaN wins
+/// The larger of x and y; NaN if one is NaN. Equal operands share the gradient.
+struct Maximum {
   static constexpr char kName[] = "maximum", kScalarName[] = "maximum_scalar";
   static constexpr char kGradName[] = "maximum_grad", kScalarGradName[] = "maximum_scalar_grad";
   static constexpr bool kIntegers = true;
@@ -75,6 +80,7 @@ struct Maximum {  // equal values share the gradient; NaN wins
   }
   template <class T> TG_HD_INLINE static T dy(T x, T y) { return dx(y, x); }
 };
+/// The smaller of x and y; NaN if one is NaN. Equal operands share the gradient.
 struct Minimum {
   static constexpr char kName[] = "minimum", kScalarName[] = "minimum_scalar";
   static constexpr char kGradName[] = "minimum_grad", kScalarGradName[] = "minimum_scalar_grad";
@@ -86,27 +92,30 @@ struct Minimum {
   }
   template <class T> TG_HD_INLINE static T dy(T x, T y) { return dx(y, x); }
 };
-struct Pow {  // x^0 = 1, also of 0 and NaN
+/// x^y; x^0 is 1, also for 0 and NaN.
+struct Pow {
   static constexpr char kName[] = "pow", kScalarName[] = "pow_scalar";
   static constexpr char kGradName[] = "pow_grad", kScalarGradName[] = "pow_scalar_grad";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return math::pow(x, y); }
-  // y x^(y-1), and 0 for y = 0 whatever x is. The exponent is chosen and not the result: 0 * infinity would be NaN,
-  // here and in the next derivative.
+  /// y x^(y-1), and 0 for y = 0 whatever x is. The exponent is chosen and not the result: 0 * infinity would be NaN,
+  /// here and in the next derivative.
   template <class T> TG_HD_INLINE static T dx(T x, T y) {
     return y * math::pow(x, math::select(y == T(0), T(0), y - T(1)));
   }
-  // x^y log(x), and 0 for x = 0 where 0^y is not infinite.
+  /// x^y log(x), and 0 for x = 0 where 0^y is not infinite.
   template <class T> TG_HD_INLINE static T dy(T x, T y) {
     return math::pow(x, y) * math::log(math::select(x == T(0), math::select(y >= T(0), T(1), x), x));
   }
 };
+/// All functions of two operands.
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
+/// Whether a function defines dx() and dy(), and not vjp().
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
-// The text of an Expression: '@' stands for F, by the name that it has in namespace tg.
+/// The text of an Expression: each \@ is replaced by the name of F in namespace tg.
 template <class F> std::string expression_of(std::string_view text) {
   constexpr std::string_view here = __PRETTY_FUNCTION__;  // "... [with F = tg::Gelu; ...]"
   constexpr size_t begin = here.find_first_not_of("= ", here.find('=', here.find('[')));
@@ -116,11 +125,13 @@ template <class F> std::string expression_of(std::string_view text) {
   return s;
 }
 
+/// The broadcast layout of two operands with equal dtypes, for the op `name`.
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
+/// The layout of a tensor and a number, for the op `name`. An Error if the dtype has no such number.
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 namespace op {
 
-// (x, y, dz) -> dz times the partial derivative of F(x, y), in the shape of dz.
+/// (x, y, dz) -> dz times the partial derivative of F(x, y) by x or y, in the shape of dz.
 template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   bool by_y;
@@ -137,7 +148,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
     return {by_y ? dy : dx};
   }
 };
-// The same with a number: (x, dz), of F(x, s), or of F(s, x) when the number is on the left.
+/// (x, dz) -> dz times the derivative of F(x, s), or of F(s, x) if the number is on the left.
 template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   static constexpr auto kName = F::kScalarGradName;
   double s;
@@ -157,6 +168,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
     return {left ? dy : dx, {s}};
   }
 };
+/// (x, y) -> F(x, y), with broadcasting.
 template <class F> struct Binary : OpOf<Binary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0, 1)}; }
@@ -183,7 +195,8 @@ template <class F> struct Binary : OpOf<Binary<F>> {
     }
   }
 };
-// F(x, s), or F(s, x) when the number is on the left. Numbers often change from step to step: not in the key.
+/// (x) -> F(x, s), or F(s, x) if the number is on the left. Numbers often change from step to step, so the key leaves
+/// them out.
 template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
@@ -213,31 +226,47 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
 };
 }  // namespace op
 
-// x op y with broadcasting: aligned at the right, each size must be equal or 1. Equal dtypes: f64, f32, bf16, i64, i32
-// (div and pow: floating only). A number is taken in the dtype of the tensor.
+/// The sum, difference, product or quotient of two tensors with equal dtypes: f64, f32, bf16, i64 or i32 (div: floating
+/// dtypes only). Shapes broadcast: aligned at the right, each size must be equal or 1. The result has the broadcast
+/// shape and the same dtype.
+/// @{
 Tensor add(const Tensor& x, const Tensor& y);
 Tensor sub(const Tensor& x, const Tensor& y);
 Tensor mul(const Tensor& x, const Tensor& y);
 Tensor div(const Tensor& x, const Tensor& y);
-// The same with a number, which takes the tensor's dtype; an Error when an integer tensor meets a fraction.
+/// @}
+/// The sum, difference, product or quotient of a tensor and a number, in the tensor's shape and dtype: f64, f32, bf16,
+/// i64 or i32 (div: floating dtypes only). The number is converted to the tensor's dtype; a fraction for an integer
+/// tensor is an Error.
+/// @{
 Tensor add(const Tensor& x, double s);
 Tensor sub(const Tensor& x, double s);
 Tensor sub(double s, const Tensor& x);
 Tensor mul(const Tensor& x, double s);
 Tensor div(const Tensor& x, double s);
 Tensor div(double s, const Tensor& x);
-// The larger, the smaller; NaN where either is NaN. The gradient goes to the one chosen, half to each of two equals.
+/// @}
+/// The larger or the smaller of two elements; NaN if one is NaN. Shapes broadcast; dtypes are equal: f64, f32, bf16,
+/// i64 or i32. A number is converted to the tensor's dtype. The gradient goes to the chosen element, and half to each
+/// of two equal ones.
+/// @{
 Tensor maximum(const Tensor& x, const Tensor& y);
 Tensor maximum(const Tensor& x, double s);
 Tensor maximum(double s, const Tensor& x);
 Tensor minimum(const Tensor& x, const Tensor& y);
 Tensor minimum(const Tensor& x, double s);
 Tensor minimum(double s, const Tensor& x);
-// x^y. The gradient of x^0 by x is 0, that of 0^y by y is 0 for y >= 0. A square is x * x, to the bit.
+/// @}
+/// x^y. Shapes broadcast; dtypes are equal: f64, f32 or bf16. A number is converted to the tensor's dtype. The gradient
+/// of x^0 by x is 0, and that of 0^y by y is 0 for y >= 0. A square is x * x, bit for bit.
+/// @{
 Tensor pow(const Tensor& x, const Tensor& y);
 Tensor pow(const Tensor& x, double s);
 Tensor pow(double s, const Tensor& x);
+/// @}
 
+/// Arithmetic as add(), sub(), mul() and div() do it.
+/// @{
 inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
 inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }
 inline Tensor operator*(const Tensor& x, const Tensor& y) { return mul(x, y); }
@@ -250,6 +279,7 @@ inline Tensor operator*(const Tensor& x, double s) { return mul(x, s); }
 inline Tensor operator*(double s, const Tensor& x) { return mul(x, s); }
 inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
 inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
+/// @}
 #endif
 
 }  // namespace tg

@@ -1,22 +1,27 @@
-// Checks that the infer() of many ops share. Each throws an Error that names the op, the values, the rule and the way
-// out.
+/// @file
+/// Checks that the infer() of many ops share. Each throws an Error that names the op, the values, the rule and the way
+/// out. Authors of ops use them.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg::check {
 
-// Arithmetic is done in f64, f32 and bf16; f16 is a storage type (load, cast, store).
+/// x has a dtype that ops compute in: f64, f32 or bf16. f16 is for storage only (load, cast, store).
 void computes(std::string_view op, const Tensor& x);
-// i32 and i64 too, for ops that need no fractions.
+/// x has a dtype that arithmetic is defined for: f64, f32, bf16, i64 or i32.
 void number(std::string_view op, const Tensor& x);
+/// a and b have the same dtype; there is no promotion.
 void same_dtype(std::string_view op, const Tensor& a, const Tensor& b);
+/// x has n dimensions or more.
 void ndim_at_least(std::string_view op, const Tensor& x, size_t n);
+/// ids has a dtype of indices: i32 or i64.
 void index(std::string_view op, const Tensor& ids);
 
-// The shape that all inputs broadcast to: aligned at the right, each size must be equal or 1.
+/// The shape that all inputs broadcast to: aligned at the right, each size must be equal or 1.
 Shape broadcast(std::string_view op, Inputs);
 
-// A number that is to become an element of an integer dtype: whole, finite and in range. Floating dtypes take any.
+/// The number x can become an element of the dtype. For an integer dtype it must be whole, finite and in range; a
+/// floating dtype takes any.
 void representable(std::string_view op, double x, DType);
 
 }  // namespace tg::check

@@ -1,5 +1,6 @@
-// Ops that decide element by element: comparisons (bool, off the tape), where, masked_fill and clamp. All but clamp
-// broadcast, aligned at the right: each size must be equal or 1.
+/// @file
+/// Ops that decide element by element: comparisons (bool results, no gradient), where(), masked_fill() and clamp(). All
+/// but clamp() broadcast: aligned at the right, each size must be equal or 1.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -11,38 +12,46 @@
 namespace tg {
 namespace op {
 
+/// x == y.
 struct Eq {
   static constexpr char kName[] = "eq", kScalarName[] = "eq_scalar";
-  static constexpr bool kBools = true;  // bool operands too
+  static constexpr bool kBools = true;  ///< takes bool operands, too
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x == y; }
 };
+/// x != y.
 struct Ne {
   static constexpr char kName[] = "ne", kScalarName[] = "ne_scalar";
   static constexpr bool kBools = true;
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x != y; }
 };
+/// x < y.
 struct Lt {
   static constexpr char kName[] = "lt", kScalarName[] = "lt_scalar";
   static constexpr bool kBools = false;
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x < y; }
 };
+/// x <= y.
 struct Le {
   static constexpr char kName[] = "le", kScalarName[] = "le_scalar";
   static constexpr bool kBools = false;
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x <= y; }
 };
+/// x > y.
 struct Gt {
   static constexpr char kName[] = "gt", kScalarName[] = "gt_scalar";
   static constexpr bool kBools = false;
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x > y; }
 };
+/// x >= y.
 struct Ge {
   static constexpr char kName[] = "ge", kScalarName[] = "ge_scalar";
   static constexpr bool kBools = false;
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x >= y; }
 };
+/// All comparisons.
 using CompareFns = TypeList<Eq, Ne, Lt, Le, Gt, Ge>;
-struct ClampFn {  // clamp and its gradient
+/// clamp() and its gradient, for kernels.
+struct ClampFn {
   template <class T> TG_HD_INLINE static T f(T x, T min, T max) {
     return math::select(x < min, min, math::select(x > max, max, x));
   }
@@ -53,10 +62,13 @@ struct ClampFn {  // clamp and its gradient
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
+/// The bool layout of two broadcast operands with equal dtypes, for the op `name`.
 Layouts infer_compare(std::string_view name, Inputs, bool bools);
+/// The bool layout of a tensor and a number, for the op `name`. An Error if the dtype has no such number.
 Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
 namespace op {
 
+/// (x, y) -> bool, with broadcasting.
 template <class F> struct Compare : OpOf<Compare<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = OpKind::pointwise}; }
@@ -66,6 +78,7 @@ template <class F> struct Compare : OpOf<Compare<F>> {
     return {text};
   }
 };
+/// (x) -> bool, compared with a number.
 template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
@@ -77,7 +90,8 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
     return {text, {s}};
   }
 };
-struct Where : OpOf<Where> {  // (condition, x, y)
+/// (condition, x, y) -> x where the condition holds, else y.
+struct Where : OpOf<Where> {
   static constexpr auto kName = "where";
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1, 2)}; }
   Layouts infer(Inputs) const override;
@@ -85,7 +99,8 @@ struct Where : OpOf<Where> {  // (condition, x, y)
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
-struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
+/// (x, mask) -> x with `value` where the mask is true.
+struct MaskedFill : OpOf<MaskedFill> {
   static constexpr auto kName = "masked_fill";
   double value;
   explicit MaskedFill(double v) : value(v) {}
@@ -100,15 +115,18 @@ struct MaskedFill : OpOf<MaskedFill> {  // (x, mask)
 };
 }  // namespace op
 
+/// The bounds of clamp(); at least one must be set.
 struct ClampOptions {
-  std::optional<double> min = {}, max = {};  // one at least
+  std::optional<double> min = {}, max = {};
 };
+/// An Expression of clamp() with the bounds as its numbers; a missing bound is infinite.
 inline Expression with_bounds(std::string_view text, const ClampOptions& o) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   return {text, {o.min.value_or(-kInf), o.max.value_or(kInf)}};
 }
 namespace op {
 
+/// (x) -> x limited to [min, max].
 struct Clamp : OpOf<Clamp> {
   static constexpr auto kName = "clamp";
   ClampOptions o;
@@ -120,7 +138,8 @@ struct Clamp : OpOf<Clamp> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash&) const override;
 };
-struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, else 0
+/// (x, dy) -> dy where x is in [min, max], else 0.
+struct ClampGrad : OpOf<ClampGrad> {
   static constexpr auto kName = "clamp_grad";
   ClampOptions o;
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
@@ -132,9 +151,10 @@ struct ClampGrad : OpOf<ClampGrad> {  // (x, dy) -> dy where x is not cut off, e
 };
 }  // namespace op
 
-// x == y and so on, element by element: bool, without a gradient. Equal dtypes: f64, f32, bf16, i64, i32; eq and ne
-// also bool. NaN is unequal to everything. A number is taken in the dtype of the tensor; an Error when that has no such
-// value.
+/// x == y, x != y, x < y, x <= y, x > y or x >= y, element by element: bool, without a gradient. Shapes broadcast;
+/// dtypes are equal: f64, f32, bf16, i64 or i32; eq and ne also take bool. NaN is unequal to everything. A number is
+/// converted to the tensor's dtype; an Error if the dtype has no such number.
+/// @{
 Tensor eq(const Tensor& x, const Tensor& y);
 Tensor ne(const Tensor& x, const Tensor& y);
 Tensor lt(const Tensor& x, const Tensor& y);
@@ -147,20 +167,22 @@ Tensor lt(const Tensor& x, double s);
 Tensor le(const Tensor& x, double s);
 Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
+/// @}
 
-// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, any. What was not chosen has
-// gradient 0, even where it is NaN. A number takes the dtype of the tensor.
+/// x where the condition (bool) holds, else y; all three broadcast. x and y have the same dtype, which may be any.
+/// Elements that were not chosen have gradient 0, even if they are NaN. A number is converted to the tensor's dtype.
+/// @{
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y);
 Tensor where(const Tensor& condition, const Tensor& x, double y);
 Tensor where(const Tensor& condition, double x, const Tensor& y);
+/// @}
 
-// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype that has such
-// a value.
+/// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype; an Error if
+/// it has no such value.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-// min where x < min, max where x > max, x elsewhere, NaN included: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The
-// gradient is 1 from min to max, both included, and 0 outside. An Error without a bound, for one that is NaN, and for
-// min > max.
+/// x limited to [min, max]; NaN stays NaN: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The gradient is 1 from min
+/// to max, both included, and 0 outside. An Error if no bound is given, a bound is NaN, or min > max.
 Tensor clamp(const Tensor& x, const ClampOptions&);
 #endif
 

@@ -1,5 +1,6 @@
-// Dropout (Srivastava et al. 2014) by a counter-based generator: the mask is a function of the generator's state and
-// the position of the element, so nothing is saved, and the gradient is the same op on the gradient.
+/// @file
+/// Dropout (Srivastava et al. 2014) by a counter-based generator. The mask is a function of the generator's state and
+/// the position of the element, so nothing is saved, and the gradient is the same op on the gradient. Layers use it.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -7,7 +8,8 @@
 namespace tg {
 namespace op {
 
-struct Dropout : OpOf<Dropout> {  // the generator's state changes at every use: not in the key
+/// (x) -> x with elements dropped. The generator's state changes at every use, so the key leaves it out.
+struct Dropout : OpOf<Dropout> {
   static constexpr auto kName = "dropout";
   double p;
   Rng rng;
@@ -23,8 +25,9 @@ struct Dropout : OpOf<Dropout> {  // the generator's state changes at every use:
 };
 }  // namespace op
 
-// Element i, counted in row-major order, becomes 0 where uniform(random_word(rng, i)) < p, and x / (1 - p) elsewhere.
-// Advances rng by numel. p == 0 is x itself and draws nothing; an Error when p is outside of [0, 1). f64, f32, bf16.
+/// Sets each element to 0 with probability p and divides the others by 1 - p. Element i in row-major order becomes 0 if
+/// uniform(random_word(rng, i)) < p. Advances rng by numel words. For p == 0 the result is x itself, and nothing is
+/// drawn. f64, f32, bf16. An Error if p is outside of [0, 1).
 Tensor dropout(const Tensor& x, double p, Rng& rng);
 
 }  // namespace tg

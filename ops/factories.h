@@ -1,5 +1,6 @@
-// Tensors made from nothing: ops without inputs, so that they are lazy and run on any device like the rest.
-// Copies of host data are made by tensor() in core/tensor.h.
+/// @file
+/// Tensors made from nothing: ops without inputs, which are lazy and run on any device like the others. tensor() in
+/// core/tensor.h copies host data.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -7,6 +8,7 @@
 namespace tg {
 namespace op {
 
+/// () -> one value everywhere.
 struct Full : OpOf<Full> {
   static constexpr auto kName = "full";
   Layout layout;
@@ -16,7 +18,8 @@ struct Full : OpOf<Full> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(value); }
 };
-struct Arange : OpOf<Arange> {  // start, start + step, ...
+/// () -> start, start + step, ...
+struct Arange : OpOf<Arange> {
   static constexpr auto kName = "arange";
   Layout layout;
   double start, step;
@@ -24,8 +27,10 @@ struct Arange : OpOf<Arange> {  // start, start + step, ...
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
 };
+/// The distributions of Random.
 enum class Distribution { normal, truncated_normal, uniform };
-// Of mean a and standard deviation b, or uniform in [a, b). The generator's state changes at every use: not in the key.
+/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). The generator's state changes at
+/// every use, so the key leaves it out.
 template <Distribution D> struct Random : OpOf<Random<D>> {
   static constexpr auto kName = D == Distribution::normal    ? "randn"
                                 : D == Distribution::uniform ? "rand"
@@ -40,23 +45,33 @@ template <Distribution D> struct Random : OpOf<Random<D>> {
   const Rng* rng_state() const override { return &rng; }
   OpPtr for_next_step(const Rng& r) const override { return make_ref<Random>(layout, a, b, r); }
 };
+/// Normal values.
 using RandomNormal = Random<Distribution::normal>;
+/// Normal values within 3 standard deviations of the mean.
 using RandomTruncatedNormal = Random<Distribution::truncated_normal>;
+/// Uniform values.
 using RandomUniform = Random<Distribution::uniform>;
 }  // namespace op
 
+/// A tensor with one value everywhere. An Error if the dtype has no such value.
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});
+/// A tensor of zeros.
 Tensor zeros(const Shape&, DType = DType::f32, Device = {});
+/// A tensor of ones.
 Tensor ones(const Shape&, DType = DType::f32, Device = {});
+/// Zeros in the shape and dtype of a tensor, on its device.
 Tensor zeros_like(const Tensor&);
+/// Ones in the shape and dtype of a tensor, on its device.
 Tensor ones_like(const Tensor&);
-// (n) values start, start + step, ... below stop (above it when step is negative). An Error when step is 0.
+/// The values start, start + step, ... below stop, or above it if step is negative: (n). An Error if step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});
-// Normal N(mean, std) values, the same without those that are more than 3 std from the mean, and uniform [lo, hi)
-// values; advance rng by numel. Dtypes f64, f32, bf16 (f64 values have the precision of f32: one generator serves every
-// device bit for bit).
+/// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32,
+/// because one generator serves every device bit for bit.
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
+/// Normal values N(mean, std^2), without those more than 3 std from the mean. Advances rng by numel words. f64, f32,
+/// bf16; f64 values have the precision of f32.
 Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
+/// Uniform values in [lo, hi). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32.
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});
 
 }  // namespace tg

@@ -1,15 +1,18 @@
-// Elements chosen and added by index along one dimension: gather and scatter_add (an index per element), index_select
-// (an index per slice). Indices are i32 or i64. When an op runs, an index outside [0, size) is an Error that names it
-// and its position; negative ones do not count from the end. Rows of a table: embedding.h.
-// On a CUDA device nobody waits for the check: the kernel reads and writes nothing at such an index (0 is what it
-// reads), and the Error comes from the next read, copy or synchronize() of that device, or at once with TG_SYNC=1.
+/// @file
+/// Elements chosen and added by index along one dimension: gather() and scatter_add() have an index per element,
+/// index_select() an index per slice. Indices are i32 or i64. When an op runs, an index outside [0, size) is an Error
+/// that names it and its position; negative ones do not count from the end. Rows of a table are in embedding.h.
+///
+/// On a CUDA device nobody waits for the check. The kernel writes nothing at such an index, and reads 0. The next read,
+/// copy or synchronize() of that device throws the Error; with TG_SYNC=1 the op does.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
-struct Gather : OpOf<Gather> {  // (x, index)
+/// (x, index) -> elements of x.
+struct Gather : OpOf<Gather> {
   static constexpr auto kName = "gather";
   size_t dim;
   explicit Gather(size_t d) : dim(d) {}
@@ -18,7 +21,8 @@ struct Gather : OpOf<Gather> {  // (x, index)
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
-struct ScatterAdd : OpOf<ScatterAdd> {  // (x, index, src)
+/// (x, index, src) -> x with src added.
+struct ScatterAdd : OpOf<ScatterAdd> {
   static constexpr auto kName = "scatter_add";
   size_t dim;
   explicit ScatterAdd(size_t d) : dim(d) {}
@@ -28,7 +32,8 @@ struct ScatterAdd : OpOf<ScatterAdd> {  // (x, index, src)
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
-struct IndexSelect : OpOf<IndexSelect> {  // (x, index)
+/// (x, index) -> slices of x.
+struct IndexSelect : OpOf<IndexSelect> {
   static constexpr auto kName = "index_select";
   size_t dim;
   explicit IndexSelect(size_t d) : dim(d) {}
@@ -37,7 +42,8 @@ struct IndexSelect : OpOf<IndexSelect> {  // (x, index)
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
-// (index, dy) -> dx with `size` slices along dim: slices of dy with equal indices, added in their order. Never sparse.
+/// (index, dy) -> dx with `size` slices along dim. Slices of dy with equal indices are added in their order. Never
+/// sparse.
 struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   static constexpr auto kName = "index_select_grad";
   size_t dim;
@@ -50,17 +56,19 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
 };
 }  // namespace op
 
-// y[i][j] = x[index[i][j]][j] for dim 0, and so on: index has as many dimensions as x and is nowhere larger, except
-// along dim; y has its shape and x's dtype (f64, f32, bf16, i64, i32).
+/// y[i][j] = x[index[i][j]][j] for dim 0, and so on. index has as many dimensions as x, and no size larger than x's
+/// except along dim. y has the shape of index and the dtype of x: f64, f32, bf16, i64 or i32.
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
-// x with src added to it: y[index[i][j]][j] += src[i][j] for dim 0, and so on. index and src have one shape, x's dtype
-// is src's, and sizes are as for gather. Equal indices are added in the order of src, whatever the number of threads;
-// bf16 is summed in f32.
+/// x with src added to it: y[index[i][j]][j] += src[i][j] for dim 0, and so on. index and src have one shape, with as
+/// many dimensions as x and no size larger than x's except along dim. x and src have one dtype: f64, f32, bf16 (summed
+/// in f32), i64 or i32. Elements with equal indices are added in the order of src, on any number of threads.
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
-// The slices of x along dim that the index (n) names, in its order: x's shape with n in place of that size.
+/// The slices of x along dim that index (n) names, in its order: x's shape with n as the size of dim. f64, f32, bf16,
+/// i64, i32.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 
-// For kernels: the Error of an index outside of dimension `dim`, which has `size`; `where` is its position in `index`.
+/// The Error of an index outside of dimension `dim`, which has `size` slices; `where` is its position in `index`. For
+/// kernels.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
 
 }  // namespace tg

@@ -1,19 +1,21 @@
-// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): a product by two thin matrices in one op,
-// so that what lies between them never leaves the cache. Dropout between them, merging and freezing are the layer's
-// (models/nn); users: that layer, and the rule that finds the pattern in lazy graphs.
+/// @file
+/// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): a product with two thin matrices in one
+/// op, so the intermediate result never leaves the cache. Dropout, merging and freezing belong to the layer
+/// (models/nn/lora.h), which uses the op; so does the rule that finds the pattern in lazy graphs.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
-struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., out)]) -> (y (..., out), h (T, r))
+/// (x (..., in), a (in, r), b (r, out)[, base (..., out)]) -> (y (..., out), h (T, r)), with h = x a.
+struct Lora : OpOf<Lora> {
   static constexpr auto kName = "lora";
   double scale;
   explicit Lora(double s) : scale(s) {}
   Traits traits() const override { return {.may_alias = bits(3)}; }
   Layouts infer(Inputs) const override;
-  // x for the gradient of a, a for that of x, b for those of both, and h = x a for that of b.
+  /// x for the gradient of a, a for that of x, b for those of both, and h = x a for that of b.
   Mask saves_in(Mask tracked) const override {
     return (tracked >> 1 & 1) | (tracked & 1) << 1 | ((tracked | tracked >> 1) & 1) << 2;
   }
@@ -24,10 +26,10 @@ struct Lora : OpOf<Lora> {  // (x (..., in), a (in, r), b (r, out)[, base (..., 
 };
 }  // namespace op
 
-// scale (x a) b, plus base where it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out), all
-// of one dtype of f64, f32, bf16 (sums in f32; x a rounded once). The scale is applied to x a: where it is no power of
-// two, the last bits differ from those of scaling the result. Under MatmulPrecision::tf32 it is two products of
-// matmul().
+/// scale (x a) b, plus base if it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out). All
+/// have one dtype: f64, f32, or bf16 (summed in f32; x a is rounded once). The scale is applied to x a; unless it is a
+/// power of two, the last bits differ from those of scaling the result. Under MatmulPrecision::tf32 it is two products
+/// of matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg

@@ -1,5 +1,6 @@
-// Losses. Cross-entropy is one op: it needs no second buffer of the logits' size, and its gradient is made in one pass
-// from the saved log-sum-exp of each row.
+/// @file
+/// Losses. Cross-entropy is one op: it needs no second buffer of the logits' size, and its gradient is made in one pass
+/// from the saved log-sum-exp of each row. Training uses it.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -7,12 +8,14 @@
 
 namespace tg {
 
+/// What becomes of the losses of all rows or elements; `none` keeps them apart.
 enum class Reduction { mean, sum, none };
+/// Options of cross_entropy().
 struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
-  std::optional<int64_t> ignore_index =
-      std::nullopt;            // rows with this target add nothing and are left out of the mean's divisor
-  double label_smoothing = 0;  // in [0, 1): the part of the target spread evenly over all classes
+  /// Rows with this target add nothing, and are left out of the mean's divisor.
+  std::optional<int64_t> ignore_index = std::nullopt;
+  double label_smoothing = 0;  ///< in [0, 1): the part of the target that is spread evenly over all classes
   void key(StructuralHash& k) const {
     k.add(int(reduction)), k.add(ignore_index.has_value()), k.add(ignore_index.value_or(0)), k.add(label_smoothing);
   }
@@ -20,7 +23,8 @@ struct CrossEntropyOptions {
 
 namespace op {
 
-struct CrossEntropy : OpOf<CrossEntropy> {  // (logits, targets) -> (loss, log-sum-exp of each row, 0 where ignored)
+/// (logits, targets) -> (loss, log-sum-exp of each row; 0 for ignored rows).
+struct CrossEntropy : OpOf<CrossEntropy> {
   static constexpr auto kName = "cross_entropy";
   CrossEntropyOptions o;
   explicit CrossEntropy(CrossEntropyOptions opt) : o(opt) {}
@@ -30,7 +34,8 @@ struct CrossEntropy : OpOf<CrossEntropy> {  // (logits, targets) -> (loss, log-s
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { o.key(k); }
 };
-struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum-exp, dloss) -> dlogits
+/// (logits, targets, log-sum-exp, dloss) -> dlogits.
+struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {
   static constexpr auto kName = "cross_entropy_grad";
   CrossEntropyOptions o;
   explicit CrossEntropyGrad(CrossEntropyOptions opt) : o(opt) {}
@@ -39,7 +44,8 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {  // (logits, targets, log-sum
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { o.key(k); }
 };
-struct MseLoss : OpOf<MseLoss> {  // (x, target); the gradient is made of pointwise ops
+/// (x, target) -> loss. Its gradient is made of pointwise ops.
+struct MseLoss : OpOf<MseLoss> {
   static constexpr auto kName = "mse_loss";
   Reduction reduction;
   explicit MseLoss(Reduction r) : reduction(r) {}
@@ -50,19 +56,24 @@ struct MseLoss : OpOf<MseLoss> {  // (x, target); the gradient is made of pointw
 };
 }  // namespace op
 
-// -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...) i32 or i64 in [0,
-// V). With smoothing s: (1 - s) times that plus s times the mean of -log softmax over all V (Szegedy et al. 2016). The
-// result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else f32. When the op runs, a
-// target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows. On a CUDA device that
-// Error comes from the next read, copy or synchronize(), or at once with TG_SYNC=1; the loss of such a row is NaN.
+/// The loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
+/// i64, in [0, V). With label smoothing s it is (1 - s) times that, plus s times the mean of -log softmax over all V
+/// (Szegedy et al. 2016). The result is 0-d for mean and sum, and has the shape of the targets for none; its dtype is
+/// f64 for f64 logits, else f32.
+///
+/// When the op runs, a target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows. On a
+/// CUDA device the loss of such a row is NaN, and the next read, copy or synchronize() throws the Error; with TG_SYNC=1
+/// the op does.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
-// (x - target)^2, of equal shapes (there is no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean
-// and sum, of x's shape for none; f64 for f64, else f32. The mean of nothing is an Error.
+/// (x - target)^2 of two tensors with equal shapes (nothing broadcasts) and dtypes: f64, f32 or bf16. The result is 0-d
+/// for mean and sum, and has the shape of x for none; its dtype is f64 for f64 inputs, else f32. The mean of nothing is
+/// an Error.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
 
-// For kernels of cross_entropy: the Errors of a target that is no class, and of a mean over no rows.
+/// The Error of a target that is not a class; `where` is its position in `targets`. For kernels of cross_entropy().
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
                      std::optional<int64_t> ignore_index);
+/// The Error of a mean over no rows. For kernels of cross_entropy().
 Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index);
 
 }  // namespace tg

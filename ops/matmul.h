@@ -1,16 +1,19 @@
-// Matrix products, batched, and linear layers. Operands may be any views: kernels read strides, so a transposed weight
-// costs no copy. No vectors (reshape first) and no other contractions. For linear layers, and attention's composition.
+/// @file
+/// Matrix products, batched, and linear layers. Operands may be any views: kernels read strides, so a transposed weight
+/// costs no copy. There are no vectors (reshape first) and no other contractions. Layers use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
+/// Options of matmul().
 struct MatmulOptions {
-  bool trans_a = false, trans_b = false;          // read the last two dimensions of a or b swapped
-  MatmulPrecision products = matmul_precision();  // the thread's (core/mode.h) where these options are made
+  bool trans_a = false, trans_b = false;  ///< read the last two dimensions of a, or of b, swapped
+  MatmulPrecision products = matmul_precision();
 };
 namespace op {
 
+/// (a, b) -> a b.
 struct Matmul : OpOf<Matmul> {
   static constexpr auto kName = "matmul";
   MatmulOptions o;
@@ -22,7 +25,8 @@ struct Matmul : OpOf<Matmul> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(o.trans_a), k.add(o.trans_b), k.add(int(o.products)); }
 };
-struct Linear : OpOf<Linear> {  // (x, weight[, bias])
+/// (x, weight[, bias]) -> x weight^T + bias.
+struct Linear : OpOf<Linear> {
   static constexpr auto kName = "linear";
   MatmulPrecision products;
   explicit Linear(MatmulPrecision p) : products(p) {}
@@ -33,11 +37,14 @@ struct Linear : OpOf<Linear> {  // (x, weight[, bias])
 };
 }  // namespace op
 
-// (..., M, K) x (..., K, N) -> (..., M, N); leading dimensions broadcast. f64, f32, bf16 (accumulated in f32). f32 is
-// computed in f32, unless TF32 is asked for: MatmulPrecisionScope in core/mode.h.
+/// The product of a (..., M, K) and b (..., K, N): (..., M, N). Leading dimensions broadcast; dtypes are equal: f64,
+/// f32, or bf16 (accumulated in f32). f32 matrices are multiplied in f32, unless a MatmulPrecisionScope asks for TF32.
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions = {});
-// x (..., in), weight (out, in), bias (out) -> x weight^T + bias, (..., out).
+/// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out). Dtypes are equal: f64, f32, or bf16
+/// (accumulated in f32).
+/// @{
 Tensor linear(const Tensor& x, const Tensor& weight);
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+/// @}
 
 }  // namespace tg

@@ -1,5 +1,6 @@
-// Every public function on tensors, and nothing of its own: a list of includes. For users, by way of tapegrad.h, and
-// for tests; op authors and kernels include the header they need, so that an op's change rebuilds little.
+/// @file
+/// Every public function on tensors: a list of includes. Users get it by tapegrad.h. Authors of ops and kernels include
+/// the header that they need, so that a change of one op rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/comparison.h>

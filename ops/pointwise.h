@@ -1,18 +1,22 @@
-// Pointwise ops. One struct per function, value and derivative side by side, shared by host and device; the type list
-// UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
-// To add a unary op, add its struct, its name to UnaryFns, and its function at the end of this file and in
-// pointwise.cpp. Nothing else changes; run tests/data/make_fixtures.py, which reads the list, for its values in
-// PyTorch. Derivatives of any order come from df alone: it is instantiated for Sym too (symbolic.h), so it branches by
-// math::select.
+/// @file
+/// Pointwise ops of one operand. There is one struct per function, with value and derivative side by side, for host and
+/// device. The list UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures
+/// fold over it.
+///
+/// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
+/// changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives of any order
+/// come from df alone: it is instantiated for Sym (symbolic.h) as well, so it branches by math::select.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
 namespace tg {
 namespace op {
 
-struct Saves {  // what the derivative reads: the input, the output; neither where it is a constant
+/// What the derivative reads: the input, the output, or neither if it is a constant.
+struct Saves {
   bool x = false, y = false;
 };
+/// e^x.
 struct Exp {
   static constexpr char kName[] = "exp", kGradName[] = "exp_grad";
   static constexpr Saves kSaves{.y = true};
@@ -20,6 +24,7 @@ struct Exp {
   template <class T> TG_HD_INLINE static T f(T x) { return math::exp(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return y; }
 };
+/// Natural logarithm.
 struct Log {
   static constexpr char kName[] = "log", kGradName[] = "log_grad";
   static constexpr Saves kSaves{.x = true};
@@ -27,6 +32,7 @@ struct Log {
   template <class T> TG_HD_INLINE static T f(T x) { return math::log(x); }
   template <class T> TG_HD_INLINE static T df(T x, T) { return T(1) / x; }
 };
+/// Square root.
 struct Sqrt {
   static constexpr char kName[] = "sqrt", kGradName[] = "sqrt_grad";
   static constexpr Saves kSaves{.y = true};
@@ -34,6 +40,7 @@ struct Sqrt {
   template <class T> TG_HD_INLINE static T f(T x) { return math::sqrt(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return T(0.5) / y; }
 };
+/// 1 / sqrt(x).
 struct Rsqrt {
   static constexpr char kName[] = "rsqrt", kGradName[] = "rsqrt_grad";
   static constexpr Saves kSaves{.y = true};
@@ -41,6 +48,7 @@ struct Rsqrt {
   template <class T> TG_HD_INLINE static T f(T x) { return math::rsqrt(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return T(-0.5) * y * y * y; }
 };
+/// Sine, x in radians.
 struct Sin {
   static constexpr char kName[] = "sin", kGradName[] = "sin_grad";
   static constexpr Saves kSaves{.x = true};
@@ -48,6 +56,7 @@ struct Sin {
   template <class T> TG_HD_INLINE static T f(T x) { return math::sin(x); }
   template <class T> TG_HD_INLINE static T df(T x, T) { return math::cos(x); }
 };
+/// Cosine, x in radians.
 struct Cos {
   static constexpr char kName[] = "cos", kGradName[] = "cos_grad";
   static constexpr Saves kSaves{.x = true};
@@ -55,6 +64,7 @@ struct Cos {
   template <class T> TG_HD_INLINE static T f(T x) { return math::cos(x); }
   template <class T> TG_HD_INLINE static T df(T x, T) { return -math::sin(x); }
 };
+/// Hyperbolic tangent.
 struct Tanh {
   static constexpr char kName[] = "tanh", kGradName[] = "tanh_grad";
   static constexpr Saves kSaves{.y = true};
@@ -62,6 +72,7 @@ struct Tanh {
   template <class T> TG_HD_INLINE static T f(T x) { return math::tanh(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return T(1) - y * y; }
 };
+/// 1 / (1 + exp(-x)).
 struct Sigmoid {
   static constexpr char kName[] = "sigmoid", kGradName[] = "sigmoid_grad";
   static constexpr Saves kSaves{.y = true};
@@ -69,6 +80,7 @@ struct Sigmoid {
   template <class T> TG_HD_INLINE static T f(T x) { return math::sigmoid(x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return y * (T(1) - y); }
 };
+/// Error function.
 struct Erf {
   static constexpr char kName[] = "erf", kGradName[] = "erf_grad";
   static constexpr Saves kSaves{.x = true};
@@ -78,6 +90,7 @@ struct Erf {
     return T(1.12837916709551257390) * math::exp(-(x * x));
   }  // 2 / sqrt(pi)
 };
+/// -x.
 struct Neg {
   static constexpr char kName[] = "neg";
   static constexpr bool kIntegers = true;
@@ -86,17 +99,20 @@ struct Neg {
   template <class T> TG_HD_INLINE static T f(T x) { return -x; }
   template <class T> TG_HD_INLINE static T df(T, T) { return T(-1); }
 };
+/// x|; the derivative at 0 is 0.
 struct Abs {
   static constexpr char kName[] = "abs", kGradName[] = "abs_grad";
   static constexpr bool kIntegers = true;
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-3, 3, 1};
   template <class T> TG_HD_INLINE static T f(T x) { return math::abs(x); }
-  template <class T> TG_HD_INLINE static T df(T x, T) {  // 0 at 0
+  /// 0 at 0
+  template <class T> TG_HD_INLINE static T df(T x, T) {
     return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
   }
 };
-struct Relu {  // max(x, 0); NaN stays NaN
+/// max(x, 0); NaN stays NaN, and the derivative at 0 is 0.
+struct Relu {
   static constexpr char kName[] = "relu", kGradName[] = "relu_grad";
   static constexpr bool kIntegers = true;
   static constexpr Saves kSaves{.y = true};
@@ -104,7 +120,8 @@ struct Relu {  // max(x, 0); NaN stays NaN
   template <class T> TG_HD_INLINE static T f(T x) { return math::select(x < T(0), T(0), x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return math::select(y <= T(0), T(0), T(1)); }
 };
-struct Silu {  // x / (1 + exp(-x)): Elfwing et al. 2017
+/// x / (1 + exp(-x)) (Elfwing et al. 2017).
+struct Silu {
   static constexpr char kName[] = "silu", kGradName[] = "silu_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
@@ -114,7 +131,8 @@ struct Silu {  // x / (1 + exp(-x)): Elfwing et al. 2017
     return s * (T(1) + x * (T(1) - s));
   }
 };
-struct Gelu {  // x P(X <= x) with X ~ N(0, 1): Hendrycks & Gimpel 2016
+/// x P(X <= x) with X ~ N(0, 1) (Hendrycks & Gimpel 2016).
+struct Gelu {
   static constexpr char kName[] = "gelu", kGradName[] = "gelu_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
@@ -126,7 +144,8 @@ struct Gelu {  // x P(X <= x) with X ~ N(0, 1): Hendrycks & Gimpel 2016
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
 };
-struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation of the same paper
+/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation of GELU in its paper.
+struct GeluTanh {
   static constexpr char kName[] = "gelu_tanh", kGradName[] = "gelu_tanh_grad";
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-4, 4};
@@ -139,14 +158,16 @@ struct GeluTanh {  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the appro
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
   }
 };
+/// All functions of one operand.
 using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, Neg, Abs, Relu, Silu, Gelu, GeluTanh>;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
 namespace op {
 
+/// Whether the derivative is a constant.
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
-// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
+/// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
@@ -158,6 +179,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   }
   Tensors compose(Inputs in) const override { return {(F::df(Sym(in[0]), Sym(in[kDy - 1])) * Sym(in[kDy])).tensor()}; }
 };
+/// (x) -> F(x).
 template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0)}; }
@@ -185,27 +207,32 @@ template <class F> struct Unary : OpOf<Unary<F>> {
     }
   }
 };
+/// Emits the op of a function in UnaryFns. pointwise.cpp instantiates it for each, so that no other file has to.
+template <class F> Tensor unary(const Tensor& x);
 }  // namespace op
 
-// Elementwise functions of a tensor of any shape; the result has its shape and dtype (f64, f32 or bf16; neg, abs and
-// relu also i64 and i32). NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN from
-// |x| = 2^29 up.
-Tensor exp(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);  // 1 / sqrt(x)
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-Tensor tanh(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
-Tensor erf(const Tensor& x);
-Tensor neg(const Tensor& x);
-Tensor abs(const Tensor& x);
-Tensor relu(const Tensor& x);
-Tensor silu(const Tensor& x);
-Tensor gelu(const Tensor& x);
-Tensor gelu_tanh(const Tensor& x);
+/// Elementwise functions of a tensor of any shape. The result has its shape and dtype: f64, f32 or bf16; neg, abs and
+/// relu also take i64 and i32. rsqrt(x) is 1 / sqrt(x), -x is neg(x); silu, gelu and gelu_tanh are defined at op::Silu,
+/// op::Gelu and op::GeluTanh. NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN
+/// from |x| = 2^29 up.
+/// @{
+inline Tensor exp(const Tensor& x) { return op::unary<op::Exp>(x); }
+inline Tensor log(const Tensor& x) { return op::unary<op::Log>(x); }
+inline Tensor sqrt(const Tensor& x) { return op::unary<op::Sqrt>(x); }
+inline Tensor rsqrt(const Tensor& x) { return op::unary<op::Rsqrt>(x); }
+inline Tensor sin(const Tensor& x) { return op::unary<op::Sin>(x); }
+inline Tensor cos(const Tensor& x) { return op::unary<op::Cos>(x); }
+inline Tensor tanh(const Tensor& x) { return op::unary<op::Tanh>(x); }
+inline Tensor sigmoid(const Tensor& x) { return op::unary<op::Sigmoid>(x); }
+inline Tensor erf(const Tensor& x) { return op::unary<op::Erf>(x); }
+inline Tensor neg(const Tensor& x) { return op::unary<op::Neg>(x); }
+inline Tensor abs(const Tensor& x) { return op::unary<op::Abs>(x); }
+inline Tensor relu(const Tensor& x) { return op::unary<op::Relu>(x); }
+inline Tensor silu(const Tensor& x) { return op::unary<op::Silu>(x); }
+inline Tensor gelu(const Tensor& x) { return op::unary<op::Gelu>(x); }
+inline Tensor gelu_tanh(const Tensor& x) { return op::unary<op::GeluTanh>(x); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
+/// @}
 #endif
 
 }  // namespace tg

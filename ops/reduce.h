@@ -1,22 +1,27 @@
-// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
-// are in topk.h, norms of rows in norm.h.
+/// @file
+/// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
+/// are in topk.h, norms of rows in norm.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
+/// (x) -> sums.
 struct Sum : OpOf<Sum> {
   static constexpr auto kName = "sum";
-  uint8_t dims;  // one bit per reduced dimension
-  bool keep;     // reduced dimensions stay as size 1
+  uint8_t dims;  ///< one bit per reduced dimension
+  bool keep;     ///< reduced dimensions stay as size 1
   Sum(uint8_t mask, bool keepdim) : dims(mask), keep(keepdim) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
+/// The layout of Extremum.
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep);
+/// The gradient of Extremum.
 Tensors vjp_extremum(const Vjp&, uint8_t dims);
+/// (x) -> the largest or the smallest elements.
 template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
   static constexpr auto kName = kLargest ? "max" : "min";
   uint8_t dims;
@@ -28,9 +33,11 @@ template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
   Tensors vjp(const Vjp& v) const override { return vjp_extremum(v, dims); }
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
+/// Maximum over dimensions.
 using Max = Extremum<true>;
+/// Minimum over dimensions.
 using Min = Extremum<false>;
-// (x, y, dy), y the extremum of x -> dy shared evenly among the elements of x that equal y, 0 elsewhere.
+/// (x, y, dy), with y the extremum of x -> dy, shared evenly among the elements of x that equal y; 0 elsewhere.
 struct ExtremumGrad : OpOf<ExtremumGrad> {
   static constexpr auto kName = "extremum_grad";
   uint8_t dims;
@@ -38,10 +45,11 @@ struct ExtremumGrad : OpOf<ExtremumGrad> {
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0, 1); }
-  Tensors vjp(const Vjp&) const override;  // linear in dy, constant in the rest
+  Tensors vjp(const Vjp&) const override;  ///< linear in dy, constant in the rest
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)); }
 };
 
+/// (x) -> variances.
 struct Var : OpOf<Var> {
   static constexpr auto kName = "var";
   uint8_t dims;
@@ -53,10 +61,11 @@ struct Var : OpOf<Var> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep), k.add(correction); }
 };
+/// (x) -> running sums.
 struct Cumsum : OpOf<Cumsum> {
   static constexpr auto kName = "cumsum";
   size_t dim;
-  bool reverse;  // from the last element to the first: the gradient
+  bool reverse;  ///< from the last element to the first: the gradient
   Cumsum(size_t d, bool backwards) : dim(d), reverse(backwards) {}
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
@@ -65,36 +74,48 @@ struct Cumsum : OpOf<Cumsum> {
 };
 }  // namespace op
 
+/// Options of reductions. With keepdim, reduced dimensions stay as size 1.
 struct ReduceOptions {
   bool keepdim = false;
 };
-// Over the given dimensions (negative ones count from the end), or over all. f64, f32, bf16 (accumulated in f32), i64,
-// i32. The sum of nothing is 0; the mean of nothing is an Error.
+/// The sum or the mean over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64,
+/// f32, bf16 (accumulated in f32), and for the sum also i64 and i32. The sum of nothing is 0; the mean of nothing is an
+/// Error.
+/// @{
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions = {});
-// The largest and the smallest element over dimensions as above; NaN wins. f64, f32, bf16, i64, i32; of nothing it is
-// an Error. The gradient is shared evenly among equal extremes.
+/// @}
+/// The largest or the smallest element over the given dimensions (negative ones count from the end), or over all; NaN
+/// if one is NaN. x's dtype: f64, f32, bf16, i64, i32. The gradient is shared evenly among equal extremes. The extremum
+/// of nothing is an Error.
+/// @{
 Tensor max(const Tensor& x);
 Tensor max(const Tensor& x, const Dims& dims, ReduceOptions = {});
 Tensor min(const Tensor& x);
 Tensor min(const Tensor& x, const Dims& dims, ReduceOptions = {});
+/// @}
 
+/// Options of var(). With keepdim, reduced dimensions stay as size 1.
 struct VarOptions {
   bool keepdim = false;
-  double correction = 1;  // 1: of a sample (Bessel), 0: of a population
+  double correction = 1;  ///< 1: of a sample (Bessel); 0: of a population
 };
-// sum((x - mean)^2) / (n - correction) over dimensions as above, n elements each, in two passes. f64, f32, bf16; an
-// Error when n <= correction.
+/// The variance sum((x - mean)^2) / (n - correction) over the given dimensions (negative ones count from the end), or
+/// over all, with n elements each. Two passes. x's dtype: f64, f32, bf16. An Error if n <= correction.
+/// @{
 Tensor var(const Tensor& x);
 Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
+/// @}
 
-// Element i along dim is the sum of the elements 0 .. i of x; x's shape and dtype: f64, f32, bf16, i64, i32.
+/// The running sum: element i along dim is the sum of the elements 0 .. i of x. x's shape and dtype: f64, f32, bf16,
+/// i64, i32.
 Tensor cumsum(const Tensor& x, int64_t dim);
-// Sums over what expanding `to` to x's shape would repeat: the gradient of broadcasting.
+/// Sums x to the shape `to`, over the elements that expanding `to` to x's shape would repeat: the gradient of
+/// broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
-// Of the last dimension, kept as size 1: (..., n) -> (..., 1).
+/// The sum over the last dimension, kept as size 1: (..., n) -> (..., 1).
 inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 
 }  // namespace tg

@@ -1,20 +1,24 @@
-// Rotary position embedding (Su et al., RoFormer, 2021): each pair of neighbouring elements is turned by an angle that
-// grows with the position. Pairs are (x_2i, x_2i+1), interleaved; no scaling of long contexts. Users: attention layers.
+/// @file
+/// Rotary position embedding (Su et al., RoFormer, 2021): each pair of neighbouring elements is rotated by an angle
+/// that grows with the position. Pairs are interleaved, (x_2i, x_2i+1); there is no scaling for long contexts.
+/// Attention layers use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
+/// Options of rope().
 struct RopeOptions {
-  double theta = 10000;  // pair i of position p turns by p theta^(-2i / HS)
-  int64_t start = 0;     // the position of the first row
+  double theta = 10000;  ///< pair i of position p is rotated by p theta^(-2i / HS)
+  int64_t start = 0;     ///< position of the first row
 };
 namespace op {
 
-struct Rope : OpOf<Rope> {  // the start changes at every step of generation: not in the key
+/// (x) -> x, rotated. The start changes at every step of generation, so the key leaves it out.
+struct Rope : OpOf<Rope> {
   static constexpr auto kName = "rope";
   RopeOptions o;
-  bool inverse;  // turns back: the gradient of a rotation
+  bool inverse;  ///< rotates back: the gradient of a rotation
   Rope(RopeOptions opt, bool back) : o(opt), inverse(back) {}
   Traits traits() const override { return {.may_alias = bits(0), .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
@@ -23,9 +27,9 @@ struct Rope : OpOf<Rope> {  // the start changes at every step of generation: no
 };
 }  // namespace op
 
-// x (..., T, HS) -> the same shape: row t is position start + t, and (x_2i, x_2i+1) becomes
-// (cos x_2i - sin x_2i+1, sin x_2i + cos x_2i+1). f64, f32, bf16 (computed in f32, rounded once; angles are formed and
-// reduced in f64). An Error when HS is odd, theta is below 1, start is negative, or a position is 2^29 or more.
+/// Rotates x (..., T, HS) by position, in the same shape. Row t has position start + t; (x_2i, x_2i+1) becomes (cos
+/// x_2i - sin x_2i+1, sin x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed
+/// and reduced in f64. An Error if HS is odd, theta is below 1, start is negative, or a position is 2^29 or more.
 Tensor rope(const Tensor& x, RopeOptions = {});
 
 }  // namespace tg

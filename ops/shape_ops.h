@@ -1,5 +1,6 @@
-// Views (reshape, transpose, slice, expand: a Layout on the input's storage, no kernel) and the two copying partners:
-// pad, which undoes slice, and concat.
+/// @file
+/// Views and copies of other shapes: reshape, transpose, slice, split and expand are views (a Layout on the input's
+/// storage, no kernel); pad, which undoes slice, and concat are copies.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -9,7 +10,8 @@
 namespace tg {
 namespace op {
 
-struct Reshape : ViewOp<Reshape> {  // by strides that reshape() found; it copies first where there are none
+/// (x) -> a view with strides that reshape() found. reshape() copies x first if there are none.
+struct Reshape : ViewOp<Reshape> {
   static constexpr auto kName = "reshape";
   Shape to;
   Strides strides;
@@ -18,7 +20,8 @@ struct Reshape : ViewOp<Reshape> {  // by strides that reshape() found; it copie
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(to), k.add(strides); }
 };
-struct Transpose : ViewOp<Transpose> {  // swaps two dimensions
+/// (x) -> a view with two dimensions swapped.
+struct Transpose : ViewOp<Transpose> {
   static constexpr auto kName = "transpose";
   size_t a, b;
   Transpose(size_t i, size_t j) : a(i), b(j) {}
@@ -26,7 +29,8 @@ struct Transpose : ViewOp<Transpose> {  // swaps two dimensions
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(a)), k.add(uint64_t(b)); }
 };
-struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
+/// (x) -> a view of [start, stop) of one dimension.
+struct Slice : ViewOp<Slice> {
   static constexpr auto kName = "slice";
   size_t dim;
   int64_t start, stop;
@@ -35,7 +39,8 @@ struct Slice : ViewOp<Slice> {  // [start, stop) of one dimension
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(stop); }
 };
-struct Split : ViewOp<Split> {  // consecutive parts of one dimension
+/// (x) -> views of consecutive parts of one dimension.
+struct Split : ViewOp<Split> {
   static constexpr auto kName = "split";
   size_t dim;
   std::vector<int64_t> sizes;
@@ -47,7 +52,8 @@ struct Split : ViewOp<Split> {  // consecutive parts of one dimension
     for (const int64_t n : sizes) k.add(n);
   }
 };
-struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at the left
+/// (x) -> a view that repeats sizes of 1, with new dimensions at the left.
+struct Expand : ViewOp<Expand> {
   static constexpr auto kName = "expand";
   Shape to;
   explicit Expand(const Shape& s) : to(s) {}
@@ -55,7 +61,8 @@ struct Expand : ViewOp<Expand> {  // repeats sizes of 1, and new dimensions at t
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(to); }
 };
-struct Pad : OpOf<Pad> {  // zeros of shape `to` with the input at `start` of one dimension
+/// (x) -> zeros of shape `to`, with x at `start` of one dimension.
+struct Pad : OpOf<Pad> {
   static constexpr auto kName = "pad";
   size_t dim;
   int64_t start;
@@ -65,6 +72,7 @@ struct Pad : OpOf<Pad> {  // zeros of shape `to` with the input at `start` of on
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(to); }
 };
+/// (tensors) -> a copy of them, one after the other.
 struct Concat : OpOf<Concat> {
   static constexpr auto kName = "concat";
   size_t dim;
@@ -75,21 +83,28 @@ struct Concat : OpOf<Concat> {
 };
 }  // namespace op
 
-// The same elements in row-major order under another shape; one size may be -1. A view where x's strides allow it.
+/// The same elements in row-major order in another shape; one size may be -1 and is computed. A view if x's strides
+/// allow it, else a copy. An Error if the number of elements differs.
 Tensor reshape(const Tensor& x, const Shape& to);
+/// A view of x with the dimensions a and b swapped; negative ones count from the end.
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
-// [start, stop) of a dimension; negative positions count from the end, and stop is cut to the size.
+/// A view of [start, stop) of a dimension. Negative positions count from the end, and stop is clipped to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-// Parts of the given sizes, one after the other: at least one, which together have the dimension's size. All are views.
+/// Views of consecutive parts of a dimension, with the given sizes: at least one, which add up to the dimension's size.
+/// @{
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
 inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
   return split(x, std::span(sizes.begin(), sizes.size()), dim);
 }
+/// @}
+/// A view of x in the shape `to`: dimensions of size 1 are repeated, and new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
-// Tensors of equal shapes but for `dim`, one after the other; at least one.
+/// A copy of the tensors, one after the other along dim. At least one; equal dtypes, and equal sizes except along dim.
+/// @{
 Tensor concat(Inputs, int64_t dim = 0);
 inline Tensor concat(std::initializer_list<Tensor> x, int64_t dim = 0) {
   return concat(Inputs(x.begin(), x.size()), dim);
 }
+/// @}
 
 }  // namespace tg

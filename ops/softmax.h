@@ -1,32 +1,37 @@
-// Softmax over one dimension, and its logarithm, each with a gradient op. The loss has its own fused form (loss.h), and
-// so has attention (attention.h). For users, and for the second derivatives of those two.
+/// @file
+/// Softmax over one dimension, and its logarithm, each with a gradient op. The loss (loss.h) and attention
+/// (attention.h) have fused forms of their own, whose second derivatives use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
-struct Softmax : OpOf<Softmax> {  // over the last dimension
+/// (x) -> softmax over the last dimension.
+struct Softmax : OpOf<Softmax> {
   static constexpr auto kName = "softmax";
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Mask saves_out(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
-struct SoftmaxGrad : OpOf<SoftmaxGrad> {  // (y, dy) -> y * (dy - sum(dy * y))
+/// (y, dy) -> y * (dy - sum(dy * y)).
+struct SoftmaxGrad : OpOf<SoftmaxGrad> {
   static constexpr auto kName = "softmax_grad";
   Traits traits() const override { return {.may_alias = bits(0, 1)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };
-struct LogSoftmax : OpOf<LogSoftmax> {  // over the last dimension
+/// (x) -> log_softmax over the last dimension.
+struct LogSoftmax : OpOf<LogSoftmax> {
   static constexpr auto kName = "log_softmax";
   Traits traits() const override { return {.may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
   Mask saves_out(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
 };
-struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {  // (y, dy) -> dy - exp(y) * sum(dy)
+/// (y, dy) -> dy - exp(y) * sum(dy).
+struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
   static constexpr auto kName = "log_softmax_grad";
   Traits traits() const override { return {.may_alias = bits(0, 1)}; }
   Layouts infer(Inputs) const override;
@@ -34,10 +39,11 @@ struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {  // (y, dy) -> dy - exp(y) * sum(
 };
 }  // namespace op
 
-// exp(x - max) / sum(exp(x - max)) along `dim`; x's shape and dtype (f64, f32, bf16 computed in f32).
-// Entries of -inf become 0; a row of nothing else is NaN.
+/// exp(x - max) / sum(exp(x - max)) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32). Entries
+/// of -infinity become 0; a row of nothing else is NaN.
 Tensor softmax(const Tensor& x, int64_t dim = -1);
-// x - max - log(sum exp(x - max)) along `dim`, otherwise the same: entries of -inf stay -inf.
+/// x - max - log(sum(exp(x - max))) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32). Entries
+/// of -infinity stay -infinity; a row of nothing else is NaN.
 Tensor log_softmax(const Tensor& x, int64_t dim = -1);
 
 }  // namespace tg

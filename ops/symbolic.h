@@ -1,11 +1,13 @@
-// Sym: a value that stands in a formula for what it will be, a Tensor or a number. The templates f and df of
-// pointwise.h compute with numbers inside kernels; given Syms, the same templates emit ops instead. That is how
-// gradients are differentiated again without being written twice. For ops/pointwise.h only: users write tensors.
+/// @file
+/// Sym: a placeholder in a formula for a Tensor or a number. The templates f and df of pointwise.h compute with numbers
+/// inside kernels; given Syms, the same templates emit ops. So gradients are differentiated again without being written
+/// twice. It is for ops/pointwise.h only: users write tensors.
 #pragma once
 #include <tapegrad/core/tensor.h>
 
 namespace tg {
 
+/// A tensor or a number in a formula.
 class Sym {
  public:
   explicit Sym(double number) : number_(number) {}
@@ -18,24 +20,33 @@ class Sym {
   Tensor tensor_;
   double number_ = 0;
 };
-struct SymBool {  // what a comparison gives: a bool tensor, or a bool; what was compared decides dtype and device
+/// The result of a comparison: a bool tensor, or a bool. `compared` decides dtype and device.
+struct SymBool {
   Tensor mask, compared;
   bool value = false;
 };
 
+/// Arithmetic: on numbers at once, on tensors by ops.
+/// @{
 Sym operator+(const Sym&, const Sym&);
 Sym operator-(const Sym&, const Sym&);
 Sym operator*(const Sym&, const Sym&);
 Sym operator/(const Sym&, const Sym&);
 Sym operator-(const Sym&);
+/// @}
+/// Comparisons: of numbers at once, of tensors by ops.
+/// @{
 SymBool operator==(const Sym&, const Sym&);
 SymBool operator<(const Sym&, const Sym&);
 SymBool operator<=(const Sym&, const Sym&);
 SymBool operator>(const Sym&, const Sym&);
 SymBool operator>=(const Sym&, const Sym&);
+/// @}
 
-// Beside the functions of core/math.h; a derivative may call these.
+/// Functions of Sym beside those of core/math.h: a derivative may call these.
 namespace math {
+/// A function of core/math.h: of numbers at once, of tensors by an op.
+/// @{
 Sym exp(const Sym&);
 Sym log(const Sym&);
 Sym sqrt(const Sym&);
@@ -47,5 +58,6 @@ Sym sin(const Sym&);
 Sym cos(const Sym&);
 Sym pow(const Sym&, const Sym&);
 Sym select(const SymBool&, const Sym& yes, const Sym& no);
+/// @}
 }  // namespace math
 }  // namespace tg

@@ -1,11 +1,13 @@
-// Positions of the largest elements: argmax over any dimension, and the k largest of the last one. Ties go to the lower
-// index, and NaN counts as larger than everything. Users: sampling, accuracy.
+/// @file
+/// Positions of the largest elements: argmax() over any dimension, and the k largest of the last one. Equal elements
+/// rank by index, the lower first, and NaN is larger than everything. Sampling and accuracy use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
+/// (x) -> indices.
 struct ArgMax : OpOf<ArgMax> {
   static constexpr auto kName = "argmax";
   size_t dim;
@@ -13,7 +15,8 @@ struct ArgMax : OpOf<ArgMax> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
-struct SelectTopK : OpOf<SelectTopK> {  // x -> (values, indices)
+/// (x) -> (values, indices).
+struct SelectTopK : OpOf<SelectTopK> {
   static constexpr auto kName = "topk";
   int64_t k;
   explicit SelectTopK(int64_t count) : k(count) {}
@@ -24,15 +27,16 @@ struct SelectTopK : OpOf<SelectTopK> {  // x -> (values, indices)
 };
 }  // namespace op
 
-// The index of the first largest element along a dimension, which is dropped: i64. Takes f64, f32, bf16, i64, i32; no
-// gradient. An Error when the dimension has size 0.
+/// The index of the first largest element along a dimension, which is dropped: i64. x is f64, f32, bf16, i64 or i32; no
+/// gradient. An Error if the dimension has size 0.
 Tensor argmax(const Tensor& x, int64_t dim = -1);
 
+/// The result of topk(), each (..., k): the values in x's dtype, their indices in i64.
 struct TopK {
-  Tensor values, indices;  // (..., k): x's dtype, i64
+  Tensor values, indices;
 };
-// The k largest of each row of x (..., n), largest first. Gradients flow through the values. f64, f32, bf16; an Error
-// when k is outside of [1, n].
+/// The k largest elements of each row of x (..., n), largest first. Gradients flow through the values. f64, f32, bf16.
+/// An Error if k is outside of [1, n].
 TopK topk(const Tensor& x, int64_t k);
 
 }  // namespace tg

@@ -1,8 +1,9 @@
-// compile(): a function of tensors is called once for each signature, its ops are planned as a whole, and later calls
-// replay them without the function: no shapes are inferred, no nodes made, no memory asked for; on Device::cuda() they
-// become one launch of a graph. For steps of many small ops, where all that is most of the time. Not a compiler of
-// kernels: ops run the kernels that they always run, so results are those of calling the function, bit for bit, but
-// where a rule of ops/rewrite_rules.cpp says otherwise.
+/// @file
+/// compile(): plans a function of tensors once and replays the plan. The function is called once for each signature,
+/// and its ops are planned as a whole. Later calls skip the function: no shapes are inferred, no nodes are made and no
+/// memory is allocated, and on Device::cuda() they are one launch of a CUDA graph. It helps steps of many small ops,
+/// which spend most of their time on the host. It does not compile kernels: ops run their usual kernels, so results are
+/// the same bits, except where a rule of ops/rewrite_rules.cpp says otherwise.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -14,45 +15,57 @@
 
 namespace tg {
 
+/// A function that can be compiled.
 using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
+/// Options of compile().
 struct CompileOptions {
-  // What the function draws random numbers from. A replay goes on where each stands, and moves it as the function
-  // would.
+  /// The generators that the function draws from. A replay draws from their current state and advances them as the
+  /// function would.
   std::vector<Rng*> generators = {};
-  // How many signatures are kept; the one that was used longest ago makes room.
+  /// The number of signatures that are kept. A new one replaces the least recently used.
   size_t signatures = 8;
 };
 
+/// Counters of a compiled function.
 struct CompileStats {
-  uint64_t traces = 0;   // calls of the function
-  uint64_t replays = 0;  // calls that did without
-  size_t ops = 0;        // kernels run by the program that was used last, chains counted once
-  size_t bytes = 0;      // of its memory that stays between calls
-  // Replays that were one launch of a recorded graph: on Device::cuda(), from the third call of a signature on.
+  uint64_t traces = 0;   ///< calls that ran the function
+  uint64_t replays = 0;  ///< calls that replayed a plan
+  size_t ops = 0;        ///< kernels of the plan that ran last; a fused chain counts once
+  size_t bytes = 0;      ///< memory that this plan holds between calls
+  /// Replays that were one launch of a CUDA graph. They begin with the third call of a signature.
   uint64_t graph_launches = 0;
-  // Of the program that was used last: why its calls run kernel by kernel and will go on so. Empty: there is no reason.
+  /// Why the plan that ran last runs kernel by kernel, and will go on so; empty if there is no reason.
   std::string why_no_graph = {};
 };
 
+/// A compiled function. Copies share their plans. One thread at a time may call it.
 class Compiled {
  public:
+  /// Compiles nothing yet: the first call of each signature does.
   explicit Compiled(TensorFunction, CompileOptions = {});
 
-  // What the function would return, off the tape. The signature is the layouts and gradient flags of the inputs, and
-  // the thread's modes (NoGradScope, RecomputeScope, MatmulPrecisionScope). Tensors that the function captures are read
-  // where they stand now, and variables that it assigns (parameters of an optimiser's step) take their new values, in
-  // place where nobody else holds the old ones; what it makes from host data, or reads of other objects, is as it was
-  // when it was traced. The rate and the count of an AdamW, and the generators of the options, go on from call to call.
-  // Inside an AnomalyScope, ObserveScope or dry_run(), and within another function that is traced, the function itself
-  // is called. Errors: those of the function; a host read while it is traced; a result that still needs a gradient;
-  // random numbers from a generator that the options do not name; a tensor that it makes and keeps. When an op of a
-  // replay fails, no variable is assigned; those that were written in place may be half written, as when an op of a
-  // step fails.
+  /// Returns what the function would return, without a history for backward. The signature is the layouts and gradient
+  /// flags of the inputs, and the modes of the thread (NoGradScope, RecomputeScope, MatmulPrecisionScope).
+  ///
+  /// A replay reads the current values of tensors that the function captures. Tensors that the function assigns, such
+  /// as parameters, get their new values, in place if nobody else holds the old ones. Host data and other objects that
+  /// the function reads keep the values of the traced call. The learning rate and step number of an AdamW, and the
+  /// generators of the options, advance from call to call.
+  ///
+  /// Inside an AnomalyScope, an ObserveScope, dry_run() or the trace of another function, the function itself is
+  /// called.
+  ///
+  /// Errors: those of the function; a read by the host while it is traced; a result that still needs a gradient; random
+  /// numbers from a generator that the options do not name; a tensor that the function makes and keeps. If an op of a
+  /// replay fails, no tensor is assigned, but those that are updated in place may be half written, as without
+  /// compile().
   std::vector<Tensor> operator()(Inputs) const;
+  /// Calls the function with a list of tensors.
   std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {
     return (*this)(Inputs(in.begin(), in.size()));
   }
+  /// Counters of all calls so far.
   const CompileStats& stats() const;
 
  private:
@@ -60,7 +73,7 @@ class Compiled {
   std::shared_ptr<State> state_;  // copies share what was traced; one thread at a time
 };
 
-// compile(f)(x) equals f(x), and from the second call of a signature on takes less time of the host.
+/// compile(f)(x) returns what f(x) returns. From the second call of a signature on it takes less time of the host.
 inline Compiled compile(TensorFunction f, CompileOptions o = {}) { return Compiled(std::move(f), std::move(o)); }
 
 }  // namespace tg

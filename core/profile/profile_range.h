@@ -1,6 +1,7 @@
-// ProfileRange: a named stretch of a thread's time, for a Profiler (profiler.h) that runs meanwhile; without one it
-// costs a load and a branch. Ops and layers have ranges of their own: NameScope (error.h) is one too. For programs, and
-// for what records ranges in core/.
+/// @file
+/// ProfileRange: a named stretch of a thread's time, for a Profiler (profiler.h) that runs meanwhile. Without a
+/// Profiler it costs a load and a branch. Ops and layers have ranges of their own: NameScope (core/scope.h) opens one.
+/// Programs use it, and the parts of core/ that record ranges.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -10,10 +11,10 @@ namespace tg {
 
 struct Scope;
 
-// The parts of a training step. backward() and AdamW::step() open theirs; forward and loss are the program's.
+/// The parts of a training step. backward() and AdamW::step() open their own; the program opens forward and loss.
 enum class Phase : uint8_t { forward, loss, backward, optimizer };
 
-// What a range stands for: one that a program named, a part of a model, one run of an op.
+/// What a range stands for: a name that the program gave, a part of a model, or one run of an op.
 enum class RangeKind : uint8_t { range, layer, op };
 
 namespace detail {
@@ -45,17 +46,21 @@ const Scope* path_within(const Scope* path, std::string_view name);  // one obje
 const Scope* path_within(const Scope* path, Phase);
 }  // namespace detail
 
-// Its life is one instance of the range `name`: "profiled_step", "rope encoding". Ranges nest, and each thread has its
-// own. Names live as long as the process: give no number of a step in them. Kernels belong to the range that is open
-// where their ops are made; so under LazyScope too, and in a compiled function where a profiler ran when it was traced.
-// Parts of a model are better named by NameScope, whose name stays with what is traced in any case.
+/// One instance of a range: "profiled_step", "rope encoding". It begins with the constructor and ends with the
+/// destructor. Ranges nest, and each thread has its own. Names are never freed, so they must not contain a step number.
+///
+/// A kernel belongs to the range in which its op was called, also under LazyScope. In a compiled function it belongs to
+/// the range of the traced call, if a Profiler ran then. NameScope is better for parts of a model: its names are kept
+/// in every trace.
 class ProfileRange {
  public:
+  /// Opens the range `name` inside the open one.
   explicit ProfileRange(std::string_view name) {
     if (detail::profiling()) [[unlikely]]
       enter(detail::path_within(detail::t_range, name));
   }
-  // Kernels of compiled functions belong to their phase in any case.
+  /// Opens a part of a training step. Kernels of compiled functions belong to their phase even if no Profiler ran when
+  /// they were traced.
   explicit ProfileRange(Phase phase) { enter(detail::path_within(detail::t_range, phase)); }
   ~ProfileRange() {
     if (entered_) detail::t_range = previous_;

@@ -1,6 +1,7 @@
-// Tables of a Profile: the summaries that NVIDIA's `nsys stats` prints, under its names and in its columns, and the
-// time of kernels by the range that made them. As text, CSV and JSON. For programs that print or check profiles; how
-// records come about is in profiler.h.
+/// @file
+/// Tables of a Profile, as text, CSV and JSON: the summaries that NVIDIA's `nsys stats` prints, with its names and
+/// columns, and the kernel time of each range. Programs that print or check profiles use it; profiler.h makes the
+/// records.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 
@@ -8,44 +9,55 @@
 
 namespace tg {
 
+/// A table of numbers and names. The last column is the name of the row.
 struct ProfileTable {
-  enum class Format : uint8_t { integer, one_decimal, three_decimals, text };  // numbers have thousands separators
+  /// How a column is printed. Numbers have thousands separators.
+  enum class Format : uint8_t { integer, one_decimal, three_decimals, text };
+  /// The heading of a column.
   struct Column {
     std::string title;
     Format format;
   };
+  /// A number or a text.
   using Cell = std::variant<double, std::string>;
-  std::string report;  // "nvtx_sum"
+  std::string report;  ///< the name of the report: "nvtx_sum"
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;
 
   bool empty() const { return rows.empty(); }
-  // The number under a title, in the first row whose last cell is `name`. An Error when there is no such row or title.
+  /// The number in column `title` of the first row whose last cell is `name`. An Error if there is no such row or
+  /// column.
   double at(std::string_view name, std::string_view title) const;
 };
 
-// Those that have rows, in the order of `nsys stats`:
-//   nvtx_sum               ranges that programs and layers opened, by name: time from begin to end in their thread
-//   allocator_sum          calls of the CPU's allocator, in the columns of the next one
-//   cuda_api_sum           calls of the CUDA runtime
-//   cpu_kern_sum           kernels of the CPU, in the columns of the next one
-//   cuda_gpu_kern_sum      kernels of GPUs
-//   cuda_gpu_mem_time_sum  copies and fills by GPUs
-//   cuda_gpu_mem_size_sum  their bytes; 1 MB is 10^6 bytes
-// osrt_sum, of calls of the system, is not among them: nothing here traces those. nsys does, and shows our ranges
-// beside them (ProfileOptions::nvtx). Rows by total, largest first; percentages are of the sum of the table, where a
-// nested range counts again; standard deviations are those of a sample (n - 1), 0 of one.
+/// The tables that have rows, in the order of `nsys stats`:
+/// - nvtx_sum: ranges that programs and layers opened, by name; time from begin to end in their thread
+/// - allocator_sum: calls of the CPU's allocator, in the columns of cuda_api_sum
+/// - cuda_api_sum: calls of the CUDA runtime
+/// - cpu_kern_sum: kernels of the CPU, in the columns of cuda_gpu_kern_sum
+/// - cuda_gpu_kern_sum: kernels of GPUs
+/// - cuda_gpu_mem_time_sum: copies and fills by GPUs
+/// - cuda_gpu_mem_size_sum: their bytes; 1 MB is 10^6 bytes
+///
+/// There is no osrt_sum, because system calls are not recorded; nsys records them and shows our ranges beside them
+/// (ProfileOptions::nvtx). Rows are sorted by total time, largest first. Percentages are of the sum of the table, in
+/// which a nested range counts again. Standard deviations are those of a sample (n - 1); that of one record is 0.
 std::vector<ProfileTable> profile_tables(const Profile&);
 
-// kernel_time_by_range: how long the kernels ran that each range made, on their device and not in the thread that
-// queued them. A tree, depth first: named ranges, in them the parts of the model, in them the ops; a row has what is
-// inside as well. Columns: percentage of all kernel time; time; instances of the outermost range that the row is in;
-// time and kernels for each of them; the row's path, with two spaces for each level. Kernels that run together count
-// each.
+/// The table kernel_time_by_range: kernel time on the device, attributed to the range, layer and op that issued the
+/// kernel. It is not the time that the host took to queue the kernels. Rows form a tree, depth first: named ranges, in
+/// them the parts of the model, in them the ops; a row includes the rows below it.
+///
+/// Columns: percentage of all kernel time; time; instances of the outermost range of the row; time per instance;
+/// kernels per instance; the row's name, indented by two spaces per level. Kernels that run at the same time count
+/// each.
 ProfileTable kernel_time_by_range(const Profile&);
 
-std::string to_text(const ProfileTable&);  // columns aligned as nsys has them; long names are cut
+/// The table as text, with columns aligned as in nsys; long names are cut.
+std::string to_text(const ProfileTable&);
+/// The table as CSV, with a line of titles.
 std::string to_csv(const ProfileTable&);
-std::string to_json(const ProfileTable&);  // {"report": ..., "rows": [{title: value}]}
+/// The table as JSON: {"report": ..., "rows": [{title: value}]}.
+std::string to_json(const ProfileTable&);
 
 }  // namespace tg

@@ -1,11 +1,13 @@
-// Profiler: what a program does between two points and how long it takes. While one runs, ranges (ProfileRange, layers,
-// ops), kernels, copies, calls of allocators and memory are recorded; stop() hands them over as a Profile, of which
-// profile_tables.h makes tables and write_trace() a file that Perfetto opens. Kernels of a GPU are timed by CUPTI, on
-// the device's clock. Timing with a profiler on is slower than without: compare parts of one profile, and time whole
-// runs without.
-//   tg::Profiler profiler;
-//   for (int i = 0; i < 3; ++i) { tg::ProfileRange step("step"); train_step(); }
-//   tg::Profile p = profiler.stop();
+/// @file
+/// Profiler: records what a program does between two points, and how long it takes. It records ranges (ProfileRange,
+/// layers, ops), kernels, copies, allocator calls and memory. stop() returns them as a Profile; profile_tables.h makes
+/// tables of it, and write_trace() a file for Perfetto. CUPTI times the kernels of a GPU, on the device's clock. A
+/// program runs slower under a Profiler: compare parts of one profile with each other, and time whole runs without.
+/// @code
+/// tg::Profiler profiler;
+/// for (int i = 0; i < 3; ++i) { tg::ProfileRange step("step"); train_step(); }
+/// tg::Profile p = profiler.stop();
+/// @endcode
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/profile/profile_range.h>
@@ -18,33 +20,35 @@
 
 namespace tg {
 
-// Times are nanoseconds since the profiler began. Names, scopes and paths live as long as the process.
+/// What a Profiler recorded. Times are nanoseconds since it began. Names, scopes and paths are never freed.
 struct Profile {
-  static constexpr uint32_t kNone = ~0u;
+  static constexpr uint32_t kNone = ~0u;  ///< the index of no range
 
+  /// One instance of a range.
   struct Range {
     RangeKind kind;
-    std::string_view name;    // a layer's is its path, "gpt.h.3.mlp"
-    uint32_t thread;          // numbered in the order of their first records
-    uint32_t parent;          // in ranges, of the same thread; kNone
-    int64_t begin, end;       // what was open at stop() ends there
-    const Scope* path;        // of named ranges, with itself; of an op, those in which it was made; null: none
-    const Scope* layer;       // of an op: where it was made; of a layer: itself; else null
-    std::string shapes = {};  // of an op: "(4, 512) f32, (512) f32"
+    std::string_view name;  ///< a layer's is its path, "gpt.h.3.mlp"
+    uint32_t thread;        ///< numbered in the order of their first records
+    uint32_t parent;        ///< index in `ranges` of the enclosing range of this thread, or kNone
+    int64_t begin, end;     ///< a range that was open at stop() ends there
+    const Scope* path;   ///< the named ranges, this one included; for an op, those in which it was called; may be null
+    const Scope* layer;  ///< for an op, the scope in which it was called; for a layer, its own; else null
+    std::string shapes = {};  ///< for an op, its inputs: "(4, 512) f32, (512) f32"
   };
-  // One run of a kernel: on the CPU, of one op or chain of ops.
+  /// One run of a kernel. On the CPU, a kernel is one op or one chain of ops.
   struct Kernel {
-    std::string_view name;  // of a function on a GPU, of an op on the CPU
+    std::string_view name;  ///< on a GPU, the name of the function; on the CPU, that of the op
     Device device;
-    uint32_t track;       // CPU: the thread; GPU: the stream
-    int64_t begin, end;   // of its work
-    uint32_t range;       // the innermost in which it was launched; kNone
-    std::string_view op;  // that it is the work of; empty: of none
-    const Scope* path;    // of named ranges: see Range
+    uint32_t track;       ///< on a GPU, the stream; on the CPU, the thread
+    int64_t begin, end;   ///< of the work itself
+    uint32_t range;       ///< index of the innermost range in which it was launched, or kNone
+    std::string_view op;  ///< the op that the kernel belongs to; may be empty
+    const Scope* path;    ///< the named ranges that the op was called in (Range::path)
     const Scope* layer;
-    bool in_graph = false;  // launched by a graph, with others
+    bool in_graph = false;  ///< a CUDA graph launched it, together with others
   };
-  struct Copy {  // by a device, not by a kernel
+  /// A copy or fill that a device made without a kernel. `bytes` is its size; the other members are those of Kernel.
+  struct Copy {
     enum class Kind : uint8_t { host_to_device, device_to_host, device_to_device, set } kind;
     Device device;
     uint32_t track;
@@ -53,22 +57,26 @@ struct Profile {
     const Scope* path;
     bool in_graph = false;
   };
-  struct Call {  // of the CUDA runtime; of the CPU's allocator
+  /// A call of the CUDA runtime, or of the CPU's allocator. `range` is the index of the innermost range, or kNone.
+  struct Call {
     std::string_view name;
     Backend backend;
     uint32_t thread;
     int64_t begin, end;
     uint32_t range;
   };
-  struct Memory {  // one allocation or free of tensors and scratch memory
+  /// One allocation or release of tensors or scratch memory, at `time`.
+  struct Memory {
     Device device;
     uint32_t thread;
     int64_t time;
-    int64_t bytes;  // negative: freed
-    int64_t live;   // of the device, after it
+    int64_t bytes;  ///< negative if they were freed
+    int64_t live;   ///< bytes of the device in use after it
   };
+  /// Times of all records with one name, in nanoseconds.
   struct Total {
-    int64_t count = 0, total = 0, min = 0, max = 0;  // ns
+    /// Their number, sum, smallest and largest time.
+    int64_t count = 0, total = 0, min = 0, max = 0;
     void add(const Total& t) {
       min = count ? std::min(min, t.min) : t.min;
       max = std::max(max, t.max);
@@ -76,47 +84,50 @@ struct Profile {
       total += t.total;
     }
   };
-  using Totals = std::map<std::string, Total, std::less<>>;  // by name
+  /// Totals by name.
+  using Totals = std::map<std::string, Total, std::less<>>;
 
-  int64_t duration = 0;
-  std::vector<Range> ranges;  // by thread, then by begin: a parent comes before its children
+  int64_t duration = 0;       ///< from the begin of the profiler to stop()
+  std::vector<Range> ranges;  ///< by thread, then by begin: a parent comes before its children
   std::vector<Kernel> kernels;
   std::vector<Copy> copies;
   std::vector<Call> calls;
-  std::vector<Memory> memory;                       // by time
-  Totals range_totals, kernel_totals, call_totals;  // what Keep::totals keeps instead of all that is above
-  std::vector<std::string> notes;                   // what is missing, and why; where times are not what they seem
-  uint64_t dropped = 0;                             // records beyond ProfileOptions::most_records
+  std::vector<Memory> memory;                       ///< by time
+  Totals range_totals, kernel_totals, call_totals;  ///< what Keep::totals keeps; the lists above are then empty
+  std::vector<std::string> notes;                   ///< what is missing and why, and which times mislead
+  uint64_t dropped = 0;                             ///< number of records beyond ProfileOptions::most_records
 };
 
+/// Options of a Profiler.
 struct ProfileOptions {
+  /// What is kept of each record.
   enum class Keep : uint8_t {
-    records,  // everything
-    totals,   // counts and times by name only: for long runs
-    nothing   // for nvtx alone
+    records,  ///< everything
+    totals,   ///< counts and times by name only: for long runs
+    nothing   ///< for nvtx alone
   } keep = Keep::records;
-  // Ranges are handed to NVTX as well, for NVIDIA's tools to show. An Error in a build without CUDA.
+  /// Passes ranges to NVTX as well, so NVIDIA's tools show them. An Error in a build without CUDA.
   bool nvtx = false;
-  size_t most_records = size_t(1) << 24;  // of each thread and kind; what comes later is counted and dropped
+  size_t most_records = size_t(1) << 24;  ///< for each thread and kind of record; later ones are counted and dropped
 };
 
+/// Records from its constructor to stop(). There is one Profiler at a time; it records all threads of the process.
 class Profiler {
  public:
-  // Waits for what devices have queued, which is not of the profile. An Error while another one runs: it is one for all
-  // threads of the process.
+  /// Waits for queued work of the devices, which is not recorded, and begins. An Error while another Profiler runs.
   explicit Profiler(const ProfileOptions& = {});
-  ~Profiler();  // without stop(): what was recorded is forgotten
+  ~Profiler();  ///< discards the records if stop() was not called
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
-  // Waits for the devices, and hands over what was recorded. Once.
+  /// Waits for the devices, ends the recording and returns the records. May be called once.
   Profile stop();
 
  private:
   uint64_t session_;
 };
 
-// Chrome's trace events: ranges by thread, kernels and copies by stream, memory as counters. An Error when the file
-// cannot be written.
+/// Writes Chrome's trace events: ranges by thread, kernels and copies by stream, memory as counters. Perfetto opens the
+/// file. An Error if it cannot be written.
 void write_trace(const Profile&, const std::string& path);
 
 }  // namespace tg

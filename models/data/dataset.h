@@ -1,5 +1,6 @@
-// Data of language models: texts, token sequences (in memory or in a file), random batches to train on and
-// windows in order to evaluate on. No tokenizer and no model here; train/ puts them together.
+/// @file
+/// Data of language models: texts, token sequences (in memory or in a file), random batches to train on, and windows in
+/// order to evaluate on. There is no model here; models/train puts data and models together.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -15,33 +16,35 @@ namespace tg {
 class InputFile;
 class Tokenizer;
 
-// The bytes of all files, one after the other. An Error for an empty list and for a path that is missing, a folder or
-// an empty file.
+/// The bytes of all files, one after the other. An Error if the list is empty, or a path is missing, a folder or an
+/// empty file.
 std::string read_texts(std::span<const std::string> paths);
 
-// A sequence of token ids; copies and slices share the memory. Token positions count from 0.
+/// A sequence of token ids. Copies and slices share the memory. Positions count from 0.
 class TokenData {
  public:
-  // Token ids in [0, 2^31). `name` is what messages call the data.
+  /// A copy of token ids in [0, 2^31). `name` is the name of the data in messages.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
-  // The tokens of a text, 2 bytes each with a vocabulary of at most 65536, else 4.
+  /// The tokens of a text, 2 bytes each if the vocabulary has at most 65536 ids, else 4.
   static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
-  // A file of 16-bit little-endian ids without a header, of which only the tokens that are asked for are read; an Error
-  // when it is empty or of odd size.
+  /// A file of 16-bit little-endian ids without a header. Only the tokens that are asked for are read. An Error if the
+  /// file is empty or of odd size.
   static TokenData from_file(const std::string& path);
-  // An Error when the data is in a file that was changed since. To rename another file to its path does no harm.
+  /// Throws an Error if the data is in a file that was changed since it was opened. It does no harm to rename another
+  /// file to its path.
   void check_unchanged() const;
 
+  /// The number of tokens.
   int64_t size() const;
   const std::string& name() const { return name_; }
-  // Tokens begin, begin + 1, ... as many as `to` takes; an Error when they are not all there, or no longer.
+  /// Copies as many tokens as `to` takes, from position `begin` on. An Error if there are not so many, or no longer.
   void copy(int64_t begin, std::span<int32_t> to) const;
-  TokenData slice(int64_t begin, int64_t end) const;  // tokens [begin, end)
+  TokenData slice(int64_t begin, int64_t end) const;  ///< the tokens [begin, end)
 
   struct Split;
-  // The first int(fraction * size()) tokens to train on, the rest to validate on. 0 < fraction <= 1.
+  /// The first int(fraction * size()) tokens to train on, the rest to validate on. 0 < fraction <= 1.
   Split split(double fraction) const;
-  // An Error that names the first token which is not below vocab_size, and its position.
+  /// Throws an Error that names the first token that is not below vocab_size, and its position.
   void check_vocabulary(int64_t vocab_size) const;
 
  private:
@@ -59,24 +62,27 @@ class TokenData {
   View view_;
   std::string name_;
 };
+/// Data to train on and data to validate on.
 struct TokenData::Split {
   TokenData train, val;
 };
 
-// Both (B, T) i32 on the CPU: targets[b, t] is the token that follows tokens[b, t] in the data.
+/// Tokens and targets, both (B, T) i32 on the CPU: targets[b, t] is the token that follows tokens[b, t] in the data.
 struct Batch {
   Tensor tokens, targets;
 };
 
-// Batches of windows that begin at random positions, each of the size - T possible ones equally likely. The generator
-// is the only state: with an equal one the same batches follow.
+/// Batches of windows at random positions. Each of the size - T possible positions is equally likely. The generator is
+/// the only state: equal generators give equal batches.
 class Batches {
  public:
-  // An Error unless batch and context are at least 1 and the data has at least context + 1 tokens.
+  /// An Error unless batch and context are at least 1 and the data has at least context + 1 tokens.
   Batches(TokenData data, int64_t batch, int64_t context, Rng rng);
+  /// The next batch: (batch, context).
   Batch next();
   const Rng& rng() const { return rng_; }
-  void set_rng(const Rng& rng) { rng_ = rng; }  // to go on where rng() was read
+  /// Continues from a generator that rng() returned.
+  void set_rng(const Rng& rng) { rng_ = rng; }
 
  private:
   TokenData data_;
@@ -84,15 +90,17 @@ class Batches {
   Rng rng_;
 };
 
-// The data in order, cut into windows of `context` tokens that follow each other: every token but the first is a target
-// exactly once. Batches have up to `batch` windows; the tokens left at the end make a batch of one shorter window. A
-// mean over all targets weighs the mean of each batch by targets.numel().
+/// The data in order, cut into windows of `context` tokens that follow each other: every token but the first is a
+/// target exactly once. Batches have up to `batch` windows; the tokens left at the end make a batch of one shorter
+/// window. A mean over all targets weighs the mean of each batch by targets.numel().
 class Windows {
  public:
-  // An Error unless batch and context are at least 1 and the data has at least 2 tokens.
+  /// An Error unless batch and context are at least 1 and the data has at least 2 tokens.
   Windows(TokenData data, int64_t batch, int64_t context);
-  bool next(Batch& batch);                              // false at the end; `batch` is then left as it was
-  int64_t targets() const { return data_.size() - 1; }  // of all batches together
+  /// Sets the next batch and returns true. At the end it returns false and leaves `batch` as it is.
+  bool next(Batch& batch);
+  /// The number of targets in all batches together.
+  int64_t targets() const { return data_.size() - 1; }
 
  private:
   TokenData data_;

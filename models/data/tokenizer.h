@@ -1,5 +1,6 @@
-// Tokenizers: text to token ids and back. Bytes and characters; a model keeps its tokenizer as JSON in its config, so
-// that generation needs no other file. No tensors here: dataset.h makes batches of ids.
+/// @file
+/// Tokenizers: text to token ids and back, by bytes or characters. A model keeps its tokenizer as JSON in its
+/// configuration, so that generation needs no other file. There are no tensors here: dataset.h makes batches of ids.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,24 +12,27 @@
 
 namespace tg {
 
+/// The interface of tokenizers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // Ids in [0, vocab_size()). decode(encode(text)) is the text itself.
+  /// The ids of a text, in [0, vocab_size()). decode(encode(text)) is the text itself.
   std::vector<int64_t> encode(std::string_view text) const;
-  // The same in pieces, in order, so that a large text is not held as ids of 64 bits.
+  /// Takes the next ids of a text.
   using Take = std::function<void(std::span<const int64_t> ids)>;
+  /// Passes the ids of a text to `take` in pieces, in order, so that a large text is not held as 64-bit ids.
   virtual void encode(std::string_view text, const Take& take) const = 0;
-  // The text of ids; an Error for an id outside of the vocabulary.
+  /// The text of ids; an Error for an id outside of the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
+  /// The number of ids.
   virtual int64_t vocab_size() const = 0;
-  // One JSON object whose "type" says which tokenizer it is. from_json(to_json()) encodes and decodes as this one does.
+  /// One JSON object whose "type" names the tokenizer. from_json(to_json()) encodes and decodes as this one does.
   virtual std::string to_json() const = 0;
-  // An Error for text that no to_json() here has written.
+  /// The tokenizer of a text that to_json() wrote; an Error for any other text.
   static std::unique_ptr<Tokenizer> from_json(std::string_view json);
 };
 
-// Each byte is a token: any data, 256 ids, nothing to learn. A decoded character may be cut by the end of the ids.
+/// Each byte is a token: any data, 256 ids, nothing to learn. The end of the ids may cut a decoded character.
 class ByteTokenizer final : public Tokenizer {
  public:
   using Tokenizer::encode;
@@ -38,14 +42,17 @@ class ByteTokenizer final : public Tokenizer {
   std::string to_json() const override;
 };
 
-// Each Unicode code point that a text has is a token; ids follow the order of the code points.
+/// Each Unicode code point of a text is a token. Ids follow the order of the code points.
 class CharTokenizer final : public Tokenizer {
  public:
-  // An Error when the text is empty or no UTF-8; it names the offset of the first wrong byte.
+  /// The tokenizer of the characters of a text. An Error if it is empty or not UTF-8; it names the offset of the first
+  /// wrong byte.
   static CharTokenizer from_text(std::string_view text);
 
-  // An Error for a character that from_text() has not seen; it names the character and its offset.
+  /// An Error for a character that from_text() has not seen; it names the character and its offset.
   using Tokenizer::encode;
+  /// Passes the ids of a text to `take`. An Error for a character that from_text() has not seen; it names the character
+  /// and its offset.
   void encode(std::string_view text, const Take& take) const override;
   std::string decode(std::span<const int64_t> ids) const override;
   int64_t vocab_size() const override { return int64_t(characters_.size()); }

@@ -1,5 +1,6 @@
-// The configuration of a Gpt as JSON text, as it stands in the files of a model. The fields are those of GptConfig,
-// under the same names; enums are written by name. For checkpoints and the command line.
+/// @file
+/// The configuration of a Gpt as JSON text, as in the files of a model. The fields are those of GptConfig, with the
+/// same names; enums are written by name. Checkpoints and the command line use it.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 
@@ -8,22 +9,26 @@
 
 namespace tg {
 
-// An object with every field, two spaces of indentation.
+/// A JSON object with every field, indented by two spaces.
 std::string to_json(const GptConfig&);
+/// Where a configuration comes from.
 struct ConfigText {
-  std::string name = "the text";  // what messages call it
-  bool every_field = false;       // a field that is not there is an Error, as in files; else it keeps its default
+  std::string name = "the text";  ///< the name of the text in messages
+  bool every_field = false;       ///< whether a missing field is an Error, as in files; otherwise it keeps its default
 };
-// The inverse. An Error names an unknown key and the known one nearest to it, a key that comes twice, a value of the
-// wrong type or one that GptConfig::validate() refuses, and what is no JSON.
+/// The configuration of a JSON text. An Error for text that is not JSON, an unknown key (with the nearest known one), a
+/// key that comes twice, a value of the wrong type, and one that GptConfig::validate() refuses.
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
 
+/// Sets x to the value with this name; an Error lists the names.
+/// @{
 inline void from_name(std::string_view name, NormKind& x) { x = norm_from_name(name); }
 inline void from_name(std::string_view name, Activation& x) { x = activation_from_name(name); }
 inline void from_name(std::string_view name, Positions& x) { x = positions_from_name(name); }
 inline void from_name(std::string_view name, InitScheme& x) { x = init_from_name(name); }
+/// @}
 
-// f(name, field, help) for each field, in order: the one list, for reading, writing and flags.
+/// Calls f(name, field, help) for each field, in order. Reading, writing and flags all use this list.
 template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("vocab_size", c.vocab_size, "token ids of the model, 0: those of the tokenizer");
   f("context", c.context, "tokens that the model sees at once");

@@ -1,5 +1,6 @@
-// Sampling from a Gpt: sample() draws one token from logits, generate() continues a prompt. Text and tokenizers are in
-// models/data. The same seed gives the same tokens, on any number of threads.
+/// @file
+/// Sampling from a Gpt: sample() draws one token from logits, generate() continues a prompt. Text and tokenizers are in
+/// models/data. Equal seeds give equal tokens, on any number of threads.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 
@@ -8,27 +9,29 @@
 
 namespace tg {
 
+/// How tokens are drawn.
 struct SampleOptions {
-  double temperature = 1;  // divides the logits; 0: always the most likely token
-  int64_t top_k = 0;       // only the k most likely tokens; 0: all
-  double top_p = 1;        // only the most likely tokens that together reach this probability; 1: all
-  int64_t vocabulary = 0;  // only tokens below it, for a tokenizer with fewer ids than the model; 0: all
-  uint64_t seed = 0;       // of generate(); sample() is given its generator
-  void validate() const;   // an Error names the field that is wrong
+  double temperature = 1;  ///< divides the logits; 0 means always the most likely token
+  int64_t top_k = 0;       ///< draw from the k most likely tokens only; 0 means all
+  double top_p = 1;        ///< draw from the most likely tokens that together reach this probability; 1 means all
+  int64_t vocabulary = 0;  ///< draw only tokens below it, for a tokenizer with fewer ids than the model; 0 means all
+  uint64_t seed = 0;       ///< of generate(); sample() is given its generator
+  void validate() const;   ///< throws an Error that names the first wrong field
 };
 
-// A token drawn from softmax(logits / temperature), cut to the top k and then, with the probabilities that are left, to
-// the top p (nucleus sampling: Holtzman et al. 2019). Of equal logits the lower token counts as the more likely one.
-// A logit of -inf excludes its token. An Error when a logit is nan or +inf, or when all are -inf.
+/// A token drawn from softmax(logits / temperature), cut to the top k and then, with the remaining probabilities, to
+/// the top p (nucleus sampling: Holtzman et al. 2019). Among equal logits the lower token counts as more likely. A
+/// logit of -infinity excludes its token. An Error if a logit is NaN or +infinity, or if all are -infinity.
 int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&);
 
+/// Options of generate().
 struct GenerateOptions {
-  bool use_cache = true;                             // keep keys and values: the same tokens, in less time
-  std::function<bool(int64_t token)> on_token = {};  // called with each new token; false ends the text after it
+  bool use_cache = true;                             ///< keep keys and values: the same tokens in less time
+  std::function<bool(int64_t token)> on_token = {};  ///< called with each new token; false ends the text after it
 };
-// Continues the prompt (at least one token) by at most max_tokens; returns the new tokens only. The model sees the last
-// `context` tokens. While the text fits, the cache makes a token cost one position; beyond it the window slides, all
-// positions change with it, and each token costs a whole forward pass, with the cache or without.
+/// Continues the prompt (at least one token) by at most max_tokens, and returns the new tokens only. The model sees the
+/// last `context` tokens. While the text fits into the context, the cache makes each token cost one position. Beyond it
+/// the window slides and all positions change, so each token costs a whole forward pass.
 std::vector<int64_t> generate(const Gpt&, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& = {}, const GenerateOptions& = {});
 

@@ -1,72 +1,77 @@
-// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al. 2019) and its variants: learned or rotary
-// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, biases or none, a head tied to the token table
-// or not; in bf16 with f32 parameters, and with activations that are computed again instead of kept. The loss is
-// cross_entropy() of its logits; sampling is in generate.h, the configuration as JSON in config_json.h.
+/// @file
+/// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al. 2019) and its variants: learned or rotary
+/// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, with or without biases, and a head that shares
+/// the token table or not. It runs in bf16 with f32 parameters, and can recompute activations instead of keeping them.
+/// The loss is cross_entropy() of its logits; sampling is in generate.h, the configuration as JSON in config_json.h.
 #pragma once
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/layers.h>
 
 namespace tg {
 
+/// The shape of a Gpt, and how its parameters start.
 struct GptConfig {
   int64_t vocab_size = 256;
-  int64_t context = 64;  // the most positions, and the rows of the table of learned ones
+  int64_t context = 64;  ///< the most positions; learned positions have a table of so many rows
   int64_t layers = 4;
   int64_t heads = 4;
-  int64_t kv_heads = 0;  // heads of keys and values (GQA); they divide heads; 0: as heads
-  int64_t width = 128;   // C; a multiple of heads
-  int64_t ff_width = 0;  // F, of the hidden layer of each MLP; 0: 4 * width
+  int64_t kv_heads = 0;  ///< heads of keys and values (GQA), which divide heads; 0 means heads
+  int64_t width = 128;   ///< C, a multiple of heads
+  int64_t ff_width = 0;  ///< F, the hidden size of each MLP; 0 means 4 * width
   Positions positions = Positions::learned;
-  double rope_theta = 10000;  // of positions rope
+  double rope_theta = 10000;  ///< for rotary positions
   NormKind norm = NormKind::layer_norm;
-  bool norm_affine = true;  // norms scale, and shift with bias
+  bool norm_affine = true;  ///< whether norms scale, and shift with `bias`
   Activation activation = Activation::gelu;
-  bool bias = false;      // of all Linear layers but the head, and of LayerNorm
-  bool tied_head = true;  // the head's weight is the token table
-  double dropout = 0;     // of embeddings and of what each layer adds; only when forward() is given a generator
+  bool bias = false;      ///< of all Linear layers except the head, and of LayerNorm
+  bool tied_head = true;  ///< whether the head shares the token table
+  double dropout = 0;     ///< of embeddings and of what each layer adds; only if forward() is given a generator
   double norm_eps = 1e-5;
-  // gpt2: all matrices N(0, init_std^2), both proj with init_std / sqrt(2 * layers). xavier: Linear N(0, 2 / (in +
-  // out)), where queries, keys, values, gate and hidden layer count as matrices of their own, and tables N(0, 1), all
-  // cut at 3 standard deviations; init_std is not used. Norms start at 1, biases at 0.
+  /// gpt2: all matrices are N(0, init_std^2), and both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
+  /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as matrices of their own; tables are N(0,
+  /// 1); all are cut at 3 standard deviations, and init_std is not used. Norms start at 1, biases at 0.
   InitScheme init = InitScheme::gpt2;
   double init_std = 0.02;
 
-  void validate() const;  // an Error names the first field that is wrong
+  void validate() const;  ///< throws an Error that names the first wrong field
   bool operator==(const GptConfig&) const = default;
 };
 
+/// Options of one forward pass.
 struct ForwardOptions {
-  Rng* rng = nullptr;        // draws dropout, if the configuration or an adapter has any; null: no dropout
-  KvCache* cache = nullptr;  // tokens continue what it holds, and are added to it; unchanged by a call that fails
-  bool last_only = false;    // logits of the last position only: (B, 1, V)
-  // Unset: all in the dtype of the parameters. A narrower one, bf16 or f32: parameters are cast once where they are
-  // used; Linear layers, attention, activations and logits have that dtype, the residual stream, norms and gradients of
-  // parameters keep the parameters'.
+  Rng* rng = nullptr;  ///< generator of dropout, if the configuration or an adapter has any; null means no dropout
+  KvCache* cache = nullptr;  ///< earlier positions, to which these are added; unchanged if the call fails
+  bool last_only = false;    ///< compute the logits of the last position only: (B, 1, V)
+  /// The dtype of Linear layers, attention, activations and logits, bf16 or f32, if it is narrower than the
+  /// parameters'. Parameters are cast once where they are used; the residual stream, norms and gradients of parameters
+  /// keep the parameters' dtype. Unset means that everything runs in the dtype of the parameters.
   std::optional<DType> compute = {};
-  // Blocks keep their inputs only, and run again in backward: the same gradients bit for bit. Not with a cache. For
-  // less work and less gain, call forward() in a RecomputeScope.
+  /// Blocks keep their inputs only, and run again in backward: the same gradients, bit for bit. Not with a cache. To
+  /// save less memory for less work, call forward() in a RecomputeScope.
   bool recompute = false;
 };
 
-// Parameters: wte.weight (V, C), wpe.weight (context, C) if positions are learned, h.{i}.ln_1.weight (C),
-// h.{i}.attn.qkv.weight (C + 2 Ckv, C) with Ckv = C kv_heads / heads, h.{i}.attn.proj.weight (C, C),
-// h.{i}.ln_2.weight (C), h.{i}.mlp.fc.weight (F, C), of swiglu (2F, C) with the gate first, h.{i}.mlp.proj.weight
-// (C, F), ln_f.weight (C), lm_head.weight (V, C) unless tied; and each with .bias next to .weight, except tables and
-// head. A model that is made under LazyScope has shapes and no memory, until its parameters are read.
+/// The model. Its parameters are wte.weight (V, C), wpe.weight (context, C) if positions are learned, h.{i}.ln_1.weight
+/// (C), h.{i}.attn.qkv.weight (C + 2 Ckv, C) with Ckv = C kv_heads / heads, h.{i}.attn.proj.weight (C, C),
+/// h.{i}.ln_2.weight (C), h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight
+/// (C, F), ln_f.weight (C), lm_head.weight (V, C) unless tied; with biases, each but tables and head has .bias next to
+/// .weight. A model that is made under LazyScope has shapes and no memory until its parameters are read.
 class Gpt {
  public:
+  /// Makes the model, with parameters from Params. An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
-  // tokens (B, T) i32 or i64 -> logits (B, T, V). An Error when T, with what the cache holds, is more than the context,
-  // when a token is outside the vocabulary, or when options do not go together.
+  /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the length of the cache exceeds the context,
+  /// if a token is outside the vocabulary, or if options contradict each other.
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
   const GptConfig& config() const { return config_; }
   Device device() const { return wte_.table.device(); }
+  /// A Linear layer of the model.
   struct NamedLinear {
-    std::string name;   // of the module: "h.3.mlp.fc"
-    nn::Linear* layer;  // of this model, while it lives and is not moved
+    std::string name;   ///< name of the module: "h.3.mlp.fc"
+    nn::Linear* layer;  ///< valid while the model lives and is not moved
   };
-  // The Linear layers in the order of forward(). The head is one of them unless it is tied.
+  /// The Linear layers in the order of forward(). The head is one of them unless it is tied.
   std::vector<NamedLinear> linears();
 
  private:

@@ -1,6 +1,7 @@
-// LoRA on a Gpt: which of its Linear layers get a delta (nn/lora.h), by patterns of their names, and all of them merged
-// and unmerged together. Their parameters are apart from those of the model: a Trainer or an optimiser that gets them
-// trains them alone. Files are in models/io/adapter.h.
+/// @file
+/// LoRA on a Gpt: patterns of names choose which of its Linear layers get a delta (models/nn/lora.h); all of them are
+/// merged and unmerged together. Their parameters are apart from those of the model, so a Trainer or an optimiser can
+/// train them alone. Files are in models/io/adapter.h.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/nn/lora.h>
@@ -11,35 +12,39 @@
 
 namespace tg {
 
+/// Which layers get an adapter, and of what size.
 struct LoraConfig {
-  // Patterns of module names, of which those in h.<i> are attn.qkv (queries, keys and values are one weight),
-  // attn.proj, mlp.fc and mlp.proj, and one is lm_head, unless it is tied. * stands for any characters, dots too:
-  // "*.mlp.*".
+  /// Patterns of module names. Each block h.i has attn.qkv (queries, keys and values are one weight), attn.proj, mlp.fc
+  /// and mlp.proj; lm_head is a module unless it is tied. An asterisk stands for any characters, also for dots:
+  /// `*.mlp.*`.
   std::vector<std::string> targets = {"h.*.attn.qkv"};
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;  // drawn by the generator that Gpt::forward() is given
-  uint64_t seed = 0;   // of A, by the module's name
+  double dropout = 0;  ///< drawn from the generator that Gpt::forward() is given
+  uint64_t seed = 0;   ///< of the A matrices, together with the module's name
 
   nn::LoraOptions options() const { return {.rank = rank, .alpha = alpha, .dropout = dropout}; }
   bool operator==(const LoraConfig&) const = default;
 };
 
-// The adapters of one model. Copies are handles to the same.
+/// The adapters of one model. Copies are handles to the same adapters.
 class GptLora {
  public:
+  /// An adapted layer.
   struct Module {
     std::string name;
     nn::LoraLinear layer;
   };
 
   const LoraConfig& config() const { return config_; }
-  const std::vector<Module>& modules() const { return modules_; }  // in the model's order
-  // <module>.lora_a (in, r) and <module>.lora_b (r, out) of each, f32, or f64 if the model is.
+  const std::vector<Module>& modules() const { return modules_; }  ///< in the model's order
+  /// The adapters' parameters: `<module>.lora_a` (in, r) and `<module>.lora_b` (r, out) of each module, f32, or f64 if
+  /// the model is.
   const Params& params() const { return params_; }
 
-  // As nn::LoraLinear does, all of them or, on an Error, none.
+  /// Adds all deltas to their weights, as nn::LoraLinear::merge() does. All or nothing.
   void merge();
+  /// Restores all weights, bit for bit. All or nothing.
   void unmerge();
   bool merged() const;
 
@@ -51,17 +56,16 @@ class GptLora {
   std::vector<Module> modules_;
 };
 
-// The Linear layers that match a target, in the model's order. An Error when a pattern matches no module (it lists
-// those that there are), of LoraOptions::validate() with the name of the module, or when the model has adapters
-// already.
+/// The Linear layers that match a target, in the model's order. An Error if a pattern matches no module (it lists the
+/// modules), if LoraOptions::validate() refuses the options for a module, or if the model has adapters already.
 std::vector<Gpt::NamedLinear> lora_targets(Gpt&, const LoraConfig&);
 
-// Gives each of the lora_targets() an adapter that adds nothing yet, and freezes all of `base`, the parameters of the
-// model. Copies of the model that were made before have no adapters, and get the merged weights. An Error of
-// lora_targets(), or when base does not have their weights; nothing has changed then.
+/// Gives each of the lora_targets() an adapter that adds nothing yet, and freezes all of `base`, the parameters of the
+/// model. Earlier copies of the model have no adapters, and see merged weights. An Error of lora_targets(), or if base
+/// does not have the weights of the targets; nothing has changed then.
 GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& = {});
 
-// Whether all of `name` fits a pattern of characters and *.
+/// Whether the whole name fits a pattern of characters and asterisks.
 bool glob_matches(std::string_view pattern, std::string_view name);
 
 }  // namespace tg

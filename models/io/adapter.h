@@ -1,7 +1,8 @@
-// The file of a LoRA adapter: a safetensors file with <module>.lora_a and <module>.lora_b alone, and in its metadata
-// rank, alpha, dropout, seed and targets, from which the adapters are made again over the model that they were trained
-// on. Not that model (model_dir.h) and not a training state (checkpoint.h). Users: `tapegrad finetune`, `merge` and
-// `generate --adapter`.
+/// @file
+/// The file of a LoRA adapter: a safetensors file with `<module>.lora_a` and `<module>.lora_b` alone. Its metadata has
+/// rank, alpha, dropout, seed and targets, from which the adapters are made again over the model that they were trained
+/// on. It contains neither that model (model_dir.h) nor a training state (checkpoint.h). `tapegrad finetune`, `merge`
+/// and `generate --adapter` use it.
 #pragma once
 #include <tapegrad/models/gpt/lora.h>
 
@@ -10,26 +11,28 @@
 
 namespace tg {
 
-// An object with every field, and its inverse; `source` is what messages call the text. An Error for a field that is
-// missing, unknown or of the wrong type.
+/// A JSON object with every field.
 std::string to_json(const LoraConfig&);
+/// The configuration of a JSON object that to_json() wrote. `source` is the name of the text in messages. An Error for
+/// a field that is missing, unknown or of the wrong type.
 LoraConfig lora_config_from_json(std::string_view text, const std::string& source);
 
-// Of all names, shapes, dtypes and bits: tells one model's weights from another's. Take it before anything is merged.
+/// A hash of all names, shapes, dtypes and bits: it tells one model's weights from another's. Take it before anything
+/// is merged.
 std::string weights_hash(const Params&);
 
-// Writes `path` wholly or not at all. `base` is the weights_hash() of the model without adapters; "" leaves it out, and
-// then load_adapter() does not compare it. An Error of kind non_finite names the first weight that is infinite or NaN.
+/// Writes `path` wholly or not at all. `base` is the weights_hash() of the model without adapters; if it is "",
+/// load_adapter() does not compare it. An Error of kind non_finite names the first weight that is infinite or NaN.
 void save_adapter(const std::string& path, const GptLora&, const std::string& base = "");
 
-// apply_lora() as the file says, with the file's values. An Error names the file and what is wrong: it is damaged or of
-// something else, was trained over other weights, or has a tensor that is missing, unknown, or of another shape than
-// the model's module takes; the model is as it was then.
+/// Calls apply_lora() with the file's configuration, and sets the file's values. An Error names the file and what is
+/// wrong: the file is damaged or something else, the adapter was trained over other weights, or a tensor is missing,
+/// unknown or of another shape than the model's module takes. The model is unchanged then.
 GptLora load_adapter(const std::string& path, Gpt& model, const Params& base);
-// Gives adapters that exist the file's values. An Error when rank, alpha or modules differ; nothing has changed then.
+/// Gives existing adapters the file's values. An Error if rank, alpha or modules differ; nothing has changed then.
 void assign_adapter(const std::string& path, const GptLora&);
 
-// The path itself, or that of the adapter in a folder, as finetuning writes it.
+/// The path itself if it is a file; in a folder, the path of the adapter that finetuning wrote there.
 std::string adapter_path(const std::string& path_or_folder);
 
 }  // namespace tg

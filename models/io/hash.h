@@ -1,5 +1,6 @@
-// Hash: 64 bits that tell one file's or model's content from another's. Against damage and mistakes, not against
-// somebody who looks for two that agree. Included by .cpp files only.
+/// @file
+/// Hash: 64 bits that tell one file's or model's content from another's. It protects against damage and mistakes, not
+/// against somebody who looks for two equal hashes. Only .cpp files include it.
 #pragma once
 #include <tapegrad/core/safetensors.h>
 
@@ -10,7 +11,7 @@
 
 namespace tg {
 
-// Each step is a bijection of the state, so that a change of one word always changes it.
+/// A hash of words. Each step is a bijection of the state, so a change of one word always changes it.
 class Hash {
  public:
   void add(uint64_t word) {
@@ -29,7 +30,8 @@ class Hash {
     add(rest);
   }
   void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  void add(std::string_view name, const Tensor& t) {  // from any device and layout
+  /// Adds the name, dtype, shape and elements of a tensor of any device and layout.
+  void add(std::string_view name, const Tensor& t) {
     const Tensor here = t.detach().to(Device::cpu()).contiguous();
     add(name);
     add(name_of(t.dtype()));

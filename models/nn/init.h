@@ -1,5 +1,6 @@
-// Init: how a new parameter is filled. Values come from a generator of the parameter's own (nn/module.h), so they do
-// not depend on which other parameters a model has. Used by Params and by the layers of nn/layers.h.
+/// @file
+/// Init: how a new parameter is filled. Values come from a generator of the parameter's own (models/nn/params.h), so
+/// they do not depend on the other parameters of a model. Params and the layers of nn/layers.h use it.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -8,29 +9,36 @@
 
 namespace tg {
 
-// How the matrices of a model start.
+/// How the matrices of a model start.
 enum class InitScheme {
-  gpt2,   // N(0, std^2), less for what is added to the residual stream: Radford et al. 2019
-  xavier  // truncated normals of deviation sqrt(2 / (in + out)): Glorot and Bengio 2010
+  gpt2,   ///< N(0, std^2), less for what is added to the residual stream: Radford et al. 2019
+  xavier  ///< truncated normals of deviation sqrt(2 / (in + out)): Glorot and Bengio 2010
 };
+/// "gpt2" or "xavier".
 std::string_view name_of(InitScheme);
-InitScheme init_from_name(std::string_view);  // an Error lists the names
+/// The scheme with this name; an Error lists the names.
+InitScheme init_from_name(std::string_view);
 
+/// How one parameter starts.
 struct Init {
   enum class Kind { constant, normal, truncated_normal, xavier };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
-  Dims parts = {};  // xavier: rows that are matrices of their own, one after the other; empty: it is one matrix
+  /// For xavier: the rows of each matrix, if the parameter is several matrices one after the other; empty means one
+  /// matrix.
+  Dims parts = {};
 
+  /// One value everywhere.
   static Init constant(double x) { return {.mean = x}; }
+  /// N(mean, std^2).
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }
-  // N(0, std^2) without what is beyond 3 std; the spread is 0.9866 std, and not corrected.
+  /// N(0, std^2) without values beyond 3 std. The resulting deviation is 0.9866 std; it is not corrected.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .std = std}; }
-  // Of a matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
+  /// For a matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
 
-  // A new leaf. dtype f64, f32 or bf16. The same values on every device; an Error when std is negative, or when the
-  // shape is not that of the parts.
+  /// A new leaf with these values: f64, f32 or bf16, the same values on every device. An Error if std is negative, or
+  /// if the shape is not that of the parts.
   Tensor make(const Shape&, DType, Device, Rng) const;
 };
 

@@ -1,6 +1,7 @@
-// The layers of a transformer: structs of tensors with a forward(), made from Params. No base class to override, no
-// train/eval flag (dropout happens when a generator is passed). Learned positions are an Embedding of the model; rotary
-// ones are part of attention. Used by models/gpt and by own models.
+/// @file
+/// The layers of a transformer: structs of tensors with a forward(), made from Params. There is no base class to
+/// override and no train/eval flag: dropout happens when a generator is passed. Learned positions are an Embedding of
+/// the model; rotary positions are a part of attention. models/gpt and own models use it.
 #pragma once
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/norm.h>
@@ -12,122 +13,143 @@ namespace tg {
 
 class KvCache;  // models/nn/kv_cache.h
 
+/// The kinds of Norm.
 enum class NormKind { layer_norm, rms_norm };
+/// The activations of Mlp. swiglu has a gate.
 enum class Activation { gelu, gelu_tanh, silu, swiglu };
+/// How a model knows positions: by a table of embeddings, or by rotation in attention.
 enum class Positions { learned, rope };
+/// The name of a value: "layer_norm", "gelu", "rope".
+/// @{
 std::string_view name_of(NormKind);
 std::string_view name_of(Activation);
 std::string_view name_of(Positions);
-// The inverse; an Error lists the names.
+/// @}
+/// The value with this name; an Error lists the names.
+/// @{
 NormKind norm_from_name(std::string_view);
 Activation activation_from_name(std::string_view);
 Positions positions_from_name(std::string_view);
+/// @}
 
-namespace nn {  // tg::Linear and tg::Embedding are the ops
+namespace nn {
 
-// What every layer has: the scope in which its ops are emitted, so that an error or a profile says "gpt.h.3.mlp.fc".
+/// The base of every layer: the scope in which its ops are called, so that an error or a profile says "gpt.h.3.mlp.fc".
 struct Layer {
-  const Scope* scope = nullptr;  // null: that of the caller
+  const Scope* scope = nullptr;  ///< null means the scope of the caller
+  /// Enters the scope; the first line of a forward().
   NameScope enter() const { return NameScope(scope ? scope : current_scope()); }
 };
 
 struct LoraAdapter;  // lora.h
 
+/// Options of Linear.
 struct LinearOptions {
   bool bias = false;
   Init init = Init::normal(0.02);
 };
+/// A linear layer: x weight^T + bias.
 struct Linear : Layer {
-  Tensor weight;                         // (out, in)
-  Tensor bias;                           // (out) or empty; starts at 0
-  std::shared_ptr<LoraAdapter> adapter;  // its delta is added to the result, unless it is merged; null: there is none
+  Tensor weight;                         ///< (out, in)
+  Tensor bias;                           ///< (out) or empty; starts at 0
+  std::shared_ptr<LoraAdapter> adapter;  ///< a delta that is added to the result unless it is merged; may be null
 
   Linear() = default;
+  /// Asks the Params for "weight" (out, in), and "bias" (out) if the options say so.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  // (..., in) -> (..., out): x weight^T + bias. All three are cast to `compute` first, and the result has that dtype;
-  // gradients arrive in their own dtypes. Unset: nothing is cast. The adapter's dropout draws from rng; null: no
-  // dropout.
+  /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, and the result has that
+  /// dtype; gradients arrive in their own dtypes. If `compute` is unset, nothing is cast. The adapter's dropout draws
+  /// from rng; null means no dropout.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
 };
 
+/// A table of vectors, chosen by id.
 struct Embedding : Layer {
-  Tensor table;  // (V, C), named "weight"
+  Tensor table;  ///< (V, C), named "weight"
 
   Embedding() = default;
+  /// Asks the Params for "weight" (entries, width).
   Embedding(const Params&, int64_t entries, int64_t width, Init = Init::normal(0.02));
-  Tensor forward(const Tensor& ids) const;  // (...) i32 or i64 -> (..., C); an Error for an id outside [0, V)
+  /// The rows of the table: (...) i32 or i64 -> (..., C). An Error for an id outside [0, V).
+  Tensor forward(const Tensor& ids) const;
 };
 
+/// Options of Norm.
 struct NormOptions {
   NormKind kind = NormKind::layer_norm;
-  bool affine = true;  // scale, and shift with bias
-  bool bias = false;   // layer_norm only
+  bool affine = true;  ///< whether it has a weight, and with `bias` a bias
+  bool bias = false;   ///< layer_norm only
   double eps = 1e-5;
 };
+/// LayerNorm or RMSNorm over the last dimension.
 struct Norm : Layer {
   NormKind kind = NormKind::layer_norm;
   double eps = 1e-5;
-  Tensor weight;  // (C) or empty; starts at 1
-  Tensor bias;    // (C) or empty; starts at 0
+  Tensor weight;  ///< (C) or empty; starts at 1
+  Tensor bias;    ///< (C) or empty; starts at 0
 
   Norm() = default;
+  /// Asks the Params for "weight" and "bias" (width), as the options say.
   Norm(const Params&, int64_t width, NormOptions = {});
-  Tensor forward(const Tensor& x) const;  // over the last dimension: (..., C) -> (..., C)
-  // x + branch and what forward() makes of it, in one pass. An empty branch adds nothing: the sum is x.
+  Tensor forward(const Tensor& x) const;  ///< (..., C) -> (..., C)
+  /// sum = x + branch and y = forward(sum), in one pass over memory: x and branch (..., C) -> sum and y (..., C). A
+  /// transformer block leaves its last addition to the next norm this way. If branch is empty, sum is x.
   AddedNorm add(const Tensor& x, const Tensor& branch) const;
 };
 
-// How one forward pass runs, for the layers that care.
+/// How one forward pass runs.
 struct LayerContext {
-  Rng* rng = nullptr;              // dropout draws from it, that of adapters too; null: no dropout
-  KvCache* cache = nullptr;        // keys and values of the positions before x; null: there are none
-  int64_t layer = 0;               // whose keys and values in the cache
-  int64_t position = 0;            // of the first row of x
-  std::optional<DType> compute{};  // of Linear::forward, attention and activations; unset: the parameters' dtype
+  Rng* rng = nullptr;              ///< generator of dropout, that of adapters too; null means no dropout
+  KvCache* cache = nullptr;        ///< keys and values of earlier positions; null if there are none
+  int64_t layer = 0;               ///< number of the layer in the cache
+  int64_t position = 0;            ///< position of the first row of x
+  std::optional<DType> compute{};  ///< of Linear::forward, attention and activations; unset means the parameters' dtype
 };
 
+/// Options of the layers of a transformer block.
 struct BlockOptions {
   int64_t heads = 1;
-  int64_t kv_heads = 0;  // of keys and values, each shared by heads / kv_heads queries; 0: as heads
+  int64_t kv_heads = 0;  ///< heads of keys and values, each shared by heads / kv_heads queries; 0 means heads
   Positions positions = Positions::learned;
   double rope_theta = 10000;
-  int64_t ff_width = 0;  // of Mlp; 0: four times the width
+  int64_t ff_width = 0;  ///< hidden size of Mlp; 0 means four times the width
   Activation activation = Activation::gelu;
   bool bias = false;
-  double dropout = 0;  // of what a layer adds to the residual stream
+  double dropout = 0;  ///< of what a layer adds to the residual stream
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
 };
 
-// Causal multi-head self-attention (Vaswani et al. 2017), with grouped keys (Ainslie et al., GQA, 2023) and rotary
-// positions if so asked. Dropout falls on its result only, never on the attention weights, which are not kept in
-// memory.
+/// Causal multi-head self-attention (Vaswani et al. 2017), with grouped keys (Ainslie et al., GQA, 2023) and rotary
+/// positions as options. Dropout applies to its result only, never to the attention weights, which are not kept in
+/// memory.
 struct SelfAttention : Layer {
-  Linear qkv;   // ((heads + 2 kv_heads) HS, C): queries, keys, values, one after the other
-  Linear proj;  // (C, C)
+  Linear qkv;   ///< ((heads + 2 kv_heads) HS, C): queries, keys, values, one after the other
+  Linear proj;  ///< (C, C)
   int64_t heads = 1, kv_heads = 1;
   Positions positions = Positions::learned;
   double rope_theta = 10000;
   double dropout = 0;
 
   SelfAttention() = default;
-  // An Error unless heads divides width and kv_heads divides heads, and HS = width / heads is even under rope.
+  /// An Error unless heads divides width, kv_heads divides heads, and HS = width / heads is even under rope.
   SelfAttention(const Params&, int64_t width, const BlockOptions&);
-  Tensor forward(const Tensor& x, const LayerContext& = {}) const;  // (B, T, C) -> (B, T, C)
+  Tensor forward(const Tensor& x, const LayerContext& = {}) const;  ///< (B, T, C) -> (B, T, C)
 };
 
-// proj(activation(fc(x)))
+/// The feed-forward part of a block: proj(activation(fc(x))).
 struct Mlp : Layer {
-  Linear fc;    // (F, C); of swiglu (2F, C), the gate first
-  Linear proj;  // (C, F)
+  Linear fc;    ///< (F, C); of swiglu (2F, C), the gate first
+  Linear proj;  ///< (C, F)
   Activation activation = Activation::gelu;
   double dropout = 0;
 
   Mlp() = default;
+  /// The hidden size is BlockOptions::ff_width, or four times the width.
   Mlp(const Params&, int64_t width, const BlockOptions&);
-  Tensor forward(const Tensor& x, const LayerContext& = {}) const;  // (..., C) -> (..., C)
+  Tensor forward(const Tensor& x, const LayerContext& = {}) const;  ///< (..., C) -> (..., C)
 };
 
-// x with dropout when p > 0 and there is a generator, else x itself.
+/// dropout(x, p, *rng) if p > 0 and there is a generator, else x itself.
 Tensor dropout_if(const Tensor& x, double p, Rng* rng);
 
 }  // namespace nn

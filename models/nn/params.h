@@ -1,6 +1,8 @@
-// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"); the same call creates a
-// parameter or takes it from loaded tensors, with a check of its shape, so the names of a model are those of its files.
-// No layer base class and no registration: a layer is a struct of tensors. Used by layers, optimisers and checkpoints.
+/// @file
+/// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"). The same call creates
+/// a parameter, or takes it from loaded tensors and checks its shape, so the names of a model are those of its files.
+/// There is no layer base class and no registration: a layer is a struct of tensors. Layers, optimisers and checkpoints
+/// use it.
 #pragma once
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/scope.h>
@@ -12,43 +14,47 @@
 
 namespace tg {
 
+/// A parameter and its name.
 struct Parameter {
   std::string name;
   Tensor tensor;
 };
 
-// A cheap handle: a path and shared state. Not to be used from two threads at once.
+/// The parameters below a path, as a cheap handle: copies share them. One thread at a time may use it.
 class Params {
  public:
-  // dtype of the parameters: f64, f32 or bf16.
+  /// An empty set of parameters. Their dtype is f64, f32 or bf16.
   explicit Params(Device = {}, uint64_t seed = 0, DType = DType::f32);
 
-  // The same parameters, with names that start with this path and `name` or `i`.
+  /// The same parameters, with `name` or `i` added to the path.
+  /// @{
   Params at(std::string_view name) const;
   Params at(int64_t i) const { return at(std::to_string(i)); }
+  /// @}
 
-  // The parameter <path>.<name>: labelled with that name, requires_grad. Taken from the loaded tensors if there are
-  // any, else made by `init`, from a generator that depends on the seed and the name only. Asked for again it is the
-  // same tensor. An Error when it was not loaded, or has another shape.
+  /// The parameter path() + "." + name, labelled with that name, which requires a gradient. It is taken from the loaded
+  /// tensors if there are any. Otherwise `init` makes it, from a generator that depends on the seed and the name only.
+  /// Later calls return the same tensor. An Error if it was not loaded, or has another shape.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
-  // Before the model is made: its parameters will be these. They are converted to the dtype and device given above.
+  /// Gives the values of the parameters before the model is made. They are converted to the dtype and device of this
+  /// object.
   void load(StateDict) const;
-  // After the model is made: an Error that names loaded tensors which no layer asked for.
+  /// Throws an Error that names loaded tensors for which no layer asked. Call it after the model is made.
   void check_all_used() const;
 
-  std::vector<Parameter> all() const;        // in the order in which they were asked for
-  std::vector<Parameter> trainable() const;  // those that require a gradient now
-  int64_t count() const;                     // elements of all of them
-  StateDict state() const;                   // the values at this moment, by name: later steps do not change them
-  // Gives existing parameters these values, converted as by load(). All or none: an Error names the first that is
-  // missing, unknown or of another shape, and nothing has changed then.
+  std::vector<Parameter> all() const;        ///< in the order in which layers asked for them
+  std::vector<Parameter> trainable() const;  ///< those that require a gradient now
+  int64_t count() const;                     ///< elements of all parameters together
+  StateDict state() const;                   ///< the values now, by name; later steps do not change them
+  /// Gives existing parameters these values, converted as load() does. All or nothing: an Error names the first that is
+  /// missing, unknown or of another shape.
   void assign(const StateDict&) const;
 
   Device device() const;
   DType dtype() const;
   const std::string& path() const { return path_; }
-  // The scope of this path inside the scope that is open now: errors and profiles of a layer name it.
+  /// The scope of this path inside the scope that is open now; errors and profiles of a layer name it.
   const Scope* scope() const;
 
  private:

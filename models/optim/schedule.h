@@ -1,26 +1,35 @@
-// Schedule: the learning rate of each step: linear warm-up, then constant, or half a cosine down to min_lr (Loshchilov
-// and Hutter 2017) and constant from there. Pure arithmetic; pass at(step) to AdamW::step. Used by the trainer.
+/// @file
+/// Schedule: the learning rate of each step. It is a linear warm-up, then constant, or half a cosine down to min_lr
+/// (Loshchilov and Hutter 2017) and constant from there. Pure arithmetic; pass at(step) to AdamW::set_lr(). The trainer
+/// uses it.
 #pragma once
 #include <cstdint>
 #include <string_view>
 
 namespace tg {
 
-enum class ScheduleKind { constant, cosine };  // after the warm-up
+/// What follows the warm-up.
+enum class ScheduleKind { constant, cosine };
+/// "constant" or "cosine".
 std::string_view name_of(ScheduleKind);
-ScheduleKind schedule_from_name(std::string_view);  // an Error lists the names
+/// The schedule with this name; an Error lists the names.
+ScheduleKind schedule_from_name(std::string_view);
 
+/// A learning rate over time.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::cosine;
-  double lr = 3e-4;    // after the warm-up
-  double min_lr = 0;   // cosine: the rate at the end
-  int64_t warmup = 0;  // steps before lr is reached; 0: none
-  int64_t total = 0;   // cosine: the step at which min_lr is reached
+  double lr = 3e-4;    ///< reached after the warm-up
+  double min_lr = 0;   ///< cosine: the rate at its end
+  int64_t warmup = 0;  ///< number of steps before lr is reached
+  int64_t total = 0;   ///< cosine: the step at which min_lr is reached
 
-  // Steps count from 0. warmup > step: lr (step + 1) / (warmup + 1). Then lr; or, of a cosine, min_lr when
-  // total <= step, and between them min_lr + (lr - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2.
+  /// The rate of a step, counted from 0. During warm-up it is lr (step + 1) / (warmup + 1). After it, a constant
+  /// schedule is lr; a cosine is min_lr + (lr - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and
+  /// min_lr from step `total` on.
   double at(int64_t step) const;
-  void validate() const;  // an Error names the field that is wrong
+  /// Throws an Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a
+  /// cosine needs min_lr <= lr and warmup <= total. at() calls it; call it to check a schedule before a run.
+  void validate() const;
 };
 
 }  // namespace tg

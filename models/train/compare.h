@@ -1,7 +1,9 @@
-// compare: one training step of a model on two sides (devices, dtypes, numbers of threads) from the same weights,
-// tokens and dropout, tensor by tensor: weights, what every op makes in forward and backward, logits, loss, gradients,
-// and the parameters after an AdamW step. Says which tensors differ by more than rounding explains, and which is the
-// first. For trusting a backend, a kernel or a dtype on the model at hand. Users: `tapegrad compare`, tests.
+/// @file
+/// compare(): one training step of a model on two sides (devices, dtypes, numbers of threads), from the same weights,
+/// tokens and dropout. It compares weights, the results of every op in forward and backward, logits, loss, gradients,
+/// and the parameters after an AdamW step. It finds the tensors that differ by more than rounding explains, and the
+/// first of them. It builds trust in a backend, a kernel or a dtype for the model at hand. `tapegrad compare` and tests
+/// use it.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -14,74 +16,87 @@
 
 namespace tg {
 
-// Where and in what a step is computed.
+/// Where a step is computed, and in which dtypes.
 struct Side {
   Device device = {};
-  DType weights = DType::f32;         // of parameters: f32 or f64
-  std::optional<DType> compute = {};  // ForwardOptions::compute: bf16 over f32 weights; unset: the weights' dtype
-  int threads = 0;                    // of the CPU; 0: as many as there are now
-  // "DEVICE", then "/f64", "/f32" or "/bf16" (over f32 weights), then "/N" threads: "cuda/bf16", "cpu/f64",
-  // "cpu/f32/1". An Error says what is wrong.
+  DType weights = DType::f32;  ///< dtype of parameters: f32 or f64
+  /// ForwardOptions::compute: bf16 over f32 weights. Unset means the dtype of the weights.
+  std::optional<DType> compute = {};
+  int threads = 0;  ///< threads of the CPU; 0 means the present number
+  /// The side of a text DEVICE[/DTYPE][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/1". DTYPE is f64, f32, or bf16 (over
+  /// f32 weights). An Error says what is wrong.
   static Side parse(std::string_view);
   bool operator==(const Side&) const = default;
 };
-std::string to_string(const Side&);  // as parse() takes it
+/// The text that Side::parse() reads.
+std::string to_string(const Side&);
 
-enum class Stage { weights, forward, backward, gradients, update };  // in the order of execution
+/// The parts of a step, in the order of execution.
+enum class Stage { weights, forward, backward, gradients, update };
+/// The name of a stage.
 std::string_view name_of(Stage);
 
-// One tensor of both sides.
+/// One tensor, compared between both sides.
 struct Compared {
   Stage stage;
-  // A parameter's, "logits", "loss", "norm of all gradients", or where an op stands: "gpt.h.0.mlp.fc linear", with
-  // "[1]" for its second output and "#2" for the second such op of the scope in that stage.
+  /// The name of a parameter, "logits", "loss", "norm of all gradients", or the place of an op: "gpt.h.0.mlp.fc
+  /// linear", with "[1]" for its second output and "#2" for the second such op of the scope in that stage.
   std::string name;
   Shape shape;
-  double absolute =
-      0;  // max |a - b|; infinite where one is not finite and the other is, or one is NaN, or shapes differ
-  // absolute / max |b|, b being the reference. Where all of b is rounding beside its neighbours (the gradient of a key
-  // bias, which is exactly 0), the largest of those stands for max |b|: outputs of the same op in the layers of the
-  // same parent, or parameters of the same last name there. At update it is norm(a - b) / norm(b), without elements
-  // whose gradient is rounding: Adam sends them by one learning rate either way, and further is an error all the same.
+  /// max |a - b|. Infinite if shapes differ, if only one of a and b is finite, or if only one is NaN.
+  double absolute = 0;
+  /// absolute / max |b|, where b is the reference. If all of b is rounding beside its neighbours (the gradient of a key
+  /// bias is exactly 0), the largest neighbour replaces max |b|: outputs of the same op in the layers of the same
+  /// parent, or parameters with the same last name there. In stage `update` it is norm(a - b) / norm(b), without
+  /// elements whose gradient is rounding: Adam moves them by one learning rate either way, and a larger difference is
+  /// an error all the same.
   double error = 0;
   double tolerance = 0;
+  /// Whether the error is within the tolerance.
   bool within() const { return error <= tolerance; }
 };
 
+/// The result of compare().
 struct Comparison {
   Side reference, other;
-  std::vector<Compared> tensors = {};      // in the order of execution
-  std::vector<std::string> unpaired = {};  // ops that the sides use in unequal numbers, as casts of bf16: not compared
-  const Compared* first_apart() const;     // the first that is not within its tolerance; null: there is none
+  std::vector<Compared> tensors = {};   ///< in the order of execution
+  std::vector<std::string> unpaired =   ///< ops that occur in unequal numbers, such as casts to bf16: not compared
+      {};                               ///< ops that the sides use in unequal numbers, as casts of bf16: not compared
+  const Compared* first_apart() const;  ///< the first tensor out of tolerance; null if there is none
+  /// Whether all tensors are within their tolerances.
   bool within() const { return !first_apart(); }
 };
 
-// Tolerances are those of the coarser side: f64 1e-11, f32 1e-5, bf16 2e-2. Sides that differ in threads at most must
-// be equal: 0.
+/// The tolerance of two sides, which is that of the coarser one: f64 1e-11, f32 1e-5, bf16 2e-2. It is 0 for sides that
+/// differ at most in threads: they must be equal.
 double tolerance_of(const Side& reference, const Side& other);
 
+/// Options of compare().
 struct CompareOptions {
   AdamWConfig optimizer = {};
   double clip_norm = 1;
-  uint64_t seed = 0;  // of dropout: the same masks on both sides
+  uint64_t seed = 0;  ///< seed of dropout: both sides have the same masks
 };
 
-// A model in place: tokens (B, T) -> logits (B, T, V).
+/// A model: tokens (B, T) -> logits (B, T, V).
 using Logits = std::function<Tensor(const Tensor& tokens, const ForwardOptions&)>;
-// Makes it from parameters; called once on each side.
+/// Makes a model from parameters; called once on each side.
 using MakeModel = std::function<Logits(const Params&)>;
 
-// Runs `reference`, then `other`, from `weights`, which must be those that the model asks for. Tensors of the former
-// are kept in host memory until the latter has made its own. An Error when a side's device is missing (nothing else is
-// taken for it), or its dtypes do not go together.
+/// Runs `reference`, then `other`, from `weights`, which must be those that the model asks for. Tensors of the
+/// reference stay in host memory until the other side has made its own. An Error if a side's device is missing (no
+/// other device replaces it), or if its dtypes do not fit together.
+/// @{
 Comparison compare(const MakeModel&, const StateDict& weights, const Batch&, const Side& reference, const Side& other,
                    const CompareOptions& = {});
 Comparison compare(const GptConfig&, const StateDict& weights, const Batch&, const Side& reference, const Side& other,
                    const CompareOptions& = {});
+/// @}
 
-// A line on the sides and what came out, then a table: the `most` tensors nearest to their tolerance or past it, worst
-// first, without those that are equal; with `most` < 0 all of them.
+/// A line about the sides and the result, then a table of the `most` tensors nearest to their tolerance or beyond it,
+/// worst first, without equal ones; most < 0 means all.
 std::string to_table(const Comparison&, int64_t most = 12);
-std::string to_json(const Comparison&);  // one object; numbers that are not finite are null
+/// One JSON object. Numbers that are not finite are null.
+std::string to_json(const Comparison&);
 
 }  // namespace tg

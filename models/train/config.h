@@ -1,5 +1,6 @@
-// TrainConfig: what a training run is, beside the model and the data. A plain struct with one list of its fields, from
-// which JSON, flags and help are made. Users: Trainer, run_config.h.
+/// @file
+/// TrainConfig: what a training run is, apart from the model and the data. It is a plain struct with one list of its
+/// fields, from which JSON, flags and help are made. Trainer and run_config.h use it.
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/models/optim/schedule.h>
@@ -10,40 +11,48 @@
 
 namespace tg {
 
-// Of activations: none; outputs of cheap ops are not kept (RecomputeScope); blocks keep their inputs only, and run
-// again in backward (ForwardOptions::recompute).
+/// Which activations backward recomputes instead of keeping: `none`; `cheap`, the outputs of cheap ops
+/// (RecomputeScope); `block`, all of each block but its inputs (ForwardOptions::recompute).
 enum class Recompute { none, cheap, block };
+/// "none", "cheap" or "block".
 std::string_view name_of(Recompute);
-// An Error lists the names.
+/// Sets the value with this name; an Error lists the names.
+/// @{
 void from_name(std::string_view, Recompute&);
 void from_name(std::string_view, ScheduleKind&);
-void from_name(std::string_view, DType&);  // f32 or bf16, what a run can compute in
+/// @}
+/// Sets a dtype that a run can compute in, f32 or bf16; an Error for any other name.
+void from_name(std::string_view, DType&);
 
+/// The settings of a training run.
 struct TrainConfig {
-  int64_t batch = 12;      // windows in a micro-batch
-  int64_t accumulate = 1;  // micro-batches in a step: their gradients make one update, weighted by tokens
+  int64_t batch = 12;      ///< windows in a micro-batch
+  int64_t accumulate = 1;  ///< micro-batches in a step, whose gradients make one update, weighted by tokens
   int64_t max_steps = 2000;
-  double lr = 1e-3;                              // AdamW; reached after `warmup` steps
-  double min_lr = 1e-4;                          // of the cosine, in [0, lr]; nothing to a constant schedule
-  ScheduleKind schedule = ScheduleKind::cosine;  // down to min_lr at max_steps
-  int64_t warmup = 100;                          // a run with fewer steps ends inside the warm-up
+  double lr = 1e-3;      ///< learning rate after `warmup` steps
+  double min_lr = 1e-4;  ///< learning rate at the end of the cosine, in [0, lr]; a constant schedule ignores it
+  ScheduleKind schedule = ScheduleKind::cosine;  ///< after the warm-up: cosine down to min_lr at max_steps, or constant
+  int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
-  double weight_decay = 0.1;      // on matrices only
-  double clip_norm = 1;           // of all gradients together; 0: no clipping
-  int64_t eval_every = 250;       // steps between validations; 0: only after the last step
-  int64_t checkpoint_every = -1;  // steps between saves; 0: only after the last step; -1: with each validation
-  double val_fraction = 0.1;      // the last part of the data is for validation
-  // f32 or bf16: what forward computes in (ForwardOptions::compute); unset: the dtype of the parameters.
+  double weight_decay = 0.1;      ///< of matrices only
+  double clip_norm = 1;           ///< largest norm of all gradients together; 0 means no clipping
+  int64_t eval_every = 250;       ///< steps between validations; 0 means only after the last step
+  int64_t checkpoint_every = -1;  ///< steps between saves; 0 means only after the last step, -1 with each validation
+  double val_fraction = 0.1;      ///< part of the data, at its end, that is kept for validation
+  /// What forward computes in, f32 or bf16 (ForwardOptions::compute); unset means the dtype of the parameters.
   std::optional<DType> dtype = {};
   Recompute recompute = Recompute::none;
-  uint64_t seed = 1;  // of the weights, the windows and dropout, each from a stream of its own
+  uint64_t seed = 1;  ///< of the weights, the windows and dropout, each with a stream of its own
 
-  void validate() const;                     // an Error names the field and what it may be
-  bool evaluates_after(int64_t step) const;  // steps count from 1; the last one always does
-  bool saves_after(int64_t step) const;      // the same; for callers, as Trainer writes nothing
+  void validate() const;  ///< throws an Error that names the first wrong field and its range
+  /// Whether a validation follows this step. Steps count from 1; the last one always has one.
+  bool evaluates_after(int64_t step) const;
+  /// Whether a save follows this step. Steps count from 1; the last one always has one. It is for callers: Trainer
+  /// writes nothing.
+  bool saves_after(int64_t step) const;
 };
 
-// f(name, field, help) for each field, in order.
+/// Calls f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
   f("accumulate", c.accumulate, "micro-batches in a step, for one update of batch * accumulate windows");

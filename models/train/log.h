@@ -1,5 +1,6 @@
-// The log of a training run: one JSON object a line and a step, written as it happens, so that a run that ends early
-// has its log. Not what a person watches (models/apps). Users: Trainer's callers, plots.
+/// @file
+/// The log of a training run: one JSON object per step and line, written at once, so that a run that ends early has its
+/// log. What a person watches is in models/apps. Callers of Trainer use it, and plots.
 #pragma once
 #include <tapegrad/core/file.h>
 
@@ -9,34 +10,42 @@
 
 namespace tg {
 
+/// What one step of training was like.
 struct StepRecord {
-  int64_t step = 0;                // from 1
-  double loss = 0;                 // mean cross-entropy of the step's batch before the update, in nats per token
-  std::optional<double> val_loss;  // after the update, over the whole validation split; on steps that evaluate
-  double grad_norm = 0;            // of all gradients together, before clipping
+  int64_t step = 0;                ///< from 1
+  double loss = 0;                 ///< mean cross-entropy of the step's batch before the update, in nats per token
+  std::optional<double> val_loss;  ///< after the update, over the whole validation split; set on steps that evaluate
+  double grad_norm = 0;            ///< norm of all gradients together, before clipping
   double lr = 0;
-  double ms = 0;  // of the step, validation left out
+  double ms = 0;  ///< milliseconds of the step, without validation
   double tokens_per_s = 0;
-  int64_t peak_bytes = 0;  // the most memory that tensors of the device have held in this process
+  int64_t peak_bytes = 0;  ///< the most memory that tensors of the device have used in this process
 };
-std::string to_json(const StepRecord&);  // one line, without its end; numbers that are not finite are null
+/// One line of the log, without its end. Numbers that are not finite are null.
+std::string to_json(const StepRecord&);
 
+/// Writes the log of a run, and continues one.
 class StepLog {
  public:
-  explicit StepLog(const std::string& path);  // begins an empty file; an Error of kind io when that cannot be made
-  // Goes on with a log after `step`: keeps its lines up to that step and drops the others, which are those of steps
-  // that a resumed run does again, one that a crash left unfinished, and those that cannot be read. The file is
-  // replaced atomically, and made when it is missing.
+  /// Begins an empty file. An Error of kind io if that fails.
+  explicit StepLog(const std::string& path);
+  /// Continues a log after `step`. It keeps the lines up to that step and drops the others: those of steps that the
+  /// resumed run does again, a line that a crash cut off, and lines that cannot be read. The file is replaced
+  /// atomically, and created if it is missing.
   static StepLog resume(const std::string& path, int64_t step);
 
-  // One line, one system call. An Error of kind io when it cannot be written, or when the file was removed.
+  /// Appends one line by one system call. An Error of kind io if that fails, or if the file was removed.
   void write(const StepRecord&);
-  void sync() { file_.sync(); }                     // on return all lines are on the disk
-  int64_t last_step() const { return last_step_; }  // of the last line; 0 when there is none
-  // What resume() found: steps without a line, and lines that could not be read.
+  /// Returns when all lines are on the disk.
+  void sync() { file_.sync(); }
+  /// The step of the last line; 0 if there is none.
+  int64_t last_step() const { return last_step_; }
+  /// The number of steps without a line that resume() found.
   int64_t missing() const { return missing_; }
+  /// The number of lines that resume() could not read.
   int64_t unreadable() const { return unreadable_; }
-  static int64_t last_step_of(const std::string& path);  // of a log that is there, or 0; changes nothing
+  /// The last step of the log at `path`, or 0 if there is none. Changes nothing.
+  static int64_t last_step_of(const std::string& path);
 
  private:
   explicit StepLog(AppendFile file) : file_(std::move(file)) {}

@@ -1,6 +1,7 @@
-// plan_memory: how many bytes training a Gpt takes, before anything is allocated: the step itself in a dry_run(), so
-// that it is right for every variant of model, precision and recomputation. Users: `tapegrad inspect --plan`, and the
-// refusals of `train` and `finetune`.
+/// @file
+/// plan_memory(): how many bytes it takes to train a Gpt, before anything is allocated. It runs the step itself in a
+/// dry_run(), so it is right for every variant of model, precision and recomputation. `tapegrad inspect --plan` uses
+/// it, and `train` and `finetune`, which refuse a run that does not fit.
 #pragma once
 #include <tapegrad/models/gpt/lora.h>
 #include <tapegrad/models/train/config.h>
@@ -11,37 +12,40 @@
 
 namespace tg {
 
+/// Bytes of tensors on the device, except `parameters`, which is a number.
 struct MemoryPlan {
-  int64_t parameters = 0;  // of the model and its adapters, a number
-  // Bytes of tensors on the device:
-  int64_t weights = 0;      // of the parameters
-  int64_t gradients = 0;    // of those that are trained; complete at the end of backward only
-  int64_t moments = 0;      // of AdamW
-  int64_t activations = 0;  // kept for backward at the end of the forward pass of a micro-batch, logits included
-  // The most at one time, from making the model to the end of a step. Equal to what Trainer reports as
-  // StepRecord::peak_bytes where nothing else is in memory and validation has no larger batches. The allocator of the
-  // CPU rounds each block up by at most an eighth, and all allocators keep freed blocks for reuse beside it
-  // (MemoryStats::cached); kernels of a GPU take scratch memory while they run.
+  int64_t parameters = 0;   ///< number of parameters of the model and its adapters
+  int64_t weights = 0;      ///< of all parameters
+  int64_t gradients = 0;    ///< of the trained parameters; they are complete only at the end of backward
+  int64_t moments = 0;      ///< of AdamW
+  int64_t activations = 0;  ///< kept for backward at the end of a micro-batch's forward pass, logits included
+  /// The most at one time, from making the model to the end of a step. It equals StepRecord::peak_bytes of Trainer, if
+  /// nothing else is in memory and validation has no larger batches. Allocators use more: that of the CPU rounds each
+  /// block up by at most an eighth, and all keep freed blocks for reuse (MemoryStats::cached). Kernels of a GPU take
+  /// scratch memory while they run.
   int64_t peak = 0;
 };
 
-// Of a step of training as a Trainer makes it: config.batch windows of model.context tokens, in config.accumulate
-// micro-batches. With `adapters` those alone are trained, over a frozen model. Takes a millisecond per layer or less
-// and the memory of the engine's objects. An Error of a field that is wrong, of a device that is not there, and of
-// sizes that no memory can have.
+/// The memory of a training step as Trainer runs it: config.batch windows of model.context tokens, in config.accumulate
+/// micro-batches. With `adapters`, only those are trained, over a frozen model. It takes a millisecond per layer or
+/// less, and the memory of the engine's objects. An Error for a wrong field, a device that is not there, and sizes that
+/// no memory can have.
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr);
 
-std::string readable_bytes(int64_t);  // "13.63 GB"; 1 GB is 10^9 bytes
+/// The text "13.63 GB"; 1 GB is 10^9 bytes.
+std::string readable_bytes(int64_t);
 
+/// A way to run, and the memory that it takes.
 struct Variant {
-  std::string name;                // of a run: what an Error calls it; of another one: the flags that ask for it
-  std::function<int64_t()> bytes;  // the most at one time
+  std::string name;                ///< of the run: its name in an Error; of another way: the flags that ask for it
+  std::function<int64_t()> bytes;  ///< computes the most bytes at one time
 };
-// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": of each list the first that takes at most
-// `most` bytes. Empty when none does.
+/// The text "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).", with the first of each list that
+/// takes at most `most` bytes. Empty if none does.
 std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);
-// An Error of kind memory when the run takes more than the device has in all. It ends with advice(bytes of the device).
+/// Throws an Error of kind memory if the run takes more than the device has in all. Its text ends with advice(bytes of
+/// the device).
 void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);
 
 }  // namespace tg

@@ -1,6 +1,7 @@
-// Trainer: the training loop of a Gpt (forward, backward, AdamW with warm-up and cosine) and its validation loss.
-// Prints and writes nothing: callers get a record of each step (log.h), and its state for a file (io/checkpoint.h).
-// Users: `tapegrad train`, and programs of one's own.
+/// @file
+/// Trainer: the training loop of a Gpt (forward, backward, AdamW with warm-up and cosine) and its validation loss. It
+/// prints and writes nothing: callers get a record of each step (log.h), and its state for a file
+/// (models/io/checkpoint.h). `tapegrad train` uses it, and programs of one's own.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/dataset.h>
@@ -16,63 +17,69 @@
 
 namespace tg {
 
-// All that steps change, at the end of a step: what a Trainer needs to go on as if it had never stopped.
+/// All that steps change, at the end of a step: what a Trainer needs to continue as if it had never stopped. `data` and
+/// `dropout` are the generators of the next batch and the next dropout masks.
 struct TrainerState {
-  int64_t step = 0;             // steps done
-  int64_t optimizer_steps = 0;  // updates that the moments have seen
-  Rng data, dropout;            // what the next batch and the next masks are drawn from; data is the place in the data
-  StateDict tensors;            // "model.<name>" of each parameter; "adamw.<name>.m", ".v" of each trained one
-  std::optional<StepRecord> unvalidated = std::nullopt;  // of the last step, when its validation is still to come
+  int64_t step = 0;             ///< steps done
+  int64_t optimizer_steps = 0;  ///< updates that the moments have seen
+  Rng data, dropout;
+  StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
+  /// The record of the last step, if its validation is still to come.
+  std::optional<StepRecord> unvalidated = std::nullopt;
 };
 
-// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with what
-// backward needs kept as config.recompute says.
+/// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with
+/// activations kept or recomputed as config.recompute says.
 Tensor training_logits(const Gpt&, const TrainConfig& config, const Tensor& tokens, Rng& dropout);
-// What the optimiser gets in a step of these micro-batches: the mean loss, its gradients by all parameters, and their
-// norm over those that are trained.
+/// What the optimiser gets in a step.
 struct StepGradients {
-  double loss;
-  Tensor norm;
-  GradMap grads;
+  double loss;    ///< mean over all micro-batches, in nats per token
+  Tensor norm;    ///< norm of the gradients of the trained parameters, 0-d f32
+  GradMap grads;  ///< gradients of the loss
 };
+/// Loss and gradients of the micro-batches of a step.
 StepGradients step_gradients(const Gpt&, const Params&, const TrainConfig&, std::span<const Batch>, Rng& dropout);
 
-// Same seed, same losses, bit for bit, on any number of threads. One trainer belongs to one thread at a time; trainers
-// in different threads are independent.
+/// Trains a Gpt. Equal seeds give equal losses, bit for bit, on any number of threads. One thread at a time may use a
+/// Trainer; trainers in different threads are independent.
 class Trainer {
  public:
-  // Trains the trainable parameters of `params`, which are those of `model`. The last config.val_fraction of the data
-  // is for validation; 0 means none. An Error when a field is wrong, a token is outside the model's vocabulary, or the
-  // training part has no context + 1 tokens or the validation part no 2.
+  /// Trains the trainable parameters of `params`, which are those of `model`. The last config.val_fraction of the data
+  /// is for validation; 0 means none. An Error if a field is wrong, a token is outside the model's vocabulary, the
+  /// training part has fewer than context + 1 tokens, or the validation part fewer than 2.
   Trainer(const Gpt& model, const Params& params, const TokenData& data, const TrainConfig&);
 
-  // One step, with a validation when config.eval_every or the last step asks for it. An Error after the last step. When
-  // the loss or the norm of the gradient is not finite, the step is computed once more with every op checked, and an
-  // Error of kind non_finite names the step, the value, and the first op that made it with its scope; on any Error on
-  // the way to the update the trainer is as it was before the step.
+  /// Runs one step, and a validation if config.eval_every asks for it or the step is the last. An Error after the last
+  /// step. If the loss or the norm of the gradients is not finite, the step is computed once more with every op
+  /// checked; an Error of kind non_finite then names the step, the value, and the first op that made it with its scope.
+  /// On any Error before the update, the trainer is as it was before the step.
   StepRecord step();
-  // The same, but between the batches of a validation stop() is asked whether to give it up. Then there is no record
-  // yet: the update is done, and the next call, of this trainer or of one that goes on from its state, makes the
-  // validation and returns the record.
+  /// Runs one step as step() does, and asks stop() between the batches of a validation whether to give it up. If so, it
+  /// returns nothing: the update is done, and the next call, of this trainer or of one that continues from its state,
+  /// makes the validation and returns the record.
   std::optional<StepRecord> step(const std::function<bool()>& stop);
+  /// Whether all steps and their validations are done.
   bool done() const { return steps_ == config_.max_steps && !unvalidated_; }
-  // All steps that are left; on_step sees each record.
+  /// Runs all remaining steps; on_step sees each record.
   void run(const std::function<void(const StepRecord&)>& on_step = {});
 
-  int64_t steps() const { return steps_; }  // done so far
-  // The values at this moment: later steps do not change them.
+  /// The number of steps done.
+  int64_t steps() const { return steps_; }
+  /// The state now: later steps do not change it.
   TrainerState state() const;
-  // Goes on from a state: the same steps follow, bit for bit, as where it was taken, given the same model, data and
-  // configuration. All or nothing: an Error names the first tensor that is missing, unknown or of another shape or
-  // dtype, or a step beyond config.max_steps.
+  /// Continues from a state. Given the same model, data and configuration, the same steps follow, bit for bit, as where
+  /// it was taken. All or nothing: an Error names the first tensor that is missing, unknown or of another shape or
+  /// dtype, or a step beyond config.max_steps.
   void load_state(const TrainerState&);
 
-  // Mean cross-entropy over the whole validation split in order, in nats per token, without dropout. An Error when
-  // there is no such split.
+  /// Mean cross-entropy over the whole validation split in order, in nats per token, without dropout. An Error if there
+  /// is no such split.
   double evaluate() const;
 
   const TrainConfig& config() const { return config_; }
+  /// The number of tokens to train on.
   int64_t train_tokens() const { return data_.train.size(); }
+  /// The number of tokens to validate on.
   int64_t val_tokens() const { return data_.val.size(); }
 
  private:
@@ -80,6 +87,7 @@ class Trainer {
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   void update(StepRecord&);
+  /// The validation loss as evaluate() computes it; nothing if stop(), asked between batches, gave it up.
   std::optional<double> evaluate(const std::function<bool()>& stop) const;  // empty: it was given up
 
   Gpt model_;
