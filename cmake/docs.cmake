@@ -17,9 +17,9 @@ set(docs_out ${PROJECT_BINARY_DIR}/docs)
 tg_quoted(docs_input core ops autograd models README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md
           cpu/README.md cuda/README.md cuda/simt/README.md models/README.md bench/README.md tests/README.md cmake/README.md)
 tg_quoted(docs_private
-          core/allocator.h core/chain.h core/run_node.h core/slab.h core/trace.h  # the engine's own
+          core/allocator.h core/chain.h core/json.h core/run_node.h core/slab.h core/trace.h  # the engine's own
           core/plan/executable.h core/plan/plan.h core/plan/rewrite.h core/plan/run_group.h core/profile/profiler_record.h
-          models/apps models/config/fields.h models/config/json.h)
+          models/apps models/config/fields.h)
 configure_file(cmake/Doxyfile.in ${docs_out}/Doxyfile @ONLY)
 set(docs_command ${CMAKE_COMMAND} -DDOXYGEN=${TG_DOXYGEN} -DDOCS=${docs_out} -P ${PROJECT_SOURCE_DIR}/cmake/run_doxygen.cmake)
 add_custom_target(docs COMMAND ${docs_command} COMMENT "API pages: ${docs_out}/html/index.html" VERBATIM)
