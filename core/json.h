@@ -3,6 +3,7 @@
 // prints.
 #pragma once
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
@@ -18,6 +19,7 @@ class Json {
   struct Member;  // of an object
 
   Json() = default;  // null
+  Json(std::nullptr_t) {}
   template <std::same_as<bool> T> Json(T x) : type_(Type::boolean) { bits_.integer = x; }
   template <std::signed_integral T> Json(T x) : type_(Type::integer) { bits_.integer = x; }
   template <std::unsigned_integral T>

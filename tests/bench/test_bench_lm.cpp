@@ -332,7 +332,7 @@ Creating random batch...
     const auto& timeline = j["runs"][i]["timeline"];
     CHECK(timeline == own_json(to_json(all[i].timeline)));
     CHECK(timeline["ranges"].size() > 20);
-    CHECK(timeline["seconds"] == Approx(all[i].step.seconds));
+    CHECK(timeline["seconds"].get<double>() == Approx(all[i].step.seconds));
     size_t kernels = 0;
     for (const auto& k : timeline["kernels"]) kernels += k[4].get<size_t>();
     CHECK(kernels == all[i].step.all.launches);

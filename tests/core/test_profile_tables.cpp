@@ -176,12 +176,12 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   std::map<std::pair<int, int>, std::vector<double>> ends;  // of open events, per track
   std::vector<std::string> names;
   for (const Json& e : j["traceEvents"]) {
-    ++phases[e["ph"]];
+    ++phases[e["ph"].get<std::string>()];
     if (e["ph"] != "X") continue;
     CHECK(e["dur"].get<double>() >= 0);
-    names.push_back(e["name"]);
-    auto& open = ends[{e["pid"], e["tid"]}];
-    const double begin = e["ts"], end = begin + e["dur"].get<double>();
+    names.push_back(e["name"].get<std::string>());
+    auto& open = ends[{e["pid"].get<int>(), e["tid"].get<int>()}];
+    const double begin = e["ts"].get<double>(), end = begin + e["dur"].get<double>();
     while (!open.empty() && open.back() <= begin + 1e-6) open.pop_back();
     if (!open.empty()) CHECK(end <= open.back() + 2e-3);  // a nanosecond may be lost in the text
     open.push_back(end);

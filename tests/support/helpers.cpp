@@ -1,7 +1,5 @@
 #include "support/helpers.h"
 
-#include <tapegrad/core/evaluate.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
