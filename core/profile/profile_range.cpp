@@ -1,5 +1,6 @@
 // Paths of named ranges: scopes under a root of their own.
 #include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/scope.h>
 
 namespace tg::detail {
 constinit thread_local const Scope* t_range = nullptr;

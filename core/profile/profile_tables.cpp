@@ -1,5 +1,6 @@
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
+#include <tapegrad/core/scope.h>
 
 #include <algorithm>
 #include <cmath>

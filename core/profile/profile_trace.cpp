@@ -3,6 +3,7 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/profile/profiler.h>
+#include <tapegrad/core/scope.h>
 
 #include <set>
 #include <utility>

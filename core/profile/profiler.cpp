@@ -2,6 +2,7 @@
 // record is for is asked under that lock: after stop() has passed over a log, nothing is added to it.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/scope.h>
 
 #include <algorithm>
 #include <chrono>
