@@ -44,12 +44,12 @@ bool Json::boolean() const {
 }
 int64_t Json::integer() const {
   if (is_number_float()) return int64_t(bits_.number);
-  if (!is_number() && !is_boolean()) fail_type("number");
+  if (!is_number()) fail_type("number");
   return bits_.integer;
 }
 double Json::number() const {
   if (is_number_float()) return bits_.number;
-  if (!is_number() && !is_boolean()) fail_type("number");
+  if (!is_number()) fail_type("number");
   return is_number_unsigned() ? double(bits_.natural) : double(bits_.integer);
 }
 const std::string& Json::string() const {

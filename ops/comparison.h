@@ -133,7 +133,7 @@ struct Clamp : OpOf<Clamp> {
   explicit Clamp(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return with_bounds("ClampFn::f($0, #0, #1)", o); }
+  Expression expression() const override { return with_bounds("op::ClampFn::f($0, #0, #1)", o); }
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash&) const override;
@@ -145,7 +145,7 @@ struct ClampGrad : OpOf<ClampGrad> {
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return with_bounds("ClampFn::df($0, #0, #1, $1)", o); }
+  Expression expression() const override { return with_bounds("op::ClampFn::df($0, #0, #1, $1)", o); }
   Tensors compose(Inputs) const override;
   void key(StructuralHash&) const override;
 };

@@ -22,6 +22,7 @@ struct Chains {  // leaked, as all that outlives main(): messages have the names
   std::unordered_map<StructuralHash, const ChainKernel*, StructuralHasher> kernels;
   std::unordered_map<std::string, cudaKernel_t> loaded;  // by source and architecture
   std::optional<bool> has_compiler;
+  uint64_t refused = 0;
 };
 Chains& chains() {
   static auto& c = *new Chains;
@@ -62,6 +63,7 @@ cudaKernel_t load(Chains& all, const std::string& source, int arch) {
   } catch (const Error& e) {
     check_alive();
     say(e.what());
+    ++all.refused;
   }
   return all.loaded[key] = kernel;
 }
@@ -145,6 +147,10 @@ bool runs_in_chains(const Op& op) {
 void run_chain(const Chain& c) {
   const ChainKernel& k = kernel_of(c);
   k.kernel ? launch(c, k) : run_one_by_one(c);
+}
+uint64_t refused_chains() {
+  const std::lock_guard lock(chains().mutex);
+  return chains().refused;
 }
 void forget_chains() {
   Chains& all = chains();

@@ -13,5 +13,6 @@ bool runs_in_chains(const Op&);
 void run_chain(const Chain&);
 // Kernels are compiled, or read from the disk, again, and what was said is said again: for tests.
 void forget_chains();
+uint64_t refused_chains();  // kernels that did not compile, ever: for tests
 
 }  // namespace tg::cuda

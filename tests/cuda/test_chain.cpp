@@ -66,7 +66,9 @@ TEST_CASE("chains: one kernel, and the bits of op after op") {
   for (const ChainCase& c : chain_cases()) {
     INFO(c.name);
     const std::vector<Tensor> x = on_cuda(c.in);
+    const uint64_t refused = cuda::refused_chains();
     CHECK(in_chains(c.f, x, c.kernels) == bits_of_all(c.f(x)));
+    CHECK(cuda::refused_chains() == refused);  // else op after op ran after all
   }
 }
 TEST_CASE("chains: any number of elements, any alignment, special values") {
