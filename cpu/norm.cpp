@@ -33,15 +33,16 @@ template <class T> class Parameter {
   const compute_t<T>* p_;
 };
 
-// Of one term, or of two, whose sum is then the second output.
-template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
+// Of one term, or of two, whose sum is then the second output. Which norm it is costs nothing at run time, and one
+// function for all four is compiled once.
+template <class T> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
   const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
-  const Rows<T> x(in[0]), more(in[Op::kTerms - 1]);
-  const Parameter<T> w(in, Op::kTerms, n, 1), b(in, Op::kTerms + 1, n, 0);
-  T *const y = out[0].data<T>(), *const sum = Op::kTerms > 1 ? out[1].data<T>() : nullptr;
-  C *const mean = Op::kCentred ? out[Op::kTerms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
+  const Rows<T> x(in[0]), more(in[terms - 1]);
+  const Parameter<T> w(in, terms, n, 1), b(in, terms + 1, n, 0);
+  T *const y = out[0].data<T>(), *const sum = terms > 1 ? out[1].data<T>() : nullptr;
+  C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch, more_scratch;
     for (int64_t r = begin; r < end; ++r) {
@@ -54,12 +55,12 @@ template <class T, class Op> void forward(const Op& op, Bufs in, Bufs out) {
         p = s;
       }
       const C m = mean && n ? lane_sum<C>(n, [&](int64_t j) { return C(p[j]); }) / C(n) : C(0);
-      const auto centred = [p, m](int64_t j) { return C(p[j]) - m; };
-      const C var = n ? lane_sum<C>(n, [&](int64_t j) { return centred(j) * centred(j); }) / C(n) : C(0);
-      const C scale = C(1) / std::sqrt(var + C(op.eps));
+      const auto from_mean = [p, m](int64_t j) { return C(p[j]) - m; };
+      const C var = n ? lane_sum<C>(n, [&](int64_t j) { return from_mean(j) * from_mean(j); }) / C(n) : C(0);
+      const C scale = C(1) / std::sqrt(var + C(eps));
       T* to = y + r * n;
       TG_SAME_INDEX
-      for (int64_t j = 0; j < n; ++j) to[j] = T(centred(j) * scale * w[j] + b[j]);
+      for (int64_t j = 0; j < n; ++j) to[j] = T(from_mean(j) * scale * w[j] + b[j]);
       if (mean) mean[r] = m;
       rstd[r] = scale;
     }
@@ -142,7 +143,7 @@ template <class T> struct Backward {
 };
 
 template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(op, in, out); });
+  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(Op::kTerms, Op::kCentred, op.eps, in, out); });
 }
 template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context&) {
   visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(op, in, out).run(); });

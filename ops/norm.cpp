@@ -88,7 +88,7 @@ Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tenso
 }
 // Of what LayerNorm and RmsNorm normalise: input 0, or the sum of inputs 0 and 1, which is output 1. weight and bias
 // are the next inputs, the statistics the last outputs.
-template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
+template <class Op> Tensors norm_vjp(const Vjp& v) {
   constexpr size_t kWeight = Op::kTerms, kMean = Op::kTerms, kRstd = kMean + size_t(Op::kCentred);
   constexpr bool kSum = Op::kTerms > 1;
   const auto wants = [&](size_t i) { return i < v.inputs() && v.wants(i); };
@@ -102,7 +102,7 @@ template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
     for (size_t k = kMean; k <= kRstd; ++k) in.emplace_back(v.out(k));
     if (dx) in.emplace_back(dx);
     if (w.dx && v.inputs() > kWeight) in.emplace_back(v.in(kWeight));
-    Tensors made = emit(make_ref<Grad>(w, bool(dx)), {in.data(), in.size()});
+    Tensors made = emit(make_ref<op::NormGrad<Op::kCentred>>(w, bool(dx)), {in.data(), in.size()});
     size_t next = 0;
     if (w.dx) dx = made[next++];
     if (w.dw) dw = made[next++];
@@ -119,12 +119,6 @@ template <class Op, class Grad> Tensors norm_vjp(const Vjp& v) {
   r.emplace_back(dw), r.emplace_back(db);
   return r;
 }
-// The norm of the sum, which is kept.
-template <class Plain, class Op> Tensor norm_again(const Op& op, const Vjp& v) {
-  SmallVec<Tensor, 3> in{v.out(1)};
-  for (size_t i = Op::kTerms; i < v.inputs(); ++i) in.emplace_back(v.in(i));
-  return emit(make_ref<Plain>(op.eps), {in.data(), in.size()})[0];
-}
 template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in) {
   size_t n = Op::kTerms;
   while (n < in.size() && in.begin()[n]) ++n;
@@ -136,20 +130,26 @@ void check_shift(std::string_view op, const Tensor& weight, const Tensor& bias) 
 }
 }  // namespace
 
-Layouts op::LayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Layouts op::RmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Layouts op::AddLayerNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Layouts op::AddRmsNorm::infer(Inputs in) const { return infer_norm(*this, in); }
-Tensors op::LayerNorm::vjp(const Vjp& v) const { return norm_vjp<op::LayerNorm, op::LayerNormGrad>(v); }
-Tensors op::RmsNorm::vjp(const Vjp& v) const { return norm_vjp<op::RmsNorm, op::RmsNormGrad>(v); }
-Tensors op::AddLayerNorm::vjp(const Vjp& v) const { return norm_vjp<op::AddLayerNorm, op::LayerNormGrad>(v); }
-Tensors op::AddRmsNorm::vjp(const Vjp& v) const { return norm_vjp<op::AddRmsNorm, op::RmsNormGrad>(v); }
-Tensor op::AddLayerNorm::recompute(const Vjp& v, size_t) const { return norm_again<op::LayerNorm>(*this, v); }
-Tensor op::AddRmsNorm::recompute(const Vjp& v, size_t) const { return norm_again<op::RmsNorm>(*this, v); }
-Layouts op::LayerNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
-Layouts op::RmsNormGrad::infer(Inputs in) const { return gradients(in[1], wants); }
-Tensors op::LayerNormGrad::compose(Inputs in) const { return composed(*this, in); }
-Tensors op::RmsNormGrad::compose(Inputs in) const { return composed(*this, in); }
+template <size_t terms, bool centred> Layouts op::Norm<terms, centred>::infer(Inputs in) const {
+  return infer_norm(*this, in);
+}
+template <size_t terms, bool centred> Tensors op::Norm<terms, centred>::vjp(const Vjp& v) const {
+  return norm_vjp<Norm>(v);
+}
+template <size_t terms, bool centred> Tensor op::Norm<terms, centred>::recompute(const Vjp& v, size_t k) const {
+  if (terms == 1) return Op::recompute(v, k);
+  SmallVec<Tensor, 3> in{v.out(1)};
+  for (size_t i = terms; i < v.inputs(); ++i) in.emplace_back(v.in(i));
+  return emit(make_ref<Norm<1, centred>>(eps), {in.data(), in.size()})[0];
+}
+template <bool centred> Layouts op::NormGrad<centred>::infer(Inputs in) const { return gradients(in[1], wants); }
+template <bool centred> Tensors op::NormGrad<centred>::compose(Inputs in) const { return composed(*this, in); }
+template struct op::Norm<1, true>;
+template struct op::Norm<1, false>;
+template struct op::Norm<2, true>;
+template struct op::Norm<2, false>;
+template struct op::NormGrad<true>;
+template struct op::NormGrad<false>;
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   check_shift(op::LayerNorm::kName, weight, bias);

@@ -8,98 +8,56 @@
 namespace tg {
 namespace op {
 
-/// (x[, weight[, bias]]) -> (y, mean, rstd). mean and rstd have one element per row; their dtype is f64 for f64 inputs,
-/// else f32.
-struct LayerNorm : OpOf<LayerNorm> {
-  static constexpr auto kName = "layer_norm";
-  static constexpr size_t kTerms = 1;     ///< number of inputs whose sum is normalised
-  static constexpr bool kCentred = true;  ///< whether the mean is subtracted
+/// The norm of a tensor (terms 1) or of the sum of two (terms 2), with its mean subtracted (LayerNorm) or not
+/// (RMSNorm). Inputs: x, with two terms r, then weight and, where centred, bias; both may be missing. Outputs: y, with
+/// two terms s = x + r in their dtype, then mean where centred, and rstd. The statistics have one element per row;
+/// their dtype is f64 for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
+template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
+  static constexpr auto kName =
+      terms == 1 ? (centred ? "layer_norm" : "rms_norm") : (centred ? "add_layer_norm" : "add_rms_norm");
+  static constexpr size_t kTerms = terms;                               ///< number of inputs whose sum is normalised
+  static constexpr bool kCentred = centred;                             ///< whether the mean is subtracted
+  static constexpr Mask kX = (1u << terms) - 1, kWeight = 1u << terms;  ///< inputs
+  static constexpr Mask kKept = (2u << (terms + centred)) - 2;          ///< outputs: all but y
   double eps;
-  explicit LayerNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0), .cheap_to_recompute = true}; }
+  explicit Norm(double e) : eps(e) {}
+  Traits traits() const override { return {.may_alias = kX, .cheap_to_recompute = terms == 1}; }
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask tracked) const override { return (tracked & bits(0, 1) ? bits(0) : 0) | (tracked & bits(0)) << 1; }
-  Mask saves_out(Mask tracked) const override { return tracked & bits(0, 1) ? bits(1, 2) : 0; }
+  Mask saves_in(Mask tracked) const override {
+    return (terms == 1 && tracked & (kX | kWeight) ? kX : 0) | (tracked & kX ? kWeight : 0);
+  }
+  Mask saves_out(Mask tracked) const override { return tracked & (kX | kWeight) ? kKept : 0; }
+  Mask recomputes_from(size_t k, Mask tracked) const override {
+    if (terms == 1) return Op::recomputes_from(k, tracked);
+    return k == 0 && saves_out(tracked) ? bits(2, 3) : 0;
+  }
+  Tensor recompute(const Vjp&, size_t k) const override;  ///< y; of two terms, from s
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(eps); }
 };
-/// (x[, weight]) -> (y, rstd). rstd has one element per row; its dtype is f64 for f64 inputs, else f32.
-struct RmsNorm : OpOf<RmsNorm> {
-  static constexpr auto kName = "rms_norm";
-  static constexpr size_t kTerms = 1;
-  static constexpr bool kCentred = false;
-  double eps;
-  explicit RmsNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0), .cheap_to_recompute = true}; }
-  Layouts infer(Inputs) const override;
-  Mask saves_in(Mask tracked) const override { return bits(0) | (tracked & bits(0)) << 1; }
-  Mask saves_out(Mask) const override { return bits(1); }
-  Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(eps); }
-};
-/// (x, r[, weight[, bias]]) -> (y, s, mean, rstd): s = x + r in their dtype, and y is its LayerNorm. Backward keeps s,
-/// not x or r.
-struct AddLayerNorm : OpOf<AddLayerNorm> {
-  static constexpr auto kName = "add_layer_norm";
-  static constexpr size_t kTerms = 2;
-  static constexpr bool kCentred = true;
-  double eps;
-  explicit AddLayerNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
-  Layouts infer(Inputs) const override;
-  Mask saves_in(Mask tracked) const override { return tracked & bits(0, 1) ? bits(2) : 0; }
-  Mask saves_out(Mask tracked) const override { return tracked & bits(0, 1, 2) ? bits(1, 2, 3) : 0; }
-  Mask recomputes_from(size_t k, Mask tracked) const override { return k == 0 && saves_out(tracked) ? bits(2, 3) : 0; }
-  Tensor recompute(const Vjp&, size_t k) const override;  ///< y, from s
-  Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(eps); }
-};
-/// (x, r[, weight]) -> (y, s, rstd): s = x + r in their dtype, and y is its RMSNorm. Backward keeps s, not x or r.
-struct AddRmsNorm : OpOf<AddRmsNorm> {
-  static constexpr auto kName = "add_rms_norm";
-  static constexpr size_t kTerms = 2;
-  static constexpr bool kCentred = false;
-  double eps;
-  explicit AddRmsNorm(double e) : eps(e) {}
-  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
-  Layouts infer(Inputs) const override;
-  Mask saves_in(Mask tracked) const override { return tracked & bits(0, 1) ? bits(2) : 0; }
-  Mask saves_out(Mask) const override { return bits(1, 2); }
-  Mask recomputes_from(size_t k, Mask) const override { return k == 0 ? bits(2) : 0; }
-  Tensor recompute(const Vjp&, size_t k) const override;  ///< y, from s
-  Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(eps); }
-};
+using LayerNorm = Norm<1, true>;
+using RmsNorm = Norm<1, false>;
+using AddLayerNorm = Norm<2, true>;
+using AddRmsNorm = Norm<2, false>;
 /// The outputs of a gradient op of a norm: those that are true, in this order.
 struct NormWants {
   bool dx = false, dw = false, db = false;
 };
-/// (dy, x, mean, rstd[, ds][, weight]) -> (dx, dweight, dbias) as `wants` says. ds is a gradient that reached x on
-/// another way; it is added to dx after rounding.
-struct LayerNormGrad : OpOf<LayerNormGrad> {
-  static constexpr auto kName = "layer_norm_grad";
-  static constexpr bool kCentred = true;
+/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias) as `wants` says, with mean where centred. ds is a
+/// gradient that reached x on another way; it is added to dx after rounding.
+template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
+  static constexpr auto kName = centred ? "layer_norm_grad" : "rms_norm_grad";
+  static constexpr bool kCentred = centred;
   NormWants wants;
   bool has_ds;
-  explicit LayerNormGrad(NormWants w, bool ds = false) : wants(w), has_ds(ds) {}
-  Traits traits() const override { return {.may_alias = has_ds ? bits(0, 4) : bits(0)}; }
+  explicit NormGrad(NormWants w, bool ds = false) : wants(w), has_ds(ds) {}
+  Traits traits() const override { return {.may_alias = bits(0) | Mask(has_ds) << (centred ? 4 : 3)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(has_ds); }
 };
-/// (dy, x, rstd[, ds][, weight]) -> (dx, dweight) as `wants` says. ds is a gradient that reached x on another way; it
-/// is added to dx after rounding.
-struct RmsNormGrad : OpOf<RmsNormGrad> {
-  static constexpr auto kName = "rms_norm_grad";
-  static constexpr bool kCentred = false;
-  NormWants wants;
-  bool has_ds;
-  explicit RmsNormGrad(NormWants w, bool ds = false) : wants(w), has_ds(ds) {}
-  Traits traits() const override { return {.may_alias = has_ds ? bits(0, 3) : bits(0)}; }
-  Layouts infer(Inputs) const override;
-  Tensors compose(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(has_ds); }
-};
+using LayerNormGrad = NormGrad<true>;
+using RmsNormGrad = NormGrad<false>;
 }  // namespace op
 
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C), in x's shape and dtype: f64,
