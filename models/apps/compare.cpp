@@ -5,6 +5,7 @@
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/run_config.h>
@@ -114,6 +115,11 @@ int run(const Options& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
     runtime_of(reference.device), runtime_of(other.device);  // before any work
+  if (!o.json.empty())
+    check_output("compare", "--json", o.json, "report of compare", [](std::string_view text) {
+      const Json report = json_or_null(text);
+      return report.is_object() && report.contains("comparisons");
+    });
   const Subject s = subject_of(o, pairs);
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
@@ -156,7 +162,7 @@ Subcommand compare_command() {
                    "(cpu/f64, cuda/bf16, cpu/f32/1)",
                    o->sides);
             c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o->all);
-            c.option("--json", "FILE", "write everything there", o->json);
+            c.option("--json", "FILE", "write everything there, in place of an earlier report", o->json);
             return [o] { return run(*o); };
           }};
 }

@@ -3,7 +3,9 @@
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/json.h>
+#include <tapegrad/models/config/suggest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -19,6 +21,16 @@ inline void expect_field(bool ok, const FieldName& f, const Json& x, std::string
 }
 template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+}
+
+// An Error for a member of the object whose key is none of these. `source` names the text and `place` the part of it
+// where the object stands, if need be.
+inline void check_keys(std::string_view op, const std::string& source, const Json& object,
+                       std::span<const std::string_view> known, const std::string& place = "") {
+  for (const auto& [key, x] : object.items())
+    TG_CHECK(std::find(known.begin(), known.end(), key) != known.end(), value,
+             "[{}] {}{}'{}' is not known{}.{} The keys are {}.", op, source, source.empty() ? "" : ": ", key, place,
+             did_you_mean(key, known), listed(known));
 }
 
 // The value of a field. An Error when it is of another type or out of range; `to` is as it was then.
