@@ -103,16 +103,7 @@ Job resumed_job(const Options& o, Device device) {
   const Finetuning began = *saved.checkpoint.finetuning;
   check_lora(o, began.lora, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
-  Base base = [&] {
-    try {
-      return Base(folder, device);
-    } catch (const Error& e) {
-      if (!o.model.empty()) throw;
-      throw Error(e.kind(),
-                  fmt::format("{}\n{} says that the model was there. Put it back, or name its place with --model.",
-                              e.what(), path));
-    }
-  }();
+  Base base = where_it_was(path, "model", !o.model.empty(), [&] { return Base(folder, device); });
   TG_CHECK(
       base.weights == began.weights, value,
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "

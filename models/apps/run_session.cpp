@@ -122,19 +122,6 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const std
   return run;
 }
 
-// Data that nobody named this time is looked for where it was.
-Data read_again(const TrainOptions& o, const std::vector<std::string>& files, RunConfig& run, const std::string& path,
-                const ReadData& read) {
-  try {
-    return read(files, run);
-  } catch (const Error& e) {
-    if (!o.data.empty()) throw;
-    throw Error(e.kind(),
-                fmt::format("{}\n{} says that the data was there. Put it back, or name its place with --data.",
-                            e.what(), path));
-  }
-}
-
 void print_header(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
@@ -399,7 +386,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
-  Data data = read_again(o, files, as_read, path, read);
+  Data data = where_it_was(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "

@@ -63,6 +63,17 @@ struct Saved {
 // The checkpoint in the folder of --resume, which is locked. An Error when it is of the other command's run.
 Saved open_checkpoint(const TrainOptions&);
 Start resumed_run(const TrainOptions&, Saved, const ReadData&);
+// f(), which reads the `what` of a run that goes on. Unless it was named this time, an Error tells who says that it is
+// there.
+template <class F> auto where_it_was(const std::string& checkpoint, const char* what, bool named, F f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (named) throw;
+    throw Error(e.kind(), fmt::format("{}\n{} says that the {} was there. Put it back, or name its place with --{}.",
+                                      e.what(), checkpoint, what, what));
+  }
+}
 
 // What a run trains, and what a save writes beside the checkpoint.
 struct Trained {
