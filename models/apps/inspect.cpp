@@ -145,7 +145,7 @@ void print_plans(const Json& all) {
 
 bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate"; }
 
-void run(const Options& o) {
+int run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
@@ -154,8 +154,8 @@ void run(const Options& o) {
   if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
     throw UsageError("--batch, --accumulate and --device are of a training step; ask for its --plan");
   const Json all = o.plan ? describe_plans(o) : o.arch.empty() ? of_file(o.model) : of_arch(o.arch, named_run(o).model);
-  if (o.json) return fmt::print("{}\n", text_of(all, 2));
-  o.plan ? print_plans(all) : print_table(all);
+  o.json ? fmt::print("{}\n", text_of(all, 2)) : o.plan ? print_plans(all) : print_table(all);
+  return 0;
 }
 
 // Of those of a run, what decides on shapes and memory; dtype and recompute are the rows of a plan.
@@ -172,10 +172,7 @@ Subcommand inspect_command() {
             c.toggle("--plan", "the memory that training it takes, before anything is run, instead", o->plan);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);
-            return [o] {
-              run(*o);
-              return 0;
-            };
+            return [o] { return run(*o); };
           }};
 }
 

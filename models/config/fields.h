@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 namespace tg {
 
@@ -34,18 +35,15 @@ inline void check_keys(std::string_view op, const std::string& source, const Jso
 }
 
 // The value of a field. An Error when it is of another type or out of range; `to` is as it was then.
-inline void read_field(const FieldName& f, const Json& x, int64_t& to) {
-  const bool whole = x.is_number_integer() || (x.is_number() && std::abs(x.get<double>()) >= 0x1p63);
-  const bool above = x.is_number_unsigned() && x.get<uint64_t>() > uint64_t(INT64_MAX);
-  expect_field(whole, f, x, "an integer");
-  expect_field(x.is_number_integer() && !above, f, x, range_of<int64_t>());
-  to = x.get<int64_t>();
-}
-inline void read_field(const FieldName& f, const Json& x, uint64_t& to) {
+template <class T>
+  requires std::is_integral_v<T>
+void read_field(const FieldName& f, const Json& x, T& to) {
   const bool whole = x.is_number_integer() || (x.is_number() && std::abs(x.get<double>()) >= 0x1p63);
   expect_field(whole, f, x, "an integer");
-  expect_field(x.is_number_unsigned() || (x.is_number_integer() && x.get<int64_t>() >= 0), f, x, range_of<uint64_t>());
-  to = x.get<uint64_t>();
+  const bool fits = x.is_number_unsigned() ? std::in_range<T>(x.get<uint64_t>())
+                                           : x.is_number_integer() && std::in_range<T>(x.get<int64_t>());
+  expect_field(fits, f, x, range_of<T>());
+  to = x.get<T>();
 }
 inline void read_field(const FieldName& f, const Json& x, double& to) {
   expect_field(x.is_number(), f, x, "a number");
