@@ -178,10 +178,22 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   size_ = size_t(s.st_size);
   modified_ = modified_at(s);
 }
-InputFile::~InputFile() { ::close(fd_); }
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+InputFile::InputFile(InputFile&& o) noexcept
+    : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)), size_(o.size_), modified_(o.modified_) {}
+InputFile& InputFile::operator=(InputFile&& o) noexcept {
+  std::swap(path_, o.path_);
+  std::swap(fd_, o.fd_);
+  std::swap(size_, o.size_);
+  std::swap(modified_, o.modified_);
+  return *this;
+}
 void InputFile::read(size_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    const ssize_t n = ::pread(fd_, to.data(), to.size(), off_t(offset));
+    constexpr size_t kMost = size_t(1) << 30;  // some systems refuse more than INT_MAX at once
+    const ssize_t n = ::pread(fd_, to.data(), std::min(to.size(), kMost), off_t(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_read(path_, "", errno);
     if (n == 0) check_unchanged();
@@ -277,6 +289,12 @@ template <class F> int open_in_place(const std::string& path, F f) {
                                            "must be a regular file. Remove it, or choose another folder.",
                                            path));
 }
+// Whether the path names the open file.
+bool names(const std::string& path, int fd) {
+  struct stat own, named;
+  return ::fstat(fd, &own) == 0 && ::stat(path.c_str(), &named) == 0 && named.st_dev == own.st_dev &&
+         named.st_ino == own.st_ino;
+}
 }  // namespace
 
 AppendFile::AppendFile(std::string path, Begin begin) : path_(std::move(path)) {
@@ -297,14 +315,12 @@ AppendFile& AppendFile::operator=(AppendFile&& o) noexcept {
 void AppendFile::append(std::string_view text) {
   // What is written to a file without a name is lost when the process ends, and one that has moved has left the files
   // that belong to it.
-  struct stat own, named;
-  if (::fstat(fd_, &own) == 0) {
-    const bool there = ::stat(path_.c_str(), &named) == 0 && named.st_dev == own.st_dev && named.st_ino == own.st_ino;
-    TG_CHECK(there, io,
+  struct stat own;
+  if (::fstat(fd_, &own) == 0)
+    TG_CHECK(names(path_, fd_), io,
              "[file] {} was {} while it was being written. It must stay in its place until the process ends. Leave the "
              "files of a running process where they are.",
              path_, own.st_nlink == 0 ? "removed" : "moved or replaced");
-  }
   const int error = write_all(fd_, std::as_bytes(std::span(text)));
   TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
 }
@@ -316,24 +332,36 @@ void AppendFile::sync() {
 }
 
 FileLock::FileLock(std::string path) : path_(std::move(path)) {
-  fd_ = open_in_place(path_, [&](int flags) { return ::open(path_.c_str(), O_RDWR | flags, 0600); });
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  ::close(std::exchange(fd_, -1));
-  TG_CHECK(error == EWOULDBLOCK, io, "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.",
-           path_, reason(error));
+  int error = 0;
+  for (int tries = 0; tries < 100 && error == 0; ++tries) {
+    created_ = false;
+    fd_ = open_in_place(path_, [&](int flags) {
+      const int fresh = ::open(path_.c_str(), O_RDWR | O_EXCL | flags, 0600);
+      created_ = fresh >= 0;
+      return created_ || errno != EEXIST ? fresh : ::open(path_.c_str(), O_RDWR | flags, 0600);
+    });
+    if (::flock(fd_, LOCK_EX | LOCK_NB)) error = errno;
+    if (error == 0 && names(path_, fd_)) return;  // else its former owner has removed it meanwhile
+    ::close(std::exchange(fd_, -1));
+  }
+  TG_CHECK(error == 0 || error == EWOULDBLOCK, io,
+           "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.", path_, reason(error));
   throw Error(Error::Kind::state,
               fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait until that process "
                           "has ended, or end it.",
                           path_));
 }
 FileLock::~FileLock() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  if (created_ && names(path_, fd_)) ::unlink(path_.c_str());  // while it is locked: nobody else can own it
+  ::close(fd_);
 }
-FileLock::FileLock(FileLock&& o) noexcept : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)) {}
+FileLock::FileLock(FileLock&& o) noexcept
+    : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)), created_(o.created_) {}
 FileLock& FileLock::operator=(FileLock&& o) noexcept {
   std::swap(path_, o.path_);
   std::swap(fd_, o.fd_);
+  std::swap(created_, o.created_);
   return *this;
 }
 

@@ -13,7 +13,8 @@
 namespace tg {
 
 /// The bytes of a regular file, mapped for reading: pages are read when they are used. An empty file has no bytes. The
-/// path may be replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS).
+/// path may be replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS), so it is for
+/// files that are read at once.
 class MappedFile {
  public:
   /// Maps the file. An Error if it is missing, not readable or not a regular file.
@@ -41,8 +42,8 @@ class InputFile {
   /// Opens the file. An Error if it is missing, not readable or not a regular file.
   explicit InputFile(std::string path);
   ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  InputFile(InputFile&&) noexcept;
+  InputFile& operator=(InputFile&&) noexcept;
 
   const std::string& path() const { return path_; }
   /// The size in bytes when the file was opened.
@@ -54,7 +55,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int fd_;
+  int fd_ = -1;
   size_t size_ = 0;
   int64_t modified_ = 0;
 };
@@ -98,7 +99,8 @@ class AppendFile {
 };
 
 /// Keeps other processes out that ask for the same lock, until this object or its process ends, in whatever way. The
-/// file is created if it is missing. It has no content, and stays.
+/// file is created if it is missing. It has no content. A file that this object created is removed with it, unless
+/// keep() was called.
 class FileLock {
  public:
   /// Takes the lock without waiting. An Error of kind state if another FileLock holds it.
@@ -107,9 +109,13 @@ class FileLock {
   FileLock(FileLock&&) noexcept;
   FileLock& operator=(FileLock&&) noexcept;
 
+  /// The file stays when the lock ends.
+  void keep() { created_ = false; }
+
  private:
   std::string path_;
   int fd_ = -1;
+  bool created_ = false;
 };
 
 /// Creates the folder and its parents, with these permissions, if they are missing. An Error if that fails, or if no
