@@ -3,8 +3,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
 
 #include <algorithm>
 #include <numeric>
@@ -178,17 +176,9 @@ std::string beside_document(const TimeitReport& report) {
 }
 
 void write_timeit_json(const std::string& path, const TimeitReport& r) {
-  Json j;
-  const Machine& m = r.machine;
   const TimeitSetup& s = r.setup;
-  j["machine"] = {
-      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = utc_date();
-  j["device"] = m.device;
+  Json j = json_of(r);
   j["mode"] = name_of(s.mode);
-  j["clock"] = r.clock;
-  j["commit"] = r.commit;
-  j["command"] = r.command;
   j["batch"] = s.batch, j["context"] = s.context, j["vocab"] = s.vocab, j["seed"] = s.seed;
   j["backward_is"] = s.mode == RunMode::eager ? "timed alone" : "forward_backward less forward";
   j["rows"] = Json::array(), j["standalone"] = Json::array();
@@ -196,7 +186,7 @@ void write_timeit_json(const std::string& path, const TimeitReport& r) {
   for (const TimeitRow& row : r.matrix) j["rows"].push_back(row_object(row.run.key(), row, s));
   const WarmupClaim claim = warmup_claim(r.matrix);
   j["warmup_claim"] = {{"pairs", claim.pairs.size()}, {"holding", claim.holding()}};
-  write_file_atomically(path, text_of(j, 1) + "\n");
+  write_json(path, j);
 }
 
 }  // namespace tg::bench

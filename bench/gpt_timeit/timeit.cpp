@@ -11,7 +11,6 @@
 #include <numeric>
 #include <set>
 
-#include "common/fits.h"
 #include "common/stats.h"
 
 namespace tg::bench {
@@ -20,16 +19,15 @@ constexpr std::string_view kComputations[] = {"forward", "backward", "forward_ba
                            kSizes[] = {"small", "medium", "tiny"}, kModes[] = {"eager", "compiled"};
 constexpr const char* kLastNorm = "ln_f.weight";
 
-void within(std::string_view name, int64_t x, int64_t least, int64_t most) {
-  TG_CHECK(x >= least && x <= most, value, "[bench_gpt_timeit] --{} is {}. It must be from {} to {}.", name, x, least,
-           most);
-}
 void not_empty(std::string_view name, size_t n) {
   TG_CHECK(n > 0, value, "[bench_gpt_timeit] --{} is empty. The matrix needs one or more. Leave the flag away for all.",
            name);
 }
 TimeitSetup setup_of(const TimeitFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
+  const auto within = [](std::string_view flag, int64_t x, int64_t least, int64_t most) {
+    check_within("bench_gpt_timeit", flag, x, least, most);
+  };
   within("steps", f.steps, 1, 1'000'000);
   within("batch", f.batch, 1, kMost);
   within("context", f.context, 1, kMost);
@@ -68,14 +66,13 @@ void check_distinct(const std::vector<TimeitRun>& runs) {
         r.key());
 }
 void check_memory(const TimeitRun& r, const TimeitSetup& s) {
-  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
-    TimeitSetup less = s;
-    less.batch = batch;
-    return TimeitModel::planned_bytes(r, less);
-  })};
-  check_fits({fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context),
-              [&] { return TimeitModel::planned_bytes(r, s); }},
-             others, s.device);
+  const auto bytes = [=](int64_t batch) {
+    TimeitSetup with = s;
+    with.batch = batch;
+    return TimeitModel::planned_bytes(r, with);
+  };
+  check_fits(fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context), s.batch,
+             bytes, {}, s.device);
 }
 Tensor random_ids(const TimeitSetup& s, Rng& rng) {  // (B, T)
   return rand({s.batch, s.context}, rng, 0, double(s.vocab), DType::f64, s.device).to(DType::i64);

@@ -343,14 +343,7 @@ void write_csv(const std::string& folder, const LmFigures& f) {
     write_file_atomically(fmt::format("{}/{}_{}.csv", folder, run, t.report), to_csv(t));
 }
 void write_lm_json(const std::string& path, const LmReport& r) {
-  Json j;
-  const Machine& m = r.machine;
-  j["machine"] = {
-      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = utc_date();
-  j["device"] = m.device;
-  j["commit"] = r.commit;
-  j["command"] = r.command;
+  Json j = json_of(r);
   for (const auto& [precision, gflops] : r.peaks) j["peak_gflops"][std::string(name_of(precision))] = gflops;
   j["runs"] = Json::array();
   for (const LmFigures& f : r.runs) j["runs"].push_back(json_of(f));

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "common/harness.h"
 #include "lm_profile/timeline.h"
 
 namespace tg::bench {
@@ -37,9 +36,7 @@ std::string answers(const std::vector<LmFigures>&);
 // Phases, copies and kernels beside the document's; empty for other sizes than 2.7B.
 std::string beside_document(const std::vector<LmFigures>&);
 
-struct LmReport {
-  Machine machine;
-  std::string commit, command;
+struct LmReport : Origin {
   std::vector<LmFigures> runs;
   std::map<Precision, double> peaks = {};  // GFLOP/s of products, of those that were measured
 };

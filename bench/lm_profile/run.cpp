@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/fits.h"
 #include "lm_profile/model.h"
 
 namespace tg::bench {
@@ -24,12 +23,11 @@ constexpr Size kSizes[] = {{"small", 768, 3072, 12, 12}, {"medium", 1024, 4096, 
                            {"xl", 1600, 6400, 48, 25},   {"2.7B", 2560, 10240, 32, 32},  {"tiny", 32, 96, 2, 4}};
 constexpr double kLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no rate
 
-void within(std::string_view name, int64_t x, int64_t least, int64_t most) {
-  TG_CHECK(x >= least && x <= most, value, "[bench_lm_profile] --{} is {}. It must be from {} to {}.", name, x, least,
-           most);
-}
 LmSetup setup_of(const LmFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
+  const auto within = [](std::string_view flag, int64_t x, int64_t least, int64_t most) {
+    check_within("bench_lm_profile", flag, x, least, most);
+  };
   within("batch", f.batch, 1, kMost);
   within("context", f.context, 2, kMost);  // the last token has no target
   within("vocab", f.vocab, 2, kMost);
@@ -65,22 +63,22 @@ std::string flags_of(const LmSetup& s, const LmSetup& own) {
   return flags.substr(1);
 }
 void check_memory(const LmSetup& s, StepType type) {
-  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
-    LmSetup less = s;
-    less.batch = batch;
-    return planned_bytes(less, type);
-  })};
+  const auto bytes = [=](int64_t batch) {
+    LmSetup with = s;
+    with.batch = batch;
+    return planned_bytes(with, type);
+  };
+  std::vector<Variant> others;
   for (const auto& [form, precision] :
        {std::pair{LmForm::flash, Precision::f32}, {LmForm::fused, Precision::f32}, {LmForm::fused, Precision::bf16}}) {
     LmSetup other = s;
     other.form = form, other.precision = precision;
     if (form > s.form || (form == s.form && precision > s.precision))
-      others.push_back({{flags_of(other, s), [=] { return planned_bytes(other, type); }}});
+      others.push_back({flags_of(other, s), [=] { return planned_bytes(other, type); }});
   }
-  check_fits({fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
-                          s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
-              [&] { return planned_bytes(s, type); }},
-             others, s.device);
+  check_fits(fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
+                         s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
+             s.batch, bytes, others, s.device);
 }
 // Made on the host and moved, one copy for each, as the document does.
 Params made_on_host(const LmSetup& s) {

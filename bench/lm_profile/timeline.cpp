@@ -8,18 +8,9 @@ namespace tg::bench {
 namespace {
 constexpr int64_t kGaps = 2000, kBuckets = 600;  // of a step
 
-struct Step {
-  int64_t begin, end;
-  uint32_t thread;
+struct Step : Profile::Range {
   double since(int64_t time) const { return double(time - begin) / 1e9; }
 };
-Step step_of(const Profile& p) {
-  const auto at = std::ranges::find(p.ranges, "profiled_step", &Profile::Range::name);
-  TG_CHECK(at != p.ranges.end(), value,
-           "[bench_lm_profile] the profile has no range 'profiled_step'. Profile LmModel::run().");
-  return {at->begin, at->end, at->thread};
-}
-
 std::vector<LmTimeline::Range> ranges_of(const Profile& p, const Step& step) {
   std::vector<LmTimeline::Range> found;
   std::vector<int64_t> depths;  // of all: a parent comes before its children
@@ -88,7 +79,7 @@ std::vector<LmTimeline::Memory> memory_of(const Profile& p, Device device, const
 
 LmTimeline timeline_of(const Profile& profile, Device device) {
   const Profile p = document_ranges(profile);
-  const Step step = step_of(p);
+  const Step step{step_range(p)};
   LmTimeline t{.seconds = step.since(step.end), .device = device};
   t.ranges = ranges_of(p, step);
   take_kernels(p, step, t);

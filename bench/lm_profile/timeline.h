@@ -1,5 +1,5 @@
 // The profiled step of a run as it went on in time: its ranges, its kernels by part of the model, and the memory of its
-// device, thinned to what a page shows. Users: lm_report.h, whose JSON file keeps it for report.py.
+// device, thinned to what a page shows. Users: report.h, whose JSON file keeps it for report.py.
 #pragma once
 #include <string>
 #include <string_view>

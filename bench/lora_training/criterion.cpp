@@ -104,12 +104,9 @@ std::string report(const Measured& m) {
                        triple(format_change, slower(c.high), slower(c.point), slower(c.low)));
     else
       r += fmt::format("{}change: {} {}\n", kIndent, times, p);
-    switch (verdict(*m.change, kSignificance)) {
-      case Verdict::none: r += fmt::format("{}No change in performance detected.\n", kIndent); break;
-      case Verdict::noise: r += fmt::format("{}Change within noise threshold.\n", kIndent); break;
-      case Verdict::improved: r += fmt::format("{}Performance has improved.\n", kIndent); break;
-      case Verdict::regressed: r += fmt::format("{}Performance has regressed.\n", kIndent); break;
-    }
+    constexpr const char* kVerdicts[] = {"No change in performance detected.", "Change within noise threshold.",
+                                         "Performance has improved.", "Performance has regressed."};
+    r += fmt::format("{}{}\n", kIndent, kVerdicts[size_t(verdict(*m.change, kSignificance))]);
   }
   const size_t samples = m.sample.seconds.size();
   const auto share = [samples](int count) { return 100 * double(count) / double(samples); };

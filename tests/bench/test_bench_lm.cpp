@@ -319,7 +319,7 @@ Creating random batch...
             "document f32 train       profiled_step ms                1379.05      2758.09     2.00\n"));
 
   const Folder folder;
-  write_lm_json(folder / "run.json", {machine(), "abc", "bench_lm_profile --json x", all});
+  write_lm_json(folder / "run.json", {{machine(), "wall", "abc", "bench_lm_profile --json x"}, all});
   const auto j = own_json(read_file(folder / "run.json"));
   CHECK(j["commit"] == "abc");
   REQUIRE(j["runs"].size() == 4);
@@ -411,7 +411,7 @@ TEST_CASE("lm: model FLOPs are the document's, and MFU is their rate by the peak
   LmFigures f;
   f.setup = s, f.type = StepType::train;
   f.step.seconds = 2.75809;  // document 003's: 15.4 TFLOP/s
-  LmReport r{machine(), "", "", {f}, {{Precision::f32, 30'879}}};
+  LmReport r{{machine(), "", "", ""}, {f}, {{Precision::f32, 30'879}}};
   CHECK_HAS(utilisation(r),
             "  document f32 train            42577.1 GFLOP in   2758.090 ms:    15437.2 GFLOP/s, 50.0 % of 30879");
   r.peaks = {{Precision::tf32, 30'879}};
