@@ -15,9 +15,7 @@ std::function<void()> batched(std::function<void()> f, Device device, int repeat
 int repeats_for(const std::function<void()>& f, Device device, double seconds_per_sample) {
   const auto once = batched(f, device, 1);
   once();  // loads kernels, fills caches
-  const double start = now();
-  once();
-  return int(std::clamp(seconds_per_sample / std::max(now() - start, 1e-7), 1.0, 1000.0));
+  return int(std::clamp(seconds_per_sample / std::max(timed(once), 1e-7), 1.0, 1000.0));
 }
 
 namespace {

@@ -15,11 +15,6 @@
 namespace tg::bench {
 namespace {
 bool cpu_time = false;
-double timed(const std::function<void()>& f) {
-  const double start = now();
-  f();
-  return now() - start;
-}
 }  // namespace
 
 double now() {
@@ -29,6 +24,11 @@ double now() {
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+double timed(const std::function<void()>& f) {
+  const double start = now();
+  f();
+  return now() - start;
 }
 void use_cpu_time() { cpu_time = true; }
 std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }

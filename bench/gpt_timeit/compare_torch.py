@@ -24,10 +24,11 @@ VOCABULARY = 10_000
 WAYS = ("document eager", "document compile", "fused eager", "fused compile")
 
 
-def document_gpt(torch, size, context):
-    """Document 004's model and loss, as it writes them."""
-    nn = torch.nn
+def gpt(torch, kind, size, context):
+    """Document 004's model and loss, as it writes them, or of PyTorch's fused functions."""
+    nn, F = torch.nn, torch.nn.functional
     width, blocks, heads = SIZES[size]
+    linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
 
     class RmsNorm(nn.Module):
         def __init__(self):
@@ -36,9 +37,6 @@ def document_gpt(torch, size, context):
 
         def forward(self, x):
             return x / torch.sqrt(x.pow(2).sum(-1, keepdim=True) / width + 1e-5) * self.gain
-
-    def linear(inputs, outputs):
-        return nn.Linear(inputs, outputs, bias=False)
 
     class Block(nn.Module):
         def __init__(self):
@@ -61,11 +59,27 @@ def document_gpt(torch, size, context):
             h = self.fc(self.norm_2(x))
             return x + self.down_projection(0.5 * h * (1 + torch.erf(h / math.sqrt(2))))
 
+    class FusedBlock(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm_1, self.norm_2 = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
+            self.qkv, self.context_projection = linear(width, 3 * width), linear(width, width)
+            self.fc, self.down_projection = linear(width, 4 * width), linear(4 * width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.norm_1(x)).chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.context_projection(y.transpose(1, 2).reshape(b, t, c))
+            return x + self.down_projection(F.gelu(self.fc(self.norm_2(x))))
+
     class Gpt(nn.Module):
         def __init__(self):
             super().__init__()
             self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
-            self.h, self.ln_f, self.head = nn.ModuleList(Block() for _ in range(blocks)), RmsNorm(), linear(width, VOCABULARY)
+            self.h = nn.ModuleList((Block if kind == "document" else FusedBlock)() for _ in range(blocks))
+            self.ln_f = RmsNorm() if kind == "document" else nn.RMSNorm(width, eps=1e-5)
+            self.head = linear(width, VOCABULARY)
             for key, p in self.named_parameters():
                 if p.dim() == 2:
                     nn.init.normal_(p, std=0.02 / (math.sqrt(2 * blocks) if "projection" in key else 1))
@@ -75,47 +89,11 @@ def document_gpt(torch, size, context):
             for block in self.h:
                 x = block(x)
             logits = self.head(self.ln_f(x))
+            if kind == "fused":
+                return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
             shifted = logits - logits.amax(-1, keepdim=True)
             at_target = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
             return (torch.log(torch.exp(shifted).sum(-1)) - at_target).mean()
-
-    return Gpt()
-
-
-def fused_gpt(torch, size, context):
-    """The same model of PyTorch's fused functions."""
-    nn, F = torch.nn, torch.nn.functional
-    width, blocks, heads = SIZES[size]
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.ln_1, self.ln_2 = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
-            self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.fc, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
-
-        def forward(self, x):
-            b, t, c = x.shape
-            q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.ln_1(x)).chunk(3, -1))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
-            return x + self.down(F.gelu(self.fc(self.ln_2(x))))
-
-    class Gpt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
-            self.h, self.ln_f = nn.ModuleList(Block() for _ in range(blocks)), nn.RMSNorm(width, eps=1e-5)
-            self.head = nn.Linear(width, VOCABULARY, bias=False)
-            for p in self.parameters():
-                if p.dim() == 2:
-                    nn.init.normal_(p, std=0.02)
-
-        def forward(self, tokens, targets):
-            x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
-            for block in self.h:
-                x = block(x)
-            return F.cross_entropy(self.head(self.ln_f(x)).flatten(0, 1).float(), targets.flatten())
 
     return Gpt()
 
@@ -125,8 +103,8 @@ def ways_of(torch, request, args):
     size, computation, mixed = request
     torch.manual_seed(20230310)
     tokens, targets = (torch.randint(VOCABULARY, (args.batch, args.context), device=args.device) for _ in range(2))
-    models = {kind: make(torch, size, args.context).to(args.device)  # eager and compiled share their parameters
-              for kind, make in (("document", document_gpt), ("fused", fused_gpt)) if any(way.startswith(kind) for way in args.ways)}
+    models = {kind: gpt(torch, kind, size, args.context).to(args.device)  # eager and compiled share their parameters
+              for kind in {way.split()[0] for way in args.ways}}
 
     def step(f):
         start = args.now()

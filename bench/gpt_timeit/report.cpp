@@ -10,15 +10,6 @@
 namespace tg::bench {
 
 namespace {
-Json model_object(const GptConfig& c) {
-  return {{"approximate", Json()},    {"activation_name", "gelu"},
-          {"d_model", c.width},       {"d_ff", Json()},
-          {"num_heads", c.heads},     {"context_length", c.context},
-          {"attn_pdrop", 0.0},        {"resid_pdrop", c.dropout},
-          {"bias", c.bias},           {"vocab_size", c.vocab_size},
-          {"num_blocks", c.layers},   {"token_position_pdrop", c.dropout},
-          {"weight_tie", c.tied_head}};
-}
 Json profiler_object(const TimeitRun& r, int64_t steps) {
   return {{"computation", name_of(r.computation)},
           {"warmup_steps", r.warmup},
@@ -78,7 +69,22 @@ std::string log_line(std::string_view text, std::chrono::system_clock::time_poin
   return fmt::format("{:%Y-%m-%d %H:%M:%S},{:03} - bench_gpt_timeit - INFO - {}\n",
                      fmt::localtime(std::chrono::system_clock::to_time_t(at)), ms, text);
 }
-std::string model_json(const GptConfig& c) { return text_of(model_object(c), 4); }
+std::string model_json(const GptConfig& c) {
+  return text_of({{"approximate", Json()},
+                  {"activation_name", "gelu"},
+                  {"d_model", c.width},
+                  {"d_ff", Json()},
+                  {"num_heads", c.heads},
+                  {"context_length", c.context},
+                  {"attn_pdrop", 0.0},
+                  {"resid_pdrop", c.dropout},
+                  {"bias", c.bias},
+                  {"vocab_size", c.vocab_size},
+                  {"num_blocks", c.layers},
+                  {"token_position_pdrop", c.dropout},
+                  {"weight_tie", c.tied_head}},
+                 4);
+}
 std::string profiler_json(const TimeitRun& r, int64_t steps) { return text_of(profiler_object(r, steps), 4); }
 std::string result_json(const TimeitResult& r) { return text_of(result_object(r), 4); }
 

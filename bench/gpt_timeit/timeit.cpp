@@ -15,6 +15,7 @@
 
 namespace tg::bench {
 namespace {
+constexpr std::string_view kProgram = "bench_gpt_timeit";
 constexpr std::string_view kComputations[] = {"forward", "backward", "forward_backward"}, kMixed[] = {"False", "True"},
                            kSizes[] = {"small", "medium", "tiny"}, kModes[] = {"eager", "compiled"};
 constexpr const char* kLastNorm = "ln_f.weight";
@@ -25,15 +26,12 @@ void not_empty(std::string_view name, size_t n) {
 }
 TimeitSetup setup_of(const TimeitFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
-  const auto within = [](std::string_view flag, int64_t x, int64_t least, int64_t most) {
-    check_within("bench_gpt_timeit", flag, x, least, most);
-  };
-  within("steps", f.steps, 1, 1'000'000);
-  within("batch", f.batch, 1, kMost);
-  within("context", f.context, 1, kMost);
-  within("vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
-  within("threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
-  for (const int64_t n : f.warmups) within("warmups", n, 0, 1'000'000);
+  check_within(kProgram, "steps", f.steps, 1, 1'000'000);
+  check_within(kProgram, "batch", f.batch, 1, kMost);
+  check_within(kProgram, "context", f.context, 1, kMost);
+  check_within(kProgram, "vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
+  check_within(kProgram, "threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
+  for (const int64_t n : f.warmups) check_within(kProgram, "warmups", n, 0, 1'000'000);
   return {.steps = f.steps,
           .batch = f.batch,
           .context = f.context,
@@ -150,10 +148,10 @@ Tensor TimeitModel::loss_on_tape() const {
   return cross_entropy(model_.forward(tokens_, {.compute = compute_}), targets_);
 }
 double TimeitModel::timed(const std::function<void()>& f) const {
-  const double start = now();
-  f();
-  synchronize(setup_.device);
-  return now() - start;
+  return bench::timed([&] {
+    f();
+    synchronize(setup_.device);
+  });
 }
 
 double TimeitModel::step(Computation c) {

@@ -11,14 +11,10 @@
 
 namespace tg::bench {
 
-struct LmFigures {  // of a run, its profile taken apart
-  LmSetup setup;
-  StepType type;
+struct LmFigures : LmResult {  // of a run, its profile taken apart
   LmStep step;
-  LmTimeline timeline;
+  Json timeline;  // timeline.h
   LmCopies to_device, to_host, on_device;
-  int64_t peak_bytes = 0, parameters = 0;
-  double result = 0;
   std::vector<ProfileTable> tables;
   std::vector<std::string> notes;
 };

@@ -13,6 +13,7 @@
 
 namespace tg::bench {
 namespace {
+constexpr std::string_view kProgram = "bench_lm_profile";
 constexpr std::string_view kTypes[] = {"forward", "backward", "train"}, kForms[] = {"document", "flash", "fused"},
                            kPrecisions[] = {"f32", "tf32", "bf16"};
 struct Size {
@@ -25,15 +26,12 @@ constexpr double kLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no 
 
 LmSetup setup_of(const LmFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
-  const auto within = [](std::string_view flag, int64_t x, int64_t least, int64_t most) {
-    check_within("bench_lm_profile", flag, x, least, most);
-  };
-  within("batch", f.batch, 1, kMost);
-  within("context", f.context, 2, kMost);  // the last token has no target
-  within("vocab", f.vocab, 2, kMost);
-  within("layers", f.layers, 0, 1 << 14);
-  within("warmup", f.warmup, 0, 1'000'000);
-  within("threads", f.threads, 0, kMost);
+  check_within(kProgram, "batch", f.batch, 1, kMost);
+  check_within(kProgram, "context", f.context, 2, kMost);  // the last token has no target
+  check_within(kProgram, "vocab", f.vocab, 2, kMost);
+  check_within(kProgram, "layers", f.layers, 0, 1 << 14);
+  check_within(kProgram, "warmup", f.warmup, 0, 1'000'000);
+  check_within(kProgram, "threads", f.threads, 0, kMost);
   LmSetup s{.size = f.size,
             .model = lm_config(f.size),
             .batch = f.batch,
@@ -233,7 +231,7 @@ double LmModel::checked_result(StepType type) const {
 }
 
 LmRun profiled(const LmSetup& s, StepType type) {
-  LmRun run{.setup = s, .type = type, .profile = {}};
+  LmRun run{{s, type}, {}};
   reset_peak(s.device);
   Profiler profiler;
   LmModel model(s);

@@ -89,12 +89,14 @@ class LmModel {
   Tensor result_;  // 0-d, off the tape
 };
 
-struct LmRun {
+struct LmResult {
   LmSetup setup;
   StepType type;
-  Profile profile;
   int64_t peak_bytes = 0, parameters = 0;
   double result = 0;  // the loss; of forward, the mean of the logits
+};
+struct LmRun : LmResult {
+  Profile profile;
 };
 // Makes a model, runs it with a profiler from the first weight on, and gives its memory back.
 LmRun profiled(const LmSetup&, StepType);
