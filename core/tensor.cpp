@@ -38,6 +38,9 @@ Storage::~Storage() {
 }
 
 Value::Value(const Layout& l) : layout(l) {}
+Value::Value(const Layout& l, Ref<Storage> s) : layout(l), storage(std::move(s)), version(storage->version) {
+  layout.aliases_input = -1;
+}
 Value::~Value() {
   if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
 }
@@ -56,9 +59,7 @@ void Tensor::fail_empty() {
 
 Tensor empty(const Layout& l) {
   checked_numel("empty", l.shape);
-  auto v = make_ref<Value>(l);
-  v->storage = make_ref<Storage>(l.device, l.bytes());
-  return Tensor(std::move(v));
+  return Tensor(make_ref<Value>(l, make_ref<Storage>(l.device, l.bytes())));
 }
 Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
   const int64_t n = checked_numel("from", shape);
