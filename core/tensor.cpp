@@ -1,4 +1,4 @@
-// Bytes, values and handles.
+// Bytes, values and handles, and the ops that their members emit.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/trace.h>
@@ -19,6 +19,9 @@ struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its pr
   }
 };
 }  // namespace
+
+Layouts op::Cast::infer(Inputs in) const { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
+Tensors op::Cast::vjp(const Vjp& v) const { return {v.grad().to(v.in_dtype(0))}; }
 
 uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter per emit would be contended
   constexpr uint64_t kBlock = 1 << 16;
