@@ -1,4 +1,5 @@
 #include <fmt/ranges.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/safetensors.h>
 
 #include <algorithm>
@@ -195,20 +196,23 @@ const void* elements(const Tensor& t) {
   return visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
 }
 
-std::string header_text(const std::vector<const StateDict::value_type*>& order,
+std::string header_text(const std::string& path, const std::vector<const StateDict::value_type*>& order,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::json header = nlohmann::json::object();
+  std::map<std::string, Json> header;  // by name, as equal input gives equal bytes
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   size_t at = 0;
   for (const auto* t : order) {
     const auto& [name, tensor] = *t;
     const size_t end = at + tensor.layout().bytes();
-    header[name] = {{"dtype", kNames[size_t(tensor.dtype())]},
-                    {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())},
-                    {"data_offsets", {at, end}}};
+    header[name] = {{"data_offsets", {at, end}},
+                    {"dtype", kNames[size_t(tensor.dtype())]},
+                    {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())}};
     at = end;
   }
-  std::string text = header.dump();
+  std::string text = text_of(header);
+  TG_CHECK(text.size() > kMaxHeader || own_json(text) == Json(header), value,  // other bytes became U+FFFD
+           "[safetensors] a name or the metadata for {} is not UTF-8. JSON has no other text. Correct the names.",
+           path);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }
@@ -299,15 +303,7 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
   std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // by name already
     return size_of(a->second.dtype()) > size_of(b->second.dtype());
   });
-  std::string header;
-  try {
-    header = header_text(order, metadata);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(Error::Kind::value,
-                fmt::format("[safetensors] a name or the metadata for {} is not UTF-8: {}. JSON has "
-                            "no other text. Correct the names.",
-                            path, e.what()));
-  }
+  const std::string header = header_text(path, order, metadata);
   TG_CHECK(header.size() <= kMaxHeader, value,
            "[safetensors] the header of {} takes {} bytes, for {} tensors and the metadata. The format allows {}. Put "
            "fewer tensors or less metadata into one file.",
