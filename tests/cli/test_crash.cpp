@@ -81,8 +81,8 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
   const Reference reference(settings);
   Rng rng{seed};
   int killed = 0;
-  std::chrono::duration<double> took = reference.took;
-  for (int i = 0; i < kKills; ++i) {
+  std::chrono::duration<double> took = reference.took;  // longer than later ones, as on a machine that was busy then
+  for (int i = 0; i < 10 * kKills && killed < kKills; ++i) {
     reference.begin_again();
     const std::chrono::duration<double> after = took * double(rng.uniform());
     CAPTURE(after.count());
@@ -96,7 +96,7 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
     CHECK(reference.go_on() == 0);
     reference.check_same();
   }
-  CHECK(2 * killed >= kKills);
+  CHECK(killed == kKills);
 }
 
 TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, and the run goes on to the same bytes") {
