@@ -105,6 +105,8 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     v->index = uint32_t(i);
     node->out.emplace_back(layouts[i], v.get(), nullptr, 0u);
     outs.emplace_back(make_ref<Variable>(node->id(i), std::move(v), tracked && is_float(layouts[i].dtype)));
+    if (trace) [[unlikely]]
+      trace->made(outs.back().variable());
   }
   node->seq = ++t_seq;
   node->op = std::move(op);

@@ -155,6 +155,8 @@ struct Op : Counted<Op> {
   /// A copy of the op for the next call of a compiled function: with this generator state, or the next step number.
   /// Null means that nothing changes.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
+  /// Takes back what this op, as it was made or by for_next_step(), has counted on the host: the call has failed.
+  virtual void undo_step() const {}
   /// A pointer that is the same for all ops of one struct. OpOf defines it.
   virtual const void* type() const = 0;
   /// Whether the op has a kernel on a backend. OpOf defines it.
