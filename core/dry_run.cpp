@@ -5,11 +5,21 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <optional>
+#include <memory>
 #include <utility>
 
 namespace tg {
 namespace detail {
+class DryRun {
+ public:
+  std::array<std::unique_ptr<BackendRuntime>, kBackends> runtimes;
+  int64_t blocks = 0;  // of tensors that live
+  bool running = true;
+  void end_if_unused() {  // tensors may be left, which it will free
+    if (!running && blocks == 0) delete this;
+  }
+};
+
 namespace {
 constexpr int64_t kMostBytes = int64_t(1) << 62;  // sums cannot overflow
 constexpr uintptr_t kNowhere = 4096;              // aligned, not null, and never mapped
@@ -17,8 +27,22 @@ constexpr uintptr_t kNowhere = 4096;              // aligned, not null, and neve
 class DryAllocator final : public Allocator {
  public:
   explicit DryAllocator(DryRun& run) : run_(run) {}
-  void* allocate(size_t bytes) override;
-  void deallocate(void*, size_t bytes) noexcept override;
+  void* allocate(size_t bytes) override {
+    TG_CHECK(
+        bytes <= size_t(kMostBytes - stats_.live), memory,
+        "[dry_run] {} bytes more, and {} are live: together more than 2^62, which no device has. Make sizes smaller.",
+        bytes, stats_.live);
+    stats_.live += int64_t(bytes);
+    stats_.total = std::min(stats_.total, INT64_MAX - int64_t(bytes)) + int64_t(bytes);
+    stats_.peak = std::max(stats_.peak, stats_.live);
+    ++run_.blocks;
+    return reinterpret_cast<void*>(kNowhere);
+  }
+  void deallocate(void*, size_t bytes) noexcept override {
+    stats_.live -= int64_t(bytes);
+    --run_.blocks;
+    run_.end_if_unused();
+  }
   MemoryStats stats() const override { return stats_; }
   void reset_peak() override { stats_.peak = stats_.live; }
   void empty_cache() override {}
@@ -47,39 +71,11 @@ class DryRuntime final : public BackendRuntime {
 };
 }  // namespace
 
-class DryRun {
- public:
-  std::array<std::optional<DryRuntime>, kBackends> runtimes;
-  int64_t blocks = 0;  // of tensors that live
-  bool running = true;
-  void end_if_unused() {  // tensors may be left, which it will free
-    if (!running && blocks == 0) delete this;
-  }
-};
-
-namespace {
-void* DryAllocator::allocate(size_t bytes) {
-  TG_CHECK(
-      bytes <= size_t(kMostBytes - stats_.live), memory,
-      "[dry_run] {} bytes more, and {} are live: together more than 2^62, which no device has. Make sizes smaller.",
-      bytes, stats_.live);
-  stats_.live += int64_t(bytes);
-  stats_.total = std::min(stats_.total, INT64_MAX - int64_t(bytes)) + int64_t(bytes);
-  stats_.peak = std::max(stats_.peak, stats_.live);
-  ++run_.blocks;
-  return reinterpret_cast<void*>(kNowhere);
-}
-void DryAllocator::deallocate(void*, size_t bytes) noexcept {
-  stats_.live -= int64_t(bytes);
-  --run_.blocks;
-  run_.end_if_unused();
-}
-}  // namespace
-
 constinit thread_local DryRun* t_dry_run = nullptr;
 BackendRuntime& dry_runtime(Backend b, BackendRuntime& real) {
   auto& r = t_dry_run->runtimes[size_t(b)];
-  return r ? *r : r.emplace(real, *t_dry_run);
+  if (!r) r = std::make_unique<DryRuntime>(real, *t_dry_run);
+  return *r;
 }
 }  // namespace detail
 

@@ -124,16 +124,13 @@ void observe(const Op& op, const Tensors& outs) {
   NoGradScope off;
   for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
 }
-Tensors composed(const Op& op, Inputs in) {
-  const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
-  return op.compose(in);
-}
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
   Tensors outs;
   const OpPtr kept = t_observer && detail::t_recomputes != detail::Recomputes::now ? op : nullptr;
   if (op->composes && !op->supports(layouts[0].device.backend)) {
-    outs = composed(*op, in);
+    const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
+    outs = op->compose(in);
   } else {
     auto node = make_node(std::move(op), in, layouts, outs);
     release();
@@ -194,17 +191,16 @@ Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
   TG_CHECK(node_.op->saves_out(node_.tracked) & bit(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
-  if (!o.live) {  // the handle is gone: a new one on the saved storage
-    auto v = make_ref<Value>(o.layout);
+  Ref<Value> v = o.live;
+  if (!v) {  // the handle is gone: a new one on the saved storage
+    v = make_ref<Value>(o.layout);
     v->storage = o.saved;
     v->version = o.version;
     v->producer = &node_;
     v->index = uint32_t(i);
     o.live = v.get();
-    detail::check_version(node_, i, true);
-    return handle(node_.id(i), std::move(v), is_float(o.layout.dtype), nullptr);
   }
   detail::check_version(node_, i, true);
-  return handle(node_.id(i), o.live, is_float(o.layout.dtype), nullptr);
+  return handle(node_.id(i), std::move(v), is_float(o.layout.dtype), nullptr);
 }
 }  // namespace tg

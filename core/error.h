@@ -44,7 +44,6 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
-[[noreturn]] void fail_assert(const char* condition, const char* file, int line);
 }  // namespace detail
 
 /// Throws an Error of `kind` with a formatted message unless `cond` holds. For mistakes of a caller: always on. The
@@ -54,12 +53,6 @@ namespace detail {
     if (!(cond)) [[unlikely]]                                                  \
       ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (0)
-/// Invariants of our own: on unless NDEBUG.
-#ifdef NDEBUG
-#define TG_ASSERT(cond) ((void)0)
-#else
-#define TG_ASSERT(cond) ((cond) ? (void)0 : ::tg::detail::fail_assert(#cond, __FILE__, __LINE__))
-#endif
 
 /// The base of fmt formatters for our types: it takes "{}" only and writes the text as it is.
 struct PlainFormatter {

@@ -1,4 +1,4 @@
-// Files over POSIX calls. All that writes goes through system_call() and write_some(), and these through the hook.
+// Files over POSIX calls. All that writes goes through system_call() and write_all(), and these through the hook.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -23,10 +23,12 @@ namespace {
 ptrdiff_t make_call(std::string_view, size_t bytes, const FileCall& call) { return call(bytes); }
 }  // namespace
 constinit FileCallHook file_call_hook = make_call;
+int Descriptor::close() { return fd_ < 0 ? 0 : ::close(std::exchange(fd_, -1)); }
 }  // namespace detail
 
 namespace {
 namespace fs = std::filesystem;
+using detail::Descriptor;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 std::string_view advice_for(int error) {
@@ -36,15 +38,15 @@ std::string_view advice_for(int error) {
   if (error == ENOMEM) return "Free memory, or raise its limit (ulimit -v)";
   return "Check the folder's permissions, or choose another path";
 }
-[[noreturn]] void fail_read(const std::string& path, std::string_view what) {
-  throw Error(Error::Kind::io, fmt::format("[file] cannot read {}: {}. It must be a regular file that this process may "
-                                           "read. Check the path.",
-                                           path, what));
+const char* no_regular_file(const struct stat& s) {
+  return S_ISDIR(s.st_mode) ? "it is a folder" : "it is a device, pipe or socket";
 }
-[[noreturn]] void fail_read(const std::string& path, std::string_view call, int error) {
-  const std::string what = fmt::format("{}{}", call, reason(error));
-  if (error != EMFILE && error != ENFILE && error != ENOMEM) fail_read(path, what);
-  throw Error(Error::Kind::io, fmt::format("[file] cannot read {}: {}. {}.", path, what, advice_for(error)));
+[[noreturn]] void fail_read(const std::string& path, std::string_view what, int error = 0) {
+  const bool too_little = error == EMFILE || error == ENFILE || error == ENOMEM;
+  throw Error(Error::Kind::io,
+              fmt::format("[file] cannot read {}: {}{}. {}.", path, what, error ? reason(error) : "",
+                          too_little ? advice_for(error)
+                                     : "It must be a regular file that this process may read. Check the path"));
 }
 [[noreturn]] void fail_write(const std::string& path, std::string_view what, std::string_view advice) {
   throw Error(Error::Kind::io,
@@ -61,15 +63,12 @@ template <class F> int system_call(std::string_view name, F f) {
   };
   return int(detail::file_call_hook(name, 0, call));
 }
-ptrdiff_t write_some(int fd, std::span<const std::byte> bytes) {
-  constexpr size_t kMost = size_t(16) << 20;  // a pending signal waits for no more than this
-  return detail::file_call_hook("write", std::min(bytes.size(), kMost),
-                                [&](size_t n) { return ::write(fd, bytes.data(), n); });
-}
 // 0, or the error.
 int write_all(int fd, std::span<const std::byte> bytes) {
+  constexpr size_t kMost = size_t(16) << 20;  // a pending signal waits for no more than this
   while (!bytes.empty()) {
-    const ptrdiff_t n = write_some(fd, bytes);
+    const ptrdiff_t n = detail::file_call_hook("write", std::min(bytes.size(), kMost),
+                                               [&](size_t most) { return ::write(fd, bytes.data(), most); });
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
     bytes = bytes.subspan(size_t(n));
@@ -77,18 +76,10 @@ int write_all(int fd, std::span<const std::byte> bytes) {
   return 0;
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int close() { return fd_ < 0 ? 0 : ::close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
+Descriptor open_folder_of(const fs::path& path) {
+  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  return Descriptor(system_call("open", [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+}
 
 // A file beside `path` that is removed again unless it took the place of `path`.
 class Temporary {
@@ -130,19 +121,13 @@ class Temporary {
   Descriptor fd_;
 };
 
-}  // namespace
-
-namespace {
 // A regular file, open for reading; `s` is what the system says of it.
-int open_to_read(const std::string& path, struct stat& s) {
+Descriptor open_to_read(const std::string& path, struct stat& s) {
   // O_NONBLOCK: a pipe without a writer is then refused below and not waited for.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) fail_read(path, "", errno);
-  const int error = ::fstat(fd, &s) ? errno : 0;
-  if (error == 0 && S_ISREG(s.st_mode)) return fd;
-  ::close(fd);
-  if (error) fail_read(path, "", error);
-  fail_read(path, S_ISDIR(s.st_mode) ? "it is a folder" : "it is a device, pipe or socket");
+  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0 || ::fstat(fd.get(), &s)) fail_read(path, "", errno);
+  if (!S_ISREG(s.st_mode)) fail_read(path, no_regular_file(s));
+  return fd;
 }
 int64_t modified_at(const struct stat& s) {  // in nanoseconds
 #ifdef __APPLE__
@@ -156,7 +141,7 @@ int64_t modified_at(const struct stat& s) {  // in nanoseconds
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   struct stat s;
-  const Descriptor fd(open_to_read(path_, s));
+  const Descriptor fd = open_to_read(path_, s);
   if (s.st_size == 0) return;  // nothing to map: mmap refuses a length of 0
   void* p = ::mmap(nullptr, size_t(s.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (p == MAP_FAILED) fail_read(path_, fmt::format("mmap of {} bytes failed: ", s.st_size), errno);
@@ -178,10 +163,10 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   size_ = size_t(s.st_size);
   modified_ = modified_at(s);
 }
-InputFile::~InputFile() { ::close(fd_); }
 void InputFile::read(size_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    const ssize_t n = ::pread(fd_, to.data(), to.size(), off_t(offset));
+    constexpr size_t kMost = size_t(1) << 30;  // some systems refuse more than INT_MAX at once
+    const ssize_t n = ::pread(fd_.get(), to.data(), std::min(to.size(), kMost), off_t(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_read(path_, "", errno);
     if (n == 0) check_unchanged();
@@ -194,10 +179,9 @@ void InputFile::read(size_t offset, std::span<std::byte> to) const {
 void InputFile::check_unchanged() const {
   constexpr const char* kRule =
       "It must stay as it is as long as it is in use. Restore it; to replace a file that is in use, rename a new one "
-      "to "
-      "its path";
+      "to its path";
   struct stat s;
-  if (::fstat(fd_, &s)) fail_read(path_, "", errno);
+  if (::fstat(fd_.get(), &s)) fail_read(path_, "", errno);
   TG_CHECK(size_t(s.st_size) == size_, io,
            "[file] {} was changed while it was being read: it had {} bytes, and has {}. {}.", path_, size_, s.st_size,
            kRule);
@@ -210,11 +194,8 @@ void InputFile::check_unchanged() const {
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce) {
   struct stat s;
   if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
-    fail_write(path, S_ISDIR(s.st_mode) ? "it is a folder" : "it is a device, pipe or socket",
-               "Name a regular file or a new one");
-  const std::string parent = fs::path(path).parent_path().string();
-  const Descriptor folder(system_call(
-      "open", [&] { return ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    fail_write(path, no_regular_file(s), "Name a regular file or a new one");
+  const Descriptor folder = open_folder_of(path);
   const int error = errno;
   TG_CHECK(folder.get() >= 0, io, "[file] cannot write {}: its folder cannot be opened: {}. {}.", path, reason(error),
            advice_for(error));
@@ -260,22 +241,30 @@ void remove_leftovers(const std::string& path) {
 
 namespace {
 // Opens a regular file that is written where it is, or makes it. f(flags) is the system call.
-template <class F> int open_in_place(const std::string& path, F f) {
+template <class F> Descriptor open_in_place(const std::string& path, F f) {
   // O_NONBLOCK: a pipe is refused below and not waited for.
-  const int fd = f(O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error = errno;
+  Descriptor fd(f(O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const int error = errno;
   struct stat s;
-  const bool there = fd < 0 && ::lstat(path.c_str(), &s) == 0;
+  const bool there = fd.get() < 0 && ::lstat(path.c_str(), &s) == 0;
   TG_CHECK(
       !there || !S_ISLNK(s.st_mode), io,
       "[file] {} is a symbolic link. It is written where it is, and what a link leads to may be another's. Remove the "
       "link, or choose another folder.",
       path);
-  TG_CHECK(fd >= 0, io, "[file] {} cannot be opened for writing: {}. {}.", path, reason(error), advice_for(error));
-  if (::fstat(fd, &s) == 0 && !S_ISFIFO(s.st_mode)) return fd;
-  ::close(fd);
-  throw Error(Error::Kind::io, fmt::format("[file] {} cannot be opened for writing: it is a pipe. It "
-                                           "must be a regular file. Remove it, or choose another folder.",
-                                           path));
+  TG_CHECK(fd.get() >= 0, io, "[file] {} cannot be opened for writing: {}. {}.", path, reason(error),
+           advice_for(error));
+  TG_CHECK(::fstat(fd.get(), &s) == 0 && !S_ISFIFO(s.st_mode), io,
+           "[file] {} cannot be opened for writing: it is a pipe. It must be a regular file. Remove it, or choose "
+           "another folder.",
+           path);
+  return fd;
+}
+// Whether the path names the open file.
+bool names(const std::string& path, int fd) {
+  struct stat own, named;
+  return ::fstat(fd, &own) == 0 && ::stat(path.c_str(), &named) == 0 && named.st_dev == own.st_dev &&
+         named.st_ino == own.st_ino;
 }
 }  // namespace
 
@@ -285,65 +274,55 @@ AppendFile::AppendFile(std::string path, Begin begin) : path_(std::move(path)) {
     return system_call("open", [&] { return ::open(path_.c_str(), flags, 0666); });
   });
 }
-AppendFile::~AppendFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-AppendFile::AppendFile(AppendFile&& o) noexcept : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)) {}
-AppendFile& AppendFile::operator=(AppendFile&& o) noexcept {
-  std::swap(path_, o.path_);
-  std::swap(fd_, o.fd_);
-  return *this;
-}
 void AppendFile::append(std::string_view text) {
   // What is written to a file without a name is lost when the process ends, and one that has moved has left the files
   // that belong to it.
-  struct stat own, named;
-  if (::fstat(fd_, &own) == 0) {
-    const bool there = ::stat(path_.c_str(), &named) == 0 && named.st_dev == own.st_dev && named.st_ino == own.st_ino;
-    TG_CHECK(there, io,
+  struct stat own;
+  if (::fstat(fd_.get(), &own) == 0)
+    TG_CHECK(names(path_, fd_.get()), io,
              "[file] {} was {} while it was being written. It must stay in its place until the process ends. Leave the "
              "files of a running process where they are.",
              path_, own.st_nlink == 0 ? "removed" : "moved or replaced");
-  }
-  const int error = write_all(fd_, std::as_bytes(std::span(text)));
+  const int error = write_all(fd_.get(), std::as_bytes(std::span(text)));
   TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
 }
 void AppendFile::sync() {
-  const bool done = system_call("fsync", [&] { return ::fsync(fd_); }) == 0;
+  const bool done = system_call("fsync", [&] { return ::fsync(fd_.get()); }) == 0;
   const int error = errno;
   TG_CHECK(done || error == EINVAL || error == ENOTSUP, io, "[file] fsync of {} failed: {}. {}.", path_, reason(error),
            advice_for(error));
 }
 
 FileLock::FileLock(std::string path) : path_(std::move(path)) {
-  fd_ = open_in_place(path_, [&](int flags) { return ::open(path_.c_str(), O_RDWR | flags, 0600); });
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  ::close(std::exchange(fd_, -1));
-  TG_CHECK(error == EWOULDBLOCK, io, "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.",
-           path_, reason(error));
+  int error = 0;
+  for (int tries = 0; tries < 100 && error == 0; ++tries) {
+    created_ = false;
+    fd_ = open_in_place(path_, [&](int flags) {
+      const int fresh = ::open(path_.c_str(), O_RDWR | O_EXCL | flags, 0600);
+      created_ = fresh >= 0;
+      return created_ || errno != EEXIST ? fresh : ::open(path_.c_str(), O_RDWR | flags, 0600);
+    });
+    if (::flock(fd_.get(), LOCK_EX | LOCK_NB)) error = errno;
+    if (error == 0 && names(path_, fd_.get())) return;  // else its former owner has removed it meanwhile
+    fd_.close();
+  }
+  TG_CHECK(error == 0 || error == EWOULDBLOCK, io,
+           "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.", path_, reason(error));
   throw Error(Error::Kind::state,
               fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait until that process "
                           "has ended, or end it.",
                           path_));
 }
 FileLock::~FileLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-FileLock::FileLock(FileLock&& o) noexcept : path_(std::move(o.path_)), fd_(std::exchange(o.fd_, -1)) {}
-FileLock& FileLock::operator=(FileLock&& o) noexcept {
-  std::swap(path_, o.path_);
-  std::swap(fd_, o.fd_);
-  return *this;
+  if (fd_.get() >= 0 && created_ && names(path_, fd_.get()))
+    ::unlink(path_.c_str());  // while it is locked: nobody else can own it
 }
 
 namespace {
 // The entry of `path` in its folder reaches the disk; 0, or the error. A folder that may not be read is left to the
 // system.
 int sync_folder_of(const fs::path& path) {
-  const fs::path parent = path.parent_path();
-  const Descriptor folder(system_call(
-      "open", [&] { return ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  const Descriptor folder = open_folder_of(path);
   if (folder.get() < 0) return errno == EACCES ? 0 : errno;
   return system_call("fsync", [&] { return ::fsync(folder.get()); }) && errno != EINVAL ? errno : 0;
 }

@@ -9,11 +9,28 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tg {
+namespace detail {
+// An open file of the system, closed in the end; -1: none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
+  Descriptor& operator=(Descriptor o) noexcept { return std::swap(fd_, o.fd_), *this; }
+  int get() const { return fd_; }
+  int close();  // what the system says
+
+ private:
+  int fd_;
+};
+}  // namespace detail
 
 /// The bytes of a regular file, mapped for reading: pages are read when they are used. An empty file has no bytes. The
-/// path may be replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS).
+/// path may be replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS), so it is for
+/// files that are read at once.
 class MappedFile {
  public:
   /// Maps the file. An Error if it is missing, not readable or not a regular file.
@@ -40,9 +57,6 @@ class InputFile {
  public:
   /// Opens the file. An Error if it is missing, not readable or not a regular file.
   explicit InputFile(std::string path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
   /// The size in bytes when the file was opened.
@@ -54,7 +68,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int fd_;
+  detail::Descriptor fd_;
   size_t size_ = 0;
   int64_t modified_ = 0;
 };
@@ -81,9 +95,6 @@ class AppendFile {
   enum class Begin { keep, empty };
   /// Opens or creates the file. An Error if that fails.
   AppendFile(std::string path, Begin);
-  ~AppendFile();
-  AppendFile(AppendFile&&) noexcept;
-  AppendFile& operator=(AppendFile&&) noexcept;
 
   const std::string& path() const { return path_; }
   /// Appends text. An Error if the text was not taken whole, or if the path no longer names the open file: it was
@@ -94,22 +105,30 @@ class AppendFile {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  detail::Descriptor fd_;
 };
 
 /// Keeps other processes out that ask for the same lock, until this object or its process ends, in whatever way. The
-/// file is created if it is missing. It has no content, and stays.
+/// file is created if it is missing. It has no content. A file that this object created is removed with it, unless
+/// keep() was called.
 class FileLock {
  public:
   /// Takes the lock without waiting. An Error of kind state if another FileLock holds it.
   explicit FileLock(std::string path);
   ~FileLock();
-  FileLock(FileLock&&) noexcept;
-  FileLock& operator=(FileLock&&) noexcept;
+  FileLock(FileLock&&) = default;
+  FileLock& operator=(FileLock o) noexcept {
+    std::swap(path_, o.path_), std::swap(fd_, o.fd_), std::swap(created_, o.created_);
+    return *this;
+  }
+
+  /// The file stays when the lock ends.
+  void keep() { created_ = false; }
 
  private:
   std::string path_;
-  int fd_ = -1;
+  detail::Descriptor fd_;
+  bool created_ = false;
 };
 
 /// Creates the folder and its parents, with these permissions, if they are missing. An Error if that fails, or if no

@@ -20,14 +20,8 @@ Json::Json(std::initializer_list<Json> list) : type_(Type::array), items_(list) 
   }
 }
 Json Json::array(std::initializer_list<Json> list) {
-  Json j;
-  j.type_ = Type::array;
+  Json j(Type::array);
   j.items_ = list;
-  return j;
-}
-Json Json::object() {
-  Json j;
-  j.type_ = Type::object;
   return j;
 }
 
@@ -105,60 +99,14 @@ bool Json::operator==(const Json& o) const {
          keys_ == o.keys_;
 }
 
-// Between our values and those of the JSON library.
+// The reader and the writer, by the JSON library's events and scalars: its documents would be one copy more, and it
+// looks through all keys of an object for each new one.
 struct JsonText {
-  using Library = nlohmann::ordered_json;
+  using Library = nlohmann::json;
 
-  static Json ours(const Library& x) {
-    switch (x.type()) {
-      case Library::value_t::boolean: return x.get<bool>();
-      case Library::value_t::number_integer: return x.get<int64_t>();
-      case Library::value_t::number_unsigned: return x.get<uint64_t>();
-      case Library::value_t::number_float: return x.get<double>();
-      case Library::value_t::string: return x.get_ref<const std::string&>();
-      case Library::value_t::array: {
-        Json list = Json::array();
-        for (const Library& e : x) list.items_.push_back(ours(e));
-        return list;
-      }
-      case Library::value_t::object: {
-        Json object = Json::object();
-        for (const auto& [key, value] : x.items()) {
-          object.keys_.push_back(key);
-          object.items_.push_back(ours(value));
-        }
-        return object;
-      }
-      default: return {};
-    }
-  }
-  static Library theirs(const Json& x) {
-    switch (x.type_) {
-      case Json::Type::null: break;
-      case Json::Type::boolean: return bool(x.bits_.integer);
-      case Json::Type::integer: return x.bits_.integer;
-      case Json::Type::unsigned_integer: return x.bits_.natural;
-      case Json::Type::number: return x.bits_.number;
-      case Json::Type::string: return x.text_;
-      case Json::Type::array: {
-        Library list = Library::array();
-        for (const Json& e : x.items_) list.push_back(theirs(e));
-        return list;
-      }
-      case Json::Type::object: {
-        Library object = Library::object();
-        auto& members = object.get_ref<Library::object_t&>();  // not by key, which looks through all of them
-        for (size_t i = 0; i < x.items_.size(); ++i) members.emplace_back(x.keys_[i], theirs(x.items_[i]));
-        return object;
-      }
-    }
-    return {};
-  }
-
-  // Makes the document itself: the library looks through all keys of an object for each new one.
   class Reader : public nlohmann::json_sax<Library> {
    public:
-    Reader(std::string_view op, const std::string& source) : op_(op), source_(source) {}
+    Reader(std::string_view op, const std::string& source, bool own) : op_(op), source_(source), own_(own) {}
     Json result;
 
     bool null() override { return add({}); }
@@ -173,9 +121,8 @@ struct JsonText {
     bool end_object() override { return end(); }
     bool end_array() override { return end(); }
     bool key(std::string& x) override {
-      check_depth();
-      TG_CHECK(open_.back().keys.insert(x).second, value, "[{}] {}: '{}' comes twice. Each key stands once.", op_,
-               source_, x);
+      repeated_ = !open_.back().keys.insert(x).second;
+      TG_CHECK(own_ || !repeated_, value, "[{}] {}: '{}' comes twice. Each key stands once.", op_, source_, x);
       key_ = std::move(x);
       return true;
     }
@@ -192,48 +139,79 @@ struct JsonText {
       Json* value;
       std::set<std::string> keys;
     };
-    void check_depth() const {
-      TG_CHECK(open_.size() < kDepth, value, "[{}] {} is nested too deeply. It must be objects of plain values.", op_,
-               source_);
-    }
     // Where x is now. Those in open_ stay where they are: what is beside them is complete.
     Json* put(Json x) {
-      check_depth();
+      TG_CHECK(own_ || open_.size() < kDepth, value,
+               "[{}] {} is nested too deeply. It must be objects of plain values.", op_, source_);
       if (open_.empty()) return &(result = std::move(x));
       Json& to = *open_.back().value;
-      if (to.is_object()) to.keys_.push_back(std::move(key_));
+      if (to.is_array()) return &to.push_back(std::move(x));
+      if (repeated_) return &(to[key_] = std::move(x));
+      to.keys_.push_back(std::move(key_));
       return &to.items_.emplace_back(std::move(x));
     }
     bool add(Json x) { return put(std::move(x)), true; }
     bool begin(Json x) { return open_.push_back({put(std::move(x)), {}}), true; }
     bool end() { return open_.pop_back(), true; }
 
-    std::string_view op_;
+    const std::string_view op_;
     const std::string& source_;
+    const bool own_;  // any depth, and the last of equal keys
     std::vector<Open> open_;
     std::string key_;
+    bool repeated_ = false;
   };
+  static Json read(std::string_view text, std::string_view op, const std::string& source, bool own) {
+    Reader reader(op, source, own);
+    Library::sax_parse(text, &reader);
+    return std::move(reader.result);
+  }
+
+  static Library scalar(const Json& x) {
+    switch (x.type_) {
+      case Json::Type::boolean: return bool(x.bits_.integer);
+      case Json::Type::integer: return x.bits_.integer;
+      case Json::Type::unsigned_integer: return x.bits_.natural;
+      case Json::Type::number: return x.bits_.number;
+      case Json::Type::string: return x.text_;
+      default: return {};
+    }
+  }
+  static std::string text(const Library& scalar) {
+    return scalar.dump(-1, ' ', false, Library::error_handler_t::replace);
+  }
+  static void write(const Json& x, int indent, std::string& to, const std::string& line) {
+    if (!x.is_array() && !x.is_object()) {
+      to += text(scalar(x));
+      return;
+    }
+    const std::string inner = indent < 0 ? "" : line + std::string(size_t(indent), ' ');
+    to += x.is_object() ? '{' : '[';
+    for (size_t i = 0; i < x.size(); ++i) {
+      to += (i ? "," : "") + inner;
+      if (x.is_object()) to += text(x.keys_[i]) + (indent < 0 ? ":" : ": ");
+      write(x.items_[i], indent, to, inner);
+    }
+    if (!x.empty()) to += line;
+    to += x.is_object() ? '}' : ']';
+  }
 };
 
 Json parse_json(std::string_view text, std::string_view op, const std::string& source) {
-  JsonText::Reader reader(op, source);
-  JsonText::Library::sax_parse(text, &reader);
-  return std::move(reader.result);
+  return JsonText::read(text, op, source, false);
 }
-Json own_json(std::string_view text) {
+Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", true); }
+Json json_or_null(std::string_view text) {
   try {
-    return JsonText::ours(JsonText::Library::parse(text));
-  } catch (const JsonText::Library::exception& e) {
-    detail::fail(Error::Kind::value,
-                 fmt::format("[json] the text is not JSON: {}. Write it with text_of().", e.what()));
+    return own_json(text);
+  } catch (const Error&) {
+    return {};
   }
 }
-Json json_or_null(std::string_view text) {
-  const auto x = JsonText::Library::parse(text, nullptr, false);
-  return x.is_discarded() ? Json() : JsonText::ours(x);
-}
 std::string text_of(const Json& x, int indent) {
-  return JsonText::theirs(x).dump(indent, ' ', false, JsonText::Library::error_handler_t::replace);
+  std::string text;
+  JsonText::write(x, indent, text, indent < 0 ? "" : "\n");
+  return text;
 }
 std::ostream& operator<<(std::ostream& to, const Json& x) { return to << text_of(x); }
 

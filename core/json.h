@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,10 +35,13 @@ class Json {
   template <class T> Json(const std::vector<T>& list) : type_(Type::array) {
     for (const T& x : list) items_.push_back(Json(x));
   }
+  template <class T> Json(const std::map<std::string, T>& members) : type_(Type::object) {
+    for (const auto& [key, x] : members) keys_.push_back(key), items_.push_back(Json(x));
+  }
   // An object when each element is a list of a string and a value, {{"step", 1}, {"loss", 2.5}}; else an array.
   Json(std::initializer_list<Json>);
   static Json array(std::initializer_list<Json> = {});
-  static Json object();
+  static Json object() { return Json(Type::object); }
 
   bool is_null() const { return type_ == Type::null; }
   bool is_boolean() const { return type_ == Type::boolean; }
@@ -89,6 +93,7 @@ class Json {
   bool operator==(const Json&) const;  // 1 == 1.0; the order of keys counts
 
  private:
+  explicit Json(Type t) : type_(t) {}
   bool boolean() const;
   int64_t integer() const;
   double number() const;

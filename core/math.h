@@ -7,16 +7,12 @@
 #include <cmath>
 #include <cstdint>
 
-/// @def TG_HD
-/// Marks a function that device code may call.
 /// @def TG_HD_INLINE
 /// Marks a function that device code may call and that is always inlined. Each object file, compiled for another
 /// instruction set, then keeps its own copy, and the linker has none to merge.
 #ifdef __CUDACC__
-#define TG_HD __host__ __device__
 #define TG_HD_INLINE __host__ __device__ __forceinline__
 #else
-#define TG_HD
 #define TG_HD_INLINE inline __attribute__((always_inline))
 #endif
 

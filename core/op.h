@@ -9,6 +9,7 @@
 #include <tapegrad/core/tensor.h>
 
 #include <array>
+#include <concepts>
 #include <vector>
 
 namespace tg {
@@ -24,15 +25,12 @@ template <class... I> constexpr Mask bits(I... i) { return (bit(size_t(i)) | ...
 /// A 128-bit hash of the structure of something: the attributes of an op, or a whole plan.
 struct StructuralHash {
   uint64_t a = 0x9e3779b97f4a7c15, b = 0xc2b2ae3d27d4eb4f;
-  void add(uint64_t x) {
-    a = (a ^ x) * 0xff51afd7ed558ccd;
+  template <std::integral T> void add(T x) {
+    a = (a ^ uint64_t(x)) * 0xff51afd7ed558ccd;
     a ^= a >> 32;
-    b = (b + x) * 0x9fb21c651e98df25;
+    b = (b + uint64_t(x)) * 0x9fb21c651e98df25;
     b ^= b >> 29;
   }
-  void add(int64_t x) { add(uint64_t(x)); }
-  void add(int x) { add(uint64_t(x)); }
-  void add(bool x) { add(uint64_t(x)); }
   void add(const void* p) { add(uint64_t(reinterpret_cast<uintptr_t>(p))); }
   void add(double x) { add(std::bit_cast<uint64_t>(x)); }
   void add(const Dims& d) {
@@ -306,13 +304,11 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 }
 #define TG_CAT_(a, b) a##b
 #define TG_CAT(a, b) TG_CAT_(a, b)
-#define TG_KERNEL_ORIGIN \
-  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL};
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
 /// a kernel file.
-#define TG_KERNEL(OpT, backend, fn)                              \
-  TG_KERNEL_ORIGIN                                               \
-  [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) = \
+#define TG_KERNEL(OpT, backend, fn)                                                                \
+  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL}; \
+  [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) =                                   \
       ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, __LINE__))
 
 /// Throws the Error of an op that has no kernel on a backend.

@@ -18,52 +18,53 @@ namespace {
 struct Affine {
   float scale, shift;
 };
+struct Four {  // members and no array: loops over blocks are vectorised only then
+  float x, y, z, w;
+};
+struct Uniform {
+  TG_HD_INLINE static Four of(Words w) { return {uniform(w.x), uniform(w.y), uniform(w.z), uniform(w.w)}; }
+};
+struct Normal {
+  TG_HD_INLINE static Four of(Words w) {
+    Four n;
+    normal_pair(w.x, w.y, n.x, n.y);
+    normal_pair(w.z, w.w, n.z, n.w);
+    return n;
+  }
+};
+struct TruncatedNormal {
+  TG_HD_INLINE static Four of(Words w) {
+    return {truncated_normal(w.x), truncated_normal(w.y), truncated_normal(w.z), truncated_normal(w.w)};
+  }
+};
 
-TG_HD_INLINE void uniform_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
+template <class Numbers> TG_HD_INLINE void fill_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
   for (uint64_t b = 0; b < blocks; ++b) {
-    const Words w = random_block(at, b);
-    out[4 * b] = math::detail::fma(uniform(w.x), to.scale, to.shift);
-    out[4 * b + 1] = math::detail::fma(uniform(w.y), to.scale, to.shift);
-    out[4 * b + 2] = math::detail::fma(uniform(w.z), to.scale, to.shift);
-    out[4 * b + 3] = math::detail::fma(uniform(w.w), to.scale, to.shift);
+    const Four n = Numbers::of(random_block(at, b));
+    out[4 * b] = math::detail::fma(n.x, to.scale, to.shift);
+    out[4 * b + 1] = math::detail::fma(n.y, to.scale, to.shift);
+    out[4 * b + 2] = math::detail::fma(n.z, to.scale, to.shift);
+    out[4 * b + 3] = math::detail::fma(n.w, to.scale, to.shift);
   }
 }
-
-TG_HD_INLINE void normal_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
-  for (uint64_t b = 0; b < blocks; ++b) {
-    const Words w = random_block(at, b);
-    float n0, n1, n2, n3;
-    normal_pair(w.x, w.y, n0, n1);
-    normal_pair(w.z, w.w, n2, n3);
-    out[4 * b] = math::detail::fma(n0, to.scale, to.shift);
-    out[4 * b + 1] = math::detail::fma(n1, to.scale, to.shift);
-    out[4 * b + 2] = math::detail::fma(n2, to.scale, to.shift);
-    out[4 * b + 3] = math::detail::fma(n3, to.scale, to.shift);
-  }
-}
-
-TG_HD_INLINE void truncated_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
-  for (uint64_t b = 0; b < blocks; ++b) {
-    const Words w = random_block(at, b);
-    out[4 * b] = math::detail::fma(truncated_normal(w.x), to.scale, to.shift);
-    out[4 * b + 1] = math::detail::fma(truncated_normal(w.y), to.scale, to.shift);
-    out[4 * b + 2] = math::detail::fma(truncated_normal(w.z), to.scale, to.shift);
-    out[4 * b + 3] = math::detail::fma(truncated_normal(w.w), to.scale, to.shift);
-  }
-}
-
 #if TG_FMA_VARIANT
-__attribute__((target("avx2,fma"))) void uniform_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
-  uniform_blocks(at, out, blocks, to);
+template <class Numbers>
+__attribute__((target("avx2,fma"))) void fill_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
+  fill_blocks<Numbers>(at, out, blocks, to);
 }
-__attribute__((target("avx2,fma"))) void normal_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
-  normal_blocks(at, out, blocks, to);
-}
-__attribute__((target("avx2,fma"))) void truncated_blocks_fma(Rng at, float* out, uint64_t blocks, Affine to) {
-  truncated_blocks(at, out, blocks, to);
-}
-bool has_fma() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
+template <class Numbers> void fill(std::span<float> out, Rng at, Affine to) {
+  const uint64_t blocks = out.size() / 4;
+#if TG_FMA_VARIANT
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    fill_blocks_fma<Numbers>(at, out.data(), blocks, to);
+  else
+#endif
+    fill_blocks<Numbers>(at, out.data(), blocks, to);
+  float last[4];
+  if (out.size() % 4) fill_blocks<Numbers>({at.seed, at.offset + blocks}, last, 1, to);
+  for (uint64_t i = 4 * blocks; i < out.size(); ++i) out[i] = last[i % 4];
+}
 
 void check_spread(const char* function, float mean, float stddev) {
   TG_CHECK(std::isfinite(mean) && std::isfinite(stddev) && stddev >= 0, value,
@@ -109,46 +110,17 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
       lo <= hi && std::isfinite(lo) && std::isfinite(hi - lo), value,
       "[rng] fill_uniform from {} to {}. The bounds must be finite and ordered, their distance finite. Pass lo <= hi.",
       lo, hi);
-  const Rng at = take(out.size());
-  const Affine to{hi - lo, lo};
-  const uint64_t blocks = out.size() / 4;
-#if TG_FMA_VARIANT
-  if (has_fma())
-    uniform_blocks_fma(at, out.data(), blocks, to);
-  else
-#endif
-    uniform_blocks(at, out.data(), blocks, to);
-  for (uint64_t i = 4 * blocks; i < out.size(); ++i)
-    out[i] = math::detail::fma(tg::uniform(random_word(at, i)), to.scale, to.shift);
+  fill<Uniform>(out, take(out.size()), {hi - lo, lo});
 }
 
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
   check_spread("fill_normal", mean, stddev);
-  const Rng at = take(out.size());
-  const Affine to{stddev, mean};
-  const uint64_t blocks = out.size() / 4;
-#if TG_FMA_VARIANT
-  if (has_fma())
-    normal_blocks_fma(at, out.data(), blocks, to);
-  else
-#endif
-    normal_blocks(at, out.data(), blocks, to);
-  for (uint64_t i = 4 * blocks; i < out.size(); ++i) out[i] = math::detail::fma(tg::normal(at, i), to.scale, to.shift);
+  fill<Normal>(out, take(out.size()), {stddev, mean});
 }
 
 void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) {
   check_spread("fill_truncated_normal", mean, stddev);
-  const Rng at = take(out.size());
-  const Affine to{stddev, mean};
-  const uint64_t blocks = out.size() / 4;
-#if TG_FMA_VARIANT
-  if (has_fma())
-    truncated_blocks_fma(at, out.data(), blocks, to);
-  else
-#endif
-    truncated_blocks(at, out.data(), blocks, to);
-  for (uint64_t i = 4 * blocks; i < out.size(); ++i)
-    out[i] = math::detail::fma(truncated_normal(random_word(at, i)), to.scale, to.shift);
+  fill<TruncatedNormal>(out, take(out.size()), {stddev, mean});
 }
 
 }  // namespace tg

@@ -161,10 +161,6 @@ Made run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
     throw full;
   }
 }
-void finish_as(Node& n, const Made& made) {
-  check_alive(n);
-  finish(n, made);
-}
 
 void run_or_evaluate(Node& n, Inputs outs) {
   for (auto& e : n.in)

@@ -63,9 +63,9 @@ Made run_node(Node&, const Donors&, const BufferAssignment& = {});
 void check_alive(const Node&);  // throws when it failed before
 Ref<Storage> new_storage(const Node&, size_t output, const BufferAssignment&);
 Ref<Storage> storage_of(const Node&, size_t output, int32_t donor, const BufferAssignment&);
-void finish(Node&, const Made&);  // hands the results out, and lets go of what backward does not need
+// Hands the results out, which may be another node's, and lets go of what backward does not need.
+void finish(Node&, const Made&);
 void mark_failed(Node&, const Donors&, const Error& why);
-void finish_as(Node&, const Made&);  // without running it: another node's results are its own
 Donors eager_donors(const Node&);
 // Chooses among the inputs that the traits allow, of equal shape and dtype, those for which free(i) holds. in(i) and
 // out(k) are layouts.

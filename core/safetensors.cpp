@@ -1,4 +1,5 @@
 #include <fmt/ranges.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/safetensors.h>
 
 #include <algorithm>
@@ -195,37 +196,39 @@ const void* elements(const Tensor& t) {
   return visit_dtype(t.dtype(), [&]<class T>() -> const void* { return t.data<T>(); });
 }
 
-std::string header_text(const std::vector<const StateDict::value_type*>& order,
+std::string header_text(const std::string& path, const std::vector<const StateDict::value_type*>& order,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::json header = nlohmann::json::object();
+  std::map<std::string, Json> header;  // by name, as equal input gives equal bytes
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   size_t at = 0;
   for (const auto* t : order) {
     const auto& [name, tensor] = *t;
     const size_t end = at + tensor.layout().bytes();
-    header[name] = {{"dtype", kNames[size_t(tensor.dtype())]},
-                    {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())},
-                    {"data_offsets", {at, end}}};
+    header[name] = {{"data_offsets", {at, end}},
+                    {"dtype", kNames[size_t(tensor.dtype())]},
+                    {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())}};
     at = end;
   }
-  std::string text = header.dump();
+  std::string text = text_of(header);
+  TG_CHECK(text.size() > kMaxHeader || own_json(text) == Json(header), value,  // other bytes became U+FFFD
+           "[safetensors] a name or the metadata for {} is not UTF-8. JSON has no other text. Correct the names.",
+           path);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }
 
-}  // namespace
-
-SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path) {
-  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (text.size() < 8) fail(path, fmt::format("it has {} bytes, too few for the length of a header", text.size()));
+// Of a file of `size` bytes, of which read(offset, to) reads some.
+SafetensorsHeader read_header(size_t size, const std::string& path, const auto& read) {
+  if (size < 8) fail(path, fmt::format("it has {} bytes, too few for the length of a header", size));
   uint64_t length;
-  std::memcpy(&length, text.data(), 8);
+  read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kMaxHeader)
     fail(path,
          fmt::format("its first 8 bytes give a header of {} bytes, more than the {} allowed", length, kMaxHeader));
-  if (length > text.size() - 8)
-    fail(path, fmt::format("its header of {} bytes does not fit into the file of {} bytes", length, text.size()));
-  const std::string_view header = text.substr(8, length);
+  if (length > size - 8)
+    fail(path, fmt::format("its header of {} bytes does not fit into the file of {} bytes", length, size));
+  std::string header(length, ' ');
+  read(8, std::as_writable_bytes(std::span(header)));
   if (!header.starts_with('{')) fail(path, "its header does not begin with '{'");
 
   HeaderReader reader(path);
@@ -233,14 +236,24 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   const size_t data = 8 + length;
   SafetensorsHeader result;
   for (const auto& [name, entry] : reader.entries)
-    result.tensors[name] = checked_info(path, name, entry, data, text.size() - data);
-  check_coverage(path, result.tensors, data, text.size());
+    result.tensors[name] = checked_info(path, name, entry, data, size - data);
+  check_coverage(path, result.tensors, data, size);
   result.metadata = std::move(reader.metadata);
   return result;
 }
 
+}  // namespace
+
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path) {
+  return read_header(file.size(), path, [&](size_t offset, std::span<std::byte> to) {
+    std::copy_n(file.begin() + std::ptrdiff_t(offset), to.size(), to.begin());
+  });
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : file_(path), header_(parse_safetensors(file_.bytes(), path)) {}
+    : file_(path),
+      header_(
+          read_header(file_.size(), path, [&](size_t offset, std::span<std::byte> to) { file_.read(offset, to); })) {}
 
 bool SafetensorsFile::has(const std::string& name) const { return header_.tensors.contains(name); }
 std::vector<std::string> SafetensorsFile::names() const {
@@ -257,14 +270,17 @@ const SafetensorsInfo& SafetensorsFile::info(const std::string& name) const {
 }
 Tensor SafetensorsFile::tensor(const std::string& name, Device device) const {
   const SafetensorsInfo& i = info(name);
-  const auto bytes = file_.bytes().subspan(i.offset, i.bytes);
+  Tensor here = empty(Layout::contiguous(i.shape, i.dtype));
+  void* p = visit_dtype(i.dtype, [&]<class T>() -> void* { return here.mutable_data<T>(); });
+  const std::span bytes(static_cast<std::byte*>(p), i.bytes);
+  file_.read(i.offset, bytes);
   if (i.dtype == DType::boolean) {
     const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
     if (bad != bytes.end())
       fail(path(), fmt::format("element {} of the BOOL tensor '{}' is {}, neither 0 nor 1", bad - bytes.begin(), name,
                                unsigned(*bad)));
   }
-  return from_bytes(bytes, i.shape, i.dtype, device);
+  return device == Device::cpu() ? here : from_bytes(bytes, i.shape, i.dtype, device);
 }
 StateDict SafetensorsFile::tensors(Device device) const {
   StateDict all;
@@ -287,15 +303,7 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
   std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // by name already
     return size_of(a->second.dtype()) > size_of(b->second.dtype());
   });
-  std::string header;
-  try {
-    header = header_text(order, metadata);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(Error::Kind::value,
-                fmt::format("[safetensors] a name or the metadata for {} is not UTF-8: {}. JSON has "
-                            "no other text. Correct the names.",
-                            path, e.what()));
-  }
+  const std::string header = header_text(path, order, metadata);
   TG_CHECK(header.size() <= kMaxHeader, value,
            "[safetensors] the header of {} takes {} bytes, for {} tensors and the metadata. The format allows {}. Put "
            "fewer tensors or less metadata into one file.",

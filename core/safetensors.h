@@ -33,7 +33,7 @@ struct SafetensorsHeader {
 /// throws an Error of kind io that names `path`, the tensor and the values. Elements are not read.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
-/// A file that is open for reading.
+/// A file that is open for reading. If it becomes shorter meanwhile, reading throws an Error (InputFile).
 class SafetensorsFile {
  public:
   /// Opens the file and checks its header as parse_safetensors() does. No element is read yet.
@@ -52,7 +52,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
  private:
-  MappedFile file_;
+  InputFile file_;
   SafetensorsHeader header_;
 };
 

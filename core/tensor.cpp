@@ -1,4 +1,4 @@
-// Bytes, values and handles.
+// Bytes, values and handles, and the ops that their members emit.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/trace.h>
@@ -20,6 +20,9 @@ struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its pr
 };
 }  // namespace
 
+Layouts op::Cast::infer(Inputs in) const { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
+Tensors op::Cast::vjp(const Vjp& v) const { return {v.grad().to(v.in_dtype(0))}; }
+
 uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter per emit would be contended
   constexpr uint64_t kBlock = 1 << 16;
   if (t_id + n > t_id_end) [[unlikely]] {
@@ -38,6 +41,9 @@ Storage::~Storage() {
 }
 
 Value::Value(const Layout& l) : layout(l) {}
+Value::Value(const Layout& l, Ref<Storage> s) : layout(l), storage(std::move(s)), version(storage->version) {
+  layout.aliases_input = -1;
+}
 Value::~Value() {
   if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
 }
@@ -59,9 +65,7 @@ void Tensor::fail_empty() {
 
 Tensor empty(const Layout& l) {
   checked_numel("empty", l.shape);
-  auto v = make_ref<Value>(l);
-  v->storage = make_ref<Storage>(l.device, l.bytes());
-  return Tensor(std::move(v));
+  return Tensor(make_ref<Value>(l, make_ref<Storage>(l.device, l.bytes())));
 }
 Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
   const int64_t n = checked_numel("from", shape);

@@ -39,6 +39,7 @@ struct Value : Counted<Value> {
   uint32_t index = 0;    ///< the producer's output that this is
   uint32_t version = 0;  ///< version of the storage when the op wrote it
   explicit Value(const Layout&);
+  Value(const Layout&, Ref<Storage>);  ///< these elements, as they are now
   ~Value();
 };
 

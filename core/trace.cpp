@@ -24,10 +24,7 @@ void Trace::reads(const Tensor& t) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
     evaluate({t});
   }
-  auto during = make_ref<Value>(t.layout());
-  during->layout.aliases_input = -1;
-  during->storage = t.value()->storage;
-  during->version = during->storage->version;
+  auto during = make_ref<Value>(t.layout(), t.value()->storage);
   known_.insert(during.get());
   held.push_back({t.variable(), t.value(), during});
   t.variable()->value = std::move(during);

@@ -35,10 +35,13 @@ template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(eps); }
 };
+/// The four norms.
+/// @{
 using LayerNorm = Norm<1, true>;
 using RmsNorm = Norm<1, false>;
 using AddLayerNorm = Norm<2, true>;
 using AddRmsNorm = Norm<2, false>;
+/// @}
 /// The outputs of a gradient op of a norm: those that are true, in this order.
 struct NormWants {
   bool dx = false, dw = false, db = false;
@@ -56,8 +59,11 @@ template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(has_ds); }
 };
+/// The two gradients.
+/// @{
 using LayerNormGrad = NormGrad<true>;
 using RmsNormGrad = NormGrad<false>;
+/// @}
 }  // namespace op
 
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C), in x's shape and dtype: f64,

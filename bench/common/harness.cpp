@@ -1,5 +1,7 @@
 #include "common/harness.h"
 
+#include "common/stats.h"
+
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
@@ -13,14 +15,6 @@
 namespace tg::bench {
 namespace {
 bool cpu_time = false;
-double timed(const std::function<void()>& f) {
-  const double start = now();
-  f();
-  return now() - start;
-}
-double quantile(const std::vector<double>& sorted, double q) {
-  return sorted[size_t(q * double(sorted.size() - 1) + 0.5)];
-}
 }  // namespace
 
 double now() {
@@ -31,12 +25,17 @@ double now() {
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+double timed(const std::function<void()>& f) {
+  const double start = now();
+  f();
+  return now() - start;
+}
 void use_cpu_time() { cpu_time = true; }
 std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }
 
 Timing summary(std::vector<double> t) {
   std::sort(t.begin(), t.end());
-  return {quantile(t, 0.5), quantile(t, 0.1), quantile(t, 0.9), int(t.size())};
+  return {percentile(t, 50), percentile(t, 10), percentile(t, 90), int(t.size())};
 }
 
 Timing measure(const std::function<void()>& f, MeasureOptions o) {

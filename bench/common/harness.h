@@ -10,7 +10,8 @@
 
 namespace tg::bench {
 
-double now();         // seconds
+double now();                                  // seconds
+double timed(const std::function<void()>& f);  // seconds that f() takes
 void use_cpu_time();  // from here on now() counts the processor time of this process: for one thread on a busy machine
 
 enum class RunMode { eager, compiled };  // compiled: functions of tensors go through tg::compile

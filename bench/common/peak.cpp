@@ -128,11 +128,7 @@ double multiply_add_rate(MultiplyAdd f, double flop, double total) {
   std::atomic<double> rate = 0, sink;  // sink: results go there, so that loops are not removed
   on_all_threads([&](int) {
     return [&] {
-      const auto timed = [&](int64_t n) {
-        const auto start = now();
-        sink = f(n);
-        return now() - start;
-      };
+      const auto timed = [&](int64_t n) { return bench::timed([&] { sink = f(n); }); };
       int64_t n = 1000;
       while (std::min(timed(n), timed(n)) < kRound) n *= 2;
       double best = timed(n);

@@ -22,23 +22,21 @@ template <class T> TG_PEAK_TARGET double multiply_add(int64_t n) {
 }
 template <class T> constexpr double flop_per_round() { return 2.0 * TG_PEAK_CHAINS * TG_PEAK_WIDTH / sizeof(T); }
 
+using Floats = Vector<float>::type;
+constexpr int64_t kLanes = sizeof(Floats) / sizeof(float);
 // Arrays are 64-byte aligned and n is a multiple of 16 floats.
 TG_PEAK_TARGET inline void copy(float* to, const float* a, const float*, int64_t n) {
-  using V = Vector<float>::type;
-  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
-  for (int64_t i = 0; i < n; i += kLanes) *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i);
+  for (int64_t i = 0; i < n; i += kLanes) *reinterpret_cast<Floats*>(to + i) = *reinterpret_cast<const Floats*>(a + i);
 }
 TG_PEAK_TARGET inline void triad(float* to, const float* a, const float* b, int64_t n) {
-  using V = Vector<float>::type;
-  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
   for (int64_t i = 0; i < n; i += kLanes)
-    *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i) + 3.0f * *reinterpret_cast<const V*>(b + i);
+    *reinterpret_cast<Floats*>(to + i) =
+        *reinterpret_cast<const Floats*>(a + i) + 3.0f * *reinterpret_cast<const Floats*>(b + i);
 }
 TG_PEAK_TARGET inline void update(float* to, const float* a, const float*, int64_t n) {
-  using V = Vector<float>::type;
-  constexpr int64_t kLanes = sizeof(V) / sizeof(float);
   for (int64_t i = 0; i < n; i += kLanes)
-    *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(a + i) + 0.5f * *reinterpret_cast<const V*>(to + i);
+    *reinterpret_cast<Floats*>(to + i) =
+        *reinterpret_cast<const Floats*>(a + i) + 0.5f * *reinterpret_cast<const Floats*>(to + i);
 }
 
 constexpr Kernels kKernels{

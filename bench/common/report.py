@@ -232,7 +232,7 @@ def ops(page, path, d):
             name, r["median"], f"{shown(r['median'], ((1, unit),)):>14}" + (f"  {r['percent']:4.0f} %" if r["peak"] else ""),
             of=r["peak"] or 0, span=tuple(span),
             tip=f"{name}: {span[0]} to {span[1]}, median {r['median']} {unit}; {took(r['seconds'])} a run, {r['runs']} runs"))
-    names = {"GFLOP/s": "Arithmetic", "GB/s": "Memory traffic", "ns": "Cost of an op", "ms": "Whole models"}
+    names = {"GFLOP/s": "Arithmetic", "GB/s": "Memory traffic", "ns": "Cost of an op"}
     for unit, rows in units.items():
         note = "Bars: the median. Whiskers: p10 to p90."
         if any(r.of for r in rows):

@@ -12,7 +12,7 @@ BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 TIMES = ((1, "×"),)
 PARTS = {name: f"p{i}" for i, name in enumerate((
     "embedding", "attention: projections", "attention: scores to values", "attention: rope", "attention: norm, residual",
-    "ffn: products", "ffn: gate, norm, residual", "final norm", "head", "loss", "optimizer", "other"))}  # as lm_steps.cpp
+    "ffn: products", "ffn: gate, norm, residual", "final norm", "head", "loss", "optimizer", "other"))}  # as lm_profile/steps.cpp
 STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--ink:#1b2530;--soft:#5d6a77;--line:#e4e8ec;--pale:#d9e1e8;--box:#f5f7f9;
 --deep:#c9d3dc;--ours:#0072b2;--ours2:#6aaed6;--theirs:#d55e00;--theirs2:#efa36b}

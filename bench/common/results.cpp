@@ -1,8 +1,6 @@
 #include "common/results.h"
 
 #include <fmt/ranges.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
 
 #include <cstdlib>
 
@@ -20,9 +18,6 @@ Result rate(RowId id, std::string unit, double work, const Timing& t, double pea
   const double all = work * repeats;
   return {std::move(id), std::move(unit), all / t.median, all / t.p90, all / t.p10, peak, t.median / repeats, t.runs};
 }
-Result milliseconds(RowId id, const Timing& t) {
-  return {std::move(id), "ms", 1e3 * t.median, 1e3 * t.p10, 1e3 * t.p90, 0, t.median, t.runs};
-}
 
 void print_header() {
   fmt::print("{:<44} {:>8} {:>9} {:>9} {:>9} {:>9} {:>5}\n", "", "unit", "median", "p10", "p90", "peak", "%");
@@ -34,15 +29,8 @@ void print(const Result& r) {
   std::fflush(stdout);
 }
 
-void write_json(const std::string& path, const Report& report, const Peaks& peaks) {
-  Json j;
-  const Machine& m = report.machine;
-  j["machine"] = {{"cpu", m.cpu},         {"cpus", m.cpus},       {"device", m.device},
-                  {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = utc_date();
-  j["commit"] = report.commit;
-  j["clock"] = report.clock;
-  j["command"] = report.command;
+Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks& peaks) {
+  Json j = json_of(origin);
   j["bandwidth"] = Json::array();
   for (const auto& [bytes, b] : peaks.bandwidths())
     j["bandwidth"].push_back({{"bytes", bytes},
@@ -50,7 +38,7 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
                               {"triad", five_digits(b.triad)},
                               {"update", five_digits(b.update)}});
   j["rows"] = Json::array();
-  for (const Result& r : report.rows) {
+  for (const Result& r : rows) {
     Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
     row["median"] = five_digits(r.median), row["p10"] = five_digits(r.p10), row["p90"] = five_digits(r.p90);
     row["percent"] = Json(), row["peak"] = Json();
@@ -58,7 +46,7 @@ void write_json(const std::string& path, const Report& report, const Peaks& peak
     row["runs"] = r.runs, row["seconds"] = five_digits(r.seconds);
     j["rows"].push_back(std::move(row));
   }
-  write_file_atomically(path, text_of(j, 1) + "\n");
+  return j;
 }
 
 }  // namespace tg::bench

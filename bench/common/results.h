@@ -1,8 +1,8 @@
 // One row per thing measured, and what is made of all rows: a table for people and a JSON file for programs. Users: the
 // programs of this folder.
 #pragma once
-#include "common/harness.h"
 #include "common/peak.h"
+#include "common/program.h"
 
 #include <string>
 #include <string_view>
@@ -18,7 +18,7 @@ struct RowId {
 };
 struct Result {
   RowId id;
-  std::string unit;         // GFLOP/s, GB/s, ns or ms
+  std::string unit;         // GFLOP/s, GB/s or ns
   double median, p10, p90;  // in that unit; of rates, p10 is the slow end
   double peak = 0;          // of the machine, in that unit; 0: there is none
   double seconds = 0;       // of a run, the median
@@ -26,17 +26,10 @@ struct Result {
 };
 // `work` is what a run does, in 1e9 units; the timing is of so many runs.
 Result rate(RowId, std::string unit, double work, const Timing&, double peak, int repeats = 1);
-Result milliseconds(RowId, const Timing&);
 
 void print_header();
 void print(const Result&);
 
-struct Report {
-  Machine machine;
-  std::string commit, clock, command;  // clock: wall or processor
-  std::vector<Result> rows;
-};
-// Machine, date, peaks and rows, atomically; an Error when the file cannot be written.
-void write_json(const std::string& path, const Report&, const Peaks&);
+Json json_of(const Origin&, const std::vector<Result>&, const Peaks&);
 
 }  // namespace tg::bench

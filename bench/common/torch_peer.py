@@ -1,13 +1,34 @@
-"""PyTorch beside ours: its process, which answers requests with times, and what is made of rounds of them. No program.
-Users: compare_torch_timeit.py, compare_torch_training.py."""
-import json, math, statistics, subprocess, sys
+"""PyTorch beside ours: its process, which answers requests with times, rounds of both in turn, and the table of them. No
+program. Users: the compare_torch.py of each benchmark."""
+import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
+
+
+def parse(doc, program, declare, rounds, seconds=None):
+    """The flags that all have, and those that `declare` adds; the name of the program is wanted but in PyTorch's process."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("program", nargs="?", help=program)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    if seconds:
+        parser.add_argument("--filter", default="", help="only rows with this in their name")
+        parser.add_argument("--seconds", type=float, default=seconds, help="for each row, way and round")
+    parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
+    parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
+    parser.add_argument("--json", help="write the table to this file")
+    parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # be the process that runs PyTorch
+    declare(parser)
+    args = parser.parse_args()
+    if not args.program and not args.serve:
+        parser.error(f"name the program {program}")
+    args.now = time.process_time if args.cpu_time else time.perf_counter
+    return args, parser.error
 
 
 class Peer:
-    """A process of `script --serve ...` that runs answer(). The time to start it is not measured."""
+    """A process of the same command with --serve, which runs serve(). The time to start it is not measured."""
 
-    def __init__(self, script, *flags):
-        self.process = subprocess.Popen([sys.executable, script, "--serve", *map(str, flags)], stdin=subprocess.PIPE,
+    def __init__(self, threads):
+        self.process = subprocess.Popen([sys.executable, *sys.argv, "--serve", str(threads)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         self.version = self.read()["version"]
 
@@ -18,31 +39,93 @@ class Peer:
         return json.loads(line)
 
     def __call__(self, request):
-        """What answer() makes of the request: {way: seconds}."""
+        """What serve() makes of the request: {way: seconds}, of the ways that PyTorch offers here."""
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.read()
 
 
-def answer(torch, prepare):
-    """In that process: prepare(request) gives a function that measures, which runs again when the request comes again."""
+def serve(args, prepare):
+    """In that process: prepare(torch, request) gives {way: function that measures seconds}; they run again when the request
+    comes again."""
+    import torch
+
+    torch.set_num_threads(args.serve)
+    torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    args.wait = torch.cuda.synchronize if args.device.startswith("cuda") else lambda: None
     print(json.dumps({"version": torch.__version__}), flush=True)
-    current, measure = None, None
+    current, ways = None, {}
     for line in sys.stdin:
         if line != current:
-            measure = None  # its memory is given back first
+            ways = {}  # its memory is given back first
             torch._dynamo.reset()  # else one function that is compiled for many shapes becomes slow, and then eager
-            current, measure = line, prepare(json.loads(line))
-        print(json.dumps(measure()), flush=True)
+            current, ways = line, prepare(torch, json.loads(line))
+        times = {}
+        for way in list(ways):
+            try:
+                times[way] = ways[way]()
+            except Exception as e:  # a way that PyTorch does not offer here
+                del ways[way]
+                print(f"PyTorch, {line.strip()}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
+        print(json.dumps(times), flush=True)
 
 
-def report_of(command, path):
-    """Runs one of our programs, which writes a JSON file there, and reads it."""
-    run = subprocess.run(command + ["--json", path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def timer(args, make, sample):
+    """A function that measures runs of what make() makes when it is first called: seconds per run, the median of samples of
+    about so many seconds, at least one run, each of which ends synchronised."""
+    run, now = None, args.now
+
+    def timed(repeats):
+        start = now()
+        for _ in range(repeats):
+            run()
+        args.wait()
+        return now() - start
+
+    def measure():
+        nonlocal run
+        if run is None:
+            run = make()
+            for _ in range(3):
+                run()
+        timed(1)
+        repeats = max(1, min(10_000, int(sample / max(timed(1), 1e-7))))
+        start = now()
+        while now() - start < args.seconds / 3:
+            timed(repeats)
+        times, start = [], now()
+        while len(times) < 9 or now() - start < args.seconds:
+            times.append(timed(repeats) / repeats)
+        return statistics.median(times)
+
+    return measure
+
+
+def report_of(args, flags, path):
+    """Runs our program, which writes a JSON file there, and reads it."""
+    run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path] + ["--cpu-time"] * args.cpu_time,
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(run.stderr)
     with open(path) as f:
         return json.load(f)
+
+
+def in_turn(args, requests, flags, seconds, peers):
+    """For each name of {name: request}: the rounds of {mode: seconds} of ours, run with flags(request), of which seconds(report,
+    request) is the time, those of {way: seconds} of the peers, and our last report."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, request in requests.items():
+            mine, theirs = [], []
+            for number in range(args.rounds):
+                print(f"{name}: round {number + 1} of {args.rounds}", file=sys.stderr)
+                mine.append({})
+                for mode in ("eager", "compiled"):
+                    report = report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
+                    mine[-1][mode] = seconds(report, request)
+                theirs.append({way: t for peer in peers for way, t in peer(request).items()})
+            yield name, mine, theirs, {**report, "torch": peers[0].version}
 
 
 def medians(rounds):
@@ -51,31 +134,40 @@ def medians(rounds):
 
 
 def compared(name, mine, theirs):
-    """A row: the fastest way of each side by its median over the rounds, and the median of PyTorch's time over ours."""
-    fastest = lambda rounds: min(medians(rounds).items(), key=lambda way: way[1])
-    if not medians(theirs):
+    """A row: the fastest way of each side by its median over the rounds, and the median of PyTorch's time over ours; and what
+    eager PyTorch, in its fastest way, takes for one of our eager runs."""
+    fastest = lambda times: min(times.items(), key=lambda way: way[1])
+    ours, torch = medians(mine), medians(theirs)
+    if not torch:
         sys.exit(f"{name}: PyTorch ran in no way")
-    (mode, seconds), (way, torch_seconds) = fastest(mine), fastest(theirs)
+    (mode, seconds), (way, torch_seconds) = fastest(ours), fastest(torch)
+    eager = [t for way, t in torch.items() if "eager" in way]
     return {"name": name, "seconds": seconds, "mode": mode, "torch_seconds": torch_seconds, "torch_way": way,
             "ratio": statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs)),
-            "all": medians(mine), "torch_all": medians(theirs)}
+            "eager_ratio": min(eager) / ours["eager"] if eager else None, "all": ours, "torch_all": torch}
 
 
-def add_flags(parser):
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
-    parser.add_argument("--json", help="write the table to this file")
-    parser.add_argument("--serve", type=int, metavar="THREADS", help="internal: be the process that runs PyTorch")
-
-
-def finish(args, report, version, rows, **settings):
-    """Prints what all rows come to, and writes them with the machine of one of our reports."""
+def table(args, measured, **settings):
+    """Prints a line for each (name, rounds of ours, rounds of PyTorch, report) as it comes and what all come to, and writes them
+    with the machine of the last report."""
+    rows = []
+    for name, mine, theirs, report in measured:
+        if not rows:
+            m = report["machine"]
+            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; PyTorch {report['torch']}; {args.rounds} rounds"
+                  + ", one thread each, processor time" * args.cpu_time)
+            print(f"{'':46} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7} {'eager':>7}")
+        row = compared(name, mine, theirs)
+        eager = f"{row['eager_ratio']:7.2f}" if row["eager_ratio"] else f"{'-':>7}"
+        print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row['torch_seconds']:12.1f} {row['torch_way']:30} "
+              f"{row['ratio']:7.2f} {eager}", flush=True)
+        rows.append(row)
     mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in rows))
     least = min(rows, key=lambda r: r["ratio"])
     print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({"machine": report["machine"], "date": report["date"], "device": report["device"], "torch": version,
-                       "commit": args.commit, "command": " ".join(["python", *sys.argv]), **settings,
-                       "geometric_mean": mean, "smallest": least["ratio"], "rows": rows}, f, indent=1)
+            json.dump({**{key: report[key] for key in ("machine", "date", "device", "clock", "torch")}, "commit": args.commit,
+                       "command": " ".join(["python", *sys.argv]), "rounds": args.rounds, **settings, "geometric_mean": mean,
+                       "smallest": least["ratio"], "rows": rows}, f, indent=1)
             f.write("\n")

@@ -2,9 +2,7 @@
 // matrix of sizes, computations, warm-up steps and precisions, each on a model of its own; and whether a warm-up step
 // steadies the times, as the document says. The same code on the CPU and on CUDA, eager and compiled.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
-#include <tapegrad/core/file.h>
 
 #include "gpt_timeit/report.h"
 
@@ -39,36 +37,47 @@ void run_all(const TimeitPlan& plan, TimeitReport& report) {
     report.matrix.push_back(profiled(*model, run, setup));
   }
 }
-}  // namespace
-
-int main(int argc, char** argv) try {
-  int status = 0;
-  const auto flags = parse_timeit_flags(argc, argv, status);
-  if (!flags) return status;
-  if (!flags->json.empty()) check_writable(flags->json);
-  const TimeitPlan plan = timeit_plan(*flags);
-  if (flags->cpu_time) use_cpu_time();
-  const int64_t threads = flags->cpu_time ? 1 : flags->threads;
-  if (threads != 0) set_num_threads(int(threads));
-  TimeitReport report{machine(plan.setup.device),
-                      flags->cpu_time ? "processor" : "wall",
-                      flags->commit,
-                      fmt::format("{}", fmt::join(argv, argv + argc, " ")),
-                      plan.setup,
-                      {},
-                      {}};
-  const Machine& m = report.machine;
-  fmt::print("{}, {} cpu(s), {}: {}, {}; {}, each step ends synchronised{}\n", m.cpu, m.cpus, m.device, m.backend,
-             m.compiler, name_of(plan.setup.mode), flags->cpu_time ? ", processor time" : "");
+int measured(const TimeitFlags& f, int argc, char** argv) {
+  const TimeitPlan plan = timeit_plan(f);
+  const std::string how = fmt::format("; {}, each step ends synchronised", name_of(plan.setup.mode));
+  TimeitReport report{begin(f, argc, argv, how, f.threads), plan.setup, {}, {}};
   run_all(plan, report);
   fmt::print("{}\n", data_frame(report.matrix, by_mean_time(report.matrix)));
   if (const auto rows = warmup_rows(report.matrix); !rows.empty()) fmt::print("{}\n", data_frame(report.matrix, rows));
   const WarmupClaim claim = warmup_claim(report.matrix);
   fmt::print("{}{}", text(claim), sums_text(report.matrix));
-  if (flags->against_document) fmt::print("{}", beside_document(report));
-  if (!flags->json.empty()) write_timeit_json(flags->json, report);
-  return flags->check_warmup && !claim.holds() ? 1 : 0;
-} catch (const std::exception& e) {
-  fmt::print(stderr, "{}\n", e.what());
-  return 1;
+  if (f.against_document) fmt::print("{}", beside_document(report));
+  if (!f.json.empty()) write_timeit_json(f.json, report);
+  return f.check_warmup && !claim.holds() ? 1 : 0;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  TimeitFlags f;
+  const auto declare = [&](Command& c) {
+    c.option("--sizes", "of small, medium, and tiny, which is for trying", f.sizes);
+    c.option("--computations", "of forward, backward, forward_backward", f.computations);
+    c.option("--warmups", "numbers of steps before the timed ones", f.warmups);
+    c.option("--mixed", "of False and True: bf16 over f32 parameters", f.mixed);
+    c.option("--steps", "timed ones of each run", f.steps);
+    c.option("--batch", "sequences", f.batch);
+    c.option("--context", "tokens of each", f.context);
+    c.option("--vocab", "token ids", f.vocab);
+    c.option("--seed", "of weights and tokens, the same for each run", f.seed);
+    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    c.option("--mode", "NAME", "eager, or compiled: each step goes through tg::compile", f.mode);
+    c.toggle("--matrix-only", "without the two runs on one model that come before the matrix", f.matrix_only);
+    c.toggle("--check-warmup", "end with status 1 unless each run with a warm-up step varies less than the one without",
+             f.check_warmup);
+    declare_filter(c, f, "only runs with this in their name: small_forward_warmup");
+    declare_cpu_time(c, f);
+    declare_document(c, f);
+    declare_results(c, f);
+    return [&] { return measured(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv,
+                           {"bench_gpt_timeit",
+                            "Document 004's profile of a GPT: forward, backward and both, with and without a warm-up "
+                            "step and mixed precision, a few timed steps each. Run it on a quiet machine.",
+                            declare});
 }

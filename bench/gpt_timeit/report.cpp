@@ -3,8 +3,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
 
 #include <algorithm>
 #include <numeric>
@@ -12,15 +10,6 @@
 namespace tg::bench {
 
 namespace {
-Json model_object(const GptConfig& c) {
-  return {{"approximate", Json()},    {"activation_name", "gelu"},
-          {"d_model", c.width},       {"d_ff", Json()},
-          {"num_heads", c.heads},     {"context_length", c.context},
-          {"attn_pdrop", 0.0},        {"resid_pdrop", c.dropout},
-          {"bias", c.bias},           {"vocab_size", c.vocab_size},
-          {"num_blocks", c.layers},   {"token_position_pdrop", c.dropout},
-          {"weight_tie", c.tied_head}};
-}
 Json profiler_object(const TimeitRun& r, int64_t steps) {
   return {{"computation", name_of(r.computation)},
           {"warmup_steps", r.warmup},
@@ -80,7 +69,22 @@ std::string log_line(std::string_view text, std::chrono::system_clock::time_poin
   return fmt::format("{:%Y-%m-%d %H:%M:%S},{:03} - bench_gpt_timeit - INFO - {}\n",
                      fmt::localtime(std::chrono::system_clock::to_time_t(at)), ms, text);
 }
-std::string model_json(const GptConfig& c) { return text_of(model_object(c), 4); }
+std::string model_json(const GptConfig& c) {
+  return text_of({{"approximate", Json()},
+                  {"activation_name", "gelu"},
+                  {"d_model", c.width},
+                  {"d_ff", Json()},
+                  {"num_heads", c.heads},
+                  {"context_length", c.context},
+                  {"attn_pdrop", 0.0},
+                  {"resid_pdrop", c.dropout},
+                  {"bias", c.bias},
+                  {"vocab_size", c.vocab_size},
+                  {"num_blocks", c.layers},
+                  {"token_position_pdrop", c.dropout},
+                  {"weight_tie", c.tied_head}},
+                 4);
+}
 std::string profiler_json(const TimeitRun& r, int64_t steps) { return text_of(profiler_object(r, steps), 4); }
 std::string result_json(const TimeitResult& r) { return text_of(result_object(r), 4); }
 
@@ -178,17 +182,9 @@ std::string beside_document(const TimeitReport& report) {
 }
 
 void write_timeit_json(const std::string& path, const TimeitReport& r) {
-  Json j;
-  const Machine& m = r.machine;
   const TimeitSetup& s = r.setup;
-  j["machine"] = {
-      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = utc_date();
-  j["device"] = m.device;
+  Json j = json_of(r);
   j["mode"] = name_of(s.mode);
-  j["clock"] = r.clock;
-  j["commit"] = r.commit;
-  j["command"] = r.command;
   j["batch"] = s.batch, j["context"] = s.context, j["vocab"] = s.vocab, j["seed"] = s.seed;
   j["backward_is"] = s.mode == RunMode::eager ? "timed alone" : "forward_backward less forward";
   j["rows"] = Json::array(), j["standalone"] = Json::array();
@@ -196,7 +192,7 @@ void write_timeit_json(const std::string& path, const TimeitReport& r) {
   for (const TimeitRow& row : r.matrix) j["rows"].push_back(row_object(row.run.key(), row, s));
   const WarmupClaim claim = warmup_claim(r.matrix);
   j["warmup_claim"] = {{"pairs", claim.pairs.size()}, {"holding", claim.holding()}};
-  write_file_atomically(path, text_of(j, 1) + "\n");
+  write_json(path, j);
 }
 
 }  // namespace tg::bench

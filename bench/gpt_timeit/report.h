@@ -14,9 +14,7 @@ struct TimeitRow {
   TimeitRun run;
   TimeitResult result;
 };
-struct TimeitReport {
-  Machine machine;
-  std::string clock, commit, command;  // clock: wall or processor
+struct TimeitReport : Origin {
   TimeitSetup setup;
   std::vector<TimeitRow> standalone, matrix;
 };

@@ -11,31 +11,27 @@
 #include <numeric>
 #include <set>
 
-#include "common/fits.h"
 #include "common/stats.h"
 
 namespace tg::bench {
 namespace {
+constexpr std::string_view kProgram = "bench_gpt_timeit";
 constexpr std::string_view kComputations[] = {"forward", "backward", "forward_backward"}, kMixed[] = {"False", "True"},
                            kSizes[] = {"small", "medium", "tiny"}, kModes[] = {"eager", "compiled"};
 constexpr const char* kLastNorm = "ln_f.weight";
 
-void within(std::string_view name, int64_t x, int64_t least, int64_t most) {
-  TG_CHECK(x >= least && x <= most, value, "[bench_gpt_timeit] --{} is {}. It must be from {} to {}.", name, x, least,
-           most);
-}
 void not_empty(std::string_view name, size_t n) {
   TG_CHECK(n > 0, value, "[bench_gpt_timeit] --{} is empty. The matrix needs one or more. Leave the flag away for all.",
            name);
 }
 TimeitSetup setup_of(const TimeitFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
-  within("steps", f.steps, 1, 1'000'000);
-  within("batch", f.batch, 1, kMost);
-  within("context", f.context, 1, kMost);
-  within("vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
-  within("threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
-  for (const int64_t n : f.warmups) within("warmups", n, 0, 1'000'000);
+  check_within(kProgram, "steps", f.steps, 1, 1'000'000);
+  check_within(kProgram, "batch", f.batch, 1, kMost);
+  check_within(kProgram, "context", f.context, 1, kMost);
+  check_within(kProgram, "vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
+  check_within(kProgram, "threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
+  for (const int64_t n : f.warmups) check_within(kProgram, "warmups", n, 0, 1'000'000);
   return {.steps = f.steps,
           .batch = f.batch,
           .context = f.context,
@@ -68,14 +64,13 @@ void check_distinct(const std::vector<TimeitRun>& runs) {
         r.key());
 }
 void check_memory(const TimeitRun& r, const TimeitSetup& s) {
-  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
-    TimeitSetup less = s;
-    less.batch = batch;
-    return TimeitModel::planned_bytes(r, less);
-  })};
-  check_fits({fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context),
-              [&] { return TimeitModel::planned_bytes(r, s); }},
-             others, s.device);
+  const auto bytes = [=](int64_t batch) {
+    TimeitSetup with = s;
+    with.batch = batch;
+    return TimeitModel::planned_bytes(r, with);
+  };
+  check_fits(fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context), s.batch,
+             bytes, {}, s.device);
 }
 Tensor random_ids(const TimeitSetup& s, Rng& rng) {  // (B, T)
   return rand({s.batch, s.context}, rng, 0, double(s.vocab), DType::f64, s.device).to(DType::i64);
@@ -153,10 +148,10 @@ Tensor TimeitModel::loss_on_tape() const {
   return cross_entropy(model_.forward(tokens_, {.compute = compute_}), targets_);
 }
 double TimeitModel::timed(const std::function<void()>& f) const {
-  const double start = now();
-  f();
-  synchronize(setup_.device);
-  return now() - start;
+  return bench::timed([&] {
+    f();
+    synchronize(setup_.device);
+  });
 }
 
 double TimeitModel::step(Computation c) {

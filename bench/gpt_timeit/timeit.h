@@ -1,15 +1,24 @@
 // Document 004's profile of a GPT: which runs there are, in its order, and how one is timed: step by step, by the
 // host's clock, each step ending synchronised. Gradients are never set to zero: they add up over all steps of a model.
-// What is printed is timeit_report.h's. Users: bench_gpt_timeit.
+// What is printed is report.h's. Users: bench_gpt_timeit.
 #pragma once
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
 
-#include "common/flags.h"
 #include "common/gradient_sums.h"
-#include "common/harness.h"
+#include "common/program.h"
 
 namespace tg::bench {
+
+struct TimeitFlags : SharedFlags {  // words as they were given
+  std::vector<std::string> sizes{"small", "medium"}, computations{"forward", "backward", "forward_backward"},
+      mixed{"False", "True"};
+  std::vector<int64_t> warmups{0, 1};
+  int64_t steps = 5, batch = 16, context = 128, vocab = 10'000, threads = 0;  // threads 0: all
+  uint64_t seed = 20230310;
+  std::string mode = "eager";
+  bool matrix_only = false, check_warmup = false;
+};
 
 enum class Computation { forward, backward, forward_backward };
 std::string_view name_of(Computation);

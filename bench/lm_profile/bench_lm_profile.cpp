@@ -2,7 +2,6 @@
 // forward, of gradients that add up, and of training; tables as nsys prints them; and answers to the document's nine
 // conclusions, out of the same step in other forms and precisions. The same code on the CPU and on CUDA.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
 
@@ -22,41 +21,58 @@ LmFigures measured(const LmSetup& setup, StepType type, const std::string& trace
   if (!trace.empty()) write_trace(run.profile, trace);
   return figures_of(run);
 }
-}  // namespace
-
-int main(int argc, char** argv) try {
-  int status = 0;
-  const auto flags = parse_lm_flags(argc, argv, status);
-  if (!flags) return status;
-  const LmPlan plan = lm_plan(*flags);
-  if (flags->threads != 0) set_num_threads(int(flags->threads));
-  for (const std::string& path : {flags->trace, flags->json})
-    if (!path.empty()) check_writable(path);
-  if (!flags->csv.empty()) make_folder(flags->csv);
-  LmReport report{
-      machine(plan.setups.front().device), flags->commit, fmt::format("{}", fmt::join(argv, argv + argc, " ")), {}};
-  const Machine& m = report.machine;
-  fmt::print("{}, {} cpu(s), {}: {}, {}\n", m.cpu, m.cpus, m.device, m.backend, m.compiler);
+int profile_all(const LmFlags& f, int argc, char** argv) {
+  const LmPlan plan = lm_plan(f);
+  if (!f.trace.empty()) check_writable(f.trace);
+  if (!f.csv.empty()) make_folder(f.csv);
+  LmReport report{begin(f, argc, argv, "", f.threads), {}};
   for (const LmSetup& setup : plan.setups)
     for (const StepType type : plan.types) {
       const bool asked = &setup == &plan.setups.front();
       if (!asked && type != StepType::train) continue;
-      report.runs.push_back(measured(setup, type, flags->trace));
+      report.runs.push_back(measured(setup, type, f.trace));
       if (asked) fmt::print("{}", tables_text(report.runs.back()));
       fmt::print("{}\n", step_text(report.runs.back()));
     }
   Peaks peaks(kPeakSeconds, plan.setups.front().device);
-  const bool emulated = m.backend.starts_with("emulated");  // such a GPU has no peak
-  for (const LmFigures& f : report.runs)
-    if (!emulated && !report.peaks.contains(f.setup.precision))
-      report.peaks[f.setup.precision] = peaks.gflops(std::string(name_of(f.setup.precision)));
+  const bool emulated = report.machine.backend.starts_with("emulated");  // such a GPU has no peak
+  for (const LmFigures& run : report.runs)
+    if (!emulated && !report.peaks.contains(run.setup.precision))
+      report.peaks[run.setup.precision] = peaks.gflops(std::string(name_of(run.setup.precision)));
   fmt::print("{}{}", answers(report.runs), utilisation(report));
-  if (flags->against_document) fmt::print("{}", beside_document(report.runs));
-  for (const LmFigures& f : report.runs)
-    if (!flags->csv.empty()) write_csv(flags->csv, f);
-  if (!flags->json.empty()) write_lm_json(flags->json, report);
+  if (f.against_document) fmt::print("{}", beside_document(report.runs));
+  for (const LmFigures& run : report.runs)
+    if (!f.csv.empty()) write_csv(f.csv, run);
+  if (!f.json.empty()) write_lm_json(f.json, report);
   return 0;
-} catch (const std::exception& e) {
-  fmt::print(stderr, "{}\n", e.what());
-  return 1;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  LmFlags f;
+  const auto declare = [&](Command& c) {
+    c.option("--size", "NAME", "small, medium, large, xl, 2.7B, or tiny, which is for trying", f.size);
+    c.option("--types", "of forward, backward, train", f.types);
+    c.option("--form", "NAME", "document: op by op; flash: the same with attention in blocks; fused: Gpt", f.form);
+    c.option("--precision", "NAME", "of products: f32, tf32 (on a GPU), bf16 (form fused)", f.precision);
+    c.option("--batch", "sequences", f.batch);
+    c.option("--context", "tokens of each", f.context);
+    c.option("--vocab", "token ids", f.vocab);
+    c.option("--layers", "0: those of the size", f.layers);
+    c.option("--warmup", "steps before the profiled one", f.warmup);
+    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    c.option("--seed", "of weights and tokens", f.seed);
+    c.toggle("--answers", "profile the other forms and precisions too, and answer the document's nine conclusions",
+             f.answers);
+    c.option("--csv", "FOLDER", "write each table of each run to a file in this folder", f.csv);
+    c.option("--trace", "FILE", "write the last profile to this file, for Perfetto", f.trace);
+    declare_document(c, f);
+    declare_results(c, f);
+    return [&] { return profile_all(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv,
+                           {"bench_lm_profile",
+                            "Document 003's profiles of a language model: steps to warm up, then one whose parts are "
+                            "timed, in tables as nsys prints them.",
+                            declare});
 }

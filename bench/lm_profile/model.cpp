@@ -131,23 +131,4 @@ Tensor DocumentLm::forward(const Tensor& tokens) const {
   return linear(x, head_);  // (B, T, V)
 }
 
-StateDict gpt_weights(const Params& document, const GptConfig& c) {
-  StateDict all = document.state(), joined;
-  const auto join = [&](const std::string& to, std::initializer_list<const char*> parts, const std::string& before) {
-    std::vector<Tensor> rows;
-    for (const char* part : parts) {
-      const auto at = all.find(before + part + ".weight");
-      rows.push_back(at->second);
-      all.erase(at);
-    }
-    joined[before + to + ".weight"] = concat(rows, 0);
-  };
-  for (int64_t i = 0; i < c.layers; ++i) {
-    join("qkv", {"q", "k", "v"}, fmt::format("h.{}.attn.", i));
-    join("fc", {"gate", "up"}, fmt::format("h.{}.mlp.", i));
-  }
-  joined.insert(all.begin(), all.end());
-  return joined;
-}
-
 }  // namespace tg::bench

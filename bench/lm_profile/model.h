@@ -32,7 +32,5 @@ class DocumentLm {
   Tensor wte_, ln_f_, head_, cos_, sin_;  // cos, sin: (context, HS / 2)
   std::vector<Block> blocks_;
 };
-// The weights of a DocumentLm under the names of Gpt, which keeps queries, keys and values, and gate and up, in one.
-StateDict gpt_weights(const Params& document, const GptConfig&);
 
 }  // namespace tg::bench

@@ -26,18 +26,14 @@ std::string label(const LmFigures& f) {
 LmFigures figures_of(const LmRun& run) {
   using Kind = Profile::Copy::Kind;
   const Profile& p = run.profile;
-  return {.setup = run.setup,
-          .type = run.type,
-          .step = profiled_step(p),
-          .timeline = timeline_of(p, run.setup.device),
-          .to_device = copies_of(p, Kind::host_to_device),
-          .to_host = copies_of(p, Kind::device_to_host),
-          .on_device = copies_of(p, Kind::device_to_device),
-          .peak_bytes = run.peak_bytes,
-          .parameters = run.parameters,
-          .result = run.result,
-          .tables = profile_tables(document_ranges(p)),
-          .notes = p.notes};
+  return {run,
+          profiled_step(p),
+          timeline_of(p, run.setup.device),
+          copies_of(p, Kind::host_to_device),
+          copies_of(p, Kind::device_to_host),
+          copies_of(p, Kind::device_to_device),
+          profile_tables(document_ranges(p)),
+          p.notes};
 }
 
 std::string preamble(const LmSetup& s, StepType type) {
@@ -55,20 +51,15 @@ std::string preamble(const LmSetup& s, StepType type) {
 }
 
 std::string tables_text(const LmFigures& f) {
-  struct Report {
-    int number;
-    const char* name;
-  };
-  constexpr Report kReports[] = {
+  constexpr std::pair<int, std::string_view> kReports[] = {
       {3, "nvtx_sum"},          {5, "allocator_sum"},         {5, "cuda_api_sum"},         {6, "cpu_kern_sum"},
       {6, "cuda_gpu_kern_sum"}, {7, "cuda_gpu_mem_time_sum"}, {8, "cuda_gpu_mem_size_sum"}};
   std::string r;
-  for (const Report& report : kReports) {
-    if (report.number == 5 && report.name == std::string_view("allocator_sum"))
+  for (const auto& [number, name] : kReports) {
+    if (name == "allocator_sum")
       r += "[4/8] 'osrt_sum' is not made: calls of the operating system are not traced. nsys traces them.\n\n";
-    const auto at = std::ranges::find(f.tables, report.name, &ProfileTable::report);
-    if (at == f.tables.end()) continue;
-    r += fmt::format("[{}/8] '{}' stats report\n\n{}\n", report.number, report.name, to_text(*at));
+    const auto at = std::ranges::find(f.tables, name, &ProfileTable::report);
+    if (at != f.tables.end()) r += fmt::format("[{}/8] '{}' stats report\n\n{}\n", number, name, to_text(*at));
   }
   for (const std::string& note : f.notes) r += fmt::format("note: {}\n", note);
   return r;
@@ -329,7 +320,7 @@ std::string with_timelines(std::string text, const std::vector<LmFigures>& runs)
   size_t at = 0;
   for (const LmFigures& f : runs) {
     at = text.find(kPlace, at) + kKey.size();
-    text.replace(at, kPlace.size() - kKey.size(), to_json(f.timeline));
+    text.replace(at, kPlace.size() - kKey.size(), text_of(f.timeline));
   }
   return text;
 }
@@ -343,14 +334,7 @@ void write_csv(const std::string& folder, const LmFigures& f) {
     write_file_atomically(fmt::format("{}/{}_{}.csv", folder, run, t.report), to_csv(t));
 }
 void write_lm_json(const std::string& path, const LmReport& r) {
-  Json j;
-  const Machine& m = r.machine;
-  j["machine"] = {
-      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = utc_date();
-  j["device"] = m.device;
-  j["commit"] = r.commit;
-  j["command"] = r.command;
+  Json j = json_of(r);
   for (const auto& [precision, gflops] : r.peaks) j["peak_gflops"][std::string(name_of(precision))] = gflops;
   j["runs"] = Json::array();
   for (const LmFigures& f : r.runs) j["runs"].push_back(json_of(f));

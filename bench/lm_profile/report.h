@@ -7,19 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "common/harness.h"
 #include "lm_profile/timeline.h"
 
 namespace tg::bench {
 
-struct LmFigures {  // of a run, its profile taken apart
-  LmSetup setup;
-  StepType type;
+struct LmFigures : LmResult {  // of a run, its profile taken apart
   LmStep step;
-  LmTimeline timeline;
+  Json timeline;  // timeline.h
   LmCopies to_device, to_host, on_device;
-  int64_t peak_bytes = 0, parameters = 0;
-  double result = 0;
   std::vector<ProfileTable> tables;
   std::vector<std::string> notes;
 };
@@ -37,9 +32,7 @@ std::string answers(const std::vector<LmFigures>&);
 // Phases, copies and kernels beside the document's; empty for other sizes than 2.7B.
 std::string beside_document(const std::vector<LmFigures>&);
 
-struct LmReport {
-  Machine machine;
-  std::string commit, command;
+struct LmReport : Origin {
   std::vector<LmFigures> runs;
   std::map<Precision, double> peaks = {};  // GFLOP/s of products, of those that were measured
 };

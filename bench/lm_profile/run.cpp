@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/fits.h"
 #include "lm_profile/model.h"
 
 namespace tg::bench {
 namespace {
+constexpr std::string_view kProgram = "bench_lm_profile";
 constexpr std::string_view kTypes[] = {"forward", "backward", "train"}, kForms[] = {"document", "flash", "fused"},
                            kPrecisions[] = {"f32", "tf32", "bf16"};
 struct Size {
@@ -24,18 +24,14 @@ constexpr Size kSizes[] = {{"small", 768, 3072, 12, 12}, {"medium", 1024, 4096, 
                            {"xl", 1600, 6400, 48, 25},   {"2.7B", 2560, 10240, 32, 32},  {"tiny", 32, 96, 2, 4}};
 constexpr double kLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no rate
 
-void within(std::string_view name, int64_t x, int64_t least, int64_t most) {
-  TG_CHECK(x >= least && x <= most, value, "[bench_lm_profile] --{} is {}. It must be from {} to {}.", name, x, least,
-           most);
-}
 LmSetup setup_of(const LmFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
-  within("batch", f.batch, 1, kMost);
-  within("context", f.context, 2, kMost);  // the last token has no target
-  within("vocab", f.vocab, 2, kMost);
-  within("layers", f.layers, 0, 1 << 14);
-  within("warmup", f.warmup, 0, 1'000'000);
-  within("threads", f.threads, 0, kMost);
+  check_within(kProgram, "batch", f.batch, 1, kMost);
+  check_within(kProgram, "context", f.context, 2, kMost);  // the last token has no target
+  check_within(kProgram, "vocab", f.vocab, 2, kMost);
+  check_within(kProgram, "layers", f.layers, 0, 1 << 14);
+  check_within(kProgram, "warmup", f.warmup, 0, 1'000'000);
+  check_within(kProgram, "threads", f.threads, 0, kMost);
   LmSetup s{.size = f.size,
             .model = lm_config(f.size),
             .batch = f.batch,
@@ -65,22 +61,22 @@ std::string flags_of(const LmSetup& s, const LmSetup& own) {
   return flags.substr(1);
 }
 void check_memory(const LmSetup& s, StepType type) {
-  std::vector<std::vector<Variant>> others{smaller_batches(s.batch, [=](int64_t batch) {
-    LmSetup less = s;
-    less.batch = batch;
-    return planned_bytes(less, type);
-  })};
+  const auto bytes = [=](int64_t batch) {
+    LmSetup with = s;
+    with.batch = batch;
+    return planned_bytes(with, type);
+  };
+  std::vector<Variant> others;
   for (const auto& [form, precision] :
        {std::pair{LmForm::flash, Precision::f32}, {LmForm::fused, Precision::f32}, {LmForm::fused, Precision::bf16}}) {
     LmSetup other = s;
     other.form = form, other.precision = precision;
     if (form > s.form || (form == s.form && precision > s.precision))
-      others.push_back({{flags_of(other, s), [=] { return planned_bytes(other, type); }}});
+      others.push_back({flags_of(other, s), [=] { return planned_bytes(other, type); }});
   }
-  check_fits({fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
-                          s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
-              [&] { return planned_bytes(s, type); }},
-             others, s.device);
+  check_fits(fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
+                         s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
+             s.batch, bytes, others, s.device);
 }
 // Made on the host and moved, one copy for each, as the document does.
 Params made_on_host(const LmSetup& s) {
@@ -235,7 +231,7 @@ double LmModel::checked_result(StepType type) const {
 }
 
 LmRun profiled(const LmSetup& s, StepType type) {
-  LmRun run{.setup = s, .type = type, .profile = {}};
+  LmRun run{{s, type}, {}};
   reset_peak(s.device);
   Profiler profiler;
   LmModel model(s);

@@ -1,6 +1,6 @@
 // Document 003's runs: sizes of its model, types of a step (forward, backward, train), and a run: weights made on the
 // host and moved, three steps to warm up in one range, one profiled step with a range for each phase, each ending
-// synchronised. What a profile of it says is lm_steps.h's. Users: bench_lm_profile.
+// synchronised. What a profile of it says is steps.h's. Users: bench_lm_profile.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -8,10 +8,18 @@
 
 #include <optional>
 
-#include "common/flags.h"
 #include "common/gradient_sums.h"
+#include "common/program.h"
 
 namespace tg::bench {
+
+struct LmFlags : SharedFlags {  // words as they were given
+  std::string size = "2.7B", form = "document", precision = "f32", csv, trace;
+  std::vector<std::string> types{"forward", "backward", "train"};
+  int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3, threads = 0;  // 0: of the size; all
+  uint64_t seed = 1;
+  bool answers = false;
+};
 
 enum class StepType {
   forward,   // the model on the tape
@@ -81,12 +89,14 @@ class LmModel {
   Tensor result_;  // 0-d, off the tape
 };
 
-struct LmRun {
+struct LmResult {
   LmSetup setup;
   StepType type;
-  Profile profile;
   int64_t peak_bytes = 0, parameters = 0;
   double result = 0;  // the loss; of forward, the mean of the logits
+};
+struct LmRun : LmResult {
+  Profile profile;
 };
 // Makes a model, runs it with a profiler from the first weight on, and gives its memory back.
 LmRun profiled(const LmSetup&, StepType);

@@ -159,17 +159,15 @@ double LmStep::phase_seconds(const std::string& name) const {
   return at == phases.end() ? 0 : at->second.seconds;
 }
 
-namespace {
-struct Span {
-  int64_t begin = 0, end = 0;
-};
-Span span_of(const Profile& p, std::string_view name) {
+const Profile::Range& step_range(const Profile& p) {
   const auto at = std::ranges::find_if(
-      p.ranges, [&](const Profile::Range& r) { return r.kind == RangeKind::range && r.name == name; });
+      p.ranges, [](const Profile::Range& r) { return r.kind == RangeKind::range && r.name == kStep; });
   TG_CHECK(at != p.ranges.end(), value, "[bench_lm_profile] the profile has no range '{}'. Profile LmModel::run().",
-           name);
-  return {at->begin, at->end};
+           kStep);
+  return *at;
 }
+
+namespace {
 void add(LmPhase& to, const Profile::Kernel& k) {
   const double t = seconds(k.begin, k.end);
   to.kernels += t;
@@ -182,7 +180,7 @@ void add_at(std::vector<double>& to, int64_t i, double x) {
   if (size_t(i) >= to.size()) to.resize(size_t(i) + 1);
   to[size_t(i)] += x;
 }
-void take_ranges(const Profile& p, Span step, LmStep& s) {
+void take_ranges(const Profile& p, const Profile::Range& step, LmStep& s) {
   std::map<int64_t, size_t> seen;
   double outermost = 0;
   for (const Profile::Range& r : document_ranges(p).ranges) {
@@ -203,7 +201,7 @@ void take_ranges(const Profile& p, Span step, LmStep& s) {
 
 LmStep profiled_step(const Profile& p) {
   LmStep s;
-  const Span step = span_of(p, kStep);
+  const Profile::Range& step = step_range(p);
   s.seconds = seconds(step.begin, step.end);
   for (const Profile::Range& r : p.ranges)
     for (const char* name : kPhases)

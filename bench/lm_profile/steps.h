@@ -1,6 +1,6 @@
 // What a profile of document 003's run says: its ranges under the document's names, whichever form the model has, and
 // the profiled step taken apart by the time of its kernels: phases, parts of the model, products. Numbers only; text is
-// lm_report.h's.
+// report.h's.
 #pragma once
 #include <array>
 #include <map>
@@ -58,6 +58,8 @@ struct LmStep {
   double phases_cover = 0, layers_cover = 0, host_layers_cover = 0;
   double phase_seconds(const std::string& name) const;
 };
+// The range of the profiled step; an Error when the profile has none.
+const Profile::Range& step_range(const Profile&);
 LmStep profiled_step(const Profile&);  // an Error when the profile has none
 
 struct LmCopies {

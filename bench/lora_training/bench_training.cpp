@@ -1,20 +1,23 @@
 // Document 000's benchmarks on this runtime, with Criterion.rs' protocol, statistics and text; small graphs, eager and
 // lazy, on the CPU; and what the host adds to a training step. Every sample ends when the device is done. Before
 // anything that trains is measured, it is shown to train.
-#include "common/flags.h"
 #include "lora_training/report.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
 
 #include <algorithm>
 
 using namespace tg;
 using namespace tg::bench;
 namespace {
+struct TrainingFlags : SharedFlags {
+  std::string baseline, mode = "eager";
+  double warmup = 3, target = 5;  // seconds
+  int64_t samples = 100;
+  bool quick = false;
+};
 constexpr const char* kStep = "full_training_step/complete_iteration";
 
 std::vector<TrainingRow> wanted_rows(const TrainingFlags& flags, Device device) {
@@ -24,7 +27,7 @@ std::vector<TrainingRow> wanted_rows(const TrainingFlags& flags, Device device) 
   TG_CHECK(!rows.empty(), value, "[bench_training] no id has '{}' in it. Without --filter all are listed.",
            flags.filter);
   for (TrainingRow& r : rows) {
-    if (r.samples) r.samples = std::min(*r.samples, flags.samples);
+    if (r.samples) r.samples = std::min(*r.samples, int(flags.samples));
     if (flags.quick) r.samples = 2;  // the fewest that have a variance
   }
   return rows;
@@ -32,7 +35,7 @@ std::vector<TrainingRow> wanted_rows(const TrainingFlags& flags, Device device) 
 CriterionOptions options(const TrainingFlags& flags) {
   const std::string& folder = flags.baseline;
   if (flags.quick) return {.warmup = 0, .target = 1e-9, .samples = 2, .folder = folder};
-  return {.warmup = flags.warmup, .target = flags.target, .samples = flags.samples, .folder = folder};
+  return {.warmup = flags.warmup, .target = flags.target, .samples = int(flags.samples), .folder = folder};
 }
 bool trains(const TrainingRow& r) {
   for (const char* group : {"gradient_computation", "optimizer_step", "full_training_step"})
@@ -59,30 +62,38 @@ void measure_all(const TrainingFlags& flags, Device device, TrainingReport& repo
   }
   report.rows = criterion.results();
 }
+int run(const TrainingFlags& f, int argc, char** argv) {
+  TrainingReport report{
+      begin(f, argc, argv, fmt::format("; {}, each sample ends synchronised", f.mode)), f.mode, {}, {}};
+  fmt::print("\n");
+  measure_all(f, Device::parse(f.device), report);
+  if (f.against_document) fmt::print("{}", beside_document(report.rows));
+  if (!f.json.empty()) write_training_json(f.json, report);
+  return 0;
+}
 }  // namespace
 
-int main(int argc, char** argv) try {
-  int status = 0;
-  const auto flags = parse_training_flags(argc, argv, status);
-  if (!flags) return status;
-  if (!flags->json.empty()) check_writable(flags->json);
-  if (flags->cpu_time) set_num_threads(1), use_cpu_time();
-  const Device device = Device::parse(flags->device);
-  TrainingReport report{machine(device),
-                        flags->mode,
-                        flags->cpu_time ? "processor" : "wall",
-                        flags->commit,
-                        fmt::format("{}", fmt::join(argv, argv + argc, " ")),
-                        {},
-                        {}};
-  const Machine& m = report.machine;
-  fmt::print("{}, {} cpu(s), {}: {}, {}; {}, each sample ends synchronised{}\n\n", m.cpu, m.cpus, m.device, m.backend,
-             m.compiler, flags->mode, flags->cpu_time ? ", processor time" : "");
-  measure_all(*flags, device, report);
-  if (flags->against_document) fmt::print("{}", beside_document(report.rows));
-  if (!flags->json.empty()) write_training_json(flags->json, report);
-  return 0;
-} catch (const std::exception& e) {
-  fmt::print(stderr, "{}\n", e.what());
-  return 1;
+int main(int argc, char** argv) {
+  TrainingFlags f;
+  const auto declare = [&](Command& c) {
+    c.option("--mode", "eager, or compiled: functions of tensors go through tg::compile", f.mode,
+             {"eager", "compiled"});
+    c.option("--baseline", "FOLDER",
+             "compare with the run before, kept in this folder, and keep this one there; one folder for each mode",
+             f.baseline);
+    c.option("--warmup", "seconds, for each id", f.warmup, 0, 60);
+    c.option("--target", "seconds, for all samples of an id", f.target, 0.001, 600);
+    c.option("--samples", "of each id; complete_iteration takes 10 at most", f.samples, 2, 10'000);
+    c.toggle("--quick", "two samples of few iterations and no warm-up: does it work?", f.quick);
+    declare_filter(c, f, "only ids with this in them: lora_forward, rank_8");
+    declare_cpu_time(c, f);
+    declare_document(c, f);
+    declare_results(c, f);
+    return [&] { return run(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv,
+                           {"bench_training",
+                            "Measures document 000's benchmarks, LoRA layers and their training, as Criterion.rs "
+                            "does. Run it on a quiet machine.",
+                            declare});
 }

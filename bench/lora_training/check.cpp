@@ -1,4 +1,4 @@
-// The checks of training_rows.h that what is measured does train.
+// The checks of rows.h that what is measured does train.
 #include <fmt/format.h>
 #include <tapegrad/core/error.h>
 

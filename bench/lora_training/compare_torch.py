@@ -11,10 +11,10 @@ over ours, above 1 where ours is faster. AdamW is fused or foreach, whichever is
 gradients on both sides. Each time is the median of samples that end synchronised. On a busy machine --cpu-time compares
 one thread each, by its processor time.
 """
-import argparse, math, os, statistics, sys, tempfile, time
+import math, os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, add_flags, answer, compared, finish, report_of
+from torch_peer import Peer, in_turn, parse, serve, table, timer
 
 # x, rank: document 000's LoRA layers are square, and alpha is 2 rank
 LORA = {
@@ -103,102 +103,18 @@ def ways_of(torch, name, device):
     return {w: (lambda wrap=wrap: make(wrap)) for w, wrap in wraps.items()}
 
 
-def time_run(run, wait, now, seconds):
-    """Seconds per run, the median of samples of about 2 ms, each of which ends synchronised."""
-    run()
-    wait()
-    start = now()
-    run()
-    wait()
-    repeats = max(1, min(10_000, int(0.002 / max(now() - start, 1e-7))))
-
-    def sample():
-        for _ in range(repeats):
-            run()
-        wait()
-
-    start = now()
-    while now() - start < seconds / 3:
-        sample()
-    times, start = [], now()
-    while len(times) < 9 or now() - start < seconds:
-        t = now()
-        sample()
-        times.append((now() - t) / repeats)
-    return statistics.median(times)
-
-
-def serve(args):
-    import torch
-
-    torch.set_num_threads(args.serve)
-    torch.manual_seed(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    now = time.process_time if args.cpu_time else time.perf_counter
-    wait = torch.cuda.synchronize if args.device.startswith("cuda") else lambda: None
-
-    def prepare(name):
-        runs = {}
-        for way, make in ways_of(torch, name, args.device).items():
-            try:
-                run = make()
-                for _ in range(3):
-                    run()
-                runs[f"{way}, {args.serve} thread(s)"] = run
-            except Exception as e:  # a way that PyTorch does not offer here
-                print(f"PyTorch, {name}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
-        return lambda: {way: time_run(run, wait, now, args.seconds) for way, run in runs.items()}
-
-    answer(torch, prepare)
-
-
-def ours(args, name, path):
-    """Mode -> seconds, and the report of the last run."""
-    times = {}
-    for mode in ("eager", "compiled"):
-        report = report_of(
-            [args.program, "--mode", mode, "--device", args.device, "--filter", name, "--samples", "20", "--warmup",
-             str(args.seconds / 3), "--target", str(args.seconds)] + ["--cpu-time"] * args.cpu_time, path)
-        times[mode] = next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
-    return times, report
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("program", nargs="?", help="bench_training")
-    parser.add_argument("--filter", default="", help="only ids with this in them")
-    parser.add_argument("--seconds", type=float, default=0.2, help="for each id, way and round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
-    add_flags(parser)
-    args = parser.parse_args()
+    args, error = parse(__doc__, "bench_training", lambda parser: None, rounds=5, seconds=0.2)
     if args.serve:
-        return serve(args)
-    ids = [name for name in IDS if args.filter in name]
-    if not args.program or not ids:
-        parser.error("name the program bench_training" if ids else f"no id has '{args.filter}' in it")
-
+        return serve(args, lambda torch, name: {f"{way}, {args.serve} thread(s)": timer(args, make, 0.002)
+                                                for way, make in ways_of(torch, name, args.device).items()})
+    ids = {name: name for name in IDS if args.filter in name}
+    if not ids:
+        error(f"no id has '{args.filter}' in it")
+    flags = lambda name: ["--filter", name, "--samples", 20, "--warmup", args.seconds / 3, "--target", args.seconds]
+    seconds = lambda report, name: next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
     threads = [1] if args.cpu_time or args.device != "cpu" else sorted({1, os.cpu_count()})
-    flags = ["--device", args.device, "--seconds", args.seconds] + ["--cpu-time"] * args.cpu_time
-    torches, table = [Peer(__file__, n, *flags) for n in threads], []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ids:
-            mine, theirs = [], []
-            for number in range(args.rounds):
-                print(f"{name}: round {number + 1} of {args.rounds}", file=sys.stderr)
-                times, report = ours(args, name, os.path.join(folder, "ours.json"))
-                mine.append(times)
-                theirs.append({way: t for torch in torches for way, t in torch(name).items()})
-            if not table:
-                machine = report["machine"]
-                print(f"{machine['cpu']}, {report['device']}: {machine['backend']}, {machine['compiler']}; "
-                      f"PyTorch {torches[0].version}; {args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
-                print(f"{'':42} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7}")
-            row = compared(name, mine, theirs)
-            print(f"{name:42} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row['torch_seconds']:12.1f} "
-                  f"{row['torch_way']:30} {row['ratio']:7.2f}", flush=True)
-            table.append(row)
-    finish(args, report, torches[0].version, table, clock="processor" if args.cpu_time else "wall", rounds=args.rounds)
+    table(args, in_turn(args, ids, flags, seconds, [Peer(n) for n in threads]))
 
 
 if __name__ == "__main__":

@@ -65,10 +65,10 @@ std::string format_change(double ratio) {
   return fmt::format("{:>6}%", (percent >= 0 ? "+" : "") + four_digits(percent));
 }
 std::string format_throughput(double x) {
-  if (x < 1e3) return fmt::format("{:>6} elem/s", four_digits(x));
-  if (x < 1e6) return fmt::format("{:>6} Kelem/s", four_digits(x / 1e3));
-  if (x < 1e9) return fmt::format("{:>6} Melem/s", four_digits(x / 1e6));
-  return fmt::format("{:>6} Gelem/s", four_digits(x / 1e9));
+  constexpr const char* kUnits[] = {"elem/s", "Kelem/s", "Melem/s", "Gelem/s"};
+  size_t unit = 0;
+  for (; x >= 1e3 && unit < 3; ++unit) x /= 1e3;
+  return fmt::format("{:>6} {}", four_digits(x), kUnits[unit]);
 }
 std::string format_count(uint64_t n) {
   const auto x = double(n);
@@ -104,12 +104,9 @@ std::string report(const Measured& m) {
                        triple(format_change, slower(c.high), slower(c.point), slower(c.low)));
     else
       r += fmt::format("{}change: {} {}\n", kIndent, times, p);
-    switch (verdict(*m.change, kSignificance)) {
-      case Verdict::none: r += fmt::format("{}No change in performance detected.\n", kIndent); break;
-      case Verdict::noise: r += fmt::format("{}Change within noise threshold.\n", kIndent); break;
-      case Verdict::improved: r += fmt::format("{}Performance has improved.\n", kIndent); break;
-      case Verdict::regressed: r += fmt::format("{}Performance has regressed.\n", kIndent); break;
-    }
+    constexpr const char* kVerdicts[] = {"No change in performance detected.", "Change within noise threshold.",
+                                         "Performance has improved.", "Performance has regressed."};
+    r += fmt::format("{}{}\n", kIndent, kVerdicts[size_t(verdict(*m.change, kSignificance))]);
   }
   const size_t samples = m.sample.seconds.size();
   const auto share = [samples](int count) { return 100 * double(count) / double(samples); };
@@ -122,8 +119,6 @@ std::string report(const Measured& m) {
     if (count) r += fmt::format("  {} ({:.2f}%) {}\n", count, share(count), name);
   return r;
 }
-
-Criterion::Criterion(CriterionOptions o) : options_(std::move(o)) {}
 
 bool Criterion::run(const Benchmark& b) {
   if (b.id.text().find(options_.filter) == std::string::npos) return false;

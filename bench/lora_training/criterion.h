@@ -40,7 +40,7 @@ struct Measured {
 
 class Criterion {
  public:
-  explicit Criterion(CriterionOptions);
+  explicit Criterion(CriterionOptions o) : options_(std::move(o)) {}
   // Measures and prints, progress to stderr and results to stdout; the sample becomes the next run's baseline. False
   // if the filter leaves it out. A baseline that cannot be read is an Error, before anything is measured.
   bool run(const Benchmark&);

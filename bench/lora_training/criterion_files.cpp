@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
 
 #include <filesystem>
 
+#include "common/program.h"
 #include "lora_training/criterion.h"
 
 namespace tg::bench {
@@ -35,7 +35,6 @@ Json json_of(const Estimate& e, double by) {
           {"point_estimate", e.point * by},
           {"standard_error", e.standard_error * by}};
 }
-void write(const fs::path& path, const Json& j) { write_file_atomically(path.string(), text_of(j, 1) + "\n"); }
 }  // namespace
 
 std::optional<Sample> load_baseline(const std::string& root, const BenchmarkId& id) {
@@ -87,15 +86,16 @@ void save(const std::string& root, const Measured& m) {
   if (m.elements) benchmark["throughput"] = {{"Elements", *m.elements}};
   for (const char* name : {"new", "base"}) {
     make_folder((folder / name).string());
-    write(folder / name / "benchmark.json", benchmark);
-    write(folder / name / "estimates.json", numbers);
-    write(folder / name / "tukey.json", scaled({f.low_severe, f.low_mild, f.high_mild, f.high_severe}, kNanoseconds));
-    write(folder / name / "sample.json", sample);
+    write_json(folder / name / "benchmark.json", benchmark);
+    write_json(folder / name / "estimates.json", numbers);
+    write_json(folder / name / "tukey.json",
+               scaled({f.low_severe, f.low_mild, f.high_mild, f.high_severe}, kNanoseconds));
+    write_json(folder / name / "sample.json", sample);
   }
   if (!m.change) return;
   make_folder((folder / "change").string());
-  write(folder / "change" / "estimates.json",
-        {{"mean", json_of(m.change->mean, 1)}, {"median", json_of(m.change->median, 1)}});
+  write_json(folder / "change" / "estimates.json",
+             {{"mean", json_of(m.change->mean, 1)}, {"median", json_of(m.change->median, 1)}});
 }
 
 }  // namespace tg::bench

@@ -1,9 +1,6 @@
 #include "lora_training/report.h"
 
 #include <fmt/format.h>
-#include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
 
 namespace tg::bench {
 
@@ -43,15 +40,7 @@ Json interval(double low, double estimate, double high) {
   return {{"low", low}, {"estimate", estimate}, {"high", high}};
 }
 Json interval(const Estimate& e) { return interval(e.low, e.point, e.high); }
-const char* name_of(Verdict v) {
-  switch (v) {
-    case Verdict::none: return "no change";
-    case Verdict::noise: return "within noise";
-    case Verdict::improved: return "improved";
-    case Verdict::regressed: break;
-  }
-  return "regressed";
-}
+constexpr const char* kVerdicts[] = {"no change", "within noise", "improved", "regressed"};
 Json json_of(const Measured& m) {
   const Estimate& t = m.estimates.typical();
   Json row = {{"id", m.id.text()}, {"time", interval(t)}, {"median", interval(m.estimates.median)}};
@@ -63,7 +52,7 @@ Json json_of(const Measured& m) {
   if (m.change) {
     row["change"] = interval(m.change->mean);
     row["p"] = m.change->p;
-    row["verdict"] = name_of(verdict(*m.change));
+    row["verdict"] = kVerdicts[size_t(verdict(*m.change))];
   }
   const DocumentFigure* of = document_figure(m.id.text());
   row["document"] = of ? interval(of->low, of->point, of->high) : Json();
@@ -82,16 +71,8 @@ Json json_of(const HostTime::In& m) {
 }  // namespace
 
 void write_training_json(const std::string& path, const TrainingReport& r) {
-  Json j;
-  const Machine& m = r.machine;
-  j["machine"] = {
-      {"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}};
-  j["date"] = utc_date();
-  j["device"] = m.device;
+  Json j = json_of(r);
   j["mode"] = r.mode;
-  j["clock"] = r.clock;
-  j["commit"] = r.commit;
-  j["command"] = r.command;
   j["rows"] = Json::array();
   for (const Measured& row : r.rows) j["rows"].push_back(json_of(row));
   j["host"] = Json();
@@ -99,7 +80,7 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
     j["host"] = {{"eager", json_of(r.host->eager)},          {"compiled", json_of(r.host->compiled)},
                  {"compiled_over_eager", r.host->ratio},     {"replays", r.host->replays},
                  {"graph_launches", r.host->graph_launches}, {"why_no_graph", r.host->why_no_graph}};
-  write_file_atomically(path, text_of(j, 1) + "\n");
+  write_json(path, j);
 }
 
 std::string beside_document(const std::vector<Measured>& rows) {

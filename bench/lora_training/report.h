@@ -1,7 +1,7 @@
 // What is made of the rows of bench_training besides criterion.h's text: a JSON file, and a table beside the
 // figures of document 000.
 #pragma once
-#include "common/harness.h"
+#include "common/program.h"
 #include "lora_training/host_time.h"
 
 namespace tg::bench {
@@ -13,9 +13,8 @@ struct DocumentFigure {
 };
 const DocumentFigure* document_figure(const std::string& id);
 
-struct TrainingReport {
-  Machine machine;
-  std::string mode, clock, commit, command;  // clock: wall or processor
+struct TrainingReport : Origin {
+  std::string mode;
   std::vector<Measured> rows;
   std::optional<HostTime> host;
 };

@@ -42,12 +42,7 @@ Make lora_gradient(const Shape& x) {
     return {f, {Draw{device}(x), labels(device, x)}};
   };
 }
-// f of one tensor of this shape; eps of the norms is 1e-5.
-Make of_one(const Shape& shape, Tensor (*f)(const Tensor&)) {
-  return [=](Device device) -> Work {
-    return {[f](Inputs in) { return std::vector{f(in[0])}; }, {Draw{device}(shape)}};
-  };
-}
+// f of tensors of these shapes; eps of norms is 1e-5.
 Make of_many(std::vector<Shape> shapes, Tensor (*f)(Inputs)) {
   return [=](Device device) -> Work {
     Draw draw{device};
@@ -110,10 +105,9 @@ std::vector<TrainingRow> training_rows() {
                   .elements = count({4, 64, 512}),
                   .samples = 10});
   const Shape wide{4, 16, 1024};
-  rows.push_back(
-      {{"layer_operations", "softmax_stable", ""}, of_one(wide, [](const Tensor& x) { return softmax(x); })});
-  rows.push_back({{"layer_operations", "layer_norm", ""}, of_one(wide, [](const Tensor& x) { return layer_norm(x); })});
-  rows.push_back({{"layer_operations", "rms_norm", ""}, of_one(wide, [](const Tensor& x) { return rms_norm(x); })});
+  rows.push_back({{"layer_operations", "softmax_stable", ""}, of_many({wide}, [](Inputs x) { return softmax(x[0]); })});
+  rows.push_back({{"layer_operations", "layer_norm", ""}, of_many({wide}, [](Inputs x) { return layer_norm(x[0]); })});
+  rows.push_back({{"layer_operations", "rms_norm", ""}, of_many({wide}, [](Inputs x) { return rms_norm(x[0]); })});
   for (const int64_t rank : {4, 8, 16, 32, 64})
     rows.push_back({{"lora_rank_scaling", "forward", fmt::format("rank_{}", rank)}, lora_forward({2, 32, 1024}, rank)});
   rows.push_back({{"lazy_vs_eager_lora", "eager_forward", ""}, lora_forward({4, 16, 512}, 8)});

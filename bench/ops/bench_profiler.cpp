@@ -10,19 +10,16 @@
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 
-#include <algorithm>
-#include <chrono>
 #include <functional>
 #include <optional>
-#include <string_view>
 #include <vector>
 
-#include "common/harness.h"
+#include "common/program.h"
+#include "common/stats.h"
 
 namespace {
 using namespace tg;
 using Keep = ProfileOptions::Keep;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 21, kTimes = 20'000;
 
@@ -32,12 +29,11 @@ double nanoseconds(std::optional<Keep> keep, const std::function<void()>& f) {
   for (int i = 0; i < kRounds; ++i) {
     std::optional<Profiler> profiler;
     if (keep) profiler.emplace(ProfileOptions{.keep = *keep});
-    const auto begin = Clock::now();
+    const double begin = bench::now();
     f();
-    rounds.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / kTimes);
+    rounds.push_back(1e9 * (bench::now() - begin) / kTimes);
   }
-  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-  return rounds[kRounds / 2];
+  return bench::median(rounds);
 }
 double row(const char* what, const std::function<void()>& f) {  // of off
   const double off = nanoseconds(std::nullopt, f);
@@ -101,14 +97,7 @@ void nano_step(double range_ns) {
   for (const auto& [name, keep] : {std::pair{"totals", Keep::totals}, {"records", Keep::records}})
     fmt::print("{}: the step takes {:.2f} % longer, stop() included\n", name, 100 * share_on(step, keep));
 }
-}  // namespace
-
-int main(int argc, char** argv) {
-  const bool cpu_time = argc == 2 && std::string_view(argv[1]) == "--cpu-time";
-  if (argc > 1 && !cpu_time) {
-    fmt::print(stderr, "bench_profiler [--cpu-time]\n");
-    return 2;
-  }
+int run(bool cpu_time) {
   const Tensor x = empty(Layout::contiguous({1}, DType::f32));
   fmt::print("{:<34} {:>8} {:>8} {:>8}\n", "ns each", "off", "totals", "records");
   row("an empty loop", [] {
@@ -127,9 +116,17 @@ int main(int argc, char** argv) {
   row("exp of one element, eager, whole", [&] {
     for (int i = 0; i < kTimes; ++i) const Tensor y = tg::exp(x);
   });
-  if (cpu_time) {
-    set_num_threads(1);
-    bench::use_cpu_time();
-  }
+  if (cpu_time) set_num_threads(1), bench::use_cpu_time();
   nano_step(range_ns);
+  return 0;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::SharedFlags f;
+  const auto declare = [&](bench::Command& c) {
+    bench::declare_cpu_time(c, f);
+    return [&] { return run(f.cpu_time); };
+  };
+  return apps::run_program(argc, argv, {"bench_profiler", "Measures what ranges and the profiler cost.", declare});
 }

@@ -9,11 +9,6 @@
 
 namespace tg::bench {
 namespace {
-template <class F> double seconds(F f) {
-  const double start = now();
-  f();
-  return now() - start;
-}
 struct Mode {
   RowId id;
   std::vector<double> times{};  // of all ops of a round
@@ -35,7 +30,7 @@ std::vector<Mode> chains(EmitOptions o) {
   };
   for (int k = 0; k < o.rounds; ++k) {
     Tensor y = x, loss;
-    const auto take = [&](size_t mode, auto f) { modes[mode].times.push_back(seconds(f)); };
+    const auto take = [&](size_t mode, auto f) { modes[mode].times.push_back(timed(f)); };
     take(0, [&] { chain(y); });
     y = w;
     take(1, [&] { chain(y); });
@@ -62,7 +57,7 @@ Mode two_threads(EmitOptions o) {
     for (int i = 0; i < o.ops; ++i) y = i % 1000 ? add(y, v) : w;
   };
   for (int k = 0; k < o.rounds; ++k)
-    mode.times.push_back(seconds([&] {
+    mode.times.push_back(timed([&] {
       std::thread t(own);
       own();
       t.join();

@@ -25,113 +25,110 @@ Tensor input(const Shape& shape, Kind k) {
   return randn(shape, rng, 0, 1, DType::f32, k.device).to(k.dtype);
 }
 Tensor leaf(const Shape& shape, Kind k) { return input(shape, k).requires_grad_(); }
-// The backward of y = f() again and again; its leaves are tracked.
-Run backward_of(const std::function<Tensor()>& f) {
-  const Tensor y = f(), dy = input(y.shape(), {y.dtype(), y.device()});
-  return [=] { backward(y, dy, {.retain_graph = true}); };
-}
-std::string name(DType d) { return std::string(name_of(d)); }
 
-// y (M, N) = x (M, K) w (N, K)^T; backward: dx and dw.
-void add_linear(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
-  const Kind t{p.dtype, rows.device};
-  rows.push_back({.id = {"linear", {m, n, k}, p.name()}, .flop = 2.0 * double(m * n * k), .make = [=]() -> Run {
-                    return [x = input({m, k}, t), w = input({n, k}, t), p] {
-                      const MatmulPrecisionScope products(p.f32);
-                      linear(x, w);
+struct Work {  // one of them
+  double flop = 0, bytes = 0;
+};
+// f of inputs of these shapes; `shape` and the products name the row.
+struct OpCase {
+  std::string op;
+  std::vector<int64_t> shape;
+  Products products;
+  std::vector<Shape> inputs;
+  std::function<Tensors(Inputs)> f;
+};
+void add_forward(Rows& rows, const OpCase& c, Work work) {
+  const Kind t{c.products.dtype, rows.device};
+  rows.push_back({{c.op, c.shape, c.products.name()}, work.flop, work.bytes, false, [=]() -> Run {
+                    std::vector<Tensor> x;
+                    for (const Shape& s : c.inputs) x.push_back(input(s, t));
+                    return [=] {
+                      const MatmulPrecisionScope products(c.products.f32);
+                      c.f(x);
                     };
                   }});
 }
-void add_linear_backward(Rows& rows, int64_t m, int64_t n, int64_t k, Products p) {
-  const Kind t{p.dtype, rows.device};
-  rows.push_back({.id = {"linear_backward", {m, n, k}, p.name()}, .flop = 4.0 * double(m * n * k), .make = [=] {
-                    const MatmulPrecisionScope products(p.f32);
-                    return backward_of([=] { return linear(leaf({m, k}, t), leaf({n, k}, t)); });
+// The backward of one graph again and again; its leaves are the inputs, and what f tracks.
+void add_backward(Rows& rows, const OpCase& c, Work work) {
+  const Kind t{c.products.dtype, rows.device};
+  rows.push_back({{c.op + "_backward", c.shape, c.products.name()}, work.flop, work.bytes, false, [=]() -> Run {
+                    const MatmulPrecisionScope products(c.products.f32);
+                    std::vector<Tensor> x, dy;
+                    for (const Shape& s : c.inputs) x.push_back(leaf(s, t));
+                    const Tensors made = c.f(x);
+                    const std::vector<Tensor> y(made.begin(), made.end());
+                    for (const Tensor& of : y) dy.push_back(input(of.shape(), {of.dtype(), of.device()}));
+                    return [=] { backward(y, dy, {.retain_graph = true}); };
                   }});
 }
+
+// y (M, N) = x (M, K) w (N, K)^T; backward: dx and dw.
+struct Linear {
+  int64_t m, n, k;
+  OpCase with(Products p) const {
+    return {"linear", {m, n, k}, p, {{m, k}, {n, k}}, [](Inputs x) { return Tensors{linear(x[0], x[1])}; }};
+  }
+  double flop() const { return 2.0 * double(m * n * k); }
+};
+void add_linear(Rows& rows, Linear l, Products p) { add_forward(rows, l.with(p), {.flop = l.flop()}); }
+void add_linear_backward(Rows& rows, Linear l, Products p) { add_backward(rows, l.with(p), {.flop = 2 * l.flop()}); }
 void linear_rows(Rows& rows) {
-  struct Case {
-    int64_t m, n, k;
-  };
-  constexpr Case kNano{768, 512, 128}, kGpt2{1024, 3072, 768};
-  for (auto [m, n, k] : {Case{768, 384, 128}, kNano, Case{768, 128, 512}, Case{768, 65, 128}, Case{1024, 1024, 1024},
-                         Case{1024, 2304, 768}, kGpt2, Case{1024, 768, 3072}, Case{1024, 50257, 768}})
-    add_linear(rows, m, n, k, DType::f32);
-  for (auto [m, n, k] : {kNano, kGpt2}) {
-    add_linear(rows, m, n, k, DType::f64);
-    add_linear(rows, m, n, k, DType::bf16);
-    for (const DType d : {DType::f32, DType::f64, DType::bf16}) add_linear_backward(rows, m, n, k, d);
+  constexpr Linear kNano{768, 512, 128}, kGpt2{1024, 3072, 768};
+  for (const Linear l :
+       {Linear{768, 384, 128}, kNano, Linear{768, 128, 512}, Linear{768, 65, 128}, Linear{1024, 1024, 1024},
+        Linear{1024, 2304, 768}, kGpt2, Linear{1024, 768, 3072}, Linear{1024, 50257, 768}})
+    add_linear(rows, l, DType::f32);
+  for (const Linear l : {kNano, kGpt2}) {
+    add_linear(rows, l, DType::f64);
+    add_linear(rows, l, DType::bf16);
+    for (const DType d : {DType::f32, DType::f64, DType::bf16}) add_linear_backward(rows, l, d);
   }
 }
 
-// Ops on rows (R, C) that read and write whole tensors; `forward` and `backward` count them.
+// Ops on `inputs` tensors (R, C) that read and write whole tensors; `forward` and `backward` count them. 0: no row.
 void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d, double forward, double backward,
-                 const std::function<Tensor(const Tensor& x)>& f) {
-  const Kind t{d, rows.device};
+                 size_t inputs, const std::function<Tensors(Inputs)>& f) {
   const double bytes = double(r * c) * double(size_of(d));
-  rows.push_back({.id = {op, {r, c}, name(d)}, .bytes = forward * bytes, .make = [=]() -> Run {
-                    return [x = input({r, c}, t), f] { f(x); };
-                  }});
-  rows.push_back({.id = {op + "_backward", {r, c}, name(d)}, .bytes = backward * bytes, .make = [=] {
-                    return backward_of([=] { return f(leaf({r, c}, t)); });
-                  }});
-}
-// x, r -> sum, y; (dy, gradient of the sum, sum) -> the gradient of x and r, with those of weight and bias.
-void add_norm_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d,
-                   const std::function<AddedNorm(const Tensor& x, const Tensor& r)>& f) {
-  const Kind t{d, rows.device};
-  const double bytes = 4 * double(r * c) * double(size_of(d));
-  rows.push_back({.id = {op, {r, c}, name(d)}, .bytes = bytes, .make = [=]() -> Run {
-                    return [x = input({r, c}, t), y = input({r, c}, t), f] { f(x, y); };
-                  }});
-  rows.push_back({.id = {op + "_backward", {r, c}, name(d)}, .bytes = bytes, .make = [=]() -> Run {
-                    const AddedNorm a = f(leaf({r, c}, t), leaf({r, c}, t));
-                    const std::vector<Tensor> of{a.sum, a.y}, given{input({r, c}, t), input({r, c}, t)};
-                    return [=] { backward(of, given, {.retain_graph = true}); };
-                  }});
+  const OpCase of{op, {r, c}, d, std::vector<Shape>(inputs, Shape{r, c}), f};
+  add_forward(rows, of, {.bytes = forward * bytes});
+  if (backward > 0) add_backward(rows, of, {.bytes = backward * bytes});
 }
 void norm_rows(Rows& rows, int64_t r, int64_t c, DType d) {
-  // x -> y; (dy, x) -> dx, with gradients of weight and bias
   const Kind t{d, rows.device};
-  add_on_rows(rows, "layer_norm", r, c, d, 2, 3,
-              [w = leaf({c}, t), b = leaf({c}, t)](const Tensor& x) { return layer_norm(x, w, b); });
-  add_on_rows(rows, "rms_norm", r, c, d, 2, 3, [w = leaf({c}, t)](const Tensor& x) { return rms_norm(x, w); });
-  add_norm_rows(
-      rows, "add_layer_norm", r, c, d,
-      [w = leaf({c}, t), b = leaf({c}, t)](const Tensor& x, const Tensor& y) { return add_layer_norm(x, y, w, b); });
-  add_norm_rows(rows, "add_rms_norm", r, c, d,
-                [w = leaf({c}, t)](const Tensor& x, const Tensor& y) { return add_rms_norm(x, y, w); });
+  const Tensor w = leaf({c}, t), b = leaf({c}, t);
+  // x -> y; (dy, x) -> dx, with gradients of weight and bias
+  add_on_rows(rows, "layer_norm", r, c, d, 2, 3, 1, [=](Inputs x) { return Tensors{layer_norm(x[0], w, b)}; });
+  add_on_rows(rows, "rms_norm", r, c, d, 2, 3, 1, [=](Inputs x) { return Tensors{rms_norm(x[0], w)}; });
+  // x, r -> sum, y; (dy, gradient of the sum, sum) -> the gradient of x and r, with those of weight and bias
+  const auto both = [](const AddedNorm& a) { return Tensors{a.sum, a.y}; };
+  add_on_rows(rows, "add_layer_norm", r, c, d, 4, 4, 2,
+              [=](Inputs x) { return both(add_layer_norm(x[0], x[1], w, b)); });
+  add_on_rows(rows, "add_rms_norm", r, c, d, 4, 4, 2, [=](Inputs x) { return both(add_rms_norm(x[0], x[1], w)); });
+}
+void softmax_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  add_on_rows(rows, "softmax", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{softmax(x[0])}; });
 }
 void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) {
   std::vector<int64_t> ids(static_cast<size_t>(r));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % c;
-  add_on_rows(rows, "cross_entropy", r, c, d, 1, 2,  // logits -> loss; logits -> dlogits
-              [targets = tensor(ids, {r}, rows.device)](const Tensor& x) { return cross_entropy(x, targets); });
+  const Tensor targets = tensor(ids, {r}, rows.device);
+  add_on_rows(rows, "cross_entropy", r, c, d, 1, 2, 1,  // logits -> loss; logits -> dlogits
+              [=](Inputs x) { return Tensors{cross_entropy(x[0], targets)}; });
 }
 void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
-  const Kind t{d, rows.device};
-  const double bytes = double(r * c) * double(size_of(d));
-  rows.push_back({.id = {"add", {r, c}, name(d)}, .bytes = 3 * bytes, .make = [=]() -> Run {
-                    return [x = input({r, c}, t), y = input({r, c}, t)] { add(x, y); };
-                  }});
-  add_on_rows(rows, "gelu", r, c, d, 2, 3, [](const Tensor& x) { return gelu(x); });
+  add_on_rows(rows, "add", r, c, d, 3, 0, 2, [](Inputs x) { return Tensors{add(x[0], x[1])}; });
+  add_on_rows(rows, "gelu", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{gelu(x[0])}; });
 }
 
 // Causal. A query and a key meet in T (T + 1) / 2 pairs: two products of HS forward, five backward, of which one is
 // made again (Dao et al. 2022).
 void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
-  const Shape shape{b, nh, t, hs};
-  const Kind kind{d, rows.device};
   const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
-  rows.push_back({.id = {"attention", {b, nh, t, hs}, name(d)}, .flop = 2 * product, .make = [=]() -> Run {
-                    return [q = input(shape, kind), k = input(shape, kind), v = input(shape, kind)] {
-                      attention(q, k, v);
-                    };
-                  }});
-  rows.push_back({.id = {"attention_backward", {b, nh, t, hs}, name(d)}, .flop = 5 * product, .make = [=] {
-                    return backward_of(
-                        [=] { return attention(leaf(shape, kind), leaf(shape, kind), leaf(shape, kind)); });
-                  }});
+  const OpCase c{"attention", {b, nh, t, hs}, d, std::vector<Shape>(3, Shape{b, nh, t, hs}), [](Inputs x) {
+                   return Tensors{attention(x[0], x[1], x[2])};
+                 }};
+  add_forward(rows, c, {.flop = 2 * product});
+  add_backward(rows, c, {.flop = 5 * product});
 }
 // Reads the weights, two moments and the gradients, writes all but the gradients; of `tensors` of n elements each.
 void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1) {
@@ -157,8 +154,7 @@ void cpu_rows(Rows& rows) {
     norm_rows(rows, 768, 128, d);
     norm_rows(rows, 4096, 768, d);
   }
-  for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3072, 64}, {4096, 1024}})
-    add_on_rows(rows, "softmax", r, c, DType::f32, 2, 3, [](const Tensor& x) { return softmax(x); });
+  for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3072, 64}, {4096, 1024}}) softmax_rows(rows, r, c, DType::f32);
   cross_entropy_rows(rows, 768, 256);
   cross_entropy_rows(rows, 1024, 50257);
   attention_rows(rows, 12, 4, 64, 32, DType::f32);
@@ -178,18 +174,18 @@ void gpu_rows(Rows& rows) {
   for (const Products p : {Products(DType::bf16), Products(DType::f32, MatmulPrecision::tf32), Products(DType::f32)}) {
     for (const int64_t c : {768, 1024, 2560})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3 * c, c}, {c, c}, {8 * c, c}, {c, 4 * c}, {10000, c}}) {
-        add_linear(rows, 2048, n, k, p);
-        add_linear_backward(rows, 2048, n, k, p);
+        add_linear(rows, {2048, n, k}, p);
+        add_linear_backward(rows, {2048, n, k}, p);
       }
-    add_linear(rows, 8192, 8192, 8192, p);
+    add_linear(rows, {8192, 8192, 8192}, p);
   }
   for (const DType d : {DType::bf16, DType::f32}) {
     for (const int64_t c : {768, 2560}) {
       norm_rows(rows, 8192, c, d);
       pointwise_rows(rows, 8192, 4 * c, d);
-      add_on_rows(rows, "swiglu", 8192, 8 * c, d, 1.5, 2.5, [](const Tensor& x) { return swiglu(x); });
+      add_on_rows(rows, "swiglu", 8192, 8 * c, d, 1.5, 2.5, 1, [](Inputs x) { return Tensors{swiglu(x[0])}; });
     }
-    add_on_rows(rows, "softmax", 8192, 4096, d, 2, 3, [](const Tensor& x) { return softmax(x); });
+    softmax_rows(rows, 8192, 4096, d);
     cross_entropy_rows(rows, 2048, 10000, d);
     cross_entropy_rows(rows, 2048, 50257, d);
     attention_rows(rows, 4, 32, 512, 80, d);

@@ -4,9 +4,7 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <algorithm>
-#include <chrono>
-#include <vector>
+#include "common/harness.h"
 
 namespace tg::bench {
 namespace {
@@ -16,12 +14,11 @@ double rounds(bool tracked) {
   std::vector<double> t;
   for (int k = 0; k < count; ++k) {
     torch::Tensor y = w;
-    const auto start = std::chrono::steady_clock::now();
+    const double start = now();
     for (int i = 0; i < n; ++i) y = torch::add(y, x);
-    t.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / n);
+    t.push_back(1e9 * (now() - start) / n);
   }
-  std::sort(t.begin(), t.end());
-  return t[count / 2];
+  return summary(t).median;
 }
 }  // namespace
 bool torch_emit(TorchEmit& r) {

@@ -37,11 +37,7 @@ class Tracing {
     for (Rng* r : o.generators) generators_.push_back({r, *r, *r});
     for (Tensor* t : state_) former_.push_back(*t);
     for (const Tensor& t : in) {  // two inputs may be one tensor, or one that is captured
-      auto v = make_ref<Value>(t.layout());
-      v->layout.aliases_input = -1;
-      v->storage = t.value()->storage;
-      v->version = v->storage->version;
-      Tensor& x = in_.emplace_back(std::move(v));
+      Tensor& x = in_.emplace_back(make_ref<Value>(t.layout(), t.value()->storage));
       x.variable()->label = t.variable()->label;
       x.variable()->requires_grad = t.requires_grad();
       trace_.add_input(x);
@@ -143,7 +139,9 @@ class Tracing {
     Binding b;
     for (const Tensor& t : out_) b.outputs.push_back(slot(*t.value()));
     for (const Trace::CapturedVariable& h : trace_.held)
-      b.variables.push_back({.variable = h.variable, .new_value = h.assigned() ? slot(*h.variable->value) : kNone});
+      b.variables.push_back({.variable = h.variable,
+                             .new_value = h.assigned() ? slot(*h.variable->value) : kNone,
+                             .requires_grad = h.variable->requires_grad});
     for (const Tensor& t : in_) b.inputs.push_back(leaf(t.value().get()));
     for (size_t k = 0; k < b.variables.size(); ++k) {
       const Trace::CapturedVariable& h = trace_.held[k];

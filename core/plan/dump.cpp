@@ -11,15 +11,6 @@
 namespace tg::detail {
 namespace {
 
-std::string in_quotes(std::string_view text) {
-  std::string r = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') r += '\\';
-    r += c;
-  }
-  return r + '"';
-}
-std::string path_of(const Node& n) { return n.scope && n.scope->parent ? n.scope->path() : std::string(); }
 std::string name_of_leaf(const Graph& g, uint32_t slot) {
   for (uint32_t n = 0; n < g.nodes.size(); ++n) {
     const auto in = g.inputs(n);
@@ -36,8 +27,7 @@ std::string node_line(const Graph& g, uint32_t n, std::string_view more = {}) {
   const Node& node = *g.nodes[n];
   std::string text = fmt::format("{} {}{}", n, node.op->name(), node.is_recomputation ? ", computed again" : "");
   for (const Out& o : node.out) text += fmt::format("\\n{}", o.layout);
-  const std::string path = path_of(node);
-  if (!path.empty()) text += "\\n" + path;
+  if (node.scope->parent) text += "\\n" + node.scope->path();
   return fmt::format("  node{} [label=\"{}{}\"];\n", n, text, more);
 }
 std::string edges(const Graph& g) {
@@ -47,7 +37,7 @@ std::string edges(const Graph& g) {
   for (uint32_t s = 0; s < g.slots.size(); ++s)
     if (g.slots[s].node == kNone)
       r += fmt::format("  leaf{} [shape=ellipse,label={}];\n", s,
-                       in_quotes(fmt::format("{} {}", name_of_leaf(g, s), *g.slots[s].layout)));
+                       text_of(fmt::format("{} {}", name_of_leaf(g, s), *g.slots[s].layout)));
   return r;
 }
 std::string dot(std::string_view body) {
@@ -90,7 +80,7 @@ Json json(const Graph& g, const Plan& p) {
       if (place.arena != BufferSlice::kNone) o["arena"] = place.arena, o["offset"] = place.offset;
       out.push_back(std::move(o));
     }
-    nodes.push_back({{"op", node.op->name()}, {"scope", path_of(node)}, {"in", in}, {"out", out}});
+    nodes.push_back({{"op", node.op->name()}, {"scope", node.scope->path()}, {"in", in}, {"out", out}});
   }
   for (const Step& s : p.steps) {
     Json donors = Json::array();

@@ -96,7 +96,8 @@ void run(Graph& g, const Plan& plan) {
       if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
     };
     if (step.duplicate_of != kNone) {
-      finish_as(*nodes[0], kept.at(step.duplicate_of));
+      check_alive(*nodes[0]);
+      finish(*nodes[0], kept.at(step.duplicate_of));
     } else if (step.replacement) {
       run_nodes_as_one(nodes, *step.replacement, step.donors[0], buffers);
     } else if (nodes.size() == 1) {

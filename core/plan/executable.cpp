@@ -23,9 +23,10 @@ class Executable::Builder {
     for (const Step& s : plan_.steps) place(s);
     for (const Step& s : plan_.steps) add_call(s);
     for (uint32_t r = 0; r < p_.sources_.size(); ++r) {
-      MemorySource& root = p_.sources_[r];
-      if (root.kind != MemorySource::Kind::fixed) p_.moving_sources_.push_back(r);
-      if (root.kind == MemorySource::Kind::fixed) p_.patch_pointers(root);
+      if (p_.sources_[r].kind == MemorySource::Kind::fixed)
+        p_.patch_pointers(p_.sources_[r]);
+      else
+        p_.moving_sources_.push_back(r);
     }
   }
 
@@ -88,51 +89,37 @@ class Executable::Builder {
   void add_entry(uint32_t slot, std::byte** at, size_t offset = 0) {
     p_.sources_[p_.source_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size())});
   }
-  void add_op(const Node& n, const Op** in_chain) {
-    if (n.op->traits().dynamic_attributes)
-      p_.dynamic_ops_.push_back({n.op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), in_chain});
-    p_.ops_.push_back(n.op);
+  void add_op(OpPtr op, const Op** in_chain) {
+    if (op->traits().dynamic_attributes)
+      p_.dynamic_ops_.push_back({op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), in_chain});
+    p_.ops_.push_back(std::move(op));
   }
   void add_call(const Step& s) {
     const Node& last = *g_.nodes[s.nodes.back()];
     if (s.duplicate_of != kNone || last.op->traits().kind == OpKind::view) return;
-    Call c{uint32_t(p_.ops_.size()),
-           uint32_t(p_.bufs_.size()),
-           uint32_t(last.in.size()),
-           uint32_t(last.out.size()),
-           nullptr,
-           last.out[0].layout.device,
-           last.op->name(),
-           last.scope,
-           last.range};
-    if (s.replacement) {
-      add_fused(s, c);
-    } else if (s.nodes.size() > 1) {
+    Call c{.op = uint32_t(p_.ops_.size()),
+           .first = uint32_t(p_.bufs_.size()),
+           .device = last.out[0].layout.device,
+           .scope = last.scope,
+           .range = last.range};
+    if (!s.replacement && s.nodes.size() > 1) {
       c.chain = add_chain(s);
       c.name = chain_name(c.chain->ops);
     } else {
-      add_op(last, nullptr);
-      const auto add = [&](uint32_t slot) {
-        p_.bufs_.push_back({&p_.layouts_[slot], nullptr});
+      Operation o = operations(g_, s)[0];
+      const auto add = [&](uint32_t slot, const Layout* layout) {
+        p_.bufs_.push_back({layout, nullptr});
         add_entry(slot, &p_.bufs_.back().bytes);
       };
-      for (const uint32_t i : g_.inputs(s.nodes[0])) add(i);
-      for (size_t i = 0; i < last.out.size(); ++i) add(g_.output(s.nodes[0], i));
+      for (const uint32_t in : o.in) add(in, &p_.layouts_[in]);
+      for (size_t i = 0; i < o.out.size(); ++i)
+        add(o.out[i], s.replacement ? &p_.own_layouts_.emplace_back(*o.layouts[i]) : &p_.layouts_[o.out[i]]);
+      c.name = o.op->name();
+      c.in = uint32_t(o.in.size());
+      c.out = uint32_t(o.out.size());
+      add_op(std::move(o.op), nullptr);
     }
     p_.calls_.push_back(c);
-  }
-  void add_fused(const Step& s, Call& c) {
-    Operation o = operations(g_, s)[0];
-    const auto add = [&](uint32_t slot, const Layout* layout) {
-      p_.bufs_.push_back({layout, nullptr});
-      add_entry(slot, &p_.bufs_.back().bytes);
-    };
-    for (const uint32_t in : o.in) add(in, &p_.layouts_[in]);
-    for (size_t i = 0; i < o.out.size(); ++i) add(o.out[i], &p_.own_layouts_.emplace_back(*o.layouts[i]));
-    c.name = o.op->name();
-    c.in = uint32_t(o.in.size());
-    c.out = uint32_t(o.out.size());
-    p_.ops_.push_back(std::move(o.op));
   }
   ChainCall* add_chain(const Step& s) {
     ChainCall& c = p_.chains_.emplace_back(ChainCall{s.chain, {}, {}});
@@ -140,7 +127,7 @@ class Executable::Builder {
     c.ops.reserve(s.nodes.size());  // changing ops point into it
     for (const uint32_t n : s.nodes) {
       c.ops.push_back(g_.nodes[n]->op.get());
-      add_op(*g_.nodes[n], &c.ops.back());
+      add_op(g_.nodes[n]->op, &c.ops.back());
     }
     for (size_t b = 0; b < c.plan.buffers.size(); ++b) {
       const ChainPlan::Buffer& from = c.plan.buffers[b];
@@ -162,10 +149,6 @@ class Executable::Builder {
 
 Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<GeneratorSpan> d)
     : binding_(std::move(b)), generators_(std::move(d)) {
-  for (const auto& v : binding_.variables) {
-    // A value that nobody reads may have any layout that assign() lets it have.
-    guards_.push_back({v.slot == kNone ? Layout() : *g.slots[v.slot].layout, v.variable->requires_grad});
-  }
   Builder(*this, g, plan).build();
 }
 
@@ -176,12 +159,11 @@ bool same_place(const Layout& a, const Layout& b) {
 }
 }  // namespace
 bool Executable::fits() const {
-  for (size_t k = 0; k < guards_.size(); ++k) {
-    const auto& v = binding_.variables[k];
-    if (v.variable->requires_grad != guards_[k].requires_grad) return false;
-    if (v.slot != kNone && !same_place(v.variable->value->layout, guards_[k].layout)) return false;
-  }
-  return true;
+  return std::ranges::all_of(binding_.variables, [&](const auto& v) {
+    // A value that nobody reads may have any layout that assign() lets it have.
+    return v.variable->requires_grad == v.requires_grad &&
+           (v.slot == kNone || same_place(v.variable->value->layout, layouts_[v.slot]));
+  });
 }
 
 void Executable::patch_pointers(const MemorySource& r) {
@@ -341,12 +323,7 @@ void Executable::call_all() {
 }
 
 Ref<Value> Executable::value_of(uint32_t slot) const {
-  const MemorySource& r = sources_[source_of_[slot]];
-  auto v = make_ref<Value>(layouts_[slot]);
-  v->layout.aliases_input = -1;
-  v->storage = r.storage;
-  v->version = r.storage->version;
-  return v;
+  return make_ref<Value>(layouts_[slot], Ref<Storage>(sources_[source_of_[slot]].storage));
 }
 // All from their slots, then all at once: variables may swap values.
 void Executable::assign_variables() {

@@ -15,6 +15,7 @@ struct Binding {
     Ref<Variable> variable;
     uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
+    bool requires_grad;          // as it was traced
   };
   std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
   std::vector<CapturedVariable> variables;
@@ -71,15 +72,11 @@ class Executable {
     std::vector<std::byte*> data;
   };
   struct Call {
-    uint32_t op, first, in, out;  // in ops_; in bufs_: inputs, then outputs
-    ChainCall* chain;
+    uint32_t op, first, in = 0, out = 0;  // in ops_; in bufs_: inputs, then outputs
+    ChainCall* chain = nullptr;
     Device device;
-    std::string_view name;
+    std::string_view name = {};
     const Scope *scope, *range;
-  };
-  struct Guard {  // a variable as it was traced
-    Layout layout;
-    bool requires_grad;
   };
   class Builder;
 
@@ -101,7 +98,6 @@ class Executable {
 
   Binding binding_;
   std::vector<GeneratorSpan> generators_;
-  std::vector<Guard> guards_;        // of variables
   std::vector<Layout> layouts_;      // of slots
   std::deque<Layout> own_layouts_;   // of results of ops that stand for several nodes
   std::vector<uint32_t> source_of_;  // of slots; kNone: within a chain

@@ -149,7 +149,7 @@ class Clusters {
   }
   void visit(uint32_t i, uint32_t duplicate_of) {
     if (duplicate_of != kNone) {
-      close(duplicate_of);
+      if (of_[duplicate_of] != kNone) all_[of_[duplicate_of]].open = false;
       return;
     }
     int64_t columns = 0;
@@ -179,9 +179,6 @@ class Clusters {
     }
     for (const uint32_t s : g_.inputs(i))
       if (const uint32_t c = producer_cluster(s); c != kNone && c != mine) all_[c].open = false;
-  }
-  void close(uint32_t node) {
-    if (of_[node] != kNone) all_[of_[node]].open = false;
   }
   void merge(uint32_t into, uint32_t from) {
     for (const uint32_t n : all_[from].nodes) of_[n] = into;

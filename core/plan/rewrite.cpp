@@ -19,11 +19,8 @@ namespace detail {
 namespace {
 // A pattern laid over a graph, node by node in the order of the pattern.
 struct Match {
-  struct Read {
-    uint32_t node, index;
-  };
   std::vector<uint32_t> nodes;
-  std::vector<Read> in;
+  std::vector<Port> in;
 };
 
 class Finder {
@@ -76,7 +73,7 @@ class Finder {
         const uint32_t slot = g_.output(m.nodes[k], i);
         const bool made = std::ranges::any_of(r.results, [&](auto& x) { return x.op == k && x.out == i; });
         if (!made && g_.slots[slot].pinned) return false;
-        for (const Match::Read& x : m.in)
+        for (const Port& x : m.in)
           if (g_.inputs(x.node)[x.index] == slot) return false;
         for (const uint32_t reader : readers_[slot])
           if (!std::ranges::count(m.nodes, reader) && (!made || reader < root)) return false;
@@ -91,12 +88,12 @@ class Finder {
     if (std::ranges::adjacent_find(w.nodes) != w.nodes.end() || !closed(r, m)) return {};
     const auto place = [&](uint32_t n) { return uint32_t(std::ranges::find(w.nodes, n) - w.nodes.begin()); };
     for (const uint32_t n : m.nodes) w.replacement.order.push_back(place(n));
-    for (const Match::Read& in : m.in) w.replacement.in.push_back({place(in.node), in.index});
+    for (const Port& in : m.in) w.replacement.in.push_back({place(in.node), in.index});
     for (const Rule::Result& x : r.results) w.replacement.out.push_back({place(m.nodes[x.op]), x.out});
     const OpPtr op = w.replacement.op([&](size_t k) -> const Node& { return *g_.nodes[w.nodes[k]]; });
     if (!op || !op->supports(g_.nodes[root]->out[0].layout.device.backend)) return {};
     std::vector<Tensor> in;
-    for (const Match::Read& x : m.in) in.emplace_back(make_ref<Value>(g_.nodes[x.node]->in[x.index].value->layout));
+    for (const Port& x : m.in) in.emplace_back(make_ref<Value>(g_.nodes[x.node]->in[x.index].value->layout));
     for (const Layout& l : op->infer(in)) w.replacement.layouts.push_back(l);
     return w;
   }

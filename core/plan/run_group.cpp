@@ -59,9 +59,9 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
   return made;
 }
 
-std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
-                                 const BufferAssignment& buffers) {
-  std::vector<Made> made(nodes.size());
+void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
+                    const BufferAssignment& buffers) {
+  std::vector<Made> made(nodes.size());  // null: what the op does not make
   for (size_t k = 0; k < nodes.size(); ++k) {
     check_alive(*nodes[k]);
     for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);
@@ -90,7 +90,6 @@ std::vector<Made> execute_as_one(std::span<const Ref<Node>> nodes, const Replace
     ++mutable_stats().kernels;
   }
   for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
-  return made;
 }
 }  // namespace
 
@@ -104,10 +103,10 @@ std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>> nodes, const Cha
     throw full;
   }
 }
-std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
-                                   const BufferAssignment& buffers) {
+void run_nodes_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
+                      const BufferAssignment& buffers) {
   try {
-    return execute_as_one(nodes, f, donors, buffers);
+    execute_as_one(nodes, f, donors, buffers);
   } catch (const Error& e) {
     const Error full = with_scope(e, nodes.back()->scope);
     for (const int32_t d : donors)  // as in mark_failed()

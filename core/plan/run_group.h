@@ -14,8 +14,7 @@ std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; liv
 // One call of the backend. Results that live within a tile are null.
 std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
                                      const BufferAssignment&);
-// One op. Results that it does not make are null.
-std::vector<Made> run_nodes_as_one(std::span<const Ref<Node>>, const Replacement&, const Donors&,
-                                   const BufferAssignment&);
+// One op.
+void run_nodes_as_one(std::span<const Ref<Node>>, const Replacement&, const Donors&, const BufferAssignment&);
 
 }  // namespace tg::detail

@@ -83,13 +83,9 @@ ProfileTable size_table(const Samples& all) {
 }
 
 std::string_view operation(Profile::Copy::Kind k) {
-  switch (k) {
-    case Profile::Copy::Kind::host_to_device: return "[CUDA memcpy Host-to-Device]";
-    case Profile::Copy::Kind::device_to_host: return "[CUDA memcpy Device-to-Host]";
-    case Profile::Copy::Kind::device_to_device: return "[CUDA memcpy Device-to-Device]";
-    case Profile::Copy::Kind::set: return "[CUDA memset]";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]",
+                                         "[CUDA memcpy Device-to-Device]", "[CUDA memset]"};
+  return kNames[size_t(k)];
 }
 }  // namespace
 
@@ -149,15 +145,22 @@ std::vector<const Scope*> from_root(const Scope* s) {
   std::ranges::reverse(r);
   return r;
 }
-void add_rows(const Part& p, double whole, double instances, size_t depth, ProfileTable& t) {
+using Instances = std::unordered_map<std::string_view, double>;
+// `instances`: of the range that p is in.
+void add_rows(const Part& p, double whole, const Instances& outermost, double instances, size_t depth,
+              ProfileTable& t) {
   std::vector<const Part*> in;
   for (const auto& part : p.parts) in.push_back(part.get());
   std::ranges::stable_sort(in, std::greater<>(), &Part::ns);
   for (const Part* part : in) {
+    if (depth == 0) {
+      const auto n = outermost.find(part->name);
+      instances = n == outermost.end() ? 1 : n->second;
+    }
     t.rows.push_back({whole > 0 ? 100 * double(part->ns) / whole : 0, double(part->ns), instances,
                       double(part->ns) / instances, double(part->kernels) / instances,
                       std::string(2 * depth, ' ') + part->name});
-    add_rows(*part, whole, instances, depth + 1, t);
+    add_rows(*part, whole, outermost, instances, depth + 1, t);
   }
 }
 }  // namespace
@@ -176,9 +179,9 @@ ProfileTable kernel_time_by_range(const Profile& p) {
     for (const Scope* s : from_root(k.layer)) enter(s->path());
     enter(k.op.empty() ? k.name : k.op);
   }
-  std::unordered_map<std::string_view, double> instances;  // of outermost ranges
+  Instances outermost;
   for (const Profile::Range& r : p.ranges)
-    if (r.kind == RangeKind::range && r.path->parent && !r.path->parent->parent) ++instances[r.name];
+    if (r.kind == RangeKind::range && r.path->parent && !r.path->parent->parent) ++outermost[r.name];
   ProfileTable t;
   t.report = "kernel_time_by_range";
   t.columns = {{"Time (%)", Format::one_decimal},
@@ -189,14 +192,7 @@ ProfileTable kernel_time_by_range(const Profile& p) {
                {"Range", Format::text}};
   double whole = 0;
   for (const auto& part : all.parts) whole += double(part->ns);
-  std::ranges::stable_sort(all.parts, std::greater<>(), [](const auto& part) { return part->ns; });
-  for (auto& outermost : all.parts) {
-    Part one;
-    const auto n = instances.find(outermost->name);
-    const double times = n == instances.end() ? 1 : n->second;
-    one.parts.push_back(std::move(outermost));
-    add_rows(one, whole, times, 0, t);
-  }
+  add_rows(all, whole, outermost, 1, 0, t);
   return t;
 }
 

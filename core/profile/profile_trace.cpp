@@ -46,15 +46,11 @@ class Writer {
     uint32_t number;
   };
   static double us(int64_t ns) { return double(ns) / 1e3; }
-  static std::string path(const Scope* s) { return s && s->parent ? s->path() : ""; }
+  static std::string path(const Scope* s) { return s ? s->path() : ""; }
   static std::string_view operation(Profile::Copy::Kind k) {
-    switch (k) {
-      case Profile::Copy::Kind::host_to_device: return "copy host to device";
-      case Profile::Copy::Kind::device_to_host: return "copy device to host";
-      case Profile::Copy::Kind::device_to_device: return "copy device to device";
-      case Profile::Copy::Kind::set: return "fill";
-    }
-    return "";
+    constexpr std::string_view kNames[] = {"copy host to device", "copy device to host", "copy device to device",
+                                           "fill"};
+    return kNames[size_t(k)];
   }
   static std::string text(std::string_view key, std::string_view value) {
     return value.empty() ? "" : fmt::format(",\"{}\":{}", key, json(value));

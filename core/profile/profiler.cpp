@@ -11,14 +11,6 @@
 #include <optional>
 
 namespace tg {
-namespace detail {
-int64_t profiler_clock() {
-  const auto t = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(t).count();
-}
-
-}  // namespace detail
-
 namespace {
 using namespace detail;
 using Keep = ProfileOptions::Keep;
@@ -91,6 +83,12 @@ template <class F> void record(uint64_t session, F f) {
   }
   f(*log);
 }
+template <class F> void record_if_possible(uint64_t session, F f) noexcept {
+  try {
+    record(session, f);
+  } catch (...) {  // no memory to count in: the profile is the poorer for it, and nothing else
+  }
+}
 template <class Records, class Record> void keep(Log& log, Records& records, Record r) {
   if (records.size() < state().options.most_records)
     records.push_back(std::move(r));
@@ -103,9 +101,8 @@ uint64_t number_of(const Log& log, uint32_t range) { return (uint64_t(log.thread
 
 namespace detail {
 namespace {
-// The range is open in the log then; false: it is not recorded.
-bool open_range(Profile::Range r, uint64_t& session, uint32_t& index) {
-  bool opened = false;
+// Sets the session if the range is open in the log then.
+void open_range(Profile::Range r, uint64_t& session, uint32_t& index) {
   record(0, [&](Log& log) {
     const State& s = state();
     if (log.ranges.size() >= s.options.most_records) {
@@ -121,9 +118,7 @@ bool open_range(Profile::Range r, uint64_t& session, uint32_t& index) {
     log.open.push_back(index);
     log.ranges.push_back(std::move(r));
     session = log.session;
-    opened = true;
   });
-  return opened;
 }
 Profile::Range range_of(RangeKind kind, std::string_view name, const Scope* path, const Scope* layer) {
   return {kind, name, 0, Profile::kNone, 0, -1, path, layer};
@@ -131,68 +126,60 @@ Profile::Range range_of(RangeKind kind, std::string_view name, const Scope* path
 }  // namespace
 
 void Span::begin_range(const Scope* path) {
-  (void)open_range(range_of(RangeKind::range, path->name, path, nullptr), session_, index_);
+  open_range(range_of(RangeKind::range, path->name, path, nullptr), session_, index_);
 }
 void Span::begin_layer(const Scope* layer) {
-  (void)open_range(range_of(RangeKind::layer, *intern(layer->path()), t_range, layer), session_, index_);
+  open_range(range_of(RangeKind::layer, *intern(layer->path()), t_range, layer), session_, index_);
 }
 void OpSpan::begin(std::string_view op, const Scope* layer, const Scope* path, std::string shapes) {
   Profile::Range r = range_of(RangeKind::op, op, path ? path : t_range, layer);
   r.shapes = std::move(shapes);
-  (void)open_range(std::move(r), session_, index_);
+  open_range(std::move(r), session_, index_);
 }
 void Span::end() noexcept {
-  try {
-    const int64_t now = profiler_clock();
-    record(session_, [&](Log& log) {
-      const State& s = state();
-      if (log.innermost() != index_) return;
-      log.open.pop_back();
-      Profile::Range& r = log.ranges[index_];
-      r.end = now;
-      if (s.options.nvtx) g_listener.load(std::memory_order_relaxed)->end();
-      if (s.device) s.device->leave();
-      if (s.options.keep == Keep::records) return;
-      if (s.options.keep == Keep::totals) add_to(log.range_totals, r.name, r.end - r.begin);
-      log.ranges.pop_back();
-    });
-  } catch (...) {  // no memory to count in: the profile is the poorer for it, and nothing else
-  }
+  const int64_t now = profiler_clock();
+  record_if_possible(session_, [&](Log& log) {
+    const State& s = state();
+    if (log.innermost() != index_) return;
+    log.open.pop_back();
+    Profile::Range& r = log.ranges[index_];
+    r.end = now;
+    if (s.options.nvtx) g_listener.load(std::memory_order_relaxed)->end();
+    if (s.device) s.device->leave();
+    if (s.options.keep == Keep::records) return;
+    if (s.options.keep == Keep::totals) add_to(log.range_totals, r.name, r.end - r.begin);
+    log.ranges.pop_back();
+  });
 }
 
 KernelSpan::KernelSpan(std::string_view name)
     : session_(g_profiling.load(std::memory_order_relaxed)), name_(name), begin_(profiler_clock()) {}
 KernelSpan::~KernelSpan() {
-  try {
-    const int64_t end = profiler_clock();
-    record(session_, [&](Log& log) {
-      if (state().options.keep == Keep::totals) return add_to(log.kernel_totals, name_, end - begin_);
-      if (state().options.keep == Keep::nothing) return;
-      keep(log, log.kernels,
-           Profile::Kernel{name_, Device(), log.thread, begin_, end, log.innermost(), {}, nullptr, nullptr});
-    });
-  } catch (...) {
-  }
+  const int64_t end = profiler_clock();
+  record_if_possible(session_, [&](Log& log) {
+    if (state().options.keep == Keep::totals) return add_to(log.kernel_totals, name_, end - begin_);
+    if (state().options.keep == Keep::nothing) return;
+    keep(log, log.kernels,
+         Profile::Kernel{name_, Device(), log.thread, begin_, end, log.innermost(), {}, nullptr, nullptr});
+  });
 }
 void note_memory(Device d, int64_t bytes) noexcept {
-  try {
-    record(0, [&](Log& log) {
-      if (state().options.keep != Keep::records) return;
-      keep(log, log.memory, Profile::Memory{d, log.thread, profiler_clock(), bytes, 0});
-    });
-  } catch (...) {
-  }
+  record_if_possible(0, [&](Log& log) {
+    if (state().options.keep != Keep::records) return;
+    keep(log, log.memory, Profile::Memory{d, log.thread, profiler_clock(), bytes, 0});
+  });
 }
 void note_call(std::string_view name, int64_t begin) noexcept {
-  try {
-    const int64_t end = profiler_clock();
-    record(0, [&](Log& log) {
-      if (state().options.keep == Keep::totals) return add_to(log.call_totals, name, end - begin);
-      if (state().options.keep == Keep::nothing || begin < state().begin) return;
-      keep(log, log.calls, Profile::Call{name, Backend::cpu, log.thread, begin, end, log.innermost()});
-    });
-  } catch (...) {
-  }
+  const int64_t end = profiler_clock();
+  record_if_possible(0, [&](Log& log) {
+    if (state().options.keep == Keep::totals) return add_to(log.call_totals, name, end - begin);
+    if (state().options.keep == Keep::nothing || begin < state().begin) return;
+    keep(log, log.calls, Profile::Call{name, Backend::cpu, log.thread, begin, end, log.innermost()});
+  });
+}
+int64_t profiler_clock() {
+  const auto t = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(t).count();
 }
 ProfileOptions::Keep profiler_keeps() { return state().options.keep; }
 void add_to(Profile::Totals& totals, std::string_view name, int64_t ns) {
@@ -262,18 +249,20 @@ class Collector {
       m.time -= s_.begin;
       p_.memory.push_back(m);
     }
-    for (const auto& [from, to] :
-         {std::pair(&log.range_totals, &p_.range_totals), std::pair(&log.kernel_totals, &p_.kernel_totals),
-          std::pair(&log.call_totals, &p_.call_totals)})
-      for (const auto& [name, t] : *from) (*to)[name].add(t);
+    add_totals(p_.range_totals, log.range_totals);
+    add_totals(p_.kernel_totals, log.kernel_totals);
+    add_totals(p_.call_totals, log.call_totals);
     p_.dropped += log.dropped;
     log.ranges = {}, log.open = {}, log.kernels = {}, log.calls = {}, log.memory = {};
     log.range_totals = {}, log.kernel_totals = {}, log.call_totals = {};
     log.dropped = 0;
   }
+  static void add_totals(Profile::Totals& to, const Profile::Totals& from) {
+    for (const auto& [name, t] : from) to[name].add(t);
+  }
   void take_device(DeviceRecords d) {
-    for (const auto& [name, t] : d.kernel_totals) p_.kernel_totals[name].add(t);
-    for (const auto& [name, t] : d.call_totals) p_.call_totals[name].add(t);
+    add_totals(p_.kernel_totals, d.kernel_totals);
+    add_totals(p_.call_totals, d.call_totals);
     for (DeviceKernel& k : d.kernels) {
       k.kernel.range = of_number(k.range);
       add_kernel(k.kernel, k.has_origin ? &k.kernel : nullptr);

@@ -2,10 +2,13 @@
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
 
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 namespace tg::apps {
@@ -18,6 +21,27 @@ template <class T> T number(const std::string& flag, const std::string& word, co
   const auto [stop, error] = std::from_chars(word.data(), end, x);
   if (error != std::errc() || stop != end) throw UsageError(fmt::format("{} is '{}'. It takes {}.", flag, word, what));
   return x;
+}
+constexpr const char *kWhole = "a whole number", *kNumber = "a number";
+// What puts the word into `value`, of type T or one that may have no value.
+template <class T, class Value>
+Command::Take into(Value& value, const std::string& flag, const char* what, T least = std::numeric_limits<T>::lowest(),
+                   T most = std::numeric_limits<T>::max()) {
+  return [=, &value](const std::string& word) {
+    const T x = number<T>(flag, word, what);
+    if (x < least || x > most)
+      throw UsageError(fmt::format("{} is {}. It must be from {} to {}.", flag, word, least, most));
+    value = x;
+  };
+}
+
+std::vector<std::string> split(const std::string& words) {  // at commas
+  std::vector<std::string> list;
+  for (size_t at = 0, comma = 0; comma != words.npos; at = comma + 1) {
+    comma = words.find(',', at);
+    list.push_back(words.substr(at, comma - at));
+  }
+  return list;
 }
 
 std::string with_article(const std::string& kind) { return (kind.starts_with("I") ? "an " : "a ") + kind; }
@@ -91,34 +115,73 @@ std::string in_our_words(const CLI::ArgumentMismatch& e) {
   return fmt::format("{} has no value. It takes {}. Give one, or leave {} away.", flag, with_article(kind), flag);
 }
 
+// "tapegrad train"
+std::string full_name(const CLI::App& app) {
+  return app.get_parent() ? app.get_parent()->get_name() + " " + app.get_name() : app.get_name();
+}
 // What nobody asked for is an error that names the nearest thing there is.
 void refuse_extras(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining();
   if (rest.empty()) return;
   const std::string word = rest.front().substr(0, rest.front().find('='));
-  const bool is_flag = word.starts_with("-"), is_command = !is_flag && !app.get_parent();
+  const std::vector<const CLI::App*> commands = app.get_subcommands({});
+  const bool is_flag = word.starts_with("-"), is_command = !is_flag && !commands.empty();
   std::vector<std::string> known;
   if (is_flag) {
     for (const CLI::Option* o : app.get_options())
       for (const std::string& name : o->get_lnames()) known.push_back("--" + name);
-    if (!app.get_parent()) known.push_back("--version");
-  } else if (is_command) {
-    for (const CLI::App* a : app.get_subcommands({})) known.push_back(a->get_name());
+  } else {
+    for (const CLI::App* a : commands) known.push_back(a->get_name());
   }
   const std::string near = flag_meant(word, known);
   throw UsageError(fmt::format("{} '{}'.{} `{} --help` lists what there is.",
                                is_flag      ? "unknown flag"
                                : is_command ? "unknown command"
                                             : "a word that no flag takes:",
-                               word, near.empty() ? "" : fmt::format(" Did you mean '{}'?", near),
-                               app.get_parent() ? "tapegrad " + app.get_name() : "tapegrad"));
+                               word, near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
 }
 
-int report(int status, const char* message) {
+void set_up(CLI::App& app) {
+  app.set_help_flag("-h,--help", "print this and exit")->disable_flag_override();
+  app.get_formatter()->column_width(34);
+  app.allow_extras();
+}
+// The status, when all that was asked for is to print something: --help and --version.
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ArgumentMismatch& e) {
+    throw UsageError(in_our_words(e));
+  } catch (const CLI::ParseError& e) {
+    throw UsageError(e.what());
+  }
+  refuse_extras(app);
+  return {};
+}
+
+int report(const std::string& program, int status, const char* message) {
   std::fflush(stdout);
-  std::fputs(fmt::format("tapegrad: {}\n", printable(message)).c_str(),
+  std::fputs(fmt::format("{}: {}\n", program, printable(message)).c_str(),
              stderr);  // may fail: then there is nobody to tell
   return status;
+}
+int run_body(const std::string& program, const std::function<int()>& body) {
+  const int status = body();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return report(program, status ? status : 1, "[io] standard output cannot be written.");
+  return status;
+}
+// The status of f, or that of what it throws.
+int reported(const std::string& program, const std::function<int()>& f) {
+  try {
+    return f();
+  } catch (const UsageError& e) {
+    return report(program, 2, e.what());
+  } catch (const std::exception& e) {
+    return report(program, 1, e.what());
+  }
 }
 
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcommand>& subcommands) {
@@ -129,25 +192,13 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
     CLI::App& sub = *app.add_subcommand(s.name, s.help)->allow_extras();
     bodies.push_back(s.declare(commands.emplace_back(sub)));
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help and --version
-    return app.exit(e);
-  } catch (const CLI::ArgumentMismatch& e) {
-    throw UsageError(in_our_words(e));
-  } catch (const CLI::ParseError& e) {
-    throw UsageError(e.what());
-  }
+  if (const std::optional<int> done = parse(app, argc, argv)) return *done;
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  refuse_extras(app);
-  if (!chosen.empty()) refuse_extras(*chosen.front());
   if (chosen.empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
-  int status = 0;
+  refuse_extras(*chosen.front());
   for (size_t i = 0; i < subcommands.size(); ++i)
-    if (subcommands[i].name == chosen.front()->get_name()) status = bodies[i]();
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    return report(status ? status : 1, "[io] standard output cannot be written.");
-  return status;
+    if (subcommands[i].name == chosen.front()->get_name()) return run_body(app.get_name(), bodies[i]);
+  return 0;
 }
 
 }  // namespace
@@ -186,44 +237,60 @@ std::string printable(std::string_view text) {
 void Command::option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value) {
   option(flag, kind, value, help, Take([&value](const std::string& word) { value = word; }));
 }
-void Command::option(const std::string& flag, const std::string& help, int64_t& value) {
-  option(flag, "INT", fmt::format("{}", value), help,
-         Take([&value, flag](const std::string& word) { value = number<int64_t>(flag, word, "a whole number"); }));
-}
-void Command::option(const std::string& flag, const std::string& help, uint64_t& value) {
-  option(flag, "INT", fmt::format("{}", value), help, Take([&value, flag](const std::string& word) {
-           value = number<uint64_t>(flag, word, "a whole number of at least 0");
+void Command::option(const std::string& flag, const std::string& help, std::string& value,
+                     const std::vector<std::string_view>& known) {
+  option(flag, "NAME", value, help, Take([=, &value](const std::string& word) {
+           if (std::find(known.begin(), known.end(), word) == known.end())
+             throw UsageError(fmt::format("{} is '{}'. It is one of {}.", flag, word, listed(known)));
+           value = word;
          }));
 }
-void Command::option(const std::string& flag, const std::string& help, double& value) {
-  option(flag, "NUMBER", fmt::format("{}", value), help,
-         Take([&value, flag](const std::string& word) { value = number<double>(flag, word, "a number"); }));
+void Command::option(const std::string& flag, const std::string& help, int64_t& value, int64_t least, int64_t most) {
+  option(flag, "INT", fmt::format("{}", value), help, into<int64_t>(value, flag, kWhole, least, most));
 }
-
+void Command::option(const std::string& flag, const std::string& help, uint64_t& value) {
+  option(flag, "INT", fmt::format("{}", value), help, into<uint64_t>(value, flag, "a whole number of at least 0"));
+}
+void Command::option(const std::string& flag, const std::string& help, double& value, double least, double most) {
+  option(flag, "NUMBER", fmt::format("{}", value), help, into<double>(value, flag, kNumber, least, most));
+}
+void Command::option(const std::string& flag, const std::string& help, std::vector<std::string>& values) {
+  option(flag, "LIST", fmt::format("{}", fmt::join(values, ",")), help,
+         Take([&values](const std::string& words) { values = split(words); }));
+}
+void Command::option(const std::string& flag, const std::string& help, std::vector<int64_t>& values) {
+  option(flag, "LIST", fmt::format("{}", fmt::join(values, ",")), help, Take([&values, flag](const std::string& words) {
+           values.clear();
+           for (const std::string& word : split(words))
+             values.push_back(number<int64_t>(flag, word, "whole numbers with commas between them"));
+         }));
+}
 void Command::option(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t shown) {
-  option(flag, "INT", fmt::format("{}", shown), help,
-         Take([&value, flag](const std::string& word) { value = number<int64_t>(flag, word, "a whole number"); }));
+  option(flag, "INT", fmt::format("{}", shown), help, into<int64_t>(value, flag, kWhole));
 }
 void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown) {
-  option(flag, "NUMBER", fmt::format("{}", shown), help,
-         Take([&value, flag](const std::string& word) { value = number<double>(flag, word, "a number"); }));
+  option(flag, "NUMBER", fmt::format("{}", shown), help, into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));
 }
 
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands) {
-  try {
+  return reported("tapegrad", [&] {
     CLI::App app("tapegrad trains and runs GPT models. `tapegrad COMMAND --help` lists the flags of a command.",
                  "tapegrad");
     app.set_version_flag("--version", "tapegrad " TG_VERSION, "print the version and exit")->disable_flag_override();
-    app.set_help_flag("-h,--help", "print this and exit")->disable_flag_override();
-    app.get_formatter()->column_width(34);
-    app.allow_extras();
+    set_up(app);
     app.require_subcommand(0, 1);  // one command: its words may be named like another
     return parse_and_run(app, argc, argv, subcommands);
-  } catch (const UsageError& e) {
-    return report(2, e.what());
-  } catch (const std::exception& e) {
-    return report(1, e.what());
-  }
+  });
+}
+int run_program(int argc, char** argv, const Subcommand& program) {
+  return reported(program.name, [&] {
+    CLI::App app(program.help, program.name);
+    set_up(app);
+    ParserCommand command(app);
+    const std::function<int()> body = program.declare(command);
+    if (const std::optional<int> done = parse(app, argc, argv)) return *done;
+    return run_body(program.name, body);
+  });
 }
 
 }  // namespace tg::apps

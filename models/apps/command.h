@@ -1,8 +1,9 @@
-// Options of a subcommand and the loop that parses, runs and reports: the only door to the argument parser, so that one
-// file pays for compiling it. Wrong usage ends with status 2, an Error with status 1, both as one message on stderr;
-// else the subcommand says its status.
-// Users: the files of this folder.
+// Options of a program or of its subcommands, and what parses, runs and reports: the only door to the argument parser,
+// so that one file pays for compiling it. Wrong usage ends with status 2, an Error with status 1, both as one message
+// on stderr that begins with the program's name; else the body says its status.
+// Users: the files of this folder, the benchmarks.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -30,12 +31,20 @@ class Command {
                     std::vector<std::string>& words) = 0;                               // --flag WORD...
   virtual void toggle(const std::string& flag, const std::string& help, bool& on) = 0;  // --flag
 
-  // --flag WORD into a variable whose value now is the default.
+  // --flag WORD into a variable whose value now is the default. A number outside of [least, most] is wrong usage, and
+  // so is a word that is not among `known`.
   void option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value);
-  void option(const std::string& flag, const std::string& help, int64_t& value);
+  void option(const std::string& flag, const std::string& help, std::string& value,
+              const std::vector<std::string_view>& known);
+  void option(const std::string& flag, const std::string& help, int64_t& value, int64_t least = INT64_MIN,
+              int64_t most = INT64_MAX);
   void option(const std::string& flag, const std::string& help, uint64_t& value);
-  void option(const std::string& flag, const std::string& help, double& value);
-  // The same, where it matters whether the flag was given; `shown` is the default in the help.
+  void option(const std::string& flag, const std::string& help, double& value, double least = -HUGE_VAL,
+              double most = HUGE_VAL);
+  // --flag WORD,WORD into a list whose value now is the default.
+  void option(const std::string& flag, const std::string& help, std::vector<std::string>& values);
+  void option(const std::string& flag, const std::string& help, std::vector<int64_t>& values);
+  // --flag WORD where it matters whether the flag was given; `shown` is the default in the help.
   void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t shown);
   void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
 
@@ -53,8 +62,10 @@ struct Subcommand {
 // ends.
 std::string printable(std::string_view text);
 
-// The whole program; returns its exit status.
+// The whole program `tapegrad`; returns its exit status.
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);
+// The whole of a program that has no subcommands.
+int run_program(int argc, char** argv, const Subcommand& program);
 
 Subcommand train_command();
 Subcommand finetune_command();

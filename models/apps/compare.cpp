@@ -5,6 +5,7 @@
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/run_config.h>
@@ -32,25 +33,21 @@ struct Subject {
   StateDict weights;
   int64_t parameters;
 };
-// Sequences and their length.
-std::pair<int64_t, int64_t> sizes_of(const Options& o, const GptConfig& config) {
+// Settles the context, and refuses what cannot fit. A lower bound: weights, gradients and moments of a side, and logits
+// and an activation of each layer.
+void check_sizes(Options& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   constexpr int64_t kContext = 64;
-  const int64_t context = o.context ? o.context : std::min(kContext, config.context);
+  if (o.context == 0) o.context = std::min(kContext, config.context);
   TG_CHECK(
-      o.batch >= 1 && context >= 1 && context <= config.context, value,
+      o.batch >= 1 && o.context >= 1 && o.context <= config.context, value,
       "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the context "
       "of the model.",
-      o.batch, context, config.context);
-  return {o.batch, context};
-}
-// A lower bound: weights, gradients and moments of a side, and logits and an activation of each layer.
-void check_fits(const Options& o, const GptConfig& config, const std::vector<Pair>& pairs) {
-  const auto [batch, context] = sizes_of(o, config);
+      o.batch, o.context, config.context);
   LazyScope lazy;
   const Params shapes;
   const Gpt model(shapes, config);
-  const double elements = 4 * double(shapes.count()) +
-                          double(batch) * double(context) * double(config.vocab_size + config.layers * config.width);
+  const double elements = 4 * double(shapes.count()) + double(o.batch) * double(o.context) *
+                                                           double(config.vocab_size + config.layers * config.width);
   for (const auto& [reference, other] : pairs)
     for (const Side& side : {reference, other}) {
       const double bytes = elements * double(size_of(side.compute.value_or(side.weights)));
@@ -61,17 +58,17 @@ void check_fits(const Options& o, const GptConfig& config, const std::vector<Pai
                bytes * 1e-9, side.device == Device::cpu() ? "the machine" : to_string(side.device), there * 1e-9);
     }
 }
-Subject subject_of(const Options& o, const std::vector<Pair>& pairs) {
+Subject subject_of(Options& o, const std::vector<Pair>& pairs) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError("compare needs one of --model, a folder that `train` wrote, and --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
-    check_fits(o, m.model.config(), pairs);
+    check_sizes(o, m.model.config(), pairs);
     return {o.model, m.model.config(), m.params.state(), m.params.count()};
   }
   GptConfig config = arch(o.arch);
   if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
-  check_fits(o, config, pairs);
+  check_sizes(o, config, pairs);
   const Params params(Device::cpu(), o.seed);
   const Gpt model(params, config);
   return {o.arch, config, params.state(), params.count()};
@@ -99,21 +96,23 @@ std::vector<Pair> pairs_of(const Options& o) {
 
 // Random tokens: what a step computes with does not have to be language.
 Batch batch_of(const Options& o, const GptConfig& config) {
-  const auto [batch, context] = sizes_of(o, config);
   Rng rng = Rng{o.seed}.split(1);
   const auto draw = [&](const Shape& shape) {
     std::vector<int32_t> ids(size_t(shape.product()));
     for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(config.vocab_size)));
     return tensor(ids, shape);
   };
-  const Tensor tokens = draw({batch, context});
-  return {tokens, draw({batch, context})};
+  const Tensor tokens = draw({o.batch, o.context});
+  return {tokens, draw({o.batch, o.context})};
 }
 
-int run(const Options& o) {
+int run(Options& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
     runtime_of(reference.device), runtime_of(other.device);  // before any work
+  if (!o.json.empty())
+    check_output("compare", "--json", o.json, "report of compare",
+                 [](std::string_view text) { return json_or_null(text).contains("comparisons"); });
   const Subject s = subject_of(o, pairs);
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
@@ -156,7 +155,7 @@ Subcommand compare_command() {
                    "(cpu/f64, cuda/bf16, cpu/f32/1)",
                    o->sides);
             c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o->all);
-            c.option("--json", "FILE", "write everything there", o->json);
+            c.option("--json", "FILE", "write everything there, in place of an earlier report", o->json);
             return [o] { return run(*o); };
           }};
 }

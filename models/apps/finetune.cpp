@@ -1,7 +1,6 @@
 // `tapegrad finetune`: a model folder and text in, a LoRA adapter out, by the same kind of run as `train`; and
 // `tapegrad merge`, which makes a plain model of both.
 #include <fmt/core.h>
-#include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -20,13 +19,6 @@ struct Options : TrainOptions {
   std::optional<int64_t> rank;
   std::optional<double> alpha, lora_dropout;
 };
-
-bool is_train_setting(const std::string& name) {
-  bool found = false;
-  const TrainConfig c;
-  visit_train_fields(c, [&](const char* field, const auto&, const char*) { found = found || name == field; });
-  return found;
-}
 
 // What was trained, by the tokenizer that it was trained with.
 struct Base {
@@ -58,13 +50,6 @@ struct Base {
   }
 };
 
-void check_model_settings(const RunConfig& base, const RunConfig& run, const std::string& folder) {
-  for (const Difference& d : differences(base, run))
-    TG_CHECK(is_train_setting(d.name), value,
-             "[finetune] {} is {} in {}, and {} is given. Finetuning keeps the model as it is. Leave it out.", d.name,
-             d.before, folder, d.after);
-}
-
 struct Job {
   Base base;
   Start start;
@@ -79,8 +64,11 @@ Job new_job(Options& o, Device device) {
            "[finetune] --out {} is the folder of the model. The adapter goes into a folder of its own. Choose another.",
            o.out);
   Base base(o.model, device);
-  RunConfig run = run_of(o, base.run());
-  check_model_settings(base.run(), run, o.model);
+  RunConfig run = run_of(o, base.run(), [&](const Difference& d) {
+    TG_CHECK(is_train_setting(d.name), value,
+             "[finetune] {} is {} in {}, and {} is given. Finetuning keeps the model as it is. Leave it out.", d.name,
+             d.before, o.model, d.after);
+  });
   LoraConfig lora;
   lora.rank = o.rank.value_or(lora.rank);
   lora.alpha = o.alpha.value_or(2 * double(lora.rank));
@@ -115,16 +103,7 @@ Job resumed_job(const Options& o, Device device) {
   const Finetuning began = *saved.checkpoint.finetuning;
   check_lora(o, began.lora, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
-  Base base = [&] {
-    try {
-      return Base(folder, device);
-    } catch (const Error& e) {
-      if (!o.model.empty()) throw;
-      throw Error(e.kind(),
-                  fmt::format("{}\n{} says that the model was there. Put it back, or name its place with --model.",
-                              e.what(), path));
-    }
-  }();
+  Base base = where_it_was(path, "model", !o.model.empty(), [&] { return Base(folder, device); });
   TG_CHECK(
       base.weights == began.weights, value,
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
@@ -139,20 +118,16 @@ int finetune(Options& o) {
   Job job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
   Base& base = job.base;
   Start& s = job.start;
-  check_samples(o, s);
-  return train_in_memory(o, s.run, device, &s.finetuning->lora, [&] {
+  return run_training(o, s, device, [&]() -> Trained {
     const GptLora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
-    const auto save = [&] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); };
-    return run_training(
-        o, s,
-        {.model = base.loaded.model,
-         .params = lora.params(),
-         .title =
-             fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", base.loaded.params.count(),
-                         lora.params().count(), lora.config().rank, lora.modules().size()),
-         .save = save,
-         .files = {kFile},
-         .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out)});
+    return {.model = base.loaded.model,
+            .params = lora.params(),
+            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)",
+                                 base.loaded.params.count(), lora.params().count(), lora.config().rank,
+                                 lora.modules().size()),
+            .save = [=, &s, &base] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); },
+            .files = {kFile},
+            .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out)};
   });
 }
 
@@ -191,14 +166,8 @@ int merge(const MergeOptions& o) {
 Subcommand finetune_command() {
   return {"finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
-            o->command = "finetune";
+            o->command = "finetune", o->result = "adapter";
             c.option("--model", "DIR", "the model, which is not changed: what `train --out DIR` wrote", o->model);
-            c.option("--out", "DIR", "adapter", "folder for the checkpoint, the adapter and the log",
-                     [o](const std::string& word) { o->out = word; });
-            c.option("--resume", "DIR",
-                     "go on with the run in DIR: model, adapter, data and settings are those it began with; max-steps, "
-                     "lr, min-lr, warmup, eval-every and checkpoint-every may change",
-                     o->resume);
             const LoraConfig lora;
             c.option("--rank", "of the adapters", o->rank, lora.rank);
             c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o->alpha,
@@ -210,7 +179,7 @@ Subcommand finetune_command() {
                    "'*.mlp.proj' lm_head; default: " +
                        lora.targets.front(),
                    o->targets);
-            add_train_options(c, *o, is_train_setting);
+            add_train_options(c, *o, "adapter", is_train_setting);
             return [o] { return finetune(*o); };
           }};
 }

@@ -11,7 +11,8 @@ struct Run {
   RunConfig config;
   Device device;
   const LoraConfig* adapters;
-  int64_t peak() const { return plan_memory(config.model, config.train, device, adapters).peak; }
+  int64_t data;  // bytes of the tokens beside the tensors on the device
+  int64_t peak() const { return data + plan_memory(config.model, config.train, device, adapters).peak; }
 };
 
 Variant variant(const Run& run, const std::string& flags) {
@@ -70,10 +71,10 @@ void check_sizes(std::string_view command, const RunConfig& run) {
       command, m.vocab_size, m.context, m.width, run.train.batch, std::max(weights, activations));
 }
 
-int train_in_memory(const TrainOptions& o, const RunConfig& config, Device device, const LoraConfig* adapters,
-                    const std::function<int()>& train) {
-  check_sizes(o.command, config);
-  const Run run{o, config, device, adapters};
+int in_memory(const TrainOptions& o, const Start& s, Device device, const std::function<int()>& train) {
+  check_sizes(o.command, s.run);
+  const Run run{o, s.run, device, s.finetuning ? &s.finetuning->lora : nullptr,
+                device == Device::cpu() ? s.data.tokens.bytes() : 0};
   if (!o.ignore_memory)
     check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,
                [&](int64_t there) { return advice(run, there) + " To begin all the same, pass --ignore-memory."; });
@@ -82,7 +83,7 @@ int train_in_memory(const TrainOptions& o, const RunConfig& config, Device devic
     return train();
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
-    const int64_t most = memory_stats(device).peak - before;  // that was there
+    const int64_t most = run.data + memory_stats(device).peak - before;  // that was there
     throw Error(e.kind(),
                 fmt::format("{}\nA step of this run takes {} of memory, of which it got {}. {}", e.what(),
                             readable_bytes(run.peak()), readable_bytes(most), advice(run, most)),

@@ -24,7 +24,7 @@ void put(const std::string& text) {
   TG_CHECK(done, io, "[generate] standard output cannot be written.");
 }
 
-void run(const Options& o) {
+int run(const Options& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   const Device device = Device::parse(o.device);
   runtime_of(device);
@@ -49,6 +49,7 @@ void run(const Options& o) {
   generate(m.model, prompt, o.max_tokens, sampling, {.use_cache = !o.no_cache, .on_token = show});
   begin();
   put("\n");
+  return 0;
 }
 
 }  // namespace
@@ -69,10 +70,7 @@ Subcommand generate_command() {
             c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
             c.option("--device", "NAME", "cpu or cuda", o->device);
             c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            return [o] {
-              run(*o);
-              return 0;
-            };
+            return [o] { return run(*o); };
           }};
 }
 

@@ -7,7 +7,6 @@
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
@@ -21,33 +20,46 @@ struct Options : TrainOptions {  // of which settings, --config and --device cou
   bool json = false, plan = false;
 };
 
-struct Contents {
-  std::string source;
-  Json config;  // null for a file without one
-  std::map<std::string, std::string> metadata;
-  struct Entry {
-    std::string name;
-    DType dtype;
-    Shape shape;
-    size_t bytes;
-  };
-  std::vector<Entry> tensors;
+struct Entry {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  size_t bytes;
 };
 
-Contents of_file(const std::string& path) {
-  if (const std::string adapter = adapter_path(path);  // the folder of one has no config.json
-      adapter != path && path_exists(adapter) && !path_exists(path + "/config.json"))
+// What --json prints; the table is made of it. `config` is null for a file without one.
+Json described(const std::string& source, Json config, const std::map<std::string, std::string>& metadata,
+               const std::vector<Entry>& entries) {
+  Json tensors = Json::array(), texts = Json::object();
+  int64_t elements = 0;
+  size_t bytes = 0;
+  for (const Entry& t : entries) {
+    tensors.push_back({{"name", t.name},
+                       {"dtype", name_of(t.dtype)},
+                       {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
+                       {"bytes", t.bytes}});
+    elements += t.shape.product();
+    bytes += t.bytes;
+  }
+  for (const auto& [key, value] : metadata) texts[key] = value;
+  return {{"file", source},         {"config", std::move(config)},
+          {"metadata", texts},      {"tensors", std::move(tensors)},
+          {"parameters", elements}, {"bytes", bytes}};
+}
+
+Json of_file(const std::string& path) {
+  const bool folder = is_folder(path), is_model = folder && path_exists(path + "/config.json");
+  if (const std::string adapter = path + "/adapter.safetensors"; folder && !is_model && path_exists(adapter))
     return of_file(adapter);
-  const bool folder = is_folder(path);
   Json config;
   if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json");
   const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
-  Contents c{file.path(), std::move(config), file.metadata(), {}};
+  std::vector<Entry> entries;
   for (const std::string& name : file.names()) {
     const SafetensorsInfo& t = file.info(name);
-    c.tensors.push_back({name, t.dtype, t.shape, t.bytes});
+    entries.push_back({name, t.dtype, t.shape, t.bytes});
   }
-  return c;
+  return described(file.path(), std::move(config), file.metadata(), entries);
 }
 
 RunConfig named_run(const Options& o) {
@@ -60,44 +72,30 @@ RunConfig named_run(const Options& o) {
 }
 
 // Made lazily: shapes and no memory, in the order of the layers.
-Contents of_arch(const std::string& name, const GptConfig& config) {
-  Contents c{name, {{"model", own_json(to_json(config))}}, {}, {}};
+Json of_arch(const std::string& name, const GptConfig& config) {
   LazyScope lazy;
   const Params params;
   const Gpt model(params, config);
+  std::vector<Entry> entries;
   for (const Parameter& p : params.all())
-    c.tensors.push_back({p.name, p.tensor.dtype(), p.tensor.shape(), p.tensor.layout().bytes()});
-  return c;
+    entries.push_back({p.name, p.tensor.dtype(), p.tensor.shape(), p.tensor.layout().bytes()});
+  return described(name, Json{{"model", own_json(to_json(config))}}, {}, entries);
 }
 
-Json describe(const Contents& c) {
-  Json tensors = Json::array();
-  int64_t elements = 0;
-  size_t bytes = 0;
-  for (const Contents::Entry& t : c.tensors) {
-    tensors.push_back({{"name", t.name},
-                       {"dtype", name_of(t.dtype)},
-                       {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
-                       {"bytes", t.bytes}});
-    elements += t.shape.product();
-    bytes += t.bytes;
-  }
-  Json metadata = Json::object();
-  for (const auto& [key, value] : c.metadata) metadata[key] = value;
-  return {{"file", c.source},       {"config", c.config}, {"metadata", metadata}, {"tensors", std::move(tensors)},
-          {"parameters", elements}, {"bytes", bytes}};
-}
-
-void print_table(const Json& all, const Contents& c) {
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", printable(c.source), c.tensors.size(),
+void print_table(const Json& all) {
+  const auto text = [](const Json& x) { return printable(x.get<std::string>()); };
+  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", text(all["file"]), all["tensors"].size(),
              text_of(all["parameters"]), text_of(all["bytes"]));
-  for (const auto& [key, value] : c.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
-  if (!c.config.is_null()) fmt::print("config {}\n", printable(text_of(c.config, 2)));
+  for (const auto& [key, value] : all["metadata"].items()) fmt::print("metadata {}: {}\n", printable(key), text(value));
+  if (!all["config"].is_null()) fmt::print("config {}\n", printable(text_of(all["config"], 2)));
   size_t width = 4;
-  for (const Contents::Entry& t : c.tensors) width = std::max(width, printable(t.name).size());
+  for (const Json& t : all["tensors"]) width = std::max(width, text(t["name"]).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
-  for (const Contents::Entry& t : c.tensors)
-    fmt::print("{:{}}  {:18} {:6} {:12}\n", printable(t.name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
+  for (const Json& t : all["tensors"]) {
+    const auto shape = t["shape"].get<std::vector<int64_t>>();
+    fmt::print("{:{}}  {:18} {:6} {:>12}\n", text(t["name"]), width, to_string(Shape(shape.begin(), shape.end())),
+               text(t["dtype"]), text_of(t["bytes"]));
+  }
 }
 
 // A training step in each precision and with each kind of recomputation.
@@ -147,7 +145,7 @@ void print_plans(const Json& all) {
 
 bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate"; }
 
-void run(const Options& o) {
+int run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
@@ -155,26 +153,13 @@ void run(const Options& o) {
     throw UsageError("--plan, --config and settings are of a named model; give --arch in place of --model");
   if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
     throw UsageError("--batch, --accumulate and --device are of a training step; ask for its --plan");
-  if (o.plan) {
-    const Json plans = describe_plans(o);
-    o.json ? fmt::print("{}\n", text_of(plans, 2)) : print_plans(plans);
-    return;
-  }
-  const Contents c = o.arch.empty() ? of_file(o.model) : of_arch(o.arch, named_run(o).model);
-  const Json all = describe(c);
-  if (o.json)
-    fmt::print("{}\n", text_of(all, 2));
-  else
-    print_table(all, c);
+  const Json all = o.plan ? describe_plans(o) : o.arch.empty() ? of_file(o.model) : of_arch(o.arch, named_run(o).model);
+  o.json ? fmt::print("{}\n", text_of(all, 2)) : o.plan ? print_plans(all) : print_table(all);
+  return 0;
 }
 
 // Of those of a run, what decides on shapes and memory; dtype and recompute are the rows of a plan.
-bool is_inspected(const std::string& name) {
-  bool found = is_of_plan(name);
-  const GptConfig c;
-  visit_gpt_fields(c, [&](const char* field, const auto&, const char*) { found = found || name == field; });
-  return found;
-}
+bool is_inspected(const std::string& name) { return is_of_plan(name) || is_model_setting(name); }
 
 }  // namespace
 
@@ -187,10 +172,7 @@ Subcommand inspect_command() {
             c.toggle("--plan", "the memory that training it takes, before anything is run, instead", o->plan);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);
-            return [o] {
-              run(*o);
-              return 0;
-            };
+            return [o] { return run(*o); };
           }};
 }
 

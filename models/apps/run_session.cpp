@@ -2,12 +2,13 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/registry.h>
+#include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/interrupt.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/gpt/generate.h>
-#include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>
@@ -94,41 +95,31 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
   return files;
 }
 
-// Settings that change nothing that was computed so far. A run that diverged goes on with another learning rate.
-void check_settings(const Checkpoint& c, const RunConfig& run, const std::string& path) {
+// Settings may differ that change nothing that was computed so far. A run that diverged goes on with another learning
+// rate.
+RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"},
                              kRate[] = {"lr", "min_lr", "warmup"};
   const auto in = [](const auto& names, const std::string& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
-  for (const Difference& d : differences(c.run, run)) {
+  RunConfig run = run_of(o, c.run, [&](const Difference& d) {
     TG_CHECK(
         in(kFree, d.name) || in(kRate, d.name), value,
         "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
         "min_lr, warmup, eval_every and checkpoint_every may change. Leave it out.",
         d.name, d.before, path, d.after);
+  });
+  for (const Difference& d : differences(c.run, run))
     if (in(kRate, d.name))
       note_of(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
-  }
   TG_CHECK(run.train.max_steps >= c.state.step, value,
            "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
            c.state.step, run.train.max_steps);
   if (run.train.max_steps != c.run.train.max_steps)
     note_of(fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
                         c.run.train.max_steps, run.train.max_steps, run.train.max_steps));
-}
-
-// Data that nobody named this time is looked for where it was.
-Data read_again(const TrainOptions& o, const std::vector<std::string>& files, RunConfig& run, const std::string& path,
-                const ReadData& read) {
-  try {
-    return read(files, run);
-  } catch (const Error& e) {
-    if (!o.data.empty()) throw;
-    throw Error(e.kind(),
-                fmt::format("{}\n{} says that the data was there. Put it back, or name its place with --data.",
-                            e.what(), path));
-  }
+  return run;
 }
 
 void print_header(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer) {
@@ -145,13 +136,6 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, co
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   fmt::print("\n");
   std::fflush(stdout);
-}
-
-// Makes the folder of a new run and takes it.
-void take_folder(const TrainOptions& o, Start& s) {
-  make_folder(s.out);
-  s.lock = lock_folder(s.out);
-  check_overwritten(o, s.out);
 }
 
 // The files of a run. A save is the checkpoint first, then the others: what is newest in the folder can be resumed.
@@ -266,6 +250,35 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   return 0;
 }
 
+int train(const TrainOptions& o, Start& s, const Trained& what) {
+  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train);
+  if (s.state) {
+    trainer.load_state(*s.state);
+    s.state->tensors.clear();  // the trainer has them
+  } else {
+    make_folder(s.out);
+    s.lock = lock_folder(s.out);
+    check_overwritten(o, s.out);
+  }
+  Files files(s, what, trainer);
+  s.lock->keep();  // until here it is a run that was refused
+  if (!o.quiet) print_header(o, s, what, trainer);
+  if (files.log().missing() > 0)
+    note_of(
+        fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
+                    "on all the same",
+                    log_path(s.out), files.log().missing(), trainer.steps() + 1, files.log().unreadable()));
+  try {
+    return run_steps(o, s, what, trainer, files);
+  } catch (const Error& e) {
+    const std::string path = checkpoint_path(s.out);
+    std::error_code none;
+    if (!std::filesystem::is_regular_file(path, none)) throw;
+    throw Error(e.kind(), fmt::format("{}\n{}", e.what(), way_on(o, s, e, trainer.steps(), files.saved_step())),
+                e.scoped());
+  }
+}
+
 }  // namespace
 
 void add_settings(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
@@ -286,7 +299,14 @@ void add_settings(Command& c, TrainOptions& o, const std::function<bool(const st
   }
 }
 
-void add_train_options(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
+void add_train_options(Command& c, TrainOptions& o, const char* out,
+                       const std::function<bool(const std::string&)>& wanted) {
+  c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
+           [&o](const std::string& word) { o.out = word; });
+  c.option("--resume", "DIR",
+           "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, warmup, "
+           "eval-every and checkpoint-every may change",
+           o.resume);
   c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
@@ -297,13 +317,6 @@ void add_train_options(Command& c, TrainOptions& o, const std::function<bool(con
   add_settings(c, o, wanted);
 }
 
-namespace {
-bool is_trace(const std::string& path) {
-  const MappedFile file(path);
-  return file.text().empty() || file.text().starts_with("{\"displayTimeUnit\":");
-}
-}  // namespace
-
 Device prepare(const TrainOptions& o) {
   if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR goes on in DIR; leave --overwrite away");
   if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
@@ -311,19 +324,20 @@ Device prepare(const TrainOptions& o) {
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   (void)runtime_of(Device::cpu()).describe(0);  // variables of the environment are read before anything is written
-  if (!o.profile.empty()) {
-    TG_CHECK(!path_exists(o.profile) || is_trace(o.profile), value,
-             "[train] --profile {} is there and is no trace, and would be replaced. Name a new file.", o.profile);
-    check_writable(o.profile);
-  }
+  if (!o.profile.empty())
+    check_output("train", "--profile", o.profile, "trace",
+                 [](std::string_view text) { return text.starts_with("{\"displayTimeUnit\":"); });
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
   return device;
 }
 
-RunConfig run_of(const TrainOptions& o, const RunConfig& base) {
+RunConfig run_of(const TrainOptions& o, const RunConfig& base,
+                 const std::function<void(const Difference&)>& may_differ) {
   Settings settings(base);
   if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
   for (const auto& [name, word] : o.settings) settings.set(name, word);
+  if (may_differ)
+    for (const Difference& d : differences(base, settings.unchecked())) may_differ(d);
   return settings.run();
 }
 
@@ -362,8 +376,7 @@ Saved open_checkpoint(const TrainOptions& o) {
 
 Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   const auto& [path, c, lock] = saved;
-  RunConfig run = run_of(o, c.run);
-  check_settings(c, run, path);
+  RunConfig run = resumed_settings(o, c, path);
   if (const std::string here = kernels_of(Device::parse(o.device)); !c.kernels.empty() && c.kernels != here)
     note_of(
         fmt::format("{} was computed by other kernels ({}) than those here ({}): what follows is as good, and not the "
@@ -373,7 +386,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
-  Data data = read_again(o, files, as_read, path, read);
+  Data data = where_it_was(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
@@ -390,35 +403,11 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
           changed};
 }
 
-int run_training(const TrainOptions& o, Start& s, const Trained& what) {
-  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train);
-  if (s.state) {
-    trainer.load_state(*s.state);
-    s.state->tensors.clear();  // the trainer has them
-  }
-  if (!s.lock) take_folder(o, s);
-  Files files(s, what, trainer);
-  if (!o.quiet) print_header(o, s, what, trainer);
-  if (files.log().missing() > 0)
-    note_of(
-        fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
-                    "on all the same",
-                    log_path(s.out), files.log().missing(), trainer.steps() + 1, files.log().unreadable()));
-  try {
-    return run_steps(o, s, what, trainer, files);
-  } catch (const Error& e) {
-    const std::string path = checkpoint_path(s.out);
-    std::error_code none;
-    if (!std::filesystem::is_regular_file(path, none)) throw;
-    throw Error(e.kind(), fmt::format("{}\n{}", e.what(), way_on(o, s, e, trainer.steps(), files.saved_step())),
-                e.scoped());
-  }
-}
-
-void check_samples(const TrainOptions& o, const Start& s) {
+int run_training(const TrainOptions& o, Start& s, Device device, const std::function<Trained()>& make) {
   TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of_files(s.identity.files));
+  return in_memory(o, s, device, [&] { return train(o, s, make()); });
 }
 
 }  // namespace tg::apps

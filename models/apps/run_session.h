@@ -6,6 +6,7 @@
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/train/run_config.h>
 
 #include <functional>
 #include <memory>
@@ -14,7 +15,7 @@
 namespace tg::apps {
 
 struct TrainOptions {
-  std::string command;  // "train" or "finetune"
+  std::string command, result;  // "train" and "model", or "finetune" and "adapter"
   std::vector<std::string> data;
   std::string config_file, out, resume, device = "cpu", profile;
   int64_t threads = 0, sample_every = 0;
@@ -23,11 +24,13 @@ struct TrainOptions {
 };
 // --config, --device, and flags for the settings with wanted(name).
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
-// Flags for all of them but `out` and `resume`, and for the settings with wanted(name).
-void add_train_options(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
+// Flags for all of them, and for the settings with wanted(name); `out` is the default of --out.
+void add_train_options(Command&, TrainOptions&, const char* out, const std::function<bool(const std::string&)>& wanted);
 Device prepare(const TrainOptions&);  // checks them, and sets the number of threads
-// The base first, then the file, then the flags.
-RunConfig run_of(const TrainOptions&, const RunConfig& base);
+// The base first, then the file, then the flags. may_differ() throws an Error for a setting that must be that of the
+// base, before the settings are checked together.
+RunConfig run_of(const TrainOptions&, const RunConfig& base,
+                 const std::function<void(const Difference&)>& may_differ = {});
 
 struct Data {
   TokenData tokens;
@@ -60,7 +63,17 @@ struct Saved {
 // The checkpoint in the folder of --resume, which is locked. An Error when it is of the other command's run.
 Saved open_checkpoint(const TrainOptions&);
 Start resumed_run(const TrainOptions&, Saved, const ReadData&);
-void check_samples(const TrainOptions&, const Start&);  // an Error when there are to be some, and is no tokenizer
+// f(), which reads the `what` of a run that goes on. Unless it was named this time, an Error tells who says that it is
+// there.
+template <class F> auto where_it_was(const std::string& checkpoint, const char* what, bool named, F f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (named) throw;
+    throw Error(e.kind(), fmt::format("{}\n{} says that the {} was there. Put it back, or name its place with --{}.",
+                                      e.what(), checkpoint, what, what));
+  }
+}
 
 // What a run trains, and what a save writes beside the checkpoint.
 struct Trained {
@@ -71,7 +84,8 @@ struct Trained {
   std::vector<std::string> files;  // that save() writes
   std::string hint;                // a command that uses them
 };
-// Takes the folder, trains until the end or a signal, and writes its files; returns the exit status.
-int run_training(const TrainOptions&, Start&, const Trained&);
+// Makes what is trained, if there is memory for it, and takes the folder; trains until the end or a signal, and writes
+// its files. Returns the exit status.
+int run_training(const TrainOptions&, Start&, Device, const std::function<Trained()>& make);
 
 }  // namespace tg::apps

@@ -1,5 +1,4 @@
 // `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
-#include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -56,18 +55,15 @@ Start start_of(Options& o) {
 int train(Options& o) {
   const Device device = prepare(o);
   Start s = start_of(o);
-  check_samples(o, s);
-  return train_in_memory(o, s.run, device, nullptr, [&] {
+  return run_training(o, s, device, [&]() -> Trained {
     const Params params(device, s.run.train.seed);
     const Gpt model(params, s.run.model);
-    const auto save = [&] { save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train)); };
-    return run_training(o, s,
-                        {.model = model,
-                         .params = params,
-                         .title = fmt::format("{} parameters", params.count()),
-                         .save = save,
-                         .files = {"model.safetensors", "config.json"},
-                         .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out)});
+    return {.model = model,
+            .params = params,
+            .title = fmt::format("{} parameters", params.count()),
+            .save = [=, &s] { save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train)); },
+            .files = {"model.safetensors", "config.json"},
+            .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out)};
   });
 }
 
@@ -76,16 +72,10 @@ int train(Options& o) {
 Subcommand train_command() {
   return {"train", "train a GPT on text", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
-            o->command = "train";
-            c.option("--out", "DIR", "out", "folder for the checkpoint, the model and the log",
-                     [o](const std::string& word) { o->out = word; });
-            c.option("--resume", "DIR",
-                     "go on with the run in DIR, from DIR/checkpoint.safetensors: data and settings are those it began "
-                     "with; max-steps, lr, min-lr, warmup, eval-every and checkpoint-every may change",
-                     o->resume);
+            o->command = "train", o->result = "model";
             c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
-            add_train_options(c, *o, [](const std::string&) { return true; });
+            add_train_options(c, *o, "out", [](const std::string&) { return true; });
             return [o] { return train(*o); };
           }};
 }

@@ -3,11 +3,14 @@
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/json.h>
+#include <tapegrad/models/config/suggest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 namespace tg {
 
@@ -21,19 +24,26 @@ template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
 }
 
-// The value of a field. An Error when it is of another type or out of range; `to` is as it was then.
-inline void read_field(const FieldName& f, const Json& x, int64_t& to) {
-  const bool whole = x.is_number_integer() || (x.is_number() && std::abs(x.get<double>()) >= 0x1p63);
-  const bool above = x.is_number_unsigned() && x.get<uint64_t>() > uint64_t(INT64_MAX);
-  expect_field(whole, f, x, "an integer");
-  expect_field(x.is_number_integer() && !above, f, x, range_of<int64_t>());
-  to = x.get<int64_t>();
+// An Error for a member of the object whose key is none of these. `source` names the text and `place` the part of it
+// where the object stands, if need be.
+inline void check_keys(std::string_view op, const std::string& source, const Json& object,
+                       std::span<const std::string_view> known, const std::string& place = "") {
+  for (const auto& [key, x] : object.items())
+    TG_CHECK(std::find(known.begin(), known.end(), key) != known.end(), value,
+             "[{}] {}{}'{}' is not known{}.{} The keys are {}.", op, source, source.empty() ? "" : ": ", key, place,
+             did_you_mean(key, known), listed(known));
 }
-inline void read_field(const FieldName& f, const Json& x, uint64_t& to) {
+
+// The value of a field. An Error when it is of another type or out of range; `to` is as it was then.
+template <class T>
+  requires std::is_integral_v<T>
+void read_field(const FieldName& f, const Json& x, T& to) {
   const bool whole = x.is_number_integer() || (x.is_number() && std::abs(x.get<double>()) >= 0x1p63);
   expect_field(whole, f, x, "an integer");
-  expect_field(x.is_number_unsigned() || (x.is_number_integer() && x.get<int64_t>() >= 0), f, x, range_of<uint64_t>());
-  to = x.get<uint64_t>();
+  const bool fits = x.is_number_unsigned() ? std::in_range<T>(x.get<uint64_t>())
+                                           : x.is_number_integer() && std::in_range<T>(x.get<int64_t>());
+  expect_field(fits, f, x, range_of<T>());
+  to = x.get<T>();
 }
 inline void read_field(const FieldName& f, const Json& x, double& to) {
   expect_field(x.is_number(), f, x, "a number");

@@ -89,6 +89,15 @@ void TokenData::check_unchanged() const {
 int64_t TokenData::size() const {
   return std::visit([](auto v) { return int64_t(v.size()); }, view_);
 }
+int64_t TokenData::bytes() const {
+  const auto bytes_of = []<class V>(const V& v) {
+    if constexpr (std::is_same_v<V, InFile>)
+      return int64_t(0);
+    else
+      return int64_t(v.size_bytes());
+  };
+  return std::visit(bytes_of, view_);
+}
 void TokenData::copy(int64_t begin, std::span<int32_t> to) const {
   TG_CHECK(begin >= 0 && begin <= size() && int64_t(to.size()) <= size() - begin, value,
            "[data] {} tokens from position {} of {} are asked for. It has {}. Ask for positions inside.", to.size(),

@@ -36,6 +36,8 @@ class TokenData {
 
   /// The number of tokens.
   int64_t size() const;
+  /// The bytes of memory that the tokens take; none if they are in a file.
+  int64_t bytes() const;
   const std::string& name() const { return name_; }
   /// Copies as many tokens as `to` takes, from position `begin` on. An Error if there are not so many, or no longer.
   void copy(int64_t begin, std::span<int32_t> to) const;

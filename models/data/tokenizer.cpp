@@ -55,29 +55,34 @@ void append_utf8(std::string& to, char32_t code) {
   }
   put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
 }
-void check_id(int64_t id, size_t position, int64_t vocab_size) {
-  TG_CHECK(id >= 0 && id < vocab_size, value,
-           "[tokenizer] id {} at position {} is none of the vocabulary's. Ids must be in [0, {}). Decode with the "
-           "tokenizer that the model was trained with.",
-           id, position, vocab_size);
+// The ids that f(add) adds go to `take` in pieces.
+template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
+  constexpr size_t kMost = 1 << 13;
+  std::vector<int64_t> ids;
+  ids.reserve(kMost);
+  const auto hand_on = [&] {
+    if (!ids.empty()) take(ids);
+    ids.clear();
+  };
+  f([&](int64_t id) {
+    ids.push_back(id);
+    if (ids.size() == kMost) hand_on();
+  });
+  hand_on();
 }
-class Pieces {
- public:
-  explicit Pieces(const Tokenizer::Take& take) : take_(take) { ids_.reserve(kMost); }
-  void add(int64_t id) {
-    ids_.push_back(id);
-    if (ids_.size() == kMost) end();
+// append(text, id) for each id, which is checked.
+template <class F> std::string decoded(std::span<const int64_t> ids, int64_t vocab_size, F append) {
+  std::string text;
+  text.reserve(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    TG_CHECK(ids[i] >= 0 && ids[i] < vocab_size, value,
+             "[tokenizer] id {} at position {} is none of the vocabulary's. Ids must be in [0, {}). Decode with the "
+             "tokenizer that the model was trained with.",
+             ids[i], i, vocab_size);
+    append(text, ids[i]);
   }
-  void end() {
-    if (!ids_.empty()) take_(ids_);
-    ids_.clear();
-  }
-
- private:
-  static constexpr size_t kMost = 1 << 13;
-  const Tokenizer::Take& take_;
-  std::vector<int64_t> ids_;
-};
+  return text;
+}
 [[noreturn]] void fail_json(std::string_view what) {
   throw Error(Error::Kind::value, fmt::format("[tokenizer] the tokenizer's JSON is wrong: {}. It must be as to_json() "
                                               "writes it. Take it from the config of the model.",
@@ -93,18 +98,12 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
 }
 
 void ByteTokenizer::encode(std::string_view text, const Take& take) const {
-  Pieces pieces(take);
-  for (const char c : text) pieces.add(int64_t(uint8_t(c)));
-  pieces.end();
+  in_pieces(take, [&](auto add) {
+    for (const char c : text) add(int64_t(uint8_t(c)));
+  });
 }
 std::string ByteTokenizer::decode(std::span<const int64_t> ids) const {
-  std::string text;
-  text.reserve(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    check_id(ids[i], i, vocab_size());
-    text += char(uint8_t(ids[i]));
-  }
-  return text;
+  return decoded(ids, vocab_size(), [](std::string& text, int64_t id) { text += char(uint8_t(id)); });
 }
 std::string ByteTokenizer::to_json() const { return text_of(Json{{"type", kBytes}}); }
 
@@ -117,27 +116,21 @@ CharTokenizer CharTokenizer::from_text(std::string_view text) {
   return CharTokenizer({seen.begin(), seen.end()});
 }
 void CharTokenizer::encode(std::string_view text, const Take& take) const {
-  Pieces pieces(take);
-  for_each_character(text, [&](char32_t code, std::string_view character, size_t at) {
-    const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
-    const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
-    TG_CHECK(
-        found != characters_.end() && *found == code, value,
-        "[tokenizer] the character {}U+{:04X} at byte {} is not among the {} of the model's vocabulary. A character "
-        "tokenizer knows the characters of its training text only. Leave it out, or train with the byte tokenizer.",
-        printable ? fmt::format("'{}' ", character) : "", uint32_t(code), at, characters_.size());
-    pieces.add(found - characters_.begin());
+  in_pieces(take, [&](auto add) {
+    for_each_character(text, [&](char32_t code, std::string_view character, size_t at) {
+      const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
+      const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
+      TG_CHECK(
+          found != characters_.end() && *found == code, value,
+          "[tokenizer] the character {}U+{:04X} at byte {} is not among the {} of the model's vocabulary. A character "
+          "tokenizer knows the characters of its training text only. Leave it out, or train with the byte tokenizer.",
+          printable ? fmt::format("'{}' ", character) : "", uint32_t(code), at, characters_.size());
+      add(found - characters_.begin());
+    });
   });
-  pieces.end();
 }
 std::string CharTokenizer::decode(std::span<const int64_t> ids) const {
-  std::string text;
-  text.reserve(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    check_id(ids[i], i, vocab_size());
-    append_utf8(text, characters_[size_t(ids[i])]);
-  }
-  return text;
+  return decoded(ids, vocab_size(), [&](std::string& text, int64_t id) { append_utf8(text, characters_[size_t(id)]); });
 }
 std::string CharTokenizer::to_json() const {
   std::string all;

@@ -1,8 +1,6 @@
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/config_json.h>
 
-#include <algorithm>
 #include <vector>
 
 namespace tg {
@@ -28,11 +26,7 @@ GptConfig gpt_config_from_json(std::string_view text, const ConfigText& source) 
              source.name, key);
     if (it) read_field({"gpt_config", key}, *it, x);
   });
-  for (auto& [key, x] : j.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    TG_CHECK(false, value, "[gpt_config] '{}' is not known.{} The keys are {}.", key, did_you_mean(key, known),
-             listed(known));
-  }
+  check_keys("gpt_config", "", j, known);
   config.validate();
   return config;
 }

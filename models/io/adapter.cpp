@@ -1,6 +1,5 @@
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/hash.h>
 
@@ -103,10 +102,7 @@ std::string to_json(const LoraConfig& c) {
 LoraConfig lora_config_from_json(std::string_view text, const std::string& source) {
   const Json fields = parse_json(text, "lora", source);
   TG_CHECK(fields.is_object(), value, "[lora] {} is {}. It must be an object.", source, fields.type_name());
-  for (const auto& [key, x] : fields.items())
-    TG_CHECK(std::find(std::begin(kFields), std::end(kFields), key) != std::end(kFields), value,
-             "[lora] {}: '{}' is not known.{} The keys are {}.", source, key, did_you_mean(key, kFields),
-             listed(kFields));
+  check_keys("lora", source, fields, kFields);
   LoraConfig c;
   visit_lora_fields(c, [&](const char* name, auto& x) {
     TG_CHECK(fields.contains(name), value, "[lora] {} has no '{}'. Every field must be there.", source, name);
@@ -172,6 +168,15 @@ void assign_adapter(const std::string& path, const GptLora& lora) {
   lora.params().assign(f.tensors);
 }
 
-std::string adapter_path(const std::string& path) { return is_folder(path) ? path + "/adapter.safetensors" : path; }
+std::string adapter_path(const std::string& path) {
+  const bool there = path_exists(path), folder = there && is_folder(path);
+  const std::string file = folder ? path + "/adapter.safetensors" : path;
+  TG_CHECK(
+      there && path_exists(file), io,
+      "[adapter] {} {}. An adapter is a folder with adapter.safetensors, which `tapegrad finetune --out` wrote, or "
+      "that file itself. Name one of them.",
+      path, there ? "is a folder without adapter.safetensors" : "does not exist");
+  return file;
+}
 
 }  // namespace tg

@@ -32,7 +32,8 @@ GptLora load_adapter(const std::string& path, Gpt& model, const Params& base);
 /// Gives existing adapters the file's values. An Error if rank, alpha or modules differ; nothing has changed then.
 void assign_adapter(const std::string& path, const GptLora&);
 
-/// The path itself if it is a file; in a folder, the path of the adapter that finetuning wrote there.
+/// The path itself if it is a file; in a folder, the path of the adapter that finetuning wrote there. An Error if there
+/// is none.
 std::string adapter_path(const std::string& path_or_folder);
 
 }  // namespace tg

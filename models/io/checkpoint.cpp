@@ -1,8 +1,10 @@
 #include <tapegrad/core/json.h>
+#include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
 
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -72,69 +74,38 @@ class Reader {
     if (it == metadata_.end()) fail(fmt::format("it has no '{}'", key));
     return it->second;
   }
-  // An object with these keys and no others.
-  Json object(const std::string& key, std::initializer_list<const char*> keys) const {
-    return checked(parse_json(text(key), "checkpoint", source(key)), key, keys);
-  }
-  Rng rng(const Json& of, const char* key) const {
-    const Json j = checked(of.at(key), key, {"seed", "offset"});
-    return {number<uint64_t>(j, "seed"), number<uint64_t>(j, "offset")};
-  }
-  template <class T> T number(const Json& of, const char* key) const {
-    const Json& x = of.at(key);
-    const bool fits = x.is_number_unsigned() && x.get<uint64_t>() <= uint64_t(std::numeric_limits<T>::max());
-    if (!fits) fail(fmt::format("its '{}' is {}, no whole number of at least 0", key, text_of(x)));
-    return x.get<T>();
-  }
-  DataIdentity data() const {
-    const Json j = object("data", {"files", "tokens", "hash"});
-    DataIdentity d;
-    if (!j.at("files").is_array()) fail(fmt::format("its 'files' is {}, no list", text_of(j.at("files"))));
-    for (const Json& file : j.at("files")) {
-      if (!file.is_string()) fail(fmt::format("one of its 'files' is {}, no path", text_of(file)));
-      d.files.push_back(file.get<std::string>());
-    }
-    d.tokens = number<int64_t>(j, "tokens");
-    const std::string hash = j.at("hash").is_string() ? j.at("hash").get<std::string>() : "";
-    const auto [end, error] = std::from_chars(hash.data(), hash.data() + hash.size(), d.hash, 16);
-    if (hash.size() != 16 || error != std::errc() || end != hash.data() + hash.size())
-      fail(fmt::format("its 'hash' is {}, no 16 hexadecimal digits", text_of(j.at("hash"))));
-    return d;
-  }
-  Finetuning finetuning() const {
-    const Json j = object("finetuning", {"model", "weights", "lora"});
-    for (const char* key : {"model", "weights"})
-      if (!j.at(key).is_string()) fail(fmt::format("its '{}' is {}, no text", key, text_of(j.at(key))));
-    return {j.at("model").get<std::string>(), j.at("weights").get<std::string>(),
-            lora_config_from_json(text_of(j.at("lora")), source("finetuning"))};
-  }
-  StepRecord unvalidated(int64_t step) const {
-    const Json j = object("unvalidated", {"loss", "grad_norm", "lr", "ms", "tokens_per_s"});
-    const auto number = [&](const char* key) {
-      if (!j.at(key).is_number()) fail(fmt::format("its '{}' is {}, no number", key, text_of(j.at(key))));
-      return j.at(key).get<double>();
-    };
-    StepRecord r;
-    r.step = step;
-    r.loss = number("loss"), r.grad_norm = number("grad_norm"), r.lr = number("lr");
-    r.ms = number("ms"), r.tokens_per_s = number("tokens_per_s");
-    return r;
+  // Sets each variable to the field of its name, in the object of that key. It has no other fields.
+  template <class... To>
+  void fields(const std::string& key, const std::array<const char*, sizeof...(To)>& names, To&... to) const {
+    object(parse_json(text(key), "checkpoint", source(key)), key, names, to...);
   }
   bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
  private:
-  Json checked(const Json& j, const std::string& key, std::initializer_list<const char*> keys) const {
-    if (!j.is_object()) fail(fmt::format("its '{}' is {}, no object", key, j.type_name()));
-    for (const char* k : keys)
-      if (!j.contains(k)) fail(fmt::format("its '{}' has no '{}'", key, k));
-    if (j.size() != keys.size()) fail(fmt::format("its '{}' has {} keys, not {}", key, j.size(), keys.size()));
-    return j;
+  template <class... To>
+  void object(const Json& j, const std::string& key, const std::array<const char*, sizeof...(To)>& names,
+              To&... to) const {
+    if (!j.is_object() || j.size() != names.size())
+      fail(fmt::format("its '{}' is {}, no object of {} fields", key, text_of(j), names.size()));
+    size_t i = 0;
+    (value(j, names[i++], to), ...);
+  }
+  template <class T> void value(const Json& of, const char* key, T& to) const {
+    if (!of.contains(key)) fail(fmt::format("it has no '{}'", key));
+    const Json& x = of.at(key);
+    if constexpr (std::is_same_v<T, Rng>)
+      object(x, key, {"seed", "offset"}, to.seed, to.offset);
+    else if constexpr (std::is_same_v<T, LoraConfig>)
+      to = lora_config_from_json(text_of(x), source(key));
+    else if constexpr (std::is_arithmetic_v<T>)
+      read_field({"checkpoint", key}, x, to);
+    else
+      to = x.get<T>();
   }
   const std::string& path_;
   const Metadata& metadata_;
 };
-
 }  // namespace
 
 DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> files) {
@@ -179,14 +150,24 @@ Checkpoint load_checkpoint(const std::string& path) {
                        r.text("checksum"), sum));
   c.run = run_config_from_json(r.text("config"), r.source("config"));
   c.tokenizer = r.text("tokenizer");
-  c.data = r.data();
-  const Json state = r.object("state", {"step", "optimizer_steps", "data_rng", "dropout_rng"});
-  c.state.step = r.number<int64_t>(state, "step");
-  c.state.optimizer_steps = r.number<int64_t>(state, "optimizer_steps");
-  c.state.data = r.rng(state, "data_rng");
-  c.state.dropout = r.rng(state, "dropout_rng");
-  if (r.has("finetuning")) c.finetuning = r.finetuning();
-  if (r.has("unvalidated")) c.state.unvalidated = r.unvalidated(c.state.step);
+  std::string hash;
+  r.fields("data", {"files", "tokens", "hash"}, c.data.files, c.data.tokens, hash);
+  const auto [end, error] = std::from_chars(hash.data(), hash.data() + hash.size(), c.data.hash, 16);
+  if (error != std::errc() || end != hash.data() + hash.size()) r.fail(fmt::format("its 'hash' is '{}'", hash));
+  TrainerState& state = c.state;
+  r.fields("state", {"step", "optimizer_steps", "data_rng", "dropout_rng"}, state.step, state.optimizer_steps,
+           state.data, state.dropout);
+  if (state.step < 0) r.fail(fmt::format("it is of step {}", state.step));
+  if (r.has("finetuning")) {
+    Finetuning& f = c.finetuning.emplace();
+    r.fields("finetuning", {"model", "weights", "lora"}, f.model, f.weights, f.lora);
+  }
+  if (r.has("unvalidated")) {
+    StepRecord& last = state.unvalidated.emplace();
+    last.step = state.step;
+    r.fields("unvalidated", {"loss", "grad_norm", "lr", "ms", "tokens_per_s"}, last.loss, last.grad_norm, last.lr,
+             last.ms, last.tokens_per_s);
+  }
   if (r.has("kernels")) c.kernels = r.text("kernels");
   return c;
 }

@@ -1,6 +1,6 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
-#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -18,9 +18,7 @@ Json read_config(const std::string& folder) {
   TG_CHECK(config.is_object() && config.contains("model"), value,
            "[model] {} has no object \"model\". It must be as training writes it. Is it the config of another program?",
            path);
-  for (const auto& [key, value] : config.items())
-    TG_CHECK(std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys), value,
-             "[model] {}: '{}' is not known.{} The keys are {}.", path, key, did_you_mean(key, kKeys), listed(kKeys));
+  check_keys("model", path, config, kKeys);
   return config;
 }
 

@@ -37,13 +37,13 @@ template <class Map> std::string did_you_mean_key(std::string_view name, const M
   return did_you_mean(name, names);
 }
 // A leaf of its own with t's values: shares their memory when nothing has to be converted.
-Tensor fitted(std::string_view op, const std::string& name, const Tensor& t, const Shape& shape, DType dtype,
-              Device d) {
-  TG_CHECK(t, value, "[{}] the tensor given for '{}' is empty. Pass one that has a value.", op, name);
-  TG_CHECK(t.shape() == shape, shape,
-           "[{}] '{}' is {} in the model and {} in the tensors given. Was the file made with another configuration?",
-           op, name, shape, t.layout());
-  TG_CHECK(is_float(t.dtype()), dtype, "[{}] '{}' is {} in the tensors given. A parameter is a floating tensor.", op,
+Tensor fitted(const std::string& name, const Tensor& t, const Shape& shape, DType dtype, Device d) {
+  TG_CHECK(t, value, "[params] the tensor given for '{}' is empty. Pass one that has a value.", name);
+  TG_CHECK(
+      t.shape() == shape, shape,
+      "[params] '{}' is {} in the model and {} in the tensors given. Was the file made with another configuration?",
+      name, shape, t.layout());
+  TG_CHECK(is_float(t.dtype()), dtype, "[params] '{}' is {} in the tensors given. A parameter is a floating tensor.",
            name, t.layout());
   NoGradScope off;
   return t.detach().to(dtype).to(d).contiguous();
@@ -84,7 +84,7 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
     TG_CHECK(it != s.loaded->end(), value,
              "[params] '{}' {} is not among the loaded tensors.{} Load the file of this model.", full_name, shape,
              did_you_mean_key(full_name, *s.loaded));
-    t = fitted("params", full_name, it->second, shape, s.dtype, s.device);
+    t = fitted(full_name, it->second, shape, s.dtype, s.device);
     s.loaded->erase(it);
   } else {
     t = init.make(shape, s.dtype, s.device, s.rng.split(hash_of(full_name)));
@@ -141,7 +141,7 @@ void Params::assign(const StateDict& values) const {
     auto it = values.find(p.name);
     TG_CHECK(it != values.end(), value, "[params] no value for '{}' {}.{} Pass one for each parameter.", p.name,
              p.tensor.shape(), did_you_mean_key(p.name, values));
-    fresh.push_back(fitted("params", p.name, it->second, p.tensor.shape(), s.dtype, s.device));
+    fresh.push_back(fitted(p.name, it->second, p.tensor.shape(), s.dtype, s.device));
   }
   for (auto& [name, t] : values)
     TG_CHECK(s.index.contains(name), value,

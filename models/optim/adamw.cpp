@@ -75,7 +75,7 @@ std::vector<Tensor> AdamW::gradients(const GradMap& grads) const {
 }
 
 void AdamW::set_lr(double lr) {
-  TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[adamw] lr is {}. It must be finite and 0 or more.", lr);
+  AdamWConfig{.lr = lr}.validate();
   count_->lr = lr;
 }
 Tensor AdamW::step(const GradMap& grads, StepOptions o) {

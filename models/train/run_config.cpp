@@ -1,5 +1,4 @@
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/run_config.h>
@@ -133,9 +132,8 @@ const char* kind_of(const Json& x) {
 // The settings of one object of a text. `group` is its key, or empty for the text itself.
 void collect(const Json& object, std::string_view group, const std::vector<std::string_view>& known,
              const std::string& source, Json& to) {
+  check_keys("config", source, object, known, group.empty() ? "" : fmt::format(" in \"{}\"", group));
   for (const auto& [key, x] : object.items()) {
-    TG_CHECK(in(key, known), value, "[config] {}: '{}' is not known{}.{} The keys are {}.", source, key,
-             group.empty() ? "" : fmt::format(" in \"{}\"", group), did_you_mean(key, known), listed(known));
     TG_CHECK(!to.contains(key), value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.", source,
              key);
     to[key] = x;
@@ -236,6 +234,8 @@ GptConfig arch(std::string_view name) { return make_named("arch", name, kArchs);
 std::string preset_names() { return listed(names_of(kPresets)); }
 std::string arch_names() { return listed(names_of(kArchs)); }
 
+bool is_model_setting(std::string_view name) { return in(name, Names().model); }
+bool is_train_setting(std::string_view name) { return in(name, Names().train); }
 std::vector<RunField> run_fields() {
   std::vector<RunField> list;
   const RunConfig run;

@@ -40,6 +40,12 @@ struct RunField {
 /// All settings, in order: those of GptConfig, those of TrainConfig, and `tokenizer`.
 std::vector<RunField> run_fields();
 
+/// Whether a setting of this name is one of GptConfig, or of TrainConfig.
+/// @{
+bool is_model_setting(std::string_view name);
+bool is_train_setting(std::string_view name);
+/// @}
+
 /// Puts a run together from settings by name; later ones win.
 class Settings {
  public:
@@ -56,6 +62,8 @@ class Settings {
   /// The run. An Error names a value out of range, or a setting that has no effect beside another one, unless it came
   /// with all others of its group, as in the files of a model.
   RunConfig run() const;
+  /// The run as far as it is known, without these checks.
+  const RunConfig& unchecked() const { return run_; }
 
  private:
   RunConfig run_;

@@ -184,6 +184,8 @@ StateDict without_prefix(std::string_view prefix, const StateDict& tensors) {
 }
 // An Error that names the first tensor that differs: those of the model in its order, then the others by name.
 void check_fits(const StateDict& given, const StateDict& own, const std::vector<Parameter>& parameters) {
+  constexpr const char* kRule =
+      "A state fits the configuration of model and optimiser that it was saved with. Make the trainer with that one.";
   std::vector<std::string> order;
   for (const Parameter& p : parameters) order.push_back(fmt::format("{}{}", kModel, p.name));
   for (const auto& [name, t] : own)
@@ -191,20 +193,13 @@ void check_fits(const StateDict& given, const StateDict& own, const std::vector<
   for (const std::string& name : order) {
     const auto it = given.find(name);
     const Layout& here = own.at(name).layout();
-    TG_CHECK(it != given.end() && it->second, value,
-             "[train] the state has no '{}', which is {} here. A state fits the configuration of model and optimiser "
-             "that it was saved with. Make the trainer with that one.",
-             name, here);
+    TG_CHECK(it != given.end() && it->second, value, "[train] the state has no '{}', which is {} here. {}", name, here,
+             kRule);
     TG_CHECK(it->second.shape() == here.shape && it->second.dtype() == here.dtype, shape,
-             "[train] '{}' is {} in the state and {} here. A state fits the configuration of model and optimiser that "
-             "it was saved with. Make the trainer with that one.",
-             name, it->second.layout(), here);
+             "[train] '{}' is {} in the state and {} here. {}", name, it->second.layout(), here, kRule);
   }
   for (const auto& [name, t] : given)
-    TG_CHECK(own.contains(name), value,
-             "[train] '{}' of the state is nothing that this trainer has. A state fits the configuration of model and "
-             "optimiser that it was saved with. Make the trainer with that one.",
-             name);
+    TG_CHECK(own.contains(name), value, "[train] '{}' of the state is nothing that this trainer has. {}", name, kRule);
 }
 }  // namespace
 

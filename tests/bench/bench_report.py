@@ -156,6 +156,9 @@ def main():
 
     with open(at("lm.json"), encoding="utf-8") as f:
         lacking = json.load(f)
+    sys.path.insert(0, os.path.dirname(REPORT))
+    from report_plots import PARTS
+    check(lacking["runs"][0]["timeline"]["parts"] == list(PARTS), "report_plots.py has other parts of the model than bench_lm_profile")
     no_phases, no_number = copy.deepcopy(lacking), copy.deepcopy(lacking)
     del no_phases["runs"][0]["phases"]
     no_number["runs"][0]["peak_bytes"] = None

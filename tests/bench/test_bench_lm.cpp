@@ -20,6 +20,25 @@ GptConfig tiny_config() {
   c.context = 8, c.vocab_size = 40;
   return c;
 }
+// The weights of a DocumentLm under the names of Gpt, which keeps queries, keys and values, and gate and up, in one.
+StateDict gpt_weights(const Params& document, const GptConfig& c) {
+  StateDict all = document.state(), joined;
+  const auto join = [&](const std::string& to, std::initializer_list<const char*> parts, const std::string& before) {
+    std::vector<Tensor> rows;
+    for (const char* part : parts) {
+      const auto at = all.find(before + part + ".weight");
+      rows.push_back(at->second);
+      all.erase(at);
+    }
+    joined[before + to + ".weight"] = concat(rows, 0);
+  };
+  for (int64_t i = 0; i < c.layers; ++i) {
+    join("qkv", {"q", "k", "v"}, fmt::format("h.{}.attn.", i));
+    join("fc", {"gate", "up"}, fmt::format("h.{}.mlp.", i));
+  }
+  joined.insert(all.begin(), all.end());
+  return joined;
+}
 LmSetup deep(LmForm form) {  // as many layers as the document's, and little in each
   LmSetup s{.size = "tiny", .model = tiny_config(), .batch = 1, .form = form};
   s.model.layers = 32;
@@ -252,8 +271,8 @@ TEST_CASE("lm: a timeline has the step's ranges, kernels by part and track, and 
   };
   memory(10, 100), memory(1010, 500), memory(1020, 50), memory(1030, 9000, Device::cuda());
   memory(kBegin + kLength / 2, 70), memory(kBegin + kLength, 8000);
-  const LmTimeline t = timeline_of(p, Device::cpu());
-  CHECK(to_json(t) ==
+  const Json t = timeline_of(p, Device::cpu());
+  CHECK(text_of(t) ==
         R"({"seconds":0.002,"ranges":[["profiled_step",0,0.0,0.002],["forward_pass",1,1e-06,0.000499]],)"
         R"("parts":["embedding","attention: projections","attention: scores to values","attention: rope",)"
         R"("attention: norm, residual","ffn: products","ffn: gate, norm, residual","final norm","head","loss",)"
@@ -319,7 +338,7 @@ Creating random batch...
             "document f32 train       profiled_step ms                1379.05      2758.09     2.00\n"));
 
   const Folder folder;
-  write_lm_json(folder / "run.json", {machine(), "abc", "bench_lm_profile --json x", all});
+  write_lm_json(folder / "run.json", {{machine(), "wall", "abc", "bench_lm_profile --json x"}, all});
   const auto j = own_json(read_file(folder / "run.json"));
   CHECK(j["commit"] == "abc");
   REQUIRE(j["runs"].size() == 4);
@@ -330,7 +349,7 @@ Creating random batch...
   CHECK(j["runs"][0]["parameters"] == all[0].parameters);
   for (size_t i = 0; i < all.size(); ++i) {
     const auto& timeline = j["runs"][i]["timeline"];
-    CHECK(timeline == own_json(to_json(all[i].timeline)));
+    CHECK(timeline == own_json(text_of(all[i].timeline)));
     CHECK(timeline["ranges"].size() > 20);
     CHECK(timeline["seconds"].get<double>() == Approx(all[i].step.seconds));
     size_t kernels = 0;
@@ -411,7 +430,7 @@ TEST_CASE("lm: model FLOPs are the document's, and MFU is their rate by the peak
   LmFigures f;
   f.setup = s, f.type = StepType::train;
   f.step.seconds = 2.75809;  // document 003's: 15.4 TFLOP/s
-  LmReport r{machine(), "", "", {f}, {{Precision::f32, 30'879}}};
+  LmReport r{{machine(), "", "", ""}, {f}, {{Precision::f32, 30'879}}};
   CHECK_HAS(utilisation(r),
             "  document f32 train            42577.1 GFLOP in   2758.090 ms:    15437.2 GFLOP/s, 50.0 % of 30879");
   r.peaks = {{Precision::tf32, 30'879}};

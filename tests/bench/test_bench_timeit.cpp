@@ -276,8 +276,10 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
   CHECK(has(sums, "5.000000          4.000000  1.250\n"));
 
   TimeitReport report{
-      {"a processor", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2}, "wall", "abc", "bench_gpt_timeit --json x", {},
-      {row("small", Computation::forward_backward, 0, false, {0.5})},   rows};
+      {{"a processor", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2}, "wall", "abc", "bench_gpt_timeit --json x"},
+      {},
+      {row("small", Computation::forward_backward, 0, false, {0.5})},
+      rows};
   const std::string table = beside_document(report);
   CHECK(has(table,
             "standalone_small_forward_backward_warmup_0_mixed_False   500.000   500.000     0.000      260.487  "

@@ -31,11 +31,11 @@ Measured measured(BenchmarkId id, Estimate time, std::optional<uint64_t> element
   return m;
 }
 TrainingReport report_of(std::vector<Measured> rows) {
-  return {{"a \"processor\" & <more>", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2},
+  return {{{"a \"processor\" & <more>", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2},
+           "wall",
+           "abc",
+           "bench_training --json x"},
           "compiled",
-          "wall",
-          "abc",
-          "bench_training --json x",
           std::move(rows),
           {}};
 }

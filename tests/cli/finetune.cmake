@@ -122,6 +122,8 @@ refused(2 "merge needs --model DIR, --adapter DIR and --out DIR" merge --model m
 refused(2 "--rank is 'two'" finetune --model model --data dog.txt --out never --rank two)
 refused(2 "unknown flag '--width'" finetune --model model --data dog.txt --out never --width 64)
 refused(1 "width is 32 in model, and 64 is given. Finetuning keeps the model as it is." finetune --model model --data dog.txt --out never --config width.json)
+file(WRITE ${dir}/width.json "{\"width\": 99}")
+refused(1 "width is 32 in model, and 99 is given." finetune --model model --data dog.txt --out never --config width.json)
 refused(1 "[finetune] a step of this run takes " finetune --model model --data dog.txt --out never --batch 1000000000)
 expect(err "These would fit: --batch ")
 refused(1 "[lora] rank is 0." finetune --model model --data dog.txt --out never --rank 0)
@@ -141,7 +143,9 @@ refused(1 "ad is the folder of a training run" merge --model model --adapter ad 
 refused(1 "ad/adapter.safetensors was trained over other weights" generate --model other --adapter ad)
 refused(1 "'h.0.attn.qkv.lora_a' is (32, 4) in ad/adapter.safetensors, and 'h.0.attn.qkv' of this model takes (16, 4)" merge --model small --adapter ad --out never)
 refused(1 "model/model.safetensors cannot be used: it is a safetensors file of something else" generate --model model --adapter model/model.safetensors)
-refused(1 "nowhere" generate --model model --adapter nowhere)
+refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter.safetensors, which `tapegrad finetune --out` wrote, or that file itself."
+        generate --model model --adapter nowhere)
+refused(1 "[adapter] model is a folder without adapter.safetensors." generate --model model --adapter model)
 refused(1 "nowhere" finetune --model nowhere --data dog.txt --out never)
 
 report()

@@ -174,7 +174,10 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
     const FileLock moved = std::move(first);
     CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
   }
+  CHECK(folder.entries() == 0);  // a lock removes the file that it made
+  { FileLock(path).keep(); }
   { FileLock again(path); }
+  CHECK(folder.entries() == 1);
   int ready[2];
   REQUIRE(pipe(ready) == 0);
   const pid_t child = fork();

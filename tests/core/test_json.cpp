@@ -11,6 +11,8 @@ TEST_CASE("json: braces make objects of pairs with names, else arrays; text keep
   CHECK(text_of(j) == R"({"z":1,"a":[1.5,true,null],"names":["x","y","z"],"inner":{"k":-2}})");
   CHECK(text_of({{"a", Json::array()}, {"o", Json::object()}, {"n", Json()}}, 1) ==
         "{\n \"a\": [],\n \"o\": {},\n \"n\": null\n}");
+  CHECK(text_of({{"a", {1, {{"b", 2}}}}}, 2) == "{\n  \"a\": [\n    1,\n    {\n      \"b\": 2\n    }\n  ]\n}");
+  CHECK(text_of(std::map<std::string, int>{{"b", 1}, {"a", 2}}) == R"({"a":2,"b":1})");
   CHECK(text_of(Json::array({"key", 1})) == R"(["key",1])");
   CHECK(text_of(std::vector<std::string>{"a", "b"}) == R"(["a","b"])");
   CHECK(text_of(Json(std::string("caf\xe9"))) == "\"caf\xef\xbf\xbd\"");
@@ -67,6 +69,8 @@ TEST_CASE("json: what is not there or of another type is an Error that shows the
 TEST_CASE("json: text that is none") {
   CHECK(json_or_null("{").is_null());
   CHECK(json_or_null("[1]").size() == 1);
+  CHECK(own_json("[[[[[[[[1]]]]]]]]").size() == 1);  // of own text: any depth, and the last of equal keys
+  CHECK(text_of(own_json(R"({"a": 1, "b": {"a": 2}, "a": [3]})")) == R"({"a":[3],"b":{"a":2}})");
   CHECK_HAS(error_of([] { own_json("{"); }), "[json] the text is not JSON: ");
   CHECK_HAS(error_of([] { parse_json("{", "op", "f.json"); }), "[op] f.json is not JSON: ");
   CHECK_HAS(error_of([] { parse_json(R"({"a": 1, "a": 2})", "op", "f.json"); }), "[op] f.json: 'a' comes twice");

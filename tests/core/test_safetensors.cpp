@@ -230,6 +230,14 @@ TEST_CASE("safetensors: a BOOL that is neither 0 nor 1 is found when it is read"
             "element 2 of the BOOL tensor 'm' is 2, neither 0 nor 1");
 }
 
+TEST_CASE("safetensors: a file that is cut shorter while it is read is an Error, and no signal") {
+  const Folder folder;
+  write_safetensors(folder / "a", {{"x", tensor(std::vector<float>(5000, 1), {5000})}});
+  const SafetensorsFile file(folder / "a");
+  fs::resize_file(folder / "a", 100);
+  CHECK_HAS(error_of(Error::Kind::io, [&] { file.tensors(); }), "a was changed while it was being read: it had ");
+}
+
 // Opens the file; if it opens, every element is what stands in it, and a copy of it reads the same. True when it does.
 bool opens_as_written(const Folder& folder, const std::string& content) {
   std::ofstream(folder / "b", std::ios::binary) << content;

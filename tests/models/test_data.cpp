@@ -194,6 +194,8 @@ TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabular
     std::string to_json() const override { return ""; }
   };
   CHECK(all_of(TokenData::from_text(Wide(), "ab")) == std::vector<int32_t>{0, 70'000});
+  CHECK(TokenData::from_text(Wide(), "ab").bytes() == 2 * 4);
+  CHECK(TokenData::from_text(bytes, text).bytes() == 2 * int64_t(text.size()));
 }
 
 TEST_CASE("data: a token file that is cut shorter or written to while it is in use is an error") {
@@ -205,6 +207,7 @@ TEST_CASE("data: a token file that is cut shorter or written to while it is in u
   data.copy(0, some);
   CHECK(some == std::vector<int32_t>(5000, 257));
   part.check_unchanged();
+  CHECK(data.bytes() == 0);
   CHECK_HAS(value_error([&] { data.check_vocabulary(257); }), "token 257 at position 0 of " + path);
   SUBCASE("replaced") {
     write_file_atomically(path, "ab");

@@ -1,0 +1,62 @@
+#include "common/program.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
+
+namespace tg::bench {
+
+void declare_results(Command& c, SharedFlags& f) {
+  c.option("--device", "NAME", "cpu or cuda", f.device);
+  c.option("--json", "FILE", "write machine, date and figures to this file", f.json);
+  c.option("--commit", "TEXT", "what was built, kept in the JSON file", f.commit);
+}
+void declare_filter(Command& c, SharedFlags& f, const std::string& help) {
+  c.option("--filter", "TEXT", help, f.filter);
+}
+void declare_cpu_time(Command& c, SharedFlags& f) {
+  c.toggle("--cpu-time", "one thread, and its processor time: for a machine busy with other work", f.cpu_time);
+}
+void declare_document(Command& c, SharedFlags& f) {
+  c.toggle("--against-document", "print the document's figures beside ours", f.against_document);
+}
+void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most) {
+  TG_CHECK(x >= least && x <= most, value, "[{}] --{} is {}. It must be from {} to {}.", program, flag, x, least, most);
+}
+
+Origin begin(const SharedFlags& f, int argc, char** argv, std::string_view how, int64_t threads) {
+  if (!f.json.empty()) check_writable(f.json);
+  if (f.cpu_time) use_cpu_time(), threads = 1;
+  if (threads != 0) set_num_threads(int(threads));
+  const Machine m = machine(Device::parse(f.device));
+  fmt::print("{}, {} cpu(s), {}: {}, {}{}{}\n", m.cpu, m.cpus, m.device, m.backend, m.compiler, how,
+             f.cpu_time ? ", processor time" : "");
+  return {m, f.cpu_time ? "processor" : "wall", f.commit, fmt::format("{}", fmt::join(argv, argv + argc, " "))};
+}
+Json json_of(const Origin& o) {
+  const Machine& m = o.machine;
+  return {
+      {"machine",
+       {{"cpu", m.cpu}, {"cpus", m.cpus}, {"threads", m.threads}, {"backend", m.backend}, {"compiler", m.compiler}}},
+      {"date", utc_date()},
+      {"device", m.device},
+      {"clock", o.clock},
+      {"commit", o.commit},
+      {"command", o.command}};
+}
+void write_json(const std::string& path, const Json& j) { write_file_atomically(path, text_of(j, 1) + "\n"); }
+
+void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
+                const std::vector<Variant>& others, Device device) {
+  std::vector<std::vector<Variant>> lists(1);
+  for (int64_t less = batch / 2; less > 0; less /= 2)
+    lists[0].push_back({fmt::format("--batch {}", less), [=] { return bytes(less); }});
+  for (const Variant& v : others) lists.push_back({v});
+  check_fits({run, [&] { return bytes(batch); }}, device, [&](int64_t there) {
+    const std::string fit = what_fits(lists, there);
+    return fit.empty() ? "No --batch is small enough: make the model or the context smaller." : fit;
+  });
+}
+
+}  // namespace tg::bench
