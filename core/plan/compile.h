@@ -15,9 +15,6 @@
 
 namespace tg {
 
-/// A function that can be compiled.
-using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
-
 /// Options of compile().
 struct CompileOptions {
   /// The generators that the function draws from. A replay draws from their current state and advances them as the
