@@ -56,8 +56,8 @@ struct Buf {
   std::byte* bytes;
   /// The element at position 0; the others follow by the strides. An Error unless T is the dtype.
   template <class T> [[gnu::always_inline]] T* data() const {
-    if (layout->dtype != dtype_of<T>()) [[unlikely]]
-      detail::fail_buf_dtype(*layout, dtype_of<T>());
+    if (layout->dtype != dtype_of<std::remove_const_t<T>>()) [[unlikely]]
+      detail::fail_buf_dtype(*layout, dtype_of<std::remove_const_t<T>>());
     return reinterpret_cast<T*>(bytes) + layout->offset;
   }
   /// The same for kernels that only move elements: U is any type of their size.

@@ -1,11 +1,12 @@
-// A value that other ops made, with the gradient of an op of its own: what a composed op and custom_vjp() return. For
-// emit.cpp and autograd/custom_vjp.cpp.
+/// @file
+/// OwnGradient: values that other ops made, with the gradient of an op of their own. A composed op with a vjp() and
+/// custom_vjp() return it; nobody else emits it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg::op {
 
-// (inputs of the op, its outputs as ops outside the tape made them) -> the outputs, with the vjp of the op.
+/// (inputs of an op, its outputs as ops outside the tape made them) -> the outputs, with the vjp of that op.
 struct OwnGradient : ViewOp<OwnGradient> {
   static constexpr auto kName = "own_gradient";
   OpPtr op;
