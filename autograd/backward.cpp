@@ -102,7 +102,8 @@ void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
     if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks.get(), it->second);
   }
 }
-GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
+// Gradients of leaves, of `ends`, where the walk ends, and of `kept`, where it does not.
+GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const Ids& kept = {}) {
   Tape tape = collect(outputs, std::move(ends));
   std::optional<NoGradScope> off;
   std::optional<EnableGradScope> on;
@@ -114,9 +115,10 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
     Tensors g;
     bool any = false;
     for (size_t i = 0; i < n->out.size(); ++i) {
-      auto slot = grads.extract(n->id(i));
-      any |= !slot.empty();
-      g.emplace_back(slot.empty() ? Tensor() : std::move(slot.mapped()));
+      const auto at = grads.find(n->id(i));
+      any |= at != grads.end();
+      g.emplace_back(at != grads.end() ? at->second : Tensor());
+      if (at != grads.end() && !kept.contains(n->id(i))) grads.erase(at);
     }
     n->drop_recomputed();  // those that read it are newer
     Tensors gin;
@@ -129,7 +131,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt) {
   }
   return result;
 }
-GradMap checked_walk(Inputs outputs, Inputs given, BackwardOptions opt) {
+GradMap checked_walk(Inputs outputs, Inputs given, BackwardOptions opt, const Ids& kept = {}) {
   TG_CHECK(outputs.size() == given.size() && !outputs.empty(), value,
            "[backward] got {} output(s) and {} gradient(s). There must be one for each, and at least one.",
            outputs.size(), given.size());
@@ -143,7 +145,16 @@ GradMap checked_walk(Inputs outputs, Inputs given, BackwardOptions opt) {
     from.push_back(outputs[k]);
     grads.push_back(given[k]);
   }
-  return walk(from, grads, {}, opt);
+  return walk(from, grads, {}, opt, kept);
+}
+GradMap backward_from(const Tensor& loss, BackwardOptions opt, const Ids& kept) {
+  TG_CHECK(loss, value, "[backward] got an empty tensor. Pass the loss.");
+  TG_CHECK(loss.numel() == 1, shape,
+           "[backward] starts from one number, not from {}. Take sum() first, or pass a gradient.", loss);
+  check_tracked(loss);
+  const ProfileRange range(Phase::backward);
+  const Tensor one = ones_like(loss);
+  return checked_walk({&loss, 1}, {&one, 1}, opt, kept);
 }
 }  // namespace
 
@@ -161,14 +172,39 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) 
   TG_CHECK(grad, value, "[backward] the gradient is an empty tensor. Pass one of the output's shape.");
   return backward({&output, 1}, {&grad, 1}, opt);
 }
-GradMap backward(const Tensor& loss, BackwardOptions opt) {
-  TG_CHECK(loss, value, "[backward] got an empty tensor. Pass the loss.");
-  TG_CHECK(loss.numel() == 1, shape,
-           "[backward] starts from one number, not from {}. Take sum() first, or pass a gradient.", loss);
-  check_tracked(loss);
-  const ProfileRange range(Phase::backward);
-  const Tensor one = ones_like(loss);
-  return checked_walk({&loss, 1}, {&one, 1}, opt);
+GradMap backward(const Tensor& loss, BackwardOptions opt) { return backward_from(loss, opt, {}); }
+std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions opt) {
+  Ids kept;
+  for (const Tensor& t : of) kept.insert(t.id());
+  const GradMap grads = backward_from(loss, opt, kept);
+  std::vector<Tensor> r;
+  for (size_t i = 0; i < of.size(); ++i) {
+    r.push_back(grads[of[i]]);
+    TG_CHECK(
+        r.back(), missing_gradient,
+        "[grad] the loss does not depend on tensor {}, {}. Compute the loss from it, and let it require a gradient "
+        "before the forward pass.",
+        i, of[i]);
+  }
+  return r;
+}
+std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)> f, BackwardOptions opt) {
+  TG_CHECK(f, value, "[value_and_grad] the function is empty. Pass one that can be called.");
+  return [f = std::move(f), opt](Inputs in) {
+    std::vector<Tensor> x(in.begin(), in.end());
+    for (Tensor& t : x)
+      if (!t.requires_grad()) t = t.detach().requires_grad_();
+    EnableGradScope on;
+    const Tensor value = f(x);
+    const GradMap grads = [&] {
+      Ids kept;
+      for (const Tensor& t : x) kept.insert(t.id());
+      return backward_from(value, opt, kept);
+    }();
+    ValueAndGrad r{opt.create_graph ? value : value.detach(), {}};
+    for (const Tensor& t : x) r.grads.push_back(grads.contains(t) ? grads[t] : zeros_like(t));
+    return r;
+  };
 }
 
 Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads) {

@@ -38,6 +38,24 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {})
 /// Gradients of leaves from the gradients of several outputs at once, whose contributions add up. An output whose
 /// gradient is empty need not be on the tape. Errors are those of backward(loss).
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
+/// The gradients of loss, in the order of `of`: leaves or intermediates, each in its shape and dtype. All paths count,
+/// also those through another tensor of the list. Errors: those of backward(loss); a tensor that the loss does not
+/// depend on.
+/// @{
+std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
+inline std::vector<Tensor> grad(const Tensor& loss, std::initializer_list<Tensor> of, BackwardOptions o = {}) {
+  return grad(loss, Inputs(of.begin(), of.size()), o);
+}
+/// @}
+/// What value_and_grad() returns: the value of the function, without a history unless create_graph, and its gradients.
+struct ValueAndGrad {
+  Tensor value;
+  std::vector<Tensor> grads;
+};
+/// A function that returns f of its inputs, one number, and the gradients of all of them. Inputs that do not require a
+/// gradient need not ask for one; those must be of floating dtypes. An input that f does not use has a gradient of
+/// zeros.
+std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)> f, BackwardOptions = {});
 
 namespace detail {
 // The vjp of a function of tensors that is made of ops: runs it on the tape and goes back from its outputs, with

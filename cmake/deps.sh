@@ -9,7 +9,7 @@ set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
 tools='c++ cmake ninja'
-ci_tools='git clang++-16 clang-rt-16 clang-format-16 doxygen'
+ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen'
 table='
 what             apt                 dnf            brew           vcpkg
 c++              g++                 gcc-c++        -              -
@@ -21,6 +21,7 @@ fmt              libfmt-dev          fmt-devel      fmt            fmt
 nlohmann_json    nlohmann-json3-dev  json-devel     nlohmann-json  nlohmann-json
 CLI11            libcli11-dev        cli11-devel    cli11          cli11
 git              git                 -              -              -
+pkg-config       pkg-config          -              -              -
 clang++-16       clang-16            -              -              -
 clang-rt-16      libclang-rt-16-dev  -              -              -
 clang-format-16  clang-format-16     -              -              -

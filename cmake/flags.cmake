@@ -2,6 +2,10 @@
 # No -ffast-math and no -march=native anywhere: results are defined, and binaries run on any x86-64 (levels.cmake).
 add_library(tg_flags INTERFACE)
 target_compile_options(tg_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${TG_WERROR}>:-Werror>)
+# Archives of position-independent code, so that they go into shared libraries too; calls within them stay direct.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
+endif()
 if(TG_SANITIZE)
   string(REPLACE ";" "," sanitizers "${TG_SANITIZE}")
   target_compile_options(tg_flags INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)

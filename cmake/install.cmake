@@ -6,6 +6,17 @@ install(EXPORT tapegradTargets NAMESPACE tapegrad:: DESTINATION ${CMAKE_INSTALL_
 install(DIRECTORY core ops autograd models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad
         FILES_MATCHING PATTERN "*.h" PATTERN apps EXCLUDE PATTERN tapegrad.h EXCLUDE)
 install(FILES models/tapegrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad)
+# For builds without CMake; paths go by where the file lies.
+set(tapegrad_pc_libs)
+if(TG_HAS_CUDA)
+  set(tapegrad_pc_libs "${CUDA_cudart_static_LIBRARY} -lrt")
+endif()
+if(TG_HAS_CUDA OR TG_CUDA STREQUAL "EMULATE")
+  string(APPEND tapegrad_pc_libs " -ldl")
+endif()
+file(RELATIVE_PATH tapegrad_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+configure_file(cmake/tapegrad.pc.in ${PROJECT_BINARY_DIR}/tapegrad.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tapegrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 if(TG_APPS)
   install(TARGETS tg_app DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

@@ -1,6 +1,7 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
 #include <tapegrad/core/observe.h>
+#include <tapegrad/core/own_gradient.h>
 #include <tapegrad/core/run_node.h>
 #include <tapegrad/core/trace.h>
 
@@ -47,6 +48,13 @@ void Node::dispose(const Node* n) {
 }
 
 namespace {
+[[noreturn]] void fail_dtype(const Op& op, size_t i, const Tensor& x) {
+  std::string names;
+  for (int d = 0; d < kDTypes; ++d)
+    if (op.dtypes.contains(DType(d))) names += fmt::format("{}{}", names.empty() ? "" : ", ", DType(d));
+  detail::fail(Error::Kind::dtype, fmt::format("[{}] input {} is {}. The op takes {}: convert it with .to(dtype).",
+                                               op.name(), i, x, names));
+}
 Layouts checked_layouts(const Op& op, Inputs in) {
   try {
     for (size_t i = 0; i < in.size(); ++i) {
@@ -55,6 +63,8 @@ Layouts checked_layouts(const Op& op, Inputs in) {
           in[i].device() == in[0].device(), device,
           "[{}] inputs lie on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with .to(device).",
           op.name(), in[0], in[0].device(), i, in[i], in[i].device());
+      if (!op.dtypes.empty() && !op.dtypes.contains(in[i].dtype())) [[unlikely]]
+        fail_dtype(op, i, in[i]);
     }
     Layouts layouts = op.infer(in);
     for (auto& l : layouts) checked_numel(op.name(), l.shape);  // broadcasting can make more than memory can count
@@ -105,6 +115,8 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     v->index = uint32_t(i);
     node->out.emplace_back(layouts[i], v.get(), nullptr, 0u);
     outs.emplace_back(make_ref<Variable>(node->id(i), std::move(v), tracked && is_float(layouts[i].dtype)));
+    if (trace) [[unlikely]]
+      trace->made(outs.back().variable());
   }
   node->seq = ++t_seq;
   node->op = std::move(op);
@@ -122,13 +134,23 @@ void observe(const Op& op, const Tensors& outs) {
   NoGradScope off;
   for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
 }
+// By the simpler ops of compose(); with the op's own gradient where it has one.
+Tensors composed(const OpPtr& op, Inputs in) {
+  const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
+  if (!op->has_vjp || !grad_enabled() || !std::ranges::any_of(in, &Tensor::requires_grad)) return op->compose(in);
+  std::vector<Tensor> all(in.begin(), in.end());
+  {
+    NoGradScope off;
+    for (const Tensor& y : op->compose(in)) all.push_back(y);
+  }
+  return emit(make_ref<op::OwnGradient>(op, in.size()), all);
+}
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
   Tensors outs;
   const OpPtr kept = t_observer && detail::t_recomputes != detail::Recomputes::now ? op : nullptr;
   if (op->composes && !op->supports(layouts[0].device.backend)) {
-    const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
-    outs = op->compose(in);
+    outs = composed(op, in);
   } else {
     auto node = make_node(std::move(op), in, layouts, outs);
     release();

@@ -10,6 +10,8 @@
 
 #include <array>
 #include <concepts>
+#include <initializer_list>
+#include <memory>
 #include <vector>
 
 namespace tg {
@@ -44,12 +46,26 @@ struct StructuralHasher {
   size_t operator()(const StructuralHash& k) const { return k.a; }
 };
 
+namespace detail {
+[[noreturn]] void fail_buf_dtype(const Layout&, DType read_as);
+[[noreturn]] void fail_buf_size(const Layout&, size_t bytes);
+}
 /// What a kernel sees of a value: its layout and its bytes. A kernel cannot emit, keep or differentiate anything.
 struct Buf {
   const Layout* layout;
   std::byte* bytes;
-  /// The element at position 0; the others follow by the strides.
-  template <class T> T* data() const { return reinterpret_cast<T*>(bytes) + layout->offset; }
+  /// The element at position 0; the others follow by the strides. An Error unless T is the dtype.
+  template <class T> [[gnu::always_inline]] T* data() const {
+    if (layout->dtype != dtype_of<std::remove_const_t<T>>()) [[unlikely]]
+      detail::fail_buf_dtype(*layout, dtype_of<std::remove_const_t<T>>());
+    return reinterpret_cast<T*>(bytes) + layout->offset;
+  }
+  /// The same for kernels that only move elements: U is any type of their size.
+  template <class U> [[gnu::always_inline]] U* raw() const {
+    if (size_of(layout->dtype) != sizeof(U)) [[unlikely]]
+      detail::fail_buf_size(*layout, sizeof(U));
+    return reinterpret_cast<U*>(bytes) + layout->offset;
+  }
   const Shape& shape() const { return layout->shape; }
   const Strides& strides() const { return layout->strides; }
   int64_t size(size_t dim) const { return layout->shape[dim]; }
@@ -108,6 +124,21 @@ struct Expression {
   bool bitwise = false;
 };
 
+/// A set of dtypes: `static constexpr DTypes kDTypes{DType::f32, DType::f64};` in an op names those that its inputs may
+/// have.
+class DTypes {
+ public:
+  constexpr DTypes() = default;
+  constexpr DTypes(std::initializer_list<DType> list) {
+    for (const DType d : list) bits_ = uint16_t(bits_ | 1 << int(d));
+  }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr bool contains(DType d) const { return bits_ >> int(d) & 1; }
+
+ private:
+  uint16_t bits_ = 0;
+};
+
 class Vjp;
 struct Op;
 struct Rng;
@@ -120,7 +151,8 @@ using OpPtr = Ref<const Op>;
 /// vjp() is differentiated through compose(), so gradient ops have second derivatives.
 struct Op : Counted<Op> {
   const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
-  Op(bool own_vjp, bool own_compose) : has_vjp(own_vjp), composes(own_compose) {}
+  const DTypes dtypes;           ///< those of the inputs that the kernels have; empty: infer() checks them
+  Op(bool own_vjp, bool own_compose, DTypes d = {}) : has_vjp(own_vjp), composes(own_compose), dtypes(d) {}
   virtual ~Op() = default;
   /// The name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
@@ -153,6 +185,8 @@ struct Op : Counted<Op> {
   /// A copy of the op for the next call of a compiled function: with this generator state, or the next step number.
   /// Null means that nothing changes.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
+  /// Takes back what this op, as it was made or by for_next_step(), has counted on the host: the call has failed.
+  virtual void undo_step() const {}
   /// A pointer that is the same for all ops of one struct. OpOf defines it.
   virtual const void* type() const = 0;
   /// Whether the op has a kernel on a backend. OpOf defines it.
@@ -223,7 +257,9 @@ struct Node : Counted<Node> {
 class Vjp {
  public:
   /// The view of one node. `last`: the node is not asked again, so its saved values may be given away.
-  Vjp(Node& n, Inputs grads, bool last = false) : node_(n), grads_(grads), last_(last) {}
+  Vjp(Node& n, Inputs grads, bool last = false) : Vjp(n, grads, last, n.in.size()) {}
+  /// The same view of the first n inputs.
+  Vjp first(size_t n) const { return {node_, grads_, last_, n}; }
   /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
   /// Input i, for the last use: the node gives it up if it may, so that an op can reuse its memory.
@@ -232,7 +268,7 @@ class Vjp {
   Tensor out(size_t i) const;
   /// The gradient of output i; empty if none arrived.
   const Tensor& grad(size_t i = 0) const { return grads_[i]; }
-  size_t inputs() const { return node_.in.size(); }
+  size_t inputs() const { return inputs_; }
   const Shape& in_shape(size_t i) const { return node_.in[i].shape; }
   DType in_dtype(size_t i) const { return node_.in[i].dtype; }
   Device device() const { return node_.out[0].layout.device; }
@@ -240,9 +276,11 @@ class Vjp {
   bool wants(size_t i) const { return node_.in[i].tracked; }
 
  private:
+  Vjp(Node& n, Inputs grads, bool last, size_t inputs) : node_(n), grads_(grads), last_(last), inputs_(inputs) {}
   Node& node_;
   Inputs grads_;
   bool last_;
+  size_t inputs_;
 };
 
 /// Calls an op: checks the inputs, makes a Node, and runs it unless the thread is lazy. Returns the outputs.
@@ -302,15 +340,34 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 }
 #define TG_CAT_(a, b) a##b
 #define TG_CAT(a, b) TG_CAT_(a, b)
-/// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
-/// a kernel file.
-#define TG_KERNEL(OpT, backend, fn)                                                                \
-  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL}; \
-  [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) =                                   \
+#define TG_ADD_KERNEL_(OpT, backend, fn, strided)                                                           \
+  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, strided}; \
+  [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) =                                            \
       ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, __LINE__))
+/// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
+/// a kernel file. Inputs are contiguous: the engine copies those that are not.
+#define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false)
+/// The same for a kernel that reads inputs with any strides, 0 among them, by Buf::strides().
+#define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true)
 
 /// Throws the Error of an op that has no kernel on a backend.
 [[noreturn]] void fail_no_kernel(const Op&, Backend);
+
+namespace detail {
+// Inputs of a kernel as they are, or copies of those that are not contiguous.
+class ContiguousInputs {
+ public:
+  ContiguousInputs(Bufs in, Context&);
+  ~ContiguousInputs();
+  ContiguousInputs(const ContiguousInputs&) = delete;
+  Bufs bufs() const { return in_; }
+
+ private:
+  struct Copies;
+  Bufs in_;
+  std::unique_ptr<Copies> copies_;
+};
+}  // namespace detail
 
 /// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with its name as a static kName and its attributes as
 /// members. It registers the op, and finds its kernel.
@@ -322,16 +379,23 @@ template <class Self> struct OpOf : Op {
   /// All inputs if the gradient goes through compose(), else none.
   Mask saves_in(Mask) const override { return overrides_compose() && !overrides_vjp() ? ~Mask(0) : 0; }
   void run(Bufs in, Bufs out, Context& c) const final {
-    auto fn = reinterpret_cast<typename Kernels<Self>::Fn>(Kernels<Self>::table[size_t(c.device.backend)].fn);
+    const KernelSlot& slot = Kernels<Self>::table[size_t(c.device.backend)];
+    auto fn = reinterpret_cast<typename Kernels<Self>::Fn>(slot.fn);
     if (!fn) [[unlikely]]
       fail_no_kernel(*this, c.device.backend);
-    fn(static_cast<const Self&>(*this), in, out, c);
+    if (slot.strided) return fn(static_cast<const Self&>(*this), in, out, c);
+    const detail::ContiguousInputs dense(in, c);
+    fn(static_cast<const Self&>(*this), dense.bufs(), out, c);
   }
 
  protected:
-  OpOf() : Op(overrides_vjp(), overrides_compose()) { (void)listed_; }
+  OpOf() : Op(overrides_vjp(), overrides_compose(), dtypes_of_inputs()) { (void)listed_; }
 
  private:
+  static constexpr DTypes dtypes_of_inputs() {
+    if constexpr (requires { Self::kDTypes; }) return Self::kDTypes;
+    return {};
+  }
   static constexpr bool overrides_vjp() {
     return !std::is_same_v<decltype(&Self::vjp), Tensors (Op::*)(const Vjp&) const>;
   }

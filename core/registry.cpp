@@ -48,7 +48,7 @@ int isa_level() {
 bool register_kernel(const char* op, KernelSlot& slot, Backend b, AnyKernel fn, const KernelOrigin& origin) {
   if (origin.level > isa_level()) return false;
   registry().kernels.push_back({op, b, from_source_root(origin.file), origin.line, origin.level});
-  if (origin.level >= slot.level) slot = {fn, origin.level};
+  if (origin.level >= slot.level) slot = {fn, origin.level, origin.strided};
   return true;
 }
 bool register_op(OpInfo (*info)()) {

@@ -24,11 +24,13 @@ using AnyKernel = void (*)();
 struct KernelSlot {
   AnyKernel fn = nullptr;
   int level = 0;
+  bool strided = false;  ///< takes inputs with any strides
 };
-/// Where a kernel was registered.
+/// Where a kernel was registered, and whether it takes inputs with any strides.
 struct KernelOrigin {
   const char* file;
   int line, level;
+  bool strided = false;
 };
 /// A registered kernel, for listings.
 struct KernelInfo {

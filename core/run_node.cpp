@@ -1,9 +1,11 @@
 // Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides
 // the order and the storage of several nodes.
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/run_node.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -20,10 +22,42 @@ namespace {
 constinit thread_local Running t_running;
 }  // namespace
 const Running& running() { return t_running; }
+void detail::fail_buf_dtype(const Layout& l, DType read_as) {
+  fail(Error::Kind::dtype,
+       fmt::format("[{}] the kernel reads {} as {}. Choose the type by visit_dtype(x.dtype(), ...), or list the dtypes "
+                   "that the kernel has in Traits::dtypes.",
+                   running().op, l, read_as));
+}
 
+void detail::fail_buf_size(const Layout& l, size_t bytes) {
+  fail(Error::Kind::dtype, fmt::format("[{}] the kernel reads {} as elements of {} bytes. Choose their type by "
+                                       "visit_size(x.dtype(), ...).",
+                                       running().op, l, bytes));
+}
 namespace detail {
 NowRunning::NowRunning(std::string_view op, const Scope* scope, const Scope* range)
     : ScopedValue(t_running, Running{op, scope, range}) {}
+
+struct ContiguousInputs::Copies {
+  std::vector<Layout> layouts;
+  std::vector<Ref<Storage>> storages;
+  std::vector<Buf> bufs;
+};
+ContiguousInputs::ContiguousInputs(Bufs in, Context& c) : in_(in) {
+  if (std::ranges::all_of(in, &Buf::is_contiguous)) return;
+  copies_ = std::make_unique<Copies>();
+  copies_->layouts.reserve(in.size());  // bufs point at them
+  for (const Buf& b : in) {
+    copies_->bufs.push_back(b);
+    if (b.is_contiguous()) continue;
+    const Layout& l = copies_->layouts.emplace_back(Layout::contiguous(b.shape(), b.dtype(), c.device));
+    copies_->storages.push_back(make_ref<Storage>(c.device, l.bytes()));
+    Buf& to = copies_->bufs.back() = {&l, copies_->storages.back()->data};
+    op::Cast(b.dtype()).run({&b, 1}, {&to, 1}, c);
+  }
+  in_ = copies_->bufs;
+}
+ContiguousInputs::~ContiguousInputs() = default;
 
 std::string shapes_of(Bufs bufs) {
   std::string s;

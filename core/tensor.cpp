@@ -48,7 +48,10 @@ Value::~Value() {
   if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
 }
 
-Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {}
+Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {
+  if (detail::Trace* trace = detail::tracing()) [[unlikely]]
+    trace->made(var_);
+}
 
 void Tensor::fail_item() const {
   detail::fail(Error::Kind::shape,

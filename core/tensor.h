@@ -164,6 +164,9 @@ using Inputs = std::span<const Tensor>;
 /// The outputs of an op, or gradients; up to three need no allocation.
 using Tensors = SmallVec<Tensor, 3>;
 
+/// A function of tensors: what compile() and custom_vjp() take.
+using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
+
 /// A contiguous layout of the shape, dtype and device of x. Most ops return it from infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 /// Reserves n consecutive ids for new Variables and returns the first. Ids are unique in the process and never reused;

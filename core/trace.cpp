@@ -1,6 +1,7 @@
 #include <tapegrad/core/trace.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace tg::detail {
 
@@ -34,46 +35,58 @@ void Trace::emitted(const Ref<Node>& n) {
 }
 void Trace::assigns(const Tensor& to, const Tensor& value) {
   reads(value);
-  if (traced(*to.value()))
-    local_.push_back(to.variable());
-  else
-    reads(to);
+  if (!traced(*to.value())) reads(to);
 }
 
 bool Trace::made_here(const Tensor& t) const {
   return t.id() >= first_id_ && !traced(*t.value()) && !known_.contains(t.value().get());
 }
+// "op 3 of the trace, exp, makes it in layer", or an empty text.
+std::string Trace::maker(const Tensor& t) const {
+  const Node* n = t.value()->producer.get();
+  if (!n || !emitted_.contains(n)) return "";
+  const auto at = std::ranges::find(nodes, n, [](const Ref<Node>& x) { return x.get(); }) - nodes.begin();
+  std::string s = fmt::format("op {} of the trace, {}, makes it", at + 1, n->op->name());
+  if (n->scope->parent) s += fmt::format(" in {}", n->scope->path());
+  return s;
+}
 void Trace::fail_host_read(const Tensor& t) const {
-  std::string where = "it comes from outside";
-  if (const Node* n = t.value()->producer.get(); n && emitted_.contains(n)) {
-    const auto at = std::ranges::find(nodes, n, [](const Ref<Node>& x) { return x.get(); }) - nodes.begin();
-    where = fmt::format("op {} of the trace, {}, makes it", at + 1, n->op->name());
-    if (n->scope->parent) where += fmt::format(" in {}", n->scope->path());
-  }
+  const std::string by = maker(t);
   fail(Error::Kind::state,
        fmt::format("[compile] the host reads {} while the function is traced: {}. A compiled function runs once and is "
                    "then replayed without it, so nothing in it may depend on values. Return the tensor and read it "
                    "outside, choose with where(), or leave this part uncompiled.",
-                   t, where));
+                   t, by.empty() ? "it comes from outside" : by));
 }
 
-void Trace::check_kept(Inputs returned) const {
-  const auto references = [&](const Ref<Variable>& v) {
-    const auto is = [&](const auto& x) { return x.get() == v.get(); };
-    return std::ranges::count_if(returned, [&](const Tensor& t) { return is(t.variable()); }) +
-           std::ranges::count_if(held, [&](const CapturedVariable& h) { return is(h.variable); }) +
-           std::ranges::count_if(local_, is);
-  };
-  for (const auto& v : local_)
-    TG_CHECK(v.use_count() <= references(v), state,
-             "[compile] the function makes {} and keeps it for the next call, which would find the first one again: a "
-             "replay does not make it. Make it before the function is compiled.",
-             Tensor(v));
+void Trace::check_kept(Inputs inputs, Inputs returned) {
+  std::unordered_map<const Variable*, size_t> known;  // references that the trace knows of
+  for (const Inputs handles : {inputs, returned})
+    for (const Tensor& t : handles) ++known[t.variable().get()];
+  for (const CapturedVariable& h : held) ++known[h.variable.get()];
+  const std::vector<Ref<Variable>> made = std::move(made_);  // they end here: who holds a value is asked next
+  for (const auto& v : made) ++known[v.get()];
+  for (const auto& v : made) {
+    if (v.use_count() <= known[v.get()]) continue;
+    const Tensor t(v);
+    const std::string by = maker(t);
+    fail(
+        Error::Kind::state,
+        fmt::format("[compile] {} outlives the call of the function without being handed on{}{}. A replay does not run "
+                    "the function, so whoever keeps it would find the value of the first call again. To change a "
+                    "tensor from call to call, make it before and assign() it, list its handle in "
+                    "CompileOptions::state, or pass it as an input and return the new one; to look at a value, return "
+                    "it.",
+                    t, by.empty() ? "" : ": ", by));
+  }
   for (const CapturedVariable& h : held)
-    TG_CHECK(h.variable->id >= first_id_ || h.variable.use_count() > references(h.variable), state,
+    TG_CHECK(h.variable->id >= first_id_ || h.variable.use_count() > known[h.variable.get()], state,
              "[compile] the function reads {} of an earlier graph, which nobody holds, so a replay would read it as it "
              "is now. Run the whole graph inside, forward and backward.",
              Tensor(h.variable));
+}
+void Trace::undo_steps() const {
+  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) (*n)->op->undo_step();
 }
 
 }  // namespace tg::detail

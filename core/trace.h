@@ -24,25 +24,31 @@ class Trace {
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in the order of emission
 
-  void add_input(const Tensor&);  // a handle of the trace's own
-  void reads(const Tensor&);      // an op does; what is lazy and not of the trace is evaluated
+  void add_input(const Tensor&);      // a handle of the trace's own
+  void made(const Ref<Variable>& v);  // a new variable
+  void reads(const Tensor&);          // an op does; what is lazy and not of the trace is evaluated
   void emitted(const Ref<Node>&);
   void assigns(const Tensor& to, const Tensor& value);
   [[noreturn]] void fail_host_read(const Tensor&) const;
   bool made_here(const Tensor&) const;  // a constant that the function makes; it may read it
-  // An Error if something outlives the trace that a replay would not make again. `returned`: handles that may.
-  void check_kept(Inputs returned) const;
+  // An Error if something outlives the trace that a replay would not make again. `inputs`, `returned`: handles that
+  // may.
+  void check_kept(Inputs inputs, Inputs returned);
+  // The trace has failed: steps and random numbers that its ops have counted are given back.
+  void undo_steps() const;
 
  private:
+  std::string maker(const Tensor&) const;
   bool traced(const Value& v) const { return v.producer && emitted_.contains(v.producer.get()); }
   std::unordered_set<const Node*> emitted_;
   std::unordered_set<const Value*> known_;  // inputs, and values `during`
-  std::vector<Ref<Variable>> local_;        // that got results of the trace twice
+  std::vector<Ref<Variable>> made_;         // inputs too
   const uint64_t first_id_;
 };
 
 extern constinit thread_local Trace* t_trace;
 inline Trace* tracing() { return t_trace; }
+inline void Trace::made(const Ref<Variable>& v) { made_.push_back(v); }
 
 // Before the host reads the elements of a tensor: an Error while a function is traced.
 inline void host_reads(const Tensor& t) {

@@ -264,7 +264,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context&) {
     parallel_for(in[1].size(0) * heads, [&](int64_t t) { BackwardTile<T>{z, in, out, t / heads, t % heads}.run(); });
   });
 }
-TG_KERNEL(op::Attention, cpu, attention);
-TG_KERNEL(op::AttentionGrad, cpu, attention_grad);
+TG_STRIDED_KERNEL(op::Attention, cpu, attention);
+TG_STRIDED_KERNEL(op::AttentionGrad, cpu, attention_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

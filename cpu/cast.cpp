@@ -62,8 +62,8 @@ template <size_t Bytes> struct Raw {
 template <size_t Bytes> void copy(const Buf& in, const Buf& out) {
   using T = Raw<Bytes>;
   for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
-    const T* x = in.data<T>() + at[1];
-    T* y = out.data<T>() + at[0];
+    const T* x = in.raw<T>() + at[1];
+    T* y = out.raw<T>() + at[0];
     if (step[1] == 1)
       std::copy_n(x, n, y);
     else
@@ -86,6 +86,6 @@ void cast(const op::Cast&, Bufs in, Bufs out, Context&) {
   if (from == DType::f64 && to == DType::f32) return direct<double, float>(in[0], out[0]);
   through_wide(in[0], out[0]);
 }
-TG_KERNEL(op::Cast, cpu, cast);
+TG_STRIDED_KERNEL(op::Cast, cpu, cast);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -65,16 +65,16 @@ void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
 template <class... F> bool add_comparisons(op::TypeList<F...>, const KernelOrigin& o) {
   (add_kernel<op::Compare<F>, Backend::cpu, compare<F>>(o), ...);
   (add_kernel<op::CompareScalar<F>, Backend::cpu, compare_scalar<F>>(o), ...);
   return true;
 }
 [[maybe_unused]] const bool compared = add_comparisons(op::CompareFns{}, kCompareOrigin);
-TG_KERNEL(op::Where, cpu, where);
-TG_KERNEL(op::MaskedFill, cpu, masked_fill);
-TG_KERNEL(op::Clamp, cpu, clamp);
-TG_KERNEL(op::ClampGrad, cpu, clamp_grad);
+TG_STRIDED_KERNEL(op::Where, cpu, where);
+TG_STRIDED_KERNEL(op::MaskedFill, cpu, masked_fill);
+TG_STRIDED_KERNEL(op::Clamp, cpu, clamp);
+TG_STRIDED_KERNEL(op::ClampGrad, cpu, clamp_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -83,6 +83,6 @@ void cumsum(const op::Cumsum& op, Bufs in, Bufs out, Context&) {
     inner == 1 ? scan_rows(x, y, outer, order) : scan_columns(x, y, outer, order, inner);
   });
 }
-TG_KERNEL(op::Cumsum, cpu, cumsum);
+TG_STRIDED_KERNEL(op::Cumsum, cpu, cumsum);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -44,6 +44,6 @@ void dropout(const op::Dropout& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(op::Dropout, cpu, dropout);
+TG_STRIDED_KERNEL(op::Dropout, cpu, dropout);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -39,10 +39,10 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
     });
   });
 }
-TG_KERNEL(op::Full, cpu, full);
-TG_KERNEL(op::Arange, cpu, arange);
-TG_KERNEL(op::RandomNormal, cpu, random);
-TG_KERNEL(op::RandomTruncatedNormal, cpu, random);
-TG_KERNEL(op::RandomUniform, cpu, random);
+TG_STRIDED_KERNEL(op::Full, cpu, full);
+TG_STRIDED_KERNEL(op::Arange, cpu, arange);
+TG_STRIDED_KERNEL(op::RandomNormal, cpu, random);
+TG_STRIDED_KERNEL(op::RandomTruncatedNormal, cpu, random);
+TG_STRIDED_KERNEL(op::RandomUniform, cpu, random);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

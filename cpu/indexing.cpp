@@ -28,8 +28,8 @@ struct Pick {
     using At = std::array<int64_t, 3>;
     std::atomic<bool> ok = true;
     const auto row = [&](int64_t n, const At& at, const At& s) {
-      T* to = y.data<T>() + at[0];
-      const T* from = x.data<T>() + at[1];
+      T* to = y.raw<T>() + at[0];
+      const T* from = x.raw<T>() + at[1];
       const I* id = index.data<I>() + at[2];
       bool good = true;
       if (s[2] == 0) {  // one index for all: a piece of a slice
@@ -212,10 +212,10 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   });
 }
 
-TG_KERNEL(op::Gather, cpu, gather);
-TG_KERNEL(op::IndexSelect, cpu, index_select);
-TG_KERNEL(op::IndexSelectGrad, cpu, index_select_grad);
-TG_KERNEL(op::ScatterAdd, cpu, scatter_add);
-TG_KERNEL(op::Embedding, cpu, embedding);
+TG_STRIDED_KERNEL(op::Gather, cpu, gather);
+TG_STRIDED_KERNEL(op::IndexSelect, cpu, index_select);
+TG_STRIDED_KERNEL(op::IndexSelectGrad, cpu, index_select_grad);
+TG_STRIDED_KERNEL(op::ScatterAdd, cpu, scatter_add);
+TG_STRIDED_KERNEL(op::Embedding, cpu, embedding);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

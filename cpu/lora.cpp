@@ -101,6 +101,6 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
     for (int64_t t = 0; t < tiles; ++t) run(t);
   });
 }
-TG_KERNEL(op::Lora, cpu, lora);
+TG_STRIDED_KERNEL(op::Lora, cpu, lora);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -118,8 +118,8 @@ void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context&) {
     y[0] = C(op.reduction == Reduction::mean ? total / double(n) : total);
   });
 }
-TG_KERNEL(op::MseLoss, cpu, mse_loss);
-TG_KERNEL(op::CrossEntropy, cpu, cross_entropy);
-TG_KERNEL(op::CrossEntropyGrad, cpu, cross_entropy_grad);
+TG_STRIDED_KERNEL(op::MseLoss, cpu, mse_loss);
+TG_STRIDED_KERNEL(op::CrossEntropy, cpu, cross_entropy);
+TG_STRIDED_KERNEL(op::CrossEntropyGrad, cpu, cross_entropy_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -92,9 +92,9 @@ template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigi
   (add_kernel<op::LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
   return true;
 }
-constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
 [[maybe_unused]] const bool registered = add_activations(op::ActivationFns{}, kActivationOrigin);
-TG_KERNEL(op::Matmul, cpu, matmul);
-TG_KERNEL(op::Linear, cpu, linear);
+TG_STRIDED_KERNEL(op::Matmul, cpu, matmul);
+TG_STRIDED_KERNEL(op::Linear, cpu, linear);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

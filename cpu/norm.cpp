@@ -148,11 +148,11 @@ template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context&) {
 template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context&) {
   visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(op, in, out).run(); });
 }
-TG_KERNEL(op::LayerNorm, cpu, norm<op::LayerNorm>);
-TG_KERNEL(op::RmsNorm, cpu, norm<op::RmsNorm>);
-TG_KERNEL(op::AddLayerNorm, cpu, norm<op::AddLayerNorm>);
-TG_KERNEL(op::AddRmsNorm, cpu, norm<op::AddRmsNorm>);
-TG_KERNEL(op::LayerNormGrad, cpu, norm_grad<op::LayerNormGrad>);
-TG_KERNEL(op::RmsNormGrad, cpu, norm_grad<op::RmsNormGrad>);
+TG_STRIDED_KERNEL(op::LayerNorm, cpu, norm<op::LayerNorm>);
+TG_STRIDED_KERNEL(op::RmsNorm, cpu, norm<op::RmsNorm>);
+TG_STRIDED_KERNEL(op::AddLayerNorm, cpu, norm<op::AddLayerNorm>);
+TG_STRIDED_KERNEL(op::AddRmsNorm, cpu, norm<op::AddRmsNorm>);
+TG_STRIDED_KERNEL(op::LayerNormGrad, cpu, norm_grad<op::LayerNormGrad>);
+TG_STRIDED_KERNEL(op::RmsNormGrad, cpu, norm_grad<op::RmsNormGrad>);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

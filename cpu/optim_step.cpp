@@ -130,7 +130,7 @@ void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
     out[tile.tensor].dtype() == DType::f64 ? run(tile, f64) : run(tile, f32);
   });
 }
-TG_KERNEL(op::GlobalNorm, cpu, global_norm);
-TG_KERNEL(op::AdamWStep, cpu, adamw_step);
+TG_STRIDED_KERNEL(op::GlobalNorm, cpu, global_norm);
+TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

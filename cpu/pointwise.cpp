@@ -63,7 +63,7 @@ template <class F> void add_binary(const KernelOrigin& o) {
     add_kernel<op::BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
   }
 }
-constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL};
+constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
 template <class... U, class... B> bool add_all(op::TypeList<U...>, op::TypeList<B...>, const KernelOrigin& o) {
   (add_unary<U>(o), ...);
   (add_binary<B>(o), ...);

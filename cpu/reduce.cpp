@@ -271,10 +271,10 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(op::ExtremumGrad, cpu, extremum_grad);
-TG_KERNEL(op::Sum, cpu, sum);
-TG_KERNEL(op::Var, cpu, var);
-TG_KERNEL(op::Max, cpu, extremum<true>);
-TG_KERNEL(op::Min, cpu, extremum<false>);
+TG_STRIDED_KERNEL(op::ExtremumGrad, cpu, extremum_grad);
+TG_STRIDED_KERNEL(op::Sum, cpu, sum);
+TG_STRIDED_KERNEL(op::Var, cpu, var);
+TG_STRIDED_KERNEL(op::Max, cpu, extremum<true>);
+TG_STRIDED_KERNEL(op::Min, cpu, extremum<false>);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

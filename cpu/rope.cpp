@@ -47,6 +47,6 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(op::Rope, cpu, rope);
+TG_STRIDED_KERNEL(op::Rope, cpu, rope);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -8,7 +8,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 // Copies x into y, which has x's shape and the strides of a part of a larger tensor.
 template <class T> void copy_into(T* y, const Strides& ys, const Buf& x) {
-  const T* from = x.data<T>();
+  const T* from = x.raw<T>();
   using At = std::array<int64_t, 2>;
   for_rows<2>(x.shape(), {ys, x.strides()}, [&](int64_t n, At at, At step) {
     if (step[0] == 1 && step[1] == 1)
@@ -19,21 +19,21 @@ template <class T> void copy_into(T* y, const Strides& ys, const Buf& x) {
 }
 void pad(const op::Pad& op, Bufs in, Bufs out, Context&) {
   visit_size(out[0].dtype(), [&]<class T>() {
-    T* y = out[0].data<T>();
+    T* y = out[0].raw<T>();
     parallel_for(out[0].numel(), kGrain, [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, T(0)); });
     copy_into(y + op.start * out[0].strides()[op.dim], out[0].strides(), in[0]);
   });
 }
 void concat(const op::Concat& op, Bufs in, Bufs out, Context&) {
   visit_size(out[0].dtype(), [&]<class T>() {
-    T* y = out[0].data<T>();
+    T* y = out[0].raw<T>();
     for (const Buf& x : in) {
       copy_into(y, out[0].strides(), x);
       y += x.size(op.dim) * out[0].strides()[op.dim];
     }
   });
 }
-TG_KERNEL(op::Pad, cpu, pad);
-TG_KERNEL(op::Concat, cpu, concat);
+TG_STRIDED_KERNEL(op::Pad, cpu, pad);
+TG_STRIDED_KERNEL(op::Concat, cpu, concat);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -60,9 +60,9 @@ void log_softmax_grad(const op::LogSoftmaxGrad&, Bufs in, Bufs out, Context&) {
     for (int64_t j = 0; j < n; ++j) dx[j] = T(C(dy[j]) - exp_to_zero(C(y[j])) * s);
   });
 }
-TG_KERNEL(op::LogSoftmax, cpu, log_softmax);
-TG_KERNEL(op::LogSoftmaxGrad, cpu, log_softmax_grad);
-TG_KERNEL(op::Softmax, cpu, softmax);
-TG_KERNEL(op::SoftmaxGrad, cpu, softmax_grad);
+TG_STRIDED_KERNEL(op::LogSoftmax, cpu, log_softmax);
+TG_STRIDED_KERNEL(op::LogSoftmaxGrad, cpu, log_softmax_grad);
+TG_STRIDED_KERNEL(op::Softmax, cpu, softmax);
+TG_STRIDED_KERNEL(op::SoftmaxGrad, cpu, softmax_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -46,7 +46,7 @@ void swiglu_grad(const op::SwigluGrad&, Bufs in, Bufs out, Context&) {
     });
   });
 }
-TG_KERNEL(op::Swiglu, cpu, swiglu);
-TG_KERNEL(op::SwigluGrad, cpu, swiglu_grad);
+TG_STRIDED_KERNEL(op::Swiglu, cpu, swiglu);
+TG_STRIDED_KERNEL(op::SwigluGrad, cpu, swiglu_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -64,7 +64,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-TG_KERNEL(op::ArgMax, cpu, argmax);
-TG_KERNEL(op::SelectTopK, cpu, topk);
+TG_STRIDED_KERNEL(op::ArgMax, cpu, argmax);
+TG_STRIDED_KERNEL(op::SelectTopK, cpu, topk);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -14,6 +14,7 @@
 /// Elementary functions for kernels.
 #pragma once
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/autograd/custom_vjp.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/rng.h>

@@ -57,6 +57,9 @@ struct AdamWStep : OpOf<AdamWStep> {
             Ref<OptimizerClock> c)
       : o(opt), weight_decay(std::move(decays)), lr(rate), max_norm(most), t(step), count(std::move(c)) {}
   OpPtr for_next_step(const Rng&) const override;
+  void undo_step() const override {
+    if (count) count->t = t - 1;
+  }
   size_t tensors() const { return weight_decay.size(); }
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;

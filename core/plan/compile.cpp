@@ -33,8 +33,9 @@ StructuralHash signature(Inputs in) {
 // One call of the function in a trace, and the program that comes of it.
 class Tracing {
  public:
-  Tracing(Inputs in, const CompileOptions& o) {
+  Tracing(Inputs in, const CompileOptions& o) : state_(o.state) {
     for (Rng* r : o.generators) generators_.push_back({r, *r, *r});
+    for (Tensor* t : state_) former_.push_back(*t);
     for (const Tensor& t : in) {  // two inputs may be one tensor, or one that is captured
       Tensor& x = in_.emplace_back(make_ref<Value>(t.layout(), t.value()->storage));
       x.variable()->label = t.variable()->label;
@@ -43,15 +44,23 @@ class Tracing {
     }
   }
   std::unique_ptr<Executable> run(const TensorFunction& f) {
-    {
-      const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
-      const LazyScope lazy;
-      out_ = f(in_);
+    try {
+      {
+        const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
+        const LazyScope lazy;
+        out_ = f(in_);
+      }
+      for (GeneratorSpan& d : generators_) d.end = *d.generator;
+      check_results();
+      check_draws();
+      assign_state();
+      trace_.check_kept(in_, out_);
+    } catch (...) {
+      trace_.undo_steps();
+      for (const GeneratorSpan& d : generators_) *d.generator = d.begin;
+      for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
+      throw;
     }
-    for (GeneratorSpan& d : generators_) d.end = *d.generator;
-    check_results();
-    check_draws();
-    trace_.check_kept(out_);
     Graph g = collect(roots());
     // Handles that the function has kept say so when they are read; ops which lead nowhere hold nothing.
     const std::string* const traced =
@@ -78,6 +87,17 @@ class Tracing {
           k, out_[k]);
       trace_.reads(out_[k]);
     }
+  }
+  // What the function has made of a handle becomes the new value of the variable that was there.
+  void assign_state() {
+    std::vector<Tensor> next(state_.size());
+    for (size_t k = 0; k < state_.size(); ++k) {
+      TG_CHECK(*state_[k], value, "[compile] state {} is an empty tensor after the call. Give it a value.", k);
+      if (state_[k]->id() != former_[k].id()) next[k] = Tensor(state_[k]->value());
+      *state_[k] = former_[k];
+    }
+    for (size_t k = 0; k < state_.size(); ++k)  // when all are known: two may have been swapped
+      if (next[k]) former_[k].assign(next[k]);
   }
   void check_draws() const {
     for (const auto& n : trace_.nodes)
@@ -134,7 +154,8 @@ class Tracing {
 
   Trace trace_;
   std::vector<GeneratorSpan> generators_;
-  std::vector<Tensor> in_, out_;
+  std::vector<Tensor*> state_;
+  std::vector<Tensor> in_, out_, former_;
 };
 }  // namespace
 
@@ -143,6 +164,7 @@ struct Compiled::State {
   CompileOptions options;
   struct Entry {
     StructuralHash key;
+    std::vector<uint64_t> state;  // ids of the variables that the handles in the options had
     std::unique_ptr<Executable> program;
   };
   std::list<Entry> entries;  // the one that was used last is first
@@ -151,17 +173,35 @@ struct Compiled::State {
   Executable* find(const StructuralHash& key) {
     const auto it = std::ranges::find(entries, key, &Entry::key);
     if (it == entries.end()) return nullptr;
-    if (!it->program->fits()) {
+    if (!it->program->fits() || it->state != state_ids()) {
       entries.erase(it);
       return nullptr;
     }
     entries.splice(entries.begin(), entries, it);
     return it->program.get();
   }
+  std::vector<uint64_t> state_ids() const {
+    std::vector<uint64_t> r;
+    for (size_t k = 0; k < options.state.size(); ++k) {
+      TG_CHECK(*options.state[k], value, "[compile] state {} is an empty tensor. Give it a value before the call.", k);
+      r.push_back(options.state[k]->id());
+    }
+    return r;
+  }
   Executable* trace(const StructuralHash& key, Inputs in) {
     ++stats.traces;
-    entries.push_front({key, Tracing(in, options).run(f)});
-    if (entries.size() > options.signatures) entries.pop_back();
+    entries.push_front({key, state_ids(), Tracing(in, options).run(f)});
+    if (entries.size() > options.signatures) {
+      entries.pop_back();
+      if (stats.evictions++ == 0)
+        std::fputs(
+            fmt::format("[compile] call {} has signature {} of a compiled function that keeps {}, and replaces the "
+                        "least recently used. Each new signature is traced and planned again. Pad inputs to fewer "
+                        "shapes, or raise CompileOptions::signatures.\n",
+                        stats.traces + stats.replays, stats.traces, options.signatures)
+                .c_str(),
+            stderr);
+    }
     return entries.front().program.get();
   }
 };
@@ -170,6 +210,7 @@ Compiled::Compiled(TensorFunction f, CompileOptions o) : state_(std::make_shared
   TG_CHECK(f, value, "[compile] the function is empty. Pass one that can be called.");
   TG_CHECK(o.signatures > 0, value, "[compile] signatures is 0. At least one must be kept.");
   for (const Rng* r : o.generators) TG_CHECK(r, value, "[compile] a generator is null. Pass addresses of generators.");
+  for (const Tensor* t : o.state) TG_CHECK(t, value, "[compile] a state is null. Pass addresses of tensors.");
   state_->f = std::move(f);
   state_->options = std::move(o);
 }

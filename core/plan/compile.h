@@ -15,24 +15,27 @@
 
 namespace tg {
 
-/// A function that can be compiled.
-using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
-
 /// Options of compile().
 struct CompileOptions {
   /// The generators that the function draws from. A replay draws from their current state and advances them as the
   /// function would.
   std::vector<Rng*> generators = {};
-  /// The number of signatures that are kept. A new one replaces the least recently used.
+  /// Tensors that the function gives another value by `h = ...`, as its state from call to call. A replay does the
+  /// same: the handle keeps its variable, whose value changes as by assign(). What is assigned has the shape, dtype and
+  /// device of what was there.
+  std::vector<Tensor*> state = {};
+  /// The number of signatures that are kept. A new one replaces the least recently used; the first time, a line on
+  /// stderr says so.
   size_t signatures = 8;
 };
 
 /// Counters of a compiled function.
 struct CompileStats {
-  uint64_t traces = 0;   ///< calls that ran the function
-  uint64_t replays = 0;  ///< calls that replayed a plan
-  size_t ops = 0;        ///< kernels of the plan that ran last; a fused chain counts once
-  size_t bytes = 0;      ///< memory that this plan holds between calls
+  uint64_t traces = 0;     ///< calls that ran the function
+  uint64_t replays = 0;    ///< calls that replayed a plan
+  uint64_t evictions = 0;  ///< plans that a new signature has replaced
+  size_t ops = 0;          ///< kernels of the plan that ran last; a fused chain counts once
+  size_t bytes = 0;        ///< memory that this plan holds between calls
   /// Replays that were one launch of a CUDA graph. They begin with the third call of a signature.
   uint64_t graph_launches = 0;
   /// Why the plan that ran last runs kernel by kernel, and will go on so; empty if there is no reason.
@@ -57,9 +60,10 @@ class Compiled {
   /// called.
   ///
   /// Errors: those of the function; a read by the host while it is traced; a result that still needs a gradient; random
-  /// numbers from a generator that the options do not name; a tensor that the function makes and keeps. If an op of a
-  /// replay fails, no tensor is assigned, but those that are updated in place may be half written, as without
-  /// compile().
+  /// numbers from a generator that the options do not name; a tensor that the function makes and that outlives the call
+  /// without being a result, such as `h = h + x` of a captured h that is no CompileOptions::state. After an Error no
+  /// tensor is assigned, and step numbers and generators are as before; tensors that a replay updates in place may be
+  /// half written, as without compile().
   std::vector<Tensor> operator()(Inputs) const;
   /// Calls the function with a list of tensors.
   std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {

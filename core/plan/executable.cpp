@@ -224,6 +224,11 @@ void Executable::update_dynamic_ops() {
   for (const GeneratorSpan& d : generators_) d.generator->offset += d.end.offset - d.begin.offset;
 }
 
+void Executable::undo_steps() {
+  for (auto c = dynamic_ops_.rbegin(); c != dynamic_ops_.rend(); ++c) ops_[c->op]->undo_step();
+  for (const GeneratorSpan& d : generators_) d.generator->offset -= d.end.offset - d.begin.offset;
+}
+
 void Executable::call(const Call& c) {
   if (c.chain) {
     run_chain_kernel(c.name, {c.chain->plan,
@@ -337,9 +342,15 @@ std::vector<Tensor> Executable::results() const {
 }
 
 std::vector<Tensor> Executable::run(Inputs in) {
-  bind(in);
-  if (runs_++ > 0) update_dynamic_ops();
-  call_all();
+  bool counted = runs_++ == 0;  // by the trace
+  try {
+    bind(in);
+    if (!counted) update_dynamic_ops(), counted = true;
+    call_all();
+  } catch (...) {
+    if (counted) undo_steps();
+    throw;
+  }
   std::vector<Tensor> r = results();
   assign_variables();
   for (const uint32_t i : moving_sources_) sources_[i].owned = nullptr;

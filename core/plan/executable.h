@@ -84,6 +84,7 @@ class Executable {
   void bind(Inputs);
   Rng moved(const Rng& traced) const;
   void update_dynamic_ops();
+  void undo_steps();
   void call(const Call&);
   void start_recording();
   bool record_changes();

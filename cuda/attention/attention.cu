@@ -75,7 +75,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     attention_grad_tiled<T>(c, a);
   });
 }
-TG_KERNEL(op::Attention, cuda, attention);
-TG_KERNEL(op::AttentionGrad, cuda, attention_grad);
+TG_STRIDED_KERNEL(op::Attention, cuda, attention);
+TG_STRIDED_KERNEL(op::AttentionGrad, cuda, attention_grad);
 }  // namespace
 }  // namespace tg::cuda

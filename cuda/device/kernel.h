@@ -1,5 +1,5 @@
 // What a kernel file (.cu) of this folder includes, after the header of its ops: launching, operands of any layout, and
-// the loops over their elements. A file registers its kernels with TG_KERNEL(Op, cuda, fn), as cpu/ does.
+// the loops over their elements. A file registers its kernels with TG_STRIDED_KERNEL(Op, cuda, fn), as cpu/ does.
 //   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
 //   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
 //   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout

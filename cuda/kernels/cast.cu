@@ -103,7 +103,7 @@ void cast(const op::Cast&, Bufs in, Bufs out, Context& c) {
   launch(c, is_float(from) ? cast_through_wide<double> : cast_through_wide<int64_t>, blocks_for(c, n, kThreads),
          kThreads, 0, from, static_cast<const std::byte*>(first_element(x)), to, first_element(y), walk, n);
 }
-TG_KERNEL(op::Cast, cuda, cast);
+TG_STRIDED_KERNEL(op::Cast, cuda, cast);
 }  // namespace
 
 void copy_contiguous(const Context& c, const Buf& from, void* to) {

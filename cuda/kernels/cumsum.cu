@@ -112,6 +112,6 @@ void cumsum(const op::Cumsum& op, Bufs in, Bufs out, Context& c) {
   const DType d = out[0].dtype();
   is_index(d) ? visit_index(d, run) : visit_float(d, run);
 }
-TG_KERNEL(op::Cumsum, cuda, cumsum);
+TG_STRIDED_KERNEL(op::Cumsum, cuda, cumsum);
 }  // namespace
 }  // namespace tg::cuda

@@ -63,6 +63,6 @@ void dropout(const op::Dropout& op, Bufs in, Bufs out, Context& c) {
            compute_t<T>(1 / (1 - op.p)), walk, vectors, n, x, y);
   });
 }
-TG_KERNEL(op::Dropout, cuda, dropout);
+TG_STRIDED_KERNEL(op::Dropout, cuda, dropout);
 }  // namespace
 }  // namespace tg::cuda

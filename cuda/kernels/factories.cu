@@ -19,7 +19,7 @@ void full(const op::Full& op, Bufs, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
   visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
-    U* y = out[0].data<U>();
+    U* y = out[0].raw<U>();
     const int64_t vectors = aligned16(y) ? n / kVec<U> : 0;
     launch(c, full_values<U>, blocks_for(c, std::max(vectors, n - vectors * kVec<U>), kThreads), kThreads, 0, value,
            vectors, n, y);
@@ -84,10 +84,10 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
            aligned16(y), n, y);
   });
 }
-TG_KERNEL(op::Full, cuda, full);
-TG_KERNEL(op::Arange, cuda, arange);
-TG_KERNEL(op::RandomNormal, cuda, random);
-TG_KERNEL(op::RandomTruncatedNormal, cuda, random);
-TG_KERNEL(op::RandomUniform, cuda, random);
+TG_STRIDED_KERNEL(op::Full, cuda, full);
+TG_STRIDED_KERNEL(op::Arange, cuda, arange);
+TG_STRIDED_KERNEL(op::RandomNormal, cuda, random);
+TG_STRIDED_KERNEL(op::RandomTruncatedNormal, cuda, random);
+TG_STRIDED_KERNEL(op::RandomUniform, cuda, random);
 }  // namespace
 }  // namespace tg::cuda

@@ -332,10 +332,10 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-TG_KERNEL(op::Gather, cuda, gather);
-TG_KERNEL(op::IndexSelect, cuda, index_select);
-TG_KERNEL(op::IndexSelectGrad, cuda, index_select_grad);
-TG_KERNEL(op::ScatterAdd, cuda, scatter_add);
-TG_KERNEL(op::Embedding, cuda, embedding);
+TG_STRIDED_KERNEL(op::Gather, cuda, gather);
+TG_STRIDED_KERNEL(op::IndexSelect, cuda, index_select);
+TG_STRIDED_KERNEL(op::IndexSelectGrad, cuda, index_select_grad);
+TG_STRIDED_KERNEL(op::ScatterAdd, cuda, scatter_add);
+TG_STRIDED_KERNEL(op::Embedding, cuda, embedding);
 }  // namespace
 }  // namespace tg::cuda

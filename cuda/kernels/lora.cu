@@ -113,6 +113,6 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
            (const T*)(a), (const T*)(b), base ? (const T*)(*base) : nullptr, out[0].data<T>(), out[1].data<T>());
   });
 }
-TG_KERNEL(op::Lora, cuda, lora);
+TG_STRIDED_KERNEL(op::Lora, cuda, lora);
 }  // namespace
 }  // namespace tg::cuda

@@ -261,8 +261,8 @@ void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context& c) {
            op.reduction == Reduction::mean ? double(n) : 1.0, out[0].data<C>());
   });
 }
-TG_KERNEL(op::MseLoss, cuda, mse_loss);
-TG_KERNEL(op::CrossEntropy, cuda, cross_entropy);
-TG_KERNEL(op::CrossEntropyGrad, cuda, cross_entropy_grad);
+TG_STRIDED_KERNEL(op::MseLoss, cuda, mse_loss);
+TG_STRIDED_KERNEL(op::CrossEntropy, cuda, cross_entropy);
+TG_STRIDED_KERNEL(op::CrossEntropyGrad, cuda, cross_entropy_grad);
 }  // namespace
 }  // namespace tg::cuda

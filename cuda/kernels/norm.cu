@@ -239,11 +239,11 @@ template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context& c) {
 template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context& c) {
   visit_float(in[0].dtype(), [&]<class T>() { backward<T>(op, c, in, out); });
 }
-TG_KERNEL(op::LayerNorm, cuda, norm<op::LayerNorm>);
-TG_KERNEL(op::RmsNorm, cuda, norm<op::RmsNorm>);
-TG_KERNEL(op::AddLayerNorm, cuda, norm<op::AddLayerNorm>);
-TG_KERNEL(op::AddRmsNorm, cuda, norm<op::AddRmsNorm>);
-TG_KERNEL(op::LayerNormGrad, cuda, norm_grad<op::LayerNormGrad>);
-TG_KERNEL(op::RmsNormGrad, cuda, norm_grad<op::RmsNormGrad>);
+TG_STRIDED_KERNEL(op::LayerNorm, cuda, norm<op::LayerNorm>);
+TG_STRIDED_KERNEL(op::RmsNorm, cuda, norm<op::RmsNorm>);
+TG_STRIDED_KERNEL(op::AddLayerNorm, cuda, norm<op::AddLayerNorm>);
+TG_STRIDED_KERNEL(op::AddRmsNorm, cuda, norm<op::AddRmsNorm>);
+TG_STRIDED_KERNEL(op::LayerNormGrad, cuda, norm_grad<op::LayerNormGrad>);
+TG_STRIDED_KERNEL(op::RmsNormGrad, cuda, norm_grad<op::RmsNormGrad>);
 }  // namespace
 }  // namespace tg::cuda

@@ -207,7 +207,7 @@ void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) {
   step(op, f32, norm, c);
   step(op, f64, norm, c);
 }
-TG_KERNEL(op::GlobalNorm, cuda, global_norm);
-TG_KERNEL(op::AdamWStep, cuda, adamw_step);
+TG_STRIDED_KERNEL(op::GlobalNorm, cuda, global_norm);
+TG_STRIDED_KERNEL(op::AdamWStep, cuda, adamw_step);
 }  // namespace
 }  // namespace tg::cuda

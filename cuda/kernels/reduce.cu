@@ -168,10 +168,10 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
     map<Share, C, C, C, C, int64_t>(c, operands, dx);
   });
 }
-TG_KERNEL(op::ExtremumGrad, cuda, extremum_grad);
-TG_KERNEL(op::Sum, cuda, sum);
-TG_KERNEL(op::Var, cuda, var);
-TG_KERNEL(op::Max, cuda, extremum<true>);
-TG_KERNEL(op::Min, cuda, extremum<false>);
+TG_STRIDED_KERNEL(op::ExtremumGrad, cuda, extremum_grad);
+TG_STRIDED_KERNEL(op::Sum, cuda, sum);
+TG_STRIDED_KERNEL(op::Var, cuda, var);
+TG_STRIDED_KERNEL(op::Max, cuda, extremum<true>);
+TG_STRIDED_KERNEL(op::Min, cuda, extremum<false>);
 }  // namespace
 }  // namespace tg::cuda

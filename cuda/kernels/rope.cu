@@ -112,6 +112,6 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
       run(Dense<T>(c, in[0]), out[0].strides());
   });
 }
-TG_KERNEL(op::Rope, cuda, rope);
+TG_STRIDED_KERNEL(op::Rope, cuda, rope);
 }  // namespace
 }  // namespace tg::cuda

@@ -35,7 +35,7 @@ void concat(const op::Concat& op, Bufs in, Bufs out, Context& c) {
   }
   copy_regions(c, size_of(y.dtype()), parts);
 }
-TG_KERNEL(op::Pad, cuda, pad);
-TG_KERNEL(op::Concat, cuda, concat);
+TG_STRIDED_KERNEL(op::Pad, cuda, pad);
+TG_STRIDED_KERNEL(op::Concat, cuda, concat);
 }  // namespace
 }  // namespace tg::cuda

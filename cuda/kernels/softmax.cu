@@ -129,9 +129,9 @@ void softmax(const op::Softmax&, Bufs in, Bufs out, Context& c) { forward<false>
 void log_softmax(const op::LogSoftmax&, Bufs in, Bufs out, Context& c) { forward<true>(c, in[0], out[0]); }
 void softmax_grad(const op::SoftmaxGrad&, Bufs in, Bufs out, Context& c) { backward<false>(c, in, out[0]); }
 void log_softmax_grad(const op::LogSoftmaxGrad&, Bufs in, Bufs out, Context& c) { backward<true>(c, in, out[0]); }
-TG_KERNEL(op::LogSoftmax, cuda, log_softmax);
-TG_KERNEL(op::LogSoftmaxGrad, cuda, log_softmax_grad);
-TG_KERNEL(op::Softmax, cuda, softmax);
-TG_KERNEL(op::SoftmaxGrad, cuda, softmax_grad);
+TG_STRIDED_KERNEL(op::LogSoftmax, cuda, log_softmax);
+TG_STRIDED_KERNEL(op::LogSoftmaxGrad, cuda, log_softmax_grad);
+TG_STRIDED_KERNEL(op::Softmax, cuda, softmax);
+TG_STRIDED_KERNEL(op::SoftmaxGrad, cuda, softmax_grad);
 }  // namespace
 }  // namespace tg::cuda

@@ -75,7 +75,7 @@ void swiglu_grad(const op::SwigluGrad&, Bufs in, Bufs out, Context& c) {
            x, dy, dx);
   });
 }
-TG_KERNEL(op::Swiglu, cuda, swiglu);
-TG_KERNEL(op::SwigluGrad, cuda, swiglu_grad);
+TG_STRIDED_KERNEL(op::Swiglu, cuda, swiglu);
+TG_STRIDED_KERNEL(op::SwigluGrad, cuda, swiglu_grad);
 }  // namespace
 }  // namespace tg::cuda

@@ -227,7 +227,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-TG_KERNEL(op::ArgMax, cuda, argmax);
-TG_KERNEL(op::SelectTopK, cuda, topk);
+TG_STRIDED_KERNEL(op::ArgMax, cuda, argmax);
+TG_STRIDED_KERNEL(op::SelectTopK, cuda, topk);
 }  // namespace
 }  // namespace tg::cuda

@@ -6,6 +6,8 @@
 #include <tapegrad/models/io/model_dir.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <utility>
 
@@ -19,8 +21,11 @@ struct Options {
   bool no_cache = false;
 };
 
+struct ClosedPipe {};  // the reader has read enough, as `head` does
+
 void put(const std::string& text) {
   const bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!done && errno == EPIPE) throw ClosedPipe();
   TG_CHECK(done, io, "[generate] standard output cannot be written.");
 }
 
@@ -46,9 +51,14 @@ int run(const Options& o) {
     put(m.tokenizer->decode({&token, 1}));
     return true;
   };
-  generate(m.model, prompt, o.max_tokens, sampling, {.use_cache = !o.no_cache, .on_token = show});
-  begin();
-  put("\n");
+  try {
+    generate(m.model, prompt, o.max_tokens, sampling, {.use_cache = !o.no_cache, .on_token = show});
+    begin();
+    put("\n");
+  } catch (const ClosedPipe&) {
+    (void)!std::freopen("/dev/null", "w", stdout);  // what is buffered is wanted by nobody
+    return 128 + SIGPIPE;
+  }
   return 0;
 }
 

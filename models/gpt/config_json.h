@@ -41,7 +41,7 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("rope_theta", c.rope_theta, "base of the angles of rope");
   f("norm", c.norm, "layer_norm or rms_norm");
   f("norm_affine", c.norm_affine, "norms scale, and shift with bias");
-  f("activation", c.activation, "gelu, gelu_tanh, silu or swiglu");
+  f("activation", c.activation, "gelu, gelu_tanh, silu, swiglu or relu");
   f("bias", c.bias, "biases in Linear layers and LayerNorm");
   f("tied_head", c.tied_head, "the head's weight is the token table");
   f("dropout", c.dropout, "part of the activations dropped in training");

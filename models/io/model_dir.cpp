@@ -4,6 +4,8 @@
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 
+#include <filesystem>
+
 namespace tg {
 namespace {
 
@@ -65,6 +67,15 @@ LoadedModel load_model(const std::string& folder, Device device) {
   });
 }
 
-std::string model_config_text(const std::string& folder) { return std::string(MappedFile(config_path(folder)).text()); }
+std::string model_config_text(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  TG_CHECK(
+      fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter.safetensors", error), value,
+      "[model] {} is the folder of an adapter, which changes a model and is none. Pass the model that was finetuned as "
+      "--model and this folder as --adapter, or merge both with `tapegrad merge`.",
+      folder);
+  return std::string(MappedFile(config_path(folder)).text());
+}
 
 }  // namespace tg

@@ -13,7 +13,7 @@
 namespace tg {
 namespace {
 constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
-constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu"};
+constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu", "relu"};
 constexpr std::string_view kPositions[] = {"learned", "rope"};
 }  // namespace
 
@@ -33,6 +33,7 @@ Tensor activate(Activation a, const Tensor& x) {
     case Activation::gelu: return gelu(x);
     case Activation::gelu_tanh: return gelu_tanh(x);
     case Activation::silu: return silu(x);
+    case Activation::relu: return relu(x);
     case Activation::swiglu: break;
   }
   return swiglu(x);

@@ -16,7 +16,7 @@ class KvCache;  // models/nn/kv_cache.h
 /// The kinds of Norm.
 enum class NormKind { layer_norm, rms_norm };
 /// The activations of Mlp. swiglu has a gate.
-enum class Activation { gelu, gelu_tanh, silu, swiglu };
+enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
 /// How a model knows positions: by a table of embeddings, or by rotation in attention.
 enum class Positions { learned, rope };
 /// The name of a value: "layer_norm", "gelu", "rope".

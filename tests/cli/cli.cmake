@@ -42,6 +42,10 @@ foreach(line IN LISTS lines)
   endforeach()
 endforeach()
 
+# A warm-up that is longer than the run is said; and an MLP with ReLU
+run(0 train --data text.txt --tokenizer char --out relu --layers 1 --heads 2 --width 32 --batch 4 --warmup 9 --max-steps 6 --eval-every 3 --context 16 --activation relu)
+expect(out "note    the run ends within its 9 steps of warm-up: the rate never reaches lr")
+
 # The same again, from the configuration it wrote, on one thread: the same model
 run(0 train --data text.txt --config model/config.json --out again --quiet --threads 1)
 if(NOT out STREQUAL "")
@@ -194,6 +198,12 @@ endif()
 run(0 generate --model model ${sampling} --no-cache --threads 1)
 if(NOT out STREQUAL cached)
   fail("other text without the cache than with it: ${cached}")
+endif()
+# A reader that has read enough ends it without a word.
+execute_process(COMMAND ${TAPEGRAD} generate --model ${dir}/model --prompt "the cat" --max-tokens 2000 COMMAND head -c 4
+                RESULTS_VARIABLE statuses ERROR_VARIABLE err OUTPUT_VARIABLE out)
+if(NOT statuses STREQUAL "141;0" OR NOT err STREQUAL "" OR NOT out STREQUAL "the ")
+  fail("a closed pipe: status ${statuses}, '${out}', '${err}'")
 endif()
 run(0 generate --model model --prompt "the cat" --max-tokens 0)
 if(NOT out STREQUAL "the cat\n")

@@ -36,6 +36,16 @@ foreach(way IN LISTS WAY)
   run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
     -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} -DCMAKE_BUILD_TYPE=Debug
     -DCMAKE_CXX_FLAGS_DEBUG=-O0 ${options})
-  run(${CMAKE_COMMAND} --build ${work}/${way} --target train readme)
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target train plugin host readme)
   run(${work}/${way}/train)
+  run(${work}/${way}/host ${work}/${way}/libplugin.so)
+  if(way STREQUAL installed)  # and by a compiler alone
+    find_program(pkg_config pkg-config REQUIRED)
+    file(GLOB_RECURSE pc ${work}/prefix/*/tapegrad.pc)
+    execute_process(COMMAND ${pkg_config} --cflags --libs ${pc} OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE
+                    COMMAND_ERROR_IS_FATAL ANY)
+    separate_arguments(flags UNIX_COMMAND "${flags}")
+    run(${tg_CMAKE_CXX_COMPILER} ${CMAKE_CURRENT_LIST_DIR}/train.cpp -o ${work}/${way}/train_pc ${flags})
+    run(${work}/${way}/train_pc)
+  endif()
 endforeach()

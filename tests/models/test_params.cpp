@@ -315,7 +315,7 @@ TEST_CASE("configuration as JSON") {
   contains(refused(R"({"norm": 1})"), "'norm' is 1. It must be a name in quotes.");
   contains(refused(R"({"norm": "layernorm"})"),
            "'layernorm' is not known. Did you mean 'layer_norm'? The names are layer_norm, rms_norm.");
-  contains(refused(R"({"activation": "relu"})"), "The names are gelu, gelu_tanh, silu, swiglu.");
+  contains(refused(R"({"activation": "sine"})"), "The names are gelu, gelu_tanh, silu, swiglu, relu.");
   contains(refused(R"({"positions": "rotary"})"), "[positions] 'rotary' is not known. The names are learned, rope.");
   contains(refused(R"({"positions": 1})"), "'positions' is 1. It must be a name in quotes.");
   contains(refused(R"({"init": "xavir"})"), "[init] 'xavir' is not known. Did you mean 'xavier'?");

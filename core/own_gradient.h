@@ -1,0 +1,33 @@
+/// @file
+/// OwnGradient: values that other ops made, with the gradient of an op of their own. A composed op with a vjp() and
+/// custom_vjp() return it; nobody else emits it.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg::op {
+
+/// (inputs of an op, its outputs as ops outside the tape made them) -> the outputs, with the vjp of that op.
+struct OwnGradient : ViewOp<OwnGradient> {
+  static constexpr auto kName = "own_gradient";
+  OpPtr op;
+  size_t inputs;
+  OwnGradient(OpPtr o, size_t n) : op(std::move(o)), inputs(n) {}
+  Layouts infer(Inputs in) const override {
+    Layouts l;
+    for (size_t i = inputs; i < in.size(); ++i) {
+      l.emplace_back(in[i].layout());
+      l.back().aliases_input = int8_t(i);
+    }
+    return l;
+  }
+  Mask saves_in(Mask tracked) const override { return op->saves_in(tracked); }
+  Mask saves_out(Mask tracked) const override { return op->saves_out(tracked); }
+  Tensors vjp(const Vjp& v) const override {
+    Tensors r = op->vjp(v.first(inputs));
+    while (r.size() < v.inputs()) r.emplace_back();
+    return r;
+  }
+  void key(StructuralHash& k) const override { k.add(op.get()), k.add(inputs); }
+};
+
+}  // namespace tg::op

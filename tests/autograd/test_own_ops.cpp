@@ -1,0 +1,154 @@
+// Ops of one's own, written in the obvious way: kernels get what they can read or an Error, a gradient of one's own is
+// used, and functions have gradients by custom_vjp(), grad() and value_and_grad().
+#include <tapegrad/tapegrad.h>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+struct Square : OpOf<Square> {
+  static constexpr auto kName = "test_square";
+  static constexpr DTypes kDTypes{DType::f32, DType::f64};
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Mask saves_in(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp& v) const override { return {v.grad() * v.in(0) * 2.0}; }
+};
+template <class T> void square_of(const T* x, T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * x[i];
+}
+void square(const Square&, Bufs in, Bufs out, Context&) {
+  if (in[0].dtype() == DType::f64)
+    square_of(in[0].data<double>(), out[0].data<double>(), out[0].numel());
+  else
+    square_of(in[0].data<float>(), out[0].data<float>(), out[0].numel());
+}
+TG_KERNEL(Square, cpu, square);
+
+// dy, by a kernel that reads it as if it lay in a row.
+struct Halve : OpOf<Halve> {
+  static constexpr auto kName = "test_halve";
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Tensors vjp(const Vjp& v) const override { return {emit1(stateless<Halve>(), {v.grad()})}; }
+};
+void halve(const Halve&, Bufs in, Bufs out, Context&) {
+  for (int64_t i = 0; i < out[0].numel(); ++i) out[0].data<float>()[i] = in[0].data<float>()[i] / 2;
+}
+TG_KERNEL(Halve, cpu, halve);
+
+// Rounds, and lets gradients through: no kernel, both a composition and a vjp.
+struct RoundThrough : OpOf<RoundThrough> {
+  static constexpr auto kName = "test_round_through";
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Tensors compose(Inputs in) const override { return {in[0].to(DType::i32).to(in[0].dtype())}; }
+  Mask saves_out(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp& v) const override { return {v.grad() * 3.0 + v.out(0) * 0.0}; }
+};
+Tensor round_through(const Tensor& x) { return emit1(stateless<RoundThrough>(), {x}); }
+std::vector<double> all(const Tensor& t) { return t.to_vector<double>(); }
+}  // namespace
+
+TEST_CASE("a kernel gets contiguous inputs, of the dtypes that its op names") {
+  const Tensor x = tensor<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  for (const bool lazy : {false, true}) {
+    Mode mode(lazy);
+    CHECK(all(emit1(stateless<Square>(), {transpose(x)})) == std::vector<double>{1, 16, 4, 25, 9, 36});
+    CHECK(all(emit1(stateless<Square>(), {slice(x, 1, 1, 3)})) == std::vector<double>{4, 9, 25, 36});
+    CHECK(all(emit1(stateless<Square>(), {expand(slice(x, 1, 2, 3), {2, 2})})) == std::vector<double>{9, 9, 36, 36});
+    Tensor w = x.detach().requires_grad_();
+    CHECK(all(backward(sum(emit1(stateless<Halve>(), {w})))[w]) == std::vector<double>(6, 0.5));  // of stride 0
+  }
+  const Compiled f = compile([](Inputs in) { return std::vector{emit1(stateless<Square>(), {transpose(in[0])})}; });
+  for (int i = 0; i < 3; ++i) CHECK(all(f({x})[0]) == std::vector<double>{1, 16, 4, 25, 9, 36});
+  CHECK(error_of([&] { emit1(stateless<Square>(), {x.to(DType::bf16)}); }) ==
+        "[test_square] input 0 is (2, 3) bf16. The op takes f64, f32: convert it with .to(dtype).");
+  CHECK_HAS(error_of([&] { emit1(stateless<Halve>(), {x.to(DType::bf16)}); }),
+            "[test_halve] the kernel reads (2, 3) bf16 as f32. Choose the type by visit_dtype");
+}
+
+TEST_CASE("an op without a kernel that has both a composition and a vjp uses its vjp") {
+  for (const bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = tensor<float>({0.4f, 1.6f, -2.5f}, {3}).requires_grad_();
+    const Tensor y = round_through(x);
+    CHECK(all(y) == std::vector<double>{0, 1, -2});
+    CHECK(all(backward(sum(y * y), {.retain_graph = true})[x]) == std::vector<double>{0, 6, -12});
+    CHECK(all(round_through(x.detach())) == std::vector<double>{0, 1, -2});
+  }
+  Tensor x = tensor<float>({0.4f, 1.6f, -2.5f}, {3}).requires_grad_();
+  const Compiled f = compile([&](Inputs) {
+    const Tensor y = round_through(x);
+    return std::vector{backward(sum(y * y))[x]};
+  });
+  for (int i = 0; i < 3; ++i) CHECK(all(f({})[0]) == std::vector<double>{0, 6, -12});
+}
+
+TEST_CASE("custom_vjp: the function's values and the written gradient, again differentiable") {
+  const TensorFunction f = [](Inputs in) { return std::vector<Tensor>{log(exp(in[0]) + 1.0), in[0] * in[1]}; };
+  const TensorFunction own = custom_vjp(f, [](Inputs in, Inputs out, Inputs grads) {
+    Tensor dx = grads[0] ? grads[0] * (1.0 - exp(-out[0])) : Tensor();
+    if (grads[1]) dx = dx ? dx + grads[1] * in[1] : grads[1] * in[1];
+    return std::vector<Tensor>{dx, grads[1] ? grads[1] * in[0] : Tensor()};
+  });
+  for (const bool lazy : {false, true}) {
+    Mode mode(lazy);
+    Tensor x = random<double>({4}, 1).requires_grad_(), y = random<double>({4}, 2).requires_grad_();
+    const std::vector<Tensor> in{x, y}, got = own(in), want = f(in);
+    for (size_t k = 0; k < 2; ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+    const auto loss = [](const std::vector<Tensor>& r) { return sum(r[0] * r[0] + 0.5 * r[1]); };
+    const GradMap a = backward(loss(got)), b = backward(loss(want));
+    CHECK(distance(a[x], b[x]) < 1e-14);
+    CHECK(distance(a[y], b[y]) < 1e-14);
+    const auto twice = [&](const TensorFunction& h) {
+      const Tensor g = backward(loss(h(in)), {.create_graph = true})[x];
+      return backward(sum(g * g))[x];
+    };
+    CHECK(distance(twice(own), twice(f)) < 1e-13);
+    CHECK(backward(sum(own(in)[0])).contains(y) == false);
+  }
+  Tensor x = random<double>({4}, 1).requires_grad_();
+  const TensorFunction wrong = custom_vjp([](Inputs in) { return std::vector<Tensor>{in[0] * 2.0}; },
+                                          [](Inputs, Inputs, Inputs) { return std::vector<Tensor>{}; });
+  CHECK_HAS(error_of([&] {
+              backward(sum(wrong({&x, 1})[0]));
+            }),
+            "[custom_vjp] the vjp returns 0 gradients of 1 inputs");
+  const TensorFunction shape = custom_vjp([](Inputs in) { return std::vector<Tensor>{in[0] * 2.0}; },
+                                          [](Inputs, Inputs, Inputs g) { return std::vector<Tensor>{sum(g[0])}; });
+  CHECK_HAS(error_of([&] { backward(sum(shape({&x, 1})[0])); }), "[custom_vjp] gradient 0 is () f64");
+  CHECK_HAS(error_of([] { custom_vjp({}, {}); }), "[custom_vjp] a function is empty");
+  // A clipped gradient, compiled.
+  const TensorFunction clipped =
+      custom_vjp([](Inputs in) { return std::vector<Tensor>{in[0] * 1.0}; },
+                 [](Inputs, Inputs, Inputs g) { return std::vector<Tensor>{clamp(g[0], {.min = -1, .max = 1})}; });
+  const Compiled step = compile([&](Inputs in) { return std::vector{backward(sum(clipped({&x, 1})[0] * in[0]))[x]}; });
+  for (int i = 0; i < 3; ++i)
+    CHECK(all(step({tensor<double>({-3, -0.5, 0.25, 4}, {4})})[0]) == std::vector<double>{-1, -0.5, 0.25, 1});
+}
+
+TEST_CASE("grad: of leaves and intermediates, in the order asked for") {
+  Tensor x = random<double>({3}, 1).requires_grad_();
+  const Tensor h = x * x, loss = sum(h * x + h);
+  const std::vector<Tensor> g = grad(loss, {h, x, loss}, {.retain_graph = true});
+  CHECK(distance(g[0], x.detach() + 1.0) < 1e-15);
+  CHECK(distance(g[1], 3.0 * x.detach() * x.detach() + 2.0 * x.detach()) < 1e-14);
+  CHECK(all(g[2]) == std::vector<double>{1});
+  const Tensor again = grad(sum(grad(loss, {x}, {.create_graph = true})[0]), {x})[0];
+  CHECK(distance(again, 6.0 * x.detach() + 2.0) < 1e-14);
+  const Tensor other = random<double>({2}, 2).requires_grad_();
+  CHECK_HAS(error_of([&] { grad(sum(x), {x, other}); }), "[grad] the loss does not depend on tensor 1, (2) f64");
+}
+TEST_CASE("value_and_grad: values and gradients of all inputs; twice") {
+  const auto f = [](Inputs in) { return sum(in[0] * in[0] * in[1]); };
+  const Tensor x = random<double>({3}, 1), y = random<double>({3}, 2), z = random<double>({2}, 3);
+  const std::vector<Tensor> in{x, y, z};
+  const ValueAndGrad r = value_and_grad(f)(in);
+  CHECK(distance(r.value, sum(x * x * y)) < 1e-15);
+  CHECK(!r.value.requires_grad());
+  CHECK(distance(r.grads[0], 2.0 * x * y) < 1e-14);
+  CHECK(distance(r.grads[1], x * x) < 1e-14);
+  CHECK(all(r.grads[2]) == std::vector<double>{0, 0});
+  CHECK(!x.requires_grad());
+  const auto slope = [&](Inputs v) { return sum(value_and_grad(f, {.create_graph = true})(v).grads[0]); };
+  CHECK(distance(value_and_grad(slope)(in).grads[0], 2.0 * y) < 1e-14);
+  CHECK_HAS(error_of([&] { value_and_grad([](Inputs v) { return v[0]; })(in); }), "starts from one number");
+}

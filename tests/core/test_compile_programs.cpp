@@ -1,0 +1,141 @@
+// Random programs, run eagerly and compiled: results, captured tensors, optimiser steps and generators are equal bit
+// for bit, or the compiled call is an Error of compile(). TG_PROGRAMS is how many (4000), TG_PROGRAM the first one.
+#include <tapegrad/tapegrad.h>
+
+#include "support/helpers.h"
+
+using namespace tg;
+namespace {
+constexpr int kVariables = 3, kCalls = 4;
+
+// The world of one program: what it captures. Two of them start alike.
+struct World {
+  std::vector<Tensor> variables, log;
+  std::vector<Tensor> handles;  // re-assigned by `=`
+  Tensor parameter;
+  std::vector<AdamW> optimiser;
+  Rng noise{5};
+
+  explicit World(uint64_t seed) {
+    for (int i = 0; i < kVariables; ++i) variables.push_back(random({3}, seed * 16 + uint64_t(i)));
+    for (int i = 0; i < 2; ++i) handles.push_back(random({3}, seed * 16 + 8 + uint64_t(i)));
+    parameter = random({3}, seed * 16 + 12).requires_grad_();
+    optimiser.emplace_back(std::vector<Parameter>{{"p", parameter}}, AdamWConfig{.lr = 0.1});
+  }
+  std::vector<std::vector<std::byte>> bits() const {
+    std::vector<std::vector<std::byte>> r;
+    for (const auto* list : {&variables, &handles})
+      for (const Tensor& t : *list) r.push_back(bits_of(t));
+    r.push_back(bits_of(parameter));
+    for (const auto& [name, t] : optimiser[0].state()) r.push_back(bits_of(t));
+    return r;
+  }
+};
+
+// A program is its seed: each call does the same. `fails` in some calls, `keeps` what a replay could not make.
+std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
+  Rng draw{seed, 1000};
+  const auto pick = [&](auto& list) -> auto& { return list[size_t(draw.below(list.size()))]; };
+  std::vector<Tensor> pool{in[0], in[1]};
+  for (const Tensor& t : w.variables) pool.push_back(t);
+  for (const Tensor& t : w.handles) pool.push_back(t);
+  const uint64_t n = 2 + draw.below(8);
+  for (uint64_t i = 0; i < n; ++i) {
+    const Tensor a = pick(pool), b = pick(pool);
+    switch (draw.below(16)) {
+      case 0: pool.push_back(a + b); break;
+      case 1: pool.push_back(a * b); break;
+      case 2: pool.push_back(tanh(a)); break;
+      case 3: pool.push_back(softmax(a - b)); break;
+      case 4: pool.push_back(expand(sum(a), {3}) * 0.25); break;
+      case 5: pool.push_back(concat({slice(a, 0, 1, 3), slice(b, 0, 0, 1)}, 0)); break;
+      case 6: pool.push_back(dropout(a, 0.5, w.noise)); break;
+      case 7: pool.push_back(a.detach()); break;
+      case 8: pool.push_back(where(lt(a, b), a, b)); break;
+      case 9: pick(w.variables).assign(tanh(a)); break;
+      case 10: pick(w.variables).assign(b.detach()); break;
+      case 11: {  // two variables swap values
+        const Tensor old = w.variables[0].detach();
+        w.variables[0].assign(w.variables[1]);
+        w.variables[1].assign(old);
+        break;
+      }
+      case 12: {
+        const Tensor loss = sum(tanh(w.parameter * a.detach()));
+        w.optimiser[0].step(backward(loss));
+        pool.push_back(loss.detach() + b);
+        break;
+      }
+      case 13: pick(w.handles) = tanh(a + b); break;
+      case 14:
+        if (draw.below(4) == 0) w.log.push_back(pick(pool));
+        break;
+      case 15:
+        if (fail_now) throw std::runtime_error("the program fails");
+        break;
+    }
+  }
+  std::vector<Tensor> r;
+  for (uint64_t i = 0, m = 1 + draw.below(3); i < m; ++i) r.push_back(pick(pool).detach());
+  return r;
+}
+}  // namespace
+
+TEST_CASE("random programs: compiled they do what they do eagerly, or are refused") {
+  const char *many = std::getenv("TG_PROGRAMS"), *first = std::getenv("TG_PROGRAM");
+  const uint64_t begin = first ? std::stoull(first) : 1, n = many ? std::stoull(many) : first ? 1 : 4000;
+  uint64_t refused = 0, replays = 0, failures = 0;
+  for (uint64_t seed = begin; seed < begin + n; ++seed) {
+    CAPTURE(seed);
+    World eager(seed), world(seed);
+    Rng draw{seed, 5000};
+    const bool declares = draw.below(2) == 0;  // the handles, as state
+    bool fail_now = false;
+    CompileOptions options{.generators = {&world.noise}};
+    if (declares) options.state = {&world.handles[0], &world.handles[1]};
+    const Compiled f = compile([&](Inputs in) { return run(seed, world, in, fail_now); }, options);
+    std::vector<Tensor> in{random({3}, seed * 16 + 14), random({3}, seed * 16 + 15)};
+    bool ok = true;
+    for (int call = 0; call < kCalls && ok; ++call) {
+      fail_now = call == 0 && draw.below(3) == 0;
+      const auto before = world.bits();
+      const auto at = std::pair(world.noise, world.optimiser[0].steps());
+      std::vector<Tensor> got, want;
+      std::string error, expected;
+      try {
+        got = f({in[0], in[1]});
+      } catch (const Error& e) {
+        error = e.what();
+      } catch (const std::runtime_error& e) {
+        expected = e.what();
+      }
+      if (!expected.empty()) {  // of the program itself: nothing has changed, but handles that are no state
+        ++failures;
+        if (declares) CHECK(world.bits() == before);
+        CHECK(std::pair(world.noise, world.optimiser[0].steps()) == at);
+        ok = declares;
+        continue;
+      }
+      if (!error.empty()) {
+        CHECK_MESSAGE(error.find("[compile] ") == 0, error);
+        CHECK(std::pair(world.noise, world.optimiser[0].steps()) == at);
+        ++refused;
+        ok = false;
+        continue;
+      }
+      want = run(seed, eager, in, false);
+      REQUIRE(got.size() == want.size());
+      for (size_t k = 0; k < got.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+      CHECK(world.bits() == eager.bits());
+      CHECK(std::pair(world.noise, world.optimiser[0].steps()) == std::pair(eager.noise, eager.optimiser[0].steps()));
+      in[draw.below(2)] = got[0];  // a result of this call is read by the next
+    }
+    replays += f.stats().replays;
+  }
+  MESSAGE(n << " programs: " << replays << " replays, " << refused << " refused, " << failures << " failed");
+  if (n > 100) {
+    CHECK(replays > n);
+    CHECK(refused > n / 20);
+    CHECK(failures > n / 100);
+  }
+}
