@@ -15,6 +15,8 @@ void check_bool(std::string_view op, std::string_view role, const Tensor& x) {
 }
 template <class F> Tensor compare(const Tensor& x, const Tensor& y) {
   const NoGradScope off;  // a bool has no gradient: no tape behind it
+  if (x && y && is_index(x.dtype()) && is_index(y.dtype()) && x.dtype() != y.dtype())
+    return emit1(stateless<op::Compare<F>>(), {x.to(DType::i64), y.to(DType::i64)});
   return emit1(stateless<op::Compare<F>>(), {x, y});
 }
 template <class F> Tensor compare(const Tensor& x, double s) {

@@ -152,8 +152,8 @@ struct ClampGrad : OpOf<ClampGrad> {
 }  // namespace op
 
 /// x == y, x != y, x < y, x <= y, x > y or x >= y, element by element: bool, without a gradient. Shapes broadcast;
-/// dtypes are equal: f64, f32, bf16, i64 or i32; eq and ne also take bool. NaN is unequal to everything. A number is
-/// converted to the tensor's dtype; an Error if the dtype has no such number.
+/// dtypes are equal: f64, f32, bf16, i64 or i32, and i32 meets i64 as i64; eq and ne also take bool. NaN is unequal to
+/// everything. A number is converted to the tensor's dtype; an Error if the dtype has no such number.
 /// @{
 Tensor eq(const Tensor& x, const Tensor& y);
 Tensor ne(const Tensor& x, const Tensor& y);

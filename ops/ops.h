@@ -4,6 +4,7 @@
 #pragma once
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/comparison.h>
+#include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/factories.h>

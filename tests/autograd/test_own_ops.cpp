@@ -44,21 +44,21 @@ struct RoundThrough : OpOf<RoundThrough> {
   Tensors vjp(const Vjp& v) const override { return {v.grad() * 3.0 + v.out(0) * 0.0}; }
 };
 Tensor round_through(const Tensor& x) { return emit1(stateless<RoundThrough>(), {x}); }
-std::vector<double> all(const Tensor& t) { return t.to_vector<double>(); }
+std::vector<double> list(const Tensor& t) { return t.to_vector<double>(); }
 }  // namespace
 
 TEST_CASE("a kernel gets contiguous inputs, of the dtypes that its op names") {
   const Tensor x = tensor<float>({1, 2, 3, 4, 5, 6}, {2, 3});
   for (const bool lazy : {false, true}) {
     Mode mode(lazy);
-    CHECK(all(emit1(stateless<Square>(), {transpose(x)})) == std::vector<double>{1, 16, 4, 25, 9, 36});
-    CHECK(all(emit1(stateless<Square>(), {slice(x, 1, 1, 3)})) == std::vector<double>{4, 9, 25, 36});
-    CHECK(all(emit1(stateless<Square>(), {expand(slice(x, 1, 2, 3), {2, 2})})) == std::vector<double>{9, 9, 36, 36});
+    CHECK(list(emit1(stateless<Square>(), {transpose(x)})) == std::vector<double>{1, 16, 4, 25, 9, 36});
+    CHECK(list(emit1(stateless<Square>(), {slice(x, 1, 1, 3)})) == std::vector<double>{4, 9, 25, 36});
+    CHECK(list(emit1(stateless<Square>(), {expand(slice(x, 1, 2, 3), {2, 2})})) == std::vector<double>{9, 9, 36, 36});
     Tensor w = x.detach().requires_grad_();
-    CHECK(all(backward(sum(emit1(stateless<Halve>(), {w})))[w]) == std::vector<double>(6, 0.5));  // of stride 0
+    CHECK(list(backward(sum(emit1(stateless<Halve>(), {w})))[w]) == std::vector<double>(6, 0.5));  // of stride 0
   }
   const Compiled f = compile([](Inputs in) { return std::vector{emit1(stateless<Square>(), {transpose(in[0])})}; });
-  for (int i = 0; i < 3; ++i) CHECK(all(f({x})[0]) == std::vector<double>{1, 16, 4, 25, 9, 36});
+  for (int i = 0; i < 3; ++i) CHECK(list(f({x})[0]) == std::vector<double>{1, 16, 4, 25, 9, 36});
   CHECK(error_of([&] { emit1(stateless<Square>(), {x.to(DType::bf16)}); }) ==
         "[test_square] input 0 is (2, 3) bf16. The op takes f64, f32: convert it with .to(dtype).");
   CHECK_HAS(error_of([&] { emit1(stateless<Halve>(), {x.to(DType::bf16)}); }),
@@ -70,16 +70,16 @@ TEST_CASE("an op without a kernel that has both a composition and a vjp uses its
     Mode mode(lazy);
     Tensor x = tensor<float>({0.4f, 1.6f, -2.5f}, {3}).requires_grad_();
     const Tensor y = round_through(x);
-    CHECK(all(y) == std::vector<double>{0, 1, -2});
-    CHECK(all(backward(sum(y * y), {.retain_graph = true})[x]) == std::vector<double>{0, 6, -12});
-    CHECK(all(round_through(x.detach())) == std::vector<double>{0, 1, -2});
+    CHECK(list(y) == std::vector<double>{0, 1, -2});
+    CHECK(list(backward(sum(y * y), {.retain_graph = true})[x]) == std::vector<double>{0, 6, -12});
+    CHECK(list(round_through(x.detach())) == std::vector<double>{0, 1, -2});
   }
   Tensor x = tensor<float>({0.4f, 1.6f, -2.5f}, {3}).requires_grad_();
   const Compiled f = compile([&](Inputs) {
     const Tensor y = round_through(x);
     return std::vector{backward(sum(y * y))[x]};
   });
-  for (int i = 0; i < 3; ++i) CHECK(all(f({})[0]) == std::vector<double>{0, 6, -12});
+  for (int i = 0; i < 3; ++i) CHECK(list(f({})[0]) == std::vector<double>{0, 6, -12});
 }
 
 TEST_CASE("custom_vjp: the function's values and the written gradient, again differentiable") {
@@ -122,7 +122,7 @@ TEST_CASE("custom_vjp: the function's values and the written gradient, again dif
                  [](Inputs, Inputs, Inputs g) { return std::vector<Tensor>{clamp(g[0], {.min = -1, .max = 1})}; });
   const Compiled step = compile([&](Inputs in) { return std::vector{backward(sum(clipped({&x, 1})[0] * in[0]))[x]}; });
   for (int i = 0; i < 3; ++i)
-    CHECK(all(step({tensor<double>({-3, -0.5, 0.25, 4}, {4})})[0]) == std::vector<double>{-1, -0.5, 0.25, 1});
+    CHECK(list(step({tensor<double>({-3, -0.5, 0.25, 4}, {4})})[0]) == std::vector<double>{-1, -0.5, 0.25, 1});
 }
 
 TEST_CASE("grad: of leaves and intermediates, in the order asked for") {
@@ -131,7 +131,7 @@ TEST_CASE("grad: of leaves and intermediates, in the order asked for") {
   const std::vector<Tensor> g = grad(loss, {h, x, loss}, {.retain_graph = true});
   CHECK(distance(g[0], x.detach() + 1.0) < 1e-15);
   CHECK(distance(g[1], 3.0 * x.detach() * x.detach() + 2.0 * x.detach()) < 1e-14);
-  CHECK(all(g[2]) == std::vector<double>{1});
+  CHECK(list(g[2]) == std::vector<double>{1});
   const Tensor again = grad(sum(grad(loss, {x}, {.create_graph = true})[0]), {x})[0];
   CHECK(distance(again, 6.0 * x.detach() + 2.0) < 1e-14);
   const Tensor other = random<double>({2}, 2).requires_grad_();
@@ -146,7 +146,7 @@ TEST_CASE("value_and_grad: values and gradients of all inputs; twice") {
   CHECK(!r.value.requires_grad());
   CHECK(distance(r.grads[0], 2.0 * x * y) < 1e-14);
   CHECK(distance(r.grads[1], x * x) < 1e-14);
-  CHECK(all(r.grads[2]) == std::vector<double>{0, 0});
+  CHECK(list(r.grads[2]) == std::vector<double>{0, 0});
   CHECK(!x.requires_grad());
   const auto slope = [&](Inputs v) { return sum(value_and_grad(f, {.create_graph = true})(v).grads[0]); };
   CHECK(distance(value_and_grad(slope)(in).grads[0], 2.0 * y) < 1e-14);

@@ -130,6 +130,16 @@ struct Cases {
     one("concat", "first", {floats({r, c}), floats({2, c}), floats({r, c})}, [](Inputs x) { return concat(x, 0); });
     one("concat", "last", {floats({r, c}), floats({r, 3})}, [](Inputs x) { return concat(x, -1); });
     one("concat", "twice_the_same", {floats({r, c})}, [](Inputs x) { return concat({x[0], x[0]}, 1); });
+    one("permute", "turn", in, [](Inputs x) { return permute(x[0], {2, 0, 1}); });
+    one("permute", "reverse", in, [](Inputs x) { return permute(x[0], {-1, -2, -3}); });
+    one("unsqueeze", "last", in, [](Inputs x) { return unsqueeze(x[0], -1); });
+    one("squeeze", "middle", {floats({r, 1, c})}, [](Inputs x) { return squeeze(x[0], 1); });
+    one("flatten", "all", in, [](Inputs x) { return flatten(x[0]); });
+    one("flatten", "of_permuted", in, [](Inputs x) { return flatten(permute(x[0], {1, 2, 0}), 0, 1); });
+    one("stack", "first", {floats({r, c}), floats({r, c})}, [](Inputs x) { return stack(x); });
+    one("stack", "last", {floats({r, c}), floats({r, c})}, [](Inputs x) { return stack(x, -1); });
+    one("repeat", "both", {floats({r, c})}, [](Inputs x) { return repeat(x[0], {2, 3}); });
+    one("repeat", "none", {floats({r, c})}, [](Inputs x) { return repeat(x[0], {1, 0}); });
     list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}); });
     one("split", "one_part", in, [n = r](Inputs x) { return split(x[0], {n / 2, n - n / 2}, 1)[1]; });
   }
