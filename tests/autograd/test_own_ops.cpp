@@ -2,6 +2,7 @@
 // used, and functions have gradients by custom_vjp(), grad() and value_and_grad().
 #include <tapegrad/tapegrad.h>
 
+#include "support/files.h"
 #include "support/helpers.h"
 
 using namespace tg;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "support/files.h"
 #include "support/helpers.h"
 
 using namespace tg;
