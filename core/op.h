@@ -49,7 +49,7 @@ struct StructuralHasher {
 namespace detail {
 [[noreturn]] void fail_buf_dtype(const Layout&, DType read_as);
 [[noreturn]] void fail_buf_size(const Layout&, size_t bytes);
-}
+}  // namespace detail
 /// What a kernel sees of a value: its layout and its bytes. A kernel cannot emit, keep or differentiate anything.
 struct Buf {
   const Layout* layout;
