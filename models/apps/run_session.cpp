@@ -134,6 +134,8 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, co
   fmt::print("run     {} steps of {}{} x {} tokens, seed {}, into {}/\n", t.max_steps,
              t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, m.context, t.seed, s.out);
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
+  if (s.state && s.state->step >= t.max_steps)
+    fmt::print("note    the run is finished: a larger --max-steps goes on with it\n");
   if (t.warmup > t.max_steps)
     fmt::print("note    the run ends within its {} steps of warm-up: the rate never reaches lr; see --warmup\n",
                t.warmup);

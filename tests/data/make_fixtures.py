@@ -5,7 +5,8 @@
 Made with Python 3.11, torch 2.15.0 (CPU, one thread), numpy 2.4.6, safetensors 0.8.0 (numpy and safetensors serve
 only to read the files back). Everything is computed by torch in float64, except the f32 half of adamw.safetensors.
 Every random number is rounded to a float32 value before use, so a float32 test starts from exactly the same inputs.
-Each tensor has its own generator, seeded with the CRC of its name: a new case leaves the other cases as they are.
+Each tensor has its own generator, seeded with the CRC of its name: a new case leaves the inputs of the
+others as they are; outputs may differ in the last bits on another processor or build of torch.
 
 ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order of the signatures in OPS below;
                    .out0 .out1 outputs; .w .w1 .w2 random weights of the shapes of out0, out1 and out2; .grad<i> gradient
