@@ -77,6 +77,8 @@ void call_hooks(const Hooks* hooks, Tensor& g) {
       g = t;
     }
 }
+// A tensor of its own with the same value, which gradients flow through.
+Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 using Gradients = std::unordered_map<uint64_t, Tensor>;
 void accumulate(Gradients& grads, uint64_t id, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
@@ -192,15 +194,14 @@ std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)>
   TG_CHECK(f, value, "[value_and_grad] the function is empty. Pass one that can be called.");
   return [f = std::move(f), opt](Inputs in) {
     std::vector<Tensor> x(in.begin(), in.end());
-    for (Tensor& t : x)
-      if (!t.requires_grad()) t = t.detach().requires_grad_();
     EnableGradScope on;
+    Ids kept;
+    for (Tensor& t : x) {  // of equal inputs each has a gradient of its own
+      t = t.requires_grad() ? view_of(t) : t.detach().requires_grad_();
+      kept.insert(t.id());
+    }
     const Tensor value = f(x);
-    const GradMap grads = [&] {
-      Ids kept;
-      for (const Tensor& t : x) kept.insert(t.id());
-      return backward_from(value, opt, kept);
-    }();
+    const GradMap grads = backward_from(value, opt, kept);
     ValueAndGrad r{opt.create_graph ? value : value.detach(), {}};
     for (const Tensor& t : x) r.grads.push_back(grads.contains(t) ? grads[t] : zeros_like(t));
     return r;
@@ -214,7 +215,7 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
   const bool create = grad_enabled();
   EnableGradScope on;
   for (auto& t : x)  // of equal inputs each has a gradient of its own
-    if (!ends.insert(t.id()).second) t = emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}), ends.insert(t.id());
+    if (!ends.insert(t.id()).second) t = view_of(t), ends.insert(t.id());
   Tensors y = f(x);
   TG_CHECK(y.size() == grads.size(), internal,
            "[backward] a function that gave {} outputs gives {} when it runs again. It must do the same each time.",

@@ -22,19 +22,20 @@ namespace {
 constinit thread_local Running t_running;
 }  // namespace
 const Running& running() { return t_running; }
-void detail::fail_buf_dtype(const Layout& l, DType read_as) {
+
+namespace detail {
+void fail_buf_dtype(const Layout& l, DType read_as) {
   fail(Error::Kind::dtype,
        fmt::format("[{}] the kernel reads {} as {}. Choose the type by visit_dtype(x.dtype(), ...), or list the dtypes "
-                   "that the kernel has in Traits::dtypes.",
+                   "that the kernel has in the op's kDTypes.",
                    running().op, l, read_as));
 }
-
-void detail::fail_buf_size(const Layout& l, size_t bytes) {
+void fail_buf_size(const Layout& l, size_t bytes) {
   fail(Error::Kind::dtype, fmt::format("[{}] the kernel reads {} as elements of {} bytes. Choose their type by "
                                        "visit_size(x.dtype(), ...).",
                                        running().op, l, bytes));
 }
-namespace detail {
+
 NowRunning::NowRunning(std::string_view op, const Scope* scope, const Scope* range)
     : ScopedValue(t_running, Running{op, scope, range}) {}
 

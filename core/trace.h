@@ -34,7 +34,7 @@ class Trace {
   // An Error if something outlives the trace that a replay would not make again. `inputs`, `returned`: handles that
   // may.
   void check_kept(Inputs inputs, Inputs returned);
-  // The trace has failed: steps and random numbers that its ops have counted are given back.
+  // The trace has failed: steps that its ops have counted are taken back.
   void undo_steps() const;
 
  private:

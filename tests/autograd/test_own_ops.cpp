@@ -149,6 +149,11 @@ TEST_CASE("value_and_grad: values and gradients of all inputs; twice") {
   CHECK(distance(r.grads[1], x * x) < 1e-14);
   CHECK(list(r.grads[2]) == std::vector<double>{0, 0});
   CHECK(!x.requires_grad());
+  Tensor w = x.detach().requires_grad_();  // the same twice: each has its own
+  const std::vector<Tensor> same{w, w};
+  const ValueAndGrad s = value_and_grad([](Inputs v) { return sum(v[0] * v[0] * v[1]); })(same);
+  CHECK(distance(s.grads[0], 2.0 * x * x) < 1e-14);
+  CHECK(distance(s.grads[1], x * x) < 1e-14);
   const auto slope = [&](Inputs v) { return sum(value_and_grad(f, {.create_graph = true})(v).grads[0]); };
   CHECK(distance(value_and_grad(slope)(in).grads[0], 2.0 * y) < 1e-14);
   CHECK_HAS(error_of([&] { value_and_grad([](Inputs v) { return v[0]; })(in); }), "starts from one number");
