@@ -3,6 +3,7 @@
 #   EMULATE  by the host compiler on the emulator in cuda/simt, which checks every access; no toolkit, no GPU needed
 # A build with ON starts on machines without a GPU or driver; asking for the device there is an Error.
 set(TG_HAS_CUDA OFF)
+include(cmake/tapegradKernels.cmake)
 if(TG_CUDA MATCHES "^(ON|AUTO)$")
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -11,14 +12,8 @@ if(TG_CUDA MATCHES "^(ON|AUTO)$")
   check_language(CUDA)
   find_package(CUDAToolkit 12.4 QUIET)
   if(CMAKE_CUDA_COMPILER AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt AND TARGET CUDA::nvrtc)
-    enable_language(CUDA)
+    tapegrad_enable_cuda()
     set(TG_HAS_CUDA ON)
-    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 has not heard that nvcc 12 and later take C++20
-      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-      set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
-      list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
-    endif()
   elseif(TG_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TG_CUDA=ON needs nvcc and the CUDA toolkit (12.4 or newer, with cuBLASLt and NVRTC), and they were not found. "
                         "Install\n  apt install cuda-toolkit | dnf install cuda-toolkit\nof NVIDIA's repository, or point "
@@ -38,35 +33,26 @@ else()
   message(STATUS "tapegrad: CPU backend only (TG_CUDA=${TG_CUDA})")
 endif()
 
-# What makes the host compiler call the emulator before each access.
-set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
+set_property(GLOBAL PROPERTY TAPEGRAD_KERNELS "")
+if(TG_HAS_CUDA)
+  set_property(GLOBAL PROPERTY TAPEGRAD_KERNELS nvcc)
+  set_property(GLOBAL PROPERTY TAPEGRAD_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+elseif(TG_CUDA STREQUAL "EMULATE")
+  set_property(GLOBAL PROPERTY TAPEGRAD_KERNELS emulator)
+endif()
 
-# A library of kernel sources, compiled by nvcc or, for the emulator, by the host compiler, whose calls before each load
-# and store end there: no sanitizer is linked. For the folder that calls it.
+# A library of kernel sources, with our warnings.
 function(tg_kernel_library target)
-  if(NOT TG_HAS_CUDA)
-    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
-  endif()
-  add_library(${target} OBJECT ${ARGN})
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  tapegrad_kernel_objects(${target} ${ARGN})
   target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_link_libraries(${target} PRIVATE fmt::fmt Threads::Threads)
   if(TG_HAS_CUDA)
-    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
-    # fmt 9 needs to be told that constexpr works in nvcc. 20014: functors are templates for host types too, where they
-    # call host functions.
-    target_compile_features(${target} PRIVATE cuda_std_20)
-    target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
-    target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -diag-suppress=20014 -lineinfo
-                           -Xcompiler=-Wall,-Wextra $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings> -Xptxas=-v)
+    target_compile_options(${target} PRIVATE -lineinfo -Xcompiler=-Wall,-Wextra $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings> -Xptxas=-v)
     set(launcher sh ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
     set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
     target_link_libraries(${target} PRIVATE CUDA::cudart_static)
   else()
-    target_compile_features(${target} PRIVATE cxx_std_20)
-    target_compile_definitions(${target} PRIVATE TG_CUDA_EMULATED)
-    target_compile_options(${target} PRIVATE -x c++ -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas
-                           $<$<BOOL:${TG_WERROR}>:-Werror> ${TG_EMULATE_CHECKS})
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unknown-pragmas $<$<BOOL:${TG_WERROR}>:-Werror>)
   endif()
 endfunction()
 

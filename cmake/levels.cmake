@@ -49,7 +49,7 @@ function(tg_add_kernel_levels target kernels)
       target_compile_options(tg_kernels_v${level} PRIVATE -mprefer-vector-width=512)
     endif()
     # Eigen's namespace carries the level, or the linker would keep one level's products for all.
-    target_compile_definitions(tg_kernels_v${level} PRIVATE TG_ISA_LEVEL=${level} Eigen=Eigen_v${level})
+    target_compile_definitions(tg_kernels_v${level} PRIVATE TG_LIBRARY TG_ISA_LEVEL=${level} Eigen=Eigen_v${level})
     target_include_directories(tg_kernels_v${level} PRIVATE ${PROJECT_BINARY_DIR}/include)
     target_link_libraries(tg_kernels_v${level} PRIVATE tg_flags fmt::fmt Threads::Threads Eigen3::Eigen)
     target_precompile_headers(tg_kernels_v${level} PRIVATE <tapegrad/core/op.h>)

@@ -55,6 +55,14 @@ class BackendRuntime {
   virtual bool runs_in_chains(const Op&) { return false; }
   /// Runs several pointwise ops as one kernel. runs_in_chains() was true for each.
   virtual void run_chain(const Chain&) {}
+  /// Bytes for one call of a kernel, freed when it returned: Context::scratch(). Work that it queued may still use
+  /// them.
+  /// @{
+  virtual void* take_scratch(int index, size_t bytes) { return allocator(index).allocate(bytes); }
+  virtual void give_scratch(int index, void* p, size_t bytes) noexcept { allocator(index).deallocate(p, bytes); }
+  /// @}
+  /// The stream of the calling thread's kernels: Context::stream().
+  virtual void* stream(int /*index*/) { return nullptr; }
   /// A recording of `count` calls; call(i) makes the i-th. Returns null if the backend cannot record, and throws an
   /// Error if it cannot record right now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, size_t /*count*/, std::function<void(size_t)> /*call*/) {

@@ -75,10 +75,43 @@ struct Buf {
 };
 /// The inputs or outputs of a kernel.
 using Bufs = std::span<const Buf>;
-/// What a kernel knows of the place where it runs.
+namespace detail {
+// What for_each and for_each_row of cpu/kernel.h and cuda/kernel.h take: an Error says what does not fit.
+void check_elements(Bufs in, const Buf& out);
+void check_rows(Bufs in, const Buf& out);
+}  // namespace detail
+/// What a kernel knows of the place where it runs, and the memory that it may use for the length of its call.
 struct Context {
   Device device;
-  std::string_view op = {};  ///< its name, for errors of launches
+  std::string_view op;  ///< its name, for errors of launches
+  Context() = default;
+  Context(Device d, std::string_view name) : device(d), op(name) {}
+  ~Context() {
+    if (scratch_) [[unlikely]]
+      release();
+  }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  /// Memory for intermediate results: uninitialised, on the device, 64-byte aligned (256 on CUDA); null for 0 elements.
+  /// It is valid until the kernel returns, and on CUDA for all that the kernel launched in stream(); recorded kernels
+  /// keep theirs. To be asked for by the thread that runs the kernel. An Error when memory is exhausted.
+  /// @{
+  void* scratch(size_t bytes);
+  template <class T> T* scratch(int64_t elements) {
+    if (elements < 0 || elements > INT64_MAX / int64_t(sizeof(T))) [[unlikely]]
+      fail_scratch(elements);
+    return static_cast<T*>(scratch(size_t(elements) * sizeof(T)));
+  }
+  /// @}
+  /// The cudaStream_t in which a kernel must queue its work, null on the CPU. It is the calling thread's now, so it is
+  /// not to be kept.
+  void* stream() const;
+
+ private:
+  struct Scratch;
+  [[noreturn]] void fail_scratch(int64_t elements) const;
+  void release();
+  Scratch* scratch_ = nullptr;
 };
 /// The node that the calling thread runs now, for messages about memory.
 struct Running {

@@ -1,5 +1,6 @@
 // Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides
 // the order and the storage of several nodes.
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -7,7 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <optional>
+#include <utility>
 
 namespace tg {
 namespace detail {
@@ -34,6 +37,73 @@ void fail_buf_size(const Layout& l, size_t bytes) {
   fail(Error::Kind::dtype, fmt::format("[{}] the kernel reads {} as elements of {} bytes. Choose their type by "
                                        "visit_size(x.dtype(), ...).",
                                        running().op, l, bytes));
+}
+
+}  // namespace detail
+struct Context::Scratch {
+  Scratch* before;
+  void* data;
+  size_t bytes;
+};
+void* Context::scratch(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  auto block = std::make_unique<Scratch>(Scratch{scratch_, nullptr, bytes});
+  block->data = runtime_of(device).take_scratch(device.index, bytes);
+  scratch_ = block.release();
+  return scratch_->data;
+}
+void Context::release() {
+  BackendRuntime& runtime = runtime_of(device);
+  while (scratch_) {
+    const std::unique_ptr<Scratch> block(std::exchange(scratch_, scratch_->before));
+    runtime.give_scratch(device.index, block->data, block->bytes);
+  }
+}
+void Context::fail_scratch(int64_t elements) const {
+  detail::fail(Error::Kind::value,
+               fmt::format("[{}] the kernel asks for {} elements of scratch memory. Ask for a count "
+                           "that is at least 0 and that the device can hold.",
+                           op, elements));
+}
+void* Context::stream() const { return runtime_of(device).stream(device.index); }
+
+namespace detail {
+namespace {
+void check_computed(std::string_view loop, Bufs in, const Buf& out) {
+  const DType d = out.dtype();
+  TG_CHECK(is_float(d) && d != DType::f16, dtype,
+           "[{}] {} computes f64, f32 and bf16, and the output is {}. Visit its type by visit_dtype(), and loop by "
+           "parallel_for() or a kernel of your own.",
+           running().op, loop, *out.layout);
+  for (const Buf& b : in)
+    if (b.dtype() != d) fail_buf_dtype(*b.layout, d);
+}
+}  // namespace
+void check_elements(Bufs in, const Buf& out) {
+  check_computed("for_each", in, out);
+  for (const Buf& b : in) {
+    const Shape &from = b.shape(), &to = out.shape();
+    bool fits = from.size() <= to.size();
+    for (size_t i = 0; fits && i < from.size(); ++i) {
+      const int64_t want = to[i + to.size() - from.size()];
+      fits = from[i] == want || from[i] == 1;
+    }
+    TG_CHECK(fits, shape,
+             "[{}] for_each gets an input {} and an output {}. The input must have the output's shape, or one that "
+             "broadcasts to it: infer() decides the output's.",
+             running().op, *b.layout, *out.layout);
+  }
+}
+void check_rows(Bufs in, const Buf& out) {
+  check_computed("for_each_row", in, out);
+  const auto rows = [](const Buf& b) {
+    return b.shape().empty() ? -1 : Shape(b.shape().begin(), b.shape().end() - 1).product();
+  };
+  for (const Buf& b : in)
+    TG_CHECK(rows(b) == rows(out) && rows(b) >= 0, shape,
+             "[{}] for_each_row gets an input {} and an output {}. Both need a last dimension, and as many rows: the "
+             "product of the other sizes.",
+             running().op, *b.layout, *out.layout);
 }
 
 NowRunning::NowRunning(std::string_view op, const Scope* scope, const Scope* range)

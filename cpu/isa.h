@@ -1,15 +1,18 @@
 // Kernel files of this folder are compiled once per instruction-set level. Everything that such a file defines lies in
-// tg::cpu::TG_ISA_NS, a namespace of the level, so that the linker never takes one level's code for another's.
+// tg::cpu::TG_ISA_NS, a namespace of the level, so that the linker never takes one level's code for another's. Files
+// outside of the library, compiled with flags of their own, have namespaces of their own for the same reason.
 #pragma once
 #include <tapegrad/core/op.h>
 
-#if TG_ISA_LEVEL == 4
-#define TG_ISA_NS isa4
-#elif TG_ISA_LEVEL == 3
-#define TG_ISA_NS isa3
+#ifdef TG_LIBRARY
+#define TG_ISA_NS TG_CAT(isa, TG_ISA_LEVEL)
 #else
-#define TG_ISA_NS isa1
+#define TG_ISA_NS TG_CAT(own, TG_ISA_LEVEL)
 #endif
+namespace tg::cpu {
+namespace TG_ISA_NS {}
+using namespace TG_ISA_NS;  // so that other files may write tg::cpu::for_each
+}  // namespace tg::cpu
 
 // Before a loop that reads index i in full before it writes index i, and nothing else: operands may be the very same
 // memory, which a compiler would otherwise test for and then not vectorise.

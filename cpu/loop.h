@@ -77,7 +77,7 @@ template <size_t N, class F> void for_rows(const Shape& s, const std::array<Stri
   run_rows<N>(s, strides, RowFn<N>(row));
 }
 // f(offset...) for every index, one thread: for cold code.
-template <size_t N, class F> void for_each(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
+template <size_t N, class F> void for_indices(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
   const Walk<N> walk(s, strides);
   walk.rows(0, walk.shape.product(), [&](int64_t n, std::array<int64_t, N> at, const std::array<int64_t, N>& step) {
     for (int64_t i = 0; i < n; ++i) {
@@ -93,7 +93,7 @@ template <class To, class From> std::vector<To> flat(const Buf& b) {
   std::vector<To> v;
   if (b.numel() == 0) return v;
   v.reserve(size_t(b.numel()));
-  for_each<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(To(b.data<From>()[at])); });
+  for_indices<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(To(b.data<From>()[at])); });
   return v;
 }
 inline std::vector<int64_t> flat_indices(const Buf& b) {

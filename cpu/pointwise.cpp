@@ -1,6 +1,5 @@
 // Kernels of ops/pointwise.h and ops/binary.h, made by folding over their lists.
-#include <tapegrad/cpu/map.h>
-#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/cpu/unary.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
@@ -9,17 +8,6 @@ template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);
   visit_computed(d, g);
-}
-template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context&) {
-  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T>(in, out, [](T x) { return F::f(x); }); });
-}
-template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, Context&) {
-  visit_computed(out[0].dtype(), [&]<class T>() {
-    if constexpr (op::UnaryGrad<F>::kDy == 2)
-      map<T, T, T, T>(in, out, [](T x, T y, T g) { return F::df(x, y) * g; });
-    else
-      map<T, T, T>(in, out, [](T s, T g) { return F::df(s, s) * g; });
-  });
 }
 template <class F> void binary(const op::Binary<F>&, Bufs in, Bufs out, Context&) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<T, T, T>(in, out, [](T x, T y) { return F::f(x, y); }); });
@@ -51,10 +39,6 @@ template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bu
   });
 }
 
-template <class F> void add_unary(const KernelOrigin& o) {
-  add_kernel<op::Unary<F>, Backend::cpu, unary<F>>(o);
-  if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
-}
 template <class F> void add_binary(const KernelOrigin& o) {
   add_kernel<op::Binary<F>, Backend::cpu, binary<F>>(o);
   add_kernel<op::BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);

@@ -1,6 +1,6 @@
 // Kernels of ops/swiglu.h: a row at a time, each half read and written once.
 #include <tapegrad/core/math.h>
-#include <tapegrad/cpu/rows.h>
+#include <tapegrad/cpu/kernel.h>
 #include <tapegrad/ops/swiglu.h>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -24,27 +24,11 @@ template <class T> void backward_row(int64_t n, const T* x, const T* dy, T* dx) 
   }
 }
 void swiglu(const op::Swiglu&, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() {
-    const int64_t n = out[0].shape().back();
-    if (out[0].numel() == 0) return;
-    const Rows<T> x(in[0]);
-    for_row_tiles(out[0].numel() / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> scratch;
-      for (int64_t r = begin; r < end; ++r) forward_row(n, x(r, scratch), out[0].data<T>() + r * n);
-    });
-  });
+  for_each_row({in[0]}, out[0], [](int64_t n, auto* y, const auto* x) { forward_row(n, x, y); });
 }
 void swiglu_grad(const op::SwigluGrad&, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() {
-    const int64_t n = in[1].shape().back();
-    if (out[0].numel() == 0) return;
-    const Rows<T> x(in[0]), dy(in[1]);
-    for_row_tiles(in[1].numel() / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> x_scratch, dy_scratch;
-      for (int64_t r = begin; r < end; ++r)
-        backward_row(n, x(r, x_scratch), dy(r, dy_scratch), out[0].data<T>() + r * 2 * n);
-    });
-  });
+  for_each_row({in[0], in[1]}, out[0],
+               [](int64_t n, auto* dx, const auto* x, const auto* dy) { backward_row(n / 2, x, dy, dx); });
 }
 TG_STRIDED_KERNEL(op::Swiglu, cpu, swiglu);
 TG_STRIDED_KERNEL(op::SwigluGrad, cpu, swiglu_grad);

@@ -1,8 +1,9 @@
-// The thread pool of the CPU backend: parallel_for runs numbered tiles on the calling thread and the workers. Not a
-// task queue, and not for users: kernels call it. How work is cut into tiles is the caller's choice and must depend on
-// the problem alone; then results do not depend on the number of threads. After fork() the child has no workers:
-// parallel_for runs on the calling thread there, unless another thread was inside it at that moment; set_num_threads
-// must not be called in the child once the parent has used the pool.
+/// @file
+/// The thread pool of the CPU backend: parallel_for() runs numbered tiles on the calling thread and the workers. It is
+/// not a task queue, and for kernels alone. How work is cut into tiles is the caller's choice and must depend on the
+/// problem alone; then results do not depend on the number of threads. After fork() the child has no workers:
+/// parallel_for() runs on the calling thread there, unless another thread was inside it at that moment;
+/// set_num_threads() must not be called in the child once the parent has used the pool.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,12 +11,13 @@
 
 namespace tg::cpu {
 
-// Threads a parallel_for may use, the caller included. Default: the cpus in the process's affinity mask; the
-// environment variable TG_THREADS overrides it (a value error when it is not a number in 1..max_threads()).
+/// Threads that a parallel_for may use, the caller included. Default: the cpus in the process's affinity mask; the
+/// environment variable TG_THREADS overrides it. An Error if that is not a number in 1..max_threads().
 int num_threads();
-// n in 1..max_threads(), otherwise a value error. Waits for a parallel_for of another thread; a state error inside one.
+/// Sets num_threads(). Waits for a parallel_for of another thread. An Error if n is not in 1..max_threads(), or inside
+/// a parallel_for.
 void set_num_threads(int n);
-// The number of cpus in the process's affinity mask when the pool was first used.
+/// The number of cpus in the process's affinity mask when the pool was first used.
 int max_threads();
 
 namespace detail {
@@ -26,18 +28,19 @@ template <class F> void* address(F& f) { return const_cast<void*>(static_cast<co
 int threads_from(const char* env, int cpus);  // the meaning of TG_THREADS; null is unset
 }  // namespace detail
 
-// f(tile) once for every tile in [0, tiles), in any order, on any thread; returns when all are done. Each thread begins
-// with its own part of them, the same for every job of as many tiles, and then helps the others. f is an object
-// with a call operator, called from several threads at once. Runs on the calling thread alone when tiles <= 1, inside
-// another parallel_for, or while another thread uses the pool. An exception skips the tiles not yet begun; the first
-// one is rethrown here.
+/// f(tile) once for every tile in [0, tiles), in any order, on any thread; returns when all are done. Each thread
+/// begins with its own part of them, the same for every job of as many tiles, and then helps the others. f is an object
+/// with a call operator, called from several threads at once. It runs on the calling thread alone when tiles <= 1,
+/// inside another parallel_for, or while another thread uses the pool. An exception skips the tiles not yet begun; the
+/// first one is rethrown here.
 template <class F> void parallel_for(int64_t tiles, F&& f) {
   using Callable = std::remove_reference_t<F>;
   detail::run_tiles(
       tiles, [](void* g, int64_t tile) { (*static_cast<Callable*>(g))(tile); }, detail::address(f));
 }
 
-// f(begin, end) for [0, n) cut into pieces of `grain` (the last may be shorter). grain < 1 is a value error.
+/// f(begin, end) for [0, n) cut into pieces of `grain`; the last may be shorter. A piece is worth a thread from some
+/// 5 us of work on. As above otherwise. An Error if grain < 1.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   using Callable = std::remove_reference_t<F>;
   detail::run_pieces(

@@ -3,9 +3,10 @@
 /// device. The list UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures
 /// fold over it.
 ///
-/// To add a unary op, add its struct, its name to UnaryFns and its function at the end of this file. Nothing else
-/// changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives of any order
-/// come from df alone: it is instantiated for Sym (symbolic.h) as well, so it branches by math::select.
+/// To add a unary op to the library, add its struct, its name to UnaryFns and its function at the end of this file.
+/// Nothing else changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives
+/// of any order come from df alone: it is instantiated for Sym (symbolic.h) as well, so it branches by math::select. A
+/// unary op outside of the library is such a struct and TG_UNARY_OP.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -158,13 +159,18 @@ struct GeluTanh {
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
   }
 };
-/// All functions of one operand.
+/// All functions of one operand that the library has.
 using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, Neg, Abs, Relu, Silu, Gelu, GeluTanh>;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
 namespace op {
 
+/// Whether F is in a TypeList.
+/// @{
+template <class F, class List> inline constexpr bool is_listed = false;
+template <class F, class... G> inline constexpr bool is_listed<F, TypeList<G...>> = (std::is_same_v<F, G> || ...);
+/// @}
 /// Whether the derivative is a constant.
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
 /// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
@@ -174,6 +180,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bit(kDy)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Expression expression() const override {
+    if (!is_listed<F, UnaryFns>) return {};  // the compiler at run time does not know F
     static const std::string text = expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
     return {text};
   }
@@ -188,6 +195,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
     return {contiguous_like(in[0])};
   }
   Expression expression() const override {
+    if (!is_listed<F, UnaryFns>) return {};
     static const std::string text = expression_of<F>("@::f($0)");
     return {text};
   }
@@ -207,9 +215,25 @@ template <class F> struct Unary : OpOf<Unary<F>> {
     }
   }
 };
-/// Emits the op of a function in UnaryFns. pointwise.cpp instantiates it for each, so that no other file has to.
+/// F(x) as an op. For functions in UnaryFns pointwise.cpp instantiates it, so that no other file has to.
+/// @{
 template <class F> Tensor unary(const Tensor& x);
+template <class F>
+  requires(!is_listed<F, UnaryFns>)
+Tensor unary(const Tensor& x) {
+  return emit1(stateless<Unary<F>>(), {x});
+}
+/// @}
 }  // namespace op
+
+/// Registers the kernels of a function of your own, value and gradient, on a backend, at namespace scope:
+/// `TG_UNARY_OP(mine::Softsign, cpu);` in a .cpp file that includes <tapegrad/cpu/unary.h>,
+/// `TG_UNARY_OP(mine::Softsign, cuda);` in a .cu file that includes <tapegrad/cuda/unary.h>. The function is a struct
+/// as those above, without kDomain, in a header and in a named namespace; `tg::op::unary<mine::Softsign>(x)` emits its
+/// op.
+#define TG_UNARY_OP(F, backend)                                                                          \
+  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, true}; \
+  [[maybe_unused]] static const bool TG_CAT(unary_, __LINE__) = ::tg::backend::add_unary<F>(TG_CAT(kOrigin, __LINE__))
 
 /// Elementwise functions of a tensor of any shape. The result has its shape and dtype: f64, f32 or bf16; neg, abs and
 /// relu also take i64 and i32. rsqrt(x) is 1 / sqrt(x), -x is neg(x); silu, gelu and gelu_tanh are defined at op::Silu,

@@ -21,7 +21,8 @@ set(may_cuda_gemm gemm runtime simt)
 set(may_cuda_device device runtime simt)
 set(may_cuda_jit jit device runtime simt)
 set(may_cuda_attention attention device runtime)
-set(may_cuda_kernels kernels device gemm runtime)
+set(may_cuda_kernels . kernels device gemm runtime)
+set(may_cuda_. device)  # kernel.h and unary.h, which kernels of the library and outside of it include
 set(may_cuda_simt simt device)  # the emulated twins of hopper.h
 set(rooms_of_models config nn data model gpt optim train io apps)
 set(may_models_config config)

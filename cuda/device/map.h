@@ -79,16 +79,16 @@ __device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, 
   (e.template read<kHalf>(x, at[K], repeat[K]), ...);
   (e.template convert<kHalf>(), ...);
 }
-// What a function has beside its operands: numbers of the type that it is computed in, and a choice. Kernels of all
-// functions so have the same arguments, and are launched by the same code.
+// What functions of the library have beside their operands: numbers of the type that they are computed in, and a
+// choice. Kernels of all of them so have the same arguments, and are launched by the same code. Others may have any
+// type A, which is copied to the device.
 template <class T> struct Numbers {
   T a{}, b{};
   uint8_t choice = 0;
 };
-template <int V, class F, class Y, class X, class... Z>
-__device__ __forceinline__ void map_group(Numbers<X> numbers, int64_t i, const int64_t* at, const bool* repeat,
-                                          bool half, Y* y, Elements<V, X> e, Elements<V, Z>... d, const X* x,
-                                          const Z*... z) {
+template <int V, class F, class A, class Y, class X, class... Z>
+__device__ __forceinline__ void map_group(const A& numbers, int64_t i, const int64_t* at, const bool* repeat, bool half,
+                                          Y* y, Elements<V, X> e, Elements<V, Z>... d, const X* x, const Z*... z) {
   constexpr auto all = std::index_sequence_for<X, Z...>();
   if (half)
     read_all<true, V, X, Z...>(at, repeat, all, e, d..., x, z...);
@@ -99,16 +99,15 @@ __device__ __forceinline__ void map_group(Numbers<X> numbers, int64_t i, const i
   for (int k = 0; k < V; ++k) r[k] = F::f(numbers, e.x[k], d.x[k]...);
   half ? write<true, V>(y, i, r) : write<false, V>(y, i, r);
 }
-template <class F, class Y, class X, class... Z, size_t... K>
-__device__ __forceinline__ void map_one(Numbers<X> numbers, int64_t i, const int64_t* at, bool half, Y* y,
+template <class F, class A, class Y, class X, class... Z, size_t... K>
+__device__ __forceinline__ void map_one(const A& numbers, int64_t i, const int64_t* at, bool half, Y* y,
                                         std::index_sequence<K...>, const X* x, const Z*... z) {
   write_one<Y>(y, i, F::f(numbers, read_one(x, at[0], half), read_one(z, at[K + 1], half)...), half);
 }
 // Threads: one per group of V, then one per element from V * groups on; one walk for both, as a walk is much code.
-template <int V, class F, class Y, class X, class... Z>
-__global__ void __launch_bounds__(kMapThreads)
-    map_kernel(Numbers<X> numbers, Strided<1 + sizeof...(Z)> walk, int64_t groups, int64_t n, bool half, Y* y,
-               const X* x, const Z*... z) {
+template <int V, class F, class A, class Y, class X, class... Z>
+__global__ void __launch_bounds__(kMapThreads) map_kernel(A numbers, Strided<1 + sizeof...(Z)> walk, int64_t groups,
+                                                          int64_t n, bool half, Y* y, const X* x, const Z*... z) {
   constexpr size_t N = 1 + sizeof...(Z);
   int64_t at[N];
   for (GridLoop g(n - groups * (V - 1)); g; ++g) {
@@ -116,14 +115,14 @@ __global__ void __launch_bounds__(kMapThreads)
     const int64_t i = grouped ? *g * V : *g + groups * (V - 1);
     walk.offsets(i, at);
     if (!grouped) {
-      map_one<F, Y, X, Z...>(numbers, i, at, half, y, std::index_sequence_for<Z...>(), x, z...);
+      map_one<F, A, Y, X, Z...>(numbers, i, at, half, y, std::index_sequence_for<Z...>(), x, z...);
       continue;
     }
     if constexpr (V > 1) {
       bool repeat[N];
 #pragma unroll
       for (size_t k = 0; k < N; ++k) repeat[k] = walk.stride[k][0] == 0;
-      map_group<V, F, Y, X, Z...>(numbers, i, at, repeat, half, y, Elements<V, X>(), Elements<V, Z>()..., x, z...);
+      map_group<V, F, A, Y, X, Z...>(numbers, i, at, repeat, half, y, Elements<V, X>(), Elements<V, Z>()..., x, z...);
     }
   }
 }
@@ -146,10 +145,9 @@ template <size_t N> bool in_groups(const Strided<N>& walk, int v, Bufs in) {
   }
   return ok;
 }
-template <class Y, class X, class... Z, size_t... K>
-void map_launch(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers, int v,
-                void (*kernel)(Numbers<X>, Strided<1 + sizeof...(Z)>, int64_t, int64_t, bool, Y*, const X*,
-                               const Z*...),
+template <class A, class Y, class X, class... Z, size_t... K>
+void map_launch(const Context& c, Bufs in, const Buf& out, A numbers, int v,
+                void (*kernel)(A, Strided<1 + sizeof...(Z)>, int64_t, int64_t, bool, Y*, const X*, const Z*...),
                 std::index_sequence<K...>) {
   const int64_t n = out.numel();
   if (n == 0) return;
@@ -166,14 +164,14 @@ void map_launch(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers, i
 }
 // out[i] = F::f(numbers, in[0][i], ...): Y, X and Z... are what f returns and takes. float stands for f32 and bf16, of
 // which all such operands of a call have the same; out is contiguous.
-template <class F, class Y, class X, class... Z>
-void map(const Context& c, Bufs in, const Buf& out, Numbers<X> numbers = {}) {
+template <class F, class Y, class X, class... Z, class A = Numbers<X>>
+void map(const Context& c, Bufs in, const Buf& out, A numbers = {}) {
   static_assert(std::is_same_v<X, compute_t<X>> && (std::is_same_v<Z, compute_t<Z>> && ...), "f takes compute types");
   constexpr size_t kWidest = std::max({sizeof(Y), sizeof(X), sizeof(Z)...});
   constexpr bool kFloats = ((std::is_same_v<Y, float> || std::is_same_v<X, float>) || ... || std::is_same_v<Z, float>);
   constexpr bool kSingly = !kGrouped<F> || std::is_same_v<X, double>;
   constexpr int V = kSingly ? 1 : kFloats ? 8 : int(16 / kWidest);
-  map_launch<Y, X, Z...>(c, in, out, numbers, V, map_kernel<V, F, Y, X, Z...>, std::index_sequence_for<Z...>());
+  map_launch<A, Y, X, Z...>(c, in, out, numbers, V, map_kernel<V, F, A, Y, X, Z...>, std::index_sequence_for<Z...>());
 }
 
 // f.template operator()<T>() with the type that f64, f32 and bf16 are computed in.

@@ -23,7 +23,7 @@ class SortedPairs {
   void sort();
 
  private:
-  Context c_;
+  const Context& c_;  // of the kernel that it lives in
   int64_t n_, tiles_;
   PairBits bits_;
   Scratch words_, other_, counts_;

@@ -1,20 +1,9 @@
 // Kernels of ops/pointwise.h and ops/binary.h, made by folding over their lists: the same functors as on the CPU.
-#include <tapegrad/cuda/device/map.h>
-#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/cuda/unary.h>
 
 namespace tg::cuda {
 namespace {
-// What a kernel calls for each element: F's value or derivative, with a number in it where the op has one.
-template <class F> struct Value {
-  template <class T, class... Y> __device__ __forceinline__ static T f(Numbers<T>, T x, Y... y) {
-    return F::f(x, y...);
-  }
-};
-template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
-  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x, T y, T g) { return F::df(x, y) * g; }
-  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T s, T g) { return F::df(s, s) * g; }
-};
-// The choice: the number is on the left.
+// Beside Value and Slope of unary.h. The choice: the number is on the left.
 template <class F> struct WithNumber {
   template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x) {
     return F::f(n.choice ? n.a : x, n.choice ? x : n.a);
@@ -42,17 +31,6 @@ template <class F, class G> void visit_taken(DType d, G&& g) {
     if (is_index(d)) return visit_index(d, g);
   visit_computed(d, g);
 }
-template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context& c) {
-  visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, in, out[0]); });
-}
-template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {
-  visit_computed(out[0].dtype(), [&]<class T>() {
-    if constexpr (op::UnaryGrad<F>::kDy == 2)
-      map<Slope<F>, T, T, T, T>(c, in, out[0]);
-    else
-      map<Slope<F>, T, T, T>(c, in, out[0]);
-  });
-}
 template <class F> void binary(const op::Binary<F>&, Bufs in, Bufs out, Context& c) {
   visit_taken<F>(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T, T>(c, in, out[0]); });
 }
@@ -68,10 +46,6 @@ template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bu
   });
 }
 
-template <class F> void add_unary(const KernelOrigin& o) {
-  add_kernel<op::Unary<F>, Backend::cuda, unary<F>>(o);
-  if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cuda, unary_grad<F>>(o);
-}
 template <class F> void add_binary(const KernelOrigin& o) {
   add_kernel<op::Binary<F>, Backend::cuda, binary<F>>(o);
   add_kernel<op::BinaryScalar<F>, Backend::cuda, binary_scalar<F>>(o);

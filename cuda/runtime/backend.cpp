@@ -122,6 +122,9 @@ class CudaRuntime final : public BackendRuntime {
   Allocator& allocator(int i) override { return allocator_of(i); }
   bool runs_in_chains(const Op& op) override { return cuda::runs_in_chains(op); }
   void run_chain(const Chain& c) override { cuda::run_chain(c); }
+  void* take_scratch(int i, size_t bytes) override { return cuda::take_scratch(i, bytes); }
+  void give_scratch(int i, void* p, size_t bytes) noexcept override { cuda::give_scratch(i, p, bytes); }
+  void* stream(int i) override { return stream_of(i); }
   std::unique_ptr<Recording> recording(int i, size_t count, std::function<void(size_t)> call) override {
     const char* graphs = std::getenv("TG_CUDA_GRAPHS");
     TG_CHECK(!graphs || std::string_view(graphs) != "0", state, "TG_CUDA_GRAPHS=0 forbids CUDA graphs");
@@ -171,16 +174,15 @@ unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {
   return unsigned(std::clamp<int64_t>(want, 1, most));
 }
 
-Scratch::Scratch(const Context& c, size_t bytes)
-    : held_(held_memory()),
-      allocator_(allocator_of(c.device.index)),
-      bytes_(bytes),
-      data_(held_ ? held_->take(bytes) : allocator_.allocate(bytes)) {}
-Scratch::~Scratch() {
-  if (held_)
-    held_->give(data_, bytes_);
+void* take_scratch(int device, size_t bytes) {
+  HeldMemory* const held = held_memory();
+  return held ? held->take(bytes) : allocator_of(device).allocate(bytes);
+}
+void give_scratch(int device, void* p, size_t bytes) noexcept {
+  if (HeldMemory* const held = held_memory())
+    held->give(p, bytes);
   else
-    allocator_.deallocate(data_, bytes_);
+    allocator_of(device).deallocate(p, bytes);
 }
 
 }  // namespace tg::cuda

@@ -31,7 +31,6 @@ struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
 // belongs to a stream (memory, workspaces) is this one's.
 cudaStream_t order_of(int device);
 
-class HeldMemory;
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
 // After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
@@ -46,17 +45,20 @@ unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
 // Bytes on the device for the length of one kernel call; 256-byte aligned, freed in stream order. While the call is
 // recorded, bytes of the recording.
+void* take_scratch(int device, size_t bytes);
+void give_scratch(int device, void*, size_t bytes) noexcept;
+// The same, freed before the kernel returns. Context::scratch() frees when it returned.
 class Scratch {
  public:
-  Scratch(const Context& c, size_t bytes);
-  ~Scratch();
+  Scratch(const Context& c, size_t bytes)
+      : device_(c.device.index), bytes_(bytes), data_(take_scratch(device_, bytes)) {}
+  ~Scratch() { give_scratch(device_, data_, bytes_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   template <class T> T* as() const { return static_cast<T*>(data_); }
 
  private:
-  HeldMemory* held_;  // of the recording, or null
-  DeviceAllocator& allocator_;
+  int device_;
   size_t bytes_;
   void* data_;
 };

@@ -1,6 +1,9 @@
 // Ops of one's own, written in the obvious way: kernels get what they can read or an Error, a gradient of one's own is
 // used, and functions have gradients by custom_vjp(), grad() and value_and_grad().
+#include <tapegrad/cpu/kernel.h>
 #include <tapegrad/tapegrad.h>
+
+#include <algorithm>
 
 #include "support/files.h"
 #include "support/helpers.h"
@@ -36,6 +39,41 @@ void halve(const Halve&, Bufs in, Bufs out, Context&) {
 }
 TG_KERNEL(Halve, cpu, halve);
 
+// 3 x, by way of scratch memory.
+struct Triple : OpOf<Triple> {
+  static constexpr auto kName = "test_triple";
+  bool fails;
+  explicit Triple(bool f = false) : fails(f) {}
+  Traits traits() const override { return {.kind = OpKind::pointwise}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  void key(StructuralHash& k) const override { k.add(fails); }
+};
+void triple(const Triple& op, Bufs in, Bufs out, Context& c) {
+  const int64_t n = out[0].numel();
+  float *a = c.scratch<float>(n), *b = c.scratch<float>(n);
+  TG_CHECK(!op.fails, value, "[{}] fails.", c.op);
+  std::copy_n(in[0].data<float>(), n, a);
+  for (int64_t i = 0; i < n; ++i) b[i] = 2 * a[i];
+  for (int64_t i = 0; i < n; ++i) out[0].data<float>()[i] = a[i] + b[i];
+}
+TG_KERNEL(Triple, cpu, triple);
+
+// Its loops get what does not fit.
+struct Misfit : OpOf<Misfit> {
+  static constexpr auto kName = "test_misfit";
+  bool rows;
+  explicit Misfit(bool r) : rows(r) {}
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  void key(StructuralHash& k) const override { k.add(rows); }
+};
+void misfit(const Misfit& op, Bufs in, Bufs out, Context&) {
+  if (op.rows)
+    cpu::for_each_row({in[1]}, out[0], [](int64_t, auto*, const auto*) {});
+  else
+    cpu::for_each({in[1]}, out[0], [](auto x) { return x; });
+}
+TG_KERNEL(Misfit, cpu, misfit);
+
 // Rounds, and lets gradients through: no kernel, both a composition and a vjp.
 struct RoundThrough : OpOf<RoundThrough> {
   static constexpr auto kName = "test_round_through";
@@ -64,6 +102,58 @@ TEST_CASE("a kernel gets contiguous inputs, of the dtypes that its op names") {
         "[test_square] input 0 is (2, 3) bf16. The op takes f64, f32: convert it with .to(dtype).");
   CHECK_HAS(error_of([&] { emit1(stateless<Halve>(), {x.to(DType::bf16)}); }),
             "[test_halve] the kernel reads (2, 3) bf16 as f32. Choose the type by visit_dtype");
+}
+
+TEST_CASE("a kernel has scratch memory of its own until it returns") {
+  const TensorFunction f = [](Inputs in) {
+    return std::vector{emit1(make_ref<Triple>(), {in[0] * 2.0}) + 1.0};  // a chain, in tiles on several threads
+  };
+  for (const Shape& s : {Shape{0}, Shape{7}, Shape{100, 300}}) {
+    const std::vector<Tensor> x{random(s, 1)};
+    const auto want = bits_of(x[0] * 6.0 + 1.0);
+    const int64_t live = memory_stats().live;
+    for (const bool lazy : {false, true}) {
+      Mode mode(lazy);
+      CHECK(bits_of(f(x)[0]) == want);
+    }
+    const Compiled g = compile(f);
+    for (int i = 0; i < 3; ++i) CHECK(bits_of(g(x)[0]) == want);
+    CHECK(error_of([&] { emit1(make_ref<Triple>(true), {x[0]}); }) == "[test_triple] fails.");
+    CHECK(memory_stats().live == live + int64_t(g.stats().bytes));
+  }
+  const int64_t live = memory_stats().live;
+  {
+    Context c(Device::cpu(), "test_triple");
+    CHECK(c.stream() == nullptr);
+    CHECK(c.scratch(0) == nullptr);
+    CHECK(memory_stats().live == live);
+    void *a = c.scratch(100), *b = c.scratch<double>(1000);
+    CHECK(a != b);
+    CHECK(reinterpret_cast<uintptr_t>(a) % 64 == 0);
+    CHECK(reinterpret_cast<uintptr_t>(b) % 64 == 0);
+    CHECK(memory_stats().live >= live + 8100);
+    CHECK_HAS(error_of([&] { c.scratch<float>(-1); }), "[test_triple] the kernel asks for -1 elements of scratch");
+  }
+  CHECK(memory_stats().live == live);
+}
+
+TEST_CASE("for_each and for_each_row refuse what does not fit their output") {
+  const auto error = [](bool rows, const Tensor& out, const Tensor& in) {
+    return error_of([&] { emit1(make_ref<Misfit>(rows), {out, in}); });
+  };
+  const Tensor x = ones({2, 3});
+  CHECK(error(false, x, ones({3})) == "no error");
+  CHECK(
+      error(false, x, ones({2})) ==
+      "[test_misfit] for_each gets an input (2) f32 and an output (2, 3) f32. The input must have the output's shape, "
+      "or one that broadcasts to it: infer() decides the output's.");
+  CHECK_HAS(error(false, x, ones({1, 2, 3})), "for_each gets an input (1, 2, 3) f32");
+  CHECK_HAS(error(false, x, ones({3}, DType::f64)), "[test_misfit] the kernel reads (3) f64 as f32.");
+  CHECK_HAS(error(false, ones({2}, DType::i32), ones({2}, DType::i32)),
+            "[test_misfit] for_each computes f64, f32 and bf16, and the output is (2) i32.");
+  CHECK(error(true, x, ones({2, 7})) == "no error");
+  CHECK_HAS(error(true, x, ones({3, 2})), "[test_misfit] for_each_row gets an input (3, 2) f32 and an output (2, 3)");
+  CHECK_HAS(error(true, ones({}), ones({})), "Both need a last dimension, and as many rows");
 }
 
 TEST_CASE("an op without a kernel that has both a composition and a vjp uses its vjp") {

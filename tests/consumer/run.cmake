@@ -1,10 +1,11 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
-#   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources] -P run.cmake
+#   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources|cuda] -P run.cmake
 # The copy is installed below the build tree. The sources are built anew, unoptimised, for one CPU level and without
 # precompiled headers: this asks whether they build inside another project, and whether each includes what it needs; the
-# test programs ask the rest.
+# test programs ask the rest. `cuda` is an installed copy again, of a build with the CUDA backend or the emulator, for the
+# ops with kernels of their own alone; without a GPU, nvcc compiles them and they are not run.
 cmake_minimum_required(VERSION 3.25)
-load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA)
+load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH source)
 cmake_path(GET source PARENT_PATH source)
 set(work ${BUILD}/consumer)
@@ -22,11 +23,14 @@ endfunction()
 
 foreach(way IN LISTS WAY)
   set(prefixes ${tg_CMAKE_PREFIX_PATH})
-  if(way STREQUAL installed)
-    file(REMOVE_RECURSE ${work}/prefix)
-    run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
-    list(PREPEND prefixes ${work}/prefix)
+  if(way MATCHES "^(installed|cuda)$")
+    file(REMOVE_RECURSE ${work}/prefix_${way})
+    run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix_${way})
+    list(PREPEND prefixes ${work}/prefix_${way})
     set(options -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
+    if(tg_CMAKE_CUDA_COMPILER)
+      list(APPEND options -DCMAKE_CUDA_COMPILER=${tg_CMAKE_CUDA_COMPILER})
+    endif()
   else()
     set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF
         -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
@@ -36,12 +40,20 @@ foreach(way IN LISTS WAY)
   run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
     -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} -DCMAKE_BUILD_TYPE=Debug
     -DCMAKE_CXX_FLAGS_DEBUG=-O0 ${options})
-  run(${CMAKE_COMMAND} --build ${work}/${way} --target train plugin host readme)
+  if(way STREQUAL cuda)
+    run(${CMAKE_COMMAND} --build ${work}/${way} --target own_ops)
+    foreach(schedule 0 1 2)  # the emulator's
+      run(${CMAKE_COMMAND} -E env TG_EMULATE_SCHEDULE=${schedule} ${work}/${way}/own_ops cuda)
+    endforeach()
+    continue()
+  endif()
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target train plugin host own_ops readme)
+  run(${work}/${way}/own_ops cpu)
   run(${work}/${way}/train)
   run(${work}/${way}/host ${work}/${way}/libplugin.so)
   if(way STREQUAL installed)  # and by a compiler alone
     find_program(pkg_config pkg-config REQUIRED)
-    file(GLOB_RECURSE pc ${work}/prefix/*/tapegrad.pc)
+    file(GLOB_RECURSE pc ${work}/prefix_${way}/*/tapegrad.pc)
     execute_process(COMMAND ${pkg_config} --cflags --libs ${pc} OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE
                     COMMAND_ERROR_IS_FATAL ANY)
     separate_arguments(flags UNIX_COMMAND "${flags}")

@@ -27,7 +27,7 @@ int64_t live() { return memory_stats(kGpu).live; }
 // x -> x, and what a test lets it do besides. Its number is that of the run.
 struct Copied : OpOf<Copied> {
   static constexpr auto kName = "test_copied";
-  using Also = void (*)(const Copied&, Bufs in, Bufs out, const Context&);
+  using Also = void (*)(const Copied&, Bufs in, Bufs out, Context&);
   Also also;
   std::shared_ptr<int> runs;
   int number;
@@ -119,6 +119,12 @@ TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of 
   CHECK(train(true) == train(false));
 }
 
+TEST_CASE("an op with a kernel for another backend only says which") {
+  const auto nothing = [](const Copied&, Bufs, Bufs, Context&) {};
+  CHECK(has(error_of([&] { emit1(make_ref<Copied>(nothing, std::make_shared<int>(0)), {random({2}, 1)}); }),
+            "[test_copied] has no kernel for backend cpu, only for cuda. Move its inputs with .to(device)"));
+}
+
 TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
   const Tensor w = on_gpu({6, 6}, 1), ids = tensor<int32_t>({0, 299, 4}, {3}, kGpu);
   const TensorFunction f = [&](Inputs x) {  // sorts pairs and counts runs in scratch memory
@@ -154,15 +160,39 @@ TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
   CHECK(live() == before);
 }
 
+TEST_CASE("graphs: a kernel's scratch memory is its own, and the recording's, until its work is done") {
+  const auto through = [](const Copied&, Bufs in, Bufs out, Context& c) {
+    const size_t bytes = size_t(in[0].numel()) * sizeof(float);
+    float *a = c.scratch<float>(in[0].numel()), *b = c.scratch<float>(in[0].numel());
+    CHECK(a != b);
+    CHECK(reinterpret_cast<uintptr_t>(a) % 256 == 0);
+    const auto queue = [&](void* to, const void* from) {
+      cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(c.stream())),
+                  c.op, "a copy");
+    };
+    queue(a, in[0].data<float>()), queue(b, a), queue(out[0].data<float>(), b);
+  };
+  const Tensor w = on_gpu({6, 6}, 1);
+  const auto before = live();
+  {
+    const Compiled f = layers_with(through, w);
+    const CompileStats stats = run_layers(f, w, 6);
+    CHECK(stats.graph_launches == 4);
+    CHECK(stats.why_no_graph == "");
+    synchronize(kGpu);
+  }
+  CHECK(live() == before);
+}
+
 TEST_CASE("graphs: a changed call that has another form leads to a new recording, and after five to none") {
   const Tensor w = on_gpu({6, 6}, 1);
-  const auto sometimes = [](const Copied& op, Bufs in, Bufs out, const Context& c) {
+  const auto sometimes = [](const Copied& op, Bufs in, Bufs out, Context& c) {
     if (op.number > 5) copy(in, out, c);  // two from the sixth run on
   };
   const CompileStats once = run_layers(layers_with(sometimes, w), w, 9);
   CHECK(once.graph_launches == 7);
   CHECK(once.why_no_graph == "");
-  const auto always = [](const Copied& op, Bufs in, Bufs out, const Context& c) {
+  const auto always = [](const Copied& op, Bufs in, Bufs out, Context& c) {
     if (op.number % 2) copy(in, out, c);
   };
   const CompileStats never = run_layers(layers_with(always, w), w, 10);
@@ -180,35 +210,35 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
 
 TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not recorded") {
   const Tensor w = on_gpu({6, 6}, 1);
-  const auto waits = [](const Copied&, Bufs, Bufs, const Context&) { synchronize(kGpu); };
+  const auto waits = [](const Copied&, Bufs, Bufs, Context&) { synchronize(kGpu); };
   const CompileStats of_wait = run_layers(layers_with(waits, w), w, 5);
   CHECK(of_wait.graph_launches == 0);
   CHECK(has(of_wait.why_no_graph, "test_copied cannot be recorded: [synchronize] waiting for kernels failed: "));
-  const auto reads = [](const Copied&, Bufs in, Bufs, const Context& c) {
+  const auto reads = [](const Copied&, Bufs in, Bufs, Context& c) {
     float host[1];
     runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
   };
   CHECK(has(run_layers(layers_with(reads, w), w, 5).why_no_graph, "test_copied cannot be recorded: [copy] copying"));
-  const auto allocates = [](const Copied&, Bufs, Bufs, const Context& c) {
+  const auto allocates = [](const Copied&, Bufs, Bufs, Context& c) {
     void* p = nullptr;
     cuda::check(cudaMalloc(&p, 16), c.op, "cudaMalloc");
     cuda::check(cudaFree(p), c.op, "cudaFree");
   };
   CHECK(has(run_layers(layers_with(allocates, w), w, 5).why_no_graph,
             "test_copied cannot be recorded: [test_copied] cudaMalloc failed: "));
-  const auto hides = [](const Copied&, Bufs, Bufs, const Context&) {
+  const auto hides = [](const Copied&, Bufs, Bufs, Context&) {
     (void)cudaStreamSynchronize(stream_of(0));
     (void)cudaGetLastError();
   };
   CHECK(has(run_layers(layers_with(hides, w), w, 5).why_no_graph,
             "test_copied cannot be recorded: [compile] ending a capture failed: "));
-  const auto nothing = [](const Copied&, Bufs, Bufs, const Context&) {};
+  const auto nothing = [](const Copied&, Bufs, Bufs, Context&) {};
   CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // as if nothing had been
 }
 
 TEST_CASE("graphs: an error of the host while a call is recorded is that of the run") {
   const Tensor w = on_gpu({6, 6}, 1);
-  const auto fails = [](const Copied& op, Bufs, Bufs, const Context& c) {
+  const auto fails = [](const Copied& op, Bufs, Bufs, Context& c) {
     TG_CHECK(op.number < 3, value, "[{}] run {} fails.", c.op, op.number);
   };
   const Compiled f = layers_with(fails, w);

@@ -1,0 +1,58 @@
+# CUDA kernels are compiled as this file says, those of tapegrad and, as a part of its package, those of other projects:
+#   tapegrad_kernels(<target> <file.cu>...)
+# adds the files to a target, compiled by nvcc or, with a tapegrad of TG_CUDA=EMULATE, by the host compiler for the
+# emulator. It adds nothing where tapegrad has no CUDA backend. Call it outside of functions, as it enables the language.
+# GPUs are those of tapegrad, unless CMAKE_CUDA_ARCHITECTURES is set.
+
+# What makes the host compiler call the emulator before each access: its sanitizers, of which none is linked.
+set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
+set_property(GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS ${TG_EMULATE_CHECKS})
+
+macro(tapegrad_enable_cuda)
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 has not heard that nvcc 12 and later take C++20
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+    list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+  endif()
+endmacro()
+
+# An OBJECT library of kernel files, for the folder that calls it.
+function(tapegrad_kernel_objects target)
+  get_property(by GLOBAL PROPERTY TAPEGRAD_KERNELS)
+  get_property(checks GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS)
+  if(NOT by STREQUAL "nvcc")
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
+  endif()
+  add_library(${target} OBJECT ${ARGN})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(by STREQUAL "nvcc")
+    # fmt 9 needs to be told that constexpr works in nvcc. 20014: functors are templates for host types too, where they
+    # call host functions.
+    target_compile_features(${target} PRIVATE cuda_std_20)
+    target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
+    target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -diag-suppress=20014)
+  else()
+    target_compile_features(${target} PRIVATE cxx_std_20)
+    target_compile_definitions(${target} PRIVATE TG_CUDA_EMULATED)
+    target_compile_options(${target} PRIVATE -x c++ -O1 -g1 -Wno-unknown-pragmas ${checks})
+  endif()
+endfunction()
+
+macro(tapegrad_kernels target)
+  get_property(tapegrad_kernels_by GLOBAL PROPERTY TAPEGRAD_KERNELS)
+  if(tapegrad_kernels_by)
+    if(tapegrad_kernels_by STREQUAL "nvcc")
+      if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+        get_property(CMAKE_CUDA_ARCHITECTURES GLOBAL PROPERTY TAPEGRAD_CUDA_ARCHITECTURES)
+      endif()
+      tapegrad_enable_cuda()
+    endif()
+    tapegrad_kernel_objects(${target}_cuda ${ARGN})
+    target_link_libraries(${target}_cuda PRIVATE tapegrad::tapegrad)
+    target_include_directories(${target}_cuda PRIVATE $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${target}_cuda PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_cuda>)
+  endif()
+endmacro()

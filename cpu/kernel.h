@@ -1,0 +1,49 @@
+/// @file
+/// Loops of CPU kernels, those of the library and those outside of it: over elements, and over rows of the last
+/// dimension, vectorised and on the threads of the backend. How work is cut depends on the sizes alone, so results do
+/// not depend on the number of threads. For another loop there is parallel_for() (thread_pool.h).
+#pragma once
+#include <tapegrad/cpu/map.h>
+#include <tapegrad/cpu/rows.h>
+
+#include <utility>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+/// T, as often as there are numbers.
+template <size_t, class T> using Repeated = T;
+
+/// out[i] = f(in[i]...): `for_each({in[0], in[1]}, out[0], [](auto x, auto y) { return x * y; })`. All have one dtype,
+/// f64, f32 or bf16; f takes and returns double for f64 and float for the others, and bf16 results are rounded once.
+/// Inputs broadcast to out, with any strides; out is contiguous, and may be an input. f is called from several threads.
+/// An Error if dtypes or shapes do not fit.
+template <size_t N, class F> void for_each(const Buf (&in)[N], const Buf& out, F f) {
+  tg::detail::check_elements(in, out);
+  visit_computed(out.dtype(), [&]<class T>() {
+    [&]<size_t... K>(std::index_sequence<K...>) {
+      map<T, Repeated<K, T>...>(in, {&out, 1}, f);
+    }(std::make_index_sequence<N>());
+  });
+}
+
+/// row(n, y, x...) for each row y of out, which has n elements, and the row x of each input:
+/// `for_each_row({in[0]}, out[0], []<class T>(int64_t n, T* y, const T* x) {...})`. All have one dtype, f64, f32 or
+/// bf16, which is T, and as many rows; compute in compute_t<T>. Rows of inputs may have other lengths; they are
+/// contiguous, whatever the strides of the inputs, and y may be such a row. It is called from several threads. An Error
+/// if dtypes or shapes do not fit.
+template <size_t N, class F> void for_each_row(const Buf (&in)[N], const Buf& out, F&& row) {
+  tg::detail::check_rows(in, out);
+  const int64_t n = out.shape().back(), total = out.numel();
+  if (total == 0) return;
+  visit_float(out.dtype(), [&]<class T>() {
+    [&]<size_t... K>(std::index_sequence<K...>) {
+      const Rows<T> x[] = {Rows<T>(in[K])...};
+      for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
+        std::vector<T> gathered[N];
+        for (int64_t r = begin; r < end; ++r) row(n, out.data<T>() + r * n, x[K](r, gathered[K])...);
+      });
+    }(std::make_index_sequence<N>());
+  });
+}
+
+}  // namespace tg::cpu::TG_ISA_NS
