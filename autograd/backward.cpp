@@ -165,6 +165,17 @@ Tensor GradMap::operator[](const Tensor& t) const {
   return it == map_.end() ? Tensor() : it->second;
 }
 bool GradMap::contains(const Tensor& t) const { return map_.contains(t.id()); }
+GradMap& GradMap::operator+=(const GradMap& other) {
+  for (auto& [id, g] : other.map_) {
+    Tensor& sum = map_[id];
+    sum = sum ? sum + g : g;
+  }
+  return *this;
+}
+GradMap& GradMap::operator*=(double s) {
+  for (auto& [id, g] : map_) g = g * s;
+  return *this;
+}
 
 GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
   const ProfileRange range(Phase::backward);

@@ -23,6 +23,10 @@ class GradMap {
   /// Whether backward() reached t.
   bool contains(const Tensor& t) const;
   size_t size() const { return map_.size(); }
+  /// Adds the gradients of another map, which may have tensors that this one lacks.
+  GradMap& operator+=(const GradMap&);
+  /// Multiplies every gradient by a number.
+  GradMap& operator*=(double);
   std::unordered_map<uint64_t, Tensor>& map() { return map_; }
   const std::unordered_map<uint64_t, Tensor>& map() const { return map_; }
 

@@ -155,6 +155,17 @@ TG_HD_INLINE float log(float x) {
 TG_HD_INLINE double log(double x) { return std::log(x); }
 /// @}
 
+/// log(1 + x), accurate near 0. Float: 1.5 ulp; log1p(-1) is -infinity, NaN below -1, and -0 stays -0.
+/// @{
+TG_HD_INLINE float log1p(float x) {
+  const float u = 1.0f + x;
+  const float lost = (x - (u - 1.0f)) / u;  // what the sum has rounded away, to first order
+  const float y = log(u) + detail::select((u > 0.0f) & (u < detail::infinity()), lost, 0.0f);
+  return detail::select(u == 1.0f, x, y);
+}
+TG_HD_INLINE double log1p(double x) { return std::log1p(x); }
+/// @}
+
 /// Hyperbolic tangent. Float: 2.5 ulp, as (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; the difference from 1 is
 /// never formed, so small x keep their digits.
 /// @{
@@ -261,6 +272,21 @@ TG_HD_INLINE float abs(float x) { return detail::abs(x); }
 TG_HD_INLINE double abs(double x) { return __builtin_fabs(x); }
 TG_HD_INLINE int32_t abs(int32_t x) { return x < 0 ? -x : x; }
 TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
+/// @}
+
+/// The nearest whole number, of two equally near ones the even one; and the largest whole number that is not above x.
+/// Infinities, NaN and -0 stay.
+/// @{
+TG_HD_INLINE float round(float x) {
+  const float a = detail::abs(x), r = (a + 0x1p23f) - 0x1p23f;  // from 2^23 up all floats are whole
+  return detail::with_sign_of(detail::select(a < 0x1p23f, r, a), x);
+}
+TG_HD_INLINE double round(double x) { return std::rint(x); }
+TG_HD_INLINE float floor(float x) {
+  const float r = round(x);
+  return detail::select(r > x, r - 1.0f, r);
+}
+TG_HD_INLINE double floor(double x) { return std::floor(x); }
 /// @}
 
 /// x^y, with the special values of IEEE 754: x^0 and 1^y are 1 even for NaN; a negative x with a fractional y is NaN.

@@ -177,8 +177,8 @@ Tensor empty(const Layout&);
 /// A new leaf with a copy of host bytes, which are elements of the dtype in row-major order. An Error when their number
 /// does not fit the shape.
 Tensor from_bytes(std::span<const std::byte>, const Shape&, DType, Device = {});
-/// A new leaf of `shape` with a copy of the host elements v, in row-major order. An Error when their number does not
-/// fit the shape.
+/// A new leaf of `shape` with a copy of the host elements v, in row-major order. Its dtype is that of T: f64 for
+/// tensor({1.0, 2.0}, {2}), f32 for tensor<float>({1.0, 2.0}, {2}). An Error when their number does not fit the shape.
 /// @{
 template <class T> Tensor tensor(std::span<const T> v, const Shape& shape, Device d = {}) {
   return from_bytes(std::as_bytes(v), shape, dtype_of<T>(), d);

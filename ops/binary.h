@@ -280,6 +280,18 @@ inline Tensor operator*(double s, const Tensor& x) { return mul(x, s); }
 inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
 inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
 /// @}
+/// x += y is x = x + y: the handle x gets a new tensor. Nothing is written in place: other handles of the old tensor
+/// keep it, and gradients flow to both. A parameter is no leaf afterwards, so an update is w.assign(w - step).
+/// @{
+inline Tensor& operator+=(Tensor& x, const Tensor& y) { return x = add(x, y); }
+inline Tensor& operator-=(Tensor& x, const Tensor& y) { return x = sub(x, y); }
+inline Tensor& operator*=(Tensor& x, const Tensor& y) { return x = mul(x, y); }
+inline Tensor& operator/=(Tensor& x, const Tensor& y) { return x = div(x, y); }
+inline Tensor& operator+=(Tensor& x, double s) { return x = add(x, s); }
+inline Tensor& operator-=(Tensor& x, double s) { return x = sub(x, s); }
+inline Tensor& operator*=(Tensor& x, double s) { return x = mul(x, s); }
+inline Tensor& operator/=(Tensor& x, double s) { return x = div(x, s); }
+/// @}
 #endif
 
 }  // namespace tg

@@ -11,8 +11,10 @@ void check::number(std::string_view op, const Tensor& x) {
   if (!is_index(x.dtype())) computes(op, x);
 }
 void check::same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
-  TG_CHECK(a.dtype() == b.dtype(), dtype, "[{}] dtypes differ: {} and {}. There is no promotion; use .to(dtype).", op,
-           a, b);
+  const bool one_is_f64 =
+      is_float(a.dtype()) && is_float(b.dtype()) && (a.dtype() == DType::f64 || b.dtype() == DType::f64);
+  TG_CHECK(a.dtype() == b.dtype(), dtype, "[{}] dtypes differ: {} and {}. There is no promotion; use .to(dtype).{}", op,
+           a, b, one_is_f64 ? " Numbers such as 1.0 are f64: tensor<float>({1.0, 2.0}, {2}) makes f32." : "");
 }
 void check::ndim_at_least(std::string_view op, const Tensor& x, size_t n) {
   TG_CHECK(x.ndim() >= n, shape, "[{}] needs {} dimension(s) or more, got {}. Add sizes of 1 with reshape().", op, n,

@@ -169,6 +169,37 @@ Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
 /// @}
 
+/// What a comparison operator returns: a tensor (bool). It is no C++ bool, so that `if (x < y)` does not compile, where
+/// a Tensor would say whether the handle is empty. Ask any(x < y), all(x < y), or (x < y).item<bool>() of one element.
+class BoolTensor : public Tensor {
+ public:
+  explicit BoolTensor(Tensor mask) : Tensor(std::move(mask)) {}
+  explicit operator bool() const = delete;  // any(), all() or item<bool>() say which element is meant
+};
+/// Comparisons as eq(), ne(), lt(), le(), gt() and ge() do them: x == y compares elements and not handles. !(x < y) is
+/// the opposite mask. Of another Tensor, !x says whether the handle is empty.
+/// @{
+inline BoolTensor operator==(const Tensor& x, const Tensor& y) { return BoolTensor(eq(x, y)); }
+inline BoolTensor operator!=(const Tensor& x, const Tensor& y) { return BoolTensor(ne(x, y)); }
+inline BoolTensor operator<(const Tensor& x, const Tensor& y) { return BoolTensor(lt(x, y)); }
+inline BoolTensor operator<=(const Tensor& x, const Tensor& y) { return BoolTensor(le(x, y)); }
+inline BoolTensor operator>(const Tensor& x, const Tensor& y) { return BoolTensor(gt(x, y)); }
+inline BoolTensor operator>=(const Tensor& x, const Tensor& y) { return BoolTensor(ge(x, y)); }
+inline BoolTensor operator==(const Tensor& x, double s) { return BoolTensor(eq(x, s)); }
+inline BoolTensor operator!=(const Tensor& x, double s) { return BoolTensor(ne(x, s)); }
+inline BoolTensor operator<(const Tensor& x, double s) { return BoolTensor(lt(x, s)); }
+inline BoolTensor operator<=(const Tensor& x, double s) { return BoolTensor(le(x, s)); }
+inline BoolTensor operator>(const Tensor& x, double s) { return BoolTensor(gt(x, s)); }
+inline BoolTensor operator>=(const Tensor& x, double s) { return BoolTensor(ge(x, s)); }
+inline BoolTensor operator==(double s, const Tensor& x) { return BoolTensor(eq(x, s)); }
+inline BoolTensor operator!=(double s, const Tensor& x) { return BoolTensor(ne(x, s)); }
+inline BoolTensor operator<(double s, const Tensor& x) { return BoolTensor(gt(x, s)); }
+inline BoolTensor operator<=(double s, const Tensor& x) { return BoolTensor(ge(x, s)); }
+inline BoolTensor operator>(double s, const Tensor& x) { return BoolTensor(lt(x, s)); }
+inline BoolTensor operator>=(double s, const Tensor& x) { return BoolTensor(le(x, s)); }
+inline BoolTensor operator!(const BoolTensor& mask) { return BoolTensor(eq(mask, 0.0)); }
+/// @}
+
 /// x where the condition (bool) holds, else y; all three broadcast. x and y have the same dtype, which may be any.
 /// Elements that were not chosen have gradient 0, even if they are NaN. A number is converted to the tensor's dtype.
 /// @{

@@ -3,6 +3,9 @@
 /// work on every backend, lazily and in compiled functions, and are differentiated through their parts.
 #pragma once
 #include <tapegrad/core/op.h>
+#include <tapegrad/core/rng.h>
+
+#include <span>
 
 namespace tg {
 
@@ -27,6 +30,37 @@ inline Tensor stack(std::initializer_list<Tensor> x, int64_t dim = 0) {
 /// dimension.
 Tensor repeat(const Tensor& x, const Dims& times);
 
+/// The lower or the upper triangle of each matrix of x (..., R, C), with zeros elsewhere: tril keeps column j of row i
+/// where j <= i + diagonal, triu where j >= i + diagonal. Any dtype; NaN outside of the triangle becomes 0, too. An
+/// Error for fewer than 2 dimensions.
+/// @{
+Tensor tril(const Tensor& x, int64_t diagonal = 0);
+Tensor triu(const Tensor& x, int64_t diagonal = 0);
+/// @}
+/// What pad() adds to one dimension: so many elements before it and after it, 0 or more.
+struct Padding {
+  int64_t before = 0, after = 0;
+};
+/// x with elements of one value around it, and a Padding for each dimension: pad(x, {{1, 0}, {2, 2}}, -1) of (A, B) is
+/// (A + 1, B + 4). Any dtype; an Error if it has no such value, and for another number of paddings or a negative one.
+/// @{
+Tensor pad(const Tensor& x, std::span<const Padding>, double value = 0);
+inline Tensor pad(const Tensor& x, std::initializer_list<Padding> widths, double value = 0) {
+  return pad(x, std::span(widths.begin(), widths.size()), value);
+}
+/// @}
+/// x with slices of source added: y[index[i]] += source[i] along dim. index (n), i64 or i32, has one entry for each
+/// slice of source, which has x's shape but for n along dim, and x's dtype: f64, f32, bf16, i64 or i32. Slices with
+/// equal indices are added in their order. Errors are those of scatter_add(), and other shapes.
+Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+
+/// Whether an element is NaN, an infinity, or neither, element by element: bool. f64, f32 or bf16.
+/// @{
+Tensor isnan(const Tensor& x);
+Tensor isinf(const Tensor& x);
+Tensor isfinite(const Tensor& x);
+/// @}
+
 /// Masks (bool), element by element; shapes broadcast. An Error for other dtypes.
 /// @{
 Tensor logical_not(const Tensor& mask);
@@ -44,5 +78,17 @@ Tensor one_hot(const Tensor& indices, int64_t classes, DType = DType::f32);
 /// The share of positions where the largest of the logits (..., C) is at the target (...) i64 or i32: () f32. Targets
 /// equal to ignore_index do not count, as in cross_entropy(); the result is NaN where none does.
 Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100);
+/// n classes drawn from each row of probabilities (..., C), f64, f32 or bf16, which need not add up to 1: (..., n) i64,
+/// in the order of the draws. A class of probability 0 is never drawn, and without replacement none twice.
+///
+/// With replacement, or for one draw, the place of a uniform number in the running sum of the row is found by
+/// bisection. Without, the classes with the largest p / e win, where e are exponential numbers (Efraimidis and
+/// Spirakis, Weighted random sampling with a reservoir, 2006). Uniform numbers have 48 bits, and all is computed in
+/// f64. A seed gives the same draws on any number of threads and on every device, but for ties within rounding of f64,
+/// which a GPU may break otherwise.
+///
+/// An Error for a row with a negative or infinite number, NaN, or too few positive ones: n without replacement, else 1.
+/// On a GPU and in compiled functions it comes from gather() when the draw is read.
+Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng& rng);
 
 }  // namespace tg

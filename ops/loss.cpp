@@ -100,4 +100,20 @@ Tensors op::MseLoss::vjp(const Vjp& v) const {  // 2 (x - target), and its negat
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   return emit1(make_ref<op::MseLoss>(reduction), {x, target});
 }
+Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
+  constexpr auto kName = "bce_with_logits";
+  check::computes(kName, logits);
+  check::same_dtype(kName, logits, targets);
+  TG_CHECK(logits.shape() == targets.shape(), shape,
+           "[bce_with_logits] the logits are {}, the targets {}. Their shapes must be equal: there is no broadcasting. "
+           "Use expand() or reshape().",
+           logits, targets);
+  TG_CHECK(
+      logits.numel() > 0 || reduction != Reduction::mean, value,
+      "[bce_with_logits] {} has no elements to average over. Pass at least one, or use Reduction::sum, which is 0.",
+      logits);
+  const Tensor x = widened(logits), t = widened(targets);
+  const Tensor losses = t * softplus(-x) + (1.0 - t) * softplus(x);
+  return reduction == Reduction::none ? losses : reduction == Reduction::sum ? sum(losses) : mean(losses);
+}
 }  // namespace tg

@@ -69,6 +69,12 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 /// for mean and sum, and has the shape of x for none; its dtype is f64 for f64 inputs, else f32. The mean of nothing is
 /// an Error.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
+/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t, which are
+/// probabilities or 0 and 1 and are not checked to be in [0, 1]. It is computed as t softplus(-x) + (1 - t)
+/// softplus(x), which neither overflows nor cancels. Equal shapes (nothing broadcasts) and dtypes: f64, f32 or bf16.
+/// The result is 0-d for mean and sum, and has the shape of x for none; its dtype is f64 for f64 inputs, else f32. The
+/// mean of nothing is an Error.
+Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 
 /// The Error of a target that is not a class; `where` is its position in `targets`. For kernels of cross_entropy().
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,

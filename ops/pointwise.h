@@ -100,7 +100,7 @@ struct Neg {
   template <class T> TG_HD_INLINE static T f(T x) { return -x; }
   template <class T> TG_HD_INLINE static T df(T, T) { return T(-1); }
 };
-/// x|; the derivative at 0 is 0.
+/// |x|; the derivative at 0 is 0.
 struct Abs {
   static constexpr char kName[] = "abs", kGradName[] = "abs_grad";
   static constexpr bool kIntegers = true;
@@ -111,6 +111,51 @@ struct Abs {
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
   }
+};
+/// The largest whole number that is not above x. The derivative is 0.
+struct Floor {
+  static constexpr char kName[] = "floor";
+  static constexpr Saves kSaves{};
+  static constexpr Domain kDomain{-3, 3, 1};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::floor(x); }
+  template <class T> TG_HD_INLINE static T df(T, T) { return T(0); }
+};
+/// The nearest whole number, of two equally near ones the even one. The derivative is 0.
+struct Round {
+  static constexpr char kName[] = "round";
+  static constexpr Saves kSaves{};
+  static constexpr Domain kDomain{-3, 3, 0.5};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::round(x); }
+  template <class T> TG_HD_INLINE static T df(T, T) { return T(0); }
+};
+/// 1, -1, or 0 for 0, -0 and NaN. The derivative is 0.
+struct Sign {
+  static constexpr char kName[] = "sign";
+  static constexpr bool kIntegers = true;
+  static constexpr Saves kSaves{};
+  static constexpr Domain kDomain{-3, 3, 1};
+  template <class T> TG_HD_INLINE static T f(T x) {
+    return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
+  }
+  template <class T> TG_HD_INLINE static T df(T, T) { return T(0); }
+};
+/// log(1 + x), accurate near 0.
+struct Log1p {
+  static constexpr char kName[] = "log1p", kGradName[] = "log1p_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-0.7, 3};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::log1p(x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) { return T(1) / (T(1) + x); }
+};
+/// log(1 + e^x), as max(x, 0) + log1p(e^-|x|): nothing overflows, and small results keep their digits.
+struct Softplus {
+  static constexpr char kName[] = "softplus", kGradName[] = "softplus_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-4, 4};
+  template <class T> TG_HD_INLINE static T f(T x) {
+    return math::select(x > T(0), x, T(0)) + math::log1p(math::exp(-math::abs(x)));
+  }
+  template <class T> TG_HD_INLINE static T df(T x, T) { return math::sigmoid(x); }
 };
 /// max(x, 0); NaN stays NaN, and the derivative at 0 is 0.
 struct Relu {
@@ -160,7 +205,8 @@ struct GeluTanh {
   }
 };
 /// All functions of one operand that the library has.
-using UnaryFns = TypeList<Exp, Log, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Erf, Neg, Abs, Relu, Silu, Gelu, GeluTanh>;
+using UnaryFns = TypeList<Exp, Log, Log1p, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Softplus, Erf, Neg, Abs, Sign, Floor,
+                          Round, Relu, Silu, Gelu, GeluTanh>;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
@@ -173,6 +219,8 @@ template <class F, class... G> inline constexpr bool is_listed<F, TypeList<G...>
 /// @}
 /// Whether the derivative is a constant.
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
+/// dy times a constant; of 0 it is 0 whatever dy is.
+Tensor times_slope(const Tensor& dy, double slope);
 /// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
@@ -203,7 +251,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   Mask saves_out(Mask) const override { return F::kSaves.y; }
   Tensors vjp(const Vjp& v) const override {
     if constexpr (is_linear<F>) {
-      return {(F::df(Sym(0), Sym(0)) * Sym(v.grad())).tensor()};
+      return {times_slope(v.grad(), F::df(0.0, 0.0))};
     } else {
       const OpPtr& grad = stateless<UnaryGrad<F>>();
       if constexpr (F::kSaves.x && F::kSaves.y)
@@ -235,22 +283,28 @@ Tensor unary(const Tensor& x) {
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, true}; \
   [[maybe_unused]] static const bool TG_CAT(unary_, __LINE__) = ::tg::backend::add_unary<F>(TG_CAT(kOrigin, __LINE__))
 
-/// Elementwise functions of a tensor of any shape. The result has its shape and dtype: f64, f32 or bf16; neg, abs and
-/// relu also take i64 and i32. rsqrt(x) is 1 / sqrt(x), -x is neg(x); silu, gelu and gelu_tanh are defined at op::Silu,
-/// op::Gelu and op::GeluTanh. NaN gives NaN. The derivatives of abs and relu at 0 are 0. sin and cos of f32 are NaN
-/// from |x| = 2^29 up.
+/// Elementwise functions of a tensor of any shape. The result has its shape and dtype: f64, f32 or bf16; neg, abs, sign
+/// and relu also take i64 and i32. log1p(x) is log(1 + x), rsqrt(x) is 1 / sqrt(x), -x is neg(x); softplus, silu, gelu
+/// and gelu_tanh are defined at op::Softplus, op::Silu, op::Gelu and op::GeluTanh. round() rounds halves to the even
+/// number. NaN gives NaN, but sign(NaN) is 0. The derivatives of floor, round and sign are 0, and those of abs and relu
+/// at 0. sin and cos of f32 are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
 /// @{
 inline Tensor exp(const Tensor& x) { return op::unary<op::Exp>(x); }
 inline Tensor log(const Tensor& x) { return op::unary<op::Log>(x); }
+inline Tensor log1p(const Tensor& x) { return op::unary<op::Log1p>(x); }
 inline Tensor sqrt(const Tensor& x) { return op::unary<op::Sqrt>(x); }
 inline Tensor rsqrt(const Tensor& x) { return op::unary<op::Rsqrt>(x); }
 inline Tensor sin(const Tensor& x) { return op::unary<op::Sin>(x); }
 inline Tensor cos(const Tensor& x) { return op::unary<op::Cos>(x); }
 inline Tensor tanh(const Tensor& x) { return op::unary<op::Tanh>(x); }
 inline Tensor sigmoid(const Tensor& x) { return op::unary<op::Sigmoid>(x); }
+inline Tensor softplus(const Tensor& x) { return op::unary<op::Softplus>(x); }
 inline Tensor erf(const Tensor& x) { return op::unary<op::Erf>(x); }
 inline Tensor neg(const Tensor& x) { return op::unary<op::Neg>(x); }
 inline Tensor abs(const Tensor& x) { return op::unary<op::Abs>(x); }
+inline Tensor sign(const Tensor& x) { return op::unary<op::Sign>(x); }
+inline Tensor floor(const Tensor& x) { return op::unary<op::Floor>(x); }
+inline Tensor round(const Tensor& x) { return op::unary<op::Round>(x); }
 inline Tensor relu(const Tensor& x) { return op::unary<op::Relu>(x); }
 inline Tensor silu(const Tensor& x) { return op::unary<op::Silu>(x); }
 inline Tensor gelu(const Tensor& x) { return op::unary<op::Gelu>(x); }

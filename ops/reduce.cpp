@@ -47,18 +47,21 @@ Tensors op::Sum::vjp(const Vjp& v) const {
   const Shape& s = v.in_shape(0);
   return {expand(reshape(v.grad(), reduced(s, dims, true)), s)};
 }
-Tensor sum(const Tensor& x) { return emit1(make_ref<op::Sum>(all_of(x), false), {x}); }
-Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return emit1(make_ref<op::Sum>(mask_of("sum", x, dims), o.keepdim), {x});
-}
 namespace {
+Tensor sum_of(const Tensor& x, uint8_t mask, bool keep) {
+  return emit1(make_ref<op::Sum>(mask, keep), {x.dtype() == DType::boolean ? x.to(DType::i64) : x});
+}
 Tensor mean_of(const Tensor& x, uint8_t mask, bool keep) {
-  check::computes("mean", x);
+  const bool share = x.dtype() == DType::boolean;
+  if (!share) check::computes("mean", x);
   const int64_t n = count(x.shape(), mask);
   TG_CHECK(n > 0, value, "[mean] {} has no elements to average over. Use sum(), which is 0.", x);
-  return emit1(make_ref<op::Sum>(mask, keep), {x}) / double(n);
+  const Tensor total = sum_of(x, mask, keep);
+  return share ? (total.to(DType::f64) / double(n)).to(DType::f32) : total / double(n);
 }
 }  // namespace
+Tensor sum(const Tensor& x) { return sum_of(x, all_of(x), false); }
+Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions o) { return sum_of(x, mask_of("sum", x, dims), o.keepdim); }
 Tensor mean(const Tensor& x) { return mean_of(x, all_of(x), false); }
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
   return mean_of(x, mask_of("mean", x, dims), o.keepdim);

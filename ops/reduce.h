@@ -79,8 +79,8 @@ struct ReduceOptions {
   bool keepdim = false;
 };
 /// The sum or the mean over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64,
-/// f32, bf16 (accumulated in f32), and for the sum also i64 and i32. The sum of nothing is 0; the mean of nothing is an
-/// Error.
+/// f32, bf16 (accumulated in f32), and for the sum also i64 and i32. Of a mask (bool) the sum counts the true elements,
+/// in i64, and the mean is their share, in f32. The sum of nothing is 0; the mean of nothing is an Error.
 /// @{
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});

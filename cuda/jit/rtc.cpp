@@ -41,8 +41,11 @@ using ::cos;
 using ::erf;
 using ::exp;
 using ::fabs;
+using ::floor;
 using ::log;
+using ::log1p;
 using ::pow;
+using ::rint;
 using ::sin;
 using ::tanh;
 }  // namespace std

@@ -98,7 +98,7 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (!c.tied_head) {
-    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size, {.init = init.linear});
+    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size, {.bias = false, .init = init.linear});
     return;
   }
   head_.scope = p.at("lm_head").scope();

@@ -24,10 +24,12 @@ std::string_view name_of(InitScheme s) { return kSchemes[size_t(s)]; }
 InitScheme init_from_name(std::string_view name) { return InitScheme(known_place("init", name, kSchemes)); }
 
 Tensor Init::make(const Shape& shape, DType dtype, Device device, Rng rng) const {
-  switch (std == 0 && kind != Kind::xavier ? Kind::constant : kind) {
+  const bool by_std = kind == Kind::normal || kind == Kind::truncated_normal;
+  switch (std == 0 && by_std ? Kind::constant : kind) {
     case Kind::constant: return full(shape, mean, dtype, device);
     case Kind::normal: return randn(shape, rng, mean, std, dtype, device);
     case Kind::truncated_normal: return trunc_normal(shape, rng, mean, std, dtype, device);
+    case Kind::uniform: return rand(shape, rng, -bound, bound, dtype, device);
     case Kind::xavier: break;
   }
   return xavier_of(shape, parts, dtype, device, rng);

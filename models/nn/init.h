@@ -21,9 +21,10 @@ InitScheme init_from_name(std::string_view);
 
 /// How one parameter starts.
 struct Init {
-  enum class Kind { constant, normal, truncated_normal, xavier };
+  enum class Kind { constant, normal, truncated_normal, xavier, uniform };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
+  double bound = 0;  ///< of uniform
   /// For xavier: the rows of each matrix, if the parameter is several matrices one after the other; empty means one
   /// matrix.
   Dims parts = {};
@@ -34,11 +35,13 @@ struct Init {
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }
   /// N(0, std^2) without values beyond 3 std. The resulting deviation is 0.9866 std; it is not corrected.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .std = std}; }
+  /// U(-bound, bound).
+  static Init uniform(double bound) { return {.kind = Kind::uniform, .bound = bound}; }
   /// For a matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
 
-  /// A new leaf with these values: f64, f32 or bf16, the same values on every device. An Error if std is negative, or
-  /// if the shape is not that of the parts.
+  /// A new leaf with these values: f64, f32 or bf16, the same values on every device. An Error if std or bound is
+  /// negative, or if the shape is not that of the parts.
   Tensor make(const Shape&, DType, Device, Rng) const;
 };
 

@@ -10,6 +10,8 @@
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/swiglu.h>
 
+#include <cmath>
+
 namespace tg {
 namespace {
 constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
@@ -46,9 +48,10 @@ Init of_parts(Init init, const Dims& parts) {
 
 Tensor dropout_if(const Tensor& x, double p, Rng* rng) { return rng && p > 0 ? dropout(x, p, *rng) : x; }
 
-Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o)
-    : Layer{p.scope()}, weight(p.get("weight", {out, in}, o.init)) {
-  if (o.bias) bias = p.get("bias", {out}, Init::constant(0));
+Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Layer{p.scope()} {
+  const Init by_fan_in = Init::uniform(in > 0 ? 1 / std::sqrt(double(in)) : 0);
+  weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
+  if (o.bias) bias = p.get("bias", {out}, o.init ? Init::constant(0) : by_fan_in);
 }
 Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) const {
   NameScope here = enter();

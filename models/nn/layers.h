@@ -45,13 +45,15 @@ struct LoraAdapter;  // lora.h
 
 /// Options of Linear.
 struct LinearOptions {
-  bool bias = false;
-  Init init = Init::normal(0.02);
+  bool bias = true;
+  /// How the weight starts; the bias then starts at 0. Unset: both are drawn from U(-1/sqrt(in), 1/sqrt(in)), as
+  /// PyTorch's nn.Linear does.
+  std::optional<Init> init = {};
 };
 /// A linear layer: x weight^T + bias.
 struct Linear : Layer {
   Tensor weight;                         ///< (out, in)
-  Tensor bias;                           ///< (out) or empty; starts at 0
+  Tensor bias;                           ///< (out) or empty
   std::shared_ptr<LoraAdapter> adapter;  ///< a delta that is added to the result unless it is merged; may be null
 
   Linear() = default;

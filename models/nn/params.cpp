@@ -66,6 +66,11 @@ Params Params::at(std::string_view name) const {
   p.path_ = join(path_, name);
   return p;
 }
+Params Params::shared() const {
+  Params p = *this;
+  p.shares_ = true;
+  return p;
+}
 const Scope* Params::scope() const { return nested(current_scope(), path_); }
 
 Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) const {
@@ -73,6 +78,10 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
   const std::string full_name = at(name).path_;
   if (auto it = s.index.find(full_name); it != s.index.end()) {
     const Tensor& t = s.list[it->second].tensor;
+    TG_CHECK(shares_, state,
+             "[params] '{}' {} exists already. Two layers at one path would share it. Give the second another name, or "
+             "share on purpose: pass it params.at(name).shared().",
+             full_name, t.shape());
     TG_CHECK(t.shape() == shape, shape,
              "[params] '{}' is {}, and is asked for again as {}. Two layers may share a parameter of one shape only.",
              full_name, t.shape(), shape);

@@ -32,9 +32,15 @@ class Params {
   Params at(int64_t i) const { return at(std::to_string(i)); }
   /// @}
 
+  /// The same parameters at the same path, for a layer that shares them on purpose: get() gives those that exist
+  /// already and makes the others. Linear a(p.at("l"), 2, 3), b(p.at("l").shared(), 2, 3) are two layers with one
+  /// weight.
+  Params shared() const;
+
   /// The parameter path() + "." + name, labelled with that name, which requires a gradient. It is taken from the loaded
   /// tensors if there are any. Otherwise `init` makes it, from a generator that depends on the seed and the name only.
-  /// Later calls return the same tensor. An Error if it was not loaded, or has another shape.
+  /// An Error if it was not loaded, or if it exists already: below shared() that is the same tensor, and an Error only
+  /// if it has another shape.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
   /// Gives the values of the parameters before the model is made. They are converted to the dtype and device of this
@@ -61,6 +67,7 @@ class Params {
   struct State;
   std::shared_ptr<State> state_;
   std::string path_;
+  bool shares_ = false;  // what exists may be asked for again
 };
 
 }  // namespace tg

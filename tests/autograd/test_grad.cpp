@@ -274,6 +274,26 @@ TEST_CASE("a deep tape runs and is released") {
   evaluate({y, g});
   CHECK(values(g)[0] == float(n + 1));
 }
+TEST_CASE("gradient maps are added and scaled") {
+  Tensor x = tensor<float>({1, 2}, {2}).requires_grad_(), y = tensor<float>({3, 4}, {2}).requires_grad_();
+  GradMap g = backward(sum(x * x));
+  const Tensor first = g[x];
+  g += backward(sum(x * y));  // y is new
+  CHECK(g.size() == 2);
+  CHECK(values(g[x]) == std::vector<float>{5, 8});
+  CHECK(values(g[y]) == std::vector<float>{1, 2});
+  CHECK(values(first) == std::vector<float>{2, 4});  // another tensor: nothing was written in place
+  CHECK(values((g *= 0.5)[x]) == std::vector<float>{2.5, 4});
+  g += g;
+  CHECK(values(g[y]) == std::vector<float>{1, 2});
+  g += GradMap();
+  GradMap none;
+  CHECK((none += g).size() == 2);
+  CHECK(!g[x].requires_grad());
+  GradMap twice = backward(sum(x * x * x), {.create_graph = true});
+  twice += backward(sum(x * x * x), {.create_graph = true});
+  CHECK(values(backward(sum(twice[x]))[x]) == std::vector<float>{12, 24});  // the sum is on the tape, too
+}
 TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the leaf") {
   Tensor empty_one = random({0, 4}, 1).requires_grad_(), w = random({4, 3}, 2).requires_grad_();
   const GradMap g = backward(sum(matmul(empty_one, w)));

@@ -78,7 +78,7 @@ Tensor row(uint64_t seed) { return random({kCols}, seed, 0.5, 1.5); }
 }  // namespace
 
 TEST_CASE("recompute: the gradients of every op are the same bits, eager, lazy and compiled") {
-  const std::set<std::string> draw{"dropout", "rand", "randn", "trunc_normal"};
+  const std::set<std::string> draw{"dropout", "multinomial", "rand", "randn", "trunc_normal"};
   uint64_t with = 0, without = 0;  // kernels
   for (auto& c : op_cases())
     for (const DType t : {DType::f32, DType::bf16}) {

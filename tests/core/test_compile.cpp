@@ -219,6 +219,12 @@ TEST_CASE("what a replay could not do is an Error that names it") {
              return std::vector<Tensor>{*state};
            }),
            "(4) f32 outlives the call of the function without being handed on: op 2 of the trace, add, makes it");
+  Tensor h = zeros({4});
+  contains(message([&](Inputs in) {
+             h += in[0];
+             return std::vector<Tensor>{in[0] * 2.0};
+           }),
+           "h = h + x and h += x make a new tensor and give it to the handle. To change a tensor");
   contains(message([](Inputs) { return std::vector<Tensor>{Tensor()}; }), "result 0 is an empty tensor");
   contains(error_of_call(compile([](Inputs in) { return std::vector<Tensor>{in[0]}; }), {Tensor()}),
            "input 0 is an empty");

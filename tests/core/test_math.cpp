@@ -89,6 +89,38 @@ TEST_CASE("math: log") {
   CHECK(math::log(0x1p-149f) == doctest::Approx(-149 * std::log(2.0)).epsilon(1e-7));
 }
 
+TEST_CASE("math: log1p, round and floor") {
+  const auto log1p = [](float x) { return math::log1p(x); };
+  expect_within(sweep(log1p, [](double x) { return std::log1p(x); }), 1.5);
+  // Where 1 + x is rounded, and small.
+  expect_within(sweep(
+                    log1p, [](double x) { return std::log1p(x); }, pattern_of(1e-8f), pattern_of(4.0f)),
+                1.5);
+  expect_within(sweep(
+                    log1p, [](double x) { return std::log1p(x); }, pattern_of(-1e-8f), pattern_of(-1.0f)),
+                1.5);
+  for (float x : {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 1e-9f, -1e-9f, kInf}) CHECK(same(log1p(x), x));
+  CHECK(same(log1p(-1.0f), -kInf));
+  CHECK(std::isnan(log1p(-1.5f)));
+  CHECK(std::isnan(log1p(-kInf)));
+  CHECK(std::isnan(log1p(kNan)));
+  // Exact: every 97th pattern, and those round the halves and the largest fraction.
+  const auto check = [](uint32_t u) {
+    const float x = std::bit_cast<float>(u);
+    if (std::isnan(x)) return std::isnan(math::round(x)) && std::isnan(math::floor(x));
+    return same(math::round(x), std::nearbyintf(x)) && same(math::floor(x), std::floor(x));
+  };
+  int wrong = 0;
+  for (uint64_t u = 0; u <= 0xffffffffu; u += 97) wrong += !check(uint32_t(u));
+  for (float x : {0.5f, 1.5f, 2.5f, 4194303.5f, 4194304.5f, 8388606.5f, 8388607.5f, 8388608.0f, 16777216.0f})
+    for (uint32_t near : {0u, 1u, 0xffffffffu})
+      for (uint32_t sign : {0u, 0x80000000u}) wrong += !check((pattern_of(x) + near) | sign);
+  CHECK(wrong == 0);
+  CHECK(math::round(-2.5) == -2);
+  CHECK(math::floor(-2.5) == -3);
+  CHECK(math::log1p(1e-20) == 1e-20);
+}
+
 TEST_CASE("math: tanh, erf and sigmoid") {
   expect_within(sweep([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }), 2.5);
   expect_within(sweep([](float x) { return math::erf(x); }, [](double x) { return std::erf(x); }), 1.3);

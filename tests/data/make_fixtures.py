@@ -179,6 +179,11 @@ OPS = {
     "split": lambda x, sizes, dim: x.split(sizes, dim),
     "sum_to": lambda x, shape: x.sum_to_size(shape),
     "concat": lambda *xs, dim: torch.cat(xs, dim),
+    "tril": lambda x, diagonal: x.tril(diagonal),
+    "triu": lambda x, diagonal: x.triu(diagonal),
+    "pad": lambda x, widths, value: F.pad(x, [n for w in reversed(widths) for n in w], value=value),
+    "index_add": lambda x, index, source, dim: x.index_add(dim, index, source),
+    "bce_with_logits": lambda x, target, reduction: F.binary_cross_entropy_with_logits(x, target, reduction=reduction),
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)).to(x.dtype),  # there and back
     "argmax": lambda x, dim: x.argmax(dim),
     "topk": lambda x, k, dim: tuple(x.topk(k, dim)),  # values in falling order, and their indices
@@ -270,6 +275,12 @@ def plain_cases():
     yield case("sum_to.column", [(2, 3, 5)], shape=[3, 1])
     yield case("sum_to.number", [(2, 3)], shape=[])
     yield case("sum_to.itself", [(2, 3)], shape=[2, 3])
+    yield case("tril.plain", [(2, 4, 5)], diagonal=0)
+    yield case("tril.below", [(4, 3)], diagonal=-1)
+    yield case("triu.plain", [(2, 4, 5)], diagonal=0)
+    yield case("triu.above", [(3, 5)], diagonal=2)
+    yield case("pad.zeros", [(2, 3, 5)], widths=[[1, 0], [0, 2], [3, 1]], value=0.0)
+    yield case("pad.value", [(3, 5)], widths=[[0, 1], [2, 0]], value=-1.5)
     yield case("cast.bfloat16", [(3, 7)], dtype="bfloat16")
     yield case("cast.float32", [(3, 7)], dtype="float32")
     yield case("concat.dim1", [(2, 3, 4), (2, 1, 4)], dim=1)
@@ -289,6 +300,10 @@ def index_cases():
     for variant, dim in (("first", 0), ("middle", 1), ("last", -1)):
         key = f"index_select.{variant}"
         yield key, [randn(key + ".in0", 3, 4, 5), torch.tensor([2, 0, 2, 1, 2])], {"dim": dim}
+        key, source = f"index_add.{variant}", [3, 4, 5]
+        source[dim] = 5
+        yield (key, [randn(key + ".in0", 3, 4, 5), torch.tensor([2, 0, 2, 1, 2]), randn(key + ".in2", *source)],
+               {"dim": dim})
 
 
 def network_cases():
@@ -329,6 +344,9 @@ def network_cases():
 def loss_cases():
     for reduction in ("mean", "sum", "none"):
         yield case(f"mse_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], reduction=reduction)
+        key = f"bce_with_logits.{reduction}"
+        yield (key, [randn(key + ".in0", 2, 3, 5, spread=3), uniform(key + ".in1", 2, 3, 5, lo=0, hi=1)],
+               {"reduction": reduction})
     ignore, smooth = {"ignore_index": -1}, {"label_smoothing": 0.1}
     for variant, reduction, options in (
             ("mean", "mean", {}), ("sum", "sum", {}), ("none", "none", {}), ("large", "mean", {}),

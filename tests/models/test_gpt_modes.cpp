@@ -117,7 +117,7 @@ TEST_CASE("forward: options that do not go together") {
   const Params f32, f64(Device(), 0, DType::f64), bf16(Device(), 0, DType::bf16);
   const Tensor tokens = tensor({1, 2}, {1, 2});
   const auto refused = [&](const Params& p, ForwardOptions o) {
-    const Gpt model(p, c);
+    const Gpt model(p.shared(), c);
     return error_of([&] { model.forward(tokens, o); });
   };
   CHECK_HAS(refused(f32, {.compute = DType::f64}), "[gpt] compute is f64 and the parameters are f32. It must be bf16");

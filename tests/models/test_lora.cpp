@@ -282,7 +282,8 @@ TEST_CASE("LoRA: merged, the layer is one product; unmerged, it is what it was b
 TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
   const int64_t rows = 64, width = 128, bytes = rows * width * 4;
   const Params a(Device(), 1), b(Device(), 2);
-  const nn::Linear plain(a.at("plain"), width, width), base(a.at("base"), width, width);
+  const nn::Linear plain(a.at("plain"), width, width, {.bias = false}),
+      base(a.at("base"), width, width, {.bias = false});
   const LoraLinear adapted(base, b, {.rank = 4});
   CHECK(!base.weight.requires_grad());
   Tensor x = random({rows, width}, 3);

@@ -145,6 +145,58 @@ TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at
            "[init] (8, 2) is no matrix (out, in) of parts (3, 4). The parts must make up its rows.");
 }
 
+TEST_CASE("two layers at one path are an error, and share their weights on purpose by shared()") {
+  const Params p;
+  const nn::Linear a(p.at("l"), 2, 3);
+  contains(error_of([&] { nn::Linear(p.at("l"), 2, 3); }),
+           "[params] 'l.weight' (3, 2) exists already. Two layers at one path would share it. Give the second another "
+           "name, or share on purpose: pass it params.at(name).shared().");
+  const nn::Linear b(p.at("l").shared(), 2, 3);
+  CHECK(b.weight.id() == a.weight.id());
+  CHECK(b.bias.id() == a.bias.id());
+  CHECK(p.all().size() == 2);
+  const Tensor x = random({4, 2}, 1), y = random({4, 2}, 2);
+  const GradMap g = backward(sum(a.forward(x) + b.forward(y)));
+  CHECK(values(g[a.bias]) == std::vector<float>(3, 8));
+  CHECK(distance(g[a.weight], expand(sum(x + y, {0}), {3, 2})) < 1e-6);
+  const nn::Linear fresh(p.at("m").shared().at("inner"), 2, 3);  // what does not exist is made, also further down
+  const nn::Linear again(p.at("m").shared().at("inner"), 2, 3);
+  CHECK(fresh.weight.id() == again.weight.id());
+  CHECK(fresh.weight.label() == "m.inner.weight");
+  contains(error_of([&] { nn::Linear(p.at("m").at("inner"), 2, 3); }), "'m.inner.weight' (3, 2) exists already");
+}
+
+TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqrt(in)") {
+  const Params p(Device(), 1), again(Device(), 1);
+  const nn::Linear l(p.at("l"), 100, 300);
+  const auto check = [](const Tensor& t) {
+    const auto v = t.to_vector<double>();
+    double mean = 0, square = 0, largest = 0;
+    for (double x : v) mean += x, square += x * x, largest = std::max(largest, std::abs(x));
+    const double n = double(v.size());
+    CHECK(largest <= 0.1 * (1 + 1e-6));
+    CHECK(largest > 0.098);
+    CHECK(std::abs(mean / n) < 5 * 0.1 / std::sqrt(3 * n));  // 5 standard errors, as below: those of a mean of squares
+    CHECK(std::abs(square / n * 300 - 1) < 5 * std::sqrt(0.8 / n));
+  };
+  check(l.weight);
+  check(l.bias);
+  CHECK(l.bias.requires_grad());
+  const int threads = num_threads();
+  set_num_threads(1);
+  const nn::Linear same(again.at("l"), 100, 300);
+  set_num_threads(threads);
+  CHECK(bits_of(same.weight) == bits_of(l.weight));
+  CHECK(bits_of(same.bias) == bits_of(l.bias));
+  const nn::Linear given(p.at("given"), 4, 300, {.init = Init::normal(1)}), bare(p.at("bare"), 4, 3, {.bias = false});
+  CHECK(given.bias.to_vector<float>() == std::vector<float>(300, 0));
+  CHECK(max(given.weight).item<float>() > 1);
+  CHECK(!bare.bias);
+  CHECK(nn::Linear(p.at("nothing"), 0, 2).bias.to_vector<float>() == std::vector<float>(2, 0));
+  CHECK(Init::uniform(0).make({3}, DType::f64, Device(), Rng()).to_vector<double>() == std::vector<double>(3, 0));
+  contains(error_of([] { Init::uniform(-1).make({3}, DType::f32, Device(), Rng()); }), "[rand] from 1 to -1");
+}
+
 TEST_CASE("params: what load, get and assign refuse") {
   const StateDict good = [] {
     const Params p;
@@ -181,9 +233,11 @@ TEST_CASE("params: what load, get and assign refuse") {
   contains(error_of([&] { p.load(good), p.load(good); }), "tensors were loaded before");
   const Gpt model(p, tiny());
   contains(error_of([&] { p.load(good); }), "load() comes too late: 15 parameters exist already");
-  contains(error_of([&] { p.at("ln_f").get("weight", {9}, Init::constant(1)); }),
+  contains(error_of([&] { p.at("ln_f").get("weight", {8}, Init::constant(1)); }),
+           "'ln_f.weight' (8) exists already. Two layers at one path would share it.");
+  contains(error_of([&] { p.at("ln_f").shared().get("weight", {9}, Init::constant(1)); }),
            "'ln_f.weight' is (8), and is asked for again as (9)");
-  CHECK(p.at("ln_f").get("weight", {8}, Init::constant(0)).id() == p.all().back().tensor.id());
+  CHECK(p.at("ln_f").shared().get("weight", {8}, Init::constant(0)).id() == p.all().back().tensor.id());
   const auto before = p.state().at("h.0.mlp.fc.weight").to_vector<float>();
   s = good;
   s.erase("wte.weight");

@@ -325,7 +325,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
   }
   SUBCASE("the gradient") {
     Run run(c);
-    Tensor weight = run.params.get("h.0.mlp.fc.weight", {128, 32}, Init::normal(1));
+    Tensor weight = run.params.at("h.0.mlp.fc").shared().get("weight", {128, 32}, Init::normal(1));
     int64_t calls = 0;
     weight.on_grad([&](const Tensor& g) {
       const NameScope here("hook");
@@ -341,7 +341,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
   }
   SUBCASE("what does not happen again is not explained away") {
     Run run(c);
-    Tensor weight = run.params.get("wpe.weight", {16, 32}, Init::normal(1));
+    Tensor weight = run.params.at("wpe").shared().get("weight", {16, 32}, Init::normal(1));
     int64_t calls = 0;
     weight.on_grad([&](const Tensor& g) { return ++calls == 1 ? g * 1e30 * 1e30 : g; });
     CHECK_HAS(unchanged(run.trainer), "it came out finite: no op can be named");

@@ -1,6 +1,7 @@
 // Functions that are made of other ops: values, edges and what they refuse. Their gradients are in the op cases.
 #include <tapegrad/tapegrad.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/files.h"
@@ -76,4 +77,221 @@ TEST_CASE("one_hot and accuracy; i32 and i64 meet") {
   CHECK_HAS(error_of([&] { accuracy(logits, i); }), "[accuracy] the logits are (4, 3) f32, the targets (3) i32");
   CHECK(list(eq(argmax(logits), tensor<int32_t>({1, 1, 2, 0}, {4}))) == Doubles{1, 0, 1, 1});
   CHECK(list(lt(i, i.to(DType::i64) + 1.0)) == Doubles{1, 1, 1});
+}
+
+TEST_CASE("tril, triu and pad") {
+  const Tensor x = reshape(arange(1, 25), {2, 3, 4});
+  for (int64_t diagonal = -4; diagonal <= 5; ++diagonal) {
+    const auto lower = list(tril(x, diagonal)), upper = list(triu(x, diagonal)), all = list(x);
+    for (int64_t b = 0, at = 0; b < 2; ++b)
+      for (int64_t i = 0; i < 3; ++i)
+        for (int64_t j = 0; j < 4; ++j, ++at) {
+          CAPTURE(diagonal);
+          CHECK(lower[size_t(at)] == (j <= i + diagonal ? all[size_t(at)] : 0));
+          CHECK(upper[size_t(at)] == (j >= i + diagonal ? all[size_t(at)] : 0));
+        }
+  }
+  CHECK(list(tril(x, INT64_MAX)) == list(x));
+  CHECK(list(triu(x, INT64_MIN)) == list(x));
+  CHECK(list(tril(full({2, 2}, NAN))) != Doubles{0, 0, 0, 0});
+  CHECK(list(tril(full({2, 2}, NAN)))[1] == 0);
+  CHECK(list(triu(ones({2, 2}, DType::boolean), 1)) == Doubles{0, 1, 0, 0});
+  CHECK(tril(zeros({0, 3})).shape() == Shape{0, 3});
+  CHECK_HAS(error_of([] { tril(zeros({3})); }), "[tril] needs 2 dimension(s) or more, got (3) f32");
+
+  CHECK(list(pad(tensor<float>({1, 2}, {2}), {{1, 2}})) == Doubles{0, 1, 2, 0, 0});
+  CHECK(list(pad(tensor<int64_t>({1, 2}, {1, 2}), {{0, 1}, {1, 0}}, -1)) == Doubles{-1, 1, 2, -1, -1, -1});
+  CHECK(list(pad(ones({1}, DType::boolean), {{1, 1}})) == Doubles{0, 1, 0});
+  CHECK(list(pad(ones({1}, DType::f16), {{0, 1}}, 0.5)) == Doubles{1, 0.5});
+  CHECK(std::signbit(list(pad(ones({1}), {{0, 1}}, -0.))[1]));
+  CHECK(list(pad(zeros({0, 1}), {{1, 0}, {0, 1}}, 7)) == Doubles{7, 7});
+  CHECK(pad(zeros({}), {}).ndim() == 0);
+  CHECK(pad(x, {{0, 0}, {0, 0}, {0, 0}}).id() == x.id());
+  CHECK_HAS(error_of([&] { pad(x, {{1, 1}}); }), "[pad] there are 1 paddings for (2, 3, 4) i64");
+  CHECK_HAS(error_of([] { pad(zeros({2}), {{-1, 1}}); }), "[pad] a padding of (2) f32 is (-1, 1)");
+  CHECK_HAS(error_of([] { pad(zeros({2}), {{INT64_MAX, 1}}); }), "[pad] a padding of (2) f32 is");
+  CHECK_HAS(error_of([] { pad(zeros({2}), {{int64_t(1) << 59, 0}}); }), "[pad]");
+  CHECK_HAS(error_of([] { pad(zeros({2}, DType::i64), {{1, 0}}, 0.5); }), "[pad] 0.5 is no value of i64");
+}
+
+TEST_CASE("index_add") {
+  const Tensor x = ones({3, 2}), index = tensor<int64_t>({2, 0, 2}, {3});
+  CHECK(list(index_add(x, 0, index, reshape(arange(0, 6, 1, DType::f32), {3, 2}))) == Doubles{3, 4, 1, 1, 5, 7});
+  CHECK(list(index_add(zeros({2, 3}, DType::i32), -1, index.to(DType::i32), ones({2, 3}, DType::i32))) ==
+        Doubles{1, 0, 2, 1, 0, 2});
+  CHECK(list(index_add(x, 0, zeros({0}, DType::i64), zeros({0, 2}))) == Doubles(6, 1));
+  CHECK(list(x) == Doubles(6, 1));  // not in place
+  CHECK_HAS(error_of([&] {
+              index_add(x, 0, index, ones({2, 2}));
+            }),
+            "[index_add] source is (2, 2) f32, x is (3, 2) f32, index is (3) i64. source must have x's shape with the "
+            "size of index along dimension 0: (3, 2).");
+  CHECK_HAS(error_of([&] { index_add(x, 0, x, x); }), "[index_add] indices must be i32 or i64, got (3, 2) f32");
+  CHECK_HAS(error_of([&] { index_add(x, 0, reshape(index, {3, 1}), x); }), "[index_add] index is (3, 1) i64");
+  CHECK_HAS(error_of([&] { index_add(x, 2, index, x); }), "[index_add]");
+  CHECK_HAS(error_of([&] { index_add(x, 0, index + 1.0, x); }), "index 3 at position (0, 0)");
+}
+
+TEST_CASE("isnan, isinf, isfinite; sums and means of masks") {
+  const Tensor x = tensor<double>({NAN, INFINITY, -INFINITY, 0, 1e308}, {5});
+  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor y = t == DType::f64 ? x : tensor<double>({NAN, INFINITY, -INFINITY, 0, 1e38}, {5}).to(t);
+    CHECK(list(tg::isnan(y)) == Doubles{1, 0, 0, 0, 0});
+    CHECK(list(tg::isinf(y)) == Doubles{0, 1, 1, 0, 0});
+    CHECK(list(tg::isfinite(y)) == Doubles{0, 0, 0, 1, 1});
+  }
+  CHECK_HAS(error_of([] { tg::isnan(zeros({2}, DType::i64)); }), "[isnan] cannot compute on (2) i64");
+  CHECK_HAS(error_of([] { tg::isfinite(zeros({2}, DType::f16)); }), "[isfinite] cannot compute on (2) f16");
+
+  const Tensor m = tensor<bool>({true, false, true, true, false, false}, {2, 3});
+  CHECK(sum(m).dtype() == DType::i64);
+  CHECK(sum(m).item<int64_t>() == 3);
+  CHECK(list(sum(m, {0})) == Doubles{2, 0, 1});
+  CHECK(sum(m, {-1}, {.keepdim = true}).shape() == Shape{2, 1});
+  CHECK(sum(zeros({0}, DType::boolean)).item<int64_t>() == 0);
+  CHECK(mean(m).dtype() == DType::f32);
+  CHECK(mean(m).item<float>() == 0.5f);
+  CHECK(list(mean(m, {1})) == Doubles{double(2.f / 3), double(1.f / 3)});
+  CHECK_HAS(error_of([] { mean(zeros({0}, DType::boolean)); }), "[mean] (0) bool has no elements to average over");
+}
+
+TEST_CASE("bce_with_logits: far ends, the kink that other forms have, and what is refused") {
+  for (const DType t : {DType::f64, DType::f32}) {
+    Tensor x = tensor<double>({-1000, -30, 0, 0, 30, 1000}, {6}).to(t).requires_grad_();
+    const Tensor target = tensor<double>({0, 0, 1, 0.25, 1, 0}, {6}).to(t);
+    const Tensor losses = bce_with_logits(x, target, Reduction::none);
+    const double tail = std::log1p(std::exp(-30.0)), expected[] = {0, tail, std::log(2.0), std::log(2.0), tail, 1000};
+    const auto got = list(losses), slopes = list(backward(sum(losses))[x]);
+    const double s = 1 / (1 + std::exp(30.0)), wanted[] = {0, s, -0.5, 0.25, -s, 1};
+    for (size_t i = 0; i < 6; ++i) {
+      CHECK(std::abs(got[i] - expected[i]) <= 1e-6 * expected[i]);
+      CHECK(std::abs(slopes[i] - wanted[i]) <= 1e-6 * std::abs(wanted[i]));
+    }
+  }
+  const Tensor half = ones({4}, DType::bf16);
+  CHECK(bce_with_logits(half, half).dtype() == DType::f32);
+  CHECK(bce_with_logits(half, half, Reduction::none).shape() == Shape{4});
+  CHECK(list(bce_with_logits(half, half, Reduction::sum))[0] ==
+        doctest::Approx(4 * list(bce_with_logits(half, half))[0]));
+  CHECK_HAS(error_of([] {
+              bce_with_logits(zeros({2, 1}), zeros({2}));
+            }),
+            "[bce_with_logits] the logits are (2, 1) f32, the targets (2) f32. Their shapes must be equal");
+  CHECK_HAS(error_of([] { bce_with_logits(zeros({2}), zeros({2}, DType::i64)); }), "[bce_with_logits] dtypes differ");
+  CHECK_HAS(error_of([] { bce_with_logits(zeros({0}), zeros({0})); }), "has no elements to average over");
+  CHECK(bce_with_logits(zeros({0}), zeros({0}), Reduction::sum).item<float>() == 0);
+}
+
+namespace {
+// How often each class was drawn first, and second, where the first was class 0.
+struct Counts {
+  Doubles first, after_0;
+};
+Counts counts_of(const Tensor& draws, int64_t classes) {  // (rows, n)
+  Counts c{Doubles(size_t(classes)), Doubles(size_t(classes))};
+  const auto v = draws.to_vector<int64_t>();
+  const auto n = size_t(draws.size(-1));
+  for (size_t r = 0; r < v.size(); r += n) {
+    c.first[size_t(v[r])] += 1;
+    if (n > 1 && v[r] == 0) c.after_0[size_t(v[r + 1])] += 1;
+  }
+  return c;
+}
+// Within five standard deviations of a binomial number, and exact where p is 0.
+void check_counts(const Doubles& counts, Doubles p) {
+  double n = 0, total = 0;
+  for (const double x : counts) n += x;
+  for (const double x : p) total += x;
+  REQUIRE(n > 1000);
+  for (size_t i = 0; i < p.size(); ++i) {
+    CAPTURE(i);
+    const double q = p[i] / total;
+    CHECK(std::abs(counts[i] - n * q) <= 5 * std::sqrt(n * q * (1 - q)));
+  }
+}
+}  // namespace
+TEST_CASE("multinomial: frequencies of one draw, of draws with replacement and of draws without") {
+  const Doubles p{3, 0, 1, 0.5, 0, 2, 0};
+  const int64_t rows = 20000;
+  const Tensor row = tensor<double>(p, {7}).to(DType::f32), table = expand(row, {rows, 7});
+  Rng rng{5};
+  check_counts(counts_of(multinomial(table, 1, true, rng), 7).first, p);
+  check_counts(counts_of(multinomial(table, 1, false, rng), 7).first, p);
+  const Tensor many = multinomial(row, rows, true, rng);
+  CHECK(many.shape() == Shape{rows});
+  CHECK(many.dtype() == DType::i64);
+  check_counts(counts_of(reshape(many, {rows, 1}), 7).first, p);
+  const Counts both = counts_of(multinomial(table, 2, true, rng), 7);
+  check_counts(both.first, p);
+  check_counts(both.after_0, p);
+  const Tensor distinct = multinomial(table, 4, false, rng);
+  const Counts apart = counts_of(distinct, 7);
+  check_counts(apart.first, p);
+  check_counts(apart.after_0, {0, 0, 1, 0.5, 0, 2, 0});  // the rest, as if class 0 were not there
+  const auto v = distinct.to_vector<int64_t>();
+  for (size_t r = 0; r < v.size(); r += 4) {
+    std::vector<int64_t> classes(v.begin() + int64_t(r), v.begin() + int64_t(r) + 4);
+    std::ranges::sort(classes);
+    REQUIRE(classes == std::vector<int64_t>{0, 2, 3, 5});  // each positive class once
+  }
+}
+TEST_CASE("multinomial: sizes, dtypes, threads, lazy and compiled") {
+  Rng rng{1};
+  CHECK(list(multinomial(tensor<double>({0, 1e-300, 0}, {3}), 3, true, rng)) == Doubles{1, 1, 1});
+  CHECK(list(multinomial(tensor<float>({0, 0, 2}, {3}), 1, false, rng)) == Doubles{2});
+  CHECK(list(multinomial(ones({1}, DType::bf16), 2, true, rng)) == Doubles{0, 0});
+  CHECK(multinomial(ones({2, 0, 3}), 2, false, rng).shape() == Shape{2, 0, 2});
+  for (const int64_t classes : {2, 3, 4, 5, 8, 9, 33}) {  // all classes are reached
+    const auto v = counts_of(reshape(multinomial(ones({classes}), 2000, true, rng), {2000, 1}), classes).first;
+    CHECK(std::ranges::all_of(v, [](double n) { return n > 0; }));
+  }
+  const Tensor p = random({50, 300}, 3, 0, 1);
+  const auto draw = [&](bool replacement) {
+    Rng at{9, 4};
+    return list(multinomial(p, 5, replacement, at));
+  };
+  for (const bool replacement : {false, true}) {
+    const Doubles expected = draw(replacement);
+    const int threads = num_threads();
+    set_num_threads(1);
+    CHECK(draw(replacement) == expected);
+    set_num_threads(threads);
+    const LazyScope lazy;
+    CHECK(draw(replacement) == expected);
+  }
+  CHECK(draw(false) != draw(true));
+  Rng eager{3}, traced{3};
+  const Compiled f = compile(
+      [&](Inputs in) {
+        return std::vector<Tensor>{multinomial(in[0], 2, false, traced), multinomial(in[0], 2, true, traced)};
+      },
+      {.generators = {&traced}});
+  for (int i = 0; i < 3; ++i) {
+    const auto got = f({p});
+    CHECK(list(got[0]) == list(multinomial(p, 2, false, eager)));
+    CHECK(list(got[1]) == list(multinomial(p, 2, true, eager)));
+    CHECK(traced == eager);
+  }
+  CHECK_HAS(error_of([&] { f({p * -1.0})[1].to_vector<int64_t>(); }), "[gather] index 300 at position (0, 0)");
+}
+TEST_CASE("multinomial: what is refused") {
+  Rng rng{1};
+  const auto refused = [&](std::vector<double> v, int64_t n, bool replacement) {
+    const int64_t size = int64_t(v.size());
+    const Tensor rows = concat({ones({1, size}, DType::f64), tensor<double>(v, {1, size})}, 0);
+    return error_of([&] { multinomial(rows, n, replacement, rng); });
+  };
+  const std::string_view bad =
+      "[multinomial] row 1 of (2, 3) f64 has a negative or infinite number, NaN, or fewer than";
+  for (const double x : {-1.0, double(NAN), double(INFINITY)})
+    for (const bool replacement : {false, true}) CHECK_HAS(refused({1, x, 1}, 2, replacement), bad);
+  CHECK_HAS(refused({0, 0, 0}, 1, true), bad);
+  CHECK_HAS(refused({1, 0, 1}, 3, false), "fewer than 3 positive one(s)");
+  CHECK(refused({1, 0, 1}, 2, false) == "no error");
+  CHECK_HAS(error_of([&] { multinomial(ones({3}), 4, false, rng); }),
+            "[multinomial] 4 draws without replacement from (3) f32. Draw 1 or more");
+  CHECK_HAS(error_of([&] { multinomial(ones({3}), 0, true, rng); }), "[multinomial] 0 draws with replacement");
+  CHECK_HAS(error_of([&] { multinomial(ones({3, 0}), 1, true, rng); }), "[multinomial] 1 draws with replacement");
+  CHECK_HAS(error_of([&] { multinomial(ones({3}, DType::i64), 1, true, rng); }), "[multinomial] cannot compute on");
+  CHECK_HAS(error_of([&] { multinomial(ones({}), 1, true, rng); }), "[multinomial] needs 1 dimension(s)");
 }

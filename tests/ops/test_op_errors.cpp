@@ -30,7 +30,8 @@ TEST_CASE("pointwise") {
        {"[mul] 0.5 is no whole number and the tensor is (2) i64. Use .to(DType::f32) first."}},
       {[&] { f32({2}) + random<double>({2}, 1); },
        Why::dtype,
-       {"[add] dtypes differ: (2) f32 and (2) f64. There is no promotion; use .to(dtype)."}},
+       {"[add] dtypes differ: (2) f32 and (2) f64. There is no promotion; use .to(dtype). Numbers such as 1.0 are f64: "
+        "tensor<float>({1.0, 2.0}, {2}) makes f32."}},
       {[&] { f32({2}) * f32({0}); },
        Why::shape,
        {"[mul] shapes do not broadcast: (2) f32 and (0) f32. Aligned at the right, each size must be equal or 1."}},
@@ -235,6 +236,13 @@ TEST_CASE("an empty tensor is refused by every op") {
                                                 [&] { where(none, x, 0.0); },
                                                 [&] { where(x, 0.0, none); },
                                                 [&] { masked_fill(x, none, 0); },
+                                                [&] { tril(none); },
+                                                [&] { pad(none, {}); },
+                                                [&] { index_add(none, 0, none, none); },
+                                                [&] { isfinite(none); },
+                                                [&] { multinomial(none, 1, true, rng); },
+                                                [&] { bce_with_logits(x, none); },
+                                                [&] { x < none; },
                                                 [&] { clamp(none, {.min = 0}); }};
   for (size_t i = 0; i < uses.size(); ++i) {
     CAPTURE(i);

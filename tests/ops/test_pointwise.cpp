@@ -71,6 +71,14 @@ TEST_CASE("unary functions at NaN, infinities and zeros") {
   check_function(rsqrt, at, {kNan, 0, kNan, kInf, -kInf, 1, kNan}, {kNan, -0., kNan, -kInf, kInf, -0.5, kNan});
   check_function([](auto& x) { return tg::log(x); }, at, {kNan, kInf, kNan, -kInf, -kInf, 0, kNan},
                  {kNan, 0, -0., kInf, -kInf, 1, -1});
+  check_function([](auto& x) { return tg::floor(x); }, at, at, Values(7, 0));
+  check_function([](auto& x) { return tg::round(x); }, at, at, Values(7, 0));
+  check_function(sign, at, {0, 1, -1, 0, 0, 1, -1}, Values(7, 0));
+  check_function([](auto& x) { return tg::log1p(x); }, at, {kNan, kInf, kNan, 0, -0., 0.6931471805599453, -kInf},
+                 {kNan, 0, -0., 1, 1, 0.5, kInf});
+  check_function(softplus, at,
+                 {kNan, kInf, 0, 0.6931471805599453, 0.6931471805599453, 1.3132616875182228, 0.31326168751822286},
+                 {kNan, 1, 0, 0.5, 0.5, 0.7310585786300049, 0.2689414213699951});
   check_function(sigmoid, at, {kNan, 1, 0, 0.5, 0.5, 0.7310585786300049, 0.2689414213699951},
                  {kNan, 0, 0, 0.25, 0.25, 0.19661193324148185, 0.19661193324148185});
   check_function([](auto& x) { return tg::erf(x); }, at, {kNan, 1, -1, 0, -0., 0.8427007929497149, -0.8427007929497149},
@@ -81,6 +89,31 @@ TEST_CASE("unary functions at NaN, infinities and zeros") {
   check_function([](auto& x) { return tg::cos(x); }, at,
                  {kNan, kNan, kNan, 1, 1, 0.5403023058681398, 0.5403023058681398},
                  {kNan, kNan, kNan, -0., 0, -0.8414709848078965, 0.8414709848078965});
+}
+TEST_CASE("floor and round: halves go to the even number, and large numbers stay") {
+  const Values at{0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.25, -0.25, 2.75, -2.75, 1e9, -1e30};
+  check_function([](auto& x) { return tg::round(x); }, at, {0, 2, 2, -0., -2, -2, 0, -0., 3, -3, 1e9, -1e30},
+                 Values(12, 0));
+  check_function([](auto& x) { return tg::floor(x); }, at, {0, 1, 2, -1, -2, -3, 0, -1, 2, -3, 1e9, -1e30},
+                 Values(12, 0));
+  Tensor x = tensor<double>({0.3, -1.2}, {2}).requires_grad_();
+  const Tensor dy = tensor<double>({kInf, kNan}, {2});
+  for (const Fn& f : {Fn([](auto& t) { return tg::floor(t); }), Fn([](auto& t) { return tg::round(t); }), Fn(sign)})
+    CHECK(values<double>(backward(f(x), dy)[x]) == Values{0, 0});  // whatever arrives: no NaN from 0 * infinity
+}
+TEST_CASE("log1p and softplus keep the digits of small results") {
+  const Values small{1e-3, -1e-3, 1e-7, -1e-7, 1e-12, 1e-30};
+  for (DType t : {DType::f64, DType::f32}) {
+    const double epsilon = t == DType::f64 ? 1e-15 : 2e-7;
+    const Tensor x = tensor<double>(small, {6}).to(t);
+    const auto at = values<double>(x), y = values<double>(tg::log1p(x));
+    for (size_t i = 0; i < at.size(); ++i) CHECK(std::abs(y[i] - std::log1p(at[i])) <= epsilon * std::abs(at[i]));
+    const Tensor deep = tensor<double>({-10, -20, -50, -80}, {4}).to(t);
+    const auto low = values<double>(deep), z = values<double>(softplus(deep));
+    for (size_t i = 0; i < low.size(); ++i)
+      CHECK(std::abs(z[i] - std::log1p(std::exp(low[i]))) <= 4 * epsilon * std::exp(low[i]));
+    check_values(softplus(repeated({1000, 50, -1000}, t)), {1000, 50, 0});
+  }
 }
 TEST_CASE("maximum and minimum: NaN wins, ties share the gradient") {
   const Values a{kNan, 1, kNan, 2, kInf, -kInf, 0, 3}, b{1, kNan, kNan, 2, kInf, kInf, 0, -1};
@@ -225,6 +258,7 @@ TEST_CASE("integers: neg, abs, relu, maximum, minimum, comparisons") {
     check(-x, {3, 0, -7});
     check(tg::abs(x), {3, 0, 7});
     check(relu(x), {0, 0, 7});
+    check(sign(x), {-1, 0, 1});
     check(maximum(x, y), {1, 0, 7});
     check(minimum(x, y), {-3, 0, -7});
     check(maximum(x, 2.0), {2, 2, 7});
@@ -234,6 +268,58 @@ TEST_CASE("integers: neg, abs, relu, maximum, minimum, comparisons") {
   const int64_t big = (int64_t(1) << 53) + 1;  // no f64 holds it
   CHECK(values<int>(eq(tensor<int64_t>({big}, {1}), tensor<int64_t>({big - 1}, {1}))) == std::vector<int>{0});
   CHECK(values<int64_t>(-tensor<int64_t>({big}, {1})) == std::vector<int64_t>{-big});
+}
+TEST_CASE("operators: comparisons and compound assignments") {
+  const Tensor a = tensor<float>({1, 2, float(kNan)}, {3}), b = tensor<float>({2, 2, 2}, {3});
+  const auto list = [](const BoolTensor& c) { return values<int>(c); };
+  using Ints = std::vector<int>;
+  CHECK(list(a == b) == Ints{0, 1, 0});
+  CHECK(list(a != b) == Ints{1, 0, 1});
+  CHECK(list(a < b) == Ints{1, 0, 0});
+  CHECK(list(a <= b) == Ints{1, 1, 0});
+  CHECK(list(b > a) == Ints{1, 0, 0});
+  CHECK(list(b >= a) == Ints{1, 1, 0});
+  CHECK(list(a == 2) == Ints{0, 1, 0});
+  CHECK(list(a != 2) == Ints{1, 0, 1});
+  CHECK(list(a < 2) == Ints{1, 0, 0});
+  CHECK(list(a <= 1.5) == Ints{1, 0, 0});
+  CHECK(list(a > 1) == Ints{0, 1, 0});
+  CHECK(list(a >= 1) == Ints{1, 1, 0});
+  CHECK(list(2 == a) == Ints{0, 1, 0});
+  CHECK(list(2 != a) == Ints{1, 0, 1});
+  CHECK(list(1 < a) == Ints{0, 1, 0});
+  CHECK(list(1 <= a) == Ints{1, 1, 0});
+  CHECK(list(2 > a) == Ints{1, 0, 0});
+  CHECK(list(1.5 >= a) == Ints{1, 0, 0});
+  CHECK(list(!(a < b)) == Ints{0, 1, 1});
+  CHECK(list((a < b) == (a <= b)) == Ints{1, 0, 1});
+  CHECK(values(where(a < b, a, 0.0)) == std::vector<float>{1, 0, 0});
+  const Tensor mask = a < b;
+  CHECK(mask.dtype() == DType::boolean);
+  // A tensor says whether its handle is empty, which nobody means by `if (a < b)`.
+  static_assert(!std::is_constructible_v<bool, BoolTensor> && std::is_constructible_v<bool, Tensor>);
+  static_assert(std::is_same_v<decltype(!mask), bool> && std::is_convertible_v<BoolTensor, Tensor>);
+  CHECK(!Tensor());
+
+  for (const bool lazy : {false, true}) {
+    const Mode mode(lazy);
+    Tensor x = tensor<float>({1, 2}, {2}), y = tensor<float>({4, 8}, {2});
+    const Tensor before = x;
+    x += y;
+    CHECK(values(x) == std::vector<float>{5, 10});
+    x -= y;
+    x *= y;
+    CHECK(values(x) == std::vector<float>{4, 16});
+    x /= y;
+    x += 1, x -= 3, x *= 4, x /= 2;
+    CHECK(values(x) == std::vector<float>{-2, 0});
+    CHECK(values(before) == std::vector<float>{1, 2});  // another tensor: nothing was written in place
+    CHECK(x.id() != before.id());
+    Tensor w = tensor<float>({3}, {1}).requires_grad_(), z = w;
+    z *= w;
+    z += w;
+    CHECK(values(backward(z)[w]) == std::vector<float>{7});
+  }
 }
 TEST_CASE("bool tensors: made, converted, printed") {
   const Tensor c = gt(tensor<float>({-1, 2, kNan}, {3}), 0.0);

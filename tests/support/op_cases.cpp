@@ -140,6 +140,11 @@ struct Cases {
     one("stack", "last", {floats({r, c}), floats({r, c})}, [](Inputs x) { return stack(x, -1); });
     one("repeat", "both", {floats({r, c})}, [](Inputs x) { return repeat(x[0], {2, 3}); });
     one("repeat", "none", {floats({r, c})}, [](Inputs x) { return repeat(x[0], {1, 0}); });
+    one("tril", "plain", in, [](Inputs x) { return tril(x[0]); });
+    one("tril", "above", {floats({r, c})}, [](Inputs x) { return tril(x[0], 1); });
+    one("triu", "below", in, [](Inputs x) { return triu(x[0], -1); });
+    one("pad", "zeros", in, [](Inputs x) { return pad(x[0], {{1, 0}, {0, 2}, {3, 1}}); });
+    one("pad", "value", {floats({r, c})}, [](Inputs x) { return pad(x[0], {{0, 1}, {2, 0}}, 0.5); });
     list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}); });
     one("split", "one_part", in, [n = r](Inputs x) { return split(x[0], {n / 2, n - n / 2}, 1)[1]; });
   }
@@ -242,6 +247,10 @@ struct Cases {
     one("scatter_add", "last", {floats({r, 4}), indices({r, c}, 4), floats({r, c})}, add(-1));
     one("scatter_add", "line", {floats({4}), indices({c}, 4), floats({c})},
         [](Inputs v) { return scatter_add(v[0], 0, v[1].to(DType::i32), v[2]); });
+    one("index_add", "first", {floats({4, c}), indices({r}, 4), floats({r, c})},
+        [](Inputs v) { return index_add(v[0], 0, v[1], v[2]); });
+    one("index_add", "last", {floats({r, 4}), indices({c}, 4), floats({r, c})},
+        [](Inputs v) { return index_add(v[0], -1, v[1].to(DType::i32), v[2]); });
     one("scatter_add", "integers", {indices({r, 4}, 9), indices({r, c}, 4), indices({r, c}, 9)}, add(-1)).gradcheck = 0;
   }
   void attentions() {
@@ -273,6 +282,11 @@ struct Cases {
       if (r * c > 0 || reduction != Reduction::mean)
         one("mse_loss", std::array{"mean", "sum", "none"}[size_t(reduction)], {floats({2, r, c}), floats({2, r, c})},
             [=](Inputs x) { return mse_loss(x[0], x[1], reduction); });
+    for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
+      if (r * c > 0 || reduction != Reduction::mean)
+        one("bce_with_logits", std::array{"mean", "sum", "none"}[size_t(reduction)],
+            {floats({2, r, c}, -4, 4), floats({2, r, c}, 0, 1)},
+            [=](Inputs x) { return bce_with_logits(x[0], x[1], reduction); });
     if (c == 0) return;
     const std::vector<TensorInit> in{floats({2, r, c}), indices({2, r}, c)};
     const auto loss = [&](const char* variant, CrossEntropyOptions o, bool narrow = false) {
@@ -302,6 +316,14 @@ struct Cases {
     one("global_norm", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) {
       return global_norm(x);
     }).gradcheck = 0;
+    if (c > 0)
+      for (const bool replacement : {false, true})
+        one("multinomial", replacement ? "replacement" : "without", {floats({2, r, c}, 0.25, 1)},
+            [=, k = replacement ? 3 : (c + 1) / 2](Inputs x) {
+              Rng rng{7, 1};
+              return multinomial(x[0], k, replacement, rng);
+            })
+            .gradcheck = 0;
     one("detach", "plain", {floats({r, c})}, [](Inputs x) { return x[0].detach(); }).gradcheck = 0;
   }
 };
