@@ -72,6 +72,8 @@ void test(const char* name, const Function& f, Values (*want)(Values, size_t row
       for (size_t k = 0; k < 2; ++k) check(list(replayed[k]) == list(eager[k]), name, "compiled is not eager");
     }
     check(compiled.stats().replays > 0, name, "the compiled function was not replayed");
+    if (device.backend == tg::Backend::cuda)
+      check(compiled.stats().graph_launches > 0, name, compiled.stats().why_no_graph.c_str());
     const tg::LazyScope lazy;
     const std::vector<tg::Tensor> later = step(in);
     for (size_t k = 0; k < 2; ++k) check(list(later[k]) == list(eager[k]), name, "lazy is not eager");
