@@ -20,14 +20,15 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/tensor.h>
+#include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/gpt/generate.h>
-#include <tapegrad/models/gpt/lora.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>

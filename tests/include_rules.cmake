@@ -24,16 +24,17 @@ set(may_cuda_attention attention device runtime)
 set(may_cuda_kernels . kernels device gemm runtime)
 set(may_cuda_. device)  # kernel.h and unary.h, which kernels of the library and outside of it include
 set(may_cuda_simt simt device)  # the emulated twins of hopper.h
-set(rooms_of_models config nn gpt optim data train io apps)
+set(rooms_of_models config nn data model gpt optim train io apps)
 set(may_models_config config)
 set(may_models_nn nn config)
 set(may_models_optim optim nn config)
 set(may_models_data data config)
-set(may_models_gpt gpt nn config)
-set(may_models_train train gpt optim data nn config)
-set(may_models_io io train gpt optim data nn config)
+set(may_models_model model data nn config)
+set(may_models_gpt gpt model nn config)
+set(may_models_train train gpt model optim data nn config)
+set(may_models_io io train gpt model optim data nn config)
 set(may_models_apps ${rooms_of_models})
-set(may_models_. config nn gpt optim data train io)  # tapegrad.h
+set(may_models_. config nn data model gpt optim train io)  # tapegrad.h
 set(eigen "^<(unsupported/|eigen3/)?Eigen/")
 set(cuda "^<(cuda|cublas|cudnn|cu[bp]/|cupti|thrust/|nvrtc|nvtx|nvToolsExt|nvml|nccl|mma[.]h|cooperative_groups)")
 string(REPLACE ";" "|" any "${library}")

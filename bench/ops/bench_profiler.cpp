@@ -48,7 +48,7 @@ class NanoStep {
   NanoStep() : model_(params_, config()), optimizer_(params_.trainable(), {}) {
     const Shape shape{config_.batch, model_.config().context};
     Rng rng;
-    for (Tensor* ids : {&batch_.tokens, &batch_.targets})
+    for (Tensor* ids : {&batch_.inputs, &batch_.targets})
       *ids = rand(shape, rng, 0, double(model_.config().vocab_size)).to(DType::i32);
   }
   void operator()() {

@@ -116,11 +116,11 @@ int run(Options& o) {
   const Subject s = subject_of(o, pairs);
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
-             batch.tokens.size(0), batch.tokens.size(1), o.seed);
+             batch.inputs.size(0), batch.inputs.size(1), o.seed);
   Json report{{"model", s.name},
               {"parameters", s.parameters},
-              {"batch", batch.tokens.size(0)},
-              {"context", batch.tokens.size(1)},
+              {"batch", batch.inputs.size(0)},
+              {"context", batch.inputs.size(1)},
               {"seed", o.seed},
               {"comparisons", Json::array()}};
   bool within = true;

@@ -119,7 +119,7 @@ int finetune(Options& o) {
   Base& base = job.base;
   Start& s = job.start;
   return run_training(o, s, device, [&]() -> Trained {
-    const GptLora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+    const Lora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
     return {.model = base.loaded.model,
             .params = lora.params(),
             .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)",
@@ -150,7 +150,7 @@ int merge(const MergeOptions& o) {
              "[merge] {}/{} is there, and merging would overwrite it. Choose another --out, or pass --overwrite.",
              o.out, name);
   LoadedModel m = load_model(o.model);
-  GptLora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
+  Lora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
   lora.merge();
   make_folder(o.out);
   save_model(o.out, m.model, m.params, m.tokenizer.get());

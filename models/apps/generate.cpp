@@ -1,9 +1,9 @@
 // `tapegrad generate`: continues a prompt, token by token as they are made.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/model/generate.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -8,7 +8,7 @@
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>
@@ -33,6 +33,9 @@ void note_of(const std::string& text) {
 
 std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
 std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
+RunConfig run_in(const Checkpoint& c, const std::string& path) {
+  return run_config_from_json(c.config, fmt::format("'config' of {}", path));
+}
 const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
 // Whose bits those of other backends and instruction sets differ from.
 std::string kernels_of(Device d) { return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)); }
@@ -63,8 +66,10 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
     return;
   }
   std::optional<Checkpoint> c;
+  RunConfig run;
   try {
     c = load_checkpoint(path);
+    run = run_in(*c, path);
   } catch (const Error& e) {
     if (o.overwrite) return;
     throw Error(e.kind(),
@@ -74,7 +79,7 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
            "[train] {} is of a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, and leave its other "
            "files. Choose another --out, or remove the folder.",
            path, command_of(*c), o.command);
-  const int64_t step = c->state.step, steps = c->run.train.max_steps;
+  const int64_t step = c->state.step, steps = run.train.max_steps;
   const int64_t logged = StepLog::last_step_of(log_path(out));
   if (o.overwrite || (step == 0 && logged == 0)) return;
   const bool finished = step >= steps && !c->state.unvalidated;
@@ -97,38 +102,40 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
 
 // Settings may differ that change nothing that was computed so far. A run that diverged goes on with another learning
 // rate.
-RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const std::string& path) {
+RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
+                           const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"},
                              kRate[] = {"lr", "min_lr", "warmup"};
   const auto in = [](const auto& names, const std::string& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
-  RunConfig run = run_of(o, c.run, [&](const Difference& d) {
+  RunConfig run = run_of(o, before, [&](const Difference& d) {
     TG_CHECK(
         in(kFree, d.name) || in(kRate, d.name), value,
         "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
         "min_lr, warmup, eval_every and checkpoint_every may change. Leave it out.",
         d.name, d.before, path, d.after);
   });
-  for (const Difference& d : differences(c.run, run))
+  for (const Difference& d : differences(before, run))
     if (in(kRate, d.name))
       note_of(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
   TG_CHECK(run.train.max_steps >= c.state.step, value,
            "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
            c.state.step, run.train.max_steps);
-  if (run.train.max_steps != c.run.train.max_steps)
+  if (run.train.max_steps != before.train.max_steps)
     note_of(fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
-                        c.run.train.max_steps, run.train.max_steps, run.train.max_steps));
+                        before.train.max_steps, run.train.max_steps, run.train.max_steps));
   return run;
 }
 
-void print_header(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer) {
+void print_header(const TrainOptions& o, const Start& s, const Trained& what) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
+  const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
   fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {}\n", m.layers, m.heads,
              m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
   fmt::print("data    {}: {} tokens to train on, {} to validate on\n", printable(name_of_files(s.identity.files)),
-             trainer.train_tokens(), trainer.val_tokens());
+             parts.train.size(), parts.val.size());
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
   fmt::print("run     {} steps of {}{} x {} tokens, seed {}, into {}/\n", t.max_steps,
@@ -158,7 +165,7 @@ class Files {
   }
   void save_checkpoint_only() {
     save_checkpoint(checkpoint_path(start_.out),
-                    {.run = start_.run,
+                    {.config = to_json(start_.run),
                      .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
                      .data = start_.identity,
                      .state = trainer_.state(),
@@ -267,7 +274,7 @@ int train(const TrainOptions& o, Start& s, const Trained& what) {
   }
   Files files(s, what, trainer);
   s.lock->keep();  // until here it is a run that was refused
-  if (!o.quiet) print_header(o, s, what, trainer);
+  if (!o.quiet) print_header(o, s, what);
   if (files.log().missing() > 0)
     note_of(
         fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
@@ -381,7 +388,8 @@ Saved open_checkpoint(const TrainOptions& o) {
 
 Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   const auto& [path, c, lock] = saved;
-  RunConfig run = resumed_settings(o, c, path);
+  const RunConfig before = run_in(c, path);
+  RunConfig run = resumed_settings(o, c, before, path);
   if (const std::string here = kernels_of(Device::parse(o.device)); !c.kernels.empty() && c.kernels != here)
     note_of(
         fmt::format("{} was computed by other kernels ({}) than those here ({}): what follows is as good, and not the "
@@ -397,7 +405,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
            name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
-  const bool changed = !differences(c.run, run).empty();
+  const bool changed = !differences(before, run).empty();
   return {o.resume,
           std::move(run),
           std::move(data),

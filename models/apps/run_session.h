@@ -5,6 +5,7 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
 

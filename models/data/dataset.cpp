@@ -21,7 +21,7 @@ template <class Begin> Batch gather(const TokenData& data, int64_t windows, int6
   const auto layout = Layout::contiguous({windows, length}, DType::i32);
   Batch batch{empty(layout), empty(layout)};
   const auto n = size_t(length);
-  auto *tokens = batch.tokens.mutable_data<int32_t>(), *targets = batch.targets.mutable_data<int32_t>();
+  auto *tokens = batch.inputs.mutable_data<int32_t>(), *targets = batch.targets.mutable_data<int32_t>();
   for (int64_t w = 0; w < windows; ++w, tokens += n, targets += n) {
     const int64_t at = begin(w);
     data.copy(at, {tokens, n});
@@ -168,13 +168,30 @@ Windows::Windows(TokenData data, int64_t batch, int64_t context)
            "another split.",
            data_.name(), data_.size());
 }
-bool Windows::next(Batch& batch) {
-  const int64_t left = targets() - at_;
-  if (left == 0) return false;
-  const int64_t length = std::min(left, context_), windows = std::min(batch_, left / length);
-  batch = gather(data_, windows, length, [&](int64_t w) { return at_ + w * length; });
-  at_ += windows * length;
-  return true;
+std::optional<Batch> Windows::at(int64_t i) const {
+  const int64_t full = targets() / context_ / batch_;            // batches of `batch` whole windows
+  const int64_t windows = targets() / context_ - full * batch_;  // of the batch after them
+  const int64_t rest = targets() % context_;                     // length of the last window
+  const bool last = i == full + (windows > 0);
+  if (i > full || i < 0 || last) {
+    if (!last || rest == 0) return std::nullopt;
+    return gather(data_, 1, rest, [&](int64_t) { return targets() - rest; });
+  }
+  return gather(data_, i < full ? batch_ : windows, context_, [&](int64_t w) { return (i * batch_ + w) * context_; });
+}
+
+BatchSource token_batches(const TokenData::Split& data, int64_t batch, int64_t context, bool validate) {
+  const Batches random(data.train, batch, context, Rng());
+  BatchSource source;
+  source.next = [random](Rng& rng) {
+    Batches here = random;
+    here.set_rng(rng);
+    Batch b = here.next();
+    rng = here.rng();
+    return b;
+  };
+  if (validate) source.validation = [windows = Windows(data.val, batch, context)](int64_t i) { return windows.at(i); };
+  return source;
 }
 
 }  // namespace tg

@@ -2,8 +2,7 @@
 /// Data of language models: texts, token sequences (in memory or in a file), random batches to train on, and windows in
 /// order to evaluate on. There is no model here; models/train puts data and models together.
 #pragma once
-#include <tapegrad/core/rng.h>
-#include <tapegrad/core/tensor.h>
+#include <tapegrad/models/data/batch.h>
 
 #include <memory>
 #include <span>
@@ -69,11 +68,6 @@ struct TokenData::Split {
   TokenData train, val;
 };
 
-/// Tokens and targets, both (B, T) i32 on the CPU: targets[b, t] is the token that follows tokens[b, t] in the data.
-struct Batch {
-  Tensor tokens, targets;
-};
-
 /// Batches of windows at random positions. Each of the size - T possible positions is equally likely. The generator is
 /// the only state: equal generators give equal batches.
 class Batches {
@@ -99,14 +93,18 @@ class Windows {
  public:
   /// An Error unless batch and context are at least 1 and the data has at least 2 tokens.
   Windows(TokenData data, int64_t batch, int64_t context);
-  /// Sets the next batch and returns true. At the end it returns false and leaves `batch` as it is.
-  bool next(Batch& batch);
+  /// The i-th batch, counted from 0; nothing after the last.
+  std::optional<Batch> at(int64_t i) const;
   /// The number of targets in all batches together.
   int64_t targets() const { return data_.size() - 1; }
 
  private:
   TokenData data_;
-  int64_t batch_, context_, at_ = 0;
+  int64_t batch_, context_;
 };
+
+/// Batches of up to `batch` windows of `context` tokens: to train on as Batches makes them, and to validate on as
+/// Windows does, unless `validate` is false. Errors are those of both.
+BatchSource token_batches(const TokenData::Split&, int64_t batch, int64_t context, bool validate = true);
 
 }  // namespace tg

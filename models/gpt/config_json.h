@@ -2,20 +2,13 @@
 /// The configuration of a Gpt as JSON text, as in the files of a model. The fields are those of GptConfig, with the
 /// same names; enums are written by name. Checkpoints and the command line use it.
 #pragma once
+#include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/gpt/gpt.h>
 
-#include <string>
 #include <string_view>
 
 namespace tg {
 
-/// A JSON object with every field, indented by two spaces.
-std::string to_json(const GptConfig&);
-/// Where a configuration comes from.
-struct ConfigText {
-  std::string name = "the text";  ///< the name of the text in messages
-  bool every_field = false;       ///< whether a missing field is an Error, as in files; otherwise it keeps its default
-};
 /// The configuration of a JSON text. An Error for text that is not JSON, an unknown key (with the nearest known one), a
 /// key that comes twice, a value of the wrong type, and one that GptConfig::validate() refuses.
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
@@ -49,5 +42,8 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("init", c.init, "gpt2 or xavier");
   f("init_std", c.init_std, "standard deviation of new weights of init gpt2");
 }
+
+/// The fields, for config_json.h.
+template <class F> void visit_fields(GptConfig& c, F&& f) { visit_gpt_fields(c, f); }
 
 }  // namespace tg

@@ -105,7 +105,7 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   head_.weight = wte_.table;
 }
 
-std::vector<Gpt::NamedLinear> Gpt::linears() {
+std::vector<NamedLinear> Gpt::linears() {
   std::vector<NamedLinear> r;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     Block& b = blocks_[i];

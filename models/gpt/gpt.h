@@ -4,8 +4,8 @@
 /// the token table or not. It runs in bf16 with f32 parameters, and can recompute activations instead of keeping them.
 /// The loss is cross_entropy() of its logits; sampling is in generate.h, the configuration as JSON in config_json.h.
 #pragma once
+#include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/kv_cache.h>
-#include <tapegrad/models/nn/layers.h>
 
 namespace tg {
 
@@ -37,19 +37,8 @@ struct GptConfig {
   bool operator==(const GptConfig&) const = default;
 };
 
-/// Options of one forward pass.
-struct ForwardOptions {
-  Rng* rng = nullptr;  ///< generator of dropout, if the configuration or an adapter has any; null means no dropout
-  KvCache* cache = nullptr;  ///< earlier positions, to which these are added; unchanged if the call fails
-  bool last_only = false;    ///< compute the logits of the last position only: (B, 1, V)
-  /// The dtype of Linear layers, attention, activations and logits, bf16 or f32, if it is narrower than the
-  /// parameters'. Parameters are cast once where they are used; the residual stream, norms and gradients of parameters
-  /// keep the parameters' dtype. Unset means that everything runs in the dtype of the parameters.
-  std::optional<DType> compute = {};
-  /// Blocks keep their inputs only, and run again in backward: the same gradients, bit for bit. Not with a cache. To
-  /// save less memory for less work, call forward() in a RecomputeScope.
-  bool recompute = false;
-};
+/// A JSON object with every field, indented by two spaces. config_json.h reads it.
+std::string to_json(const GptConfig&);
 
 /// The model. Its parameters are wte.weight (V, C), wpe.weight (context, C) if positions are learned, h.{i}.ln_1.weight
 /// (C), h.{i}.attn.qkv.weight (C + 2 Ckv, C) with Ckv = C kv_heads / heads, h.{i}.attn.proj.weight (C, C),
@@ -58,6 +47,9 @@ struct ForwardOptions {
 /// .weight. A model that is made under LazyScope has shapes and no memory until its parameters are read.
 class Gpt {
  public:
+  /// It follows all ForwardOptions.
+  static constexpr ForwardSupport kSupport{.cache = true, .last_only = true, .compute = true, .recompute = true};
+
   /// Makes the model, with parameters from Params. An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
@@ -65,12 +57,9 @@ class Gpt {
   /// if a token is outside the vocabulary, or if options contradict each other.
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
   const GptConfig& config() const { return config_; }
+  int64_t context() const { return config_.context; }        ///< the most positions
+  int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
   Device device() const { return wte_.table.device(); }
-  /// A Linear layer of the model.
-  struct NamedLinear {
-    std::string name;   ///< name of the module: "h.3.mlp.fc"
-    nn::Linear* layer;  ///< valid while the model lives and is not moved
-  };
   /// The Linear layers in the order of forward(). The head is one of them unless it is tied.
   std::vector<NamedLinear> linears();
 

@@ -117,7 +117,7 @@ std::string weights_hash(const Params& params) {
   return h.hex();
 }
 
-void save_adapter(const std::string& path, const GptLora& lora, const std::string& base) {
+void save_adapter(const std::string& path, const Lora& lora, const std::string& base) {
   const StateDict tensors = lora.params().state();
   for (const auto& [name, t] : tensors) check_finite(path, name, t);
   std::map<std::string, std::string> metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}};
@@ -127,7 +127,7 @@ void save_adapter(const std::string& path, const GptLora& lora, const std::strin
   write_safetensors(path, tensors, metadata);
 }
 
-GptLora load_adapter(const std::string& path, Gpt& model, const Params& base) {
+Lora load_adapter(const std::string& path, const Linears& model, const Params& base) {
   const File f = read(path, base.device());
   Shapes shapes;
   try {
@@ -144,11 +144,11 @@ GptLora load_adapter(const std::string& path, Gpt& model, const Params& base) {
              "is a change of the weights that it was trained over. Name that model.",
              path, f.base, here);
   }
-  GptLora lora = apply_lora(model, base, f.config);
+  Lora lora = apply_lora(model, base, f.config);
   lora.params().assign(f.tensors);
   return lora;
 }
-void assign_adapter(const std::string& path, const GptLora& lora) {
+void assign_adapter(const std::string& path, const Lora& lora) {
   const File f = read(path, lora.params().device());
   const LoraConfig& c = lora.config();
   TG_CHECK(f.config.rank == c.rank, value,

@@ -4,7 +4,7 @@
 /// on. It contains neither that model (model_dir.h) nor a training state (checkpoint.h). `tapegrad finetune`, `merge`
 /// and `generate --adapter` use it.
 #pragma once
-#include <tapegrad/models/gpt/lora.h>
+#include <tapegrad/models/model/lora.h>
 
 #include <string>
 #include <string_view>
@@ -23,14 +23,14 @@ std::string weights_hash(const Params&);
 
 /// Writes `path` wholly or not at all. `base` is the weights_hash() of the model without adapters; if it is "",
 /// load_adapter() does not compare it. An Error of kind non_finite names the first weight that is infinite or NaN.
-void save_adapter(const std::string& path, const GptLora&, const std::string& base = "");
+void save_adapter(const std::string& path, const Lora&, const std::string& base = "");
 
 /// Calls apply_lora() with the file's configuration, and sets the file's values. An Error names the file and what is
 /// wrong: the file is damaged or something else, the adapter was trained over other weights, or a tensor is missing,
 /// unknown or of another shape than the model's module takes. The model is unchanged then.
-GptLora load_adapter(const std::string& path, Gpt& model, const Params& base);
+Lora load_adapter(const std::string& path, const Linears& model, const Params& base);
 /// Gives existing adapters the file's values. An Error if rank, alpha or modules differ; nothing has changed then.
-void assign_adapter(const std::string& path, const GptLora&);
+void assign_adapter(const std::string& path, const Lora&);
 
 /// The path itself if it is a file; in a folder, the path of the adapter that finetuning wrote there. An Error if there
 /// is none.

@@ -120,13 +120,17 @@ DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> fi
 }
 
 void save_checkpoint(const std::string& path, const Checkpoint& c) {
+  TG_CHECK(
+      json_or_null(c.config).is_object(), value,
+      "[checkpoint] the config for {} is '{}'. It must be a JSON object, such as to_json() of a configuration makes.",
+      path, c.config);
   StateDict tensors;
   for (const auto& [name, t] : c.state.tensors) {
     TG_CHECK(t, value, "[checkpoint] '{}' for {} is an empty Tensor. Take the state from Trainer::state().", name,
              path);
     check_finite(path, name, tensors[name] = t.detach().to(Device::cpu()).contiguous(), c.state.step);
   }
-  Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", to_json(c.run)},
+  Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", c.config},
                     {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
   if (c.finetuning) metadata["finetuning"] = json_of(*c.finetuning);
   if (c.state.unvalidated) metadata["unvalidated"] = json_of(*c.state.unvalidated);
@@ -148,7 +152,9 @@ Checkpoint load_checkpoint(const std::string& path) {
   if (const std::string sum = checksum(c.state.tensors, file.metadata()); r.text("checksum") != sum)
     r.fail(fmt::format("its checksum is {}, but its content gives {}: it was damaged after it was written",
                        r.text("checksum"), sum));
-  c.run = run_config_from_json(r.text("config"), r.source("config"));
+  c.config = r.text("config");
+  if (const Json config = parse_json(c.config, "checkpoint", r.source("config")); !config.is_object())
+    r.fail(fmt::format("its 'config' is {}, no object", text_of(config)));
   c.tokenizer = r.text("tokenizer");
   std::string hash;
   r.fields("data", {"files", "tokens", "hash"}, c.data.files, c.data.tokens, hash);

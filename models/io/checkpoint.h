@@ -6,9 +6,8 @@
 /// train --resume` and training programs use it.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/gpt/lora.h>
-#include <tapegrad/models/train/run_config.h>
-#include <tapegrad/models/train/trainer.h>
+#include <tapegrad/models/model/lora.h>
+#include <tapegrad/models/train/state.h>
 
 #include <optional>
 #include <string>
@@ -37,9 +36,11 @@ struct Finetuning {
 
 /// The content of the file. The tensors are those of state.tensors, with their names; the rest is metadata, as JSON.
 struct Checkpoint {
-  RunConfig run;          ///< with the model's vocab_size, not 0
-  std::string tokenizer;  ///< its to_json(), or "" if the data was token ids without one
-  DataIdentity data;
+  /// The configuration of model and training, a JSON object: to_json() of a RunConfig, or of a struct of one's own with
+  /// visit_fields() (models/config/config_json.h).
+  std::string config;
+  std::string tokenizer = "";  ///< its to_json(), or "" if the data was token ids without one
+  DataIdentity data = {};
   TrainerState state;
   std::optional<Finetuning> finetuning = std::nullopt;  ///< empty if the run trains the model
   /// The kernels that computed the run so far, as other kernels give other bits; "" means that they are unknown.

@@ -25,9 +25,9 @@ Json read_config(const std::string& folder) {
 }
 
 // Errors of f() about what a file holds, with its path.
-template <class F> auto in_file(const std::string& path, F f) {
+void in_file(const std::string& path, const std::function<void()>& f) {
   try {
-    return f();
+    f();
   } catch (const Error& e) {
     if (std::string_view(e.what()).find(path) != std::string_view::npos) throw;
     throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), path), e.scoped());
@@ -36,36 +36,42 @@ template <class F> auto in_file(const std::string& path, F f) {
 
 }  // namespace
 
-void save_model(const std::string& folder, const Gpt& model, const Params& params, const Tokenizer* tokenizer,
+void save_model(const std::string& folder, const Model& model, const Params& params, const Tokenizer* tokenizer,
                 const std::string& train_json) {
   Json config;
-  config["model"] = own_json(to_json(model.config()));
+  config["model"] = own_json(model.config());
   config["tokenizer"] = tokenizer ? own_json(tokenizer->to_json()) : Json();
   if (!train_json.empty()) config["train"] = own_json(train_json);
   write_file_atomically(config_path(folder), text_of(config, 2) + "\n");
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
 }
 
-LoadedModel load_model(const std::string& folder, Device device) {
-  const std::string config_file = config_path(folder), weights_file = weights_path(folder);
+ModelFile read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
-  std::unique_ptr<Tokenizer> tokenizer;
-  const GptConfig shape = in_file(config_file, [&] {
-    if (const Json* t = config.find("tokenizer"); t && !t->is_null()) tokenizer = Tokenizer::from_json(text_of(*t));
-    return gpt_config_from_json(text_of(config["model"]), {.name = "\"model\"", .every_field = true});
+  ModelFile file{text_of(config["model"]), nullptr};
+  detail::in_config_file(folder, [&] {
+    if (const Json* t = config.find("tokenizer"); t && !t->is_null())
+      file.tokenizer = Tokenizer::from_json(text_of(*t));
   });
-  TG_CHECK(!tokenizer || tokenizer->vocab_size() <= shape.vocab_size, value,
-           "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
-           "file.",
-           config_file, tokenizer->vocab_size(), shape.vocab_size);
-  Params params(device);
-  params.load(SafetensorsFile(weights_file).tensors(device));
-  return in_file(weights_file, [&] {
-    const Gpt model(params, shape);
+  return file;
+}
+
+namespace detail {
+void in_config_file(const std::string& folder, const std::function<void()>& f) { in_file(config_path(folder), f); }
+void in_weights_file(const std::string& folder, const Params& params, const std::function<void()>& make_model) {
+  params.load(SafetensorsFile(weights_path(folder)).tensors(params.device()));
+  in_file(weights_path(folder), [&] {
+    make_model();
     params.check_all_used();
-    return LoadedModel{params, model, std::move(tokenizer)};
   });
 }
+void check_tokenizer(const std::string& folder, const Tokenizer* tokenizer, int64_t vocab_size) {
+  TG_CHECK(!tokenizer || tokenizer->vocab_size() <= vocab_size, value,
+           "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
+           "file.",
+           config_path(folder), tokenizer->vocab_size(), vocab_size);
+}
+}  // namespace detail
 
 std::string model_config_text(const std::string& folder) {
   namespace fs = std::filesystem;

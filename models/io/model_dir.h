@@ -4,27 +4,65 @@
 /// from. The command line uses it, and programs that load what it trained.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
-#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/model/model.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace tg {
 
 /// A model from a folder.
-struct LoadedModel {
+template <class M> struct Loaded {
   Params params;
-  Gpt model;
+  M model;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if the model was trained on token ids of an unknown tokenizer
 };
+/// A Gpt from a folder.
+using LoadedModel = Loaded<Gpt>;
 
 /// Writes both files into `folder`, which exists; each wholly or not at all. `train_json` is stored as it is, for human
-/// readers; "" leaves it out.
-void save_model(const std::string& folder, const Gpt&, const Params&, const Tokenizer* tokenizer,
+/// readers; "" leaves it out. An Error if the model has no config() (model.h).
+void save_model(const std::string& folder, const Model&, const Params&, const Tokenizer* tokenizer = nullptr,
                 const std::string& train_json = "");
-/// Reads a model to a device. An Error names the file and what is wrong in it.
-LoadedModel load_model(const std::string& folder, Device = {});
+/// Reads a model to a device. M is made from Params and the type that its config() returns, which has visit_fields()
+/// (config_json.h). An Error names the file and what is wrong in it.
+template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {});
 /// The JSON text of the configuration in folder/config.json, as it was written.
 std::string model_config_text(const std::string& folder);
+
+/// What config.json says.
+struct ModelFile {
+  std::string config;  ///< of the model, JSON
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+/// Reads folder/config.json.
+ModelFile read_model_file(const std::string& folder);
+
+namespace detail {
+// Errors of f() about the config.json of a folder, with its path.
+void in_config_file(const std::string& folder, const std::function<void()>& f);
+// Loads the weights of a folder, calls make_model(), and checks that it took all of them.
+void in_weights_file(const std::string& folder, const Params&, const std::function<void()>& make_model);
+void check_tokenizer(const std::string& folder, const Tokenizer*, int64_t vocab_size);
+}  // namespace detail
+
+template <class M> Loaded<M> load_model(const std::string& folder, Device device) {
+  ModelFile file = read_model_file(folder);
+  std::remove_cvref_t<decltype(std::declval<const M&>().config())> config;
+  detail::in_config_file(folder, [&] {
+    config = config_from_json<decltype(config)>(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
+  });
+  if constexpr (requires { config.vocab_size; })
+    detail::check_tokenizer(folder, file.tokenizer.get(), config.vocab_size);
+  const Params params(device);
+  std::optional<M> model;
+  detail::in_weights_file(folder, params, [&] { model.emplace(params, config); });
+  return {params, std::move(*model), std::move(file.tokenizer)};
+}
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
 /// LoRA (Hu et al. 2021, arXiv:2106.09685): a frozen linear layer learns through a product of two thin matrices, which
-/// is added to its result or, after training, to its weight. These are the layers: models/gpt/lora.h puts them into a
+/// is added to its result or, after training, to its weight. These are the layers: models/model/lora.h puts them into a
 /// Gpt, models/io/adapter.h writes them to files.
 #pragma once
 #include <tapegrad/models/nn/layers.h>

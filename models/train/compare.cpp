@@ -62,7 +62,7 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   const Threads threads(side.threads);
   const Params params(side.device, 0, side.weights);
   params.load(weights);
-  const Logits logits = make_model(params);
+  const Model model = make_model(params);
   params.check_all_used();
   const auto see_parameter = [&](Stage stage, const std::string& name, const Tensor& t) {
     see({stage, name, parameter_group(name)}, t);
@@ -79,7 +79,7 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   Rng dropout{o.seed};
   {
     const ObserveScope watch(observer(Stage::forward));
-    y = logits(batch.tokens.to(side.device), {.rng = &dropout, .compute = side.compute});  // (B, T, V)
+    y = model.forward(batch.inputs.to(side.device), {.rng = &dropout, .compute = side.compute});  // (B, T, V)
     loss = cross_entropy(y, batch.targets.to(side.device));
   }
   see({Stage::forward, "logits", ""}, y.detach());
@@ -244,12 +244,7 @@ Comparison compare(const MakeModel& make_model, const StateDict& weights, const 
 }
 Comparison compare(const GptConfig& config, const StateDict& weights, const Batch& batch, const Side& reference,
                    const Side& other, const CompareOptions& o) {
-  const MakeModel make_gpt = [&config](const Params& params) -> Logits {
-    return [model = Gpt(params, config)](const Tensor& tokens, const ForwardOptions& how) {
-      return model.forward(tokens, how);
-    };
-  };
-  return compare(make_gpt, weights, batch, reference, other, o);
+  return compare([&](const Params& params) { return Gpt(params, config); }, weights, batch, reference, other, o);
 }
 
 }  // namespace tg

@@ -5,8 +5,8 @@
 /// first of them. It builds trust in a backend, a kernel or a dtype for the model at hand. `tapegrad compare` and tests
 /// use it.
 #pragma once
-#include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/model.h>
 #include <tapegrad/models/optim/adamw.h>
 
 #include <functional>
@@ -78,12 +78,8 @@ struct CompareOptions {
   uint64_t seed = 0;  ///< seed of dropout: both sides have the same masks
 };
 
-/// A model: tokens (B, T) -> logits (B, T, V).
-using Logits = std::function<Tensor(const Tensor& tokens, const ForwardOptions&)>;
-/// Makes a model from parameters; called once on each side.
-using MakeModel = std::function<Logits(const Params&)>;
-
-/// Runs `reference`, then `other`, from `weights`, which must be those that the model asks for. Tensors of the
+/// Runs `reference`, then `other`, from `weights`, which must be those that the model asks for. The loss is
+/// cross_entropy() of the logits. The model is made once on each side. Tensors of the
 /// reference stay in host memory until the other side has made its own. An Error if a side's device is missing (no
 /// other device replaces it), or if its dtypes do not fit together.
 /// @{

@@ -3,7 +3,6 @@
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
 
 #include <algorithm>
 #include <array>
@@ -15,7 +14,8 @@ namespace {
 // Micro-batches beyond the second take nothing but the memory of their tokens.
 constexpr int64_t kMicroBatches = 2;
 
-MemoryPlan of_step(const Gpt& model, const Params& trained, const TrainConfig& c, Device device) {
+MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
+                   Device device) {
   MemoryPlan plan;
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
@@ -24,18 +24,19 @@ MemoryPlan of_step(const Gpt& model, const Params& trained, const TrainConfig& c
   plan.moments = live() - plan.weights;
 
   Rng dropout;
-  const auto tokens = [&] { return zeros({c.batch, model.config().context}, DType::i32); };  // (B, T)
   {
-    const Batch b{tokens(), tokens()};
+    const Batch b = batch();
     const int64_t before = live();
-    const Tensor loss = cross_entropy(training_logits(model, c, b.tokens.to(device), dropout), b.targets.to(device));
+    const Tensor loss = training_loss(model, c, b.to(device), dropout);
     plan.activations = live() - before;
   }
   const auto gradients = [&] {
     std::vector<Batch> micro;
-    for (int64_t i = 0; i < std::min(c.accumulate, kMicroBatches); ++i) micro.push_back({tokens(), tokens()});
-    const Tensor others =
-        zeros({std::max(c.accumulate - kMicroBatches, int64_t(0)), 2, c.batch, model.config().context}, DType::i32);
+    for (int64_t i = 0; i < std::min(c.accumulate, kMicroBatches); ++i) micro.push_back(batch());
+    const auto others = [&](const Tensor& t) {
+      return zeros(Shape{std::max(c.accumulate - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
+    };
+    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets);
     return step_gradients(model, trained, c, micro, dropout);
   };
   const StepGradients g = gradients();
@@ -76,18 +77,27 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
            readable_bytes(bytes - there), advice(there));
 }
 
-MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {
+MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
+                       Device device, const LoraConfig* adapters) {
   train.validate();
   MemoryPlan plan;
   dry_run([&] {
     const Params params(device, train.seed);
-    Gpt model(params, config);
-    std::optional<GptLora> lora;
+    Model model = make_model(params);
+    std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
-    plan = of_step(model, lora ? lora->params() : params, train, device);
+    plan = of_step(model, lora ? lora->params() : params, batch, train, device);
     plan.parameters = params.count() + (lora ? lora->params().count() : 0);
   });
   return plan;
+}
+MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {
+  const auto windows = [&] { return zeros({train.batch, config.context}, DType::i32); };  // (B, T)
+  return plan_memory([&](const Params& params) { return Gpt(params, config); },
+                     [&] {
+                       return Batch{windows(), windows()};
+                     },
+                     train, device, adapters);
 }
 
 }  // namespace tg

@@ -1,9 +1,11 @@
 /// @file
-/// plan_memory(): how many bytes it takes to train a Gpt, before anything is allocated. It runs the step itself in a
+/// plan_memory(): how many bytes it takes to train a model, before anything is allocated. It runs the step itself in a
 /// dry_run(), so it is right for every variant of model, precision and recomputation. `tapegrad inspect --plan` uses
 /// it, and `train` and `finetune`, which refuse a run that does not fit.
 #pragma once
-#include <tapegrad/models/gpt/lora.h>
+#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/lora.h>
+#include <tapegrad/models/model/model.h>
 #include <tapegrad/models/train/config.h>
 
 #include <functional>
@@ -26,10 +28,13 @@ struct MemoryPlan {
   int64_t peak = 0;
 };
 
-/// The memory of a training step as Trainer runs it: config.batch windows of model.context tokens, in config.accumulate
-/// micro-batches. With `adapters`, only those are trained, over a frozen model. It takes a millisecond per layer or
-/// less, and the memory of the engine's objects. An Error for a wrong field, a device that is not there, and sizes that
-/// no memory can have.
+/// The memory of a training step as Trainer runs it, in config.accumulate micro-batches of the size of batch(). Values
+/// are not computed: forward() cannot read any. With `adapters`, only those are trained, over a frozen model. It takes
+/// a millisecond per layer or less, and the memory of the engine's objects. An Error for a wrong field, a device that
+/// is not there, and sizes that no memory can have.
+MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
+                       const LoraConfig* adapters = nullptr);
+/// The same for a Gpt, on config.batch windows of model.context tokens.
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr);
 

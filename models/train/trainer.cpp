@@ -3,7 +3,6 @@
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/optim_step.h>
 
 #include <algorithm>
@@ -21,32 +20,63 @@ const TrainConfig& valid(const TrainConfig& c) {
   c.validate();
   return c;
 }
+BatchSource windows_of(const Model& model, const TokenData& data, const TrainConfig& config) {
+  TG_CHECK(
+      model.context() > 0, value,
+      "[train] the model has no context(), which says how long its windows of tokens are. Add that member, or pass "
+      "a BatchSource, such as token_batches().");
+  BatchSource source =
+      token_batches(data.split(1 - config.val_fraction), config.batch, model.context(), config.val_fraction > 0);
+  if (model.vocab_size() > 0) data.check_vocabulary(model.vocab_size());
+  return source;
+}
 }  // namespace
 
-Tensor training_logits(const Gpt& model, const TrainConfig& config, const Tensor& tokens, Rng& dropout) {
+Tensor training_loss(const Model& model, const TrainConfig& config, const Batch& batch, Rng& dropout) {
   std::optional<RecomputeScope> cheap;
   if (config.recompute == Recompute::cheap) cheap.emplace();
-  return model.forward(tokens,
-                       {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
+  return model.loss(batch,
+                    {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
 }
-StepGradients step_gradients(const Gpt& model, const Params& params, const TrainConfig& config,
+StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
                              std::span<const Batch> micro_batches, Rng& dropout) {
-  const auto logits = [&](const Tensor& tokens) { return training_logits(model, config, tokens, dropout); };
-  Accumulated a = accumulate(logits, micro_batches, model.device());
+  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout); };
+  Accumulated a = accumulate(loss, micro_batches, params.device());
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
   NoGradScope off;
   const ProfileRange norm(Phase::optimizer);
-  return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
+  return {a.loss, a.targets, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
 
-Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, const TrainConfig& config)
+Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(int64_t)>& batches,
+                   const EvaluateOptions& o) {
+  NoGradScope off;
+  Evaluated e;
+  double sum = 0;
+  int64_t i = 0;
+  for (std::optional<Batch> batch; (batch = batches(i)); ++i) {
+    if ((e.stopped = o.stop && o.stop())) break;
+    const int64_t kept = batch->kept();
+    if (kept == 0) continue;
+    sum += model.loss(batch->to(o.device), {.compute = o.compute}).item<double>() * double(kept);
+    e.targets += kept;
+  }
+  TG_CHECK(e.targets > 0 || e.stopped, value,
+           "[evaluate] {} batches without a target that is kept. A mean needs at least one. Check the targets; "
+           "Batch::kIgnored leaves one out.",
+           i);
+  e.loss = sum / double(std::max<int64_t>(e.targets, 1));
+  return e;
+}
+
+Trainer::Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig& config)
     : model_(model),
       params_(params),
       config_(valid(config)),
-      data_(data.split(1 - config.val_fraction)),
-      batches_(data_.train, config.batch, model.config().context, Rng{config.seed}.split(kDataStream)),
+      data_(std::move(data)),
+      data_rng_(Rng{config.seed}.split(kDataStream)),
       dropout_(Rng{config.seed}.split(kDropoutStream)),
       // Runs shorter than the warm-up end inside it.
       schedule_{.kind = config.schedule,
@@ -59,9 +89,10 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
                                       .beta2 = config.beta2,
                                       .eps = config.eps,
                                       .weight_decay = config.weight_decay}) {
-  data.check_vocabulary(model.config().vocab_size);
-  if (config.val_fraction > 0) Windows(data_.val, config.batch, model.config().context);  // throws when it is too short
+  TG_CHECK(data_.next, value, "[train] the BatchSource has no next(). Training needs batches: set it.");
 }
+Trainer::Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig& config)
+    : Trainer(model, params, windows_of(model, data, valid(config)), config) {}
 
 // The Error about a number that is not finite. again() computes it once more, from the same state.
 void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
@@ -95,34 +126,33 @@ std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
   } else {
     r.step = steps_ + 1;
     r.lr = schedule_.at(steps_);
-    update(r);
+    const auto targets = double(update(r));
     ++steps_;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     r.ms = took.count() * 1e3;
-    const double tokens = double(config_.accumulate) * double(config_.batch) * double(model_.config().context);
-    r.tokens_per_s = tokens / std::max(took.count(), 1e-9);
+    r.tokens_per_s = targets / std::max(took.count(), 1e-9);
   }
-  if (unvalidated_ || (config_.evaluates_after(steps_) && config_.val_fraction > 0)) {
+  if (unvalidated_ || (config_.evaluates_after(steps_) && data_.validation)) {
     unvalidated_ = r;
     r.val_loss = evaluate(stop);
     if (!r.val_loss) return std::nullopt;
     if (!std::isfinite(*r.val_loss)) explain("validation loss", *r.val_loss, r, [&] { evaluate(); });
     unvalidated_.reset();
   }
-  r.peak_bytes = memory_stats(model_.device()).peak;
+  r.peak_bytes = memory_stats(params_.device()).peak;
   return r;
 }
 
 StepGradients Trainer::gradients() {
   std::vector<Batch> micro;
-  for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(batches_.next());
+  for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(data_.next(data_rng_));
   return step_gradients(model_, params_, config_, micro, dropout_);
 }
 
-void Trainer::update(StepRecord& r) {
-  const Rng data = batches_.rng(), dropout = dropout_;
+int64_t Trainer::update(StepRecord& r) {
+  const Rng data = data_rng_, dropout = dropout_;
   const auto rewind = [&] {
-    batches_.set_rng(data);
+    data_rng_ = data;
     dropout_ = dropout;
   };
   try {
@@ -139,6 +169,7 @@ void Trainer::update(StepRecord& r) {
     }
     optimizer_.set_lr(r.lr);
     optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
+    return g.targets;
   } catch (...) {
     rewind();
     throw;
@@ -156,71 +187,24 @@ double Trainer::evaluate() const {
   return *evaluate([] { return false; });
 }
 std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const {
+  TG_CHECK(data_.validation, state,
+           "[train] there is no validation part. Set val_fraction or BatchSource::validation.");
   const ProfileRange range("validation");
-  NoGradScope off;
-  Windows windows(data_.val, config_.batch, model_.config().context);
-  double sum = 0;
-  for (Batch batch; windows.next(batch);) {
-    if (stop()) return std::nullopt;
-    const Tensor scores = model_.forward(batch.tokens.to(model_.device()), {.compute = config_.dtype});  // (B, T, V)
-    sum += cross_entropy(scores, batch.targets.to(model_.device())).item<double>() * double(batch.targets.numel());
-  }
-  return sum / double(windows.targets());
+  const Evaluated e = tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype, stop});
+  return e.stopped ? std::nullopt : std::optional(e.loss);
 }
-
-namespace {
-constexpr std::string_view kModel = "model.", kAdamW = "adamw.";
-
-StateDict with_prefix(std::string_view prefix, const StateDict& tensors) {
-  StateDict r;
-  for (const auto& [name, t] : tensors) r[fmt::format("{}{}", prefix, name)] = t;
-  return r;
-}
-StateDict without_prefix(std::string_view prefix, const StateDict& tensors) {
-  StateDict r;
-  for (const auto& [name, t] : tensors)
-    if (name.starts_with(prefix)) r[name.substr(prefix.size())] = t;
-  return r;
-}
-// An Error that names the first tensor that differs: those of the model in its order, then the others by name.
-void check_fits(const StateDict& given, const StateDict& own, const std::vector<Parameter>& parameters) {
-  constexpr const char* kRule =
-      "A state fits the configuration of model and optimiser that it was saved with. Make the trainer with that one.";
-  std::vector<std::string> order;
-  for (const Parameter& p : parameters) order.push_back(fmt::format("{}{}", kModel, p.name));
-  for (const auto& [name, t] : own)
-    if (!name.starts_with(kModel)) order.push_back(name);
-  for (const std::string& name : order) {
-    const auto it = given.find(name);
-    const Layout& here = own.at(name).layout();
-    TG_CHECK(it != given.end() && it->second, value, "[train] the state has no '{}', which is {} here. {}", name, here,
-             kRule);
-    TG_CHECK(it->second.shape() == here.shape && it->second.dtype() == here.dtype, shape,
-             "[train] '{}' is {} in the state and {} here. {}", name, it->second.layout(), here, kRule);
-  }
-  for (const auto& [name, t] : given)
-    TG_CHECK(own.contains(name), value, "[train] '{}' of the state is nothing that this trainer has. {}", name, kRule);
-}
-}  // namespace
 
 TrainerState Trainer::state() const {
-  TrainerState s{.step = steps_,
-                 .optimizer_steps = optimizer_.steps(),
-                 .data = batches_.rng(),
-                 .dropout = dropout_,
-                 .tensors = with_prefix(kModel, params_.state()),
-                 .unvalidated = unvalidated_};
-  s.tensors.merge(with_prefix(kAdamW, optimizer_.state()));
+  TrainerState s = training_state(steps_, params_, optimizer_, data_rng_, dropout_);
+  s.unvalidated = unvalidated_;
   return s;
 }
 void Trainer::load_state(const TrainerState& s) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
            "[train] the state is one after {} steps, and max_steps is {}. It must be at least that. Raise max_steps.",
            s.step, config_.max_steps);
-  check_fits(s.tensors, state().tensors, params_.all());
-  optimizer_.load_state(without_prefix(kAdamW, s.tensors), s.optimizer_steps);  // checks, then assigns
-  params_.assign(without_prefix(kModel, s.tensors));                            // cannot fail any more
-  batches_.set_rng(s.data);
+  restore(s, params_, optimizer_);
+  data_rng_ = s.data;
   dropout_ = s.dropout;
   steps_ = s.step;
   unvalidated_ = s.unvalidated;

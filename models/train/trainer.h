@@ -1,15 +1,14 @@
 /// @file
-/// Trainer: the training loop of a Gpt (forward, backward, AdamW with warm-up and cosine) and its validation loss. It
-/// prints and writes nothing: callers get a record of each step (log.h), and its state for a file
+/// Trainer: the training loop of any model (forward, backward, AdamW with warm-up and cosine) and its validation loss.
+/// It prints and writes nothing: callers get a record of each step (log.h), and its state for a file
 /// (models/io/checkpoint.h). `tapegrad train` uses it, and programs of one's own.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/gpt/gpt.h>
-#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/model/model.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/models/train/config.h>
-#include <tapegrad/models/train/log.h>
+#include <tapegrad/models/train/state.h>
 
 #include <functional>
 #include <optional>
@@ -17,37 +16,47 @@
 
 namespace tg {
 
-/// All that steps change, at the end of a step: what a Trainer needs to continue as if it had never stopped. `data` and
-/// `dropout` are the generators of the next batch and the next dropout masks.
-struct TrainerState {
-  int64_t step = 0;             ///< steps done
-  int64_t optimizer_steps = 0;  ///< updates that the moments have seen
-  Rng data, dropout;
-  StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
-  /// The record of the last step, if its validation is still to come.
-  std::optional<StepRecord> unvalidated = std::nullopt;
-};
-
-/// Logits (B, T, V) of tokens (B, T), as a step of training computes them: with dropout, in config.dtype, and with
-/// activations kept or recomputed as config.recompute says.
-Tensor training_logits(const Gpt&, const TrainConfig& config, const Tensor& tokens, Rng& dropout);
+/// The loss of a batch as a step of training computes it: with dropout, in config.dtype, and with activations kept or
+/// recomputed as config.recompute says.
+Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);
 /// What the optimiser gets in a step.
 struct StepGradients {
-  double loss;    ///< mean over all micro-batches, in nats per token
-  Tensor norm;    ///< norm of the gradients of the trained parameters, 0-d f32
-  GradMap grads;  ///< gradients of the loss
+  double loss;      ///< mean over the targets of all micro-batches; of language models in nats per token
+  int64_t targets;  ///< number of them
+  Tensor norm;      ///< norm of the gradients of the trained parameters, 0-d f32
+  GradMap grads;    ///< gradients of the loss
 };
 /// Loss and gradients of the micro-batches of a step.
-StepGradients step_gradients(const Gpt&, const Params&, const TrainConfig&, std::span<const Batch>, Rng& dropout);
+StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, std::span<const Batch>, Rng& dropout);
 
-/// Trains a Gpt. Equal seeds give equal losses, bit for bit, on any number of threads. One thread at a time may use a
+/// How evaluate() runs.
+struct EvaluateOptions {
+  Device device = {};                 ///< of the model
+  std::optional<DType> compute = {};  ///< ForwardOptions::compute
+  std::function<bool()> stop = {};    ///< asked before each batch; true gives the rest up
+};
+/// The result of evaluate().
+struct Evaluated {
+  double loss = 0;       ///< mean over the targets
+  int64_t targets = 0;   ///< number of kept targets
+  bool stopped = false;  ///< whether stop() gave it up; loss is then that of the batches before
+};
+/// The loss of a model over batches(0), batches(1), ... until one is empty, without dropout and without gradients. An
+/// Error if no target is kept at all.
+Evaluated evaluate(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
+                   const EvaluateOptions& = {});
+
+/// Trains a model. Equal seeds give equal losses, bit for bit, on any number of threads. One thread at a time may use a
 /// Trainer; trainers in different threads are independent.
 class Trainer {
  public:
-  /// Trains the trainable parameters of `params`, which are those of `model`. The last config.val_fraction of the data
-  /// is for validation; 0 means none. An Error if a field is wrong, a token is outside the model's vocabulary, the
-  /// training part has fewer than context + 1 tokens, or the validation part fewer than 2.
-  Trainer(const Gpt& model, const Params& params, const TokenData& data, const TrainConfig&);
+  /// Trains the trainable parameters of `params`, which are those of `model` or of its adapters, on the batches of the
+  /// source. config.batch and config.val_fraction are not used. An Error if a field is wrong.
+  Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&);
+  /// The same, on config.batch windows of model.context() tokens. The last config.val_fraction of the data is for
+  /// validation; 0 means none. An Error if the model has no context(), a token is outside its vocabulary, the training
+  /// part has fewer than context + 1 tokens, or the validation part fewer than 2.
+  Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&);
 
   /// Runs one step, and a validation if config.eval_every asks for it or the step is the last. An Error after the last
   /// step. If the loss or the norm of the gradients is not finite, the step is computed once more with every op
@@ -72,30 +81,25 @@ class Trainer {
   /// dtype, or a step beyond config.max_steps.
   void load_state(const TrainerState&);
 
-  /// Mean cross-entropy over the whole validation split in order, in nats per token, without dropout. An Error if there
-  /// is no such split.
+  /// Mean loss over the targets of the whole validation part, without dropout: in nats per token of language models. An
+  /// Error if there is no such part.
   double evaluate() const;
 
   const TrainConfig& config() const { return config_; }
-  /// The number of tokens to train on.
-  int64_t train_tokens() const { return data_.train.size(); }
-  /// The number of tokens to validate on.
-  int64_t val_tokens() const { return data_.val.size(); }
 
  private:
   StepGradients gradients();  // draws the batches of a step
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
-  void update(StepRecord&);
+  int64_t update(StepRecord&);  // returns the number of targets
   /// The validation loss as evaluate() computes it; nothing if stop(), asked between batches, gave it up.
   std::optional<double> evaluate(const std::function<bool()>& stop) const;  // empty: it was given up
 
-  Gpt model_;
+  Model model_;
   Params params_;
   TrainConfig config_;
-  TokenData::Split data_;
-  Batches batches_;
-  Rng dropout_;
+  BatchSource data_;
+  Rng data_rng_, dropout_;
   Schedule schedule_;
   AdamW optimizer_;
   int64_t steps_ = 0;

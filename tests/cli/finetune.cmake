@@ -133,7 +133,7 @@ refused(1 "rank is 33 for a layer from 32 to 96. It must be at most 32" finetune
 refused(1 "alpha is -1" finetune --model model --data dog.txt --out never --alpha=-1)
 refused(1 "[lora] dropout is 1." finetune --model model --data dog.txt --out never --lora-dropout 1)
 refused(1 "the target '*.q' matches no module" finetune --model model --data dog.txt --out never --targets *.q)
-refused(1 "The modules are h.0.attn.qkv, h.0.attn.proj, h.0.mlp.fc, h.0.mlp.proj" finetune --model model --data dog.txt --out never --targets *.q)
+refused(1 "The modules are h.*.attn.qkv (2), h.*.attn.proj (2)" finetune --model model --data dog.txt --out never --targets *.q)
 refused(1 "'z' U+007A" finetune --model model --data foreign.txt --out never)
 refused(1 "ids was trained on token ids and has no tokenizer" finetune --model ids --data dog.txt --out never)
 refused(1 "is not in the vocabulary" finetune --model model --data ids.bin --out never)

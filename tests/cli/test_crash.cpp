@@ -2,6 +2,7 @@
 // moments, Ctrl-C, and what must not end well: limits, a second process, weights that are not finite. After each the
 // run goes on, and its files must be those of the run that was never cut off.
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/train/run_config.h>
 
 #include <iterator>
 #include <random>
@@ -13,6 +14,7 @@
 using namespace tg;
 
 namespace {
+RunConfig run_of(const Checkpoint& c) { return run_config_from_json(c.config, "checkpoint"); }
 
 // Runs once for each n with TG_FAULT=<fault>:n, from 1 until the run is no longer struck; every stride-th n only.
 // Returns how many it struck.
@@ -271,7 +273,7 @@ TEST_CASE("a run that overwrites another is that run once it has begun, wherever
     fs::remove_all(folder / "run");
     REQUIRE(Process(folder.path, reference.command).status() == 0);
     if (Process(folder.path, other, {.fault = fmt::format("before-any:{}", n)}).status() == 0) break;
-    const bool is_new = load_checkpoint(folder / "run/checkpoint.safetensors").run.train.seed == 2;
+    const bool is_new = run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.seed == 2;
     REQUIRE(reference.go_on() == 0);
     is_new ? ++begun : ++former;
     if (!is_new) reference.check_same();
@@ -389,7 +391,7 @@ TEST_CASE("after a divergence what the message says helps") {
       CHECK_HAS(errors, "tapegrad: lr was ");
     }
     // What was given once is in the checkpoint, for those that go on later.
-    CHECK(load_checkpoint(folder / "run/checkpoint.safetensors").run.train.lr == std::stod(command[4]));
+    CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
     Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
     CHECK(other.status() == 1);
     CHECK_HAS(other.errors(), "only max_steps, lr, min_lr, warmup, eval_every and checkpoint_every may change");
@@ -437,12 +439,14 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
   const Checkpoint good = load_checkpoint(path);
   for (const int64_t every : {1, 0}) {  // a periodic save, and the next step's loss
     Checkpoint wild = good;
-    wild.run.train.lr = 1e39;
-    wild.run.train.min_lr = 0;
-    wild.run.train.warmup = 0;
-    wild.run.train.max_steps = 8;
-    wild.run.train.eval_every = 0;
-    wild.run.train.checkpoint_every = every;
+    RunConfig run = run_of(good);
+    run.train.lr = 1e39;
+    run.train.min_lr = 0;
+    run.train.warmup = 0;
+    run.train.max_steps = 8;
+    run.train.eval_every = 0;
+    run.train.checkpoint_every = every;
+    wild.config = to_json(run);
     save_checkpoint(path, wild);
     const std::string before = read_file(path);
     Process p(folder.path, {"train", "--resume", "run"});

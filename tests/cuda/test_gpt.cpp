@@ -1,7 +1,7 @@
 // Models on Device::cuda(): the GPTs of the oracle, whole training steps, training, generation, and what moves between
 // devices, against torch and against the CPU.
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>

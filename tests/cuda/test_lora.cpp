@@ -18,7 +18,7 @@ const LoraConfig kConfig{.targets = {"*"}, .rank = 3, .alpha = 6, .dropout = 0.2
 struct Adapted {
   Params base;
   Gpt model;
-  GptLora lora;
+  Lora lora;
   Adapted(const Oracle& o, Device d) : base(d), model(o.model(base)), lora(apply_lora(model, base, kConfig)) {
     StateDict s = lora.params().state();
     uint64_t seed = 1;
@@ -70,7 +70,7 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
     const Params base(d, 1);
     Gpt model(base, small);
     const std::string weights = weights_hash(base);
-    const GptLora lora = apply_lora(model, base, kConfig);
+    const Lora lora = apply_lora(model, base, kConfig);
     Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
     losses.push_back(rest_of(trainer));
     save_adapter(path, lora, weights);
@@ -79,7 +79,7 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
     CHECK(losses[1][i].loss == doctest::Approx(losses[0][i].loss).epsilon(1e-4));
   const Params base(Device(), 1);
   Gpt model(base, small);
-  const GptLora lora = load_adapter(path, model, base);
+  const Lora lora = load_adapter(path, model, base);
   CHECK(lora.config() == kConfig);
   CHECK(lora.params().device() == Device::cpu());
 }

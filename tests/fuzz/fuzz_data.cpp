@@ -17,9 +17,9 @@ std::vector<int32_t> all_of(const TokenData& d) {
 }
 // Each target is the token after its token; both are in the data.
 void check_batch(const Batch& b, int64_t batch, int64_t context) {
-  TG_FUZZ_CHECK(b.tokens.shape() == b.targets.shape() && b.tokens.size(0) <= batch && b.tokens.size(1) <= context);
-  const auto x = b.tokens.to_vector<int32_t>(), y = b.targets.to_vector<int32_t>();
-  const auto length = size_t(b.tokens.size(1));
+  TG_FUZZ_CHECK(b.inputs.shape() == b.targets.shape() && b.inputs.size(0) <= batch && b.inputs.size(1) <= context);
+  const auto x = b.inputs.to_vector<int32_t>(), y = b.targets.to_vector<int32_t>();
+  const auto length = size_t(b.inputs.size(1));
   for (size_t i = 0; i + 1 < x.size(); ++i)
     if ((i + 1) % length != 0) TG_FUZZ_CHECK(y[i] == x[i + 1]);
 }
@@ -31,9 +31,9 @@ void check_data(const TokenData& data, int64_t batch, int64_t context, int64_t v
     for (int i = 0; i < 2; ++i) check_batch(batches->next(), batch, context);
   if (auto windows = fuzz::accepted([&] { return Windows(data, batch, context); })) {
     std::vector<int32_t> targets;
-    for (Batch b; windows->next(b);) {
-      check_batch(b, batch, context);
-      const auto y = b.targets.to_vector<int32_t>();
+    for (int64_t i = 0; const auto b = windows->at(i); ++i) {
+      check_batch(*b, batch, context);
+      const auto y = b->targets.to_vector<int32_t>();
       targets.insert(targets.end(), y.begin(), y.end());
     }
     TG_FUZZ_CHECK(std::equal(targets.begin(), targets.end(), ids.begin() + 1, ids.end()));

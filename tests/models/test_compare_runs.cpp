@@ -49,8 +49,12 @@ struct Doubled : OpOf<Doubled> {  // no kernel: made of two
 
 // A model of one's own, with separate queries, keys and values. Faults are those of the side in f32.
 constexpr int64_t kVocabulary = 12, kWidth = 8;
+struct Function {  // as a model
+  std::function<Tensor(const Tensor& tokens)> f;
+  Tensor forward(const Tensor& tokens) const { return f(tokens); }
+};
 MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tamper = {}) {
-  return [fault, tamper](const Params& p) -> Logits {
+  return [fault, tamper](const Params& p) -> Model {
     const NameScope root("own");
     const nn::Embedding table(p.at("wte"), kVocabulary, kWidth, Init::normal(0.5));
     const nn::LinearOptions biased{.bias = true, .init = Init::normal(0.5)};
@@ -59,7 +63,7 @@ MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tampe
     const nn::Linear v(a.at("v"), kWidth, kWidth, biased), head(p.at("head"), kWidth, kVocabulary, biased);
     const bool f32 = p.dtype() == DType::f32;
     if (f32 && tamper) tamper(p);
-    return [=, scope = p.at("middle").scope()](const Tensor& tokens, const ForwardOptions&) {
+    return Function{[=, scope = p.at("middle").scope()](const Tensor& tokens) {
       const int64_t b = tokens.size(0), t = tokens.size(1);
       const auto heads = [&](const Tensor& x) { return transpose(reshape(x, {b, t, 2, kWidth / 2}), 1, 2); };
       const Tensor x = table.forward(tokens);
@@ -70,7 +74,7 @@ MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tampe
         y = emit1(make_ref<Passed>(f32 ? fault : Fault::none), {y});
       }
       return head.forward(y);
-    };
+    }};
   };
 }
 StateDict own_weights() {
@@ -215,9 +219,9 @@ TEST_CASE("a broken op is found, and named first: in its value, in its gradient,
   CHECK(std::isinf(nan.first_apart()->error));
 }
 TEST_CASE("NaN on both sides is no agreement") {
-  const auto make_model = [](const Params& p) -> Logits {
+  const auto make_model = [](const Params& p) -> Model {
     const nn::Embedding table(p.at("wte"), 4, 4);
-    return [table](const Tensor& tokens, const ForwardOptions&) { return tg::log(table.forward(tokens) - 100.0); };
+    return Function{[table](const Tensor& tokens) { return tg::log(table.forward(tokens) - 100.0); }};
   };
   const Params p;
   make_model(p);

@@ -2,7 +2,9 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
-#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/ops/shape_ops.h>
 
 using namespace tg;

@@ -2,6 +2,7 @@
 // and what does not fit or is damaged is an Error that says so.
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/train/run_config.h>
 
 #include "support/refusals.h"
 #include "support/small_run.h"
@@ -9,7 +10,7 @@
 using namespace tg;
 namespace {
 // Adapters that add something: B is not 0.
-void fill(const GptLora& lora, double size = 0.1) {
+void fill(const Lora& lora, double size = 0.1) {
   StateDict s = lora.params().state();
   uint64_t seed = 1;
   for (auto& [name, t] : s)
@@ -32,7 +33,7 @@ TEST_CASE("LoRA files: adapters alone, over the model that they were trained on"
   const std::string trained_over = weights_hash(base);
   CHECK(trained_over == weights_hash(same));
   CHECK(trained_over != weights_hash(other));
-  GptLora lora = apply_lora(model, base, config);
+  Lora lora = apply_lora(model, base, config);
   fill(lora);
   save_adapter(path, lora, trained_over);
   const SafetensorsFile file(path);
@@ -45,7 +46,7 @@ TEST_CASE("LoRA files: adapters alone, over the model that they were trained on"
   CHECK(adapter_path(folder.path) == path);
   CHECK(adapter_path(path) == path);
 
-  const GptLora loaded = load_adapter(path, again, same);
+  const Lora loaded = load_adapter(path, again, same);
   CHECK(loaded.config() == config);
   CHECK(bits_of(again.forward(tokens)) == bits_of(model.forward(tokens)));
   CHECK(same.trainable().empty());
@@ -105,10 +106,10 @@ TEST_CASE("LoRA files: another rank, alpha or shape names both; damage is an Err
     return apply_lora(model, base, c);
   };
   const LoraConfig config{.targets = {"*.attn.qkv"}, .rank = 4, .alpha = 8};
-  GptLora lora = adapters(config);
+  Lora lora = adapters(config);
   save_adapter(path, lora);
   const auto assigned = [&](const LoraConfig& c, Error::Kind kind, std::vector<std::string> says) {
-    const GptLora to = adapters(c);
+    const Lora to = adapters(c);
     fill(to);
     const auto before = to.params().state();
     expect({[&] { assign_adapter(path, to); }, kind, std::move(says)});
@@ -171,17 +172,18 @@ TEST_CASE("LoRA files: a checkpoint of adapters says over which model and how th
   const Params base(Device(), 1);
   Gpt model(base, tiny_model());
   const LoraConfig config{.targets = {"*.mlp.*"}, .rank = 3, .alpha = 0.1, .dropout = 0.25, .seed = uint64_t(-1)};
-  const GptLora lora = apply_lora(model, base, config);
+  const Lora lora = apply_lora(model, base, config);
   TrainConfig train = tiny_train();
   Trainer trainer(model, lora.params(), bytes_of(rhyme()), train);
   trainer.step();
-  Checkpoint c{.run = {},
+  RunConfig run;
+  run.model = tiny_model();
+  run.train = train;
+  Checkpoint c{.config = to_json(run),
                .tokenizer = "",
                .data = DataIdentity::of(bytes_of(rhyme())),
                .state = trainer.state(),
                .finetuning = Finetuning{"/some/model", weights_hash(base), config}};
-  c.run.model = tiny_model();
-  c.run.train = train;
   save_checkpoint(path, c);
   const Checkpoint back = load_checkpoint(path);
   REQUIRE(back.finetuning);

@@ -1,8 +1,8 @@
 // LoRA on a Gpt: targets by pattern, all ways to run an adapted model, training it, what is not kept and
 // not computed for frozen weights, merging, and refusals.
 #include <tapegrad/core/slab.h>
-#include <tapegrad/models/gpt/generate.h>
-#include <tapegrad/models/gpt/lora.h>
+#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/loss.h>
 
@@ -24,7 +24,7 @@ double row_distance(const Tensor& a, const Tensor& b) {
   return worst;
 }
 // Adapters that add something: B is not 0.
-void fill(const GptLora& lora, double size = 0.1) {
+void fill(const Lora& lora, double size = 0.1) {
   StateDict s = lora.params().state();
   uint64_t seed = 1;
   for (auto& [name, t] : s)
@@ -35,7 +35,7 @@ struct Adapted {
   Oracle oracle;
   Params base;
   Gpt model;
-  GptLora lora;
+  Lora lora;
   Adapted(const std::string& name, const LoraConfig& c, double dropout = 0)
       : oracle(with(name, dropout)), model(oracle.model(base)), lora(apply_lora(model, base, c)) {
     fill(lora);
@@ -55,7 +55,7 @@ struct Adapted {
     return r;
   }
 };
-std::set<std::string> names_of(const GptLora& lora) {
+std::set<std::string> names_of(const Lora& lora) {
   std::set<std::string> r;
   for (auto& m : lora.modules()) r.insert(m.name);
   return r;
@@ -108,7 +108,7 @@ TEST_CASE("LoRA on a Gpt: nothing changes at first, all else is frozen") {
     const Params base;
     Gpt model = o.model(base);
     const auto before = bits_of(model.forward(o.batch("tokens", 0)));
-    const GptLora lora = apply_lora(model, base, {.targets = {"*"}, .rank = 3, .alpha = 6, .dropout = 0.5});
+    const Lora lora = apply_lora(model, base, {.targets = {"*"}, .rank = 3, .alpha = 6, .dropout = 0.5});
     CHECK(bits_of(model.forward(o.batch("tokens", 0))) == before);
     CHECK(base.trainable().empty());
     CHECK(lora.params().trainable().size() == 2 * lora.modules().size());
@@ -237,7 +237,7 @@ TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no acti
   const Params base(Device(), 3);
   Gpt model(base, deep);
   const Cost full = cost(model, base);
-  const GptLora lora = apply_lora(model, base, {.targets = {"h.*.attn.qkv"}, .rank = 4});
+  const Lora lora = apply_lora(model, base, {.targets = {"h.*.attn.qkv"}, .rank = 4});
   const Cost adapted = cost(model, lora.params());
   CAPTURE(full.held);
   CAPTURE(adapted.held);
@@ -262,7 +262,7 @@ TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no acti
   // What comes before the first adapter keeps nothing, and has no backward.
   const Params other(Device(), 3);
   Gpt late(other, deep);
-  const GptLora last = apply_lora(late, other, {.targets = {"h.11.*"}, .rank = 4});
+  const Lora last = apply_lora(late, other, {.targets = {"h.11.*"}, .rank = 4});
   const Cost end = cost(late, last.params());
   CHECK(end.kernels < full.kernels / 4);
   CHECK(end.held < full.held / 8);
@@ -276,7 +276,7 @@ TEST_CASE("LoRA: a Trainer trains the adapters alone, and goes on bit for bit") 
   struct Tuning {
     Params base;
     Gpt model;
-    GptLora lora;
+    Lora lora;
     Trainer trainer;
     Tuning(const TrainConfig& t, const LoraConfig& l)
         : base(Device(), 1),
@@ -314,10 +314,10 @@ TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
   };
   refused({.targets = {"h.*.attn.q"}}, Error::Kind::value,
           {"[lora] the target 'h.*.attn.q' matches no module. Each target must match at least one",
-           "The modules are h.0.attn.qkv, h.0.attn.proj, h.0.mlp.fc, h.0.mlp.proj, and in h.1 as in h.0",
-           "lm_head is the token table, and is not one."});
+           "The modules are h.*.attn.qkv (2), h.*.attn.proj (2), h.*.mlp.fc (2), h.*.mlp.proj (2).",
+           "A head that is the token table is none."});
   refused({.targets = {"*.qkv", "lm_head"}, .rank = 2}, Error::Kind::value, {"the target 'lm_head' matches no module"});
-  refused({.targets = {}}, Error::Kind::value, {"[lora] there are no targets.", "The modules are h.0.attn.qkv"});
+  refused({.targets = {}}, Error::Kind::value, {"[lora] there are no targets.", "The modules are h.*.attn.qkv"});
   refused({.targets = {"*"}, .rank = 9}, Error::Kind::value,
           {"[lora] rank is 9 for a layer from 8 to 24. It must be at most 8", "for module 'h.0.attn.qkv'"});
   refused({.rank = 0}, Error::Kind::value, {"[lora] rank is 0.", "for module 'h.0.attn.qkv'"});

@@ -116,7 +116,7 @@ TEST_CASE("memory plan: adapters over a frozen model") {
     const int64_t measured = peak_of([&] {
       const Params params(Device::cpu(), c.seed);
       Gpt model(params, g);
-      const GptLora lora = apply_lora(model, params, adapters);
+      const Lora lora = apply_lora(model, params, adapters);
       trained = lora.params().count();
       Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
       trainer.run();

@@ -2,8 +2,8 @@
 // what is wrong with it.
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/gpt/generate.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include "support/helpers.h"

@@ -3,6 +3,7 @@
 // only: test_train.cpp, test_model_dir.cpp, test_resume.cpp, test_crash.cpp and test_cuda_gpt.cpp.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <vector>

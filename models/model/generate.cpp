@@ -1,5 +1,6 @@
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/gpt/generate.h>
+#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
@@ -36,8 +37,8 @@ std::vector<int64_t> candidates(std::span<const float> logits, const SampleOptio
   return ids;
 }
 
-Tensor next_logits(const Gpt& model, std::span<const int64_t> text, KvCache* cache) {
-  const int64_t context = model.config().context, n = int64_t(text.size());
+Tensor next_logits(const Model& model, std::span<const int64_t> text, KvCache* cache) {
+  const auto n = int64_t(text.size()), context = model.context() ? model.context() : n;
   if (n > context) cache = nullptr;
   const int64_t first = cache ? cache->length() : std::max<int64_t>(0, n - context);
   const Tensor tokens = tensor(text.subspan(size_t(first)), {1, n - first}, model.device());  // (1, T)
@@ -76,22 +77,23 @@ int64_t sample(std::span<const float> logits, const SampleOptions& o, Rng& rng) 
   return ids[size_t(std::min<int64_t>(chosen - sums.begin(), int64_t(sums.size()) - 1))];
 }
 
-std::vector<int64_t> generate(const Gpt& model, std::span<const int64_t> prompt, int64_t max_tokens,
+std::vector<int64_t> generate(const Model& model, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& o, const GenerateOptions& how) {
   o.validate();
   TG_CHECK(!prompt.empty(), value,
            "[generate] the prompt is empty. Pass at least one token, such as that of a line break.");
   TG_CHECK(max_tokens >= 0, value, "[generate] max_tokens is {}. It must be 0 or more.", max_tokens);
   for (size_t i = 0; i < prompt.size(); ++i)
-    TG_CHECK(prompt[i] >= 0 && prompt[i] < model.config().vocab_size, value,
+    TG_CHECK(prompt[i] >= 0 && (model.vocab_size() == 0 || prompt[i] < model.vocab_size()), value,
              "[generate] token {} of the prompt is {}, and the vocabulary has {}. Tokens are in [0, {}).", i, prompt[i],
-             model.config().vocab_size, model.config().vocab_size);
+             model.vocab_size(), model.vocab_size());
   NoGradScope off;
   Rng rng{o.seed};
   KvCache cache;
   std::vector<int64_t> text(prompt.begin(), prompt.end());
   while (int64_t(text.size() - prompt.size()) < max_tokens) {
-    const std::vector<float> logits = next_logits(model, text, how.use_cache ? &cache : nullptr).to_vector<float>();
+    KvCache* const held = how.use_cache && model.support().cache ? &cache : nullptr;
+    const std::vector<float> logits = next_logits(model, text, held).to_vector<float>();
     text.push_back(sample(logits, o, rng));
     if (how.on_token && !how.on_token(text.back())) break;
   }

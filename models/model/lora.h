@@ -1,9 +1,9 @@
 /// @file
-/// LoRA on a Gpt: patterns of names choose which of its Linear layers get a delta (models/nn/lora.h); all of them are
+/// LoRA on a model: patterns of names choose which of its Linear layers get a delta (models/nn/lora.h); all of them are
 /// merged and unmerged together. Their parameters are apart from those of the model, so a Trainer or an optimiser can
 /// train them alone. Files are in models/io/adapter.h.
 #pragma once
-#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/lora.h>
 
 #include <string>
@@ -14,13 +14,13 @@ namespace tg {
 
 /// Which layers get an adapter, and of what size.
 struct LoraConfig {
-  /// Patterns of module names. Each block h.i has attn.qkv (queries, keys and values are one weight), attn.proj, mlp.fc
-  /// and mlp.proj; lm_head is a module unless it is tied. An asterisk stands for any characters, also for dots:
-  /// `*.mlp.*`.
+  /// Patterns of module names. Each block h.i of a Gpt has attn.qkv (queries, keys and values are one weight),
+  /// attn.proj, mlp.fc and mlp.proj; lm_head is a module unless it is tied. An asterisk stands for any characters, also
+  /// for dots: `*.mlp.*`.
   std::vector<std::string> targets = {"h.*.attn.qkv"};
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;  ///< drawn from the generator that Gpt::forward() is given
+  double dropout = 0;  ///< drawn from ForwardOptions::rng
   uint64_t seed = 0;   ///< of the A matrices, together with the module's name
 
   nn::LoraOptions options() const { return {.rank = rank, .alpha = alpha, .dropout = dropout}; }
@@ -28,7 +28,7 @@ struct LoraConfig {
 };
 
 /// The adapters of one model. Copies are handles to the same adapters.
-class GptLora {
+class Lora {
  public:
   /// An adapted layer.
   struct Module {
@@ -49,21 +49,21 @@ class GptLora {
   bool merged() const;
 
  private:
-  friend GptLora apply_lora(Gpt&, const Params&, const LoraConfig&);
-  GptLora(LoraConfig c, Params p) : config_(std::move(c)), params_(std::move(p)) {}
+  friend Lora apply_lora(const Linears&, const Params&, const LoraConfig&);
+  Lora(LoraConfig c, Params p) : config_(std::move(c)), params_(std::move(p)) {}
   LoraConfig config_;
   Params params_;
   std::vector<Module> modules_;
 };
 
-/// The Linear layers that match a target, in the model's order. An Error if a pattern matches no module (it lists the
-/// modules), if LoraOptions::validate() refuses the options for a module, or if the model has adapters already.
-std::vector<Gpt::NamedLinear> lora_targets(Gpt&, const LoraConfig&);
+/// The layers of a model that match a target, in their order. An Error if a pattern matches no layer (it lists the
+/// layers), if LoraOptions::validate() refuses the options for one, or if one has an adapter already.
+std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig&);
 
 /// Gives each of the lora_targets() an adapter that adds nothing yet, and freezes all of `base`, the parameters of the
-/// model. Earlier copies of the model have no adapters, and see merged weights. An Error of lora_targets(), or if base
-/// does not have the weights of the targets; nothing has changed then.
-GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& = {});
+/// model. Earlier copies of the model have no adapters, and see merged weights; handles (Model) are no copies. An Error
+/// of lora_targets(), or if base does not have the weights of the targets; nothing has changed then.
+Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& = {});
 
 /// Whether the whole name fits a pattern of characters and asterisks.
 bool glob_matches(std::string_view pattern, std::string_view name);

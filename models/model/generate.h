@@ -1,8 +1,8 @@
 /// @file
-/// Sampling from a Gpt: sample() draws one token from logits, generate() continues a prompt. Text and tokenizers are in
-/// models/data. Equal seeds give equal tokens, on any number of threads.
+/// Sampling from a language model: sample() draws one token from logits, generate() continues a prompt. Text and
+/// tokenizers are in models/data. Equal seeds give equal tokens, on any number of threads.
 #pragma once
-#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/model.h>
 
 #include <functional>
 #include <span>
@@ -26,13 +26,14 @@ int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&);
 
 /// Options of generate().
 struct GenerateOptions {
-  bool use_cache = true;                             ///< keep keys and values: the same tokens in less time
+  bool use_cache = true;  ///< keep keys and values if the model can (ForwardSupport): the same tokens in less time
   std::function<bool(int64_t token)> on_token = {};  ///< called with each new token; false ends the text after it
 };
 /// Continues the prompt (at least one token) by at most max_tokens, and returns the new tokens only. The model sees the
-/// last `context` tokens. While the text fits into the context, the cache makes each token cost one position. Beyond it
-/// the window slides and all positions change, so each token costs a whole forward pass.
-std::vector<int64_t> generate(const Gpt&, std::span<const int64_t> prompt, int64_t max_tokens,
+/// last context() tokens, or all of them if it has no context(). While the text fits into the context, the cache makes
+/// each token cost one position. Beyond it the window slides and all positions change, so each token costs a whole
+/// forward pass.
+std::vector<int64_t> generate(const Model&, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& = {}, const GenerateOptions& = {});
 
 }  // namespace tg

@@ -1,0 +1,48 @@
+#include <tapegrad/models/config/config_json.h>
+#include <tapegrad/models/config/fields.h>
+
+namespace tg {
+namespace {
+struct Write {
+  Json operator()(const NamedField& f) const { return f.get(); }
+  template <class T> Json operator()(const T* x) const { return *x; }
+};
+struct Read {
+  FieldName field;
+  const Json& x;
+  void operator()(const NamedField& f) const {
+    expect_field(x.is_string(), field, x, "a name in quotes");
+    f.set(x.get<std::string>());
+  }
+  void operator()(std::string* to) const {
+    expect_field(x.is_string(), field, x, "a text in quotes");
+    *to = x.get<std::string>();
+  }
+  template <class T> void operator()(T* to) const { read_field(field, x, *to); }
+};
+}  // namespace
+
+std::string to_json(const ConfigFields& fields) {
+  Json j = Json::object();
+  for (const ConfigField& f : fields.list) j[f.name] = std::visit(Write{}, f.value);
+  return text_of(j, 2);
+}
+
+void read_fields(std::string_view text, const ConfigText& source, const ConfigFields& fields) {
+  const Json j = parse_json(text, source.op, source.name);
+  TG_CHECK(j.is_object(), value, "[{}] {} holds {}. It must be an object: {{\"width\": 128, ...}}.", source.op,
+           source.name, j.type_name());
+  std::vector<std::string_view> known;
+  for (const ConfigField& f : fields.list) {
+    known.push_back(f.name);
+    const Json* x = j.find(f.name);
+    TG_CHECK(x || !source.every_field, value,
+             "[{}] {} has no '{}'. A model's configuration states every field. Restore the file, or add what the model "
+             "was made with.",
+             source.op, source.name, f.name);
+    if (x) std::visit(Read{{source.op, f.name}, *x}, f.value);
+  }
+  check_keys(source.op, "", j, known);
+}
+
+}  // namespace tg

@@ -1,0 +1,14 @@
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/models/data/batch.h>
+
+#include <algorithm>
+
+namespace tg {
+
+int64_t Batch::kept() const {
+  if (detail::running_dry()) return targets.numel();  // there are no values to look at
+  const auto all = targets.to_vector<int64_t>();
+  return int64_t(all.size()) - std::count(all.begin(), all.end(), kIgnored);
+}
+
+}  // namespace tg

@@ -1,0 +1,138 @@
+/// @file
+/// Model: a handle to any model with a forward(). Trainer, evaluate(), generate(), compare(), plan_memory() and
+/// save_model() take it, so they work with Gpt and with models of one's own. A model is a plain struct; it inherits
+/// from nothing. What it has beside forward() decides what it can be used for.
+#pragma once
+#include <tapegrad/models/config/config_json.h>
+#include <tapegrad/models/data/batch.h>
+#include <tapegrad/models/model/forward.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tg {
+
+/// A type with forward(inputs, ForwardOptions), or with forward(inputs) alone. It returns logits: (B, T, V) of tokens
+/// (B, T), or (B, classes).
+template <class M>
+concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardOptions& o) {
+  { m.forward(inputs, o) } -> std::convertible_to<Tensor>;
+} || requires(const M& m, const Tensor& inputs) {
+  { m.forward(inputs) } -> std::convertible_to<Tensor>;
+};
+
+/// Any model. Copies are handles to the same one. A model may have these members beside forward():
+///
+/// | member | is for |
+/// |---|---|
+/// | `static constexpr ForwardSupport kSupport` | the ForwardOptions that it follows |
+/// | `Tensor loss(const Batch&, const ForwardOptions&) const` | another loss than cross_entropy() of the logits |
+/// | `int64_t context() const` | the most positions of its inputs: training on TokenData, generate() |
+/// | `int64_t vocab_size() const` | messages about tokens outside of it |
+/// | `Device device() const` | generate() on another device than the CPU |
+/// | `const Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() |
+/// | `std::vector<NamedLinear> linears()` | apply_lora() |
+class Model {
+ public:
+  /// A copy of `model`, which shares its tensors.
+  template <ForwardModel M>
+    requires(!std::same_as<M, Model>)
+  Model(M model) : own_(std::make_shared<Of<M>>(std::move(model))) {}
+
+  /// What the model's forward() returns. With last_only it is always the last position only. An Error for an option
+  /// that the model does not follow.
+  Tensor forward(const Tensor& inputs, const ForwardOptions& = {}) const;
+  /// The loss of a batch, a scalar: what the model's loss() returns, or the mean of cross_entropy() over the targets
+  /// that are not Batch::kIgnored. Logits of any shape (..., V) meet targets (...).
+  Tensor loss(const Batch&, const ForwardOptions& = {}) const;
+
+  /// Which options it follows.
+  ForwardSupport support() const { return own_->support(); }
+  int64_t context() const { return own_->context(); }        ///< the most positions; 0: no limit is known
+  int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: not known
+  Device device() const { return own_->device(); }           ///< where generate() puts tokens
+  /// Its configuration as a JSON object. An Error if it has no config().
+  std::string config() const { return own_->config(); }
+  /// Its Linear layers. An Error if it has no linears().
+  std::vector<NamedLinear> linears() { return own_->linears(); }
+
+ private:
+  struct Any {
+    virtual ~Any() = default;
+    virtual Tensor forward(const Tensor&, const ForwardOptions&) const = 0;
+    virtual Tensor loss(const Batch&, const ForwardOptions&) const = 0;
+    virtual ForwardSupport support() const = 0;
+    virtual int64_t context() const = 0;
+    virtual int64_t vocab_size() const = 0;
+    virtual Device device() const = 0;
+    virtual std::string config() const = 0;
+    virtual std::vector<NamedLinear> linears() = 0;
+  };
+  [[noreturn]] static void misses(std::string_view member, std::string_view use);
+  static Tensor own_loss(const std::function<Tensor()>& loss);
+  static Tensor loss_of(const std::function<Tensor()>& logits, const Tensor& targets);
+  void check(const ForwardOptions&) const;
+
+  template <class M> struct Of final : Any {
+    M model;
+    explicit Of(M m) : model(std::move(m)) {}
+    Tensor forward(const Tensor& inputs, const ForwardOptions& o) const override {
+      if constexpr (requires { model.forward(inputs, o); })
+        return model.forward(inputs, o);
+      else
+        return model.forward(inputs);
+    }
+    Tensor loss(const Batch& batch, const ForwardOptions& o) const override {
+      if constexpr (requires { model.loss(batch, o); })
+        return own_loss([&] { return model.loss(batch, o); });
+      else
+        return loss_of([&] { return forward(batch.inputs, o); }, batch.targets);
+    }
+    ForwardSupport support() const override {
+      if constexpr (requires { ForwardSupport(M::kSupport); })
+        return M::kSupport;
+      else
+        return {};
+    }
+    int64_t context() const override {
+      if constexpr (requires { int64_t(model.context()); })
+        return model.context();
+      else
+        return 0;
+    }
+    int64_t vocab_size() const override {
+      if constexpr (requires { int64_t(model.vocab_size()); })
+        return model.vocab_size();
+      else
+        return 0;
+    }
+    Device device() const override {
+      if constexpr (requires { Device(model.device()); })
+        return model.device();
+      else
+        return {};
+    }
+    std::string config() const override {
+      if constexpr (requires { to_json(model.config()); })
+        return to_json(model.config());
+      else
+        misses("config(), with visit_fields()", "save_model()");
+    }
+    std::vector<NamedLinear> linears() override {
+      if constexpr (requires { model.linears(); })
+        return model.linears();
+      else
+        misses("linears()", "apply_lora()");
+    }
+  };
+  std::shared_ptr<Any> own_;
+};
+
+/// Makes a model from parameters.
+using MakeModel = std::function<Model(const Params&)>;
+
+}  // namespace tg

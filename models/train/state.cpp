@@ -1,0 +1,55 @@
+#include <tapegrad/models/train/state.h>
+
+namespace tg {
+namespace {
+constexpr std::string_view kModel = "model.", kAdamW = "adamw.";
+
+StateDict with_prefix(std::string_view prefix, const StateDict& tensors) {
+  StateDict r;
+  for (const auto& [name, t] : tensors) r[fmt::format("{}{}", prefix, name)] = t;
+  return r;
+}
+StateDict without_prefix(std::string_view prefix, const StateDict& tensors) {
+  StateDict r;
+  for (const auto& [name, t] : tensors)
+    if (name.starts_with(prefix)) r[name.substr(prefix.size())] = t;
+  return r;
+}
+// An Error that names the first tensor that differs: those of the model in its order, then the others by name.
+void check_fits(const StateDict& given, const StateDict& own, const std::vector<Parameter>& parameters) {
+  constexpr const char* kRule =
+      "A state fits the configuration of model and optimiser that it was saved with. Train with that one.";
+  std::vector<std::string> order;
+  for (const Parameter& p : parameters) order.push_back(fmt::format("{}{}", kModel, p.name));
+  for (const auto& [name, t] : own)
+    if (!name.starts_with(kModel)) order.push_back(name);
+  for (const std::string& name : order) {
+    const auto it = given.find(name);
+    const Layout& here = own.at(name).layout();
+    TG_CHECK(it != given.end() && it->second, value, "[train] the state has no '{}', which is {} here. {}", name, here,
+             kRule);
+    TG_CHECK(it->second.shape() == here.shape && it->second.dtype() == here.dtype, shape,
+             "[train] '{}' is {} in the state and {} here. {}", name, it->second.layout(), here, kRule);
+  }
+  for (const auto& [name, t] : given)
+    TG_CHECK(own.contains(name), value, "[train] '{}' of the state is nothing that this training has. {}", name, kRule);
+}
+}  // namespace
+
+TrainerState training_state(int64_t step, const Params& params, const AdamW& optimizer, const Rng& data,
+                            const Rng& dropout) {
+  TrainerState s{.step = step,
+                 .optimizer_steps = optimizer.steps(),
+                 .data = data,
+                 .dropout = dropout,
+                 .tensors = with_prefix(kModel, params.state())};
+  s.tensors.merge(with_prefix(kAdamW, optimizer.state()));
+  return s;
+}
+void restore(const TrainerState& s, const Params& params, AdamW& optimizer) {
+  check_fits(s.tensors, training_state(0, params, optimizer).tensors, params.all());
+  optimizer.load_state(without_prefix(kAdamW, s.tensors), s.optimizer_steps);  // checks, then assigns
+  params.assign(without_prefix(kModel, s.tensors));                            // cannot fail any more
+}
+
+}  // namespace tg

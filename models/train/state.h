@@ -1,0 +1,30 @@
+/// @file
+/// TrainerState: all that training changes, as tensors and numbers. training_state() takes it from parameters and an
+/// optimiser, and restore() puts it back; models/io/checkpoint.h writes it to a file. Trainer uses them, and training
+/// loops of one's own.
+#pragma once
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/train/log.h>
+
+#include <optional>
+
+namespace tg {
+
+/// All that steps change, at the end of a step: what a training needs to continue as if it had never stopped. `data`
+/// and `dropout` are the generators of the next batch and the next dropout masks.
+struct TrainerState {
+  int64_t step = 0;             ///< steps done
+  int64_t optimizer_steps = 0;  ///< updates that the moments have seen
+  Rng data, dropout;
+  StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
+  /// The record of the last step, if its validation is still to come.
+  std::optional<StepRecord> unvalidated = std::nullopt;
+};
+
+/// The state now, after `step` steps: later steps do not change it.
+TrainerState training_state(int64_t step, const Params&, const AdamW&, const Rng& data = {}, const Rng& dropout = {});
+/// Gives parameters and optimiser the values of a state. All or nothing: an Error names the first tensor that is
+/// missing, unknown or of another shape or dtype. The generators are the caller's to set.
+void restore(const TrainerState&, const Params&, AdamW&);
+
+}  // namespace tg
