@@ -4,6 +4,9 @@
 //   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
 //   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
 #pragma once
+#if !defined(__CUDACC__) && !defined(TG_CUDA_EMULATED)
+#error "CUDA kernels are compiled by nvcc, or for the emulator. In CMake, tapegrad_kernels(<target> <file.cu>) does it."
+#endif
 #include <tapegrad/cuda/runtime/runtime.h>
 
 #include <array>
