@@ -2,8 +2,7 @@
 /// Loops of CUDA kernels, those of the library and those outside of it, for .cu files: over elements, and over rows of
 /// the last dimension. A kernel that needs another shape is a `__global__` function, launched by launch().
 ///
-/// - `launch(context, kernel, grid, block, shared_bytes, arguments...)`: in the context's stream, errors in the op's
-/// name
+/// - `launch(context, kernel, grid, block, shared_bytes, arguments...)`: in the context's stream; errors name the op
 /// - `blocks_for(context, n, per_block)`: a grid that fills the GPU; `for (GridLoop i(n); i; ++i)` then visits each *i
 /// - `Dense<T> x(context, in[0])`: an input of any strides as contiguous data, for TG_STRIDED_KERNEL
 /// - `widen(x)`, `narrow<T>(x)`: to the type that is computed in (float for bf16), and back

@@ -4,7 +4,7 @@
 
 namespace tg::cuda {
 
-// The grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
+/// The grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
 class GridLoop {
  public:
   __device__ __forceinline__ explicit GridLoop(int64_t n)

@@ -4,6 +4,9 @@
 //   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
 //   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
 #pragma once
+#if !defined(__CUDACC__) && !defined(TG_CUDA_EMULATED)
+#error "CUDA kernels are compiled by nvcc, or for the emulator. In CMake, tapegrad_kernels(<target> <file.cu>) does it."
+#endif
 #include <tapegrad/cuda/runtime/runtime.h>
 
 #include <array>
@@ -16,7 +19,8 @@
 
 namespace tg::cuda {
 
-// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More than 48 KiB of shared memory is opted in to.
+/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More than 48 KiB of shared memory is opted in to. An
+/// Error names the op if the launch fails; one of the kernel itself comes with the next synchronisation.
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
@@ -31,8 +35,8 @@ void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_
   launched(c);
 }
 
-// Offsets of the i-th element (row-major) of N operands that are walked in one shape, by value to kernels. Adjacent
-// dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
+/// Offsets of the i-th element (row-major) of N operands that are walked in one shape, by value to kernels. Adjacent
+/// dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
 template <size_t N> struct Strided {
   int32_t dims = 0;
   int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
@@ -86,8 +90,8 @@ template <size_t N> struct Strided {
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
-// An operand as contiguous data, whatever its dtype: its own where it is contiguous, else a copy that lives as long as
-// this.
+/// An operand as contiguous data, whatever its dtype: its own where it is contiguous, else a copy that lives as long as
+/// this.
 class Contiguous {
  public:
   Contiguous(const Context& c, const Buf& b) : data_(first_element(b)) {
@@ -102,7 +106,7 @@ class Contiguous {
   const void* data_;
   std::optional<Scratch> copy_;
 };
-// The same of dtype T.
+/// The same of dtype T.
 template <class T> class Dense {
  public:
   Dense(const Context& c, const Buf& b) : any_(c, b) {}

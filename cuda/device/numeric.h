@@ -5,12 +5,12 @@
 
 namespace tg::cuda {
 
-// N elements that are loaded and stored by one instruction when they are 16 bytes.
+/// N elements that are loaded and stored by one instruction when they are 16 bytes.
 template <class T, int N = int(16 / sizeof(T))> struct __align__(sizeof(T) * N) Vec { T x[N]; };
 template <class T> inline constexpr int kVec = int(16 / sizeof(T));
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// To the type that is computed in, and back rounded to nearest even.
+/// To the type that is computed in, and back rounded to nearest even: widen(x), narrow<T>(y).
 __device__ __forceinline__ float widen(bf16 x) {
 #ifdef __CUDA_ARCH__
   return __uint_as_float(uint32_t(x.bits) << 16);
@@ -27,20 +27,23 @@ template <class T> __device__ __forceinline__ T narrow(compute_t<T> x) {
     return T(x);
 }
 
+/// a + b, for warp_all() and block_all().
 struct SumOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
-struct MaxOp {  // NaN wins
+/// The larger of a and b; NaN wins.
+struct MaxOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
 };
 
-// The same result in all 32 lanes.
+/// Op over the values of a warp: the same result in all 32 lanes.
 template <class Op, class T> __device__ __forceinline__ T warp_all(T v, Op op = {}) {
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) v = op(v, __shfl_xor_sync(~0u, v, d));
   return v;
 }
-// The same result in all threads of a block of kThreads (a multiple of 32). All threads call it, at the same line.
+/// Op over the values of a block of kThreads (a multiple of 32): the same result in all of them. All threads call it,
+/// at the same line.
 template <class Op, int kThreads, class T> __device__ __forceinline__ T block_all(T v, T identity, Op op = {}) {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);
   v = warp_all<Op>(v, op);

@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// f(j, p[j]) for j in [0, n), each by one thread of kThreads; several calls walk alike.
+/// f(j, p[j]) for j in [0, n), each by one thread of kThreads. A thread gets the same elements of a row from each call.
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row(const T* p, int64_t n, F&& f) {
   constexpr int V = kVec<T>;
   const auto beyond = int64_t(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));

@@ -40,7 +40,7 @@ void launched(const Context&);
 // (index_check.h), if there is one.
 void throw_bad_index(int device);
 
-// Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
+/// Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
 // Bytes on the device for the length of one kernel call; 256-byte aligned, freed in stream order. While the call is

@@ -1,6 +1,6 @@
 // Ops of one's own, written in the obvious way: kernels get what they can read or an Error, a gradient of one's own is
 // used, and functions have gradients by custom_vjp(), grad() and value_and_grad().
-#include <tapegrad/cpu/kernel.h>
+#include <tapegrad/cpu/unary.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
@@ -9,6 +9,26 @@
 #include "support/helpers.h"
 
 using namespace tg;
+namespace own_functions {
+struct Cubed {  // its derivative reads the input and the output
+  static constexpr char kName[] = "test_cubed", kGradName[] = "test_cubed_grad";
+  static constexpr op::Saves kSaves{.x = true, .y = true};
+  template <class T> TG_HD_INLINE static T f(T x) { return x * x * x; }
+  template <class T> TG_HD_INLINE static T df(T x, T y) { return T(3) * y / x; }
+};
+struct Doubled {  // of a constant derivative
+  static constexpr char kName[] = "test_doubled";
+  static constexpr bool kIntegers = true;
+  static constexpr op::Saves kSaves{};
+  template <class T> TG_HD_INLINE static T f(T x) { return x + x; }
+  template <class T> TG_HD_INLINE static T df(T, T) { return T(2); }
+};
+struct Unregistered : Doubled {
+  static constexpr char kName[] = "test_unregistered";
+};
+}  // namespace own_functions
+TG_UNARY_OP(own_functions::Cubed, cpu);
+TG_UNARY_OP(own_functions::Doubled, cpu);
 namespace {
 struct Square : OpOf<Square> {
   static constexpr auto kName = "test_square";
@@ -154,6 +174,35 @@ TEST_CASE("for_each and for_each_row refuse what does not fit their output") {
   CHECK(error(true, x, ones({2, 7})) == "no error");
   CHECK_HAS(error(true, x, ones({3, 2})), "[test_misfit] for_each_row gets an input (3, 2) f32 and an output (2, 3)");
   CHECK_HAS(error(true, ones({}), ones({})), "Both need a last dimension, and as many rows");
+}
+
+TEST_CASE("TG_UNARY_OP: a function of one's own has kernels, gradients and a place in chains") {
+  const auto cubed = [](const Tensor& x) { return op::unary<own_functions::Cubed>(x); };
+  const auto doubled = [](const Tensor& x) { return op::unary<own_functions::Doubled>(x); };
+  CHECK(list(cubed(tensor<double>({-1, 2, 3}, {3}))) == std::vector<double>{-1, 8, 27});
+  CHECK(doubled(tensor<int32_t>({-1, 2, 3}, {3})).to_vector<int32_t>() == std::vector<int32_t>{-2, 4, 6});
+  CHECK_HAS(error_of([&] { cubed(tensor<int32_t>({1}, {1})); }), "[test_cubed]");
+  CHECK_HAS(
+      error_of([] { op::unary<own_functions::Unregistered>(ones({2})); }),
+      "[test_unregistered] has no kernel for backend cpu. Move its inputs with .to(device), or, for an op of your "
+      "own, write TG_KERNEL(<op>, cpu, <function>), or TG_UNARY_OP(<struct>, cpu)");
+  const Tensor at = random<double>({3, 4}, 1, 0.5, 2);
+  CHECK(gradcheck([&](const Tensor& x) { return sum(doubled(cubed(x)) * x); }, at) < 1e-7);
+  const auto slope = [&](const Tensor& x) {
+    const Tensor w = x.requires_grad() ? x : x.detach().requires_grad_();
+    return sum(backward(sum(cubed(w) * w), {.create_graph = true})[w]);
+  };
+  CHECK(gradcheck(slope, at) < 1e-7);
+  for (const DType d : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor x = random<double>({40, 500}, 2).to(d);
+    const Tensor want = doubled(cubed(x * 2.0) + 1.0);
+    const LazyScope lazy;
+    const Tensor y = doubled(cubed(x * 2.0) + 1.0);
+    const uint64_t before = engine_stats().kernels;
+    evaluate({y});
+    CHECK(engine_stats().kernels == before + 1);
+    CHECK(bits_of(y) == bits_of(want));
+  }
 }
 
 TEST_CASE("an op without a kernel that has both a composition and a vjp uses its vjp") {

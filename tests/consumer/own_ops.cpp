@@ -8,7 +8,15 @@
 namespace own {
 
 tg::Tensor softsign(const tg::Tensor& x) { return tg::op::unary<Softsign>(x); }
+tg::Tensor centred(const tg::Tensor& x) { return tg::emit1(tg::stateless<Centred>(), {x}); }
 tg::Tensor unit(const tg::Tensor& x, double epsilon) { return tg::emit1(tg::make_ref<Unit>(epsilon), {x}); }
+
+tg::Layouts Centred::infer(tg::Inputs in) const {
+  tg::check::ndim_at_least(kName, in[0], 1);
+  tg::check::computes(kName, in[0]);
+  return {tg::contiguous_like(in[0])};
+}
+tg::Tensors Centred::vjp(const tg::Vjp& v) const { return {centred(v.grad())}; }
 
 tg::Layouts Unit::infer(tg::Inputs in) const {
   tg::check::ndim_at_least(kName, in[0], 1);
@@ -24,10 +32,18 @@ tg::Tensors Unit::vjp(const tg::Vjp& v) const {
 }
 
 namespace {
+void centred_cpu(const Centred&, tg::Bufs in, tg::Bufs out, tg::Context&) {
+  tg::cpu::for_each_row({in[0]}, out[0], []<class T>(int64_t n, T* y, const T* x) {
+    using C = tg::compute_t<T>;  // float for bf16
+    C sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += C(x[j]);
+    for (int64_t j = 0; j < n; ++j) y[j] = T(C(x[j]) - sum / C(n));
+  });
+}
 void unit_cpu(const Unit& op, tg::Bufs in, tg::Bufs out, tg::Context& context) {
   if (out[0].numel() == 0) return;
   tg::visit_float(out[0].dtype(), [&]<class T>() {
-    using C = tg::compute_t<T>;  // float for bf16
+    using C = tg::compute_t<T>;
     const T* x = in[0].data<T>();
     const int64_t n = out[0].shape().back(), rows = out[0].numel() / n;
     C* squares = context.scratch<C>(rows);
@@ -47,4 +63,5 @@ void unit_cpu(const Unit& op, tg::Bufs in, tg::Bufs out, tg::Context& context) {
 }  // namespace own
 
 TG_UNARY_OP(own::Softsign, cpu);
+TG_STRIDED_KERNEL(own::Centred, cpu, own::centred_cpu);  // for_each_row reads any strides
 TG_KERNEL(own::Unit, cpu, own::unit_cpu);

@@ -7,6 +7,19 @@ namespace own {
 namespace {
 using namespace tg::cuda;
 
+struct CentredRow {
+  template <class T> __device__ void operator()(int64_t n, T* y, const T* x) const {
+    using C = tg::compute_t<T>;
+    C sum = 0;
+    for_row<kRowThreads>(x, n, [&](int64_t, T v) { sum += widen(v); });
+    const C mean = block_all<SumOp, kRowThreads>(sum, C(0)) / C(n);
+    for_row<kRowThreads>(x, n, [&](int64_t j, T v) { y[j] = narrow<T>(widen(v) - mean); });
+  }
+};
+void centred_cuda(const Centred&, tg::Bufs in, tg::Bufs out, tg::Context& context) {
+  for_each_row(context, {in[0]}, out[0], CentredRow{});
+}
+
 // squares[r]: the sum of the squares of row r, by a block.
 template <class T, class C> __global__ void square_rows(const T* x, int64_t rows, int64_t n, C* squares) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
@@ -44,4 +57,5 @@ void unit_cuda(const Unit& op, tg::Bufs in, tg::Bufs out, tg::Context& context) 
 }  // namespace own
 
 TG_UNARY_OP(own::Softsign, cuda);
+TG_STRIDED_KERNEL(own::Centred, cuda, own::centred_cuda);  // for_each_row reads any strides
 TG_KERNEL(own::Unit, cuda, own::unit_cuda);

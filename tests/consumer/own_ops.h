@@ -1,4 +1,4 @@
-// Two ops that are not the library's, with kernels for both backends: own_ops.cpp has those for the CPU, own_ops.cu
+// Three ops that are not the library's, with kernels for both backends: own_ops.cpp has those for the CPU, own_ops.cu
 // those for CUDA.
 #pragma once
 #include <tapegrad/ops/ops.h>
@@ -14,6 +14,13 @@ struct Softsign {
   template <class T> TG_HD_INLINE static T df(T x, T) { return T(1) / ((T(1) + size(x)) * (T(1) + size(x))); }
 };
 
+/// (x (..., N)) -> each row of N minus its mean.
+struct Centred : tg::OpOf<Centred> {
+  static constexpr auto kName = "own_centred";
+  tg::Layouts infer(tg::Inputs) const override;
+  tg::Tensors vjp(const tg::Vjp&) const override;
+};
+
 /// (x (..., N)) -> x divided by its length: the root of the sum of all squares, plus epsilon.
 struct Unit : tg::OpOf<Unit> {
   static constexpr auto kName = "own_unit";
@@ -27,6 +34,8 @@ struct Unit : tg::OpOf<Unit> {
 
 /// x / (1 + |x|), in the shape and dtype of x: f64, f32 or bf16.
 tg::Tensor softsign(const tg::Tensor& x);
+/// x (..., N) minus the means of its rows. f64, f32 or bf16.
+tg::Tensor centred(const tg::Tensor& x);
 /// x (..., N) divided by its length. f64, f32 or bf16.
 tg::Tensor unit(const tg::Tensor& x, double epsilon = 1e-6);
 
