@@ -1,4 +1,3 @@
-#include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/pointwise.h>
@@ -12,13 +11,6 @@ int64_t kept_targets(const Tensor& targets, std::optional<int64_t> ignore_index)
   if (!ignore_index) return targets.numel();
   const auto all = targets.to_vector<int64_t>();
   return int64_t(all.size()) - std::count(all.begin(), all.end(), *ignore_index);
-}
-void add(GradMap& to, GradMap&& from) {
-  NoGradScope off;
-  for (auto& [id, g] : from.map()) {
-    Tensor& sum = to.map()[id];
-    sum = sum ? sum + g : std::move(g);
-  }
 }
 
 }  // namespace
@@ -46,7 +38,7 @@ Accumulated accumulate(const std::function<Tensor(const Tensor& tokens)>& logits
       return kept[i] != all.tokens ? loss * weight : loss;
     };
     const Tensor loss = weighted_loss(forward());  // the scores end before backward
-    add(all.grads, backward(loss));
+    all.grads += backward(loss);
   }
   return all;
 }
