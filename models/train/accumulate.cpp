@@ -1,22 +1,7 @@
-#include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/ops/pointwise.h>
 
-#include <algorithm>
-
 namespace tg {
-namespace {
-
-void add(GradMap& to, GradMap&& from) {
-  NoGradScope off;
-  for (auto& [id, g] : from.map()) {
-    Tensor& sum = to.map()[id];
-    sum = sum ? sum + g : std::move(g);
-  }
-}
-
-}  // namespace
-
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
                        Device device) {
   Accumulated all;
@@ -35,7 +20,7 @@ Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::spa
       all.loss += weight * mean.item<double>();
       return kept[i] != all.targets ? mean * weight : mean;
     };
-    add(all.grads, backward(weighted()));
+    all.grads += backward(weighted());
   }
   return all;
 }
