@@ -75,8 +75,8 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
         fmt::format("[compile] {} outlives the call of the function without being handed on{}{}. A replay does not run "
                     "the function, so whoever keeps it would find the value of the first call again. To change a "
                     "tensor from call to call, make it before and assign() it, list its handle in "
-                    "CompileOptions::state, or pass it as an input and return the new one; to look at a value, return "
-                    "it.",
+                    "CompileOptions::state, or pass it as an input and return the new one; a KvCache is to be one of "
+                    "KvCache::fixed(). To look at a value, return it.",
                     t, by.empty() ? "" : ": ", by));
   }
   for (const CapturedVariable& h : held)
