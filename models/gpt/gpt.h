@@ -42,6 +42,10 @@ struct ForwardOptions {
   Rng* rng = nullptr;  ///< generator of dropout, if the configuration or an adapter has any; null means no dropout
   KvCache* cache = nullptr;  ///< earlier positions, to which these are added; unchanged if the call fails
   bool last_only = false;    ///< compute the logits of the last position only: (B, 1, V)
+  /// (B) i32 or i64: how many of the T tokens each sequence has; padding follows them, whose logits mean nothing. Each
+  /// sequence has 1 or more, or, if T is 1, none. last_only gives the logits of the last of them, and a cache counts
+  /// them alone, so it must be a fixed one. Empty means T.
+  Tensor lengths = {};
   /// The dtype of Linear layers, attention, activations and logits, bf16 or f32, if it is narrower than the
   /// parameters'. Parameters are cast once where they are used; the residual stream, norms and gradients of parameters
   /// keep the parameters' dtype. Unset means that everything runs in the dtype of the parameters.
@@ -62,8 +66,13 @@ class Gpt {
   Gpt(const Params&, const GptConfig&);
 
   /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the length of the cache exceeds the context,
-  /// if a token is outside the vocabulary, or if options contradict each other.
+  /// if a token is outside the vocabulary, or if options contradict each other. How full a fixed cache is, the device
+  /// knows: of T tokens that do not fit, the embedding of their positions or slice_update() says so when it runs,
+  /// before anything is written. On a CUDA device the next read does; clear() the cache then, whose lengths went on.
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
+  /// A cache of fixed capacity for forward() of `batch` sequences; `compute` as in ForwardOptions. A capacity of 0 is
+  /// that of the context, the largest.
+  KvCache fixed_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
   const GptConfig& config() const { return config_; }
   Device device() const { return wte_.table.device(); }
   /// A Linear layer of the model.
