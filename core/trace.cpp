@@ -76,7 +76,7 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
                     "the function, so whoever keeps it would find the value of the first call again. h = h + x and "
                     "h += x make a new tensor and give it to the handle. To change a tensor from call to call, make it "
                     "before and assign() it, list its handle in CompileOptions::state, or pass it as an input and "
-                    "return the new one; to look at a value, return it.",
+                    "return the new one; a KvCache is to be one of KvCache::fixed(). To look at a value, return it.",
                     t, by.empty() ? "" : ": ", by));
   }
   for (const CapturedVariable& h : held)

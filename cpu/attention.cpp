@@ -72,17 +72,45 @@ struct Sizes {
   int64_t tq, tk, hs, group;  // group: query heads per key head
   bool causal;
   double scale;
-  Sizes(const AttentionOptions& o, const Buf& q, const Buf& k)
+  int64_t keys, start;  // of a sequence: its keys, the others are padding, and the position of its first query
+  Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
         tk(k.size(2)),
         hs(q.size(3)),
         group(k.size(1) ? q.size(1) / k.size(1) : 1),
         causal(o.causal),
-        scale(o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))) {}
-  // How many keys query i sees.
-  int64_t seen(int64_t i) const { return causal ? i + 1 + tk - tq : tk; }
+        scale(o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))),
+        keys(tk),
+        start(tk - tq) {}
+  // How many keys query i sees: at least one, unless there are none.
+  int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
   // Of the n keys from k0 on, those that query i sees.
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
+};
+
+// The sizes of each sequence. extra: lengths and starts, as the form says.
+class Sequences {
+ public:
+  Sequences(const op::AttentionForm& o, Bufs in, Bufs extra, std::string_view op) : all_(o, in[0], in[1]) {
+    const auto read = [&](const Buf& x, const char* what) {
+      std::vector<int64_t> r = flat_indices(x);
+      for (size_t b = 0; b < r.size(); ++b)
+        if (r[b] < 0 || r[b] > all_.tk) throw attention_span_outside(op, what, r[b], int64_t(b), all_.tk);
+      return r;
+    };
+    if (o.lengths) lengths_ = read(extra.front(), "lengths");
+    if (o.starts) starts_ = read(extra.back(), "starts");
+  }
+  Sizes operator[](int64_t b) const {
+    Sizes z = all_;
+    if (!lengths_.empty()) z.keys = lengths_[size_t(b)];
+    if (!starts_.empty()) z.start = starts_[size_t(b)];
+    return z;
+  }
+
+ private:
+  Sizes all_;
+  std::vector<int64_t> lengths_, starts_;
 };
 
 // Rows of scores are worked on in whole groups of lanes, up to kKeys: no slow ends of loops.
@@ -132,6 +160,7 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   C *qs = scratch.take<C>(nq * wide), *ks = scratch.take<C>(kKeys * wide);
   std::fill(max, max + nq, -std::numeric_limits<C>::infinity());
   std::fill(sum, sum + nq, C(0));
+  if (end <= 0) std::fill(y, y + nq * hs, C(0));
   const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs);
   const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
   for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
@@ -147,18 +176,19 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
   for (int64_t i = 0; i < nq; ++i) {
-    const C inverse = C(1) / sum[i];
+    const C inverse = end > 0 ? C(1) / sum[i] : C(0);
     for (int64_t j = 0; j < hs; ++j) to[i * st[2] + j] = T(y[i * hs + j] * inverse);
     lse[i] = max[i] + math::log(sum[i]);
   }
 }
 void attention(const op::Attention& op, Bufs in, Bufs out, Context&) {
-  const Sizes z(op.o, in[0], in[1]);
-  const int64_t heads = in[0].size(1), blocks = (z.tq + kQueries - 1) / kQueries;
+  const Sequences sequences(op.o, in, in.subspan(3), op.name());
+  const int64_t heads = in[0].size(1), blocks = (in[0].size(2) + kQueries - 1) / kQueries;
   visit_float(out[0].dtype(), [&]<class T>() {
     parallel_for(in[0].size(0) * heads * blocks, [&](int64_t t) {
+      const int64_t b = t / blocks / heads;
       // The last blocks see the most keys: they go first.
-      forward_tile<T>(z, in, out, t / blocks / heads, t / blocks % heads, (blocks - 1 - t % blocks) * kQueries);
+      forward_tile<T>(sequences[b], in, out, b, t / blocks % heads, (blocks - 1 - t % blocks) * kQueries);
     });
   });
 }
@@ -232,8 +262,8 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
         delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j * y.col]) * C(c[j * dy.col]); });
     }
     const Sums<T> dq(out[0], b, h, dqs);
-    for (int64_t k0 = 0; k0 < z.tk; k0 += kKeys) {
-      const int64_t nk = std::min(kKeys, z.tk - k0);
+    for (int64_t k0 = 0; k0 < z.keys; k0 += kKeys) {
+      const int64_t nk = std::min(kKeys, z.keys - k0);
       const MatView<C> k = rows_of<T>(head_of<T>(in[1], b, g), k0, nk, hs, ks),
                        v = rows_of<T>(head_of<T>(in[2], b, g), k0, nk, hs, vs);
       for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) {
@@ -258,10 +288,13 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
   }
 };
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context&) {
-  const Sizes z(op.o, in[0], in[1]);
+  const Sequences sequences(op.o, in, in.subspan(6), op.name());
   const int64_t heads = in[1].size(1);
   visit_float(out[0].dtype(), [&]<class T>() {
-    parallel_for(in[1].size(0) * heads, [&](int64_t t) { BackwardTile<T>{z, in, out, t / heads, t % heads}.run(); });
+    parallel_for(in[1].size(0) * heads, [&](int64_t t) {
+      const Sizes z = sequences[t / heads];
+      BackwardTile<T>{z, in, out, t / heads, t % heads}.run();
+    });
   });
 }
 TG_STRIDED_KERNEL(op::Attention, cpu, attention);

@@ -212,6 +212,40 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   });
 }
 
+template <class Bits> void move_elements(const Buf& from, const Strides& to_strides, Bits* to) {
+  for_rows<2>(from.shape(), {to_strides, from.strides()}, [&](int64_t n, const auto& at, const auto& step) {
+    Bits* y = to + at[0];
+    const Bits* x = from.raw<Bits>() + at[1];
+    if (step[0] == 1 && step[1] == 1)
+      std::copy_n(x, n, y);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i * step[0]] = x[i * step[1]];
+  });
+}
+void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &update = in[1], &y = out[0];
+  const int64_t n = update.size(op.dim), size = y.size(op.dim);
+  const std::vector<int64_t> starts = flat_indices(in[2]);
+  for (size_t i = 0; i < starts.size(); ++i)
+    if (starts[i] < 0 || starts[i] > size - n) throw slice_outside(op.name(), starts[i], int64_t(i), n, op.dim, size);
+  const auto run = [&]<class Bits>(const Bits*) {
+    if (y.bytes != x.bytes) move_elements(x, y.strides(), y.raw<Bits>());
+    Layout part = *update.layout;
+    if (!in[2].shape().empty()) part.shape[0] = 1;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      const Buf from{&part, update.bytes};
+      move_elements(from, y.strides(), y.raw<Bits>() + int64_t(i) * y.strides()[0] + starts[i] * y.strides()[op.dim]);
+      part.offset += part.strides[0];
+    }
+  };
+  switch (size_of(y.dtype())) {
+    case 2: return run(static_cast<const uint16_t*>(nullptr));
+    case 4: return run(static_cast<const uint32_t*>(nullptr));
+    default: return run(static_cast<const uint64_t*>(nullptr));
+  }
+}
+
+TG_STRIDED_KERNEL(op::SliceUpdate, cpu, slice_update);
 TG_STRIDED_KERNEL(op::Gather, cpu, gather);
 TG_STRIDED_KERNEL(op::IndexSelect, cpu, index_select);
 TG_STRIDED_KERNEL(op::IndexSelectGrad, cpu, index_select_grad);

@@ -7,14 +7,15 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class C> struct Turns {  // (T, HS / 2)
+template <class C> struct Turns {  // (starts, T, HS / 2)
   std::vector<C> sine, cosine;
-  Turns(const op::Rope& op, int64_t rows, int64_t pairs) : sine(size_t(rows * pairs)), cosine(sine.size()) {
+  Turns(const op::Rope& op, const std::vector<int64_t>& starts, int64_t rows, int64_t pairs)
+      : sine(starts.size() * size_t(rows * pairs)), cosine(sine.size()) {
     std::vector<double> frequency(static_cast<size_t>(pairs));
-    for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = std::pow(op.o.theta, -double(i) / double(pairs));
-    for_row_tiles(rows, pairs, [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = std::pow(op.theta, -double(i) / double(pairs));
+    for_row_tiles(int64_t(starts.size()) * rows, pairs, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const double at = double(op.o.start + t), *f = frequency.data();
+        const double at = double(starts[size_t(t / rows)] + t % rows), *f = frequency.data();
         C *s = sine.data() + t * pairs, *c = cosine.data() + t * pairs;
         for (int64_t i = 0; i < pairs; ++i) math::sincos(at * f[i], s[i], c[i]);
         if (!op.inverse) continue;
@@ -37,11 +38,16 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context&) {
     const Rows<T> x(in[0]);
     const int64_t hs = x.n, positions = out[0].size(out[0].shape().size() - 2);
     if (out[0].numel() == 0) return;
-    const Turns<compute_t<T>> turns(op, positions, hs / 2);
+    const std::vector<int64_t> starts = op.starts ? flat_indices(in[1]) : std::vector{op.start};
+    for (size_t b = 0; op.starts && b < starts.size(); ++b)
+      if (starts[b] < 0 || starts[b] > op::kRopeEnd - positions)
+        throw rope_outside(op.name(), starts[b], int64_t(b), positions);
+    const Turns<compute_t<T>> turns(op, starts, positions, hs / 2);
+    const int64_t same = out[0].numel() / hs / positions / int64_t(starts.size());  // heads with the turns of one start
     for_row_tiles(out[0].numel() / hs, hs, [&](int64_t begin, int64_t end) {
       std::vector<T> scratch;
       for (int64_t r = begin; r < end; ++r) {
-        const int64_t at = r % positions * (hs / 2);
+        const int64_t at = (r / positions / same * positions + r % positions) * (hs / 2);
         turn(hs / 2, turns.sine.data() + at, turns.cosine.data() + at, x(r, scratch), out[0].data<T>() + r * hs);
       }
     });

@@ -1,46 +1,69 @@
 /// @file
 /// Scaled dot-product attention in blocks: softmax(scale q k^T) v without a matrix of scores (Dao et al.,
-/// FlashAttention, 2022). It has grouped heads (Ainslie et al., GQA, 2023) and a causal mask; it has no other mask and
-/// no dropout. Attention layers use it.
+/// FlashAttention, 2022). It has grouped heads (Ainslie et al., GQA, 2023), a causal mask and lengths of padded
+/// sequences; it has no other mask and no dropout. Attention layers use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
-/// Options of attention().
+/// Options of attention(). Query i of sequence b sees the keys j with j < lengths[b] and, if causal, j <= starts[b] +
+/// i.
 struct AttentionOptions {
-  bool causal = true;  ///< query i sees the keys j <= i + Tk - Tq: the last query sees all
+  bool causal = true;  ///< without starts, the last query sees all keys: query i sees j <= i + Tk - Tq
   double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
+  /// (B) i32 or i64: how many keys each sequence has, 0 to Tk. The others are padding, and are not read. Empty: Tk.
+  Tensor lengths = {};
+  /// (B) i32 or i64: where the first query of each sequence stands among its keys, 0 to Tk; only with causal. For keys
+  /// in a cache that is longer than the text. Empty: Tk - Tq.
+  Tensor starts = {};
 };
 namespace op {
 
-/// (q, k, v) -> (y, lse). lse (B, NH, Tq) is the logarithm of the sum of exponentials of each row of scores; its dtype
-/// is f64 for f64 inputs, else f32.
+/// The attributes of the attention ops.
+struct AttentionForm {
+  bool causal;
+  double scale;
+  bool lengths, starts;                                  ///< whether these are the last inputs, in this order
+  size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< how many inputs that are
+  void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(lengths), k.add(starts); }
+};
+/// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq) is the logarithm of the sum of exponentials of each row of
+/// scores; its dtype is f64 for f64 inputs, else f32.
 struct Attention : OpOf<Attention> {
   static constexpr auto kName = "attention";
-  AttentionOptions o;
-  explicit Attention(AttentionOptions opt) : o(opt) {}
+  AttentionForm o;
+  explicit Attention(AttentionForm form) : o(form) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0, 1, 2); }
+  Mask saves_in(Mask) const override { return bit(3 + o.extra()) - 1; }
   Mask saves_out(Mask) const override { return bits(0, 1); }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
+  void key(StructuralHash& k) const override { o.key(k); }
 };
-/// (q, k, v, y, lse, dy) -> (dq, dk, dv).
+/// (q, k, v, y, lse, dy, lengths?, starts?) -> (dq, dk, dv).
 struct AttentionGrad : OpOf<AttentionGrad> {
   static constexpr auto kName = "attention_grad";
-  AttentionOptions o;
-  explicit AttentionGrad(AttentionOptions opt) : o(opt) {}
+  AttentionForm o;
+  explicit AttentionGrad(AttentionForm form) : o(form) {}
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;  ///< computes the matrices of scores
-  void key(StructuralHash& k) const override { k.add(o.causal), k.add(o.scale); }
+  void key(StructuralHash& k) const override { o.key(k); }
 };
 }  // namespace op
 
 /// Attention of q (B, NH, Tq, HS) to k and v (B, NHkv, Tk, HS): softmax(scale q k^T) v, (B, NH, Tq, HS). f64, f32, or
 /// bf16 (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result is stored in the order
 /// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous; gradients are stored likewise. An Error if Tk is 0, or if the
-/// mask is causal and Tq > Tk.
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions = {});
+/// mask is causal, Tq > Tk and there are no starts.
+///
+/// A sequence of length 0 has the result 0 and gradients 0. Queries are computed whether or not a key of their own
+/// position exists: those of padding give what the formula says, and the caller ignores them. Lengths and starts are no
+/// part of the gradient. One outside [0, Tk] is an Error that names it, when the op runs; on a CUDA device as
+/// indexing.h says.
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& = {});
+
+/// The Error of a length or start outside of [0, most]; `position` is that of its sequence, `what` is "lengths" or
+/// "starts". For kernels.
+Error attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position, int64_t most);
 
 }  // namespace tg

@@ -26,7 +26,8 @@ Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows)
   return Error(
       Error::Kind::value,
       fmt::format("[embedding] id {} at position {} of ids {} is outside of the table. Ids must be in [0, {}), "
-                  "the table's rows. Check the tokenizer's vocabulary size.",
+                  "the table's rows. Check the tokenizer's vocabulary size; of positions, whether the text fits the "
+                  "context.",
                   id, where, ids, rows));
 }
 }  // namespace tg

@@ -70,6 +70,40 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
 }
 
+Layouts op::SliceUpdate::infer(Inputs in) const {
+  const Tensor &x = in[0], &update = in[1], &start = in[2];
+  check::number(kName, x);
+  check::same_dtype(kName, x, update);
+  check::index(kName, start);
+  bool ok = update.ndim() == x.ndim();
+  for (size_t d = 0; ok && d < x.ndim(); ++d)
+    ok = d == dim ? update.shape()[d] <= x.shape()[d] : update.shape()[d] == x.shape()[d];
+  TG_CHECK(ok, shape,
+           "[slice_update] update is {}, x is {}. They must have equal sizes except along dimension {}, where x's must "
+           "be as large or larger.",
+           update, x, dim);
+  TG_CHECK(
+      start.ndim() == 0 || (dim > 0 && start.shape() == Shape{x.shape()[0]}), shape,
+      "[slice_update] start is {}, x is {}, dimension {} is written. start must be (), or have one number for each "
+      "of x's first dimension if another is written.",
+      start, x, dim);
+  return {contiguous_like(x)};
+}
+void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim) {
+  const size_t d = checked_dim("slice_update", x, dim);
+  TG_CHECK(!grad_enabled() || !(x.requires_grad() || (update && update.requires_grad())), missing_gradient,
+           "[slice_update] {} <- {}: one of them needs a gradient, and a write in place has none. Use concat(), or "
+           "detach() and NoGradScope where no gradient is wanted.",
+           x, describe(update));
+  emit_update(make_ref<op::SliceUpdate>(d), std::vector{x, update, start}, 1);
+}
+
+Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size) {
+  return Error(Error::Kind::value,
+               fmt::format("[{}] start {} at position {}: {} slices from there on do not fit into dimension {}, which "
+                           "has size {}. A start must be from 0 to {}.",
+                           op, start, position, n, dim, size, size - n));
+}
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size) {
   return Error(Error::Kind::value,
                fmt::format("[{}] index {} at position {} of index {} is outside of dimension {}, which has size {}. "

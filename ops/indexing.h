@@ -1,7 +1,8 @@
 /// @file
 /// Elements chosen and added by index along one dimension: gather() and scatter_add() have an index per element,
-/// index_select() an index per slice. Indices are i32 or i64. When an op runs, an index outside [0, size) is an Error
-/// that names it and its position; negative ones do not count from the end. Rows of a table are in embedding.h.
+/// index_select() an index per slice; slice_update() writes neighbouring slices in place. Indices are i32 or i64. When
+/// an op runs, an index outside [0, size) is an Error that names it and its position; negative ones do not count from
+/// the end. Rows of a table are in embedding.h.
 ///
 /// On a CUDA device nobody waits for the check. The kernel writes nothing at such an index, and reads 0. The next read,
 /// copy or synchronize() of that device throws the Error; with TG_SYNC=1 the op does.
@@ -54,6 +55,15 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
 };
+/// (x, update, start) -> x with the slices from start on replaced by those of update.
+struct SliceUpdate : OpOf<SliceUpdate> {
+  static constexpr auto kName = "slice_update";
+  size_t dim;
+  explicit SliceUpdate(size_t d) : dim(d) {}
+  Traits traits() const override { return {.updates_in_place = true}; }
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
+};
 }  // namespace op
 
 /// y[i][j] = x[index[i][j]][j] for dim 0, and so on. index has as many dimensions as x, and no size larger than x's
@@ -66,6 +76,18 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
 /// The slices of x along dim that index (n) names, in its order: x's shape with n as the size of dim. f64, f32, bf16,
 /// i64, i32.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
+
+/// Writes update over the slices [start, start + n) of x along dim, where n is the size of update there; in its other
+/// sizes update is as x. x becomes the new value, in place if nobody else holds the old one. start is i32 or i64: (),
+/// or (A) with a start for each x[a] of the A that the first dimension has, then dim is another. f64, f32, bf16, i64,
+/// i32. The position is read when the op runs, so a compiled function writes at another one in each call. A start
+/// outside [0, size - n] is an Error that names it, and nothing is written; on a CUDA device as above, and the other
+/// rows are. It has no gradient: an Error if x or update needs one, outside of a NoGradScope.
+void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim);
+
+/// The Error of a start at which n slices do not fit into dimension `dim`, which has `size`; `position` is that of the
+/// start among several. For kernels.
+Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size);
 
 /// The Error of an index outside of dimension `dim`, which has `size` slices; `where` is its position in `index`. For
 /// kernels.

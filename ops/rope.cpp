@@ -11,14 +11,32 @@ Layouts op::Rope::infer(Inputs in) const {
   TG_CHECK(x.shape().back() % 2 == 0, shape,
            "[rope] {} has rows of {} elements. They are turned in pairs: the last size must be even.", x,
            x.shape().back());
-  TG_CHECK(o.theta >= 1 && std::isfinite(o.theta), value, "[rope] theta is {}. It must be finite and 1 or more.",
-           o.theta);
-  constexpr int64_t kEnd = int64_t(1) << 29;  // where math::sincos ends
+  TG_CHECK(theta >= 1 && std::isfinite(theta), value, "[rope] theta is {}. It must be finite and 1 or more.", theta);
   const int64_t t = x.size(-2);
-  TG_CHECK(o.start >= 0 && o.start <= kEnd && t <= kEnd - o.start, value,
-           "[rope] {} rows from position {} on, of {}. Positions must be in [0, {}).", t, o.start, x, kEnd);
+  TG_CHECK(start >= 0 && start <= kRopeEnd && t <= kRopeEnd - start, value,
+           "[rope] {} rows from position {} on, of {}. Positions must be in [0, {}).", t, start, x, kRopeEnd);
+  if (starts) {
+    check::ndim_at_least(kName, x, 3);
+    check::index(kName, in[1]);
+    TG_CHECK(in[1].shape() == Shape{x.shape()[0]}, shape,
+             "[rope] starts are {}, x is {}. They must be ({}): one number for each sequence.", in[1], x, x.shape()[0]);
+    TG_CHECK(start == 0, value, "[rope] start is {}, and starts were given. Pass one of them.", start);
+  }
   return {contiguous_like(x)};
 }
-Tensors op::Rope::vjp(const Vjp& v) const { return {emit1(make_ref<op::Rope>(o, !inverse), {v.grad()})}; }
-Tensor rope(const Tensor& x, RopeOptions o) { return emit1(make_ref<op::Rope>(o, false), {x}); }
+Tensors op::Rope::vjp(const Vjp& v) const {
+  const OpPtr back = make_ref<op::Rope>(theta, start, !inverse, starts);
+  if (starts) return {emit1(back, {v.grad(), v.in(1)}), Tensor()};
+  return {emit1(back, {v.grad()})};
+}
+Tensor rope(const Tensor& x, const RopeOptions& o) {
+  const OpPtr op = make_ref<op::Rope>(o.theta, o.start, false, bool(o.starts));
+  return o.starts ? emit1(op, {x, o.starts}) : emit1(op, {x});
+}
+
+Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows) {
+  return Error(Error::Kind::value, fmt::format("[{}] {} rows of sequence {} from position {} on. Positions must be in "
+                                               "[0, {}).",
+                                               op, rows, position, start, op::kRopeEnd));
+}
 }  // namespace tg

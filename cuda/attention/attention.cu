@@ -2,6 +2,7 @@
 #include <tapegrad/ops/attention.h>
 // first the op's header
 #include <tapegrad/cuda/attention/attention_kernels.h>
+#include <tapegrad/cuda/device/index_check.h>
 
 #include <cmath>
 
@@ -9,19 +10,65 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256, kRows = kThreads / 32;
 
-AttentionSizes sizes_of(const AttentionOptions& o, const Buf& q, const Buf& k, const Context& c) {
+Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
+  return attention_span_outside(s.op, "lengths", value, position, s.size - 1);
+}
+Error outside_starts(const IndexSite& s, int64_t position, int64_t value) {
+  return attention_span_outside(s.op, "starts", value, position, s.size - 1);
+}
+// Lengths or starts, which stand `step` apart; not given if ids.first is null. One outside [0, most] is noted, and the
+// nearest taken for it.
+struct SpanIds {
+  Ids ids;
+  int64_t step;
+  IndexCheck check;
+  __device__ __forceinline__ int64_t operator()(int64_t b, int64_t most, int64_t not_given) const {
+    if (!ids.first) return not_given;
+    const int64_t n = ids[b * step];
+    if (!check.inside(n)) check.note(n, b);
+    return n < 0 ? 0 : n > most ? most : n;
+  }
+};
+__global__ void attention_read_spans(SpanIds lengths, SpanIds starts, int64_t batch, int64_t tq, int64_t tk,
+                                     AttentionSpan* spans) {
+  for (GridLoop b(batch); b; ++b) spans[*b] = {lengths(*b, tk, tk), starts(*b, tk, tk - tq)};
+}
+// Lengths and starts of the sequences, on the device; null without them.
+class Spans {
+ public:
+  Spans(const op::AttentionForm& o, const AttentionSizes& z, Bufs extra, const Context& c)
+      : memory_(c, size_t(extra.empty() ? 0 : z.batch) * sizeof(AttentionSpan)), given_(!extra.empty()) {
+    if (!given_) return;
+    const auto ids = [&](const Buf& x, bool given, auto error) {
+      return SpanIds{Ids(given ? first_element(x) : nullptr, x.dtype()), x.strides()[0],
+                     IndexCheck(c, {error, c.op, *x.layout, 0, z.tk + 1})};
+    };
+    launch(c, attention_read_spans, blocks_for(c, z.batch, kThreads), kThreads, 0,
+           ids(extra.front(), o.lengths, outside_lengths), ids(extra.back(), o.starts, outside_starts), z.batch, z.tq,
+           z.tk, memory_.as<AttentionSpan>());
+  }
+  const AttentionSpan* get() const { return given_ ? memory_.as<AttentionSpan>() : nullptr; }
+
+ private:
+  Scratch memory_;
+  bool given_;
+};
+
+AttentionSizes sizes_of(const op::AttentionForm& o, const Buf& q, const Buf& k, const Context& c) {
   const int64_t hs = q.size(3), most = q.dtype() == DType::f64 ? kMostF64HeadSize : kMostHeadSize;
   TG_CHECK(
       hs <= most, shape,
       "[{}] q has the shape {}: a head size of {}. Device::cuda() takes up to {} of {}. Use more and smaller heads, or "
       "Device::cpu().",
       c.op, q.shape(), hs, most, name_of(q.dtype()));
-  return {q.size(0), q.size(1), k.size(1), q.size(2),
-          k.size(2), hs,        o.causal,  o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))};
+  const double scale = o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)));
+  return {q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), hs, o.causal, scale, nullptr};
 }
 void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
-  const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
+  AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.heads * z.tq == 0) return;
+  const Spans spans(op.o, z, in.subspan(3), c);
+  z.spans = spans.get();
   visit_float(out[0].dtype(), [&]<class T>() {
     const AttentionArgs<T> a{z,
                              Heads<const T>(in[0]),
@@ -50,8 +97,10 @@ __global__ void attention_row_products(AttentionSizes z, Heads<const T> y, Heads
   }
 }
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {
-  const AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
+  AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.key_heads * z.hs == 0) return;
+  const Spans spans(op.o, z, in.subspan(6), c);
+  z.spans = spans.get();
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const int64_t rows = z.batch * z.heads * z.tq;

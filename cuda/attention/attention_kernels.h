@@ -29,20 +29,27 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   }
 };
 
+struct AttentionSpan {  // of a sequence: its keys, the others are padding, and the position of its first query
+  int64_t keys, start;
+};
 struct AttentionSizes {
   int64_t batch, heads, key_heads, tq, tk, hs;
   bool causal;
   double scale;
+  const AttentionSpan* spans;  // (B); null: tk keys, and the last query stands at the last of them
 
   __host__ __device__ __forceinline__ int64_t group() const { return heads / key_heads; }
-  // How many keys query i sees, and the first query that sees key j.
-  __device__ __forceinline__ int64_t seen(int64_t i) const {
-    const int64_t n = i + 1 + tk - tq;
-    return causal && n < tk ? n : tk;
+  __device__ __forceinline__ AttentionSpan span(int64_t b) const {
+    return spans ? spans[b] : AttentionSpan{tk, tk - tq};
   }
-  __device__ __forceinline__ int64_t first_query(int64_t j) const {
-    const int64_t i = j - (tk - tq);
-    return causal && i > 0 ? i : 0;
+  // How many keys query i sees (at least one, unless there are none), and the first query that sees key j.
+  __device__ __forceinline__ int64_t seen(const AttentionSpan& s, int64_t i) const {
+    const int64_t n = i + 1 + s.start;
+    return causal && n < s.keys ? n : s.keys;
+  }
+  __device__ __forceinline__ int64_t first_query(const AttentionSpan& s, int64_t j) const {
+    const int64_t i = j - s.start;
+    return j >= s.keys ? tq : causal && i > 0 ? i : 0;
   }
 };
 template <class T> struct AttentionArgs {

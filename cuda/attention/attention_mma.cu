@@ -22,13 +22,13 @@ template <int kTall, int N, int O> struct Softmax {
 #pragma unroll
       for (int i = 0; i < 2; ++i) max[m][i] = -std::numeric_limits<float>::infinity(), sum[m][i] = 0;
   }
-  __device__ __forceinline__ void mask(float (&s)[kTall][N][4], const AttentionSizes& z, int64_t row0,
-                                       int64_t k0) const {
+  __device__ __forceinline__ void mask(float (&s)[kTall][N][4], const AttentionSizes& z, const AttentionSpan& span,
+                                       int64_t row0, int64_t k0) const {
 #pragma unroll
     for (int m = 0; m < kTall; ++m)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int64_t seen = z.seen(row0 + m * 16 + i * 8 + lane_row()) - k0 - lane_column();
+        const int64_t seen = z.seen(span, row0 + m * 16 + i * 8 + lane_row()) - k0 - lane_column();
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -68,16 +68,17 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_fo
   bf16 *queries = dynamic_shared<bf16>(), *keys = queries + S::kQueries * kStep<D>,
        *values = keys + S::kKeys * kStep<D>;
   const HeadBlock at(z.batch, z.heads);
+  const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
   const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last see the most keys
-  const int64_t end = z.seen(min(q0 + S::kQueries, z.tq) - 1);
+  const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1);
   const int warp = int(threadIdx.x) / 32;
-  const int64_t row0 = q0 + warp * S::kOwn, warp_end = row0 < z.tq ? z.seen(min(row0 + S::kOwn, z.tq) - 1) : 0;
+  const int64_t row0 = q0 + warp * S::kOwn, warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   const float scale = float(z.scale * kLog2e);
   bf16* own = queries + warp * S::kOwn * kStep<D>;
   load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);
-  load_tile<S::kKeys, D>(keys, k, 0, z.tk, z.hs);
+  load_tile<S::kKeys, D>(keys, k, 0, end, z.hs);
   cp_async_commit();
   float o[S::kTall][D / 8][4];
   clear(o);
@@ -87,7 +88,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_fo
     float s[S::kTall][S::N][4];
     cp_async_wait<0>();
     __syncthreads();  // K is here, and nobody reads the last V
-    load_tile<S::kKeys, D>(values, v, k0, z.tk, z.hs);
+    load_tile<S::kKeys, D>(values, v, k0, end, z.hs);
     cp_async_commit();
     if (busy) {
       multiply_rows<D>(s, own, keys);
@@ -97,14 +98,18 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_fo
         for (int n = 0; n < S::N; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) s[m][n][e] *= scale;
-      if (k0 + S::kKeys > z.seen(row0)) softmax.mask(s, z, row0, k0);
+      if (k0 + S::kKeys > z.seen(span, row0)) softmax.mask(s, z, span, row0, k0);
       softmax.step(s, o);
     }
     cp_async_wait<0>();
     __syncthreads();  // V is here, and nobody reads K
-    if (k0 + S::kKeys < end) load_tile<S::kKeys, D>(keys, k, k0 + S::kKeys, z.tk, z.hs);
+    if (k0 + S::kKeys < end) load_tile<S::kKeys, D>(keys, k, k0 + S::kKeys, end, z.hs);
     cp_async_commit();
     if (busy) add_weighted<D>(o, s, values);
+  }
+  if (end == 0) {  // without keys nothing has waited for the queries
+    cp_async_wait<0>();
+    __syncthreads();
   }
   float inverse[S::kTall][2];
 #pragma unroll
@@ -114,7 +119,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_fo
       float sum = softmax.sum[m][i];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      inverse[m][i] = 1 / sum;
+      inverse[m][i] = end > 0 ? 1 / sum : 0;
       const int64_t row = row0 + m * 16 + i * 8 + lane_row();
       if (lane_column() == 0 && row < z.tq)
         a.lse[(at.b * z.heads + at.h) * z.tq + row] = (softmax.max[m][i] + log2f(sum)) * float(kLn2);

@@ -30,10 +30,14 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
   const AttentionSizes& z = a.z;
   const Shared<D> m;
   const HeadBlock at(z.batch, z.key_heads);
+  const AttentionSpan span = z.span(at.b);
   const int64_t k0 = at.i * S::kOwn;  // the first are seen by the most queries
   const int warp = int(threadIdx.x) / 32;
-  const int64_t row0 = k0 + warp * 16, first = z.first_query(k0) / S::kOthers * S::kOthers;
+  const int64_t row0 = k0 + warp * 16, first = z.first_query(span, k0) / S::kOthers * S::kOthers;
   const int64_t blocks = z.tq > first ? (z.tq - first + S::kOthers - 1) / S::kOthers : 0, total = blocks * z.group();
+  // The first query that sees the warp's first key, its last, and those of the lane.
+  const int64_t seen_by[] = {z.first_query(span, row0), z.first_query(span, row0 + 15)};
+  const int64_t own_seen_by[] = {z.first_query(span, row0 + lane_row()), z.first_query(span, row0 + lane_row() + 8)};
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * 16 * kStep<D>, *v = m.own(1) + warp * 16 * kStep<D>;
   const auto load = [&](int64_t n) {  // the n-th block of queries, and one of its 2 * kOthers stats
@@ -49,8 +53,8 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
   const auto keep = [&](int64_t n, float stat) {
     if (int(threadIdx.x) < 2 * S::kOthers) m.stats(int(n % 2))[threadIdx.x] = stat;
   };
-  load_tile<S::kOwn, D>(m.own(0), a.k.at(at.b, at.h), k0, z.tk, z.hs);
-  load_tile<S::kOwn, D>(m.own(1), a.v.at(at.b, at.h), k0, z.tk, z.hs);
+  load_tile<S::kOwn, D>(m.own(0), a.k.at(at.b, at.h), k0, span.keys, z.hs);
+  load_tile<S::kOwn, D>(m.own(1), a.v.at(at.b, at.h), k0, span.keys, z.hs);
   cp_async_commit();
   if (total > 0) keep(0, load(0));
   float dk[1][D / 8][4], dv[1][D / 8][4];
@@ -62,8 +66,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
     const bool more = n + 1 < total;
     const float stat = more ? load(n + 1) : 0;
     const int64_t q0 = first + n % blocks * S::kOthers;
-    const int64_t all_seen = z.seen(q0);
-    if (row0 < z.tk && row0 < z.seen(min(q0 + S::kOthers, z.tq) - 1)) {
+    if (seen_by[0] < min(q0 + S::kOthers, z.tq)) {
       const bf16 *q = m.others(int(n % 2), 0), *dy = m.others(int(n % 2), 1);
       const float* stats = m.stats(int(n % 2));
       float p[1][S::N][4], ds[1][S::N][4];  // (keys, queries)
@@ -77,7 +80,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
         for (int e = 0; e < 4; ++e) {
           const int64_t query = q0 + j * 8 + lane_column() + e % 2;
           float weight = exp2_approx(p[0][j][e] * scale - lse.x[e % 2]);
-          if (row0 + 16 > all_seen && row0 + lane_row() + e / 2 * 8 >= z.seen(query)) weight = 0;
+          if (q0 < seen_by[1] && query < own_seen_by[e / 2]) weight = 0;
           p[0][j][e] = weight;
           ds[0][j][e] = weight == 0 ? 0 : weight * (ds[0][j][e] - delta.x[e % 2]);
         }
@@ -99,17 +102,18 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
   const AttentionSizes& z = a.z;
   const Shared<D> m;
   const HeadBlock at(z.batch, z.heads);
+  const AttentionSpan span = z.span(at.b);
   const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last see the most keys
   const int warp = int(threadIdx.x) / 32;
-  const int64_t row0 = q0 + warp * 16, end = z.seen(min(q0 + S::kOwn, z.tq) - 1);
-  const int64_t warp_end = row0 < z.tq ? z.seen(min(row0 + 16, z.tq) - 1) : 0;
+  const int64_t row0 = q0 + warp * 16, end = z.seen(span, min(q0 + S::kOwn, z.tq) - 1);
+  const int64_t warp_end = row0 < z.tq ? z.seen(span, min(row0 + 16, z.tq) - 1) : 0;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   const float scale = float(z.scale * kLog2e);
   bf16 *q = m.own(0) + warp * 16 * kStep<D>, *dy = m.own(1) + warp * 16 * kStep<D>;
   const auto load = [&](int64_t k0) {
     const int stage = int(k0 / S::kOthers % 2);
-    load_tile<S::kOthers, D>(m.others(stage, 0), k, k0, z.tk, z.hs);
-    load_tile<S::kOthers, D>(m.others(stage, 1), v, k0, z.tk, z.hs);
+    load_tile<S::kOthers, D>(m.others(stage, 0), k, k0, end, z.hs);
+    load_tile<S::kOthers, D>(m.others(stage, 1), v, k0, end, z.hs);
     cp_async_commit();
   };
   load_tile<S::kOwn, D>(m.own(0), a.q.at(at.b, at.h), q0, z.tq, z.hs);
@@ -133,10 +137,10 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
     float p[1][S::N][4], ds[1][S::N][4];  // (queries, keys)
     multiply_rows<D>(p, q, keys);
     multiply_rows<D>(ds, dy, values);
-    const bool masked = k0 + S::kOthers > z.seen(row0);
+    const bool masked = k0 + S::kOthers > z.seen(span, row0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int64_t seen = z.seen(row0 + i * 8 + lane_row()) - k0 - lane_column();
+      const int64_t seen = z.seen(span, row0 + i * 8 + lane_row()) - k0 - lane_column();
 #pragma unroll
       for (int j = 0; j < S::N; ++j)
 #pragma unroll
@@ -147,6 +151,10 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
         }
     }
     add_weighted<D>(dq, ds, keys);
+  }
+  if (end == 0) {  // without keys nothing has waited for the own rows
+    cp_async_wait<0>();
+    __syncthreads();
   }
   const float scales[1][2] = {{float(z.scale), float(z.scale)}};
   store_rows<D>(a.dq.at(at.b, at.h), dq, scales, q, row0, z.tq, z.hs);

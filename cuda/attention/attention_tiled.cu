@@ -39,9 +39,10 @@ template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attenti
   C *queries = dynamic_shared<C>(), *keys = queries + S::kQueries * kStep<C, D>,
     *weights = keys + S::kKeys * kStep<C, D>;
   const HeadBlock at(z.batch, z.heads);
+  const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
   const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last see the most keys
-  const int64_t end = z.seen(min(q0 + S::kQueries, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
+  const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);
   C o[S::R][D / kSide], max[S::R], sum[S::R];
@@ -50,19 +51,19 @@ template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attenti
   for (int r = 0; r < S::R; ++r) max[r] = -std::numeric_limits<C>::infinity(), sum[r] = 0;
   for (int64_t k0 = 0; k0 < end; k0 += S::kKeys) {
     __syncthreads();
-    load_tile<S::kKeys, D>(keys, k, k0, z.tk, z.hs);
+    load_tile<S::kKeys, D>(keys, k, k0, end, z.hs);
     __syncthreads();
     C s[S::R][S::N];
     multiply_rows<D>(s, queries, keys);
 #pragma unroll
     for (int r = 0; r < S::R; ++r) {
-      const C factor = softmax_step(s[r], z.seen(row0 + r) - k0, C(z.scale * kLog2e), max[r], sum[r]);
+      const C factor = softmax_step(s[r], z.seen(span, row0 + r) - k0, C(z.scale * kLog2e), max[r], sum[r]);
 #pragma unroll
       for (int j = 0; j < D / kSide; ++j) o[r][j] *= factor;
     }
     store_weights(weights, s);
     __syncthreads();
-    load_tile<S::kKeys, D>(keys, v, k0, z.tk, z.hs);
+    load_tile<S::kKeys, D>(keys, v, k0, end, z.hs);
     __syncthreads();
     add_weighted<S::kKeys, D>(o, weights, keys);
   }
@@ -70,7 +71,7 @@ template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attenti
 #pragma unroll
   for (int r = 0; r < S::R; ++r) {
     const C total = over_row<SumOp>(sum[r]);
-    inverse[r] = 1 / total;
+    inverse[r] = end > 0 ? 1 / total : 0;
     if (threadIdx.x % kSide == 0 && row0 + r < z.tq)
       a.lse[(at.b * z.heads + at.h) * z.tq + row0 + r] = (max[r] + logarithm2(total)) * C(kLn2);
   }

@@ -29,16 +29,17 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   const AttentionSizes& z = a.z;
   const Shared<C, D> m;
   const HeadBlock at(z.batch, z.key_heads);
+  const AttentionSpan span = z.span(at.b);
   const int64_t k0 = at.i * S::kOwn;  // the first are seen by the most queries
   const int row0 = int(threadIdx.x) / kSide * S::R, tx = int(threadIdx.x) % kSide;
-  load_tile<S::kOwn, D>(m.own[0], a.k.at(at.b, at.h), k0, z.tk, z.hs);
-  load_tile<S::kOwn, D>(m.own[1], a.v.at(at.b, at.h), k0, z.tk, z.hs);
+  load_tile<S::kOwn, D>(m.own[0], a.k.at(at.b, at.h), k0, span.keys, z.hs);
+  load_tile<S::kOwn, D>(m.own[1], a.v.at(at.b, at.h), k0, span.keys, z.hs);
   C dk[S::R][D / kSide], dv[S::R][D / kSide];
   clear(dk);
   clear(dv);
   for (int64_t h = at.h * z.group(); h < (at.h + 1) * z.group(); ++h) {
     const int64_t stats = (at.b * z.heads + h) * z.tq;
-    for (int64_t q0 = z.first_query(k0) / S::kOthers * S::kOthers; q0 < z.tq; q0 += S::kOthers) {
+    for (int64_t q0 = z.first_query(span, k0) / S::kOthers * S::kOthers; q0 < z.tq; q0 += S::kOthers) {
       __syncthreads();
       load_tile<S::kOthers, D>(m.others[0], a.q.at(at.b, h), q0, z.tq, z.hs);
       load_tile<S::kOthers, D>(m.others[1], a.dy.at(at.b, h), q0, z.tq, z.hs);
@@ -51,7 +52,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
         const int64_t i = q0 + tx + n * kSide;
         const bool inside = i < z.tq;
         const C lse = inside ? a.lse[stats + i] * C(kLog2e) : 0, delta = inside ? a.delta[stats + i] : 0;
-        const int64_t seen = inside ? z.seen(i) - k0 : 0;
+        const int64_t seen = inside ? z.seen(span, i) - k0 : 0;
 #pragma unroll
         for (int r = 0; r < S::R; ++r) {
           const bool sees = row0 + r < seen;
@@ -79,8 +80,9 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
   const AttentionSizes& z = a.z;
   const Shared<C, D> m;
   const HeadBlock at(z.batch, z.heads);
+  const AttentionSpan span = z.span(at.b);
   const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last see the most keys
-  const int64_t end = z.seen(min(q0 + S::kOwn, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
+  const int64_t end = z.seen(span, min(q0 + S::kOwn, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const int tx = int(threadIdx.x) % kSide;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   load_tile<S::kOwn, D>(m.own[0], a.q.at(at.b, at.h), q0, z.tq, z.hs);
@@ -96,15 +98,15 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
   }
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers) {
     __syncthreads();
-    load_tile<S::kOthers, D>(m.others[0], k, k0, z.tk, z.hs);
-    load_tile<S::kOthers, D>(m.others[1], v, k0, z.tk, z.hs);
+    load_tile<S::kOthers, D>(m.others[0], k, k0, end, z.hs);
+    load_tile<S::kOthers, D>(m.others[1], v, k0, end, z.hs);
     __syncthreads();
     C p[S::R][S::N], ds[S::R][S::N];  // (queries, keys)
     multiply_rows<D>(p, m.own[0], m.others[0]);
     multiply_rows<D>(ds, m.own[1], m.others[1]);
 #pragma unroll
     for (int r = 0; r < S::R; ++r) {
-      const int64_t seen = z.seen(row0 + r) - k0;
+      const int64_t seen = z.seen(span, row0 + r) - k0;
 #pragma unroll
       for (int n = 0; n < S::N; ++n) {
         const C weight = power2(p[r][n] * C(z.scale * kLog2e) - lse[r]);

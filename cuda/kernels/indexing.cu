@@ -332,6 +332,40 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
+// --- writing slices in place --------------------------------------------------------------------------------------
+Error outside_slices(const IndexSite& s, int64_t position, int64_t value) {
+  const int64_t n = *s.ignore;  // slices of the update
+  return slice_outside(s.op, value, position, n, s.dim, s.size + n - 1);
+}
+// y[at + start * step] = update[at], in units of type Bits; `per_start` elements share a start.
+template <class Bits>
+__global__ void __launch_bounds__(kThreads)
+    index_write_slices(const Bits* update, Ids starts, Bits* y, Strided<3> walk, int64_t step, int64_t n,
+                       int64_t per_start, IndexCheck check) {
+  for (GridLoop i(n); i; ++i) {
+    int64_t at[3];
+    walk.offsets(*i, at);
+    const int64_t start = starts[at[2]];
+    if (check(start, *i / per_start)) y[at[0] + start * step] = update[at[1]];
+  }
+}
+void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context& c) {
+  const Buf &update = in[1], &start = in[2], &y = out[0];
+  const int64_t n = update.numel(), slices = update.size(op.dim);
+  Strides start_strides = Strides::filled(update.shape().size(), 0);
+  if (!start.shape().empty()) start_strides[0] = start.strides()[0];
+  const IndexSite site{outside_slices, c.op, *start.layout, op.dim, y.size(op.dim) - slices + 1, slices};
+  const IndexCheck check(c, site);
+  visit_number(y.dtype(), [&]<class T>() {
+    copy_to<T>(c, in[0], y);
+    if (n == 0) return;
+    launch(c, index_write_slices<T>, blocks_for(c, n, kThreads), kThreads, 0, update.data<T>(), ids_of(start),
+           y.data<T>(), Strided<3>(update.shape(), {y.strides(), update.strides(), start_strides}), y.strides()[op.dim],
+           n, n / std::max<int64_t>(1, start.numel()), check);
+  });
+}
+
+TG_STRIDED_KERNEL(op::SliceUpdate, cuda, slice_update);
 TG_STRIDED_KERNEL(op::Gather, cuda, gather);
 TG_STRIDED_KERNEL(op::IndexSelect, cuda, index_select);
 TG_STRIDED_KERNEL(op::IndexSelectGrad, cuda, index_select_grad);

@@ -2,7 +2,7 @@
 // of the pass: one per V neighbours of a position, which they keep the turns of and step through the batch with; V is
 // 16 bytes where rows are aligned, else a pair.
 #include <tapegrad/core/math.h>
-#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/rope.h>
 
 #include <algorithm>
@@ -16,14 +16,31 @@ template <class C> struct alignas(2 * sizeof(C)) Turn {
   C s, c;
 };
 
-// turns (T, pairs)
-template <class C>
-__global__ void rope_make_turns(double theta, int64_t start, bool inverse, int64_t positions, int64_t pairs,
+Error outside_positions(const IndexSite& s, int64_t position, int64_t value) {
+  return rope_outside(s.op, value, position, op::kRopeEnd + 1 - s.size);
+}
+struct OneStart {  // for all sequences
+  int64_t start, count = 1;
+  __device__ __forceinline__ int64_t operator[](int64_t) const { return start; }
+};
+struct Starts {  // of each sequence, `step` apart
+  Ids ids;
+  int64_t step, count;
+  IndexCheck check;
+  __device__ __forceinline__ int64_t operator[](int64_t b) const {
+    const int64_t start = ids[b * step];
+    return check(start, b) ? start : 0;
+  }
+};
+
+// turns (starts, T, pairs)
+template <class C, class S>
+__global__ void rope_make_turns(double theta, S starts, bool inverse, int64_t positions, int64_t pairs,
                                 Turn<C>* turns) {
-  for (GridLoop i(positions * pairs); i; ++i) {
-    const int64_t t = *i / pairs, pair = *i - t * pairs;
+  for (GridLoop i(starts.count * positions * pairs); i; ++i) {
+    const int64_t row = *i / pairs, pair = *i - row * pairs, b = row / positions, t = row - b * positions;
     Turn<C> turn;
-    math::sincos(double(start + t) * std::pow(theta, -double(pair) / double(pairs)), turn.s, turn.c);
+    math::sincos(double(starts[b] + t) * std::pow(theta, -double(pair) / double(pairs)), turn.s, turn.c);
     if (inverse) turn.s = -turn.s;
     turns[*i] = turn;
   }
@@ -31,9 +48,10 @@ __global__ void rope_make_turns(double theta, int64_t start, bool inverse, int64
 struct Rows {  // of x: row (b, t) begins at batch.offsets(b) + t * step; of y: at (b T + t) HS
   Strided<1> batch;
   int64_t step, positions, hs, count;  // count: batch rows in all
+  int64_t same;                        // batch rows with the turns of one start
 };
-// y may be x.
-template <class T, int V>
+// y may be x. kStarts: more starts than one.
+template <class T, int V, bool kStarts>
 __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   using C = compute_t<T>;
   using Part = Vec<T, V == 2 ? 1 : V>;  // a pair may lie anywhere
@@ -43,9 +61,13 @@ __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* 
     const int64_t first = *i / groups, g = *i - first * groups;
     const int64_t t = g / (rows.hs / V), j = (g - t * (rows.hs / V)) * V;
     Turn<C> by[V / 2];
+    const auto load = [&](int64_t row) {
 #pragma unroll
-    for (int k = 0; k < V / 2; ++k) by[k] = turns[(t * rows.hs + j) / 2 + k];
+      for (int k = 0; k < V / 2; ++k) by[k] = turns[(row * rows.hs + j) / 2 + k];
+    };
+    if constexpr (!kStarts) load(t);
     for (int64_t b = first; b < rows.count; b += threads / groups) {
+      if constexpr (kStarts) load(b / rows.same * rows.positions + t);
       int64_t at[1];
       rows.batch.offsets(b, at);
       const Part* from = reinterpret_cast<const Part*>(x + at[0] + t * rows.step + j);
@@ -79,7 +101,8 @@ void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* tur
   // As many parts of the batch as fill the device; each has its threads for all groups.
   const int64_t wanted = int64_t(blocks_for(c, groups * rows.count, kThreads)) * kThreads;
   const int64_t threads = groups * std::clamp<int64_t>(wanted / groups, 1, rows.count);
-  launch(c, rope_turn<T, V>, blocks_for(c, threads, kThreads), kThreads, 0, rows, threads, turns, x, y);
+  launch(c, rows.same < rows.count ? rope_turn<T, V, true> : rope_turn<T, V, false>, blocks_for(c, threads, kThreads),
+         kThreads, 0, rows, threads, turns, x, y);
 }
 template <int V> bool in_groups(const Rows& rows, const void* x, const void* y) {
   bool ok = aligned16(x) && aligned16(y) && rows.hs % V == 0 && rows.step % V == 0;
@@ -94,15 +117,24 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
   if (n == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Scratch turns(c, size_t(positions * pairs) * sizeof(Turn<C>));
-    launch(c, rope_make_turns<C>, blocks_for(c, positions * pairs, kThreads), kThreads, 0, op.o.theta, op.o.start,
-           op.inverse, positions, pairs, turns.as<Turn<C>>());
+    const int64_t starts = op.starts ? in[1].numel() : 1, angles = starts * positions * pairs;
+    const Scratch turns(c, size_t(angles) * sizeof(Turn<C>));
+    const auto make = [&]<class S>(const S& at) {
+      launch(c, rope_make_turns<C, S>, blocks_for(c, angles, kThreads), kThreads, 0, op.theta, at, op.inverse,
+             positions, pairs, turns.as<Turn<C>>());
+    };
+    if (op.starts)
+      make(Starts{Ids(first_element(in[1]), in[1].dtype()), in[1].strides()[0], starts,
+                  IndexCheck(c, {outside_positions, c.op, *in[1].layout, 0, op::kRopeEnd - positions + 1})});
+    else
+      make(OneStart{op.start});
     T* y = out[0].data<T>();
     const auto run = [&](const T* x, const Strides& s) {
       Shape batch;
       Strides strides;
       for (size_t d = 0; d + 1 < last; ++d) batch.push_back(shape[d]), strides.push_back(s[d]);
-      const Rows rows{Strided<1>(batch, {strides}), s[last - 1], positions, hs, n / (positions * hs)};
+      const Rows rows{Strided<1>(batch, {strides}), s[last - 1], positions, hs, n / (positions * hs),
+                      n / (positions * hs) / starts};
       in_groups<kVec<T>>(rows, x, y) ? turn_rows<T, kVec<T>>(c, rows, turns.as<Turn<C>>(), x, y)
                                      : turn_rows<T, 2>(c, rows, turns.as<Turn<C>>(), x, y);
     };

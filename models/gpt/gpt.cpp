@@ -1,5 +1,7 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 
@@ -124,12 +126,29 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
            "[gpt] tokens must be i32 or i64, got {}. They are ids of a vocabulary; use .to(DType::i64).", tokens);
   TG_CHECK(tokens && tokens.ndim() == 2, shape,
            "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().", describe(tokens));
-  const int64_t t = tokens.size(1), past = o.cache ? o.cache->length() : 0;
+  const bool fixed = o.cache && o.cache->is_fixed();
+  const int64_t t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   TG_CHECK(tokens.size(0) >= 1 && t >= 1, shape,
            "[gpt] tokens are {}. There must be at least one sequence and one token.", tokens);
   TG_CHECK(past + t <= config_.context, shape,
            "[gpt] {} tokens after {} in the cache are {} positions, and the context is {}. Pass fewer tokens{}.", t,
            past, past + t, config_.context, past ? ", or clear() the cache" : "");
+  if (fixed) {
+    TG_CHECK(o.cache->capacity() <= config_.context, shape,
+             "[gpt] the cache has a capacity of {} positions, and the context is {}. Make it by fixed_cache().",
+             o.cache->capacity(), config_.context);
+    TG_CHECK(o.cache->lengths().size(0) == tokens.size(0) && t <= o.cache->capacity(), shape,
+             "[gpt] tokens are {}, and the cache was made for {} sequences of up to {} positions. Make one for this "
+             "batch, or pass fewer tokens.",
+             tokens, o.cache->lengths().size(0), o.cache->capacity());
+  }
+  if (o.lengths) {
+    TG_CHECK(is_index(o.lengths.dtype()) && o.lengths.shape() == Shape{tokens.size(0)}, shape,
+             "[gpt] lengths are {}, tokens are {}. They must be ({}) i32 or i64: one number for each sequence.",
+             o.lengths, tokens, tokens.size(0));
+    TG_CHECK(!o.cache || fixed, value,
+             "[gpt] lengths and a cache that grows: its sequences have one length. Make the cache by fixed_cache().");
+  }
   const DType own = wte_.table.dtype(), compute = o.compute.value_or(own);
   TG_CHECK(compute == own || (size_of(compute) < size_of(own) && (compute == DType::f32 || compute == DType::bf16)),
            dtype,
@@ -144,14 +163,20 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
 Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   NameScope here = layer_.enter();
   check(tokens, o);
-  const int64_t t = tokens.size(1), past = o.cache ? o.cache->length() : 0;
+  const bool fixed = o.cache && o.cache->is_fixed();
+  const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   KvCache grown;  // a copy of handles, so that a failure on the way leaves the caller's cache as it was
   if (o.cache) grown = *o.cache;
   nn::LayerContext context{
       .rng = o.rng, .cache = o.cache ? &grown : nullptr, .layer = 0, .position = past, .compute = o.compute};
 
-  Tensor x = wte_.forward(tokens);                               // (B, T, C)
-  if (wpe_.table) x = x + slice(wpe_.table, 0, past, past + t);  // + (T, C)
+  Tensor x = wte_.forward(tokens);  // (B, T, C)
+  if (wpe_.table && fixed) {
+    const Tensor next = arange(0, double(t), 1, DType::i64, x.device());
+    x = x + wpe_.forward(reshape(grown.lengths(), {b, 1}) + next);  // + (B, T, C)
+  } else if (wpe_.table) {
+    x = x + slice(wpe_.table, 0, past, past + t);  // + (T, C)
+  }
   x = nn::dropout_if(x, config_.dropout, o.rng);
   Stream s{std::move(x), {}};
   for (const Block& block : blocks_) {
@@ -169,14 +194,35 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
     }
     ++context.layer;
   }
-  if (o.last_only)
+  if (o.last_only) {
+    const int64_t c = config_.width;
+    Tensor last;  // (B, 1, C)
+    if (o.lengths && t > 1) last = expand(reshape(o.lengths.to(DType::i64) - 1.0, {b, 1, 1}), {b, 1, c});
     for (Tensor* part : {&s.x, &s.branch})
-      if (*part) *part = slice(*part, 1, t - 1, t);  // (B, 1, C)
+      if (*part) *part = last ? gather(*part, 1, last) : slice(*part, 1, t - 1, t);  // (B, 1, C)
+  }
   x = ln_f_.add(s.x, s.branch).y;
   s = {};
   x = head_.forward(x, o.compute, o.rng);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
+  if (fixed && o.lengths)
+    o.cache->advance(o.lengths);
+  else if (fixed)
+    o.cache->advance(t);
   return x;
+}
+
+KvCache Gpt::fixed_cache(int64_t batch, int64_t capacity, std::optional<DType> compute) const {
+  TG_CHECK(capacity >= 0 && capacity <= config_.context, value,
+           "[gpt] a cache of {} positions. It must be from 1 to {}, the context, or 0 for the context.", capacity,
+           config_.context);
+  return KvCache::fixed({.layers = config_.layers,
+                         .batch = batch,
+                         .kv_heads = config_.kv_heads ? config_.kv_heads : config_.heads,
+                         .capacity = capacity ? capacity : config_.context,
+                         .head_size = config_.width / config_.heads,
+                         .dtype = compute.value_or(wte_.table.dtype()),
+                         .device = device()});
 }
 
 }  // namespace tg

@@ -48,14 +48,20 @@ std::string to_json(const GptConfig&);
 class Gpt {
  public:
   /// It follows all ForwardOptions.
-  static constexpr ForwardSupport kSupport{.cache = true, .last_only = true, .compute = true, .recompute = true};
+  static constexpr ForwardSupport kSupport{
+      .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true};
 
   /// Makes the model, with parameters from Params. An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
   /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the length of the cache exceeds the context,
-  /// if a token is outside the vocabulary, or if options contradict each other.
+  /// if a token is outside the vocabulary, or if options contradict each other. How full a fixed cache is, the device
+  /// knows: of T tokens that do not fit, the embedding of their positions or slice_update() says so when it runs,
+  /// before anything is written. On a CUDA device the next read does; clear() the cache then, whose lengths went on.
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
+  /// A cache of fixed capacity for forward() of `batch` sequences; `compute` as in ForwardOptions. A capacity of 0 is
+  /// that of the context, the largest.
+  KvCache fixed_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
   const GptConfig& config() const { return config_; }
   int64_t context() const { return config_.context; }        ///< the most positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it

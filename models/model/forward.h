@@ -15,6 +15,10 @@ struct ForwardOptions {
   Rng* rng = nullptr;        ///< generator of dropout, if the model or an adapter has any; null means no dropout
   KvCache* cache = nullptr;  ///< earlier positions, to which these are added; unchanged if the call fails
   bool last_only = false;    ///< compute the logits of the last position only: (B, 1, V)
+  /// (B) i32 or i64: how many of the T tokens each sequence has; padding follows them, whose logits mean nothing. Each
+  /// sequence has 1 or more, or, if T is 1, none. last_only gives the logits of the last of them, and a cache counts
+  /// them alone, so it must be a fixed one. Empty means T.
+  Tensor lengths = {};
   /// The dtype of Linear layers, attention, activations and logits, bf16 or f32, if it is narrower than the
   /// parameters'. Parameters are cast once where they are used; the residual stream, norms and gradients of parameters
   /// keep the parameters' dtype. Unset means that everything runs in the dtype of the parameters.
@@ -27,7 +31,7 @@ struct ForwardOptions {
 /// Which options a model follows. A model states them as `static constexpr ForwardSupport kSupport`; without it, it
 /// follows none but `rng`. Model refuses an option that its model does not follow.
 struct ForwardSupport {
-  bool cache = false, last_only = false, compute = false, recompute = false;
+  bool cache = false, last_only = false, lengths = false, compute = false, recompute = false;
 };
 
 /// A Linear layer of a model.

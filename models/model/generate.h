@@ -1,6 +1,6 @@
 /// @file
-/// Sampling from a language model: sample() draws one token from logits, generate() continues a prompt. Text and
-/// tokenizers are in models/data. Equal seeds give equal tokens, on any number of threads.
+/// Sampling from a language model: sample() draws one token from logits, generate() continues a prompt, generate_batch()
+/// several at once. Text and tokenizers are in models/data. Equal seeds give equal tokens, on any number of threads.
 #pragma once
 #include <tapegrad/models/model/model.h>
 
@@ -24,10 +24,14 @@ struct SampleOptions {
 /// logit of -infinity excludes its token. An Error if a logit is NaN or +infinity, or if all are -infinity.
 int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&);
 
-/// Options of generate().
+/// Options of generate() and generate_batch().
 struct GenerateOptions {
-  bool use_cache = true;  ///< keep keys and values if the model can (ForwardSupport): the same tokens in less time
+  bool use_cache = true;  ///< keep keys and values, if the model has a fixed_cache(): the same tokens in less time
+  bool compile = true;    ///< with the cache, replay a compiled function for each token: the same tokens in less time
+  std::vector<int64_t> stop = {};                    ///< tokens that end a text: the first of them is its last token
   std::function<bool(int64_t token)> on_token = {};  ///< called with each new token; false ends the text after it
+  /// The same of generate_batch(), with the number of the prompt.
+  std::function<bool(int64_t row, int64_t token)> on_row_token = {};
 };
 /// Continues the prompt (at least one token) by at most max_tokens, and returns the new tokens only. The model sees the
 /// last context() tokens, or all of them if it has no context(). While the text fits into the context, the cache makes
@@ -35,5 +39,11 @@ struct GenerateOptions {
 /// forward pass.
 std::vector<int64_t> generate(const Model&, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& = {}, const GenerateOptions& = {});
+/// Continues several prompts, of any lengths, as generate() does each: a token of all texts costs one forward pass. The
+/// new tokens of each are returned. Row i draws from Rng{seed}.split(i), whatever the other rows do. A text that has
+/// ended is computed on, without effect, until all have; one that is longer than the context is computed alone.
+std::vector<std::vector<int64_t>> generate_batch(const Model&, std::span<const std::vector<int64_t>> prompts,
+                                                 int64_t max_tokens, const SampleOptions& = {},
+                                                 const GenerateOptions& = {});
 
 }  // namespace tg

@@ -21,6 +21,7 @@ void Model::check(const ForwardOptions& o) const {
              name, way);
   };
   follow(o.cache, s.cache, "cache", "");
+  follow(bool(o.lengths), s.lengths, "lengths", "");
   follow(o.compute.has_value(), s.compute, "compute", "; in a run it is the setting `dtype`");
   follow(o.recompute, s.recompute, "recompute", "; a RecomputeScope, `recompute` cheap in a run, works with any model");
 }

@@ -6,6 +6,7 @@
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/batch.h>
 #include <tapegrad/models/model/forward.h>
+#include <tapegrad/models/nn/kv_cache.h>
 
 #include <concepts>
 #include <functional>
@@ -33,6 +34,7 @@ concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardO
 /// | `Tensor loss(const Batch&, const ForwardOptions&) const` | another loss than cross_entropy() of the logits |
 /// | `int64_t context() const` | the most positions of its inputs: training on TokenData, generate() |
 /// | `int64_t vocab_size() const` | messages about tokens outside of it |
+/// | `KvCache fixed_cache(int64_t batch, int64_t capacity) const` | generate() with a cache, if kSupport has it |
 /// | `Device device() const` | generate() on another device than the CPU |
 /// | `const Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() |
 /// | `std::vector<NamedLinear> linears()` | apply_lora() |
@@ -54,6 +56,8 @@ class Model {
   ForwardSupport support() const { return own_->support(); }
   int64_t context() const { return own_->context(); }        ///< the most positions; 0: no limit is known
   int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: not known
+  /// A cache for so many sequences of up to `capacity` positions. An Error if it has no fixed_cache().
+  KvCache fixed_cache(int64_t batch, int64_t capacity) const { return own_->fixed_cache(batch, capacity); }
   Device device() const { return own_->device(); }           ///< where generate() puts tokens
   /// Its configuration as a JSON object. An Error if it has no config().
   std::string config() const { return own_->config(); }
@@ -68,6 +72,7 @@ class Model {
     virtual ForwardSupport support() const = 0;
     virtual int64_t context() const = 0;
     virtual int64_t vocab_size() const = 0;
+    virtual KvCache fixed_cache(int64_t batch, int64_t capacity) const = 0;
     virtual Device device() const = 0;
     virtual std::string config() const = 0;
     virtual std::vector<NamedLinear> linears() = 0;
@@ -109,6 +114,12 @@ class Model {
         return model.vocab_size();
       else
         return 0;
+    }
+    KvCache fixed_cache(int64_t batch, int64_t capacity) const override {
+      if constexpr (requires { model.fixed_cache(batch, capacity); })
+        return model.fixed_cache(batch, capacity);
+      else
+        misses("fixed_cache()", "generate() with a cache");
     }
     Device device() const override {
       if constexpr (requires { Device(model.device()); })

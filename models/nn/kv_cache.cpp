@@ -1,13 +1,63 @@
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/nn/kv_cache.h>
+#include <tapegrad/ops/binary.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/shape_ops.h>
 
+#include <algorithm>
+
 namespace tg {
+
+KvCache KvCache::fixed(const KvCacheShape& s) {
+  const auto positive = [](const char* name, int64_t n) {
+    TG_CHECK(n >= 1, value, "[kv_cache] {} is {}. It must be 1 or more.", name, n);
+  };
+  positive("layers", s.layers);
+  positive("batch", s.batch);
+  positive("kv_heads", s.kv_heads);
+  positive("capacity", s.capacity);
+  positive("head_size", s.head_size);
+  KvCache r;
+  const auto memory = [&] { return zeros({s.batch, s.kv_heads, s.capacity, s.head_size}, s.dtype, s.device); };
+  for (int64_t i = 0; i < s.layers; ++i) r.layers_.push_back({memory(), memory()});
+  r.lengths_ = zeros({s.batch}, DType::i64, s.device);
+  return r;
+}
+
+int64_t KvCache::length() const {
+  if (!is_fixed()) return layers_.empty() ? 0 : layers_[0].k.size(2);
+  return std::ranges::max(lengths_.to_vector<int64_t>());
+}
+void KvCache::set_lengths(const Tensor& t) {
+  TG_CHECK(is_fixed(), state, "[kv_cache] this cache grows: its sequences have one length, {}. Make it by fixed().",
+           length());
+  lengths_.assign(t.to(DType::i64).detach());
+}
+void KvCache::clear() {
+  if (is_fixed())
+    set_lengths(zeros(lengths_.shape(), DType::i64, lengths_.device()));
+  else
+    layers_.clear();
+}
+void KvCache::advance(const Tensor& positions) {
+  if (!is_fixed()) return;
+  NoGradScope off;
+  lengths_.assign(lengths_ + positions.to(DType::i64));
+}
+void KvCache::advance(int64_t positions) {
+  if (!is_fixed()) return;
+  NoGradScope off;
+  lengths_.assign(lengths_ + double(positions));
+}
 
 KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
   const int64_t known = int64_t(layers_.size());
   TG_CHECK(layer >= 0 && layer <= known, state,
            "[kv_cache] layer {} comes after {} layers. They must come in order from 0.", layer, known);
   if (layer == known) {
+    TG_CHECK(!is_fixed(), state,
+             "[kv_cache] layer {} of a cache that was made for {} layers. A cache belongs to one model.", layer, known);
     TG_CHECK(
         known == 0 || layers_[0].k.size(2) == next.k.size(2), state,
         "[kv_cache] layer {} is new, and layer 0 holds {} positions already. A cache belongs to one model; clear() it "
@@ -21,9 +71,16 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
   Shape expected = held.k.shape();
   if (next.k.ndim() == 4) expected[2] = next.k.size(2);
   TG_CHECK(next.k.shape() == expected && next.v.shape() == expected && next.k.dtype() == held.k.dtype(), shape,
-           "[kv_cache] layer {} holds keys {}, the next are {}. A cache belongs to one model and one batch; clear() it "
-           "first.",
-           layer, held.k, next.k);
+           "[kv_cache] layer {} holds keys {}, the next are {}. A cache belongs to one model and one batch; {}.", layer,
+           held.k, next.k, is_fixed() ? "make one for these" : "clear() it first");
+  if (is_fixed()) {
+    TG_CHECK(next.k.size(2) <= capacity(), shape,
+             "[kv_cache] {} positions at once, and the capacity is {}. Pass fewer, or make a larger cache.",
+             next.k.size(2), capacity());
+    slice_update(held.k, next.k, lengths_, 2);
+    slice_update(held.v, next.v, lengths_, 2);
+    return held;
+  }
   held = {concat({held.k, next.k}, 2), concat({held.v, next.v}, 2)};
   return held;
 }

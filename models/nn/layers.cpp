@@ -90,6 +90,7 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
       kv_heads(o.kv_heads ? o.kv_heads : o.heads),
       positions(o.positions),
       rope_theta(o.rope_theta),
+      causal(o.causal),
       dropout(o.dropout) {
   TG_CHECK(heads >= 1 && width % heads == 0, value,
            "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads.",
@@ -114,14 +115,20 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   Tensor q = split_heads(parts[0]);                                                      // (B, NH, T, HS)
   KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                        // (B, NHkv, T, HS) x 2
   parts.clear();
+  TG_CHECK(!c.cache || (causal && !c.lengths), value,
+           "[attention] a cache with {}. Rows that a cache holds see nothing that comes later: use it with causal "
+           "attention, and without lengths.",
+           causal ? "lengths of padded sequences" : "attention that is not causal");
+  AttentionOptions how{.causal = causal, .lengths = c.lengths};
+  if (c.cache && c.cache->is_fixed()) how.starts = c.cache->lengths();
   if (positions == Positions::rope) {
-    const RopeOptions o{.theta = rope_theta, .start = c.position};
+    const RopeOptions o{.theta = rope_theta, .start = how.starts ? 0 : c.position, .starts = how.starts};
     q = rope(q, o), kv.k = rope(kv.k, o);
     // On the tape, a view of the values would keep the memory of queries and keys before they were turned.
     if (kv.v.requires_grad()) kv.v = kv.v.contiguous();
   }
-  if (c.cache) kv = c.cache->append(c.layer, kv);                    // (B, NHkv, past + T, HS) x 2
-  const Tensor y = attention(q, kv.k, kv.v);                         // (B, NH, T, HS)
+  if (c.cache) kv = c.cache->append(c.layer, kv);                    // (B, NHkv, past + T or capacity, HS) x 2
+  const Tensor y = attention(q, kv.k, kv.v, how);                    // (B, NH, T, HS)
   const Tensor merged = reshape(transpose(y, 1, 2), {b, t, width});  // (B, T, C)
   return dropout_if(proj.forward(merged, c.compute, c.rng), dropout, c.rng);
 }

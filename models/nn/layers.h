@@ -104,8 +104,11 @@ struct LayerContext {
   Rng* rng = nullptr;              ///< generator of dropout, that of adapters too; null means no dropout
   KvCache* cache = nullptr;        ///< keys and values of earlier positions; null if there are none
   int64_t layer = 0;               ///< number of the layer in the cache
-  int64_t position = 0;            ///< position of the first row of x
+  int64_t position = 0;            ///< position of the first row of x, unless a fixed cache has those of its sequences
   std::optional<DType> compute{};  ///< of Linear::forward, attention and activations; unset means the parameters' dtype
+  /// (B) i32 or i64: the rows of x that each sequence has; those that follow are padding, which no other row sees.
+  /// Empty means all. Not with a cache.
+  Tensor lengths = {};
 };
 
 /// Options of the layers of a transformer block.
@@ -116,26 +119,29 @@ struct BlockOptions {
   double rope_theta = 10000;
   int64_t ff_width = 0;  ///< hidden size of Mlp; 0 means four times the width
   Activation activation = Activation::gelu;
+  bool causal = true;  ///< a row sees itself and those before it; false, as in BERT: all rows
   bool bias = false;
   double dropout = 0;  ///< of what a layer adds to the residual stream
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
 };
 
-/// Causal multi-head self-attention (Vaswani et al. 2017), with grouped keys (Ainslie et al., GQA, 2023) and rotary
-/// positions as options. Dropout applies to its result only, never to the attention weights, which are not kept in
-/// memory.
+/// Multi-head self-attention (Vaswani et al. 2017), causal or not, with grouped keys (Ainslie et al., GQA, 2023) and
+/// rotary positions as options. Dropout applies to its result only, never to the attention weights, which are not kept
+/// in memory.
 struct SelfAttention : Layer {
   Linear qkv;   ///< ((heads + 2 kv_heads) HS, C): queries, keys, values, one after the other
   Linear proj;  ///< (C, C)
   int64_t heads = 1, kv_heads = 1;
   Positions positions = Positions::learned;
   double rope_theta = 10000;
+  bool causal = true;
   double dropout = 0;
 
   SelfAttention() = default;
   /// An Error unless heads divides width, kv_heads divides heads, and HS = width / heads is even under rope.
   SelfAttention(const Params&, int64_t width, const BlockOptions&);
-  Tensor forward(const Tensor& x, const LayerContext& = {}) const;  ///< (B, T, C) -> (B, T, C)
+  /// (B, T, C) -> (B, T, C). Rows of padding are computed too, and mean nothing.
+  Tensor forward(const Tensor& x, const LayerContext& = {}) const;
 };
 
 /// The feed-forward part of a block: proj(activation(fc(x))).

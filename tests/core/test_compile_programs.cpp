@@ -6,12 +6,13 @@
 
 using namespace tg;
 namespace {
-constexpr int kVariables = 3, kCalls = 4;
+constexpr int kVariables = 3, kCalls = 4, kCapacity = 5;
 
 // The world of one program: what it captures. Two of them start alike.
 struct World {
   std::vector<Tensor> variables, log;
   std::vector<Tensor> handles;  // re-assigned by `=`
+  Tensor cache, at;             // (3, kCapacity), and where each row is written next
   Tensor parameter;
   std::vector<AdamW> optimiser;
   Rng noise{5};
@@ -19,6 +20,8 @@ struct World {
   explicit World(uint64_t seed) {
     for (int i = 0; i < kVariables; ++i) variables.push_back(random({3}, seed * 16 + uint64_t(i)));
     for (int i = 0; i < 2; ++i) handles.push_back(random({3}, seed * 16 + 8 + uint64_t(i)));
+    cache = random({3, kCapacity}, seed * 16 + 13);
+    at = tensor<int64_t>({0, int64_t(seed % kCapacity), 4}, {3});
     parameter = random({3}, seed * 16 + 12).requires_grad_();
     optimiser.emplace_back(std::vector<Parameter>{{"p", parameter}}, AdamWConfig{.lr = 0.1});
   }
@@ -26,7 +29,7 @@ struct World {
     std::vector<std::vector<std::byte>> r;
     for (const auto* list : {&variables, &handles})
       for (const Tensor& t : *list) r.push_back(bits_of(t));
-    r.push_back(bits_of(parameter));
+    for (const Tensor& t : {parameter, cache, at}) r.push_back(bits_of(t));
     for (const auto& [name, t] : optimiser[0].state()) r.push_back(bits_of(t));
     return r;
   }
@@ -42,7 +45,7 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
   const uint64_t n = 2 + draw.below(8);
   for (uint64_t i = 0; i < n; ++i) {
     const Tensor a = pick(pool), b = pick(pool);
-    switch (draw.below(16)) {
+    switch (draw.below(18)) {
       case 0: pool.push_back(a + b); break;
       case 1: pool.push_back(a * b); break;
       case 2: pool.push_back(tanh(a)); break;
@@ -70,6 +73,17 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
       case 14:
         if (draw.below(4) == 0) w.log.push_back(pick(pool));
         break;
+      case 16: {  // as KvCache::fixed() does, but around the end
+        slice_update(w.cache, reshape(a.detach(), {3, 1}), w.at, 1);
+        const Tensor next = w.at + 1.0;
+        w.at.assign(where(ge(next, double(kCapacity)), 0.0, next));
+        break;
+      }
+      case 17: {  // a view of it, or all of it
+        const auto k = int64_t(draw.below(kCapacity));
+        pool.push_back(draw.below(2) ? reshape(slice(w.cache, 1, k, k + 1), {3}) : sum(w.cache, {1}));
+        break;
+      }
       case 15:
         if (fail_now) throw std::runtime_error("the program fails");
         break;

@@ -11,15 +11,22 @@ namespace {
 struct Form {
   int64_t tq, tk, hs, heads = 1, key_heads = 1, batch = 1;
   bool causal = true;
+  std::vector<int64_t> lengths = {}, starts = {};
 };
 OpCase case_of(const Form& f, double scale = 0) {
   OpCase c;
   c.op = "attention";
-  c.variant =
-      fmt::format("tq {}, tk {}, hs {}, heads {}/{}, causal {}", f.tq, f.tk, f.hs, f.heads, f.key_heads, f.causal);
+  c.variant = fmt::format("tq {}, tk {}, hs {}, heads {}/{}, causal {}, lengths {}, starts {}", f.tq, f.tk, f.hs,
+                          f.heads, f.key_heads, f.causal, Dims(f.lengths.begin(), f.lengths.end()),
+                          Dims(f.starts.begin(), f.starts.end()));
   const Shape keys{f.batch, f.key_heads, f.tk, f.hs};
   c.in = {{Shape{f.batch, f.heads, f.tq, f.hs}}, {keys}, {keys}};
-  c.fn = [o = AttentionOptions{f.causal, scale}](Inputs x) { return Tensors{attention(x[0], x[1], x[2], o)}; };
+  c.fn = [f, scale](Inputs x) {
+    const auto given = [&](const std::vector<int64_t>& v) {
+      return v.empty() ? Tensor() : tensor<int64_t>(v, {f.batch}).to(x[0].device());
+    };
+    return Tensors{attention(x[0], x[1], x[2], {f.causal, scale, given(f.lengths), given(f.starts)})};
+  };
   return c;
 }
 std::vector<Tensor> on_cuda(std::vector<Tensor> x) {
@@ -72,6 +79,42 @@ TEST_CASE("attention: lengths around the widths of blocks, on tensor cores") {
 }
 TEST_CASE("attention: keys without a query have gradients of 0") {
   for (DType t : {DType::f64, DType::f32, DType::bf16}) check_form({.tq = 0, .tk = 70, .hs = 32, .heads = 2}, t);
+}
+TEST_CASE("attention: lengths of padded sequences, starts in a cache, and sequences without keys") {
+  for (const DType t : {DType::f32, DType::bf16, DType::f64})
+    for (const bool causal : {false, true}) {
+      check_form({.tq = 19, .tk = 70, .hs = 32, .heads = 2, .batch = 4, .causal = causal, .lengths = {70, 0, 33, 1}},
+                 t);
+      check_form({.tq = 66, .tk = 66, .hs = 40, .batch = 2, .causal = causal, .lengths = {65, 17}}, t);
+      if (!causal) continue;
+      check_form({.tq = 1, .tk = 130, .hs = 64, .heads = 4, .key_heads = 2, .batch = 3, .starts = {0, 64, 129}}, t);
+      check_form({.tq = 70, .tk = 67, .hs = 16, .batch = 2, .lengths = {67, 5}, .starts = {3, 67}}, t);
+    }
+}
+TEST_CASE("attention: padding is not read, whatever stands there") {
+  for (const DType t : {DType::f32, DType::bf16}) {
+    const Tensor q = random({2, 1, 5, 32}, 1).to(t), k = random({2, 1, 40, 32}, 2).to(t);
+    const Tensor keys = concat({k, full({2, 1, 30, 32}, std::nan(""), t)}, 2);
+    const Tensor lengths = tensor<int64_t>({40, 40}, {2});
+    const auto there = [](const Tensor& x) { return x.to(Device::cuda()); };
+    for (const bool starts : {false, true}) {
+      AttentionOptions o{.causal = starts};
+      (starts ? o.starts : o.lengths) = there(starts ? lengths - 5.0 : lengths);
+      const Tensor y = attention(there(q), there(keys), there(keys), o);
+      CHECK(distance(y, attention(q, k, k, {.causal = starts})) <= tolerance_of(t));
+    }
+  }
+}
+TEST_CASE("attention: a length or start outside of the keys is an Error at the next read") {
+  const Tensor x = random({2, 1, 4, 8}, 1).to(Device::cuda());
+  const auto n = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };
+  for (int again = 0; again < 2; ++again) {
+    CHECK(has(error_of([&] { values(attention(x, x, x, {.lengths = n(4, 5)})); }),
+              "[attention] lengths of sequence 1 is 5, and there are 4 keys."));
+    CHECK(has(error_of([&] { values(attention(x, x, x, {.starts = n(-1, 0).to(DType::i32)})); }),
+              "[attention] starts of sequence 0 is -1"));
+    CHECK(error_of([&] { values(attention(x, x, x, {.starts = n(4, 0)})); }) == "no error");
+  }
 }
 TEST_CASE("attention: query heads that share a key head, and a scale below 0") {
   for (DType t : {DType::f32, DType::bf16}) {

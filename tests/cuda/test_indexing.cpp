@@ -241,3 +241,30 @@ TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds"
   same(both(5), {random({3, 60}, 1).to(DType::f64)}, 0);
   same(both(2), {random({300, 8}, 1)}, 0);
 }
+TEST_CASE("slice_update: in place, at positions of the device, and rows that are outside are not written") {
+  const auto i64s = [](const std::vector<int64_t>& v) { return i64(v).to(kGpu); };
+  for (const DType t : {DType::f32, DType::bf16, DType::i64, DType::i32, DType::f64}) {
+    const Tensor x = (random({3, 2, 9, 4}, 1) * 9.0).to(t), update = (random({3, 4, 2, 4}, 2) * 9.0).to(t);
+    const auto rows = [](const Tensor& u) { return transpose(u, 1, 2); };  // (3, 2, 4, 4), not contiguous
+    Tensor here = x.contiguous(), there = x.to(kGpu);
+    const std::byte* const memory = there.value()->storage->data;
+    for (const std::vector<int64_t>& starts : {std::vector<int64_t>{0, 5, 2}, {1, 1, 4}}) {
+      here = here + 0.0;  // a value of its own: eager CPU ops see what was there
+      slice_update(here, rows(update), i64(starts), 2);
+      slice_update(there, rows(update.to(kGpu)), i64s(starts).to(DType::i32), 2);
+      CHECK(bits_of(there) == bits_of(here));
+    }
+    CHECK(there.value()->storage->data == memory);
+    const Tensor held = there.detach();  // somebody reads the old value
+    slice_update(there, rows(update.to(kGpu)), tensor<int64_t>({3}, {}).to(kGpu), 2);
+    slice_update(here, rows(update), tensor<int64_t>({3}, {}), 2);
+    CHECK(bits_of(there) == bits_of(here));
+    CHECK(bits_of(held) != bits_of(there));
+  }
+  Tensor y = zeros({3, 4}, DType::f32, kGpu);
+  slice_update(y, full({3, 2}, 7, DType::f32, kGpu), i64s({2, 3, 0}), 1);
+  refuses([&] { values(y); },
+          "[slice_update] start 3 at position 1: 2 slices from there on do not fit into dimension 1, "
+          "which has size 4.");
+  CHECK(values(y) == std::vector<float>{0, 0, 7, 7, 0, 0, 0, 0, 7, 7, 0, 0});
+}

@@ -78,20 +78,29 @@ def load(path):
         return {k: f.get_tensor(k) for k in f.keys()}, dict(f.metadata())
 
 
-def attention(q, k, v, *, causal, scale):
-    """(B, NH, T, HS). Causal: the last query sees every key, so query i sees keys j <= i + Tk - Tq."""
-    scores = scale * (q @ k.mT)
+def hidden_keys(tq, tk, causal, lengths, starts):
+    """Query i of sequence b sees the keys j < lengths[b] and, if causal, j <= starts[b] + i: (B or 1, 1, tq, tk)."""
+    each = lambda x: x[:, None, None, None]
+    hidden = torch.zeros(1, 1, tq, tk, dtype=torch.bool)
     if causal:
-        tq, tk = scores.shape[-2:]
-        hidden = torch.arange(tk) > torch.arange(tq)[:, None] + (tk - tq)
-        scores = scores.masked_fill(hidden, -math.inf)
-    return scores.softmax(-1) @ v
+        hidden = torch.arange(tk) > torch.arange(tq)[:, None] + (tk - tq if starts is None else each(starts))
+    return hidden if lengths is None else hidden | (torch.arange(tk) >= each(lengths))
 
 
-def rope(x, *, theta, start):
+def attention(q, k, v, lengths=None, starts=None, *, causal, scale):
+    """(B, NH, T, HS). Causal: without starts the last query sees every key. A row that sees nothing is 0."""
+    scores = scale * (q @ k.mT)
+    hidden = hidden_keys(*scores.shape[-2:], causal, lengths, starts)
+    scores = scores.masked_fill(hidden, -1e30 if lengths is not None else -math.inf)
+    return scores.softmax(-1).masked_fill(hidden, 0) @ v
+
+
+def rope(x, starts=None, *, theta, start):
     """(..., T, HS): pairs (x_2i, x_2i+1) as complex numbers, times e^(i angle)."""
     half = torch.arange(x.shape[-1] // 2, dtype=F64)
-    angles = (start + torch.arange(x.shape[-2], dtype=F64))[:, None] * theta ** (-2 * half / x.shape[-1])
+    if starts is not None:
+        start = starts.to(F64).view(-1, *[1] * (x.ndim - 2))
+    angles = (start + torch.arange(x.shape[-2], dtype=F64))[..., None] * theta ** (-2 * half / x.shape[-1])
     pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
 
@@ -334,11 +343,20 @@ def network_cases():
     yield case("rope.plain", [(2, 3, 5, 8)], theta=10000.0, start=0)
     yield case("rope.start", [(7, 6)], theta=100.0, start=12345)
     yield case("rope.one_pair", [(2, 4, 2)], theta=10000.0, start=1)
+    key, shapes, options = case("rope.starts", [(3, 2, 5, 8)], theta=100.0, start=0)
+    yield key, [*shapes, torch.tensor([7, 0, 12345])], options
     yield case("swiglu.plain", [(2, 3, 10)], 3)
     yield case("swiglu.vector", [(6,)], 3)
     for name in ("causal", "causal_tail", "full", "full_tail"):
         shapes = [(2, 3, 2 if "tail" in name else 5, 4), (2, 3, 5, 4), (2, 3, 5, 4)]
         yield case("attention." + name, shapes, causal="causal" in name, scale=0.5)  # 1 / sqrt(4)
+    lengths, starts = torch.tensor([5, 0, 3]), torch.tensor([0, 3, 1])
+    for name, causal, extra in (("lengths", False, [lengths]), ("lengths_causal", True, [lengths]),
+                                ("lengths_starts", True, [lengths, starts]),
+                                ("starts", True, [torch.full_like(lengths, 5), starts])):
+        key, shapes, options = case("attention." + name, [(3, 2, 2, 4), (3, 2, 5, 4), (3, 2, 5, 4)], causal=causal,
+                                    scale=0.5)
+        yield key, [*shapes, *extra], options
 
 
 def loss_cases():
@@ -409,6 +427,12 @@ def check_attention(t):
         key = f"attention.{variant}"
         expected = F.scaled_dot_product_attention(*(t[f"{key}.in{i}"] for i in range(3)), **how)
         torch.testing.assert_close(t[key + ".out0"], expected, rtol=1e-12, atol=1e-13)
+    for variant in ("lengths", "lengths_causal", "lengths_starts", "starts"):
+        key = f"attention.{variant}"
+        q, k, v, lengths, *starts = (t[f"{key}.in{i}"] for i in range(5) if f"{key}.in{i}" in t)
+        hidden = hidden_keys(2, 5, variant != "lengths", lengths, starts[0] if starts else None)
+        expected = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden)
+        torch.testing.assert_close(t[key + ".out0"], expected.nan_to_num(), rtol=1e-12, atol=1e-13)
 
 
 def adamw(parameters, lr, beta1, beta2, eps, weight_decay):

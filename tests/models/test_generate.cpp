@@ -81,6 +81,83 @@ TEST_CASE("generate: streaming, its limits and what it refuses") {
   CHECK_HAS(error_of([&] { generate(model, prompt, 1, {.top_p = 1.5}); }), "top_p is 1.5");
 }
 
+TEST_CASE("generate: the same tokens compiled and not, and a stop token ends the text") {
+  const Params params(Device(), 9);
+  for (const bool rope : {false, true}) {
+    GptConfig c = tiny();
+    if (rope) c.positions = Positions::rope;
+    const Gpt model(params, c);
+    const std::vector<int64_t> prompt{3, 4};
+    const SampleOptions o{.temperature = 1, .seed = 4};
+    const auto tokens = generate(model, prompt, 15, o);
+    CHECK(tokens == generate(model, prompt, 15, o, {.compile = false}));
+    CHECK(tokens == generate(model, prompt, 15, o, {.use_cache = false}));
+    for (const int64_t stop : {tokens[0], tokens[3], tokens[9]}) {
+      const auto end = std::find(tokens.begin(), tokens.end(), stop) + 1;
+      CHECK(generate(model, prompt, 15, o, {.stop = {100, stop}}) == std::vector<int64_t>(tokens.begin(), end));
+    }
+  }
+}
+
+TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each alone") {
+  const Params params(Device(), 9);
+  for (const bool rope : {false, true})
+    for (const GenerateOptions& how : {GenerateOptions{}, {.compile = false}, {.use_cache = false}}) {
+      GptConfig c = tiny();
+      if (rope) c.positions = Positions::rope;
+      const Gpt model(params, c);
+      // Shorter than the context of 8, as long, and longer; they leave it at different times.
+      const std::vector<std::vector<int64_t>> prompts{
+          {3}, {1, 2, 3, 4, 5}, {1, 2, 3, 4, 5, 6, 7, 8}, {7, 7}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 10}};
+      const auto all = generate_batch(model, prompts, 14, {.temperature = 0}, how);
+      REQUIRE(all.size() == prompts.size());
+      for (size_t i = 0; i < prompts.size(); ++i) CHECK(all[i] == greedy(model, prompts[i], 14, true));
+      // A row draws from its own generator: the others have no part in it.
+      const SampleOptions o{.temperature = 1.1, .top_k = 6, .seed = 7};
+      const auto drawn = generate_batch(model, prompts, 14, o, how);
+      CHECK(drawn == generate_batch(model, prompts, 14, o, {.use_cache = !how.use_cache}));
+      CHECK(drawn[0] == generate_batch(model, std::vector(1, prompts[0]), 14, o, how)[0]);
+      const std::vector<std::vector<int64_t>> others{{5, 5}, prompts[1], {2}};
+      CHECK(drawn[1] == generate_batch(model, others, 14, o, how)[1]);
+      CHECK(generate_batch(model, std::vector(2, prompts[3]), 14, o, how)[0] !=
+            generate_batch(model, std::vector(2, prompts[3]), 14, o, how)[1]);
+    }
+}
+
+TEST_CASE("generate_batch: texts end at different times, and the others go on") {
+  const Params params(Device(), 9);
+  const Gpt model(params, tiny());
+  const std::vector<std::vector<int64_t>> prompts{{3}, {1, 2, 3}, {5, 6}};
+  const SampleOptions o{.temperature = 1, .seed = 1};
+  const auto all = generate_batch(model, prompts, 12, o);
+  const int64_t stop = all[1][2];
+  std::vector<std::vector<int64_t>> streamed(3);
+  GenerateOptions how{.stop = {stop}};
+  how.on_row_token = [&](int64_t row, int64_t token) {
+    streamed[size_t(row)].push_back(token);
+    return row != 2 || streamed[2].size() < 4;
+  };
+  const auto cut = generate_batch(model, prompts, 12, o, how);
+  CHECK(cut == streamed);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto end = std::find(all[i].begin(), all[i].end(), stop);
+    size_t n = size_t(end - all[i].begin()) + (end != all[i].end());
+    if (i == 2) n = std::min<size_t>(n, 4);
+    CHECK(cut[i] == std::vector<int64_t>(all[i].begin(), all[i].begin() + ptrdiff_t(n)));
+  }
+  CHECK(cut[1].size() <= 3);
+  CHECK(generate_batch(model, {}, 3).empty());
+  CHECK(generate_batch(model, prompts, 0) == std::vector<std::vector<int64_t>>(3));
+  CHECK_HAS(error_of([&] {
+              generate_batch(model, std::vector<std::vector<int64_t>>{{1}, {}}, 3);
+            }),
+            "[generate] prompt 1 is empty");
+  CHECK_HAS(error_of([&] {
+              generate_batch(model, std::vector<std::vector<int64_t>>{{1, 11}}, 3);
+            }),
+            "[generate] token 1 of prompt 0 is 11");
+}
+
 TEST_CASE("sample: frequencies are the probabilities") {
   const std::vector<float> logits{1, 3, -INFINITY, 2, 0};
   const int n = 20000;

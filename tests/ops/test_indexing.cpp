@@ -1,5 +1,6 @@
 // Extremes, variance, running sums and indexing where op_cases.cpp does not reach: ties, NaN, values far from 0,
 // lengths past one chunk, equal indices at any number of threads, and what each of these ops refuses.
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/ops.h>
 
@@ -223,4 +224,71 @@ TEST_CASE("indices out of range, when the op runs") {
   }
   refuses([&] { return index_select(x, 0, tensor<int32_t>({-2}, {1})); }, Error::Kind::value,
           says("index_select", -2, "(0)", "(1) i32", 0, 2));
+}
+
+TEST_CASE(
+    "slice_update: writes in place, at a start for each row or one for all, and leaves old values to their holders") {
+  for (const bool lazy : {false, true}) {
+    const Mode mode(lazy);
+    const Tensor x = zeros({2, 5}), ones = full({2, 2}, 1);
+    x.data<float>();  // the memory that it has from now on
+    const std::byte* const memory = x.value()->storage->data;
+    slice_update(x, ones, i64({0, 3}, {2}), 1);
+    slice_update(x, full({2, 1}, 2), i64({4, 0}, {2}).to(DType::i32), -1);
+    CHECK(values(x) == std::vector<float>{1, 1, 0, 0, 2, 2, 0, 0, 1, 1});
+    CHECK(x.value()->storage->data == memory);
+    const Tensor old = x.detach();
+    slice_update(x, full({1, 5}, 3), i64({1}, {}), 0);
+    CHECK(values(x) == std::vector<float>{1, 1, 0, 0, 2, 3, 3, 3, 3, 3});
+    CHECK(values(old) == std::vector<float>{1, 1, 0, 0, 2, 2, 0, 0, 1, 1});
+    slice_update(x, slice(x, 1, 0, 2), i64({1, 1}, {2}), 1);  // its own elements
+    CHECK(values(x) == std::vector<float>{1, 1, 1, 0, 2, 3, 3, 3, 3, 3});
+    slice_update(x, zeros({2, 0}), i64({5, 0}, {2}), 1);
+    const Tensor view = transpose(x, 0, 1);  // another layout: a copy becomes its value
+    slice_update(view, full({1, 2}, 7), i64({4}, {}), 0);
+    CHECK(values(view) == std::vector<float>{1, 3, 1, 3, 1, 3, 0, 3, 7, 7});
+    CHECK(values(x) == std::vector<float>{1, 1, 1, 0, 2, 3, 3, 3, 3, 3});
+  }
+}
+TEST_CASE("slice_update: a compiled function writes at the position of each call") {
+  const Tensor x = zeros({2, 4}), at = i64({0, 2}, {2});
+  const Compiled f = compile([&](Inputs in) {
+    slice_update(x, in[0], at, 1);
+    at.assign(at + 1.0);
+    return std::vector{sum(x)};
+  });
+  for (int i = 0; i < 2; ++i) f({full({2, 1}, double(i + 1))});
+  CHECK(values(x) == std::vector<float>{1, 2, 0, 0, 0, 0, 1, 2});
+  CHECK(f.stats().replays == 1);
+  CHECK(has(error_of([&] { f({full({2, 1}, 9)}); }), "[slice_update] start 4 at position 1"));
+  CHECK(values(x) == std::vector<float>{1, 2, 0, 0, 0, 0, 1, 2});
+  CHECK(values<int64_t>(at) == std::vector<int64_t>{2, 4});
+}
+TEST_CASE("slice_update: what it refuses") {
+  const Tensor x = zeros({2, 5}), u = zeros({2, 2});
+  const auto says = [](const Tensor& to, const Tensor& from, const Tensor& start, int64_t dim) {
+    return error_of([&] {
+      slice_update(to, from, start, dim);
+      values(to);
+    });
+  };
+  const Tensor zero = i64({0}, {}), two = i64({0, 0}, {2});
+  CHECK(has(says(x, u, i64({0, 4}, {2}), 1),
+            "[slice_update] start 4 at position 1: 2 slices from there on do not fit into "
+            "dimension 1, which has size 5. A start must be from 0 to 3."));
+  CHECK(has(says(x, u, i64({-1}, {}), 1), "[slice_update] start -1 at position 0"));
+  CHECK(values(x) == std::vector<float>(10, 0));
+  CHECK(has(says(x, zeros({2, 6}), two, 1), "[slice_update] update is (2, 6) f32, x is (2, 5) f32."));
+  CHECK(has(says(x, zeros({1, 2}), two, 1), "[slice_update] update is (1, 2) f32"));
+  CHECK(has(says(x, zeros({2}), two, 1), "[slice_update] update is (2) f32"));
+  CHECK(has(says(x, u.to(DType::f64), two, 1), "[slice_update] dtypes differ"));
+  CHECK(has(says(x, u, u, 1), "[slice_update] indices must be i32 or i64"));
+  CHECK(has(says(x, u, i64({0, 0, 0}, {3}), 1), "[slice_update] start is (3) i64"));
+  CHECK(has(says(x, zeros({1, 5}), two, 0), "[slice_update] start is (2) i64"));
+  CHECK(has(says(x, u, zero, 2), "[slice_update] dim"));
+  CHECK(has(says(x, Tensor(), zero, 1), "[slice_update] input 1 is an empty tensor"));
+  Tensor w = zeros({2, 2}).requires_grad_();
+  CHECK(has(says(x, w * 1.0, two, 1), "one of them needs a gradient, and a write in place has none"));
+  NoGradScope off;
+  CHECK(says(x, w, two, 1) == "no error");
 }

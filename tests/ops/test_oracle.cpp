@@ -153,12 +153,13 @@ void add_networks(Functions& all) {
   all["add_rms_norm"] = [=](Inputs x, const Json& a) {
     return both(add_rms_norm(x[0], x[1], optional(x, 2), a.at("eps").get<double>()));
   };
-  all["rope"] = [](Inputs x, const Json& a) {
-    return Tensors{rope(x[0], {a.at("theta").get<double>(), a.at("start").get<int64_t>()})};
+  all["rope"] = [=](Inputs x, const Json& a) {
+    return Tensors{rope(x[0], {a.at("theta").get<double>(), a.at("start").get<int64_t>(), optional(x, 1)})};
   };
   all["swiglu"] = [](Inputs x, const Json&) { return Tensors{swiglu(x[0])}; };
-  all["attention"] = [](Inputs x, const Json& a) {
-    return Tensors{attention(x[0], x[1], x[2], {a.at("causal").get<bool>(), a.at("scale").get<double>()})};
+  all["attention"] = [=](Inputs x, const Json& a) {
+    return Tensors{attention(
+        x[0], x[1], x[2], {a.at("causal").get<bool>(), a.at("scale").get<double>(), optional(x, 3), optional(x, 4)})};
   };
   all["mse_loss"] = [](Inputs x, const Json& a) { return Tensors{mse_loss(x[0], x[1], reduction_of(a))}; };
   all["bce_with_logits"] = [](Inputs x, const Json& a) {

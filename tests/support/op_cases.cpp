@@ -9,6 +9,8 @@ namespace tg {
 namespace {
 constexpr TensorInit floats(const Shape& s, double lo = -2, double hi = 2) { return {s, lo, hi}; }
 TensorInit indices(const Shape& s, int64_t n) { return {s, 0, double(n), true, false}; }
+// One index, n.
+TensorInit index(int64_t n) { return {{1}, double(n), double(n + 1), true, false}; }
 
 struct Cases {
   int64_t r, c;
@@ -242,6 +244,15 @@ struct Cases {
     one("gather", "integers", {indices({r, 4}, 9), indices({r, c}, 4)}, [](Inputs v) {
       return gather(v[0], -1, v[1]);
     }).gradcheck = 0;
+    const auto update = [&](const char* variant, size_t dim, std::vector<TensorInit> in) {
+      one("slice_update", variant, std::move(in), [dim](Inputs v) {
+        return emit1(make_ref<op::SliceUpdate>(dim), {v[0].detach(), v[1].detach(), v[2]});
+      }).gradcheck = 0;
+    };
+    update("rows", 1, {floats({3, r + 2, c}), floats({3, r, c}), indices({3}, 3)});
+    update("last", 1, {floats({r, c + 1}), floats({r, c}), indices({r}, 2)});
+    update("one_start", 0, {floats({r + 2, c}), floats({r, c}), indices({}, 3)});
+    update("integers", 1, {indices({2, r + 2, c}, 9), indices({2, r, c}, 9), indices({2}, 3)});
     const auto add = [](int64_t dim) { return [dim](Inputs v) { return scatter_add(v[0], dim, v[1], v[2]); }; };
     one("scatter_add", "middle", {from, indices({1, r, c}, 4), floats({1, r, c})}, add(1));
     one("scatter_add", "last", {floats({r, 4}), indices({r, c}, 4), floats({r, c})}, add(-1));
@@ -262,6 +273,21 @@ struct Cases {
     one("attention", "causal_groups_tail", {q, longer, longer}, with({}));
     one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
     one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
+    // Three sequences, of which one may be empty.
+    const int64_t tk = r + 2;
+    const auto q3 = floats({3, 2, r, c}), kv3 = floats({3, 1, tk, c});
+    const auto three = [](Inputs x) { return concat(x, 0); };
+    one("attention", "lengths", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)},
+        [=](Inputs x) { return attention(x[0], x[1], x[2], {.causal = false, .lengths = three(x.subspan(3))}); });
+    one("attention", "lengths_causal", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)},
+        [=](Inputs x) { return attention(x[0], x[1], x[2], {.lengths = three(x.subspan(3)).to(DType::i32)}); });
+    one("attention", "starts", {q3, kv3, kv3, index(0), index(2), index(1)},
+        [=](Inputs x) { return attention(x[0], x[1], x[2], {.starts = three(x.subspan(3)).to(DType::i32)}); });
+    one("attention", "lengths_starts",
+        {q3, kv3, kv3, index(tk), index(2), index(1), index(tk), index(1), index(tk - 1)}, [=](Inputs x) {
+          const AttentionOptions o{.scale = 0.5, .lengths = three(x.subspan(3, 3)), .starts = three(x.subspan(6))};
+          return attention(x[0], x[1], x[2], o);
+        });
     const auto none = floats({0, 2, std::max<int64_t>(r, 1), c}), headless = floats({2, 0, std::max<int64_t>(r, 1), c});
     one("attention", "no_batch", {none, none, none}, with({}));
     one("attention", "no_heads", {headless, headless, headless}, with({}));
@@ -272,6 +298,10 @@ struct Cases {
     const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
     one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
     one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
+    one("rope", "starts", {floats({3, 2, r, 2 * c}), index(5), index(0), index(1234567)},
+        [](Inputs x) { return rope(x[0], {.theta = 100, .starts = concat(x.subspan(1), 0)}); });
+    one("rope", "starts_i32", {floats({2, r, 3, 2 * c}), index(3), index(7)},
+        [](Inputs x) { return rope(transpose(x[0], 1, 2), {.starts = concat(x.subspan(1), 0).to(DType::i32)}); });
     one("rope", "heads", {floats({2, r, 2, 2 * c})},
         [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
     one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });

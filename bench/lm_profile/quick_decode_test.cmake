@@ -1,0 +1,19 @@
+# Does bench_decode work: cmake -DPROGRAM=<bench_decode> -DOUT=<folder> -P quick_decode_test.cmake. Three ways of two dtypes,
+# with equal tokens, or it fails, and figures that are rates; how large they are is not judged.
+include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
+execute_process(COMMAND ${PROGRAM} --arch nano --batch 2 --prompt 3 --tokens 5 --rounds 2 --commit test --json ${OUT}/run.json
+                COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
+prints("${text}" "nano, f32: [0-9]+ parameters, 2 text" "nano, bf16" "growing cache, eager +[0-9.]+ tokens/s"
+       "fixed cache, eager" "fixed cache, compiled")
+read_results(${OUT}/run.json json device)
+foreach(i RANGE 1)
+  foreach(k RANGE 2)
+    string(JSON value GET "${json}" runs ${i} ways ${k} tokens_per_second)
+    if(NOT value GREATER 0)
+      message(FATAL_ERROR "run ${i}, way ${k}: ${value} tokens per second")
+    endif()
+  endforeach()
+endforeach()
+fails(1 "--tokens is 1" --arch nano --tokens 1)
+fails(1 "gpt9" --arch gpt9)
+fails(2 "quik" --quik)

@@ -1,0 +1,147 @@
+// Attention over padded sequences and over a cache longer than the text: each sequence gives what it gives alone.
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/ops/ops.h>
+
+#include "support/files.h"
+#include "support/refusals.h"
+
+using namespace tg;
+namespace {
+Tensor i64(const std::vector<int64_t>& v) { return tensor<int64_t>(v, {int64_t(v.size())}); }
+struct Inputs4 {  // q, k, v and the gradient of y
+  Tensor q, k, v, dy;
+  Inputs4(int64_t batch, int64_t heads, int64_t key_heads, int64_t tq, int64_t tk, int64_t hs, DType t)
+      : q(random({batch, heads, tq, hs}, 1).to(t)),
+        k(random({batch, key_heads, tk, hs}, 2).to(t)),
+        v(random({batch, key_heads, tk, hs}, 3).to(t)),
+        dy(random({batch, heads, tq, hs}, 4).to(t)) {}
+};
+std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOptions& o) {
+  for (Tensor* t : {&q, &k, &v}) *t = t->detach().requires_grad_();
+  const Tensor y = attention(q, k, v, o);
+  const GradMap g = backward(y, dy);
+  return {y.detach(), g[q], g[k], g[v]};
+}
+Tensor of_sequence(const Tensor& x, int64_t b) { return slice(x, 0, b, b + 1); }
+}  // namespace
+
+TEST_CASE("attention: keys beyond a length are as if they were not there, bit for bit") {
+  // Around the widths of the CPU's blocks: 64 queries, 128 keys.
+  for (const DType t : {DType::f32, DType::bf16, DType::f64})
+    for (const auto& [tq, tk] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {65, 130}, {70, 300}}) {
+      const Inputs4 in(3, 4, 2, tq, tk, 9, t);
+      const std::vector<int64_t> lengths{tk, (tk + 1) / 2, 1};
+      CAPTURE(name_of(t));
+      CAPTURE(tk);
+      const auto all = run(in.q, in.k, in.v, in.dy, {.causal = false, .lengths = i64(lengths)});
+      for (int64_t b = 0; b < 3; ++b) {
+        CAPTURE(b);
+        const int64_t n = lengths[size_t(b)];
+        const auto cut = [&](const Tensor& x) { return slice(of_sequence(x, b), 2, 0, n); };
+        const auto one = run(of_sequence(in.q, b), cut(in.k), cut(in.v), of_sequence(in.dy, b), {.causal = false});
+        for (size_t k = 0; k < 4; ++k) {
+          CHECK(bits_of(k < 2 ? of_sequence(all[k], b) : cut(all[k])) == bits_of(one[k]));
+          if (k >= 2)  // padding has the gradient 0
+            for (const double g : values<double>(slice(of_sequence(all[k], b), 2, n, tk).to(DType::f64))) CHECK(g == 0);
+        }
+      }
+    }
+}
+TEST_CASE("attention: queries from a start on give the rows of the whole sequence") {
+  for (const DType t : {DType::f32, DType::bf16, DType::f64}) {
+    constexpr int64_t kText = 150, kCapacity = 170, kQueries = 3;
+    const Inputs4 in(3, 4, 2, kText, kText, 8, t);
+    const std::vector<int64_t> starts{0, 70, kText - kQueries};
+    const Tensor whole = attention(in.q, in.k, in.v);
+    Tensors q, garbage;
+    for (int64_t b = 0; b < 3; ++b)
+      q.emplace_back(slice(of_sequence(in.q, b), 2, starts[size_t(b)], starts[size_t(b)] + kQueries));
+    // Behind the text stands what nobody wrote.
+    const Tensor beyond = full({3, 2, kCapacity - kText, 8}, std::nan(""), t);
+    const Tensor k = concat({in.k, beyond}, 2), v = concat({in.v, beyond}, 2);
+    const auto queries = concat(Inputs(q.data(), q.size()), 0);
+    const Tensor y = attention(queries, k, v, {.starts = i64(starts)});
+    for (int64_t b = 0; b < 3; ++b) {
+      const int64_t s = starts[size_t(b)];
+      CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
+            (t == DType::bf16 ? 1e-2 : 1e-6));
+    }
+    // A start of Tk - Tq is what the mask is without starts.
+    const auto a = run(in.q, in.k, in.v, in.dy, {.starts = i64({0, 0, 0})}), c = run(in.q, in.k, in.v, in.dy, {});
+    for (size_t i = 0; i < 4; ++i) CHECK(bits_of(a[i]) == bits_of(c[i]));
+  }
+}
+TEST_CASE("attention: right padding changes no query of the text, causal or not") {
+  const Inputs4 in(2, 2, 2, 7, 7, 4, DType::f64);
+  const std::vector<int64_t> lengths{4, 7};
+  for (const bool causal : {true, false}) {
+    const auto cut = [](const Tensor& x) { return slice(slice(x, 0, 0, 1), 2, 0, 4); };
+    const Tensor alone = attention(cut(in.q), cut(in.k), cut(in.v), {.causal = causal});
+    const Tensor both = attention(in.q, in.k, in.v, {.causal = causal, .lengths = i64(lengths)});
+    CHECK(distance(cut(both), alone) <= 1e-14);
+  }
+}
+TEST_CASE("attention: a sequence of length 0 gives 0, and gradients of 0 of every order") {
+  for (const DType t : {DType::f32, DType::bf16, DType::f64})
+    for (const bool causal : {true, false}) {
+      Inputs4 in(2, 2, 1, 5, 6, 3, t);
+      for (Tensor* x : {&in.q, &in.k, &in.v}) *x = x->detach().requires_grad_();
+      const Tensor y = attention(in.q, in.k, in.v, {.causal = causal, .lengths = i64({0, 4})});
+      const GradMap g = backward(y, in.dy, {.create_graph = true});
+      const Tensor loss = sum(g[in.q] * g[in.q]) + sum(g[in.k] * g[in.k]) + sum(g[in.v] * g[in.v]);
+      const GradMap second = backward(loss);
+      for (const Tensor& x : {y, g[in.q], g[in.k], g[in.v], second[in.q], second[in.k], second[in.v]}) {
+        for (const double e : values<double>(of_sequence(x, 0).detach().to(DType::f64))) CHECK(e == 0);
+        double most = 0;
+        for (const double e : values<double>(of_sequence(x, 1).detach().to(DType::f64))) {
+          CHECK(std::isfinite(e));
+          most = std::max(most, std::abs(e));
+        }
+        CHECK(most > 0);
+      }
+    }
+}
+TEST_CASE("attention: lengths and starts of any layout, read when the op runs") {
+  const Inputs4 in(3, 2, 2, 4, 6, 5, DType::f32);
+  const Tensor both = tensor<int64_t>({6, 0, 3, 2, 1, 1}, {3, 2});  // lengths and starts side by side
+  const AttentionOptions apart{.lengths = reshape(slice(both, 1, 0, 1), {3}),
+                               .starts = reshape(slice(both, 1, 1, 2), {3})};
+  CHECK(!apart.lengths.is_contiguous());
+  const Tensor want = attention(in.q, in.k, in.v, {.lengths = i64({6, 3, 1}), .starts = i64({0, 2, 1})});
+  CHECK(bits_of(attention(in.q, in.k, in.v, apart)) == bits_of(want));
+  const Compiled f =
+      compile([](Inputs x) { return std::vector{attention(x[0], x[1], x[2], {.lengths = x[3], .starts = x[4]})}; });
+  for (const auto& [lengths, starts] : {std::pair(i64({6, 3, 1}), i64({0, 2, 1})), {i64({0, 5, 2}), i64({6, 0, 1})}}) {
+    const Tensor eager = attention(in.q, in.k, in.v, {.lengths = lengths, .starts = starts});
+    CHECK(bits_of(f({in.q, in.k, in.v, lengths, starts})[0]) == bits_of(eager));
+    LazyScope lazy;
+    CHECK(bits_of(attention(in.q, in.k, in.v, {.lengths = lengths, .starts = starts})) == bits_of(eager));
+  }
+  CHECK(f.stats().replays == 1);
+}
+TEST_CASE("attention: what it refuses of lengths and starts") {
+  const Tensor q = random({2, 1, 3, 4}, 1), kv = random({2, 1, 5, 4}, 2);
+  expect_at_emit({
+      {[&] { attention(q, kv, kv, {.lengths = i64({1})}); },
+       Error::Kind::shape,
+       {"[attention] lengths is (1) i64", "(2)"}},
+      {[&] {
+         attention(q, kv, kv, {.starts = i64({1, 2, 3})});
+       },
+       Error::Kind::shape,
+       {"[attention] starts is (3) i64"}},
+      {[&] { attention(q, kv, kv, {.lengths = random({2}, 1)}); }, Error::Kind::dtype, {"[attention] indices must be"}},
+      {[&] {
+         attention(q, kv, kv, {.causal = false, .starts = i64({1, 2})});
+       },
+       Error::Kind::value,
+       {"[attention] starts were given, and the mask is not causal."}},
+  });
+  const auto says = [&](const AttentionOptions& o) { return error_of([&] { values(attention(q, kv, kv, o)); }); };
+  for (const bool lazy : {false, true}) {
+    const Mode mode(lazy);
+    CHECK_HAS(says({.lengths = i64({5, 6})}), "[attention] lengths of sequence 1 is 6, and there are 5 keys.");
+    CHECK_HAS(says({.lengths = i64({-1, 5})}), "[attention] lengths of sequence 0 is -1");
+    CHECK_HAS(says({.starts = i64({0, 7}).to(DType::i32)}), "[attention] starts of sequence 1 is 7");
+  }
+}
