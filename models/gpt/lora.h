@@ -65,7 +65,4 @@ std::vector<Gpt::NamedLinear> lora_targets(Gpt&, const LoraConfig&);
 /// does not have the weights of the targets; nothing has changed then.
 GptLora apply_lora(Gpt& model, const Params& base, const LoraConfig& = {});
 
-/// Whether the whole name fits a pattern of characters and asterisks.
-bool glob_matches(std::string_view pattern, std::string_view name);
-
 }  // namespace tg
