@@ -20,7 +20,7 @@ MemoryPlan of_step(const Gpt& model, const Params& trained, const TrainConfig& c
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
   for (const Parameter& p : trained.trainable()) plan.gradients += int64_t(p.tensor.layout().bytes());
-  AdamW optimizer(trained.trainable(), {});
+  const auto optimizer = make_optimizer(c, trained.trainable());
   plan.moments = live() - plan.weights;
 
   Rng dropout;
@@ -39,7 +39,7 @@ MemoryPlan of_step(const Gpt& model, const Params& trained, const TrainConfig& c
     return step_gradients(model, trained, c, micro, dropout);
   };
   const StepGradients g = gradients();
-  optimizer.step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
+  optimizer->step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
   plan.peak = memory_stats(device).peak;
   return plan;
 }

@@ -54,11 +54,7 @@ Trainer::Trainer(const Gpt& model, const Params& params, const TokenData& data, 
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
                 .total = std::max(config.max_steps, config.warmup)},
-      optimizer_(params.trainable(), {.lr = config.lr,
-                                      .beta1 = config.beta1,
-                                      .beta2 = config.beta2,
-                                      .eps = config.eps,
-                                      .weight_decay = config.weight_decay}) {
+      optimizer_(make_optimizer(config, params.trainable())) {
   data.check_vocabulary(model.config().vocab_size);
   if (config.val_fraction > 0) Windows(data_.val, config.batch, model.config().context);  // throws when it is too short
 }
@@ -137,8 +133,8 @@ void Trainer::update(StepRecord& r) {
         gradients();
       });
     }
-    optimizer_.set_lr(r.lr);
-    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
+    optimizer_->set_lr(optimizer_lr(config_, r.lr));
+    optimizer_->step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
   } catch (...) {
     rewind();
     throw;
@@ -169,7 +165,8 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
 }
 
 namespace {
-constexpr std::string_view kModel = "model.", kAdamW = "adamw.";
+constexpr std::string_view kModel = "model.";
+std::string prefix_of(const Optimizer& o) { return fmt::format("{}.", o.name()); }
 
 StateDict with_prefix(std::string_view prefix, const StateDict& tensors) {
   StateDict r;
@@ -205,12 +202,12 @@ void check_fits(const StateDict& given, const StateDict& own, const std::vector<
 
 TrainerState Trainer::state() const {
   TrainerState s{.step = steps_,
-                 .optimizer_steps = optimizer_.steps(),
+                 .optimizer_steps = optimizer_->steps(),
                  .data = batches_.rng(),
                  .dropout = dropout_,
                  .tensors = with_prefix(kModel, params_.state()),
                  .unvalidated = unvalidated_};
-  s.tensors.merge(with_prefix(kAdamW, optimizer_.state()));
+  s.tensors.merge(with_prefix(prefix_of(*optimizer_), optimizer_->state()));
   return s;
 }
 void Trainer::load_state(const TrainerState& s) {
@@ -218,8 +215,8 @@ void Trainer::load_state(const TrainerState& s) {
            "[train] the state is one after {} steps, and max_steps is {}. It must be at least that. Raise max_steps.",
            s.step, config_.max_steps);
   check_fits(s.tensors, state().tensors, params_.all());
-  optimizer_.load_state(without_prefix(kAdamW, s.tensors), s.optimizer_steps);  // checks, then assigns
-  params_.assign(without_prefix(kModel, s.tensors));                            // cannot fail any more
+  optimizer_->load_state(without_prefix(prefix_of(*optimizer_), s.tensors), s.optimizer_steps);  // checks, then assigns
+  params_.assign(without_prefix(kModel, s.tensors));                                             // cannot fail any more
   batches_.set_rng(s.data);
   dropout_ = s.dropout;
   steps_ = s.step;

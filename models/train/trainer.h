@@ -1,17 +1,17 @@
 /// @file
-/// Trainer: the training loop of a Gpt (forward, backward, AdamW with warm-up and cosine) and its validation loss. It
-/// prints and writes nothing: callers get a record of each step (log.h), and its state for a file
+/// Trainer: the training loop of a Gpt (forward, backward, an optimiser with warm-up and cosine) and its validation
+/// loss. It prints and writes nothing: callers get a record of each step (log.h), and its state for a file
 /// (models/io/checkpoint.h). `tapegrad train` uses it, and programs of one's own.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/gpt/gpt.h>
-#include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/models/train/config.h>
 #include <tapegrad/models/train/log.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -23,7 +23,9 @@ struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates that the moments have seen
   Rng data, dropout;
-  StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
+  /// "model.<name>" of each parameter, and "<optimiser>.<name>" of each tensor of Optimizer::state():
+  /// "adamw.wte.weight.m"
+  StateDict tensors;
   /// The record of the last step, if its validation is still to come.
   std::optional<StepRecord> unvalidated = std::nullopt;
 };
@@ -97,7 +99,7 @@ class Trainer {
   Batches batches_;
   Rng dropout_;
   Schedule schedule_;
-  AdamW optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   int64_t steps_ = 0;
   std::optional<StepRecord> unvalidated_;
 };
