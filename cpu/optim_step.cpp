@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -54,83 +56,146 @@ void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context&) {
     *out[0].data<float>() = float(norm);
 }
 
-template <class T> struct AdamWNumbers {  // of all tensors; computed in double, used in T
-  T beta1, rest1, beta2, rest2, rate, root, eps, clip = 1;
-  AdamWNumbers(const op::AdamWStep& op, const std::optional<double>& norm) {
-    const AdamWOptions& o = op.o;
-    beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
-    const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
-    const bool corrected = o.eps_placement == EpsPlacement::corrected;
-    rate = T(corrected ? op.lr / first : op.lr * second / first);
+// The norm of all gradients, if the op has one behind its lists.
+std::optional<double> norm_of(Bufs in, size_t lists) {
+  if (in.size() == lists) return {};
+  const Buf& x = in[lists];
+  return x.dtype() == DType::f64 ? *x.data<double>() : double(*x.data<float>());
+}
+double clip_of(double max_norm, const std::optional<double>& norm) {
+  if (!norm) return 1;
+  const double c = max_norm / (*norm + 1e-6);
+  return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+}
+template <class T> struct AdamWNumbers {  // of one tensor; computed in double, used in T
+  T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
+  AdamWNumbers(const op::AdamWStep& op, const AdamWOverrides& x, double factor) : eps(T(op.o.eps)), clip(T(factor)) {
+    const double b1 = *x.beta1, b2 = *x.beta2, decay = *x.weight_decay, lr = op.lr * x.lr_scale;
+    beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
+    const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
+    const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
+    rate = T(corrected ? lr / first : lr * second / first);
     root = T(corrected ? 1 / second : 1);
-    if (!norm) return;
-    const double c = op.max_norm / (*norm + 1e-6);
-    clip = T(c > 1 ? 1 : c);  // NaN stays: a bad gradient shows
-  }
-};
-template <class T> struct AdamWDecay {  // of one tensor
-  T before = 1, after = 1, l2 = 0;
-  AdamWDecay(const op::AdamWStep& op, double weight_decay) {
     if (op.o.decay == WeightDecay::l2)
-      l2 = T(weight_decay);
+      l2 = T(decay);
     else
-      (op.o.decay == WeightDecay::before ? before : after) = T(1 - op.lr * weight_decay);
+      (op.o.decay == WeightDecay::before ? before : after) = T(1 - lr * decay);
   }
 };
 template <class T>
-void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const AdamWDecay<T>& decay,
-                 const std::array<const T*, 4>& in, const std::array<T*, 3>& out) {
+void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<const T*, 4>& in,
+                 const std::array<T*, 3>& out) {
   const AdamWNumbers<T> c = numbers;
-  const AdamWDecay<T> d = decay;
   const T *w = in[0], *m = in[1], *v = in[2], *g = in[3];
   T *w1 = out[0], *m1 = out[1], *v1 = out[2];
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) {
-    const T x = g[i] * c.clip + d.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x, b = c.beta2 * v[i] + c.rest2 * (x * x);
-    const T y = w[i] * d.before - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
-    w1[i] = y * d.after, m1[i] = a, v1[i] = b;
+    const T x = g[i] * c.clip + c.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x, b = c.beta2 * v[i] + c.rest2 * (x * x);
+    const T y = w[i] * c.before - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
+    w1[i] = y * c.after, m1[i] = a, v1[i] = b;
   }
 }
-// in: w, m, v and the gradient of a tensor; out: w, m and v. The walk is over w of out, then over all of in.
+template <class T> struct SgdNumbers {  // of one tensor; computed in double, used in T
+  T keep, take, ahead, rate, decay, clip;
+  SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, double factor)
+      : rate(T(op.lr * x.lr_scale)), decay(T(*x.weight_decay)), clip(T(factor)) {
+    const bool first = op.t == 1;  // the buffer is the gradient then
+    keep = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening);
+    ahead = T(op.o.nesterov ? op.o.momentum : 0);
+  }
+};
 template <class T>
-void adamw_tile(const Tile& tile, const Walk<5>& walk, const AdamWNumbers<T>& numbers, const AdamWDecay<T>& decay,
-                const std::array<const T*, 4>& in, const std::array<T*, 3>& out) {
-  using At = std::array<int64_t, 5>;
-  walk.rows(tile.begin, tile.end, [&](int64_t n, const At& at, const At& step) {
-    const auto operand = [&](size_t k) { return RowOperand<T>(in[k] + at[k + 1], step[k + 1]); };
-    RowOperand<T> w = operand(0), m = operand(1), v = operand(2), g = operand(3);
-    for (int64_t i = 0; i < n; i += kBlock) {
-      const int64_t size = std::min(kBlock, n - i), o = at[0] + i;
-      adamw_block<T>(size, numbers, decay, {w.block(i, size), m.block(i, size), v.block(i, size), g.block(i, size)},
-                     {out[0] + o, out[1] + o, out[2] + o});
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::array<const T*, 3>& in,
+               const std::array<T*, 2>& out) {
+  const SgdNumbers<T> c = numbers;
+  const T *w = in[0], *b = in[1], *g = in[2];
+  T *w1 = out[0], *b1 = out[1];
+  const auto loop = [&](auto direction) {
+    TG_SAME_INDEX
+    for (int64_t i = 0; i < n; ++i) {
+      const T x = g[i] * c.clip + c.decay * w[i], y = c.keep * b[i] + c.take * x;
+      w1[i] = w[i] - c.rate * direction(x, y), b1[i] = y;
     }
+  };
+  nesterov ? loop([&](T x, T y) { return x + c.ahead * y; }) : loop([](T, T y) { return y; });
+}
+template <class T>
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<const T*, 2>& in,
+               const std::array<T*, 1>& out) {
+  const SgdNumbers<T> c = numbers;
+  const T *w = in[0], *g = in[1];
+  T* w1 = out[0];
+  TG_SAME_INDEX
+  for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (g[i] * c.clip + c.decay * w[i]);
+}
+// block<T>(tensor, n, inputs, outputs) on all elements of n entries, whose lists of inputs and outputs are Ins and
+// Outs.
+template <size_t Ins, size_t Outs, class Block> void update(size_t n, Bufs in, Bufs out, const Block& block) {
+  constexpr size_t kAll = Ins + 1;  // w of out, then all of in
+  const std::vector<Tile> tiles = tiles_of(out.first(n));
+  std::vector<Walk<kAll>> walks;
+  walks.reserve(n);
+  for (size_t k = 0; k < n; ++k) {
+    std::array<Strides, kAll> strides{out[k].strides()};
+    for (size_t role = 0; role < Ins; ++role) strides[role + 1] = in[role * n + k].strides();
+    walks.emplace_back(out[k].shape(), strides);
+  }
+  parallel_for(int64_t(tiles.size()), [&](int64_t t) {
+    const auto& [k, begin, end] = tiles[size_t(t)];
+    const auto run = [&]<class T>() {
+      walks[k].rows(begin, end,
+                    [&](int64_t size, const std::array<int64_t, kAll>& at, const std::array<int64_t, kAll>& step) {
+                      [&]<size_t... I, size_t... O>(std::index_sequence<I...>, std::index_sequence<O...>) {
+                        std::array<RowOperand<T>, Ins> from{
+                            RowOperand<T>(in[I * n + k].template data<T>() + at[I + 1], step[I + 1])...};
+                        for (int64_t i = 0; i < size; i += kBlock) {
+                          const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
+                          block.template operator()<T>(k, some, std::array<const T*, Ins>{from[I].block(i, some)...},
+                                                       std::array<T*, Outs>{out[O * n + k].template data<T>() + o...});
+                        }
+                      }(std::make_index_sequence<Ins>(), std::make_index_sequence<Outs>());
+                    });
+    };
+    out[k].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
   });
 }
+// The numbers of all tensors, in one dtype.
+template <class Numbers, class Op> std::vector<Numbers> all_numbers(const Op& op, double clip) {
+  std::vector<Numbers> r;
+  r.reserve(op.tensors());
+  for (const auto& x : op.each) r.emplace_back(op, x, clip);
+  return r;
+}
+template <template <class> class Numbers> struct Both {
+  std::vector<Numbers<float>> f32;
+  std::vector<Numbers<double>> f64;
+  template <class Op>
+  Both(const Op& op, double clip)
+      : f32(all_numbers<Numbers<float>>(op, clip)), f64(all_numbers<Numbers<double>>(op, clip)) {}
+  template <class T> const Numbers<T>& of(size_t k) const {
+    if constexpr (std::is_same_v<T, double>)
+      return f64[k];
+    else
+      return f32[k];
+  }
+};
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors();
-  const std::vector<Tile> tiles = tiles_of(out.first(n));
-  std::vector<Walk<5>> walks;
-  walks.reserve(n);
-  for (size_t k = 0; k < n; ++k)
-    walks.emplace_back(out[k].shape(), std::array<Strides, 5>{out[k].strides(), in[k].strides(), in[n + k].strides(),
-                                                              in[2 * n + k].strides(), in[3 * n + k].strides()});
-  std::optional<double> norm;
-  if (in.size() > 4 * n)
-    norm = in[4 * n].dtype() == DType::f64 ? *in[4 * n].data<double>() : double(*in[4 * n].data<float>());
-  const AdamWNumbers<float> f32(op, norm);
-  const AdamWNumbers<double> f64(op, norm);
-  const auto run = [&]<class T>(const Tile& tile, const AdamWNumbers<T>& numbers) {
-    const size_t k = tile.tensor;
-    const auto x = [&](size_t role) -> const T* { return in[role * n + k].template data<T>(); };
-    const auto y = [&](size_t role) { return out[role * n + k].template data<T>(); };
-    adamw_tile<T>(tile, walks[k], numbers, {op, op.weight_decay[k]}, {x(0), x(1), x(2), x(3)}, {y(0), y(1), y(2)});
-  };
-  parallel_for(int64_t(tiles.size()), [&](int64_t t) {
-    const Tile& tile = tiles[size_t(t)];
-    out[tile.tensor].dtype() == DType::f64 ? run(tile, f64) : run(tile, f32);
+  const Both<AdamWNumbers> numbers(op, clip_of(op.max_norm, norm_of(in, 4 * n)));
+  update<4, 3>(n, in, out, [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
+    adamw_block<T>(size, numbers.of<T>(k), from, to);
   });
+}
+void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
+  const size_t n = op.tensors(), lists = op.updated() + 1;
+  const Both<SgdNumbers> numbers(op, clip_of(op.max_norm, norm_of(in, lists * n)));
+  const auto block = [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
+    sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, to);
+  };
+  lists == 3 ? update<3, 2>(n, in, out, block) : update<2, 1>(n, in, out, block);
 }
 TG_STRIDED_KERNEL(op::GlobalNorm, cpu, global_norm);
 TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);
+TG_STRIDED_KERNEL(op::SgdStep, cpu, sgd_step);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

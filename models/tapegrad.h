@@ -31,7 +31,9 @@
 #include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/schedule.h>
+#include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/log.h>

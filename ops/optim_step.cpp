@@ -3,34 +3,43 @@
 #include <tapegrad/ops/optim_step.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace tg {
 namespace {
-constexpr std::string_view kRoles[] = {"weight", "first moment", "second moment", "gradient"};
+using Roles = std::span<const std::string_view>;  // of the inputs of an entry; the gradient is the last
+constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", "gradient"};
+constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", "gradient"};
+constexpr std::array<std::string_view, 2> kPlain = {"weight", "gradient"};
+Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) : Roles(kPlain); }
 
-void check_numbers(const AdamWOptions& o, double lr, int64_t t) {
-  TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[adamw_step] lr is {}. It must be 0 or more, and finite.", lr);
-  TG_CHECK(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1, value,
-           "[adamw_step] beta1 is {}, beta2 is {}. Both must be in [0, 1).", o.beta1, o.beta2);
-  TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[adamw_step] eps is {}. It must be above 0, and finite.", o.eps);
-  TG_CHECK(t >= 1, value, "[adamw_step] the step's number is {}. Steps count from 1.", t);
+bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
+bool is_beta(double x) { return x >= 0 && x < 1; }
+void check_step(std::string_view op, double lr, int64_t t) {
+  TG_CHECK(is_rate(lr), value, "[{}] lr is {}. It must be 0 or more, and finite.", op, lr);
+  TG_CHECK(t >= 1, value, "[{}] the step's number is {}. Steps count from 1.", op, t);
 }
-std::vector<double> decays_of(const AdamWTensors& x, const AdamWOptions& o) {
-  const size_t n = x.w.size();
-  TG_CHECK(x.weight_decay.empty() || x.weight_decay.size() == n, value,
-           "[adamw_step] there are {} weight decays and {} weights. Pass one for each weight, or none for that of the "
-           "options.",
-           x.weight_decay.size(), n);
-  std::vector<double> r(x.weight_decay.begin(), x.weight_decay.end());
-  if (r.empty()) r.assign(n, o.weight_decay);
-  for (size_t i = 0; i < n; ++i)
-    TG_CHECK(r[i] >= 0 && std::isfinite(r[i]), value,
-             "[adamw_step] weight_decay of weight {}, {}, is {}. It must be 0 or more, and finite.", i, x.w[i], r[i]);
+// What each tensor has of its own, with set(x) for what is unset.
+template <class Overrides, class F>
+std::vector<Overrides> overrides_of(std::string_view op, std::span<const Overrides> own, Inputs w, F set) {
+  TG_CHECK(own.empty() || own.size() == w.size(), value,
+           "[{}] there are {} overrides and {} weights. Pass one for each weight, or none for those of the options.",
+           op, own.size(), w.size());
+  std::vector<Overrides> r(own.begin(), own.end());
+  r.resize(w.size());
+  for (size_t i = 0; i < r.size(); ++i) {
+    set(r[i]);
+    TG_CHECK(is_rate(*r[i].weight_decay), value,
+             "[{}] weight_decay of weight {}, {}, is {}. It must be 0 or more, and finite.", op, i, w[i],
+             *r[i].weight_decay);
+    TG_CHECK(is_rate(r[i].lr_scale), value, "[{}] lr_scale of weight {}, {}, is {}. It must be 0 or more, and finite.",
+             op, i, w[i], r[i].lr_scale);
+  }
   return r;
 }
-// w, m and v, n of each.
-void check_distinct(Inputs updated, size_t n) {
+// Those that are updated, n of each role.
+void check_distinct(std::string_view op, Roles roles, Inputs updated, size_t n) {
   std::vector<std::pair<uint64_t, size_t>> ids;
   ids.reserve(updated.size());
   for (size_t i = 0; i < updated.size(); ++i) ids.emplace_back(updated[i].id(), i);
@@ -38,41 +47,70 @@ void check_distinct(Inputs updated, size_t n) {
   const auto same = std::ranges::adjacent_find(ids, {}, &std::pair<uint64_t, size_t>::first);
   if (same == ids.end()) return;
   const size_t a = same->second, b = std::next(same)->second;
-  detail::fail(Error::Kind::value,
-               fmt::format("[adamw_step] {} {} and {} {} are the same tensor, {}. Each needs its own.", kRoles[a / n],
-                           a % n, kRoles[b / n], b % n, updated[a]));
+  detail::fail(Error::Kind::value, fmt::format("[{}] {} {} and {} {} are the same tensor, {}. Each needs its own.", op,
+                                               roles[a / n], a % n, roles[b / n], b % n, updated[a]));
 }
-// The inputs of the op but for their shapes and dtypes.
-std::vector<Tensor> checked_inputs(const AdamWTensors& x, const Tensor& norm) {
-  const size_t n = x.w.size();
-  TG_CHECK(n > 0, value, "[adamw_step] there are no tensors. Pass at least one.");
-  const Inputs lists[] = {x.w, x.m, x.v, x.grad};
+// The inputs of the op but for their shapes and dtypes. A list for each role.
+std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, std::span<const Inputs> lists, const Tensor& norm,
+                                   double max_norm) {
+  const Inputs weights = lists[0];
+  const size_t n = weights.size();
+  TG_CHECK(n > 0, value, "[{}] there are no tensors. Pass at least one.", op);
   std::vector<Tensor> in;
-  in.reserve(4 * n + 1);
-  for (size_t role = 0; role < 4; ++role) {
-    TG_CHECK(lists[role].size() == n, value, "[adamw_step] there are {} {}s and {} weights. Pass one for each weight.",
-             lists[role].size(), kRoles[role], n);
+  in.reserve(roles.size() * n + 1);
+  for (size_t role = 0; role < roles.size(); ++role) {
+    TG_CHECK(lists[role].size() == n, value, "[{}] there are {} {}s and {} weights. Pass one for each weight.", op,
+             lists[role].size(), roles[role], n);
     for (size_t i = 0; i < n; ++i) {
       const Tensor& t = in.emplace_back(lists[role][i]);
-      TG_CHECK(t, value, "[adamw_step] {} {} is an empty tensor. Pass a tensor that has a value.", kRoles[role], i);
-      TG_CHECK(
-          t.device() == x.w[0].device(), device,
-          "[adamw_step] {} {}, {}, lies on {}, weight 0 on {}. A step is of one device: make one for each, or move "
-          "tensors with .to(device).",
-          kRoles[role], i, t, t.device(), x.w[0].device());
+      TG_CHECK(t, value, "[{}] {} {} is an empty tensor. Pass a tensor that has a value.", op, roles[role], i);
+      TG_CHECK(t.device() == weights[0].device(), device,
+               "[{}] {} {}, {}, lies on {}, weight 0 on {}. A step is of one device: call it for each device, or move "
+               "tensors with .to(device).",
+               op, roles[role], i, t, t.device(), weights[0].device());
       const auto& producer = t.value()->producer;
-      TG_CHECK(role == 3 || !producer || !producer->tape(), state,
-               "[adamw_step] {} {}, {}, was computed on the tape. Only leaves are updated: pass one, or detach().",
-               kRoles[role], i, t);
+      TG_CHECK(role + 1 == roles.size() || !producer || !producer->tape(), state,
+               "[{}] {} {}, {}, was computed on the tape. Only leaves are updated: pass one, or detach().", op,
+               roles[role], i, t);
     }
   }
-  check_distinct({in.data(), 3 * n}, n);
+  check_distinct(op, roles, {in.data(), (roles.size() - 1) * n}, n);
+  TG_CHECK(norm ? max_norm > 0 : max_norm == 0, value,
+           "[{}] max_norm is {}, and a norm was {}given. Pass both, with max_norm above 0, or neither.", op, max_norm,
+           norm ? "" : "not ");
   if (!norm) return in;
-  TG_CHECK(norm.device() == x.w[0].device(), device,
-           "[adamw_step] the norm, {}, lies on {}, weight 0 on {}. Pass global_norm() of these gradients.", norm,
-           norm.device(), x.w[0].device());
+  TG_CHECK(norm.device() == weights[0].device(), device,
+           "[{}] the norm, {}, lies on {}, weight 0 on {}. Pass global_norm() of these gradients.", op, norm,
+           norm.device(), weights[0].device());
   in.push_back(norm);
   return in;
+}
+void check_count(std::string_view op, bool count, double lr, int64_t t) {
+  TG_CHECK(count || !detail::tracing(), state,
+           "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
+           op, t, lr);
+}
+// Shapes and dtypes of n entries, and the layouts of what is updated.
+Layouts updates(std::string_view op, Roles roles, size_t n, Inputs in) {
+  for (size_t i = 0; i < n; ++i) {
+    const Tensor& w = in[i];
+    TG_CHECK(w.dtype() == DType::f64 || w.dtype() == DType::f32, dtype,
+             "[{}] weight {} is {}: its small steps would be rounded away. Keep weights in f32 or f64.", op, i, w);
+    for (size_t role = 1; role < roles.size(); ++role) {
+      const Tensor& x = in[role * n + i];
+      TG_CHECK(x.shape() == w.shape(), shape, "[{}] {} {} is {}, the weight is {}. Their shapes must be equal.", op,
+               roles[role], i, x, w);
+      TG_CHECK(x.dtype() == w.dtype(), dtype,
+               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal: use .to(dtype).", op, roles[role], i, x,
+               w);
+    }
+  }
+  if (const size_t at = roles.size() * n; in.size() > at)
+    TG_CHECK(in[at].ndim() == 0 && (in[at].dtype() == DType::f32 || in[at].dtype() == DType::f64), shape,
+             "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, in[at]);
+  Layouts l;
+  for (size_t i = 0; i < (roles.size() - 1) * n; ++i) l.emplace_back(contiguous_like(in[i]));
+  return l;
 }
 }  // namespace
 
@@ -89,42 +127,51 @@ Tensor global_norm(Inputs grads) {
   return emit(stateless<op::GlobalNorm>(), grads)[0];
 }
 
-Layouts op::AdamWStep::infer(Inputs in) const {
-  const size_t n = tensors();
-  for (size_t i = 0; i < n; ++i) {
-    const Tensor& w = in[i];
-    TG_CHECK(w.dtype() == DType::f64 || w.dtype() == DType::f32, dtype,
-             "[adamw_step] weight {} is {}: its small steps would be rounded away. Keep weights in f32 or f64.", i, w);
-    for (size_t role = 1; role < 4; ++role) {
-      const Tensor& x = in[role * n + i];
-      TG_CHECK(x.shape() == w.shape(), shape, "[adamw_step] {} {} is {}, the weight is {}. Their shapes must be equal.",
-               kRoles[role], i, x, w);
-      TG_CHECK(x.dtype() == w.dtype(), dtype,
-               "[adamw_step] {} {} is {}, the weight is {}. Their dtypes must be equal: use .to(dtype).", kRoles[role],
-               i, x, w);
-    }
-  }
-  if (in.size() > 4 * n)
-    TG_CHECK(in[4 * n].ndim() == 0 && (in[4 * n].dtype() == DType::f32 || in[4 * n].dtype() == DType::f64), shape,
-             "[adamw_step] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", in[4 * n]);
-  Layouts l;
-  for (size_t i = 0; i < 3 * n; ++i) l.emplace_back(contiguous_like(in[i]));
-  return l;
-}
+Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, tensors(), in); }
 OpPtr op::AdamWStep::for_next_step(const Rng&) const {
-  return make_ref<op::AdamWStep>(o, weight_decay, count->lr, ++count->t, max_norm, count);
+  return make_ref<op::AdamWStep>(o, each, count->lr, ++count->t, max_norm, count);
 }
 void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
                 Ref<OptimizerClock> count) {
-  TG_CHECK(
-      count || !detail::tracing(), state,
-      "[adamw_step] every replay of the compiled function would be step {} with lr {}. Use AdamW, or pass a count.", t,
-      lr);
-  const std::vector<Tensor> in = checked_inputs(x, norm);
-  check_numbers(o, lr, t);
-  TG_CHECK(norm ? max_norm > 0 : max_norm == 0, value,
-           "[adamw_step] max_norm is {}, and a norm was {}given. Pass both, with max_norm above 0, or neither.",
-           max_norm, norm ? "" : "not ");
-  emit_update(make_ref<op::AdamWStep>(o, decays_of(x, o), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
+  constexpr auto kName = op::AdamWStep::kName;
+  check_count(kName, bool(count), lr, t);
+  const std::vector<Tensor> in = checked_inputs(kName, kAdamW, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
+  check_step(kName, lr, t);
+  TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[adamw_step] eps is {}. It must be above 0, and finite.", o.eps);
+  auto each = overrides_of(kName, x.each, x.w, [&](AdamWOverrides& own) {
+    own.weight_decay = own.weight_decay.value_or(o.weight_decay);
+    own.beta1 = own.beta1.value_or(o.beta1), own.beta2 = own.beta2.value_or(o.beta2);
+    TG_CHECK(is_beta(*own.beta1) && is_beta(*own.beta2), value,
+             "[adamw_step] beta1 is {}, beta2 is {}. Both must be in [0, 1).", *own.beta1, *own.beta2);
+  });
+  emit_update(make_ref<op::AdamWStep>(o, std::move(each), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
+}
+
+Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), tensors(), in); }
+OpPtr op::SgdStep::for_next_step(const Rng&) const {
+  return make_ref<op::SgdStep>(o, each, count->lr, counts ? ++count->t : t, max_norm, count, counts);
+}
+void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
+              Ref<OptimizerClock> count, bool counts) {
+  constexpr auto kName = op::SgdStep::kName;
+  check_count(kName, bool(count), lr, t);
+  TG_CHECK(is_beta(o.momentum), value, "[sgd_step] momentum is {}. It must be in [0, 1).", o.momentum);
+  TG_CHECK(is_beta(o.dampening), value, "[sgd_step] dampening is {}. It must be in [0, 1).", o.dampening);
+  TG_CHECK(!o.nesterov || (o.momentum > 0 && o.dampening == 0), value,
+           "[sgd_step] nesterov with momentum {} and dampening {}. It needs momentum above 0 and dampening 0.",
+           o.momentum, o.dampening);
+  TG_CHECK(o.momentum > 0 || x.momentum.empty(), value,
+           "[sgd_step] momentum is 0, and there are {} momentum buffers. They would have no effect: pass none.",
+           x.momentum.size());
+  const std::array with{x.w, x.momentum, x.grad};
+  const std::array without{x.w, x.grad};
+  const std::vector<Tensor> in =
+      checked_inputs(kName, roles_of(o), o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
+  check_step(kName, lr, t);
+  auto each = overrides_of(kName, x.each, x.w,
+                           [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
+  auto step = make_ref<op::SgdStep>(o, std::move(each), lr, t, max_norm, std::move(count), counts);
+  const size_t updated = step->updated() * x.w.size();
+  emit_update(std::move(step), in, updated);
 }
 }  // namespace tg

@@ -1,10 +1,11 @@
 /// @file
-/// What an optimiser does to tensors: the norm of all gradients, and one step of Adam (Kingma & Ba 2015) or AdamW
-/// (Loshchilov & Hutter 2019) of all tensors in a single pass. Groups, schedules and state are in models/optim, which
-/// uses it.
+/// What an optimiser does to tensors: the norm of all gradients, and one step of Adam (Kingma & Ba 2015), AdamW
+/// (Loshchilov & Hutter 2019) or SGD with momentum (Sutskever et al. 2013) of all tensors in a single pass. Groups,
+/// schedules and state are in models/optim, which uses it.
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,23 @@ struct AdamWOptions {
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
 };
+/// What one tensor of an AdamW step has of its own. What is unset is that of the options.
+struct AdamWOverrides {
+  double lr_scale = 1;  ///< the tensor's rate is this times the learning rate; its decay goes by it too
+  std::optional<double> weight_decay = {}, beta1 = {}, beta2 = {};
+};
+/// The numbers of a step of SGD that rarely change.
+struct SgdOptions {
+  double momentum = 0;      ///< 0: there are no buffers
+  double dampening = 0;     ///< part of a gradient that does not enter the buffer, but for the first
+  double weight_decay = 0;  ///< weight_decay w is added to the gradient
+  bool nesterov = false;    ///< needs momentum above 0 and dampening 0
+};
+/// What one tensor of a step of SGD has of its own. What is unset is that of the options.
+struct SgdOverrides {
+  double lr_scale = 1;  ///< the tensor's rate is this times the learning rate
+  std::optional<double> weight_decay = {};
+};
 /// The learning rate and the number of the last step, shared by an optimiser and its ops. A replay of a compiled
 /// function reads the rate and counts the step.
 struct OptimizerClock : Counted<OptimizerClock> {
@@ -49,23 +67,49 @@ namespace op {
 struct AdamWStep : OpOf<AdamWStep> {
   static constexpr auto kName = "adamw_step";
   AdamWOptions o;
-  std::vector<double> weight_decay;  ///< of each tensor; that of o has no part
+  std::vector<AdamWOverrides> each;  ///< of each tensor, all set
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
-  AdamWStep(const AdamWOptions& opt, std::vector<double> decays, double rate, int64_t step, double most,
+  AdamWStep(const AdamWOptions& opt, std::vector<AdamWOverrides> own, double rate, int64_t step, double most,
             Ref<OptimizerClock> c)
-      : o(opt), weight_decay(std::move(decays)), lr(rate), max_norm(most), t(step), count(std::move(c)) {}
+      : o(opt), each(std::move(own)), lr(rate), max_norm(most), t(step), count(std::move(c)) {}
   OpPtr for_next_step(const Rng&) const override;
   void undo_step() const override {
     if (count) count->t = t - 1;
   }
-  size_t tensors() const { return weight_decay.size(); }
+  size_t tensors() const { return each.size(); }
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override {
-    k.add(o.beta1), k.add(o.beta2), k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
-    for (const double d : weight_decay) k.add(d);
+    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
+    for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
+  }
+};
+/// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ...). Without it there
+/// are no b. The learning rate and the step's number change every step, so the key leaves them out.
+struct SgdStep : OpOf<SgdStep> {
+  static constexpr auto kName = "sgd_step";
+  SgdOptions o;
+  std::vector<SgdOverrides> each;  ///< of each tensor, all set
+  double lr, max_norm;
+  int64_t t;
+  Ref<OptimizerClock> count;  ///< may be null
+  bool counts;                ///< whether a replay counts a step
+  SgdStep(const SgdOptions& opt, std::vector<SgdOverrides> own, double rate, int64_t step, double most,
+          Ref<OptimizerClock> c, bool counting)
+      : o(opt), each(std::move(own)), lr(rate), max_norm(most), t(step), count(std::move(c)), counts(counting) {}
+  OpPtr for_next_step(const Rng&) const override;
+  void undo_step() const override {
+    if (count && counts) count->t = t - 1;
+  }
+  size_t tensors() const { return each.size(); }
+  size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< tensors of an entry that get new values
+  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override {
+    k.add(o.momentum), k.add(o.dampening), k.add(o.nesterov), k.add(max_norm);
+    for (const SgdOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay);
   }
 };
 }  // namespace op
@@ -82,7 +126,7 @@ inline Tensor global_norm(std::initializer_list<Tensor> grads) {
 /// What a step updates and reads: lists of one length, in one order.
 struct AdamWTensors {
   Inputs w, m, v, grad;
-  std::span<const double> weight_decay = {};  ///< of each tensor; empty means that of the options for all
+  std::span<const AdamWOverrides> each = {};  ///< of each tensor; empty: all go by the options
 };
 /// Step number t, from 1, of every tensor. With g = grad, the default form is
 /// @verbatim
@@ -105,5 +149,20 @@ inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const 
                        double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0) {
   adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&grad, 1}}, o, lr, t, norm, max_norm);
 }
+
+/// What a step of SGD updates and reads: lists of one length, in one order.
+struct SgdTensors {
+  Inputs w, grad;
+  Inputs momentum = {};                     ///< buffers; empty if the momentum is 0
+  std::span<const SgdOverrides> each = {};  ///< of each tensor; empty: all go by the options
+};
+/// Step number t, from 1, of every tensor, as in torch.optim.SGD. With g = grad + weight_decay w and buffer b, it is
+/// @verbatim
+/// b = g in step 1, momentum b + (1 - dampening) g later;  g = nesterov ? g + momentum b : b;  w -= lr lr_scale g
+/// @endverbatim
+/// Without momentum, w -= lr lr_scale g. Tensors, dtypes, norm, max_norm and Errors are as for adamw_step(). A compiled
+/// function needs `count`. An optimiser whose step has another op that counts passes counts = false.
+void sgd_step(const SgdTensors&, const SgdOptions&, double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0,
+              Ref<OptimizerClock> count = {}, bool counts = true);
 
 }  // namespace tg

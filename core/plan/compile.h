@@ -53,7 +53,7 @@ class Compiled {
   ///
   /// A replay reads the current values of tensors that the function captures. Tensors that the function assigns, such
   /// as parameters, get their new values, in place if nobody else holds the old ones. Host data and other objects that
-  /// the function reads keep the values of the traced call. The learning rate and step number of an AdamW, and the
+  /// the function reads keep the values of the traced call. The learning rate and step number of an Optimizer, and the
   /// generators of the options, advance from call to call.
   ///
   /// Inside an AnomalyScope, an ObserveScope, dry_run() or the trace of another function, the function itself is

@@ -95,119 +95,163 @@ void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context& c) {
   out[0].dtype() == DType::f64 ? finish(out[0].data<double>()) : finish(out[0].data<float>());
 }
 
-// --- AdamW --------------------------------------------------------------------------------------------------------
-template <class T> struct Weight {
-  const T *w, *m, *v, *g;
-  T *w1, *m1, *v1;  // may be w, m and v
-  int64_t n;
-  T decay;  // weight_decay where that is l2, else 1 - lr weight_decay
-};
-template <class T> struct Decay {
-  T before, after, l2;
-};
-struct Norm {  // of all gradients, f64 or f32; both null: no clipping
+// --- steps --------------------------------------------------------------------------------------------------------
+// What all tensors of a step share: how gradients are clipped. Both norms null: they are not.
+struct Clip {
   const double* wide = nullptr;
   const float* narrow = nullptr;
-};
-template <class T> struct Numbers {  // of all tensors; computed in double, used in T
-  T beta1, rest1, beta2, rest2, rate, root, eps;
-  WeightDecay kind;
-  Norm norm;
   double max_norm;
 
-  Numbers(const op::AdamWStep& op, const Norm& n) : kind(op.o.decay), norm(n), max_norm(op.max_norm) {
-    const AdamWOptions& o = op.o;
-    beta1 = T(o.beta1), rest1 = T(1 - o.beta1), beta2 = T(o.beta2), rest2 = T(1 - o.beta2), eps = T(o.eps);
-    const double first = 1 - std::pow(o.beta1, double(op.t)), second = std::sqrt(1 - std::pow(o.beta2, double(op.t)));
-    const bool corrected = o.eps_placement == EpsPlacement::corrected;
-    rate = T(corrected ? op.lr / first : op.lr * second / first);
+  Clip(Bufs in, size_t lists, double most) : max_norm(most) {
+    if (in.size() > lists)
+      in[lists].dtype() == DType::f64 ? void(wide = in[lists].data<double>()) : void(narrow = in[lists].data<float>());
+  }
+  __device__ __forceinline__ double factor() const {
+    if (!wide && !narrow) return 1;
+    const double c = max_norm / ((wide ? *wide : double(*narrow)) + 1e-6);
+    return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+  }
+};
+// A tensor with its numbers, which are computed in double and used in T: kIn inputs, of which all but the gradient, the
+// last, are updated.
+template <class T> struct AdamW {
+  using Type = T;
+  static constexpr int kIn = 4;
+  const T* in[kIn];
+  T* out[kIn - 1];  // may be the inputs
+  int64_t n;
+  T beta1, rest1, beta2, rest2, rate, root, eps, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
+  WeightDecay kind;
+
+  AdamW() = default;
+  AdamW(const op::AdamWStep& op, size_t k) : eps(T(op.o.eps)), kind(op.o.decay) {
+    const AdamWOverrides& x = op.each[k];
+    const double b1 = *x.beta1, b2 = *x.beta2, lr = op.lr * x.lr_scale;
+    beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
+    const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
+    const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
+    rate = T(corrected ? lr / first : lr * second / first);
     root = T(corrected ? 1 / second : 1);
+    decay = T(kind == WeightDecay::l2 ? *x.weight_decay : 1 - lr * *x.weight_decay);
   }
-  __device__ __forceinline__ T clip() const {
-    if (!norm.wide && !norm.narrow) return T(1);
-    const double c = max_norm / ((norm.wide ? *norm.wide : double(*norm.narrow)) + 1e-6);
-    return T(c > 1 ? 1 : c);  // NaN stays: a bad gradient shows
+  __device__ __forceinline__ void update(T clip, T (&x)[kIn]) const {
+    const T before = kind == WeightDecay::before ? decay : T(1), after = kind == WeightDecay::after ? decay : T(1),
+            l2 = kind == WeightDecay::l2 ? decay : T(0);
+    T &w = x[0], &m = x[1], &v = x[2];
+    const T g = x[3] * clip + l2 * w;
+    m = beta1 * m + rest1 * g;
+    v = beta2 * v + rest2 * (g * g);
+    w = (w * before - rate * (m / (sqrt(v) * root + eps))) * after;
   }
-  __device__ __forceinline__ Decay<T> decay(T d) const {
-    return {kind == WeightDecay::before ? d : T(1), kind == WeightDecay::after ? d : T(1),
-            kind == WeightDecay::l2 ? d : T(0)};
+};
+template <class T, bool kMomentum> struct Sgd {
+  using Type = T;
+  static constexpr int kIn = kMomentum ? 3 : 2;
+  const T* in[kIn];
+  T* out[kIn - 1];  // may be the inputs
+  int64_t n;
+  T keep, take, ahead, rate, decay;
+  bool nesterov;
+
+  Sgd() = default;
+  Sgd(const op::SgdStep& op, size_t k) : nesterov(op.o.nesterov) {
+    const SgdOverrides& x = op.each[k];
+    const bool first = op.t == 1;  // the buffer is the gradient then
+    keep = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening), ahead = T(op.o.momentum);
+    rate = T(op.lr * x.lr_scale), decay = T(*x.weight_decay);
   }
-  __device__ __forceinline__ void update(T clip, const Decay<T>& d, T g, T& w, T& m, T& v) const {
-    const T x = g * clip + d.l2 * w;
-    m = beta1 * m + rest1 * x;
-    v = beta2 * v + rest2 * (x * x);
-    w = (w * d.before - rate * (m / (sqrt(v) * root + eps))) * d.after;
+  __device__ __forceinline__ void update(T clip, T (&x)[kIn]) const {
+    T& w = x[0];
+    T g = x[kIn - 1] * clip + decay * w;
+    if constexpr (kMomentum) {
+      T& b = x[1];
+      b = keep * b + take * g;
+      g = nesterov ? g + ahead * b : b;
+    }
+    w -= rate * g;
   }
 };
 // Elements [at, at + V) of what t points at.
-template <int V, class T>
-__device__ __forceinline__ void step_at(const Weight<T>& t, const Numbers<T>& numbers, T clip, const Decay<T>& decay,
-                                        int at) {
-  const auto load = [at](const T* p) { return *reinterpret_cast<const Vec<T, V>*>(p + at); };
-  const auto store = [at](T* p, const Vec<T, V>& x) { *reinterpret_cast<Vec<T, V>*>(p + at) = x; };
-  Vec<T, V> w = load(t.w), m = load(t.m), v = load(t.v);
-  const Vec<T, V> g = load(t.g);
+template <int V, class Entry, class T> __device__ __forceinline__ void step_at(const Entry& t, T clip, int64_t at) {
+  constexpr int kIn = Entry::kIn;
+  Vec<T, V> x[kIn];
 #pragma unroll
-  for (int k = 0; k < V; ++k) numbers.update(clip, decay, g.x[k], w.x[k], m.x[k], v.x[k]);
-  store(t.w1, w), store(t.m1, m), store(t.v1, v);
+  for (int i = 0; i < kIn; ++i) x[i] = *reinterpret_cast<const Vec<T, V>*>(t.in[i] + at);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    T one[kIn];
+#pragma unroll
+    for (int i = 0; i < kIn; ++i) one[i] = x[i].x[k];
+    t.update(clip, one);
+#pragma unroll
+    for (int i = 0; i < kIn - 1; ++i) x[i].x[k] = one[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kIn - 1; ++i) *reinterpret_cast<Vec<T, V>*>(t.out[i] + at) = x[i];
 }
-template <class T, int kMost>
-__global__ void __launch_bounds__(kThreads) adamw_step_all(const __grid_constant__ Batch<Weight<T>, kMost> batch,
-                                                           int64_t chunks, const __grid_constant__ Numbers<T> numbers) {
+template <class Entry, int kMost>
+__global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch,
+                                                           int64_t chunks, const __grid_constant__ Clip clip) {
+  using T = typename Entry::Type;
   constexpr int V = kVec<T>;
-  const T clip = numbers.clip();
+  const T factor = T(clip.factor());
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
-    Weight<T> t = batch.item[k];
-    const Decay<T> decay = numbers.decay(t.decay);
-    const int64_t begin = (c - batch.first[k]) * kBatchChunk;
-    t.w += begin, t.m += begin, t.v += begin, t.g += begin, t.w1 += begin, t.m1 += begin, t.v1 += begin;
-    const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-    const uintptr_t low =
-        address(t.w) | address(t.m) | address(t.v) | address(t.g) | address(t.w1) | address(t.m1) | address(t.v1);
+    const Entry& t = batch.item[k];
+    const int64_t begin = (c - batch.first[k]) * kBatchChunk;  // a multiple of 16 bytes
+    uintptr_t low = 0;
+#pragma unroll
+    for (int i = 0; i < Entry::kIn; ++i) low |= reinterpret_cast<uintptr_t>(t.in[i]);
+#pragma unroll
+    for (int i = 0; i < Entry::kIn - 1; ++i) low |= reinterpret_cast<uintptr_t>(t.out[i]);
     const int n = int(t.n - begin < kBatchChunk ? t.n - begin : kBatchChunk);
     const int scalars = low % 16 == 0 ? n / V * V : 0;
-    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V>(t, numbers, clip, decay, i);
-    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1>(t, numbers, clip, decay, i);
+    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V>(t, factor, begin + i);
+    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1>(t, factor, begin + i);
   }
 }
-template <class T> struct Weights {
+// The entries of one dtype.
+template <class Entry> struct Entries {
+  using T = typename Entry::Type;
   std::deque<Dense<T>> dense;
-  std::vector<Weight<T>> all;
+  std::vector<Entry> all;
 
-  Weights(const op::AdamWStep& op, Bufs in, Bufs out, const Context& c) {
+  template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
-    for (size_t i = 0; i < n; ++i) {
-      if (out[i].dtype() != dtype_of<T>()) continue;
-      const auto from = [&](size_t role) -> const T* { return dense.emplace_back(c, in[role * n + i]); };
-      const auto to = [&](size_t role) { return out[role * n + i].template data<T>(); };
-      const double d = op.weight_decay[i];
-      all.push_back({from(0), from(1), from(2), from(3), to(0), to(1), to(2), out[i].numel(),
-                     T(op.o.decay == WeightDecay::l2 ? d : 1 - op.lr * d)});
+    for (size_t k = 0; k < n; ++k) {
+      if (out[k].dtype() != dtype_of<T>()) continue;
+      Entry& e = all.emplace_back(op, k);
+      for (size_t i = 0; i < Entry::kIn; ++i) e.in[i] = dense.emplace_back(c, in[i * n + k]);
+      for (size_t i = 0; i + 1 < Entry::kIn; ++i) e.out[i] = out[i * n + k].template data<T>();
+      e.n = out[k].numel();
     }
   }
+  void step(const Clip& clip, const Context& c) const {
+    constexpr int kMany = 216;
+    using Most = Batch<Entry, kMany>;
+    static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Clip) <= kMostParameters);
+    for_batches<Entry, kMany>(all, [&]<int kMost>(const Batch<Entry, kMost>& b) {
+      launch(c, optim_step_all<Entry, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), clip);
+    });
+  }
 };
-template <class T> void step(const op::AdamWStep& op, const Weights<T>& weights, const Norm& norm, const Context& c) {
-  constexpr int kMany = 384;
-  using Most = Batch<Weight<T>, kMany>;
-  static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Numbers<T>) <= kMostParameters);
-  const Numbers<T> numbers(op, norm);
-  for_batches<Weight<T>, kMany>(weights.all, [&]<int kMost>(const Batch<Weight<T>, kMost>& b) {
-    launch(c, adamw_step_all<T, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), numbers);
-  });
+// Entry is a template of the dtype.
+template <template <class> class Entry, class Op> void step(const Op& op, Bufs in, Bufs out, Context& c) {
+  const Clip clip(in, Entry<float>::kIn * op.tensors(), op.max_norm);
+  const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
+  const Entries<Entry<double>> f64(op, in, out, c);
+  f32.step(clip, c);
+  f64.step(clip, c);
 }
-void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) {
-  const size_t n = op.tensors();
-  Norm norm;
-  if (in.size() > 4 * n)
-    in[4 * n].dtype() == DType::f64 ? void(norm.wide = in[4 * n].data<double>())
-                                    : void(norm.narrow = in[4 * n].data<float>());
-  const Weights<float> f32(op, in, out, c);  // all memory is taken before anything is written
-  const Weights<double> f64(op, in, out, c);
-  step(op, f32, norm, c);
-  step(op, f64, norm, c);
+template <class T> using SgdMomentum = Sgd<T, true>;
+template <class T> using SgdPlain = Sgd<T, false>;
+
+void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) { step<AdamW>(op, in, out, c); }
+void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context& c) {
+  op.o.momentum > 0 ? step<SgdMomentum>(op, in, out, c) : step<SgdPlain>(op, in, out, c);
 }
 TG_STRIDED_KERNEL(op::GlobalNorm, cuda, global_norm);
 TG_STRIDED_KERNEL(op::AdamWStep, cuda, adamw_step);
+TG_STRIDED_KERNEL(op::SgdStep, cuda, sgd_step);
 }  // namespace
 }  // namespace tg::cuda

@@ -105,7 +105,7 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
 RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"},
-                             kRate[] = {"lr", "min_lr", "warmup"};
+                             kRate[] = {"lr", "min_lr", "muon_lr", "warmup"};
   const auto in = [](const auto& names, const std::string& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
@@ -113,7 +113,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
     TG_CHECK(
         in(kFree, d.name) || in(kRate, d.name), value,
         "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
-        "min_lr, warmup, eval_every and checkpoint_every may change. Leave it out.",
+        "min_lr, muon_lr, warmup, eval_every and checkpoint_every may change. Leave it out.",
         d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
@@ -211,6 +211,7 @@ std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_
     const double lower = t.lr / 10;
     rate = fmt::format(" --lr {:.3g}", lower);
     if (t.schedule == ScheduleKind::cosine && t.min_lr > lower) rate += fmt::format(" --min-lr {:.3g}", lower);
+    if (t.optimizer == OptimizerKind::muon) rate += fmt::format(" --muon-lr {:.3g}", t.muon_lr / 10);
   }
   if (diverged && steps == saved)
     return fmt::format(
@@ -316,8 +317,8 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
-           "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, warmup, "
-           "eval-every and checkpoint-every may change",
+           "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, muon-lr, "
+           "warmup, eval-every and checkpoint-every may change",
            o.resume);
   c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);

@@ -32,7 +32,7 @@ struct Bert {
     for (int64_t i = 0; i < layers; ++i)
       blocks.emplace_back(p.at("layer").at(i), width, tg::nn::BlockOptions{.heads = 4, .causal = false, .bias = true});
   }
-  tg::Tensor forward(const tg::Tensor& tokens) const {  // (B, T) -> (B, T, V)
+  tg::Tensor forward(const tg::Tensor& tokens) const {                   // (B, T) -> (B, T, V)
     const tg::Tensor lengths = tg::sum(tokens != double(padding), {1});  // (B)
     tg::Tensor x = ids.forward(tokens) + tg::slice(positions.table, 0, 0, tokens.size(1));
     for (const Block& b : blocks) {

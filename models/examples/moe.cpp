@@ -21,6 +21,8 @@ int main(int argc, char** argv) {
   const std::string folder = argc > 4 ? argv[4] : "";
   if (!folder.empty()) tg::save_model(folder, model, params, &tokenizer);
   const MoeDecoder writer = folder.empty() ? model : tg::load_model<MoeDecoder>(folder).model;
-  std::printf("%s\n", tokenizer.decode(tg::generate(writer, tokenizer.encode(text.substr(0, 16)), 80,
-                                                   {.temperature = 0.8, .seed = 1})).c_str());
+  std::printf(
+      "%s\n",
+      tokenizer.decode(tg::generate(writer, tokenizer.encode(text.substr(0, 16)), 80, {.temperature = 0.8, .seed = 1}))
+          .c_str());
 }

@@ -1,6 +1,6 @@
 // A decoder with a mixture of experts (Shazeer et al. 2017): each token goes through the MLPs of its top_k experts. An
-// expert has room for a fixed number of tokens, as in Switch Transformers (Fedus et al. 2022); what finds no room passes
-// by on the residual stream. No value is read on the host, so the model runs lazily and compiled, too.
+// expert has room for a fixed number of tokens, as in Switch Transformers (Fedus et al. 2022); what finds no room
+// passes by on the residual stream. No value is read on the host, so the model runs lazily and compiled, too.
 #pragma once
 #include <tapegrad/tapegrad.h>
 

@@ -1,4 +1,5 @@
-// A vision transformer (Dosovitskiy et al. 2020) for images of one channel: patches become tokens by reshape and permute.
+// A vision transformer (Dosovitskiy et al. 2020) for images of one channel: patches become tokens by reshape and
+// permute.
 #pragma once
 #include <tapegrad/tapegrad.h>
 
@@ -16,7 +17,10 @@ struct Vit {
     tg::nn::SelfAttention attention;
     tg::nn::Mlp mlp;
     Block(const tg::Params& p, int64_t width, const tg::nn::BlockOptions& o)
-        : ln_1(p.at("ln_1"), width), ln_2(p.at("ln_2"), width), attention(p.at("attn"), width, o), mlp(p.at("mlp"), width, o) {}
+        : ln_1(p.at("ln_1"), width),
+          ln_2(p.at("ln_2"), width),
+          attention(p.at("attn"), width, o),
+          mlp(p.at("mlp"), width, o) {}
   };
   VitConfig config;
   int64_t side;  // patches in a row

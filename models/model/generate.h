@@ -1,6 +1,7 @@
 /// @file
-/// Sampling from a language model: sample() draws one token from logits, generate() continues a prompt, generate_batch()
-/// several at once. Text and tokenizers are in models/data. Equal seeds give equal tokens, on any number of threads.
+/// Sampling from a language model: sample() draws one token from logits, generate() continues a prompt,
+/// generate_batch() several at once. Text and tokenizers are in models/data. Equal seeds give equal tokens, on any
+/// number of threads.
 #pragma once
 #include <tapegrad/models/model/model.h>
 

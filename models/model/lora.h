@@ -65,7 +65,4 @@ std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig&);
 /// of lora_targets(), or if base does not have the weights of the targets; nothing has changed then.
 Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& = {});
 
-/// Whether the whole name fits a pattern of characters and asterisks.
-bool glob_matches(std::string_view pattern, std::string_view name);
-
 }  // namespace tg

@@ -58,7 +58,7 @@ class Model {
   int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: not known
   /// A cache for so many sequences of up to `capacity` positions. An Error if it has no fixed_cache().
   KvCache fixed_cache(int64_t batch, int64_t capacity) const { return own_->fixed_cache(batch, capacity); }
-  Device device() const { return own_->device(); }           ///< where generate() puts tokens
+  Device device() const { return own_->device(); }  ///< where generate() puts tokens
   /// Its configuration as a JSON object. An Error if it has no config().
   std::string config() const { return own_->config(); }
   /// Its Linear layers. An Error if it has no linears().

@@ -100,7 +100,7 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
   }
   t.label(full_name).requires_grad_();
   s.index[full_name] = s.list.size();
-  s.list.push_back({full_name, t});
+  s.list.push_back({full_name, t, init.parts});
   return t;
 }
 

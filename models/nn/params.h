@@ -18,6 +18,8 @@ namespace tg {
 struct Parameter {
   std::string name;
   Tensor tensor;
+  /// Rows of the matrices that it is, one above the other (Init::parts); empty if it is one.
+  Dims parts = {};
 };
 
 /// The parameters below a path, as a cheap handle: copies share them. One thread at a time may use it.

@@ -3,9 +3,7 @@
 /// parameters decay. The arithmetic is adamw_step() of ops/optim_step.h; the learning rate over time is in schedule.h.
 /// The trainer uses it.
 #pragma once
-#include <tapegrad/autograd/backward.h>
-#include <tapegrad/models/nn/params.h>
-#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/models/optim/optimizer.h>
 
 namespace tg {
 
@@ -26,46 +24,36 @@ struct AdamWConfig {
   bool operator==(const AdamWConfig&) const = default;
 };
 
-/// Options of AdamW::step().
-struct StepOptions {
-  double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0 means no clipping
-  /// global_norm() of all gradients, for a caller that has it. If empty, it is computed only to clip by it.
-  Tensor norm = {};
-};
-
-/// An optimiser with its state: two moments per parameter and the number of steps.
-class AdamW {
+namespace detail {
+// The moments of some parameters of an optimiser, and their step.
+class AdamWMoments {
  public:
-  /// The parameters require gradients (Params::trainable()), are f32 or f64, and are on one device. Both moments start
-  /// at 0, in the parameter's dtype.
-  explicit AdamW(std::vector<Parameter>, AdamWConfig = {});
-
-  /// Updates all parameters in place, by one op; the host does not wait. Returns the norm of all gradients before
-  /// clipping, as global_norm() makes it; without clipping it is empty unless the caller passed it. An Error names the
-  /// first parameter without a gradient; nothing has changed then.
-  Tensor step(const GradMap&, StepOptions = {});
-  /// Sets the learning rate of later steps, also of steps inside compiled functions, as schedules need it. Finite and
-  /// at least 0.
-  void set_lr(double);
-  /// The learning rate of the next step.
-  double lr() const { return count_->lr; }
-  /// The number of steps done.
-  int64_t steps() const { return count_->t; }
-  const AdamWConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
-
-  /// The moments now, for checkpoints: "<name>.m" and "<name>.v".
-  StateDict state() const;
-  /// Restores a state() that was taken after `steps` steps. All or nothing: an Error names the first tensor that is
-  /// missing, unknown or of another shape.
-  void load_state(const StateDict&, int64_t steps);
+  explicit AdamWMoments(const AdamWConfig&);
+  void add(size_t entry, const Tensor& m, const Tensor& v, const AdamWOverrides& own);
+  bool has(size_t entry) const { return entry < m_.size() && bool(m_[entry]); }
+  // A step of the entries `which`, all of which have moments.
+  void step(const std::vector<size_t>& which, const std::vector<Tensor>& w, const std::vector<Tensor>& grads,
+            const Tensor& norm, double max_norm, const Ref<OptimizerClock>& clock) const;
 
  private:
-  std::vector<Tensor> gradients(const GradMap&) const;
+  AdamWOptions options_;
+  std::vector<Tensor> m_, v_;  // by entry
+  std::vector<AdamWOverrides> own_;
+};
+}  // namespace detail
+
+/// An Optimizer with two moments per parameter, "<name>.m" and "<name>.v" in its state().
+class AdamW : public Optimizer {
+ public:
+  /// See Optimizer for the rules of parameters and groups. Both moments start at 0, in the parameter's dtype. A step is
+  /// one op for all parameters.
+  explicit AdamW(std::vector<Parameter>, AdamWConfig = {}, std::vector<ParameterGroup> = {});
+  const AdamWConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
+
+ private:
+  void update(const Step&) override;
   AdamWConfig config_;
-  std::vector<std::string> names_;  // of the parameters; the lists below go by them
-  std::vector<Tensor> w_, m_, v_;
-  std::vector<double> weight_decay_;
-  Ref<OptimizerClock> count_;
+  detail::AdamWMoments moments_;
 };
 
 }  // namespace tg

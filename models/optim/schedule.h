@@ -1,7 +1,7 @@
 /// @file
 /// Schedule: the learning rate of each step. It is a linear warm-up, then constant, or half a cosine down to min_lr
-/// (Loshchilov and Hutter 2017) and constant from there. Pure arithmetic; pass at(step) to AdamW::set_lr(). The trainer
-/// uses it.
+/// (Loshchilov and Hutter 2017) and constant from there. Pure arithmetic; pass at(step) to Optimizer::set_lr(). The
+/// trainer uses it.
 #pragma once
 #include <cstdint>
 #include <string_view>

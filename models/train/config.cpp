@@ -1,5 +1,6 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/train/config.h>
 
 #include <cmath>
@@ -8,7 +9,8 @@
 namespace tg {
 namespace {
 
-constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTypes[] = {"f32", "bf16"};
+constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTypes[] = {"f32", "bf16"},
+                           kOptimizers[] = {"adamw", "sgd", "muon"}, kScales[] = {"original", "rms"};
 constexpr int64_t kMost = int64_t(1) << 53;  // sums of two do not overflow, and doubles hold each number exactly
 
 // A number of something.
@@ -25,6 +27,12 @@ void within(const char* name, double value, double low, double high) {
 
 std::string_view name_of(Recompute r) { return kRecompute[size_t(r)]; }
 void from_name(std::string_view name, Recompute& to) { to = Recompute(known_place("recompute", name, kRecompute)); }
+std::string_view name_of(OptimizerKind k) { return kOptimizers[size_t(k)]; }
+void from_name(std::string_view name, OptimizerKind& to) {
+  to = OptimizerKind(known_place("optimizer", name, kOptimizers));
+}
+std::string_view name_of(MuonScale s) { return kScales[size_t(s)]; }
+void from_name(std::string_view name, MuonScale& to) { to = MuonScale(known_place("muon_scale", name, kScales)); }
 void from_name(std::string_view name, ScheduleKind& to) { to = schedule_from_name(name); }
 void from_name(std::string_view name, DType& to) {
   to = dtype_from_name(kComputeTypes[known_place("dtype", name, kComputeTypes)]);
@@ -49,9 +57,41 @@ void TrainConfig::validate() const {
   within("beta1", beta1, 0, 1);
   within("beta2", beta2, 0, 1);
   within("weight_decay", weight_decay, 0, kInfinity);
+  within("momentum", momentum, 0, 1);
+  TG_CHECK(optimizer != OptimizerKind::sgd || !nesterov || momentum > 0, value,
+           "[train] nesterov is true and momentum 0. SGD looks ahead by its momentum: set it, or nesterov to false.");
+  if (optimizer == OptimizerKind::muon) {
+    TG_CHECK(muon_lr > 0 && std::isfinite(muon_lr), value, "[train] muon_lr is {}. It must be a positive number.",
+             muon_lr);
+    TG_CHECK(lr > 0, value, "[train] lr is 0 and the optimizer muon, whose rate goes by it. It must be above 0.");
+  }
+  TG_CHECK(muon_dtype == DType::bf16 || muon_dtype == DType::f32, value,
+           "[train] muon_dtype is {}. It must be bf16 or f32.", muon_dtype);
   within("clip_norm", clip_norm, 0, kInfinity);
   within("val_fraction", val_fraction, 0, 1);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters) {
+  const AdamWConfig adamw{.lr = c.lr, .beta1 = c.beta1, .beta2 = c.beta2, .eps = c.eps, .weight_decay = c.weight_decay};
+  switch (c.optimizer) {
+    case OptimizerKind::adamw: return std::make_unique<AdamW>(std::move(parameters), adamw);
+    case OptimizerKind::sgd:
+      return std::make_unique<Sgd>(
+          std::move(parameters),
+          SgdConfig{.lr = c.lr, .momentum = c.momentum, .weight_decay = c.weight_decay, .nesterov = c.nesterov});
+    case OptimizerKind::muon: break;
+  }
+  return std::make_unique<Muon>(std::move(parameters), MuonConfig{.lr = c.muon_lr,
+                                                                  .momentum = c.momentum,
+                                                                  .nesterov = c.nesterov,
+                                                                  .weight_decay = c.weight_decay,
+                                                                  .ns_dtype = c.muon_dtype,
+                                                                  .scale = c.muon_scale,
+                                                                  .adamw = adamw});
+}
+double optimizer_lr(const TrainConfig& c, double lr) {
+  return c.optimizer == OptimizerKind::muon ? lr * (c.muon_lr / c.lr) : lr;
 }
 
 bool TrainConfig::evaluates_after(int64_t step) const {

@@ -3,9 +3,11 @@
 /// fields, from which JSON, flags and help are made. Trainer and run_config.h use it.
 #pragma once
 #include <tapegrad/core/dtype.h>
+#include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/schedule.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -16,9 +18,17 @@ namespace tg {
 enum class Recompute { none, cheap, block };
 /// "none", "cheap" or "block".
 std::string_view name_of(Recompute);
+/// The optimiser of a run: AdamW, Sgd, or Muon (with AdamW for what is no hidden matrix).
+enum class OptimizerKind { adamw, sgd, muon };
+/// "adamw", "sgd" or "muon".
+std::string_view name_of(OptimizerKind);
+/// "original" or "rms".
+std::string_view name_of(MuonScale);
 /// Sets the value with this name; an Error lists the names.
 /// @{
 void from_name(std::string_view, Recompute&);
+void from_name(std::string_view, OptimizerKind&);
+void from_name(std::string_view, MuonScale&);
 void from_name(std::string_view, ScheduleKind&);
 /// @}
 /// Sets a dtype that a run can compute in, f32 or bf16; an Error for any other name.
@@ -33,12 +43,18 @@ struct TrainConfig {
   double min_lr = 1e-4;  ///< learning rate at the end of the cosine, in [0, lr]; a constant schedule ignores it
   ScheduleKind schedule = ScheduleKind::cosine;  ///< after the warm-up: cosine down to min_lr at max_steps, or constant
   int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
-  double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
-  double weight_decay = 0.1;      ///< of matrices only
-  double clip_norm = 1;           ///< largest norm of all gradients together; 0 means no clipping
-  int64_t eval_every = 250;       ///< steps between validations; 0 means only after the last step
-  int64_t checkpoint_every = -1;  ///< steps between saves; 0 means only after the last step, -1 with each validation
-  double val_fraction = 0.1;      ///< part of the data, at its end, that is kept for validation
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also beside Muon
+  double weight_decay = 0.1;                     ///< of matrices only
+  double momentum = 0.95;                        ///< Sgd and Muon
+  bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
+  double muon_lr = 0.02;  ///< Muon: rate of the hidden matrices after `warmup` steps; lr is that of the others
+  MuonScale muon_scale = MuonScale::original;
+  DType muon_dtype = DType::bf16;  ///< Muon: of the Newton-Schulz iterations, f32 or bf16
+  double clip_norm = 1;            ///< largest norm of all gradients together; 0 means no clipping
+  int64_t eval_every = 250;        ///< steps between validations; 0 means only after the last step
+  int64_t checkpoint_every = -1;   ///< steps between saves; 0 means only after the last step, -1 with each validation
+  double val_fraction = 0.1;       ///< part of the data, at its end, that is kept for validation
   /// What forward computes in, f32 or bf16 (ForwardOptions::compute); unset means the dtype of the parameters.
   std::optional<DType> dtype = {};
   Recompute recompute = Recompute::none;
@@ -52,6 +68,11 @@ struct TrainConfig {
   bool saves_after(int64_t step) const;
 };
 
+/// The optimiser of a run for these parameters.
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>);
+/// What Optimizer::set_lr() takes where the schedule is at `lr`: that of Muon is the rate of the hidden matrices.
+double optimizer_lr(const TrainConfig&, double lr);
+
 /// Calls f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
@@ -61,10 +82,16 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("min_lr", c.min_lr, "learning rate at the end of the cosine");
   f("schedule", c.schedule, "after the warm-up: cosine, or constant");
   f("warmup", c.warmup, "steps of linear warm-up");
+  f("optimizer", c.optimizer, "adamw, sgd, or muon (hidden matrices by Muon, the rest by AdamW)");
   f("beta1", c.beta1, "AdamW: decay of the first moment");
   f("beta2", c.beta2, "AdamW: decay of the second moment");
   f("eps", c.eps, "AdamW: added to the root of the second moment");
-  f("weight_decay", c.weight_decay, "AdamW: decay of the matrices");
+  f("weight_decay", c.weight_decay, "decay of the matrices");
+  f("momentum", c.momentum, "SGD and Muon: part of the buffer that stays");
+  f("nesterov", c.nesterov, "SGD and Muon: whether the step looks ahead");
+  f("muon_lr", c.muon_lr, "Muon: learning rate of the hidden matrices after warm-up");
+  f("muon_scale", c.muon_scale, "Muon: original, or rms (updates as large as AdamW's: muon_lr as lr)");
+  f("muon_dtype", c.muon_dtype, "Muon: of the Newton-Schulz iterations: bf16 or f32");
   f("clip_norm", c.clip_norm, "largest norm of the gradient, 0: no limit");
   f("eval_every", c.eval_every, "steps between validations, 0: only at the end");
   f("checkpoint_every", c.checkpoint_every, "steps between saves, 0: only at the end, -1: with each validation");

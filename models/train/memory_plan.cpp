@@ -20,7 +20,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
   for (const Parameter& p : trained.trainable()) plan.gradients += int64_t(p.tensor.layout().bytes());
-  AdamW optimizer(trained.trainable(), {});
+  const auto optimizer = make_optimizer(c, trained.trainable());
   plan.moments = live() - plan.weights;
 
   Rng dropout;
@@ -40,7 +40,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     return step_gradients(model, trained, c, micro, dropout);
   };
   const StepGradients g = gradients();
-  optimizer.step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
+  optimizer->step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
   plan.peak = memory_stats(device).peak;
   return plan;
 }

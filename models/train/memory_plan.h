@@ -19,7 +19,7 @@ struct MemoryPlan {
   int64_t parameters = 0;   ///< number of parameters of the model and its adapters
   int64_t weights = 0;      ///< of all parameters
   int64_t gradients = 0;    ///< of the trained parameters; they are complete only at the end of backward
-  int64_t moments = 0;      ///< of AdamW
+  int64_t moments = 0;      ///< moments and buffers of the optimiser
   int64_t activations = 0;  ///< kept for backward at the end of a micro-batch's forward pass, logits included
   /// The most at one time, from making the model to the end of a step. It equals StepRecord::peak_bytes of Trainer, if
   /// nothing else is in memory and validation has no larger batches. Allocators use more: that of the CPU rounds each

@@ -157,10 +157,19 @@ struct Needs {
   std::string_view name, other, values;
   bool (*met)(const RunConfig&);
 };
+template <OptimizerKind... kinds> bool uses(const RunConfig& r) { return ((r.train.optimizer == kinds) || ...); }
 constexpr Needs kNeeds[] = {
     {"rope_theta", "positions", "rope", [](const RunConfig& r) { return r.model.positions == Positions::rope; }},
     {"init_std", "init", "gpt2", [](const RunConfig& r) { return r.model.init == InitScheme::gpt2; }},
     {"min_lr", "schedule", "cosine", [](const RunConfig& r) { return r.train.schedule == ScheduleKind::cosine; }},
+    {"beta1", "optimizer", "adamw or muon", uses<OptimizerKind::adamw, OptimizerKind::muon>},
+    {"beta2", "optimizer", "adamw or muon", uses<OptimizerKind::adamw, OptimizerKind::muon>},
+    {"eps", "optimizer", "adamw or muon", uses<OptimizerKind::adamw, OptimizerKind::muon>},
+    {"momentum", "optimizer", "sgd or muon", uses<OptimizerKind::sgd, OptimizerKind::muon>},
+    {"nesterov", "optimizer", "sgd or muon", uses<OptimizerKind::sgd, OptimizerKind::muon>},
+    {"muon_lr", "optimizer", "muon", uses<OptimizerKind::muon>},
+    {"muon_scale", "optimizer", "muon", uses<OptimizerKind::muon>},
+    {"muon_dtype", "optimizer", "muon", uses<OptimizerKind::muon>},
     {"eval_every", "val_fraction", "above 0, or checkpoint_every -1",
      [](const RunConfig& r) {
        return r.train.val_fraction > 0 || r.train.checkpoint_every < 0 || r.train.eval_every == 0;
@@ -199,8 +208,15 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
+// Settings of optimisers came later: files without them are of runs with AdamW, and mean the defaults.
+constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
+                                              "muon_lr",   "muon_scale", "muon_dtype"};
+bool may_lack(const Json& fields, std::string_view name) {
+  return !fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0;
+}
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {
-  return std::all_of(names.begin(), names.end(), [&](std::string_view name) { return fields.contains(name); });
+  return std::all_of(names.begin(), names.end(),
+                     [&](std::string_view name) { return fields.contains(name) || may_lack(fields, name); });
 }
 // The settings of a JSON object, without groups.
 Json read_text(std::string_view text, const std::string& source, const Names& names) {
@@ -291,8 +307,8 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
   const Names names;
   const Json fields = read_text(text, source, names);
   for (const std::string_view name : names.all)
-    TG_CHECK(fields.contains(name), value, "[config] {} has no '{}'. Every setting must be there. Restore the file.",
-             source, name);
+    TG_CHECK(fields.contains(name) || may_lack(fields, name), value,
+             "[config] {} has no '{}'. Every setting must be there. Restore the file.", source, name);
   RunConfig run;
   put(run, fields);
   validate(run);

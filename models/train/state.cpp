@@ -2,7 +2,8 @@
 
 namespace tg {
 namespace {
-constexpr std::string_view kModel = "model.", kAdamW = "adamw.";
+constexpr std::string_view kModel = "model.";
+std::string prefix_of(const Optimizer& o) { return fmt::format("{}.", o.name()); }
 
 StateDict with_prefix(std::string_view prefix, const StateDict& tensors) {
   StateDict r;
@@ -36,20 +37,20 @@ void check_fits(const StateDict& given, const StateDict& own, const std::vector<
 }
 }  // namespace
 
-TrainerState training_state(int64_t step, const Params& params, const AdamW& optimizer, const Rng& data,
+TrainerState training_state(int64_t step, const Params& params, const Optimizer& optimizer, const Rng& data,
                             const Rng& dropout) {
   TrainerState s{.step = step,
                  .optimizer_steps = optimizer.steps(),
                  .data = data,
                  .dropout = dropout,
                  .tensors = with_prefix(kModel, params.state())};
-  s.tensors.merge(with_prefix(kAdamW, optimizer.state()));
+  s.tensors.merge(with_prefix(prefix_of(optimizer), optimizer.state()));
   return s;
 }
-void restore(const TrainerState& s, const Params& params, AdamW& optimizer) {
+void restore(const TrainerState& s, const Params& params, Optimizer& optimizer) {
   check_fits(s.tensors, training_state(0, params, optimizer).tensors, params.all());
-  optimizer.load_state(without_prefix(kAdamW, s.tensors), s.optimizer_steps);  // checks, then assigns
-  params.assign(without_prefix(kModel, s.tensors));                            // cannot fail any more
+  optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);  // checks, then assigns
+  params.assign(without_prefix(kModel, s.tensors));                                          // cannot fail any more
 }
 
 }  // namespace tg

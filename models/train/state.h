@@ -3,7 +3,7 @@
 /// optimiser, and restore() puts it back; models/io/checkpoint.h writes it to a file. Trainer uses them, and training
 /// loops of one's own.
 #pragma once
-#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/optim/optimizer.h>
 #include <tapegrad/models/train/log.h>
 
 #include <optional>
@@ -16,15 +16,18 @@ struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates that the moments have seen
   Rng data, dropout;
-  StateDict tensors;  ///< "model.<name>" of each parameter; "adamw.<name>.m" and ".v" of each trained one
+  /// "model.<name>" of each parameter, and "<optimiser>.<name>" of each tensor of Optimizer::state():
+  /// "adamw.wte.weight.m"
+  StateDict tensors;
   /// The record of the last step, if its validation is still to come.
   std::optional<StepRecord> unvalidated = std::nullopt;
 };
 
 /// The state now, after `step` steps: later steps do not change it.
-TrainerState training_state(int64_t step, const Params&, const AdamW&, const Rng& data = {}, const Rng& dropout = {});
+TrainerState training_state(int64_t step, const Params&, const Optimizer&, const Rng& data = {},
+                            const Rng& dropout = {});
 /// Gives parameters and optimiser the values of a state. All or nothing: an Error names the first tensor that is
 /// missing, unknown or of another shape or dtype. The generators are the caller's to set.
-void restore(const TrainerState&, const Params&, AdamW&);
+void restore(const TrainerState&, const Params&, Optimizer&);
 
 }  // namespace tg

@@ -84,11 +84,7 @@ Trainer::Trainer(const Model& model, const Params& params, BatchSource data, con
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
                 .total = std::max(config.max_steps, config.warmup)},
-      optimizer_(params.trainable(), {.lr = config.lr,
-                                      .beta1 = config.beta1,
-                                      .beta2 = config.beta2,
-                                      .eps = config.eps,
-                                      .weight_decay = config.weight_decay}) {
+      optimizer_(make_optimizer(config, params.trainable())) {
   TG_CHECK(data_.next, value, "[train] the BatchSource has no next(). Training needs batches: set it.");
 }
 Trainer::Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig& config)
@@ -167,8 +163,8 @@ int64_t Trainer::update(StepRecord& r) {
         gradients();
       });
     }
-    optimizer_.set_lr(r.lr);
-    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
+    optimizer_->set_lr(optimizer_lr(config_, r.lr));
+    optimizer_->step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
     return g.targets;
   } catch (...) {
     rewind();
@@ -195,7 +191,7 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
 }
 
 TrainerState Trainer::state() const {
-  TrainerState s = training_state(steps_, params_, optimizer_, data_rng_, dropout_);
+  TrainerState s = training_state(steps_, params_, *optimizer_, data_rng_, dropout_);
   s.unvalidated = unvalidated_;
   return s;
 }
@@ -203,7 +199,7 @@ void Trainer::load_state(const TrainerState& s) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
            "[train] the state is one after {} steps, and max_steps is {}. It must be at least that. Raise max_steps.",
            s.step, config_.max_steps);
-  restore(s, params_, optimizer_);
+  restore(s, params_, *optimizer_);
   data_rng_ = s.data;
   dropout_ = s.dropout;
   steps_ = s.step;

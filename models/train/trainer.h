@@ -1,6 +1,6 @@
 /// @file
-/// Trainer: the training loop of any model (forward, backward, AdamW with warm-up and cosine) and its validation loss.
-/// It prints and writes nothing: callers get a record of each step (log.h), and its state for a file
+/// Trainer: the training loop of any model (forward, backward, an optimiser with warm-up and cosine) and its validation
+/// loss. It prints and writes nothing: callers get a record of each step (log.h), and its state for a file
 /// (models/io/checkpoint.h). `tapegrad train` uses it, and programs of one's own.
 #pragma once
 #include <tapegrad/autograd/backward.h>
@@ -11,6 +11,7 @@
 #include <tapegrad/models/train/state.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -101,7 +102,7 @@ class Trainer {
   BatchSource data_;
   Rng data_rng_, dropout_;
   Schedule schedule_;
-  AdamW optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   int64_t steps_ = 0;
   std::optional<StepRecord> unvalidated_;
 };

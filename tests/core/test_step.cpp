@@ -10,7 +10,7 @@ namespace {
 // Tensors of many sizes, none among them, of both dtypes; gradients in all layouts.
 struct Many {
   std::vector<Tensor> w, m, v, g;
-  std::vector<double> decay;
+  std::vector<AdamWOverrides> decay;
 
   explicit Many(size_t n) {
     const std::vector<Shape> shapes{{0}, {1}, {3}, {5, 7}, {}, {2, 2, 2}, {129, 3}, {4, 0}, {600}};
@@ -20,12 +20,12 @@ struct Many {
       const auto made = [&](uint64_t seed, double lo) { return random(s, seed + i, lo).to(t).detach(); };
       w.push_back(made(1, -1)), m.push_back(made(2000, -1)), v.push_back(made(4000, 0));
       g.push_back(stored(made(6000, -1), kStores[i % 4]));
-      decay.push_back(i % 3 == 0 ? 0 : 0.1 * double(i % 7));
+      decay.push_back({.lr_scale = 1 + double(i % 2), .weight_decay = i % 3 == 0 ? 0 : 0.1 * double(i % 7)});
     }
   }
   void step(int64_t t, double max_norm = 0) const {
     const Tensor norm = max_norm > 0 ? global_norm(g) : Tensor();
-    adamw_step({.w = w, .m = m, .v = v, .grad = g, .weight_decay = decay}, {}, 0.1, t, norm, max_norm);
+    adamw_step({.w = w, .m = m, .v = v, .grad = g, .each = decay}, {}, 0.1, t, norm, max_norm);
   }
   std::vector<Tensor> state() const {
     std::vector<Tensor> r = w;
@@ -213,7 +213,8 @@ TEST_CASE("a step of 600 tensors is one kernel, in place, with the bits of 600 s
       CHECK(addresses(all) == before);
       const Tensor norm = global_norm(apart.g);
       for (size_t i = 0; i < apart.w.size(); ++i)
-        adamw_step(apart.w[i], apart.m[i], apart.v[i], apart.g[i], {.weight_decay = apart.decay[i]}, 0.1, t, norm, 0.5);
+        adamw_step(apart.w[i], apart.m[i], apart.v[i], apart.g[i], {.weight_decay = *apart.decay[i].weight_decay},
+                   0.1 * apart.decay[i].lr_scale, t, norm, 0.5);
     }
     size_t differ = 0;
     for (size_t i = 0; i < all.size(); ++i) differ += bits_of(all[i]) != bits_of(expected[i]);
@@ -246,9 +247,50 @@ TEST_CASE("a step of many tensors moves only those whose old value is held, or w
     CHECK(bits_of(gradient) == old_gradient);
     const Tensor norm = global_norm(twin.g);
     for (size_t i = 0; i < twin.w.size(); ++i)
-      adamw_step(twin.w[i], twin.m[i], twin.v[i], twin.g[i], {.weight_decay = twin.decay[i]}, 0.1, 1, norm, 0.5);
+      adamw_step(twin.w[i], twin.m[i], twin.v[i], twin.g[i], {.weight_decay = *twin.decay[i].weight_decay},
+                 0.1 * twin.decay[i].lr_scale, 1, norm, 0.5);
     for (size_t i = 0; i < all.size(); ++i) CHECK(bits_of(all[i]) == bits_of(expected[i]));
   }
+}
+TEST_CASE("a step of SGD of 600 tensors is one kernel, in place, with the bits of 600 steps, eager and lazy") {
+  for (const double momentum : {0.0, 0.9})
+    for (bool lazy : {false, true}) {
+      CAPTURE(momentum);
+      CAPTURE(lazy);
+      const Many together(600), apart(600);
+      std::vector<Tensor> all = together.w, expected = apart.w;
+      if (momentum > 0) all.insert(all.end(), together.m.begin(), together.m.end());
+      if (momentum > 0) expected.insert(expected.end(), apart.m.begin(), apart.m.end());
+      std::vector<SgdOverrides> each;
+      for (const AdamWOverrides& x : together.decay)
+        each.push_back({.lr_scale = x.lr_scale, .weight_decay = x.weight_decay});
+      const SgdOptions o{.momentum = momentum, .dampening = momentum / 2};
+      for (int64_t t = 1; t <= 3; ++t) {
+        const auto before = addresses(all);
+        const auto kernels = engine_stats().kernels;
+        {
+          Mode mode(lazy);
+          sgd_step({.w = together.w,
+                    .grad = together.g,
+                    .momentum = momentum > 0 ? Inputs(together.m) : Inputs(),
+                    .each = each},
+                   o, 0.1, t, global_norm(together.g), 0.5);
+          evaluate(all);
+        }
+        CHECK(engine_stats().kernels == kernels + 2);  // the norm and the step
+        CHECK(addresses(all) == before);
+        const Tensor norm = global_norm(apart.g);
+        for (size_t i = 0; i < apart.w.size(); ++i)
+          sgd_step({.w = {&apart.w[i], 1},
+                    .grad = {&apart.g[i], 1},
+                    .momentum = momentum > 0 ? Inputs(&apart.m[i], 1) : Inputs(),
+                    .each = {&each[i], 1}},
+                   o, 0.1, t, norm, 0.5);
+      }
+      size_t differ = 0;
+      for (size_t i = 0; i < all.size(); ++i) differ += bits_of(all[i]) != bits_of(expected[i]);
+      CHECK(differ == 0);
+    }
 }
 TEST_CASE("the plan of a step: one for every rate and number, another for other decays") {
   Many model(300);  // 900 outputs
@@ -263,7 +305,7 @@ TEST_CASE("the plan of a step: one for every rate and number, another for other 
   };
   CHECK(plans_of(1) == 1);
   CHECK(plans_of(2) == 0);
-  model.decay[17] = 0.7;
+  model.decay[17].weight_decay = 0.7;
   CHECK(plans_of(3) == 1);
   const Tensor held = model.v[299].detach();
   CHECK(plans_of(4) == 1);

@@ -1,8 +1,15 @@
 // AdamW and the global norm on Device::cuda(): many tensors of odd sizes over several steps against the CPU, every form
 // of the step, views that are not aligned, and the same bits on every run.
-#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/optim/muon.h>
+#include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
+
+#include <memory>
 
 #include "support/helpers.h"
 
@@ -60,6 +67,67 @@ TEST_CASE("adamw_step: every form, four steps, with and without clipping") {
         }
       }
 }
+TEST_CASE("sgd_step: every form, four steps, with and without clipping, each tensor with its rate and decay") {
+  for (const SgdOptions& o : {SgdOptions{}, SgdOptions{.momentum = 0.9}, SgdOptions{.momentum = 0.9, .dampening = 0.5},
+                              SgdOptions{.momentum = 0.9, .nesterov = true}})
+    for (const DType t : {DType::f32, DType::f64})
+      for (const double max_norm : {0.0, 0.5}) {
+        const auto run = [&](Device d) {
+          State s = state_on(d, t);
+          std::vector<SgdOverrides> each;
+          for (size_t i = 0; i < kShapes.size(); ++i)
+            each.push_back({.lr_scale = 1 + double(i % 3), .weight_decay = 0.1 * double(i % 4)});
+          for (int64_t step = 1; step <= 4; ++step) {
+            std::vector<Tensor> g;
+            for (size_t i = 0; i < kShapes.size(); ++i)
+              g.push_back(random(kShapes[i], 100 * uint64_t(step) + i).to(t).to(d));
+            sgd_step({.w = s.w, .grad = g, .momentum = o.momentum > 0 ? Inputs(s.m) : Inputs(), .each = each}, o,
+                     0.1 / double(step), step, max_norm > 0 ? global_norm(g) : Tensor(), max_norm);
+          }
+          return s;
+        };
+        const State cpu = run({}), gpu = run(kGpu);
+        const double bound = t == DType::f64 ? 1e-12 : 1e-6;
+        for (size_t i = 0; i < kShapes.size(); ++i) {
+          CAPTURE(i);
+          CHECK(apart(gpu.w[i], cpu.w[i]) <= bound);
+          CHECK(apart(gpu.m[i], cpu.m[i]) <= bound);
+        }
+      }
+}
+TEST_CASE("Muon and SGD train on the device as on the CPU, and compiled as eagerly") {
+  const auto train = [](const std::string& kind, Device d, bool compiled) {
+    const std::vector<Parameter> params{{"w", random({6, 4}, 1).to(d).detach().requires_grad_(), {4, 2}},
+                                        {"tall", random({9, 6}, 2).to(d).detach().requires_grad_()},
+                                        {"b", random({9}, 3).to(d).detach().requires_grad_()}};
+    std::unique_ptr<Optimizer> opt;
+    if (kind == "muon") opt = std::make_unique<Muon>(params, MuonConfig{.weight_decay = 0.1, .ns_dtype = DType::f32});
+    if (kind == "sgd") opt = std::make_unique<Sgd>(params, SgdConfig{.momentum = 0.9, .nesterov = true});
+    const auto step = [&](Inputs x) {
+      const Tensor y = linear(tanh(linear(x[0], params[0].tensor)), params[1].tensor, params[2].tensor);
+      opt->step(backward(sum(y * y)), {.clip_norm = 1});
+      return std::vector<Tensor>{};
+    };
+    const Compiled replayed = compile(step);
+    for (int i = 0; i < 5; ++i) {
+      opt->set_lr(0.02 / (i + 1));
+      const std::vector<Tensor> x{random({3, 4}, 10 + uint64_t(i)).to(d)};
+      compiled ? replayed(x) : step(x);
+    }
+    CHECK(opt->steps() == 5);
+    std::vector<Tensor> r;
+    for (const Parameter& p : params) r.push_back(p.tensor.detach());
+    return r;
+  };
+  for (const char* kind : {"sgd", "muon"}) {
+    CAPTURE(kind);
+    const auto cpu = train(kind, {}, false), gpu = train(kind, kGpu, false), replayed = train(kind, kGpu, true);
+    for (size_t i = 0; i < cpu.size(); ++i) {
+      CHECK(apart(gpu[i], cpu[i]) <= 1e-4);
+      CHECK(apart(replayed[i], gpu[i]) <= 1e-6);
+    }
+  }
+}
 TEST_CASE("adamw_step: the same bits on every run, and from gradients in any layout") {
   const State a = train(kGpu, DType::f32, {}, 1), b = train(kGpu, DType::f32, {}, 1);
   for (size_t i = 0; i < kShapes.size(); ++i) CHECK(bits_of(a.w[i]) == bits_of(b.w[i]));
@@ -86,7 +154,7 @@ TEST_CASE("adamw_step: more tensors than one launch takes, each with its decay, 
     CAPTURE(int(kind));
     State here, there;
     std::vector<Tensor> g, g_there;
-    std::vector<double> decay;
+    std::vector<AdamWOverrides> decay;
     for (size_t i = 0; i < 900; ++i) {
       const DType t = i % 9 == 4 ? DType::f64 : DType::f32;
       const Shape s{int64_t(i % 8), 3};
@@ -97,15 +165,16 @@ TEST_CASE("adamw_step: more tensors than one launch takes, each with its decay, 
       add(here.w, there.w, 1, -1), add(here.m, there.m, 1000, -1), add(here.v, there.v, 2000, 0);
       add(g, g_there, 3000, -1);
       g_there.back() = stored(g_there.back(), kStores[i % 4]);
-      decay.push_back(0.5 * double(i % 3));
+      decay.push_back(
+          {.lr_scale = 0.5 * double(i % 4), .weight_decay = 0.5 * double(i % 3), .beta1 = 0.1 * double(i % 5)});
     }
     std::vector<const std::byte*> before;
     for (const auto* list : {&there.w, &there.m, &there.v})
       for (const Tensor& t : *list) before.push_back(t.value()->storage->data);
     const AdamWOptions o{.decay = kind};
-    adamw_step({.w = here.w, .m = here.m, .v = here.v, .grad = g, .weight_decay = decay}, o, 0.1, 2);
+    adamw_step({.w = here.w, .m = here.m, .v = here.v, .grad = g, .each = decay}, o, 0.1, 2);
     const auto kernels = engine_stats().kernels;
-    adamw_step({.w = there.w, .m = there.m, .v = there.v, .grad = g_there, .weight_decay = decay}, o, 0.1, 2);
+    adamw_step({.w = there.w, .m = there.m, .v = there.v, .grad = g_there, .each = decay}, o, 0.1, 2);
     CHECK(engine_stats().kernels == kernels + 1);
     size_t k = 0;
     for (const auto* list : {&there.w, &there.m, &there.v})

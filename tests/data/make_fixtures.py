@@ -3,7 +3,8 @@
     python make_fixtures.py [--out DIR]
 
 Made with Python 3.11, torch 2.15.0 (CPU, one thread), numpy 2.4.6, safetensors 0.8.0 (numpy and safetensors serve
-only to read the files back). Everything is computed by torch in float64, except the f32 half of adamw.safetensors.
+only to read the files back). Everything is computed by torch in float64, except the f32 halves of adamw.safetensors
+and optimizers.safetensors.
 Every random number is rounded to a float32 value before use, so a float32 test starts from exactly the same inputs.
 Each tensor has its own generator, seeded with the CRC of its name: a new case leaves the inputs of the
 others as they are; outputs may differ in the last bits on another processor or build of torch.
@@ -19,6 +20,10 @@ adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_
 adam_forms.safetensors  'init' (6, 4), 'grad' (10, 6, 4), and after ten steps '<form>.final' for each form of ADAM_FORMS
                    below: torch.optim.Adam and AdamW, and the update of sqrt(1 - beta2^t) / (1 - beta1^t) m /
                    (sqrt(v) + eps) with the decay before or after it. metadata['config'] holds the settings.
+optimizers.safetensors  '<parameter>.init' and '<parameter>.grad' (6, ...), one gradient per step. '<case>.<f32|f64>.
+                   <parameter>' (6, ...) are the values after each step of torch.optim.SGD, AdamW with groups, or Muon,
+                   of the cases in OPTIMIZERS below: metadata['config']. Muon's Newton-Schulz iterations are in f64
+                   there, and in bf16, as torch has them, in '<case>.bf16.<parameter>'.
 lora.safetensors   a frozen linear layer, 'weight' (11, 7) and 'bias' (11), under LoRA of rank 3: y = x weight^T + bias
                    + alpha / 3 (x a) b, with 'a' (7, 3), 'b' (3, 11) and 'x' (2, 5, 7). 'y' and 'grad.<x|a|b>' of
                    sum(y * w). Then ten AdamW steps on mean((y - target)^2) from 'a' and a b of zeros, one 'inputs' and
@@ -31,12 +36,14 @@ gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens
 """
 
 import argparse
+import fnmatch
 import itertools
 import json
 import math
 import pathlib
 import re
 import struct
+import unittest.mock
 import zlib
 
 import torch
@@ -665,6 +672,105 @@ def check_adam_forms(path):
         assert (a - b).abs().max() > 1e-4, "two forms gave the same"
 
 
+OPTIMIZER_PARAMETERS = {"tall.weight": (7, 5), "wide.weight": (4, 9), "row.weight": (1, 6), "q.weight": (4, 4),
+                        "k.weight": (2, 4), "v.weight": (2, 4), "tall.bias": (7,), "head.weight": (3, 4)}
+OPTIMIZER_LRS = (1.0, 1.0, 0.5, 0.5, 0.25, 0.25)  # times lr, in each step
+OPTIMIZERS = {
+    "sgd": {"lr": 0.1},
+    "sgd_decay": {"lr": 0.1, "weight_decay": 0.2},
+    "sgd_momentum": {"lr": 0.1, "momentum": 0.9},
+    "sgd_dampening": {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.2},
+    "sgd_nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.2},
+    # Patterns with what replaces the other settings; lr is a factor. The first that matches counts.
+    "adamw_groups": {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1, "groups": [
+        ["*.bias", {"lr": 2.0, "weight_decay": 0.0}], ["tall*", {"lr": 0.5}],
+        ["*w*.weight", {"beta1": 0.7, "beta2": 0.9, "weight_decay": 0.3}]]},
+    "sgd_groups": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "groups": [
+        ["*.bias", {"lr": 2.0, "weight_decay": 0.0}], ["wide*", {"lr": 0.0}], ["*w*.weight", {"weight_decay": 0.3}]]},
+    # No gradient of this parameter in these steps, counted from 0.
+    "sgd_skip": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "skip": {"wide.weight": [0, 2, 3]}},
+    "muon": {"lr": 0.02, "momentum": 0.95, "nesterov": True, "weight_decay": 0.0, "scale": "original"},
+    "muon_rms": {"lr": 0.01, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1, "scale": "rms"},
+}
+
+
+def optimizer_of(case, c, params):
+    """Parameters of one or no dimension, and the head, have no part in Muon."""
+    if case.startswith("muon"):
+        return torch.optim.Muon([p for n, p in params.items() if p.ndim == 2 and n != "head.weight"], lr=c["lr"],
+                                momentum=c["momentum"], nesterov=c["nesterov"], weight_decay=c["weight_decay"],
+                                adjust_lr_fn={"original": "original", "rms": "match_rms_adamw"}[c["scale"]])
+    groups = []
+    for name, p in params.items():
+        own = next((o for pattern, o in c.get("groups", []) if fnmatch.fnmatchcase(name, pattern)), {})
+        g = {"params": [p], "lr": c["lr"] * own.get("lr", 1.0),
+             "weight_decay": own.get("weight_decay", c.get("weight_decay", 0.0))}
+        if case.startswith("adamw"):
+            g["betas"] = (own.get("beta1", c["beta1"]), own.get("beta2", c["beta2"]))
+        groups.append(g)
+    if case.startswith("adamw"):
+        return torch.optim.AdamW(groups, eps=c["eps"], foreach=False)
+    return torch.optim.SGD(groups, **{k: c[k] for k in ("momentum", "dampening", "nesterov") if k in c}, foreach=False)
+
+
+def make_optimizers():
+    tensors = {}
+    for name, shape in OPTIMIZER_PARAMETERS.items():
+        tensors |= {name + ".init": randn(f"optimizers.{name}", *shape),
+                    name + ".grad": randn(f"optimizers.{name}.grad", len(OPTIMIZER_LRS), *shape)}
+    for case, c in OPTIMIZERS.items():
+        for kind in ("f32", "f64") + (("bf16",) if case.startswith("muon") else ()):
+            dtype = torch.float32 if kind == "f32" else F64
+            params = {n: tensors[n + ".init"].to(dtype).requires_grad_() for n in OPTIMIZER_PARAMETERS}
+            params = {n: p.detach().clone().requires_grad_() for n, p in params.items()}
+            optimiser = optimizer_of(case, c, params)
+            lrs = [g["lr"] for g in optimiser.param_groups]
+            values = {n: [] for n in params}
+            for step, factor in enumerate(OPTIMIZER_LRS):
+                for g, lr in zip(optimiser.param_groups, lrs):
+                    g["lr"] = lr * factor
+                for n, p in params.items():
+                    skipped = step in c.get("skip", {}).get(n, [])
+                    p.grad = None if skipped else tensors[n + ".grad"][step].to(dtype)
+                if case.startswith("muon") and kind != "bf16":
+                    with unittest.mock.patch.object(torch, "bfloat16", dtype):
+                        optimiser.step()
+                else:
+                    optimiser.step()
+                for n, p in params.items():
+                    values[n].append(p.detach().clone())
+            for group in optimiser.param_groups:
+                for p in group["params"]:
+                    name = next(n for n, x in params.items() if x is p)
+                    tensors[f"{case}.{kind}.{name}"] = torch.stack(values[name])
+    return tensors, {"config": json.dumps({"cases": OPTIMIZERS, "lrs": OPTIMIZER_LRS})}
+
+
+def check_optimizers(path):
+    """SGD's formula and Muon's update written out; all cases differ."""
+    t, _ = load(path)
+    for case, c in OPTIMIZERS.items():
+        if not case.startswith("sgd") or "groups" in c or "skip" in c:
+            continue
+        w, b = t["tall.weight.init"].clone(), None
+        for step, g in enumerate(t["tall.weight.grad"]):
+            g = g + c.get("weight_decay", 0.0) * w
+            if "momentum" in c:
+                b = g if b is None else c["momentum"] * b + (1 - c.get("dampening", 0.0)) * g
+                g = g + c["momentum"] * b if c.get("nesterov") else b
+            w = w - c["lr"] * OPTIMIZER_LRS[step] * g
+            torch.testing.assert_close(t[f"{case}.f64.tall.weight"][step], w, rtol=1e-12, atol=1e-12)
+    x = t["tall.weight.grad"][0]
+    u, _, v = torch.linalg.svd(x, full_matrices=False)
+    update = (t["tall.weight.init"] - t["muon.f64.tall.weight"][0]) / (OPTIMIZERS["muon"]["lr"] * math.sqrt(7 / 5))
+    singular = torch.diagonal(u.T @ update @ v.T)
+    torch.testing.assert_close(u.T @ update @ v.T, torch.diag(singular), rtol=0, atol=1e-12)  # the directions of x
+    assert 0.6 < singular.min() and singular.max() < 1.3, singular
+    finals = [t[f"{case}.f64.tall.weight"][-1] for case in OPTIMIZERS if case != "sgd_skip"]
+    for a, b in itertools.combinations(finals, 2):
+        assert (a - b).abs().max() > 1e-4, "two cases gave the same"
+
+
 LORA = {"rank": 3, "alpha": 5.0, "lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
 
 
@@ -716,7 +822,8 @@ def main():
     torch.set_num_threads(1)  # sums in one order
     print("torch", torch.__version__)
     jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
-            "adam_forms": (make_adam_forms, check_adam_forms), "lora": (make_lora, check_lora)}
+            "adam_forms": (make_adam_forms, check_adam_forms), "lora": (make_lora, check_lora),
+            "optimizers": (make_optimizers, check_optimizers)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"

@@ -119,6 +119,9 @@ TEST_CASE("checkpoint: a run that goes on from any step is the run that never st
   SUBCASE("three micro-batches a step") { c.accumulate = 3; }
   SUBCASE("bf16, recomputed blocks") { c.dtype = DType::bf16, c.recompute = Recompute::block; }
   SUBCASE("cheap ops recomputed") { c.recompute = Recompute::cheap; }
+  SUBCASE("SGD") { c.optimizer = OptimizerKind::sgd; }
+  SUBCASE("SGD without momentum") { c.optimizer = OptimizerKind::sgd, c.momentum = 0, c.nesterov = false; }
+  SUBCASE("Muon") { c.optimizer = OptimizerKind::muon; }
   Run whole(c);
   std::vector<StepRecord> all;
   while (!whole.trainer.done()) {
@@ -268,8 +271,16 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
     const auto without = [&](auto& j) {
       for (auto* group : {&j, &j["model"], &j["train"]}) group->erase(f.name);
     };
+    if (f.name == "optimizer") continue;  // below
     CHECK_HAS(refused(without), fmt::format("the file has no '{}'. Every setting must be there", f.name));
   }
+  const auto without_optimizer = [](auto& j) {  // a file of before there were others than AdamW
+    for (const char* name : {"optimizer", "momentum", "nesterov", "muon_lr", "muon_scale", "muon_dtype"})
+      j["train"].erase(name);
+  };
+  CHECK(refused(without_optimizer) == "no error");
+  CHECK(refused([](auto& j) { j["train"].erase("optimizer"); }) == "no error");
+  CHECK_HAS(refused([&](auto& j) { without_optimizer(j), j["train"].erase("beta1"); }), "the file has no 'beta1'");
   CHECK_HAS(refused([](auto& j) { j["train"]["beta1"] = 1; }), "beta1 is 1");
   CHECK_HAS(refused([](auto& j) { j["model"]["dropout"] = 2; }), "dropout is 2");
   CHECK_HAS(refused([](auto& j) { j["train"]["more"] = 2; }), "'more' is not known");

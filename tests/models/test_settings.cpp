@@ -105,6 +105,39 @@ TEST_CASE("settings: presets, files and words") {
   CHECK_HAS(file(R"({"lr": "high"})"), "'lr' is \"high\". It must be a number.");
 }
 
+TEST_CASE("settings: the optimiser, and settings that it does not use") {
+  const auto refused = [](std::vector<std::pair<const char*, const char*>> words) {
+    Settings s;
+    for (const auto& [name, word] : words) s.set(name, word);
+    return error_of([&] { s.run(); });
+  };
+  CHECK(refused({{"optimizer", "muon"}, {"muon_lr", "0.05"}, {"beta1", "0.8"}, {"muon_dtype", "f32"}}) == "no error");
+  CHECK(refused({{"optimizer", "sgd"}, {"momentum", "0.8"}, {"nesterov", "false"}}) == "no error");
+  CHECK_HAS(refused({{"momentum", "0.8"}}),
+            "momentum is 0.8 and optimizer is \"adamw\". momentum has an effect with optimizer sgd or muon only.");
+  for (const auto& [name, word] : {std::pair("nesterov", "false"), std::pair("muon_lr", "0.1"),
+                                   std::pair("muon_scale", "rms"), std::pair("muon_dtype", "f32")})
+    CHECK_HAS(refused({{name, word}}), fmt::format("{} has an effect with optimizer", name));
+  for (const char* name : {"beta1", "beta2", "eps"})
+    CHECK_HAS(
+        refused({{"optimizer", "sgd"}, {name, "0.5"}}),
+        fmt::format("{} is 0.5 and optimizer is \"sgd\". {} has an effect with optimizer adamw or muon", name, name));
+  CHECK_HAS(refused({{"optimizer", "sgd"}, {"muon_lr", "0.5"}}), "muon_lr has an effect with optimizer muon only");
+  CHECK_HAS(refused({{"optimizer", "sgd"}, {"momentum", "0"}}), "[train] nesterov is true and momentum 0.");
+  CHECK_HAS(refused({{"optimizer", "muon"}, {"muon_lr", "0"}}), "[train] muon_lr is 0. It must be a positive number.");
+  CHECK_HAS(refused({{"optimizer", "muon"}, {"lr", "0"}, {"min_lr", "0"}}), "[train] lr is 0 and the optimizer muon");
+  CHECK_HAS(error_of([] { Settings().set("optimizer", "adam"); }),
+            "[optimizer] 'adam' is not known. Did you mean 'adamw'? The names are adamw, sgd, muon.");
+
+  // A whole group of a file from before there were others than AdamW: each setting need not have an effect.
+  auto old = own_json(to_json(RunConfig().train));
+  for (const char* name : {"optimizer", "momentum", "nesterov", "muon_lr", "muon_scale", "muon_dtype"}) old.erase(name);
+  old["schedule"] = "constant";
+  Settings of_file;
+  of_file.read(text_of(Json{{"train", old}}), "config.json");
+  CHECK(of_file.run().train.optimizer == OptimizerKind::adamw);
+}
+
 TEST_CASE("settings: enums of a run go through words and JSON") {
   const RunConfig run = run_of({{"schedule", "constant"}, {"dtype", "bf16"}, {"recompute", "block"}, {"lr", "1e-5"}});
   // min_lr is 1e-4, and means nothing here

@@ -293,17 +293,17 @@ TEST_CASE("losses and optimisers") {
   };
   const std::vector<Tensor> shifted{g, g, g}, wide{g, f32({3}), random<double>({2}, 1)}, twice{w, zeros({3}), w};
   const std::vector<Tensor> mixed{m, zeros({3}), w}, hole{m, Tensor(), m};
-  const std::vector<double> two{0, 0}, negative{0, 0, -1};
+  const std::vector<AdamWOverrides> two(2), negative{{}, {}, {.weight_decay = -1}}, backwards{{}, {.lr_scale = -1}, {}};
   expect_at_emit({
       {with([](AdamWTensors& x) { x = {}; }), Why::value, {"[adamw_step] there are no tensors. Pass at least one."}},
       {with([](AdamWTensors& x) { x.m = x.m.first(2); }),
        Why::value,
        {"[adamw_step] there are 2 first moments and 3 weights. Pass one for each weight."}},
       {with([](AdamWTensors& x) { x.grad = {}; }), Why::value, {"[adamw_step] there are 0 gradients and 3 weights."}},
-      {with([&](AdamWTensors& x) { x.weight_decay = two; }),
+      {with([&](AdamWTensors& x) { x.each = two; }),
        Why::value,
-       {"[adamw_step] there are 2 weight decays and 3 weights. Pass one for each weight, or none"}},
-      {with([&](AdamWTensors& x) { x.weight_decay = negative; }),
+       {"[adamw_step] there are 2 overrides and 3 weights. Pass one for each weight, or none"}},
+      {with([&](AdamWTensors& x) { x.each = negative; }),
        Why::value,
        {"[adamw_step] weight_decay of weight 2, (2) f32, is -1. It must be 0 or more, and finite."}},
       {with([&](AdamWTensors& x) { x.grad = shifted; }),
@@ -319,6 +319,32 @@ TEST_CASE("losses and optimisers") {
        Why::value,
        {"[adamw_step] weight 0 and first moment 2 are the same tensor, 'w' (2) f32."}},
       {with([&](AdamWTensors& x) { x.v = hole; }), Why::value, {"[adamw_step] second moment 1 is an empty tensor."}},
+  });
+  const auto sgd = [&](const SgdOptions& o, const std::vector<Tensor>& b, double lr = 0.1, int64_t t = 1) {
+    return [=] { sgd_step({.w = {&w, 1}, .grad = {&g, 1}, .momentum = b}, o, lr, t); };
+  };
+  const std::vector<Tensor> buffer{m}, same{w}, none;
+  expect_at_emit({
+      {with([&](AdamWTensors& x) { x.each = backwards; }),
+       Why::value,
+       {"[adamw_step] lr_scale of weight 1, (3) f32, is -1. It must be 0 or more, and finite."}},
+      {sgd({.momentum = 0.9}, none), Why::value, {"[sgd_step] there are 0 momentum buffers and 1 weights."}},
+      {sgd({}, buffer), Why::value, {"[sgd_step] momentum is 0, and there are 1 momentum buffers."}},
+      {sgd({.momentum = 0.9}, same),
+       Why::value,
+       {"[sgd_step] weight 0 and momentum buffer 0 are the same tensor, 'w' (2) f32."}},
+      {sgd({.momentum = 1}, buffer), Why::value, {"[sgd_step] momentum is 1. It must be in [0, 1)."}},
+      {sgd({.momentum = 0.9, .dampening = -1}, buffer), Why::value, {"[sgd_step] dampening is -1."}},
+      {sgd({.nesterov = true}, none), Why::value, {"[sgd_step] nesterov with momentum 0 and dampening 0."}},
+      {sgd({.weight_decay = -1}, none), Why::value, {"[sgd_step] weight_decay of weight 0, 'w' (2) f32, is -1."}},
+      {sgd({}, none, -1), Why::value, {"[sgd_step] lr is -1."}},
+      {sgd({}, none, 0.1, 0), Why::value, {"[sgd_step] the step's number is 0. Steps count from 1."}},
+      {[&] {
+         const Tensor doubles = random<double>({2}, 1);
+         sgd_step({.w = {&w, 1}, .grad = {&doubles, 1}}, {}, 0.1, 1);
+       },
+       Why::dtype,
+       {"[sgd_step] gradient 0 is (2) f64, the weight is 'w' (2) f32."}},
   });
   for (const Tensor& t : many_m) CHECK(values(t) == std::vector<float>(size_t(t.numel()), 0));  // none has begun
   Tensor leaf = f32({2}).requires_grad_();

@@ -1,0 +1,148 @@
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/optim/muon.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tg {
+namespace {
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+constexpr double kLeastNorm = 1e-7;  // zeros stay zeros
+constexpr int64_t kMostSteps = 100;
+
+const MuonConfig& valid(const MuonConfig& c) {
+  c.validate();
+  return c;
+}
+bool matches(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::ranges::any_of(patterns, [&](const std::string& p) { return glob_matches(p, name); });
+}
+double scale_of(MuonScale kind, double rows, double columns) {
+  if (rows == 0 || columns == 0) return 1;
+  return kind == MuonScale::original ? std::sqrt(std::max(1.0, rows / columns))
+                                     : 0.2 * std::sqrt(std::max(rows, columns));
+}
+}  // namespace
+
+void MuonConfig::validate() const {
+  TG_CHECK(lr > 0 && std::isfinite(lr), value,
+           "[muon] lr is {}. It must be finite and more than 0, as AdamW's rate goes by it; set_lr(0) is allowed.", lr);
+  detail::check_fraction("muon", "momentum", momentum);
+  detail::check_rate("muon", "weight_decay", weight_decay);
+  TG_CHECK(ns_steps >= 1 && ns_steps <= kMostSteps, value, "[muon] ns_steps is {}. It must be from 1 to {}.", ns_steps,
+           kMostSteps);
+  TG_CHECK(ns_dtype == DType::bf16 || ns_dtype == DType::f32 || ns_dtype == DType::f64, value,
+           "[muon] ns_dtype is {}. It must be bf16, f32 or f64.", ns_dtype);
+  adamw.validate();
+}
+
+Tensor orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
+  TG_CHECK(x.ndim() == 2, shape, "[orthogonalize] {} is not a matrix. Pass (rows, columns).", x);
+  const NameScope here("orthogonalize");
+  const bool tall = x.size(0) > x.size(1);
+  const Tensor norm = maximum(global_norm({x}), kLeastNorm).to(x.dtype());
+  Tensor y = ((tall ? transpose(x) : x) / norm).to(dtype);
+  for (int64_t i = 0; i < steps; ++i) {
+    const Tensor a = matmul(y, y, {.trans_b = true});
+    y = y * kA + matmul(a * kB + matmul(a, a) * kC, y);
+  }
+  y = y.to(x.dtype());
+  return tall ? transpose(y) : y;
+}
+
+Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<ParameterGroup> groups)
+    : Optimizer("muon", std::move(parameters), valid(config).lr, groups), config_(config), adamw_(config.adamw) {
+  const auto matched = [&](const std::string& pattern) {
+    return std::ranges::any_of(entries(), [&](const Entry& e) { return glob_matches(pattern, e.name); });
+  };
+  if (config.others != MuonConfig{}.others)
+    for (const std::string& pattern : config.others)
+      TG_CHECK(matched(pattern), value,
+               "[muon] '{}' of `others` matches no parameter. Each pattern must match one; * stands for any "
+               "characters.",
+               pattern);
+  for (size_t i = 0; i < entries().size(); ++i) {
+    const auto& [name, w, parts, own] = entries()[i];
+    Matrix& m = matrices_.emplace_back();
+    if (w.ndim() != 2 || matches(config.others, name)) {
+      adamw_.add(i, new_state(i, "m"), new_state(i, "v"),
+                 {.lr_scale = own.lr_scale * config.adamw.lr / config.lr,
+                  .weight_decay = decay_of(i, config.adamw.weight_decay, config.adamw.decay_all),
+                  .beta1 = own.beta1,
+                  .beta2 = own.beta2});
+      continue;
+    }
+    m.momentum = new_state(i, "momentum");
+    m.own = {.lr_scale = own.lr_scale, .weight_decay = own.weight_decay.value_or(config.weight_decay)};
+    m.rows = parts.empty() ? Dims{w.size(0)} : parts;
+    int64_t sum = 0;
+    for (const int64_t rows : m.rows) sum += rows;
+    TG_CHECK(sum == w.size(0) && (parts.empty() || std::ranges::min(parts) > 0), value,
+             "[muon] '{}' {} is cut into parts of {} rows. They must be above 0, and {} together.", name, w.shape(),
+             Shape(m.rows.begin(), m.rows.end()), w.size(0));
+  }
+  check_betas([&](size_t i) { return adamw_.has(i); });
+  TG_CHECK(!matrices().empty(), value,
+           "[muon] none of the {} parameters is a matrix that `others` leaves to it. Use AdamW.", entries().size());
+}
+std::vector<std::string> Muon::matrices() const {
+  std::vector<std::string> r;
+  for (size_t i = 0; i < matrices_.size(); ++i)
+    if (matrices_[i].momentum) r.push_back(entries()[i].name);
+  return r;
+}
+
+// The orthogonal update of each part, scaled.
+Tensor Muon::direction(const Matrix& m, const Tensor& ahead) const {
+  const auto of = [&](const Tensor& part) {
+    const double scale = scale_of(config_.scale, double(part.size(0)), double(part.size(1)));
+    const Tensor y = orthogonalize(part, config_.ns_steps, config_.ns_dtype);
+    return scale == 1 ? y : y * scale;
+  };
+  if (m.rows.size() == 1) return of(ahead);
+  std::vector<Tensor> parts;
+  for (const Tensor& part : split(ahead, m.rows, 0)) parts.push_back(of(part));
+  return concat(parts, 0);
+}
+
+void Muon::update(const Step& s) {
+  for (size_t k = 0; k < s.which.size(); ++k) {  // before anything has changed
+    const Entry& e = entries()[s.which[k]];
+    const Tensor& g = s.grads[k];
+    TG_CHECK(g.shape() == e.w.shape() && g.dtype() == e.w.dtype(), shape,
+             "[muon] the gradient of '{}' is {}, and the parameter {}. Their shapes and dtypes must be equal.", e.name,
+             g.layout(), e.w.layout());
+  }
+  Tensor clip;
+  if (s.norm) clip = minimum(s.max_norm / (s.norm + 1e-6), 1);
+  const double beta = config_.momentum;
+  std::vector<size_t> which;
+  std::vector<Tensor> momentum, updates, others;
+  std::vector<size_t> rest;
+  std::vector<SgdOverrides> own;
+  const bool at_once = !lazy_enabled();
+  for (size_t k = 0; k < s.which.size(); ++k) {
+    const size_t i = s.which[k];
+    const Matrix& m = matrices_[i];
+    if (!m.momentum) {
+      rest.push_back(i), others.push_back(s.grads[k]);
+      continue;
+    }
+    const LazyScope fused;  // elementwise ops run with their neighbours
+    const Tensor g = s.grads[k] * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
+    momentum.push_back(m.momentum * beta + in);
+    updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
+    which.push_back(i), own.push_back(m.own);
+    if (at_once) evaluate({momentum.back(), updates.back()});
+  }
+  if (!rest.empty()) adamw_.step(rest, weights(rest), others, s.norm, s.max_norm, clock());
+  if (which.empty()) return;
+  sgd_step({.w = weights(which), .grad = updates, .each = own}, {}, lr(), steps() + 1, {}, 0, clock(), rest.empty());
+  for (size_t k = 0; k < which.size(); ++k) matrices_[which[k]].momentum.assign(momentum[k]);
+}
+
+}  // namespace tg

@@ -1,0 +1,160 @@
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/optim/optimizer.h>
+#include <tapegrad/ops/factories.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace tg {
+namespace {
+constexpr int64_t kMostSteps = int64_t(1) << 53;  // so that counting on cannot overflow
+
+// A leaf of its own with the values of `name` in `state`, or an Error.
+Tensor loaded(std::string_view op, const StateDict& state, const std::string& name, const Tensor& like) {
+  const auto it = state.find(name);
+  TG_CHECK(it != state.end() && it->second, value,
+           "[{}] the state has no '{}'. Load the state that was saved with these parameters.", op, name);
+  const Tensor& t = it->second;
+  TG_CHECK(t.shape() == like.shape() && is_float(t.dtype()), shape,
+           "[{}] '{}' is {} in the state and must be {}. Load the state that was saved with these parameters.", op,
+           name, t.layout(), like.layout());
+  return t.detach().to(like.dtype()).to(like.device()).contiguous();
+}
+std::string names_of(const std::vector<Parameter>& all) {
+  constexpr size_t kMost = 20;
+  std::string s;
+  for (size_t i = 0; i < std::min(all.size(), kMost); ++i) s += (i > 0 ? ", " : "") + all[i].name;
+  return all.size() > kMost ? fmt::format("{} and {} more", s, all.size() - kMost) : s;
+}
+}  // namespace
+
+void detail::check_rate(std::string_view op, std::string_view name, double x) {
+  TG_CHECK(x >= 0 && std::isfinite(x), value, "[{}] {} is {}. It must be finite and 0 or more.", op, name, x);
+}
+void detail::check_fraction(std::string_view op, std::string_view name, double x) {
+  TG_CHECK(x >= 0 && x < 1, value, "[{}] {} is {}. It must be in [0, 1).", op, name, x);
+}
+
+Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, double lr,
+                     std::span<const ParameterGroup> groups)
+    : op_(name), clock_(make_ref<OptimizerClock>(lr, 0)) {
+  TG_CHECK(!parameters.empty(), value, "[{}] no parameters. Pass Params::trainable() after the model is made.", op_);
+  std::set<std::string_view> names;
+  std::set<uint64_t> ids;
+  for (const Parameter& p : parameters) {
+    TG_CHECK(p.tensor && p.tensor.requires_grad(), value,
+             "[{}] '{}' does not require a gradient. Pass Params::trainable(), which leaves frozen parameters out.",
+             op_, p.name);
+    TG_CHECK(p.tensor.dtype() == DType::f32 || p.tensor.dtype() == DType::f64, dtype,
+             "[{}] '{}' is {}. Updates of 16-bit values are mostly rounded away; keep the parameters in f32.", op_,
+             p.name, p.tensor.layout());
+    TG_CHECK(names.insert(p.name).second && ids.insert(p.tensor.id()).second, value,
+             "[{}] '{}' comes twice. Each parameter is updated once a step.", op_, p.name);
+    const Parameter& first = parameters[0];
+    TG_CHECK(p.tensor.device() == first.tensor.device(), device,
+             "[{}] '{}' lies on {}, '{}' on {}. A step is of one device: make an optimiser for each.", op_, p.name,
+             p.tensor.device(), first.name, first.tensor.device());
+  }
+  for (const ParameterGroup& g : groups) {
+    const auto named = [&](std::string_view field) { return fmt::format("{} of the group '{}'", field, g.pattern); };
+    detail::check_rate(op_, named("lr_scale"), g.lr_scale);
+    if (g.weight_decay) detail::check_rate(op_, named("weight_decay"), *g.weight_decay);
+    if (g.beta1) detail::check_fraction(op_, named("beta1"), *g.beta1);
+    if (g.beta2) detail::check_fraction(op_, named("beta2"), *g.beta2);
+  }
+  std::vector<size_t> members(groups.size());
+  for (const Parameter& p : parameters) {
+    const auto g = std::ranges::find_if(groups, [&](auto& x) { return glob_matches(x.pattern, p.name); });
+    if (g != groups.end()) ++members[size_t(g - groups.begin())];
+    entries_.push_back({p.name, p.tensor, p.parts, g == groups.end() ? ParameterGroup{} : *g});
+  }
+  for (size_t i = 0; i < groups.size(); ++i)
+    TG_CHECK(members[i] > 0, value,
+             "[{}] the group '{}' has no parameter. Its pattern must match one that no earlier group has taken; * "
+             "stands for any characters. The parameters are {}.",
+             op_, groups[i].pattern, names_of(parameters));
+}
+
+Tensor Optimizer::new_state(size_t entry, std::string_view what) {
+  const NoGradScope off;
+  const NameScope here(op_);
+  const std::string name = fmt::format("{}.{}", entries_[entry].name, what);
+  return state_[name] = zeros_like(entries_[entry].w).label(name);
+}
+double Optimizer::decay_of(size_t entry, double decay, bool decay_all) const {
+  const Entry& e = entries_[entry];
+  return e.own.weight_decay.value_or(decay_all || e.w.ndim() >= 2 ? decay : 0);
+}
+void Optimizer::check_betas(const std::function<bool(size_t)>& has) const {
+  std::set<std::string_view> with, used;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const ParameterGroup& g = entries_[i].own;
+    if (g.beta1 || g.beta2) (has(i) ? used : with).insert(g.pattern);
+  }
+  for (const std::string_view pattern : with)
+    TG_CHECK(used.contains(pattern), value,
+             "[{}] the group '{}' sets beta1 or beta2, which none of its parameters has here. Leave them out.", op_,
+             pattern);
+}
+
+Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) const {
+  Step s;
+  s.which.reserve(entries_.size()), s.grads.reserve(entries_.size());
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& e = entries_[i];
+    Tensor g = grads[e.w];
+    TG_CHECK(g || unreached != Unreached::error, missing_gradient,
+             "[{}] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
+             "backward(); freeze it with requires_grad_(false) before the optimiser is made, leave it out, or pass "
+             ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0) to step().",
+             op_, e.name, e.w.shape());
+    if (!g && unreached == Unreached::skip) continue;
+    s.which.push_back(i);
+    s.grads.push_back(g ? g : zeros_like(e.w));
+  }
+  TG_CHECK(!s.which.empty(), missing_gradient,
+           "[{}] none of the {} parameters has a gradient. Pass backward() of a loss that depends on one of them.", op_,
+           entries_.size());
+  return s;
+}
+Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
+  TG_CHECK(o.clip_norm >= 0, value, "[{}] clip_norm is {}. It must be more than 0, or 0 for no clipping.", op_,
+           o.clip_norm);
+  NoGradScope off;
+  const ProfileRange range(Phase::optimizer);
+  NameScope here(op_);
+  Step s = reached(grads, o.unreached);
+  const Tensor norm = o.norm || o.clip_norm == 0 ? o.norm : global_norm(s.grads);
+  if (o.clip_norm > 0) s.norm = norm, s.max_norm = o.clip_norm;
+  update(s);
+  ++clock_->t;
+  return norm;
+}
+void Optimizer::set_lr(double lr) {
+  detail::check_rate(op_, "lr", lr);
+  clock_->lr = lr;
+}
+
+StateDict Optimizer::state() const {
+  StateDict r;
+  for (const auto& [name, t] : state_) r[name] = t.detach();
+  return r;
+}
+void Optimizer::load_state(const StateDict& state, int64_t steps) {
+  TG_CHECK(steps >= 0 && steps <= kMostSteps, value, "[{}] steps is {}. It must be from 0 to 2^53.", op_, steps);
+  NoGradScope off;
+  std::vector<Tensor> values;
+  for (const auto& [name, t] : state_) values.push_back(loaded(op_, state, name, t));
+  for (auto& [name, t] : state)
+    TG_CHECK(state_.contains(name), value,
+             "[{}] '{}' of the state belongs to none of the {} parameters. Load the state that was saved with these "
+             "parameters.",
+             op_, name, entries_.size());
+  size_t k = 0;
+  for (const auto& [name, t] : state_) t.assign(values[k++]);
+  clock_->t = steps;
+}
+
+}  // namespace tg

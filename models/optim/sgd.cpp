@@ -1,0 +1,43 @@
+#include <tapegrad/models/optim/sgd.h>
+
+namespace tg {
+namespace {
+const SgdConfig& valid(const SgdConfig& c) {
+  c.validate();
+  return c;
+}
+}  // namespace
+
+void SgdConfig::validate() const {
+  detail::check_rate("sgd", "lr", lr);
+  detail::check_fraction("sgd", "momentum", momentum);
+  detail::check_fraction("sgd", "dampening", dampening);
+  detail::check_rate("sgd", "weight_decay", weight_decay);
+  TG_CHECK(momentum > 0 || dampening == 0, value,
+           "[sgd] dampening is {} and momentum 0. There is no buffer to dampen: set momentum, or leave dampening out.",
+           dampening);
+  TG_CHECK(!nesterov || (momentum > 0 && dampening == 0), value,
+           "[sgd] nesterov with momentum {} and dampening {}. It needs momentum above 0 and dampening 0.", momentum,
+           dampening);
+}
+
+Sgd::Sgd(std::vector<Parameter> parameters, SgdConfig config, std::vector<ParameterGroup> groups)
+    : Optimizer("sgd", std::move(parameters), valid(config).lr, groups), config_(config) {
+  check_betas([](size_t) { return false; });
+  for (size_t i = 0; i < entries().size(); ++i) {
+    if (config.momentum > 0) buffers_.push_back(new_state(i, "momentum"));
+    own_.push_back(
+        {.lr_scale = entries()[i].own.lr_scale, .weight_decay = decay_of(i, config.weight_decay, config.decay_all)});
+  }
+}
+void Sgd::update(const Step& s) {
+  std::vector<Tensor> momentum;
+  if (!buffers_.empty()) momentum = gather<Tensor>(s.which, [&](size_t i) { return buffers_[i]; });
+  const std::vector<Tensor> w = weights(s.which);
+  const auto own = gather<SgdOverrides>(s.which, [&](size_t i) { return own_[i]; });
+  sgd_step({.w = w, .grad = s.grads, .momentum = momentum, .each = own},
+           {.momentum = config_.momentum, .dampening = config_.dampening, .nesterov = config_.nesterov}, lr(),
+           steps() + 1, s.norm, s.max_norm, clock());
+}
+
+}  // namespace tg

@@ -1,0 +1,39 @@
+/// @file
+/// Sgd: stochastic gradient descent, plain or with momentum (Polyak 1964; Nesterov's form of Sutskever et al. 2013).
+/// The arithmetic is sgd_step() of ops/optim_step.h, which is that of torch.optim.SGD. The trainer uses it.
+#pragma once
+#include <tapegrad/models/optim/optimizer.h>
+
+namespace tg {
+
+/// The settings of an Sgd.
+struct SgdConfig {
+  double lr = 1e-2;
+  double momentum = 0;      ///< part of the buffer that stays, in [0, 1); 0: no buffers
+  double dampening = 0;     ///< part of a gradient that does not enter the buffer, but for the first; in [0, 1)
+  double weight_decay = 0;  ///< added to the gradient, of parameters with two or more dimensions
+  bool decay_all = false;   ///< whether biases and norms decay as well
+  bool nesterov = false;    ///< the step looks ahead; needs momentum above 0 and dampening 0
+
+  /// Throws an Error that names the first wrong field.
+  void validate() const;
+  bool operator==(const SgdConfig&) const = default;
+};
+
+/// An Optimizer with one buffer per parameter, "<name>.momentum" in its state(), or none without momentum.
+class Sgd : public Optimizer {
+ public:
+  /// See Optimizer for the rules of parameters and groups; a group with betas is an Error. A step is one op for all
+  /// parameters. The first step makes each buffer equal to its gradient. One that Unreached::skip leaves out of it
+  /// starts at 0.
+  explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {});
+  const SgdConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
+
+ private:
+  void update(const Step&) override;
+  SgdConfig config_;
+  std::vector<Tensor> buffers_;  // by entry, or none
+  std::vector<SgdOverrides> own_;
+};
+
+}  // namespace tg
