@@ -3,6 +3,7 @@
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/optim_step.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <type_traits>
@@ -159,19 +160,18 @@ template <size_t Ins, size_t Outs, class Block> void update(size_t n, Bufs in, B
     out[k].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
   });
 }
-// The numbers of all tensors, in one dtype.
-template <class Numbers, class Op> std::vector<Numbers> all_numbers(const Op& op, double clip) {
-  std::vector<Numbers> r;
-  r.reserve(op.tensors());
-  for (const auto& x : op.each) r.emplace_back(op, x, clip);
-  return r;
-}
+// The numbers of all tensors, in each dtype that one of them has.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
   std::vector<Numbers<double>> f64;
-  template <class Op>
-  Both(const Op& op, double clip)
-      : f32(all_numbers<Numbers<float>>(op, clip)), f64(all_numbers<Numbers<double>>(op, clip)) {}
+  template <class Op> Both(const Op& op, Bufs out, double clip) {
+    const auto fill = [&]<class T>(std::vector<Numbers<T>>& to) {
+      if (std::ranges::find(out, dtype_of<T>(), &Buf::dtype) == out.end()) return;
+      to.reserve(op.tensors());
+      for (const auto& x : op.each) to.emplace_back(op, x, clip);
+    };
+    fill(f32), fill(f64);
+  }
   template <class T> const Numbers<T>& of(size_t k) const {
     if constexpr (std::is_same_v<T, double>)
       return f64[k];
@@ -181,14 +181,14 @@ template <template <class> class Numbers> struct Both {
 };
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors();
-  const Both<AdamWNumbers> numbers(op, clip_of(op.max_norm, norm_of(in, 4 * n)));
+  const Both<AdamWNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, 4 * n)));
   update<4, 3>(n, in, out, [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
     adamw_block<T>(size, numbers.of<T>(k), from, to);
   });
 }
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors(), lists = op.updated() + 1;
-  const Both<SgdNumbers> numbers(op, clip_of(op.max_norm, norm_of(in, lists * n)));
+  const Both<SgdNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, lists * n)));
   const auto block = [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
     sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, to);
   };

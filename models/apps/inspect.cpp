@@ -121,6 +121,7 @@ Json describe_plans(const Options& o) {
           {"parameters", p.parameters},
           {"batch", run.train.batch},
           {"accumulate", run.train.accumulate},
+          {"optimizer", name_of(run.train.optimizer)},
           {"device", o.device},
           {"memory", runtime_of(device).memory(device.index)},
           {"plans", std::move(plans)}};
@@ -128,9 +129,9 @@ Json describe_plans(const Options& o) {
 
 void print_plans(const Json& all) {
   const auto there = all["memory"].get<int64_t>();
-  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens on {}", all["model"].get<std::string>(),
+  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}", all["model"].get<std::string>(),
              text_of(all["parameters"]), text_of(all["accumulate"]), text_of(all["batch"]),
-             text_of(all["config"]["context"]), all["device"].get<std::string>());
+             text_of(all["config"]["context"]), all["optimizer"].get<std::string>(), all["device"].get<std::string>());
   if (there) fmt::print(", which has {}", readable_bytes(there));
   constexpr const char* kRow = "{:6} {:10} {:>10} {:>10} {:>10} {:>12} {:>10}{}\n";
   fmt::print("\n\n");
@@ -143,7 +144,7 @@ void print_plans(const Json& all) {
   }
 }
 
-bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate"; }
+bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate" || name == "optimizer"; }
 
 int run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
@@ -152,7 +153,7 @@ int run(const Options& o) {
   if (o.arch.empty() && (o.plan || !o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--plan, --config and settings are of a named model; give --arch in place of --model");
   if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
-    throw UsageError("--batch, --accumulate and --device are of a training step; ask for its --plan");
+    throw UsageError("--batch, --accumulate, --optimizer and --device are of a training step; ask for its --plan");
   const Json all = o.plan ? describe_plans(o) : o.arch.empty() ? of_file(o.model) : of_arch(o.arch, named_run(o).model);
   o.json ? fmt::print("{}\n", text_of(all, 2)) : o.plan ? print_plans(all) : print_table(all);
   return 0;

@@ -42,7 +42,8 @@ class Muon : public Optimizer {
  public:
   /// See Optimizer for the rules of parameters and groups. A group's betas count for AdamW's parameters. Each of the
   /// Parameter::parts is made orthogonal and scaled by itself: a weight of queries, keys and values is three matrices.
-  /// An Error if there is no matrix for it, or if parts do not fit.
+  /// An Error if there is no matrix for it, or if parts do not fit. If memory runs out in the middle of a step, AdamW's
+  /// parameters may have moved.
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {});
   const MuonConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
   std::vector<std::string> matrices() const;            ///< the names of the parameters that AdamW does not update
