@@ -58,3 +58,31 @@ TEST_CASE("compile: a step that is replayed keeps its memory") {
   }
   CHECK(memory_stats(Device::cuda()).live == live);
 }
+TEST_CASE("compile: decoding with a fixed cache is one graph, with the bits of eager mode, and says when it is full") {
+  NoGradScope off;
+  for (const Positions positions : {Positions::learned, Positions::rope}) {
+    const Params params(Device::cuda(), 5);
+    const Gpt model(params, {.vocab_size = 11,
+                             .context = 9,
+                             .layers = 2,
+                             .heads = 2,
+                             .kv_heads = 1,
+                             .width = 8,
+                             .positions = positions,
+                             .init_std = 0.3});
+    KvCache cache = model.fixed_cache(2, 8), eager = model.fixed_cache(2, 8);
+    const Compiled step = compile([&](Inputs x) { return std::vector{model.forward(x[0], {.cache = &cache})}; });
+    const auto ids = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };
+    const auto tokens = [&](int64_t i) { return reshape(ids(i, 10 - i), {2, 1}); };
+    for (KvCache* c : {&cache, &eager}) c->set_lengths(ids(0, 2));
+    for (int64_t i = 0; i < 6; ++i)
+      CHECK(bits_of(step({tokens(i)})[0]) == bits_of(model.forward(tokens(i), {.cache = &eager})));
+    CHECK(values<int64_t>(cache.lengths()) == std::vector<int64_t>{6, 8});
+    CHECK(step.stats().traces == 1);
+    CHECK(step.stats().graph_launches == 4);
+    CHECK(step.stats().why_no_graph == "");
+    CHECK(has(error_of([&] { values(step({tokens(1)})[0]); }), "[slice_update] start 8 at position 1"));
+    for (KvCache* c : {&cache, &eager}) c->set_lengths(ids(6, 3));  // what was held is as it was
+    CHECK(bits_of(step({tokens(7)})[0]) == bits_of(model.forward(tokens(7), {.cache = &eager})));
+  }
+}

@@ -185,6 +185,9 @@ TEST_CASE("generation: the tokens of the CPU, with the cache and without, beyond
       CHECK(expected.size() == 12);
       CHECK(generate(cuda, prompt, 12, s) == expected);
       CHECK(generate(cuda, prompt, 12, s, {.use_cache = false}) == expected);
+      CHECK(generate(cuda, prompt, 12, s, {.compile = false}) == expected);
+      const std::vector<std::vector<int64_t>> prompts{prompt, {4}, {5, 6, 7, 8, 9}};
+      CHECK(generate_batch(cuda, prompts, 7, s) == generate_batch(cpu, prompts, 7, s));
     }
   }
 }
