@@ -175,14 +175,12 @@ unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {
 }
 
 void* take_scratch(int device, size_t bytes) {
-  HeldMemory* const held = held_memory();
-  return held ? held->take(bytes) : allocator_of(device).allocate(bytes);
+  if (HeldMemory* const held = held_memory()) return held->take(bytes);
+  return allocator_of(device).allocate(bytes);
 }
 void give_scratch(int device, void* p, size_t bytes) noexcept {
-  if (HeldMemory* const held = held_memory())
-    held->give(p, bytes);
-  else
-    allocator_of(device).deallocate(p, bytes);
+  if (HeldMemory* const held = held_memory()) return held->give(p, bytes);
+  allocator_of(device).deallocate(p, bytes);
 }
 
 }  // namespace tg::cuda

@@ -1,9 +1,9 @@
 // Models on Device::cuda(): the GPTs of the oracle, whole training steps, training, generation, and what moves between
 // devices, against torch and against the CPU.
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/ops/loss.h>
 
@@ -152,9 +152,8 @@ TEST_CASE("training: a checkpoint of one device goes on on the other") {
     CAPTURE(to_string(second));
     DeviceRun a(first);
     for (int i = 0; i < 3; ++i) a.trainer.step();
-    Checkpoint c{.run = {}, .tokenizer = "", .data = DataIdentity::of(bytes_of(rhyme())), .state = a.trainer.state()};
-    c.run.model = small_model();
-    c.run.train = a.trainer.config();
+    Checkpoint c{
+        .config = "{}", .tokenizer = "", .data = DataIdentity::of(bytes_of(rhyme())), .state = a.trainer.state()};
     save_checkpoint(folder / "checkpoint", c);
     DeviceRun b(second);
     const Checkpoint read = load_checkpoint(folder / "checkpoint");
