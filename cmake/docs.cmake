@@ -19,7 +19,7 @@ tg_quoted(docs_input core ops autograd models cpu/kernel.h cpu/thread_pool.h cpu
 tg_quoted(docs_private
           core/allocator.h core/chain.h core/json.h core/run_node.h core/slab.h core/trace.h  # the engine's own
           core/plan/executable.h core/plan/plan.h core/plan/rewrite.h core/plan/run_group.h core/profile/profiler_record.h
-          models/apps models/config/fields.h)
+          models/apps models/examples models/config/fields.h)
 configure_file(cmake/Doxyfile.in ${docs_out}/Doxyfile @ONLY)
 set(docs_command ${CMAKE_COMMAND} -DDOXYGEN=${TG_DOXYGEN} -DDOCS=${docs_out} -P ${PROJECT_SOURCE_DIR}/cmake/run_doxygen.cmake)
 add_custom_target(docs COMMAND ${docs_command} COMMENT "API pages: ${docs_out}/html/index.html" VERBATIM)

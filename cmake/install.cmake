@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets)
 install(EXPORT tapegradTargets NAMESPACE tapegrad:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
 install(DIRECTORY core ops autograd models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad
-        FILES_MATCHING PATTERN "*.h" PATTERN apps EXCLUDE PATTERN tapegrad.h EXCLUDE)
+        FILES_MATCHING PATTERN "*.h" PATTERN apps EXCLUDE PATTERN examples EXCLUDE PATTERN tapegrad.h EXCLUDE)
 install(FILES models/tapegrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad)
 # What kernels outside of the library include.
 set(kernel_headers cpu/function_ref.h cpu/isa.h cpu/kernel.h cpu/loop.h cpu/map.h cpu/rows.h cpu/thread_pool.h cpu/unary.h)

@@ -24,7 +24,7 @@ set(may_cuda_attention attention device runtime)
 set(may_cuda_kernels . kernels device gemm runtime)
 set(may_cuda_. device)  # kernel.h and unary.h, which kernels of the library and outside of it include
 set(may_cuda_simt simt device)  # the emulated twins of hopper.h
-set(rooms_of_models config nn data model gpt optim train io apps)
+set(rooms_of_models config nn data model gpt optim train io apps examples)
 set(may_models_config config)
 set(may_models_nn nn config)
 set(may_models_optim optim nn config)
@@ -33,7 +33,8 @@ set(may_models_model model data nn config)
 set(may_models_gpt gpt model nn config)
 set(may_models_train train gpt model optim data nn config)
 set(may_models_io io train gpt model optim data nn config)
-set(may_models_apps ${rooms_of_models})
+set(may_models_apps config nn data model gpt optim train io apps)
+set(may_models_examples examples)
 set(may_models_. config nn data model gpt optim train io)  # tapegrad.h
 set(eigen "^<(unsupported/|eigen3/)?Eigen/")
 set(cuda "^<(cuda|cublas|cudnn|cu[bp]/|cupti|thrust/|nvrtc|nvtx|nvToolsExt|nvml|nccl|mma[.]h|cooperative_groups)")
@@ -66,6 +67,9 @@ foreach(folder IN LISTS library ITEMS bench tests)
       set(own FALSE)  # a quoted header of the folder, by its path from there
       if(include MATCHES "^\"" AND folder MATCHES "^(bench|tests)$" AND EXISTS ${ROOT}/${folder}/${path})
         set(own TRUE)
+      endif()
+      if(include MATCHES "^\"" AND here STREQUAL "models/examples" AND EXISTS ${ROOT}/${here}/${path})
+        continue()  # programs as users have them
       endif()
       if(NOT own AND include MATCHES "^[<\"]([.]+/)*(${any})/")
         set(rule "(e) an include of the project is written <tapegrad/...>")

@@ -394,7 +394,7 @@ TEST_CASE("after a divergence what the message says helps") {
     CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
     Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
     CHECK(other.status() == 1);
-    CHECK_HAS(other.errors(), "only max_steps, lr, min_lr, warmup, eval_every and checkpoint_every may change");
+    CHECK_HAS(other.errors(), "only max_steps, lr, min_lr, muon_lr, warmup, eval_every and checkpoint_every may change");
   }
   SUBCASE("the weights of the checkpoint give it: a new run") {
     const std::string errors = diverges({"--lr", "1e25", "--checkpoint-every", "1"});

@@ -82,8 +82,8 @@ TEST_CASE("generate: streaming, its limits and what it refuses") {
 }
 
 TEST_CASE("generate: the same tokens compiled and not, and a stop token ends the text") {
-  const Params params(Device(), 9);
   for (const bool rope : {false, true}) {
+    const Params params(Device(), 9);
     GptConfig c = tiny();
     if (rope) c.positions = Positions::rope;
     const Gpt model(params, c);
@@ -100,11 +100,11 @@ TEST_CASE("generate: the same tokens compiled and not, and a stop token ends the
 }
 
 TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each alone") {
-  const Params params(Device(), 9);
   for (const bool rope : {false, true})
     for (const GenerateOptions& how : {GenerateOptions{}, {.compile = false}, {.use_cache = false}}) {
       GptConfig c = tiny();
       if (rope) c.positions = Positions::rope;
+      const Params params(Device(), 9);
       const Gpt model(params, c);
       // Shorter than the context of 8, as long, and longer; they leave it at different times.
       const std::vector<std::vector<int64_t>> prompts{
