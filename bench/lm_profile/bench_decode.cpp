@@ -3,6 +3,7 @@
 // all.
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/run_config.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/model/generate.h>
