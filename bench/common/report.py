@@ -248,6 +248,15 @@ def ops(page, path, d):
                        height=200, stairs=False))
 
 
+def optimizers(page, path, d):
+    page.file("Optimisers on tiny Shakespeare", path, facts(d))
+    page.part("Validation loss", "After all steps: the mean of the seeds. Whiskers: the smallest and the largest.", bars(
+        [Bar(f"{r['optimizer']}, {r['steps']} steps", r["mean"], f"{r['mean']:.3f}", span=(min(r["val_loss"]), max(r["val_loss"])))
+         for r in d["rows"]], ((1, ""),), "validation loss"))
+    page.part("Cost of a step", "Next to AdamW's.", bars(
+        [Bar(t["optimizer"], t["ms"] / 1e3, f"{took(t['ms'] / 1e3)}  {t['ratio']:.2f}×") for t in d["optimizer_steps"]], SECONDS, "steps"))
+
+
 def stages(page, path, d):
     page.file("bench/gpu/run.sh", path, facts({**d, "device": ", ".join(map(str, d["gpu"].values())), "command": "bench/gpu/run.sh"}))
     page.part("Stages", "", bars(
@@ -341,7 +350,7 @@ def trace(page, path, d):
 
 KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm), ("torch", "compare_torch*.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
-         ("stages", "bench/gpu/run.sh", stages))
+         ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages))
 
 
 def add(page, path):
