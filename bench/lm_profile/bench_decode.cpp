@@ -133,7 +133,7 @@ int decode(const DecodeFlags& f, int argc, char** argv) {
                     {"equal_tokens", true},
                     {"ways", std::move(ways)}});
   }
-  all["runs"] = std::move(runs);
+  all["decoding"] = std::move(runs);
   if (!f.json.empty()) write_json(f.json, all);
   return 0;
 }
