@@ -54,7 +54,7 @@ class Decoder {
         context_(model_.context() ? model_.context() : INT64_MAX),
         texts_(texts),
         compile_(how.compile) {
-    if (!how.use_cache || !model_.support().cache) return;
+    if (!how.use_cache || !model_.support().cache || !model_.context()) return;
     int64_t longest = 0;
     for (size_t i = 0; i < texts.size(); ++i) {
       if (!fits(texts[i])) continue;
