@@ -182,11 +182,15 @@ GradMap backward(Inputs outputs, Inputs given, BackwardOptions opt) {
   const ProfileRange range(Phase::backward);
   return checked_walk(outputs, given, opt);
 }
-GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt) {
-  TG_CHECK(grad, value, "[backward] the gradient is an empty tensor. Pass one of the output's shape.");
-  return backward({&output, 1}, {&grad, 1}, opt);
+GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt, const std::source_location& where) {
+  return detail::called_at(where, [&] {
+    TG_CHECK(grad, value, "[backward] the gradient is an empty tensor. Pass one of the output's shape.");
+    return backward({&output, 1}, {&grad, 1}, opt);
+  });
 }
-GradMap backward(const Tensor& loss, BackwardOptions opt) { return backward_from(loss, opt, {}); }
+GradMap backward(const Tensor& loss, BackwardOptions opt, const std::source_location& where) {
+  return detail::called_at(where, [&] { return backward_from(loss, opt, {}); });
+}
 std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions opt) {
   Ids kept;
   for (const Tensor& t : of) kept.insert(t.id());

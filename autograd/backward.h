@@ -6,6 +6,7 @@
 #include <tapegrad/core/op.h>
 
 #include <functional>
+#include <source_location>
 #include <unordered_map>
 
 namespace tg {
@@ -34,11 +35,13 @@ class GradMap {
   std::unordered_map<uint64_t, Tensor> map_;
 };
 /// d loss / d leaf for every leaf that requires a gradient. loss has one element. An Error if it is not on the tape, if
-/// an earlier backward released its tape, or if a saved tensor was written since.
-GradMap backward(const Tensor& loss, BackwardOptions = {});
+/// an earlier backward released its tape, or if a saved tensor was written since. It names the caller's line.
+GradMap backward(const Tensor& loss, BackwardOptions = {},
+                 const std::source_location& = std::source_location::current());
 /// Gradients of leaves from the gradient of an output: grad has its shape and dtype. Errors are those of
 /// backward(loss).
-GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {});
+GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {},
+                 const std::source_location& = std::source_location::current());
 /// Gradients of leaves from the gradients of several outputs at once, whose contributions add up. An output whose
 /// gradient is empty need not be on the tape. Errors are those of backward(loss).
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});

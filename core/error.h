@@ -3,6 +3,7 @@
 /// rule. What to do.", with the scope on a line of its own. There is no logging here, and there are no error codes
 /// anywhere: every failure that a caller can cause is an Error.
 #pragma once
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -42,6 +43,15 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
+// f(), whose Errors say where the caller stands, "called at train.cpp:31", unless they name a place already.
+[[noreturn]] void add_place(const Error&, const std::source_location&, const char* what);
+template <class F> auto called_at(const std::source_location& where, F&& f, const char* what = "called") {
+  try {
+    return f();
+  } catch (const Error& e) {
+    add_place(e, where, what);
+  }
+}
 }  // namespace detail
 
 }  // namespace tg

@@ -161,6 +161,7 @@ class Tracing {
 }  // namespace
 
 struct Compiled::State {
+  std::source_location where;  // of compile()
   TensorFunction f;
   CompileOptions options;
   struct Entry {
@@ -171,6 +172,7 @@ struct Compiled::State {
   std::list<Entry> entries;  // the one that was used last is first
   CompileStats stats;
 
+  std::vector<Tensor> call(Inputs);
   Executable* find(const StructuralHash& key) {
     const auto it = std::ranges::find(entries, key, &Entry::key);
     if (it == entries.end()) return nullptr;
@@ -207,7 +209,9 @@ struct Compiled::State {
   }
 };
 
-Compiled::Compiled(TensorFunction f, CompileOptions o) : state_(std::make_shared<State>()) {
+Compiled::Compiled(TensorFunction f, CompileOptions o, const std::source_location& where)
+    : state_(std::make_shared<State>()) {
+  state_->where = where;
   TG_CHECK(f, value, "[compile] the function is empty. Pass one that can be called.");
   TG_CHECK(o.signatures > 0, value, "[compile] signatures is 0. At least one must be kept.");
   for (const Rng* r : o.generators) TG_CHECK(r, value, "[compile] a generator is null. Pass addresses of generators.");
@@ -218,23 +222,26 @@ Compiled::Compiled(TensorFunction f, CompileOptions o) : state_(std::make_shared
 const CompileStats& Compiled::stats() const { return state_->stats; }
 
 std::vector<Tensor> Compiled::operator()(Inputs in) const {
-  State& s = *state_;
-  if (tracing() || anomaly_enabled() || observing() || running_dry()) return s.f(in);
+  return detail::called_at(
+      state_->where, [&] { return state_->call(in); }, "compiled");
+}
+std::vector<Tensor> Compiled::State::call(Inputs in) {
+  if (tracing() || anomaly_enabled() || observing() || running_dry()) return f(in);
   for (size_t k = 0; k < in.size(); ++k)
     TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
   evaluate(in);
   const StructuralHash key = signature(in);
-  Executable* p = s.find(key);
+  Executable* p = find(key);
   if (p)
-    ++s.stats.replays;
+    ++stats.replays;
   else
-    p = s.trace(key, in);
+    p = trace(key, in);
   const uint64_t launches = p->launches();
   std::vector<Tensor> r = p->run(in);
-  s.stats.ops = p->ops();
-  s.stats.bytes = p->bytes();
-  s.stats.graph_launches += p->launches() - launches;
-  if (s.stats.why_no_graph != p->why_not_recorded()) s.stats.why_no_graph = p->why_not_recorded();
+  stats.ops = p->ops();
+  stats.bytes = p->bytes();
+  stats.graph_launches += p->launches() - launches;
+  if (stats.why_no_graph != p->why_not_recorded()) stats.why_no_graph = p->why_not_recorded();
   return r;
 }
 }  // namespace tg

@@ -46,7 +46,7 @@ struct CompileStats {
 class Compiled {
  public:
   /// Compiles nothing yet: the first call of each signature does.
-  explicit Compiled(TensorFunction, CompileOptions = {});
+  explicit Compiled(TensorFunction, CompileOptions = {}, const std::source_location& = std::source_location::current());
 
   /// Returns what the function would return, without a history for backward. The signature is the layouts and gradient
   /// flags of the inputs, and the modes of the thread (NoGradScope, RecomputeScope, MatmulPrecisionScope).
@@ -63,7 +63,7 @@ class Compiled {
   /// numbers from a generator that the options do not name; a tensor that the function makes and that outlives the call
   /// without being a result, such as `h = h + x` of a captured h that is no CompileOptions::state. After an Error no
   /// tensor is assigned, and step numbers and generators are as before; tensors that a replay updates in place may be
-  /// half written, as without compile().
+  /// half written, as without compile(). An Error names the line where the function was compiled.
   std::vector<Tensor> operator()(Inputs) const;
   /// Calls the function with a list of tensors.
   std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {
@@ -78,6 +78,9 @@ class Compiled {
 };
 
 /// compile(f)(x) returns what f(x) returns. From the second call of a signature on it takes less time of the host.
-inline Compiled compile(TensorFunction f, CompileOptions o = {}) { return Compiled(std::move(f), std::move(o)); }
+inline Compiled compile(TensorFunction f, CompileOptions o = {},
+                        const std::source_location& where = std::source_location::current()) {
+  return Compiled(std::move(f), std::move(o), where);
+}
 
 }  // namespace tg

@@ -4,7 +4,7 @@
 
 namespace tg {
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
-                       Device device) {
+                       Device device, const std::source_location& where) {
   Accumulated all;
   std::vector<int64_t> kept;
   for (const Batch& b : micro_batches) all.targets += kept.emplace_back(b.kept());
@@ -21,7 +21,7 @@ Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::spa
       all.loss += weight * mean.item<double>();
       return kept[i] != all.targets ? mean * weight : mean;
     };
-    all.grads += backward(weighted());
+    all.grads += backward(weighted(), {}, where);
   }
   return all;
 }

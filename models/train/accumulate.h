@@ -7,6 +7,7 @@
 #include <tapegrad/models/data/batch.h>
 
 #include <functional>
+#include <source_location>
 #include <span>
 
 namespace tg {
@@ -22,6 +23,6 @@ struct Accumulated {
 /// rounding. A micro-batch without kept targets is skipped. A single micro-batch gives the same bits as
 /// backward(loss(batch)). Inputs and targets are moved to `device`. An Error if no target is kept at all.
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
-                       Device device = {});
+                       Device device = {}, const std::source_location& = std::source_location::current());
 
 }  // namespace tg

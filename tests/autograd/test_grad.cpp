@@ -1,4 +1,6 @@
 // Reverse mode: what backward returns, keeps and refuses. Gradients of single ops are in test_ops.cpp.
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -303,4 +305,19 @@ TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the 
   CHECK(backward(sum(h * h))[h].dtype() == DType::bf16);
   Tensor m = random({4}, 3).requires_grad_();
   CHECK(values(backward(sum((m.to(DType::bf16) * 2.0).to(DType::f32)))[m]) == times(std::vector<float>(4, 1), 2));
+}
+TEST_CASE("an Error names the line of the caller's backward() or compile(), once, the nearest") {
+  const Tensor x = ones({3}).requires_grad_();
+  const auto line = [](unsigned n) { return fmt::format("at {}:{}", __FILE__, n); };
+  const auto plain = error_of([&] { backward(x); });
+  CHECK(has(plain, "\n    called " + line(__LINE__ - 1)));
+  const auto function = compile([&](Inputs in) { return std::vector{sum(in[0]).item<float>() * in[0]}; });
+  CHECK(has(error_of([&] { function({x.detach()}); }), "\n    compiled " + line(__LINE__ - 1)));
+  const auto inside = compile([&](Inputs in) {
+    backward(in[0]);
+    return std::vector{in[0]};
+  });
+  const auto nearest = error_of([&] { inside({x.detach()}); });
+  CHECK(has(nearest, "\n    called " + line(__LINE__ - 4)));
+  CHECK(!has(nearest, "compiled at"));
 }
