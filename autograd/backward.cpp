@@ -1,4 +1,5 @@
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/run_node.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>

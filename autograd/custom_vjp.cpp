@@ -1,4 +1,5 @@
 #include <tapegrad/autograd/custom_vjp.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/own_gradient.h>
 
 #include <algorithm>

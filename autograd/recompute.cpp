@@ -1,5 +1,6 @@
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/autograd/recompute.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/run_node.h>
 
 #include <optional>

@@ -1,4 +1,5 @@
 // AnomalyScope: the search for the op that makes the first NaN or infinity.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/run_node.h>
 
 #include <cmath>

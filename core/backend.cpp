@@ -1,4 +1,5 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/profile/profiler_record.h>
 

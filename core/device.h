@@ -32,9 +32,3 @@ std::string_view name_of(Backend);
 std::string to_string(Device);
 
 }  // namespace tg
-
-/// @cond
-template <> struct fmt::formatter<tg::Device> : tg::PlainFormatter {
-  template <class C> auto format(tg::Device d, C& c) const { return write(tg::to_string(d), c); }
-};
-/// @endcond

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/error.h>
 

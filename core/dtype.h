@@ -97,9 +97,3 @@ template <class F> void visit_size(DType d, F&& f) {
 }
 
 }  // namespace tg
-
-/// @cond
-template <> struct fmt::formatter<tg::DType> : tg::PlainFormatter {
-  template <class C> auto format(tg::DType d, C& c) const { return write(tg::name_of(d), c); }
-};
-/// @endcond

@@ -1,5 +1,6 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/own_gradient.h>
 #include <tapegrad/core/run_node.h>

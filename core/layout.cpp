@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/layout.h>
 
 #include <array>

@@ -44,12 +44,3 @@ inline Strides broadcast_strides(const Layout& in, const Shape& to) {
 }
 
 }  // namespace tg
-
-/// @cond
-// "(2, 3) f32"
-template <> struct fmt::formatter<tg::Layout> : tg::PlainFormatter {
-  template <class C> auto format(const tg::Layout& l, C& c) const {
-    return write(tg::to_string(l.shape) + " " + std::string(tg::name_of(l.dtype)), c);
-  }
-};
-/// @endcond

@@ -1,4 +1,5 @@
 // to_string of tensors: values in nested brackets, long dimensions cut in the middle.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/tensor.h>
 
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 // the order and the storage of several nodes.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/cast.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/run_node.h>

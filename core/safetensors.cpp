@@ -1,4 +1,5 @@
 #include <fmt/ranges.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/safetensors.h>
 

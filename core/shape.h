@@ -82,9 +82,3 @@ int64_t checked_numel(std::string_view op, const Shape&);
 Dims position_of(int64_t i, const Shape&);
 
 }  // namespace tg
-
-/// @cond
-template <> struct fmt::formatter<tg::Dims> : tg::PlainFormatter {
-  template <class C> auto format(const tg::Dims& d, C& c) const { return write(tg::to_string(d), c); }
-};
-/// @endcond

@@ -1,5 +1,6 @@
 // Bytes, values and handles, and the ops that their members emit.
 #include <tapegrad/core/cast.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/trace.h>
 

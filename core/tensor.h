@@ -193,13 +193,6 @@ template <class T> Tensor tensor(std::initializer_list<T> v, const Shape& shape,
 
 }  // namespace tg
 
-/// @cond
-// describe()
-template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {
-  template <class C> auto format(const tg::Tensor& t, C& c) const { return write(tg::describe(t), c); }
-};
-/// @endcond
-
 namespace tg {
 template <class T> std::vector<T> Tensor::to_vector() const {
   static_assert(!std::is_same_v<T, bool>, "std::vector<bool> is no array: read to_vector<uint8_t>()");

@@ -1,5 +1,6 @@
 // Small blocks (all of them when kPlainMemory) are the slab's, counted per thread; larger ones have one common list
 // per class.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/slab.h>

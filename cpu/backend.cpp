@@ -1,5 +1,6 @@
 // The CPU as a backend: host memory, memcpy, the thread pool.
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/allocator.h>
 #include <tapegrad/cpu/bf16_path.h>

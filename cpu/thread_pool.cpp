@@ -1,5 +1,6 @@
 // One job at a time: the owner of busy_ publishes it, opens the gate, works itself, closes the gate and waits for those
 // who went in. Workers that sleep through a job are not waited for.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/thread_pool.h>

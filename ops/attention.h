@@ -24,7 +24,7 @@ namespace op {
 struct AttentionForm {
   bool causal;
   double scale;
-  bool lengths, starts;                                  ///< whether these are the last inputs, in this order
+  bool lengths, starts;  ///< whether these are the last inputs, in this order
   size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< how many inputs that are
   void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(lengths), k.add(starts); }
 };

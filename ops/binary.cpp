@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/pointwise.h>
 
 #include <cmath>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
 
 #include <cmath>

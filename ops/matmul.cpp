@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>

@@ -1,4 +1,5 @@
 #include <tapegrad/core/cast.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>

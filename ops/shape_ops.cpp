@@ -1,4 +1,5 @@
 #include <fmt/ranges.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/swiglu.h>

@@ -1,5 +1,6 @@
 #include "common/gradient_sums.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/binary.h>
 #include <tapegrad/ops/factories.h>
 

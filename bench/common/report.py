@@ -3,7 +3,7 @@
 
     python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
 
-Takes what bench_ops, bench_training, bench_gpt_timeit, bench_lm_profile and compare_torch*.py write with --json, run.json
+Takes what bench_ops, bench_training, bench_gpt_timeit, bench_lm_profile, bench_decode and compare_torch*.py write with --json, run.json
 of bench/gpu/run.sh, and traces of `tapegrad train --profile` and `bench_lm_profile --trace`. A file is known by its keys.
 Traces are thinned to what the page can show, so that it stays small.
 """
@@ -223,6 +223,19 @@ def compare(page, path, d):
               keys(("ours", "ours"), ("theirs", "PyTorch")), two(plots))
 
 
+def decode(page, path, d):
+    rows = []
+    for run in d["decoding"]:
+        rows.append(Bar(f"{run['arch']}, {run['dtype']}, texts {run['batch']}, prompt {run['prompt']}"))
+        for way in run["ways"]:
+            s = way["seconds_per_token"]
+            rows.append(Bar(way["way"], s["median"], f"{took(s['median'])}, {way['tokens_per_second']:.1f} a second",
+                            span=(s["p10"], s["p90"])))
+    page.file("bench_decode", path, facts(d))
+    page.part("Time of a token", "Bars: the median of a token of one text. Whiskers: 10 % to 90 % of the rounds.",
+              bars(rows, SECONDS, "decoding"))
+
+
 def ops(page, path, d):
     page.file("bench_ops", path, facts(d))
     units = defaultdict(list)
@@ -246,6 +259,15 @@ def ops(page, path, d):
                   keys(*((cls, way) for way, cls in ways.items())),
                   area([(way, cls, [(x, b[way]) for x, b in points]) for way, cls in ways.items()], ((1, "GB/s"),), "bandwidth", labels,
                        height=200, stairs=False))
+
+
+def optimizers(page, path, d):
+    page.file("Optimisers on tiny Shakespeare", path, facts(d))
+    page.part("Validation loss", "After all steps: the mean of the seeds. Whiskers: the smallest and the largest.", bars(
+        [Bar(f"{r['optimizer']}, {r['steps']} steps", r["mean"], f"{r['mean']:.3f}", span=(min(r["val_loss"]), max(r["val_loss"])))
+         for r in d["rows"]], ((1, ""),), "validation loss"))
+    page.part("Cost of a step", "Next to AdamW's.", bars(
+        [Bar(t["optimizer"], t["ms"] / 1e3, f"{took(t['ms'] / 1e3)}  {t['ratio']:.2f}×") for t in d["optimizer_steps"]], SECONDS, "steps"))
 
 
 def stages(page, path, d):
@@ -339,9 +361,10 @@ def trace(page, path, d):
                     for name, points in memory.items()))
 
 
-KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm), ("torch", "compare_torch*.py", compare),
+KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm),
+         ("decoding", "bench_decode", decode), ("torch", "compare_torch*.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
-         ("stages", "bench/gpu/run.sh", stages))
+         ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages))
 
 
 def add(page, path):
@@ -357,7 +380,7 @@ def add(page, path):
     for key, program, show in KINDS:
         if not isinstance(d, dict) or key not in d:
             continue
-        if any(d.get(k) == [] for k in ("rows", "runs", "traceEvents")):
+        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "traceEvents")):
             raise Bad(f"{path} is a file of {program} without results")
         try:
             return show(page, path, d)

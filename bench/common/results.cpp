@@ -1,6 +1,7 @@
 #include "common/results.h"
 
 #include <fmt/ranges.h>
+#include <tapegrad/core/check.h>
 
 #include <cstdlib>
 

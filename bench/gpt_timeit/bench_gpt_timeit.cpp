@@ -3,6 +3,7 @@
 // steadies the times, as the document says. The same code on the CPU and on CUDA, eager and compiled.
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 
 #include "gpt_timeit/report.h"
 

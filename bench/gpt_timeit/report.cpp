@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tapegrad/core/check.h>
 
 #include <algorithm>
 #include <numeric>

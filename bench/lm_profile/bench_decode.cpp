@@ -3,6 +3,7 @@
 // all.
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/run_config.h>
@@ -132,7 +133,7 @@ int decode(const DecodeFlags& f, int argc, char** argv) {
                     {"equal_tokens", true},
                     {"ways", std::move(ways)}});
   }
-  all["runs"] = std::move(runs);
+  all["decoding"] = std::move(runs);
   if (!f.json.empty()) write_json(f.json, all);
   return 0;
 }

@@ -3,6 +3,7 @@
 // conclusions, out of the same step in other forms and precisions. The same code on the CPU and on CUDA.
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 
 #include "common/peak.h"

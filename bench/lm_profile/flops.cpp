@@ -1,6 +1,7 @@
 #include "lm_profile/flops.h"
 
 #include <fmt/format.h>
+#include <tapegrad/core/check.h>
 
 namespace tg::bench {
 

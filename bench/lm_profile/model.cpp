@@ -1,5 +1,6 @@
 #include "lm_profile/model.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>

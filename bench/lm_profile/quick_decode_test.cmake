@@ -8,7 +8,7 @@ prints("${text}" "nano, f32: [0-9]+ parameters, 2 text" "nano, bf16" "growing ca
 read_results(${OUT}/run.json json device)
 foreach(i RANGE 1)
   foreach(k RANGE 2)
-    string(JSON value GET "${json}" runs ${i} ways ${k} tokens_per_second)
+    string(JSON value GET "${json}" decoding ${i} ways ${k} tokens_per_second)
     if(NOT value GREATER 0)
       message(FATAL_ERROR "run ${i}, way ${k}: ${value} tokens per second")
     endif()

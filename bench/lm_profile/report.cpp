@@ -2,6 +2,7 @@
 #include "lm_profile/flops.h"
 
 #include <fmt/format.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
 

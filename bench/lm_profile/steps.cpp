@@ -1,5 +1,6 @@
 #include "lm_profile/steps.h"
 
+#include <tapegrad/core/check.h>
 #include <algorithm>
 
 namespace tg::bench {

@@ -1,5 +1,6 @@
 #include "lm_profile/timeline.h"
 
+#include <tapegrad/core/check.h>
 #include <algorithm>
 
 namespace tg::bench {

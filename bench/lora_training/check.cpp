@@ -1,5 +1,6 @@
 // The checks of rows.h that what is measured does train.
 #include <fmt/format.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 
 #include <algorithm>

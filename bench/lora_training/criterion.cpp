@@ -1,6 +1,7 @@
 #include "lora_training/criterion.h"
 
 #include <fmt/format.h>
+#include <tapegrad/core/check.h>
 
 #include <array>
 #include <cmath>

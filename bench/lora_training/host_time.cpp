@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/op.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,6 +1,7 @@
 #include "lora_training/report.h"
 
 #include <fmt/format.h>
+#include <tapegrad/core/check.h>
 
 namespace tg::bench {
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/ops.h>

@@ -4,6 +4,7 @@
 // is busy with other work.
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>

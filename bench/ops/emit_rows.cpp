@@ -2,6 +2,7 @@
 
 #include "ops/torch_emit.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

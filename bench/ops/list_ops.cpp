@@ -2,6 +2,7 @@
 // --check-readme FILE fails when FILE does not hold it; a build without CUDA leaves the column of cuda as it is there.
 // --kernels lists every kernel with its file.
 #include <fmt/format.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
 
 #include <fstream>

@@ -1,5 +1,6 @@
 // What a plan looks like, for people (Graphviz) and programs (JSON): written where TG_DUMP_PLANS says, once per plan.
 #include <fmt/ranges.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/plan/plan.h>

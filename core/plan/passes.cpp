@@ -1,5 +1,6 @@
 // What a plan runs together: nodes that compute the same, and chains of pointwise ops. Where results lie is decided in
 // buffer_assignment.cpp.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>

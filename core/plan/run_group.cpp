@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/plan/run_group.h>
 #include <tapegrad/core/profile/profiler_record.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/scope.h>

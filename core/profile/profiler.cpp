@@ -1,6 +1,7 @@
 // Each thread records into a log of its own, whose lock it shares only with the end of a profiler. Which profiler a
 // record is for is asked under that lock: after stop() has passed over a log, nothing is added to it.
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/scope.h>
 

@@ -1,4 +1,5 @@
 // Kernels of ops/attention.h: the choice among those of attention_kernels.h, and delta of the gradient.
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 // first the op's header
 #include <tapegrad/cuda/attention/attention_kernels.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 
 namespace tg::cuda {

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/jit/chain_source.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 #include <sys/stat.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/cuda/jit/rtc.h>
 #include <tapegrad/cuda/runtime/errors.h>

@@ -1,5 +1,6 @@
 // Kernel of ops/lora.h: a block per few rows, whose x a stays in shared memory between the two products. Every sum has
 // one order: warps take slices of the inner size, and their shares are added by number.
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/lora.h>
 
 #include <tapegrad/cuda/device/kernel.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/errors.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // `tapegrad finetune`: a model folder and text in, a LoRA adapter out, by the same kind of run as `train`; and
 // `tapegrad merge`, which makes a plain model of both.
 #include <fmt/core.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>

@@ -1,4 +1,5 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/fit_memory.h>
 
 #include <algorithm>

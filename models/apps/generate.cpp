@@ -1,5 +1,6 @@
 // `tapegrad generate`: continues a prompt, token by token as they are made.
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>

@@ -1,6 +1,7 @@
 // `tapegrad inspect`: what is in the folder of a model or an adapter or in a safetensors file, or what a named model
 // would have, and would take to train, as a table or as JSON.
 #include <fmt/core.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/mode.h>

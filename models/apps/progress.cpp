@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 #include <sys/ioctl.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/progress.h>
 #include <unistd.h>
 

@@ -2,6 +2,7 @@
 // its steps until the end or a signal. What is trained, and what files come of it, is up to them. Users: train.cpp,
 // finetune.cpp; generate.cpp and inspect.cpp for single functions.
 #pragma once
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/tokenizer.h>

@@ -1,4 +1,5 @@
 // `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/model_dir.h>
 

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/config/fields.h>
 

@@ -1,6 +1,7 @@
 // Fields of configurations as JSON values, in both directions: numbers within the range of their type, enums by name.
 // The configurations list their fields themselves (visit_gpt_fields, visit_train_fields). Included by .cpp files only.
 #pragma once
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/config/suggest.h>

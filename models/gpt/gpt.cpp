@@ -1,4 +1,5 @@
 #include <tapegrad/autograd/recompute.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>

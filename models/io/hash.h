@@ -2,6 +2,7 @@
 /// Hash: 64 bits that tell one file's or model's content from another's. It protects against damage and mistakes, not
 /// against somebody who looks for two equal hashes. Only .cpp files include it.
 #pragma once
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/safetensors.h>
 
 #include <cstring>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/config/fields.h>

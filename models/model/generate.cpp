@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/model/generate.h>
@@ -53,7 +54,7 @@ class Decoder {
         context_(model_.context() ? model_.context() : INT64_MAX),
         texts_(texts),
         compile_(how.compile) {
-    if (!how.use_cache || !model_.support().cache) return;
+    if (!how.use_cache || !model_.support().cache || !model_.context()) return;
     int64_t longest = 0;
     for (size_t i = 0; i < texts.size(); ++i) {
       if (!fits(texts[i])) continue;

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/model/model.h>
 #include <tapegrad/ops/loss.h>

@@ -34,10 +34,10 @@ concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardO
 /// | `Tensor loss(const Batch&, const ForwardOptions&) const` | another loss than cross_entropy() of the logits |
 /// | `int64_t context() const` | the most positions of its inputs: training on TokenData, generate() |
 /// | `int64_t vocab_size() const` | messages about tokens outside of it |
-/// | `KvCache fixed_cache(int64_t batch, int64_t capacity) const` | generate() with a cache, if kSupport has it |
-/// | `Device device() const` | generate() on another device than the CPU |
-/// | `const Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() |
-/// | `std::vector<NamedLinear> linears()` | apply_lora() |
+/// | `KvCache fixed_cache(int64_t batch, int64_t capacity) const` | generate() with a cache: also context(), and in
+/// kSupport cache and lengths | | `Device device() const` | generate() on another device than the CPU | | `const
+/// Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() | |
+/// `std::vector<NamedLinear> linears()` | apply_lora() |
 class Model {
  public:
   /// A copy of `model`, which shares its tensors.

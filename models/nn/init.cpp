@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/init.h>
 #include <tapegrad/ops/factories.h>

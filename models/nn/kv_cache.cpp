@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/ops/binary.h>

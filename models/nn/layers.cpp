@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/lora.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/binary.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/optim/adamw.h>
 
 #include <cmath>

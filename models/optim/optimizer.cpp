@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/optimizer.h>

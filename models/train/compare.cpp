@@ -1,4 +1,5 @@
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/models/train/compare.h>

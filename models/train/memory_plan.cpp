@@ -1,4 +1,5 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>

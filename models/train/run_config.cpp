@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>

@@ -1,4 +1,5 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/trainer.h>

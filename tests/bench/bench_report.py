@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM, the folder of the benchmarks'
-programs' sources being ../../bench. Makes a small result of each program in FOLDER, puts them on a page, and checks that the
-page is whole, refers to nothing outside it, and has its text within its plots; then what it says of files that are none.
+"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE, the folder of the
+benchmarks' programs' sources being ../../bench. Makes a small result of each program in FOLDER, puts them on a page, and
+checks that the page is whole, refers to nothing outside it, and has its text within its plots; then what it says of files
+that are none.
 """
 import copy, html.parser, json, os, random, re, subprocess, sys
 import xml.etree.ElementTree as ElementTree
@@ -104,12 +105,13 @@ def big_trace(path, threads=8, events=4000):
 
 
 def main():
-    folder, ops, training, timeit, lm = sys.argv[1:]
+    folder, ops, training, timeit, lm, decode = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     at = lambda name: os.path.join(folder, name)
     tiny = ["--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40"]
     for command in ([ops, "--quick", "--json", at("ops.json")], [training, "--quick", "--json", at("training.json")],
                     [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50", "--json", at("timeit.json")],
+                    [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1", "--json", at("decode.json")],
                     [lm, *tiny, "--answers", "--json", at("lm.json"), "--trace", at("trace.json")]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     common = {"machine": {"cpu": "a <CPU>", "cpus": 2}, "torch": "2.0", "date": "2026-01-01T00:00:00Z"}
@@ -120,7 +122,7 @@ def main():
                                                     "all": {"eager": 3e-3, "compiled": 2e-3},
                                                     "torch_all": {"fused eager": 1e-3, "fused compile": 9}}]})
     write("run.json", {"stages": {"build": {"status": 0, "seconds": 400}, "tests": {"status": 1, "seconds": 3}}, "gpu": {"name": "H"}})
-    names = ["ops", "training", "timeit", "lm", "trace", "torch", "torch_timeit", "run"]
+    names = ["ops", "training", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run"]
     files = [at(f"{name}.json") for name in names] + [os.path.join(BENCH, "results", "cpu", "xeon_torch_training.json")]
     plots = checked_page(files, at("report.html"))
     with open(files[-1], encoding="utf-8") as f:
@@ -135,7 +137,7 @@ def main():
     parts = drawn & {f"p{i}" for i in range(12)}  # short kernels may be too narrow for a name, or part of a neighbour
     check(len(parts) >= 3, f"kernels of {len(parts)} parts of the model are in the timeline")
     for plot in ("Timeline", "The last profiled_step", "kernel time by part", "bandwidth", "tiny", "phases of train, fused, bf16",
-                 "stages"):
+                 "stages", "decoding"):
         check(plot in plots, f"there is no plot '{plot}'")
 
     big_trace(at("big.json"))

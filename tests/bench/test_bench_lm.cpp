@@ -1,6 +1,7 @@
 // bench_lm_profile: its model against Gpt, its runs, the ranges and phases of their profiles, its text and file.
 #include <doctest/doctest.h>
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/tapegrad.h>
 #include "../bench/lm_profile/flops.h"

@@ -2,6 +2,7 @@
 // file.
 #include <doctest/doctest.h>
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/tapegrad.h>
 #include <regex>

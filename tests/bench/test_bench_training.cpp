@@ -1,6 +1,7 @@
 // bench_training: its table of ids, what the rows compute in each mode, the checks that training trains, its files.
 #include <doctest/doctest.h>
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/tapegrad.h>
 #include <algorithm>

@@ -1,6 +1,7 @@
 // bench/common/stats.h and bench/lora_training/criterion.h against worked numbers.
 #include <doctest/doctest.h>
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <cmath>
 #include <filesystem>

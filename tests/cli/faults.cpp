@@ -6,6 +6,7 @@
 //           within          a write passes half of its bytes, then the process ends; with `write` only
 //           fail            the call does nothing and fails with ENOSPC, no space left
 // Another value is an Error at the first such call.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/file.h>
 #include <unistd.h>

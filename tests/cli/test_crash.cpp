@@ -1,6 +1,7 @@
 // Ends of real runs of the program `tapegrad`: crashes at every system call that writes, full disks, kill -9 at random
 // moments, Ctrl-C, and what must not end well: limits, a second process, weights that are not finite. After each the
 // run goes on, and its files must be those of the run that was never cut off.
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
 
@@ -394,7 +395,8 @@ TEST_CASE("after a divergence what the message says helps") {
     CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
     Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
     CHECK(other.status() == 1);
-    CHECK_HAS(other.errors(), "only max_steps, lr, min_lr, muon_lr, warmup, eval_every and checkpoint_every may change");
+    CHECK_HAS(other.errors(),
+              "only max_steps, lr, min_lr, muon_lr, warmup, eval_every and checkpoint_every may change");
   }
   SUBCASE("the weights of the checkpoint give it: a new run") {
     const std::string errors = diverges({"--lr", "1e25", "--checkpoint-every", "1"});

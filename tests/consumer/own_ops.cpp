@@ -1,5 +1,6 @@
 #include "own_ops.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/unary.h>
 

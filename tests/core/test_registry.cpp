@@ -1,4 +1,5 @@
 // What was linked: every op can run, and the kernels are those of this machine's level.
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cstdlib>

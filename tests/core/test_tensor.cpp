@@ -1,4 +1,5 @@
 // Tensors as values: creation, conversion, views, operators, printing, memory.
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <limits>

@@ -1,5 +1,6 @@
 // The thread pool of the CPU backend.
 #include <doctest/doctest.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/cpu/thread_pool.h>
 

@@ -3,6 +3,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 
 #include <cstdio>
 

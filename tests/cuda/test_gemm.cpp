@@ -2,6 +2,7 @@
 // calls; measured algorithms and their file; the choice of TF32.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/runtime/api.h>

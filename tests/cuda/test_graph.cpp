@@ -1,5 +1,6 @@
 // compile() on Device::cuda() as one graph: the bits of eager mode wherever inputs and results lie, memory that nobody
 // else gets, and what cannot be recorded, or is not worth it, with the reason.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/stream.h>

@@ -1,5 +1,6 @@
 // LoRA on Device::cuda(): an adapted GPT's logits and gradients, its training, merging, and adapters that move between
 // devices, against the CPU.
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/ops/factories.h>

@@ -1,6 +1,7 @@
 // The device's memory: the pool of blocks alone, then the allocator with the device under it: flat after warm-up, whole
 // segments given back, what is said when the card is full and that all goes on, use by several streams, and what the
 // emulator still sees of each block.
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 

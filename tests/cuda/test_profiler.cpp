@@ -1,5 +1,6 @@
 // Profiles of Device::cuda(): kernels, copies and calls of the runtime, eager, in chains and in graphs, on a GPU (by
 // CUPTI) and on the emulator (by its stand-in). Counts are exact, times only ordered.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>

@@ -1,5 +1,6 @@
 // The runtime beside memory: copies through pinned chunks, errors of kernels and of machines without a device,
 // pointers, several host threads, and the end of the process.
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/staging.h>

@@ -1,6 +1,7 @@
 // models/data: tokenizers (exact ids, exact text, exact messages) and token data (batches, windows, splits).
 #include "support/files.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/tokenizer.h>
 

@@ -4,6 +4,7 @@
 #include "support/gpt_oracle.h"
 #include "support/helpers.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>

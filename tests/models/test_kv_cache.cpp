@@ -1,5 +1,6 @@
 // KvCache of fixed capacity: what the growing one gives, compiled and for sequences of unequal lengths; padded
 // sequences in attention that is not causal.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/factories.h>

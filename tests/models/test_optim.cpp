@@ -2,6 +2,7 @@
 // state.
 #include "support/helpers.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>

@@ -1,6 +1,7 @@
 // Params (names, initial values, loading) and the configuration of Gpt (checks, JSON).
 #include "support/helpers.h"
 
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/optim/adamw.h>

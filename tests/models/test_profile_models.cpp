@@ -1,5 +1,6 @@
 // The profiler over layers, training steps and the command line's option: which ranges there are, and which kernels are
 // whose.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/models/gpt/gpt.h>

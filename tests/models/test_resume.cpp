@@ -2,6 +2,7 @@
 // file that is not such a state is an Error that says why.
 #include <signal.h>
 #include <sys/resource.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>

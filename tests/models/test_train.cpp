@@ -1,5 +1,6 @@
 // models/train: the training loop and its log.
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/accumulate.h>

@@ -1,5 +1,6 @@
 // Extremes, variance, running sums and indexing where op_cases.cpp does not reach: ties, NaN, values far from 0,
 // lengths past one chunk, equal indices at any number of threads, and what each of these ops refuses.
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/ops.h>

@@ -1,4 +1,5 @@
 // What the ops of layers, losses and optimisers refuse, with kind and text of the message, eagerly and lazily.
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <thread>

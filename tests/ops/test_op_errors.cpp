@@ -1,5 +1,6 @@
 // What ops refuse, with kind and text of the message, eagerly and lazily: pointwise functions, reductions, views, and
 // empty tensors. Layers and losses are in test_layer_errors.cpp.
+#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/refusals.h"

@@ -1,5 +1,6 @@
 // Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors (make_fixtures.py
 // wrote it and says what is in it).
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/core/safetensors.h>

@@ -2,6 +2,7 @@
 // doctest files only.
 #pragma once
 #include <doctest/doctest.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/file.h>
 #include <unistd.h>

@@ -1,0 +1,51 @@
+/// @file
+/// TG_CHECK, and tensors, shapes and dtypes as arguments of fmt::format(). Only .cpp and .cu files include it, of the
+/// library and of ops of one's own, so that programs do not depend on fmt's headers.
+#pragma once
+#include <fmt/core.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/tensor.h>
+
+namespace tg {
+
+/// Throws an Error of `kind` with a formatted message unless `cond` holds. For mistakes of a caller: always on. The
+/// arguments are evaluated on failure only.
+#define TG_CHECK(cond, kind, ...)                                              \
+  do {                                                                         \
+    if (!(cond)) [[unlikely]]                                                  \
+      ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
+  } while (0)
+
+/// The base of fmt formatters for our types: it takes "{}" only and writes the text as it is.
+struct PlainFormatter {
+  template <class C> constexpr auto parse(C& c) { return c.begin(); }
+  template <class C> static auto write(std::string_view text, C& c) {
+    auto out = c.out();
+    for (char ch : text) *out++ = ch;
+    return out;
+  }
+};
+
+}  // namespace tg
+
+/// @cond
+template <> struct fmt::formatter<tg::Device> : tg::PlainFormatter {
+  template <class C> auto format(tg::Device d, C& c) const { return write(tg::to_string(d), c); }
+};
+template <> struct fmt::formatter<tg::DType> : tg::PlainFormatter {
+  template <class C> auto format(tg::DType d, C& c) const { return write(tg::name_of(d), c); }
+};
+template <> struct fmt::formatter<tg::Dims> : tg::PlainFormatter {
+  template <class C> auto format(const tg::Dims& d, C& c) const { return write(tg::to_string(d), c); }
+};
+// "(2, 3) f32"
+template <> struct fmt::formatter<tg::Layout> : tg::PlainFormatter {
+  template <class C> auto format(const tg::Layout& l, C& c) const {
+    return write(tg::to_string(l.shape) + " " + std::string(tg::name_of(l.dtype)), c);
+  }
+};
+// describe()
+template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {
+  template <class C> auto format(const tg::Tensor& t, C& c) const { return write(tg::describe(t), c); }
+};
+/// @endcond
