@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kFile = "adapter.safetensors";
 
 struct Options : TrainOptions {
-  std::string model;
+  std::string model, unknown;
   std::vector<std::string> targets;
   std::optional<int64_t> rank;
   std::optional<double> alpha, lora_dropout;
@@ -37,7 +37,7 @@ struct Base {
     r.tokenizer = bytes ? "byte" : "char";
     return r;
   }
-  Data read(const std::vector<std::string>& paths) const {
+  Data read(const std::vector<std::string>& paths, bool skip_unknown) const {
     if (has_token_file(paths)) {
       Data d{read_token_file(paths), nullptr};
       d.tokens.check_vocabulary(loaded.model.config().vocab_size);
@@ -47,7 +47,9 @@ struct Base {
     TG_CHECK(loaded.tokenizer, value,
              "[finetune] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.bin).",
              folder, name_of_files(paths));
-    return {encoded(*loaded.tokenizer, read_texts(paths), paths), Tokenizer::from_json(loaded.tokenizer->to_json())};
+    std::string text = read_texts(paths);
+    if (skip_unknown) text = known_text(*loaded.tokenizer, text, name_of_files(paths));
+    return {encoded(*loaded.tokenizer, text, paths), Tokenizer::from_json(loaded.tokenizer->to_json())};
   }
 };
 
@@ -77,7 +79,8 @@ Job new_job(Options& o, Device device) {
   lora.seed = run.train.seed;
   if (!o.targets.empty()) lora.targets = o.targets;
   lora_targets(base.loaded.model, lora);  // refused before the data is read
-  Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) { return base.read(files); });
+  Start s =
+      new_run(o, std::move(run), [&](const auto& files, RunConfig&) { return base.read(files, o.unknown == "skip"); });
   s.finetuning = {std::filesystem::absolute(o.model).lexically_normal().string(), base.weights, lora};
   return {std::move(base), std::move(s)};
 }
@@ -110,7 +113,9 @@ Job resumed_job(const Options& o, Device device) {
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
       "run goes on over the same weights only. Restore them, or name their place with --model.",
       folder, path, base.weights, began.weights);
-  Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) { return base.read(files); });
+  // The tokens that are left must be those of before.
+  Start s = resumed_run(o, std::move(saved),
+                        [&](const auto& files, RunConfig&) { return base.read(files, o.unknown != "error"); });
   return {std::move(base), std::move(s)};
 }
 
@@ -180,6 +185,7 @@ Subcommand finetune_command() {
                    "'*.mlp.proj' lm_head; default: " +
                        lora.targets.front(),
                    o->targets);
+            add_unknown_option(c, "error, and with --resume skip", o->unknown);
             add_train_options(c, *o, "adapter", is_train_setting);
             return [o] { return finetune(*o); };
           }};

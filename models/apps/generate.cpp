@@ -1,7 +1,7 @@
 // `tapegrad generate`: continues a prompt, token by token as they are made.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
@@ -16,7 +16,7 @@ namespace tg::apps {
 namespace {
 
 struct Options {
-  std::string model, adapter, prompt = "\n", device = "cpu";
+  std::string model, adapter, prompt = "\n", device = "cpu", unknown;
   int64_t max_tokens = 200, threads = 0;
   SampleOptions sampling;
   bool no_cache = false;
@@ -40,12 +40,13 @@ int run(const Options& o) {
   TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
-  const std::vector<int64_t> prompt = m.tokenizer->encode(o.prompt);
+  const std::string text = o.unknown == "skip" ? known_text(*m.tokenizer, o.prompt, "the prompt") : o.prompt;
+  const std::vector<int64_t> prompt = m.tokenizer->encode(text);
   SampleOptions sampling = o.sampling;
   sampling.vocabulary = m.tokenizer->vocab_size();
   bool begun = false;
   const auto begin = [&] {  // not before the first token: what fails until then prints nothing
-    if (!std::exchange(begun, true)) put(o.prompt);
+    if (!std::exchange(begun, true)) put(text);
   };
   const auto show = [&](int64_t token) {
     begin();
@@ -73,6 +74,7 @@ Subcommand generate_command() {
                      o->adapter);
             c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
                      [o](const std::string& word) { o->prompt = word; });
+            add_unknown_option(c, "error", o->unknown);
             c.option("--max-tokens", "tokens to make", o->max_tokens);
             c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
             c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);

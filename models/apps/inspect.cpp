@@ -63,10 +63,25 @@ Json of_file(const std::string& path) {
   return described(file.path(), std::move(config), file.metadata(), entries);
 }
 
-RunConfig named_run(const Options& o) {
-  RunConfig base;
-  base.model = arch(o.arch);
-  RunConfig run = run_of(o, base);
+// Of a folder, with the settings that it was trained with; of a named model, with the default ones.
+RunConfig planned_run(const Options& o) {
+  Settings base;
+  if (!o.model.empty()) {
+    TG_CHECK(is_folder(o.model) || !path_exists(o.model), value,
+             "[inspect] {} is a file. A plan needs the configuration in the folder of a model. Pass the folder.",
+             o.model);
+    base.read(model_config_text(o.model), o.model + "/config.json");
+  } else {
+    RunConfig named;
+    named.model = arch(o.arch);
+    base = Settings(named);
+  }
+  RunConfig run = run_of(o, base.unchecked(), [&](const Difference& d) {
+    TG_CHECK(o.model.empty() || !is_model_setting(d.name), value,
+             "[inspect] {} is {} in {}, and {} is given. A plan of a model in a folder is of that model. Leave it out, "
+             "or give --arch in place of --model.",
+             d.name, d.before, o.model, d.after);
+  });
   if (run.model.vocab_size == 0) run.model.vocab_size = ByteTokenizer().vocab_size();
   check_sizes("inspect", run);
   return run;
@@ -101,7 +116,7 @@ void print_table(const Json& all) {
 
 // A training step in each precision and with each kind of recomputation.
 Json describe_plans(const Options& o) {
-  RunConfig run = named_run(o);
+  RunConfig run = planned_run(o);
   const Device device = Device::parse(o.device);
   Json plans = Json::array();
   MemoryPlan p;
@@ -115,9 +130,10 @@ Json describe_plans(const Options& o) {
                        {"gradients", p.gradients},
                        {"moments", p.moments},
                        {"activations", p.activations},
-                       {"peak", p.peak}});
+                       {"peak", p.peak},
+                       {"gradients_at_peak", p.gradients_at_peak}});
     }
-  return {{"model", o.arch},
+  return {{"model", o.model.empty() ? o.arch : o.model},
           {"config", own_json(to_json(run.model))},
           {"parameters", p.parameters},
           {"batch", run.train.batch},
@@ -130,19 +146,29 @@ Json describe_plans(const Options& o) {
 
 void print_plans(const Json& all) {
   const auto there = all["memory"].get<int64_t>();
-  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}", all["model"].get<std::string>(),
-             text_of(all["parameters"]), text_of(all["accumulate"]), text_of(all["batch"]),
-             text_of(all["config"]["context"]), all["optimizer"].get<std::string>(), all["device"].get<std::string>());
+  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}",
+             printable(all["model"].get<std::string>()), text_of(all["parameters"]), text_of(all["accumulate"]),
+             text_of(all["batch"]), text_of(all["config"]["context"]), all["optimizer"].get<std::string>(),
+             all["device"].get<std::string>());
   if (there) fmt::print(", which has {}", readable_bytes(there));
-  constexpr const char* kRow = "{:6} {:10} {:>10} {:>10} {:>10} {:>12} {:>10}{}\n";
+  constexpr const char* kRow = "{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n";
   fmt::print("\n\n");
-  fmt::print(fmt::runtime(kRow), "dtype", "recompute", "weights", "gradients", "moments", "activations", "peak", "");
+  fmt::print(fmt::runtime(kRow), "dtype", "recompute", "weights", "gradients", "moments", "activations", "peak",
+             "backward", "");
   for (const Json& p : all["plans"]) {
     const auto bytes = [&](const char* name) { return readable_bytes(p[name].get<int64_t>()); };
     fmt::print(fmt::runtime(kRow), p["dtype"].get<std::string>(), p["recompute"].get<std::string>(), bytes("weights"),
                bytes("gradients"), bytes("moments"), bytes("activations"), bytes("peak"),
+
+               fmt::format("{:.0f} %", 100 * p["gradients_at_peak"].get<double>() / p["gradients"].get<double>()),
                there && p["peak"].get<int64_t>() > there ? "  too much" : "");
   }
+  fmt::print(
+      "\nThe columns are sizes at different moments and do not add up to the peak, the most at one time. `backward` "
+      "is\n"
+      "how far backward has come then. 0 %: it begins, and activations make the peak. 100 %: all gradients are there "
+      "or\n"
+      "the optimiser is at work, and a smaller batch or --recompute lowers it little.\n");
 }
 
 bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate" || name == "optimizer"; }
@@ -151,11 +177,13 @@ int run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
-  if (o.arch.empty() && (o.plan || !o.settings.empty() || !o.config_file.empty()))
-    throw UsageError("--plan, --config and settings are of a named model; give --arch in place of --model");
   if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
     throw UsageError("--batch, --accumulate, --optimizer and --device are of a training step; ask for its --plan");
-  const Json all = o.plan ? describe_plans(o) : o.arch.empty() ? of_file(o.model) : of_arch(o.arch, named_run(o).model);
+  if (!o.plan && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
+    throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
+  const Json all = o.plan           ? describe_plans(o)
+                   : o.arch.empty() ? of_file(o.model)
+                                    : of_arch(o.arch, planned_run(o).model);
   o.json ? fmt::print("{}\n", text_of(all, 2)) : o.plan ? print_plans(all) : print_table(all);
   return 0;
 }
@@ -171,7 +199,10 @@ Subcommand inspect_command() {
             auto o = std::make_shared<Options>();
             c.option("--model", "PATH", "the folder of a model or of an adapter, or a .safetensors file", o->model);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
-            c.toggle("--plan", "the memory that training it takes, before anything is run, instead", o->plan);
+            c.toggle(
+                "--plan",
+                "print the memory that training it takes instead; of a folder, with the settings it was trained with",
+                o->plan);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);
             return [o] { return run(*o); };

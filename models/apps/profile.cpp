@@ -1,5 +1,8 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/file.h>
 #include <tapegrad/core/profile/profile_tables.h>
+#include <tapegrad/core/scope.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/profile.h>
 
 #include <algorithm>
@@ -8,15 +11,13 @@ namespace tg::apps {
 namespace {
 
 constexpr int64_t kWarmUp = 3, kSteps = 5;
-constexpr size_t kRows = 40;  // of a table: the rest is in the trace
-constexpr double kLeast = 1;  // percent
+constexpr std::string_view kStep = "step";  // the range of Trainer::step()
+constexpr std::string_view kTablesBegin = "profile of steps ";
 
-std::string text_of(ProfileTable t, std::string_view title) {
-  const size_t rows = t.rows.size();
-  t.rows.resize(std::min(rows, kRows));
-  std::string s = fmt::format("\n** {} ({}):\n\n{}", title, t.report, to_text(t));
-  if (rows > kRows) s += fmt::format(" ... and {} more rows\n", rows - kRows);
-  return s;
+std::string tables_path(const std::string& trace) { return trace + ".txt"; }
+
+std::string text_of(const ProfileTable& t, std::string_view title) {
+  return fmt::format("\n** {} ({}):\n\n{}", title, t.report, to_text(t));
 }
 std::string_view title_of(std::string_view report) {
   if (report == "nvtx_sum") return "Ranges, on the host";
@@ -27,6 +28,79 @@ std::string_view title_of(std::string_view report) {
   if (report == "cuda_gpu_mem_time_sum") return "Copies and fills of the GPU, by time";
   return "Copies and fills of the GPU, by size";
 }
+std::string notes_of(const Profile& p) {
+  std::string s;
+  for (const std::string& note : p.notes) s += fmt::format("note: {}\n", note);
+  return s;
+}
+
+// The layers of a model that differ by their number are one: "gpt.h.*.attn".
+std::string kind_of_layer(const Scope* layer) {
+  if (!layer || !layer->parent) return "in no layer";
+  const std::string path = layer->path();
+  std::string kind;
+  for (size_t at = 0, dot = 0; dot != path.npos; at = dot + 1) {
+    dot = path.find('.', at);
+    const std::string name = path.substr(at, dot - at);
+    const bool number = name.find_first_not_of("0123456789") == name.npos;
+    kind += (at ? "." : "") + (number ? "*" : name);
+  }
+  return kind;
+}
+// The range in the step: "forward"; empty outside of a step.
+std::string phase_of(const Scope* path) {
+  std::string inner;
+  for (; path && path->parent; path = path->parent) {
+    if (!path->parent->parent) return path->name != kStep ? "" : inner.empty() ? "between them" : inner;
+    inner = path->name;
+  }
+  return "";
+}
+
+using Times = std::map<std::string, int64_t>;  // ns by name
+using Share = std::pair<std::string, int64_t>;
+// "attention 20 %, linear 16 %, 12 others 9 %"
+std::string shares(const Times& times, int64_t whole) {
+  constexpr size_t kNamed = 4;
+  std::vector<Share> all(times.begin(), times.end());
+  std::ranges::stable_sort(all, std::greater<>(), &Share::second);
+  if (all.size() > kNamed + 1) {
+    int64_t others = 0;
+    for (size_t i = kNamed; i < all.size(); ++i) others += all[i].second;
+    const std::string name = fmt::format("{} others", all.size() - kNamed);
+    all.resize(kNamed);
+    all.emplace_back(name, others);
+  }
+  std::string s;
+  for (const auto& [name, ns] : all)
+    s += fmt::format("{}{} {:.0f} %", s.empty() ? "" : ", ", name,
+                     100 * double(ns) / double(std::max<int64_t>(whole, 1)));
+  return s;
+}
+// Where the time of the steps went, in a few lines.
+std::string summary(const Profile& p) {
+  int64_t steps = 0, wall = 0, kernels = 0;
+  for (const Profile::Range& r : p.ranges)
+    if (r.kind == RangeKind::range && r.name == kStep) ++steps, wall += r.end - r.begin;
+  Times phases, ops, layers;
+  for (const Profile::Kernel& k : p.kernels) {
+    const std::string phase = phase_of(k.path);
+    if (phase.empty()) continue;  // samples of text, saves
+    const int64_t ns = k.end - k.begin;
+    kernels += ns;
+    phases[phase] += ns;
+    ops[std::string(k.op.empty() ? k.name : k.op)] += ns;
+    layers[kind_of_layer(k.layer)] += ns;
+  }
+  std::string s = fmt::format("{:.3g} ms a step", double(wall) / 1e6 / double(std::max<int64_t>(steps, 1)));
+  if (kernels == 0) return s + "; no kernel was recorded\n";
+  s += fmt::format(", {:.0f} % of it in kernels, the rest around them; of the time in kernels:\n",
+                   100 * double(kernels) / double(std::max<int64_t>(wall, 1)));
+  for (const auto& [title, times] :
+       {std::pair<const char*, const Times&>("phases", phases), {"layers", layers}, {"ops", ops}})
+    s += fmt::format("  {:6}  {}\n", title, shares(times, kernels));
+  return s;
+}
 
 }  // namespace
 
@@ -35,6 +109,12 @@ StepProfile::StepProfile(std::string file, int64_t steps_left)
       warm_up_(std::min(kWarmUp, steps_left / 2)),
       steps_(std::min(kSteps, steps_left - warm_up_)) {}
 
+void StepProfile::check(std::string_view command, const std::string& file) {
+  check_output(command, "--profile", file, "trace",
+               [](std::string_view text) { return text.starts_with("{\"displayTimeUnit\":"); });
+  check_output(command, "--profile's file of tables", tables_path(file), "profile",
+               [](std::string_view text) { return text.starts_with(kTablesBegin); });
+}
 void StepProfile::before_step() {
   if (done_ == warm_up_) profiler_.emplace();
 }
@@ -44,14 +124,14 @@ std::string StepProfile::end() {
   const Profile p = profiler_->stop();
   profiler_.reset();
   write_trace(p, file_);
-  std::string s;
-  for (const ProfileTable& t : profile_tables(p)) s += text_of(t, title_of(t.report));
-  ProfileTable parts = kernel_time_by_range(p);
-  std::erase_if(parts.rows, [](const auto& row) { return std::get<double>(row[0]) < kLeast; });
-  s += text_of(std::move(parts), fmt::format("Time of kernels by the range that made them, from {} % on", kLeast));
-  for (const std::string& note : p.notes) s += fmt::format("\nnote: {}", note);
-  return s + fmt::format("\nprofile of steps {} to {} of this run: wrote {}; open it in https://ui.perfetto.dev\n",
-                         warm_up_ + 1, done_, file_);
+  const std::string head =
+      fmt::format("{}{} to {} of this run: {}{}", kTablesBegin, warm_up_ + 1, done_, summary(p), notes_of(p));
+  std::string tables = head;
+  for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
+  tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that made them");
+  write_file_atomically(tables_path(file_), tables);
+  return fmt::format("{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, file_,
+                     tables_path(file_));
 }
 
 }  // namespace tg::apps

@@ -1,10 +1,11 @@
-// `--profile FILE` of a training run: a few steps after warm-up are recorded, written to FILE as a trace and summed up
-// in tables. For training.cpp.
+// `--profile FILE` of a training run: a few steps after warm-up are recorded, written to FILE as a trace and to
+// FILE.txt as tables, and summed up in a few lines. User: run_session.cpp.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tg::apps {
 
@@ -13,8 +14,10 @@ class StepProfile {
   // Of a run that has so many steps left. The first ones are slower (memory, kernels that are loaded): up to 3 are left
   // out, at most half, and then up to 5 are recorded.
   StepProfile(std::string file, int64_t steps_left);
+  // An Error if one of the files could not be written at the end, or holds something else.
+  static void check(std::string_view command, const std::string& file);
   void before_step();
-  // What to print after the last of them, when the trace is written; empty before and later. An Error of the file.
+  // What to print after the last of them, when the files are written; empty before and later. An Error of a file.
   std::string after_step();
   std::string end();  // the same, when the run ends earlier
 

@@ -5,7 +5,6 @@
 #include <tapegrad/core/registry.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/interrupt.h>
-#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_session.h>
@@ -139,8 +138,9 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what) {
              parts.train.size(), parts.val.size());
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
-  fmt::print("run     {} steps of {}{} x {} tokens, seed {}, into {}/\n", t.max_steps,
-             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, m.context, t.seed, s.out);
+  fmt::print("run     {} steps of {}{} x {} tokens{}, seed {}, into {}/\n", t.max_steps,
+             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, m.context,
+             t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   if (s.state && s.state->step >= t.max_steps)
     fmt::print("note    the run is finished: a larger --max-steps goes on with it\n");
@@ -324,8 +324,9 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
-  c.option("--profile", "FILE", "record some steps, as a trace for ui.perfetto.dev and as tables", o.profile);
-  c.toggle("--quiet", "print nothing but errors and notes about what differs from before", o.quiet);
+  c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
+           o.profile);
+  c.toggle("--quiet", "print nothing but errors and notes", o.quiet);
   c.toggle("--overwrite", "begin a new run over the one, or the model, in the folder of --out", o.overwrite);
   c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
   add_settings(c, o, wanted);
@@ -338,9 +339,7 @@ Device prepare(const TrainOptions& o) {
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   (void)runtime_of(Device::cpu()).describe(0);  // variables of the environment are read before anything is written
-  if (!o.profile.empty())
-    check_output("train", "--profile", o.profile, "trace",
-                 [](std::string_view text) { return text.starts_with("{\"displayTimeUnit\":"); });
+  if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
   return device;
 }
@@ -365,6 +364,19 @@ TokenData read_token_file(const std::vector<std::string>& paths) {
 }
 TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
   return TokenData::from_text(tokenizer, text, paths.size() == 1 ? paths[0] : "the data");
+}
+void add_unknown_option(Command& c, const std::string& otherwise, std::string& to) {
+  c.option(
+      "--unknown",
+      fmt::format("characters that the model's tokenizer does not know: error, or skip them; default: {}", otherwise),
+      to, {"error", "skip"});
+}
+std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
+  KnownText known = tokenizer.known(text);
+  if (known.skipped > 0)
+    note_of(fmt::format("{} of {} characters of {} are skipped, which the tokenizer does not know: {}", known.skipped,
+                        known.characters, what, known.first));
+  return std::move(known.text);
 }
 std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());

@@ -1,6 +1,6 @@
 // What `train` and `finetune` share: the options and the data of a run, the folder that it writes and goes on from, and
 // its steps until the end or a signal. What is trained, and what files come of it, is up to them. Users: train.cpp,
-// finetune.cpp.
+// finetune.cpp; generate.cpp and inspect.cpp for single functions.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
@@ -44,6 +44,10 @@ bool has_token_file(const std::vector<std::string>& paths);
 TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
 TokenData encoded(const Tokenizer&, const std::string& text, const std::vector<std::string>& paths);
 std::string name_of_files(const std::vector<std::string>& files);
+// --unknown: a word for `to`, or what `otherwise` says.
+void add_unknown_option(Command&, const std::string& otherwise, std::string& to);
+// The text `what` without the characters that the tokenizer does not know; a line on stderr says which they were.
+std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
 // What a run is before its first step.
 struct Start {

@@ -56,6 +56,11 @@ void append_utf8(std::string& to, char32_t code) {
   }
   put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
 }
+// "'#' U+0023"; what is not printable has its number alone.
+std::string named(char32_t code, std::string_view character) {
+  const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
+  return fmt::format("{}U+{:04X}", printable ? fmt::format("'{}' ", character) : "", uint32_t(code));
+}
 // The ids that f(add) adds go to `take` in pieces.
 template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
   constexpr size_t kMost = 1 << 13;
@@ -98,6 +103,8 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
   return all;
 }
 
+KnownText Tokenizer::known(std::string_view text) const { return {std::string(text), int64_t(text.size()), 0, ""}; }
+
 void ByteTokenizer::encode(std::string_view text, const Take& take) const {
   in_pieces(take, [&](auto add) {
     for (const char c : text) add(int64_t(uint8_t(c)));
@@ -119,16 +126,42 @@ CharTokenizer CharTokenizer::from_text(std::string_view text) {
 void CharTokenizer::encode(std::string_view text, const Take& take) const {
   in_pieces(take, [&](auto add) {
     for_each_character(text, [&](char32_t code, std::string_view character, size_t at) {
-      const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
-      const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
-      TG_CHECK(
-          found != characters_.end() && *found == code, value,
-          "[tokenizer] the character {}U+{:04X} at byte {} is not among the {} of the model's vocabulary. A character "
-          "tokenizer knows the characters of its training text only. Leave it out, or train with the byte tokenizer.",
-          printable ? fmt::format("'{}' ", character) : "", uint32_t(code), at, characters_.size());
-      add(found - characters_.begin());
+      const int64_t id = id_of(code);
+      TG_CHECK(id >= 0, value,
+               "[tokenizer] the character {} at byte {} is not among the {} of the model's vocabulary. A character "
+               "tokenizer knows the characters of its training text only. Leave it out, as --unknown skip and "
+               "Tokenizer::known() do, or train with the byte tokenizer.",
+               named(code, character), at, characters_.size());
+      add(id);
     });
   });
+}
+KnownText CharTokenizer::known(std::string_view text) const {
+  constexpr size_t kNamed = 5;
+  KnownText known;
+  std::vector<char32_t> unknown;  // up to one more than are named
+  for_each_character(text, [&](char32_t code, std::string_view character, size_t) {
+    ++known.characters;
+    if (id_of(code) >= 0) {
+      known.text += character;
+      return;
+    }
+    ++known.skipped;
+    if (unknown.size() > kNamed || std::ranges::find(unknown, code) != unknown.end()) return;
+    known.first += unknown.empty() ? "" : ", ";
+    known.first += unknown.size() < kNamed ? named(code, character) : "...";
+    unknown.push_back(code);
+  });
+  TG_CHECK(known.skipped == 0 || !known.text.empty(), value,
+           "[tokenizer] the text has no character of the model's vocabulary, which has {}: all {} are unknown, the "
+           "first of them {}. Something must be left to encode. Pass a text like the one that the model was trained "
+           "on, or train with the byte tokenizer.",
+           characters_.size(), known.characters, known.first);
+  return known;
+}
+int64_t CharTokenizer::id_of(char32_t code) const {
+  const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
+  return found != characters_.end() && *found == code ? found - characters_.begin() : -1;
 }
 std::string CharTokenizer::decode(std::span<const int64_t> ids) const {
   return decoded(ids, vocab_size(), [&](std::string& text, int64_t id) { append_utf8(text, characters_[size_t(id)]); });

@@ -12,6 +12,14 @@
 
 namespace tg {
 
+/// The part of a text that a tokenizer can encode.
+struct KnownText {
+  std::string text;        ///< without the characters that the tokenizer does not know
+  int64_t characters = 0;  ///< of the whole text
+  int64_t skipped = 0;     ///< of these, the ones that are not in `text`
+  std::string first;       ///< the first few distinct ones of them, in order: "'#' U+0023, U+000D"
+};
+
 /// The interface of tokenizers.
 class Tokenizer {
  public:
@@ -22,6 +30,9 @@ class Tokenizer {
   using Take = std::function<void(std::span<const int64_t> ids)>;
   /// Passes the ids of a text to `take` in pieces, in order, so that a large text is not held as 64-bit ids.
   virtual void encode(std::string_view text, const Take& take) const = 0;
+  /// A text without the characters that encode() refuses; by default it refuses none, and each byte counts as a
+  /// character. An Error if the text has characters and the tokenizer knows none of them.
+  virtual KnownText known(std::string_view text) const;
   /// The text of ids; an Error for an id outside of the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
   /// The number of ids.
@@ -54,6 +65,7 @@ class CharTokenizer final : public Tokenizer {
   /// Passes the ids of a text to `take`. An Error for a character that from_text() has not seen; it names the character
   /// and its offset.
   void encode(std::string_view text, const Take& take) const override;
+  KnownText known(std::string_view text) const override;
   std::string decode(std::span<const int64_t> ids) const override;
   int64_t vocab_size() const override { return int64_t(characters_.size()); }
   std::string to_json() const override;
@@ -61,6 +73,7 @@ class CharTokenizer final : public Tokenizer {
  private:
   friend class Tokenizer;
   explicit CharTokenizer(std::vector<char32_t> sorted) : characters_(std::move(sorted)) {}
+  int64_t id_of(char32_t code) const;  // -1: unknown
   std::vector<char32_t> characters_;
 };
 

@@ -40,9 +40,22 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets);
     return step_gradients(model, trained, c, micro, dropout);
   };
+  int64_t complete = 0;  // gradients of this backward
+  const auto look = [&] {
+    const int64_t peak = memory_stats(device).peak;
+    if (peak > plan.peak) plan.peak = peak, plan.gradients_at_peak = complete;
+  };
+  for (const Parameter& p : trained.trainable())
+    Tensor(p.tensor).on_grad([&](const Tensor& g) {
+      if (complete == plan.gradients) complete = 0;  // that was the former micro-batch
+      look();
+      complete += int64_t(g.layout().bytes());
+      return g;
+    });
   const StepGradients g = gradients();
+  look();
   optimizer->step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
-  plan.peak = memory_stats(device).peak;
+  look();
   return plan;
 }
 

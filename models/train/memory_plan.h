@@ -26,6 +26,9 @@ struct MemoryPlan {
   /// block up by at most an eighth, and all keep freed blocks for reuse (MemoryStats::cached). Kernels of a GPU take
   /// scratch memory while they run.
   int64_t peak = 0;
+  /// The gradients that the running backward had completed at the peak: none in forward and when backward begins, all
+  /// when it ends and in the optimiser's step. The one in work does not count.
+  int64_t gradients_at_peak = 0;
 };
 
 /// The memory of a training step as Trainer runs it, in config.accumulate micro-batches of the size of batch(). Values

@@ -1,5 +1,5 @@
 # Running the command line and checking what it says, in the folder ${WORK}/${name}, which is made anew. Included by
-# cli.cmake and finetune.cmake.
+# cli.cmake, finetune.cmake and inspect.cmake.
 if(NOT TAPEGRAD OR NOT WORK)
   message(FATAL_ERROR "pass -DTAPEGRAD=<program> and -DWORK=<scratch folder>")
 endif()

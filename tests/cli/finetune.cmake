@@ -13,6 +13,9 @@ endforeach()
 file(WRITE ${dir}/cat.txt "${cat}")
 file(WRITE ${dir}/dog.txt "${dog}")
 file(WRITE ${dir}/foreign.txt "the zebra")
+string(REPLACE "dog" "fog" fog "${dog}")
+file(WRITE ${dir}/fog.txt "${fog}")
+file(WRITE ${dir}/none.txt "ZZZ?!")
 file(WRITE ${dir}/ids.bin "abcdefghabcdefghabcdefghabcdefghabcdefghabcdefghabcdefgh")
 file(WRITE ${dir}/width.json "{\"width\": 64}")
 file(WRITE ${dir}/tune.json "{\"lr\": 0.02, \"max_steps\": 6}")
@@ -78,6 +81,14 @@ refused(1 "is of a run of `tapegrad train`, not of `tapegrad finetune`" finetune
 refused(1 "is of a run of `tapegrad finetune`. A run of `tapegrad train` would overwrite it" train --data cat.txt --out ad ${tiny})
 refused(2 "leave --out away" finetune --resume ad --out never)
 
+# A text with characters that the model does not know
+run(0 finetune --model model --data fog.txt --out fog --unknown skip ${tune} --quiet)
+expect(err "tapegrad: 60 of 2880 characters of fog.txt are skipped, which the tokenizer does not know: 'f' U+0066\n")
+run(0 finetune --resume fog --max-steps 7 --quiet)  # without the flag
+expect(err "60 of 2880 characters of ")
+refused(1 "'f' U+0066" finetune --resume fog --max-steps 8 --unknown error)
+refused(1 "is no longer what fog/checkpoint.safetensors was trained on" finetune --resume fog --data foreign.txt)
+
 # Generation, with the adapter beside the model and merged into it
 set(sampling --prompt "the dog" --max-tokens 40 --temperature 0)
 run(0 generate --model model ${sampling})
@@ -135,6 +146,8 @@ refused(1 "[lora] dropout is 1." finetune --model model --data dog.txt --out nev
 refused(1 "the target '*.q' matches no module" finetune --model model --data dog.txt --out never --targets *.q)
 refused(1 "The modules are h.*.attn.qkv (2), h.*.attn.proj (2)" finetune --model model --data dog.txt --out never --targets *.q)
 refused(1 "'z' U+007A" finetune --model model --data foreign.txt --out never)
+expect(err "--unknown skip")
+refused(1 "[tokenizer] the text has no character of the model's vocabulary" finetune --model model --data none.txt --out never --unknown skip)
 refused(1 "ids was trained on token ids and has no tokenizer" finetune --model ids --data dog.txt --out never)
 refused(1 "is not in the vocabulary" finetune --model model --data ids.bin --out never)
 run(0 finetune --model ids --data ids.bin --out tokens --rank 2 --batch 2 --max-steps 2 --val-fraction 0.25 --quiet)

@@ -68,6 +68,39 @@ TEST_CASE("tokenizer: characters are sorted, distinct code points") {
   CHECK_HAS(value_error([] { CharTokenizer::from_text(""); }), "[tokenizer] the text is empty.");
 }
 
+TEST_CASE("tokenizer: the known part of a text") {
+  const auto t = CharTokenizer::from_text("ab\xc3\xa9");
+  const KnownText whole = t.known("b\xc3\xa9\xc3\xa9");
+  CHECK(whole.text == "b\xc3\xa9\xc3\xa9");
+  CHECK(whole.characters == 3);
+  CHECK(whole.skipped == 0);
+  CHECK(whole.first.empty());
+  const KnownText part = t.known(
+      "#a\r\xc3\xa4#\xc3\xa9\xf0\x9f\x98\x80"
+      "b#");
+  CHECK(part.text ==
+        "a\xc3\xa9"
+        "b");
+  CHECK(part.characters == 9);
+  CHECK(part.skipped == 6);
+  CHECK(part.first == "'#' U+0023, U+000D, '\xc3\xa4' U+00E4, '\xf0\x9f\x98\x80' U+1F600");
+  CHECK(t.decode(t.encode(part.text)) == part.text);
+  CHECK(t.known("a12345").first == "'1' U+0031, '2' U+0032, '3' U+0033, '4' U+0034, '5' U+0035");
+  CHECK(t.known("a1234567").first == "'1' U+0031, '2' U+0032, '3' U+0033, '4' U+0034, '5' U+0035, ...");
+  CHECK(t.known("").text.empty());
+  CHECK_HAS(
+      value_error([&] { t.known("#?"); }),
+      "[tokenizer] the text has no character of the model's vocabulary, which has 3: all 2 are unknown, the first "
+      "of them '#' U+0023, '?' U+003F. Something must be left to encode.");
+  CHECK_HAS(value_error([&] { t.known("a\xff"); }), "byte 1 of the text, 0xff, begins no UTF-8 character");
+  CHECK_HAS(value_error([&] { t.encode("a#"); }), "Leave it out, as --unknown skip and Tokenizer::known() do, or");
+
+  const KnownText bytes = ByteTokenizer().known("#\xff");
+  CHECK(bytes.text == "#\xff");
+  CHECK(bytes.characters == 2);
+  CHECK(bytes.skipped == 0);
+}
+
 TEST_CASE("tokenizer: text that is no UTF-8 is refused at its first wrong byte") {
   const auto t = CharTokenizer::from_text("ab");
   const char* wrong[] = {"\x80",

@@ -54,6 +54,7 @@ void check_plan(const GptConfig& g, const TrainConfig& c) {
   if (c.optimizer == OptimizerKind::muon) CHECK(plan.moments < 8 * parameters);
   CHECK(plan.activations > 0);
   CHECK(plan.peak > plan.weights + plan.moments + std::max(plan.gradients, plan.activations));
+  CHECK(plan.gradients_at_peak <= plan.gradients);
 }
 
 }  // namespace
@@ -118,6 +119,25 @@ TEST_CASE("memory plan: precision and recomputation order as they should") {
   CHECK(cheap.peak < none.peak);
   CHECK(block.peak < cheap.peak);
   CHECK(half.peak < none.peak);
+}
+TEST_CASE("memory plan: the peak is where activations or gradients make it") {
+  TrainConfig c = short_run();
+  c.batch = 64;
+  const MemoryPlan begin = plan_memory(small_model(), c);  // all activations, and the first gradients at most
+  CHECK(begin.activations > 10 * begin.gradients);
+  CHECK(begin.gradients_at_peak < begin.gradients / 10);
+  GptConfig wide = small_model();
+  wide.width = 256;
+  c.batch = 1;
+  const MemoryPlan end = plan_memory(wide, c);
+  CHECK(end.activations < end.gradients / 2);
+  CHECK(end.gradients_at_peak > end.gradients / 2);
+  c.optimizer = OptimizerKind::muon;  // which works with copies of all its matrices
+  for (const int64_t accumulate : {1, 2, 3}) {
+    c.accumulate = accumulate;
+    const MemoryPlan update = plan_memory(wide, c);
+    CHECK(update.gradients_at_peak == update.gradients);
+  }
 }
 TEST_CASE("memory plan: adapters over a frozen model") {
   const GptConfig g = small_model();

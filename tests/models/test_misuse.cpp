@@ -42,6 +42,25 @@ TEST_CASE("shapes that no memory can hold are refused, not wrapped around") {
   CHECK(has(error_of([&] { reshape(zeros({0}), {n, n}); }), "[reshape]"));
   CHECK(has(error_of([&] { split(zeros({4}), {most, most, 6}); }), "[split]"));
 }
+TEST_CASE("an error outside of every scope names none, and one inside names it") {
+  const Tensor x = ones({2}).requires_grad_(), loss = sum(x);
+  (void)backward(loss);
+  const std::string bare = error_of([&] { backward(loss); });
+  CHECK(bare == "[backward] [sum] was released by an earlier backward. Pass {.retain_graph = true} to that one.");
+  const Tensor inner = [&] {
+    const NameScope here("head");
+    return sum(x);
+  }();
+  (void)backward(inner);
+  CHECK(has(error_of([&] { backward(inner); }), "to that one.\n    in head"));
+}
+TEST_CASE("split has as many parts as it is asked for, more than a shape has dimensions too") {
+  const Tensor x = arange(0, 10, 1, DType::f32).requires_grad_();
+  const Tensors parts = split(x, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 0);
+  REQUIRE(parts.size() == 10);
+  CHECK(parts[9].item<float>() == 9);
+  CHECK(backward(sum(parts[8] * 3.0))[x].to_vector<float>() == std::vector<float>{0, 0, 0, 0, 0, 0, 0, 0, 3, 0});
+}
 TEST_CASE("a lazy value that was changed after it ran is found by what still needs it") {
   LazyScope lazy;
   const Tensor x = ones({2});
