@@ -145,13 +145,14 @@ TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
     CHECK(a == b);
     const std::string released =
         "[backward] [sum] was released by an earlier backward. Pass {.retain_graph = true} to that one.";
-    CHECK(error_of([&] { backward(loss); }) == released);
+    const auto at = [](unsigned line) { return fmt::format("\n    called at {}:{}", __FILE__, line); };
+    CHECK(error_of([&] { backward(loss); }) == released + at(__LINE__));
     const Tensor inside = [&] {
       NameScope here("head");
       return sum(x);
     }();
     backward(inside);
-    CHECK(error_of([&] { backward(inside); }) == released + "\n    in head");
+    CHECK(error_of([&] { backward(inside); }) == released + "\n    in head" + at(__LINE__));
   }
 }
 TEST_CASE("split: any number of parts, also those that nothing flows into") {

@@ -46,7 +46,7 @@ TEST_CASE("an error outside of every scope names none, and one inside names it")
   const Tensor x = ones({2}).requires_grad_(), loss = sum(x);
   (void)backward(loss);
   const std::string bare = error_of([&] { backward(loss); });
-  CHECK(bare == "[backward] [sum] was released by an earlier backward. Pass {.retain_graph = true} to that one.");
+  CHECK(has(bare, "earlier backward. Pass {.retain_graph = true} to that one.\n    called at "));
   const Tensor inner = [&] {
     const NameScope here("head");
     return sum(x);
