@@ -86,14 +86,16 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   node->first_id = next_ids(layouts.size());
   node->tracked = tracked;
   detail::Trace* const trace = detail::tracing();
+  Ref<Value> traced;
   for (size_t i = 0; i < in.size(); ++i) {
-    if (trace) [[unlikely]]
-      trace->reads(in[i]);
     Variable& x = *in[i].variable();
-    Value& v = *x.value;
+    if (trace) [[unlikely]]
+      traced = trace->reads(in[i]);
+    const Ref<Value>& seen = trace ? traced : x.value;
+    Value& v = *seen;
     // A clock per thread that never falls behind what it reads.
     if (v.producer) t_seq = std::max(t_seq, v.producer->seq);
-    auto& e = node->in.emplace_back(x.id, x.value, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
+    auto& e = node->in.emplace_back(x.id, seen, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
                                     tracked && x.requires_grad, v.storage ? v.storage->version : detail::kUnset);
     if (!tracked) {
       if (t_reads && x.requires_grad) [[unlikely]]

@@ -118,9 +118,8 @@ void Tensor::assign(const Tensor& t) const {
       !t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
       "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGradScope, or detach().",
       *this, t);
-  if (detail::Trace* trace = detail::tracing()) [[unlikely]]
-    trace->assigns(*this, t);
-  var().value = t.value();
+  detail::Trace* const trace = detail::tracing();
+  var().value = trace ? trace->assigns(*this, t) : t.value();
 }
 Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make_ref<op::Cast>(t), {*this}); }
 Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make_ref<op::Cast>(dtype()), {*this}); }
@@ -161,9 +160,8 @@ void Tensor::copy_to_host(void* to_host, DType t) const {
 }
 Tensor Tensor::detach() const {
   if (!value()->producer) {
-    if (detail::Trace* trace = detail::tracing()) [[unlikely]]
-      trace->reads(*this);
-    return Tensor(value());
+    detail::Trace* const trace = detail::tracing();
+    return Tensor(trace ? trace->reads(*this) : value());
   }
   NoGradScope off;
   return emit1(stateless<Detach>(), {*this});

@@ -11,12 +11,14 @@ constinit thread_local Trace* t_trace = nullptr;
 Trace::Trace() : first_id_(next_ids()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
-  for (CapturedVariable& h : held) h.variable->value = std::move(h.before);
+  for (CapturedVariable& h : held)
+    if (h.variable->value.get() != h.before.get()) h.variable->value = std::move(h.before);
 }
 
 void Trace::add_input(const Tensor& t) { known_.insert(t.value().get()); }
-void Trace::reads(const Tensor& t) {
-  if (traced(*t.value()) || known_.contains(t.value().get())) return;
+Ref<Value> Trace::reads(const Tensor& t) {
+  if (traced(*t.value()) || known_.contains(t.value().get())) return t.value();
+  if (const auto at = captured_.find(t.variable().get()); at != captured_.end()) return held[at->second].during;
   TG_CHECK(!(grad_enabled() && t.requires_grad() && t.value()->producer), state,
            "[compile] the function reads {}, which ops outside made on the tape: a replay could not follow its "
            "gradient there. Compute it inside, or pass a detach().",
@@ -27,20 +29,23 @@ void Trace::reads(const Tensor& t) {
   }
   auto during = make_ref<Value>(t.layout(), t.value()->storage);
   known_.insert(during.get());
+  captured_.emplace(t.variable().get(), held.size());
   held.push_back({t.variable(), t.value(), during});
-  t.variable()->value = std::move(during);
+  return during;
 }
 void Trace::emitted(const Ref<Node>& n) {
   nodes.push_back(n);
   emitted_.insert(n.get());
 }
-void Trace::assigns(const Tensor& to, const Tensor& value) {
-  reads(value);
+Ref<Value> Trace::assigns(const Tensor& to, const Tensor& value) {
+  Ref<Value> next = reads(value);
   if (!traced(*to.value())) reads(to);
+  return next;
 }
 
 bool Trace::made_here(const Tensor& t) const {
-  return t.id() >= first_id_ && !traced(*t.value()) && !known_.contains(t.value().get());
+  return t.id() >= first_id_ && !traced(*t.value()) && !known_.contains(t.value().get()) &&
+         !captured_.contains(t.variable().get());
 }
 // "op 3 of the trace, exp, makes it in layer", or an empty text.
 std::string Trace::maker(const Tensor& t) const {

@@ -3,6 +3,7 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <unordered_map>
 #include <unordered_set>
 
 namespace tg::detail {
@@ -14,21 +15,22 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // A variable that is read or assigned. During the trace it has a value of its own, so that two variables which share
-  // one are told apart: they may not share it in the next run.
+  // A variable that is read or assigned. Ops of the trace read a value of its own, so that two variables which share
+  // one are told apart: they may not share it in the next run. The variable itself changes only if it is assigned:
+  // other threads may read it.
   struct CapturedVariable {
     Ref<Variable> variable;
     Ref<Value> before, during;
-    bool assigned() const { return variable->value.get() != during.get(); }
+    bool assigned() const { return variable->value.get() != before.get() && variable->value.get() != during.get(); }
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in the order of emission
 
   void add_input(const Tensor&);      // a handle of the trace's own
   void made(const Ref<Variable>& v);  // a new variable
-  void reads(const Tensor&);          // an op does; what is lazy and not of the trace is evaluated
+  Ref<Value> reads(const Tensor&);    // what an op sees; what is lazy and not of the trace is evaluated
   void emitted(const Ref<Node>&);
-  void assigns(const Tensor& to, const Tensor& value);
+  Ref<Value> assigns(const Tensor& to, const Tensor& value);  // what `to` becomes
   [[noreturn]] void fail_host_read(const Tensor&) const;
   bool made_here(const Tensor&) const;  // a constant that the function makes; it may read it
   // An Error if something outlives the trace that a replay would not make again. `inputs`, `returned`: handles that
@@ -41,8 +43,9 @@ class Trace {
   std::string maker(const Tensor&) const;
   bool traced(const Value& v) const { return v.producer && emitted_.contains(v.producer.get()); }
   std::unordered_set<const Node*> emitted_;
-  std::unordered_set<const Value*> known_;  // inputs, and values `during`
-  std::vector<Ref<Variable>> made_;         // inputs too
+  std::unordered_set<const Value*> known_;                // inputs, and values `during`
+  std::unordered_map<const Variable*, size_t> captured_;  // places in `held`
+  std::vector<Ref<Variable>> made_;                       // inputs too
   const uint64_t first_id_;
 };
 

@@ -86,7 +86,7 @@ class Tracing {
           "[compile] result {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
           "gradients inside, put it in a NoGradScope, or return a detach().",
           k, out_[k]);
-      trace_.reads(out_[k]);
+      if (const Ref<Value> seen = trace_.reads(out_[k]); seen.get() != out_[k].value().get()) out_[k] = Tensor(seen);
     }
   }
   // What the function has made of a handle becomes the new value of the variable that was there.
@@ -94,7 +94,7 @@ class Tracing {
     std::vector<Tensor> next(state_.size());
     for (size_t k = 0; k < state_.size(); ++k) {
       TG_CHECK(*state_[k], value, "[compile] state {} is an empty tensor after the call. Give it a value.", k);
-      if (state_[k]->id() != former_[k].id()) next[k] = Tensor(state_[k]->value());
+      if (state_[k]->id() != former_[k].id()) next[k] = Tensor(trace_.reads(*state_[k]));
       *state_[k] = former_[k];
     }
     for (size_t k = 0; k < state_.size(); ++k)  // when all are known: two may have been swapped
