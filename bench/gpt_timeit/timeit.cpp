@@ -126,7 +126,7 @@ TimeitModel::TimeitModel(const TimeitRun& run, const TimeitSetup& setup)
     : setup_(setup),
       compute_(run.mixed ? DType::bf16 : DType::f32),
       params_(setup.device, setup.seed),
-      model_(params_, timeit_config(run, setup)),
+      model_(Gpt(params_, timeit_config(run, setup))),
       gradients_(params_) {
   Rng rng{setup.seed};
   tokens_ = random_ids(setup, rng);

@@ -4,6 +4,7 @@
 #pragma once
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/model.h>
 
 #include "common/gradient_sums.h"
 #include "common/program.h"
@@ -90,7 +91,7 @@ class TimeitModel {
   TimeitSetup setup_;
   DType compute_;
   Params params_;
-  Gpt model_;
+  Model model_;
   Tensor tokens_, targets_;  // (B, T) i64
   GradientSums gradients_;
   std::optional<Compiled> forward_, both_;

@@ -79,18 +79,16 @@ void check_memory(const LmSetup& s, StepType type) {
                          s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
              s.batch, bytes, others, s.device);
 }
+Model form_of(const LmSetup& s, const Params& p) {
+  if (s.form == LmForm::fused) return Gpt(p, s.model);
+  return DocumentLm(p, s.model, s.form == LmForm::flash ? DocumentLm::Scores::blocks : DocumentLm::Scores::matrix);
+}
 // Made on the host and moved, one copy for each, as the document does.
 Params made_on_host(const LmSetup& s) {
-  const auto make = [&](const Params& p) {
-    if (s.form == LmForm::fused)
-      Gpt(p, s.model);
-    else
-      DocumentLm(p, s.model);
-  };
   Params params(s.device, s.seed);
   if (s.device == Device::cpu()) return params;
   const Params host(Device::cpu(), s.seed);
-  make(host);
+  form_of(s, host);
   params.load(host.state());
   return params;
 }
@@ -147,30 +145,19 @@ int64_t planned_bytes(const LmSetup& setup, StepType type) {
   return peak;
 }
 
-LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)) {
-  const DType compute = s.precision == Precision::bf16 ? DType::bf16 : DType::f32;
-  const auto products = s.precision == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32;
-  if (s.form == LmForm::fused) {
-    const auto model = std::make_shared<Gpt>(params_, s.model);
-    forward_ = [=](const Tensor& tokens) {
-      const MatmulPrecisionScope scope(products);
-      return model->forward(tokens, {.compute = compute});
-    };
-  } else {
-    const auto scores = s.form == LmForm::flash ? DocumentLm::Scores::blocks : DocumentLm::Scores::matrix;
-    const auto model = std::make_shared<DocumentLm>(params_, s.model, scores);
-    forward_ = [=](const Tensor& tokens) {
-      const MatmulPrecisionScope scope(products);
-      return model->forward(tokens);
-    };
-  }
+LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)), model_(form_of(s, params_)) {
   Rng rng{s.seed};  // drawn where it is needed: it is none of the copies
   tokens_ = rand({s.batch, s.model.context}, rng, 0, double(s.model.vocab_size), DType::f32, s.device).to(DType::i64);
   sums_.emplace(params_);
 }
+Tensor LmModel::forward() const {
+  const MatmulPrecisionScope scope(setup_.precision == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
+  const bool narrow = setup_.precision == Precision::bf16;
+  return model_.forward(tokens_, {.compute = narrow ? std::optional(DType::bf16) : std::nullopt});
+}
 Tensor LmModel::logits() const {
   const NoGradScope off;
-  return forward_(tokens_);
+  return forward();
 }
 
 Tensor LmModel::step(StepType type, bool phases) {
@@ -181,7 +168,7 @@ Tensor LmModel::step(StepType type, bool phases) {
     if (phases) synchronize(setup_.device);
   };
   Tensor scores;  // (B, T, V)
-  phase("forward_pass", [&] { scores = forward_(tokens_); });
+  phase("forward_pass", [&] { scores = forward(); });
   result_ = scores.detach();
   if (type == StepType::forward) return scores;
   Tensor loss;

@@ -4,6 +4,7 @@
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/model.h>
 #include <tapegrad/models/optim/adamw.h>
 
 #include <optional>
@@ -79,10 +80,11 @@ class LmModel {
   Tensor logits() const;                                    // (B, T, V)
 
  private:
+  Tensor forward() const;
   Tensor step(StepType, bool phases);  // what holds the tape, if anything does
   LmSetup setup_;
   Params params_;
-  std::function<Tensor(const Tensor&)> forward_;
+  Model model_;    // the form
   Tensor tokens_;  // (B, T) i64
   std::optional<GradientSums> sums_;
   std::optional<AdamW> optimizer_;
