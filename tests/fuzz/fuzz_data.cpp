@@ -75,6 +75,9 @@ void check_text(std::string_view seen, std::string_view text) {
   TG_FUZZ_CHECK(again->encode(seen) == characters->encode(seen));
   if (const auto ids = fuzz::accepted([&] { return characters->encode(text); }))
     TG_FUZZ_CHECK(characters->decode(*ids) == text);
+  if (const auto known = fuzz::accepted([&] { return characters->known(text); }))
+    TG_FUZZ_CHECK(characters->decode(characters->encode(known->text)) == known->text &&
+                  known->text.size() <= text.size());
   std::vector<int64_t> any(text.size() / 8);
   for (size_t i = 0; i < any.size(); ++i) std::memcpy(&any[i], text.data() + 8 * i, 8);
   for (const Tokenizer* t : std::initializer_list<const Tokenizer*>{&bytes, again.get()})
