@@ -45,8 +45,8 @@ struct CompileStats {
 /// A compiled function. Copies share their plans. One thread at a time may call it.
 class Compiled {
  public:
-  /// Compiles nothing yet: the first call of each signature does.
-  explicit Compiled(TensorFunction, CompileOptions = {}, const std::source_location& = std::source_location::current());
+  /// Compiles nothing yet: the first call of each signature does. Errors name `where`, if it is a place.
+  explicit Compiled(TensorFunction, CompileOptions = {}, const std::source_location& where = {});
 
   /// Returns what the function would return, without a history for backward. The signature is the layouts and gradient
   /// flags of the inputs, and the modes of the thread (NoGradScope, RecomputeScope, MatmulPrecisionScope).
