@@ -21,7 +21,8 @@ struct Accumulated {
 /// `loss` computes the mean over the kept targets of a micro-batch, a scalar; it is called once for each, in order.
 /// Each micro-batch weighs as much as it has kept targets, so the result is that of one batch of all of them, up to
 /// rounding. A micro-batch without kept targets is skipped. A single micro-batch gives the same bits as
-/// backward(loss(batch)). Inputs and targets are moved to `device`. An Error if no target is kept at all.
+/// backward(loss(batch)). Inputs and targets are moved to `device`. An Error if no target is kept at all; those of
+/// backward() name the caller's line.
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
                        Device device = {}, const std::source_location& = std::source_location::current());
 

@@ -89,7 +89,7 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   GradMap grads;
   {
     const ObserveScope watch(observer(Stage::backward));
-    grads = backward(loss);
+    grads = backward(loss, {.create_graph = false}, std::source_location());
   }
   AdamW optimizer(params.trainable(), o.optimizer);
   for (const Parameter& p : params.trainable())

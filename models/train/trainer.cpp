@@ -42,7 +42,8 @@ Tensor training_loss(const Model& model, const TrainConfig& config, const Batch&
 StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
                              std::span<const Batch> micro_batches, Rng& dropout) {
   const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout); };
-  Accumulated a = accumulate(loss, micro_batches, params.device());
+  constexpr std::source_location kNoPlace{};  // a line of the library helps nobody
+  Accumulated a = accumulate(loss, micro_batches, params.device(), kNoPlace);
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
     if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing

@@ -92,6 +92,27 @@ TEST_CASE("captured tensors are read where they stand") {
   CHECK(f.stats().traces == 2);
 }
 
+TEST_CASE("a trace does not touch the variables that it only reads: other threads may use them") {
+  const Tensor w = random({3}, 1), b = random({3}, 2);
+  const auto *at_w = w.value().get(), *at_b = b.value().get();
+  bool same = false;
+  const Compiled f = compile([&](Inputs in) {
+    const Tensor y = in[0] * w + w.detach();
+    b.assign(y);
+    same = w.value().get() == at_w && b.value().get() != at_b;
+    return std::vector{y + w, w};
+  });
+  const Tensor x = random({3}, 3);
+  const auto want = values(x * w + w + w);
+  for (int i = 0; i < 3; ++i) {
+    const auto y = f({x});
+    CHECK(values(y[0]) == want);
+    CHECK(values(y[1]) == values(w));
+    CHECK(w.value().get() == at_w);
+    CHECK(values(b) == values(x * w + w));
+  }
+  CHECK(same);
+}
 TEST_CASE("variables that are assigned take new values, in place where nobody holds the old ones") {
   Tensor a = random({8}, 1), b = random({8}, 2), count = filled<double>({}, 0.0);
   const Compiled swap = compile([&](Inputs) {

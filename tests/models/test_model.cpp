@@ -7,6 +7,7 @@
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
 
 #include "support/helpers.h"
 #include "support/small_run.h"
@@ -77,6 +78,16 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
     Tensor loss(const Batch& b, const ForwardOptions&) const { return forward(b.inputs); }
   };
   CHECK_HAS(error_of([&] { Model(TwoLosses(Params())).loss({tokens, tokens}); }), "[model] loss() returned");
+
+  struct OffTape : Plain {
+    using Plain::Plain;
+    int64_t context() const { return 4; }
+    Tensor loss(const Batch& b, const ForwardOptions&) const { return mean(forward(b.inputs)).detach(); }
+  };
+  Trainer off(OffTape(Params()), params, bytes_of(rhyme()), tiny_train());
+  const std::string message = error_of([&] { off.step(); });
+  CHECK_HAS(message, "[backward]");
+  CHECK(!has(message, "called at"));  // no line of the library
 }
 
 TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved and loaded, and generates") {

@@ -1,5 +1,6 @@
 // AdamW against torch.optim.AdamW (tests/data/make_fixtures.py), clipping against the formula by hand, schedules,
 // state.
+#include "support/files.h"
 #include "support/helpers.h"
 
 #include <tapegrad/core/check.h>
@@ -19,11 +20,6 @@
 using namespace tg;
 
 namespace {
-void contains(const std::string& text, std::string_view part) {
-  INFO(text);
-  INFO(part);
-  CHECK(has(text, part));
-}
 Tensor leaf(std::initializer_list<float> v, const Shape& s) { return tensor(v, s).requires_grad_(); }
 }  // namespace
 
@@ -189,8 +185,8 @@ TEST_CASE("a missing gradient is an error that names the parameter and changes n
   std::vector<Parameter> params{{"used", leaf({1, 2}, {2})}, {"h.1.unused", leaf({1, 2, 3}, {3})}};
   AdamW opt(params);
   const std::string m = error_of([&] { opt.step(backward(sum(params[0].tensor))); });
-  contains(m, "[adamw] 'h.1.unused' (3) has no gradient: the loss does not depend on it.");
-  contains(m, "leave it out, or pass .unreached = Unreached::skip");
+  CHECK_HAS(m, "[adamw] 'h.1.unused' (3) has no gradient: the loss does not depend on it.");
+  CHECK_HAS(m, "leave it out, or pass .unreached = Unreached::skip");
   CHECK(opt.steps() == 0);
   CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
 }
@@ -202,7 +198,7 @@ TEST_CASE("a gradient that does not fit is an error that names the parameter, an
   GradMap grads;
   grads.map()[params[0].tensor.id()] = tensor({1.f, 1.f}, {2});
   grads.map()[params[1].tensor.id()] = tensor({1.f, 1.f}, {2});
-  contains(error_of([&] { opt.step(grads); }), "[adamw_step] gradient 1 is (2) f32, the weight is 'last' (3) f32.");
+  CHECK_HAS(error_of([&] { opt.step(grads); }), "[adamw_step] gradient 1 is (2) f32, the weight is 'last' (3) f32.");
   CHECK(opt.steps() == 0);
   CHECK(params[0].tensor.to_vector<float>() == std::vector<float>{1, 2});
   CHECK(opt.state().at("first.m").to_vector<float>() == std::vector<float>{0, 0});
@@ -232,20 +228,20 @@ TEST_CASE("a step is one kernel for all parameters, and one for the norm") {
 
 TEST_CASE("what AdamW refuses") {
   const Tensor w = leaf({1}, {1}), frozen = tensor({1.f}, {1});
-  contains(error_of([&] { AdamW({}); }), "no parameters");
-  contains(error_of([&] { AdamW({{"w", frozen}}); }), "'w' does not require a gradient");
-  contains(error_of([&] { AdamW({{"w", w.detach().to(DType::bf16).requires_grad_()}}); }), "'w' is (1) bf16.");
-  contains(error_of([&] { AdamW({{"w", w}, {"x", w}}); }), "'x' comes twice");
-  contains(error_of([&] { AdamW({{"w", w}, {"w", leaf({1}, {1})}}); }), "'w' comes twice");
-  contains(error_of([&] { AdamW({{"w", w}}, {.lr = -1}); }), "lr is -1");
-  contains(error_of([&] { AdamW({{"w", w}}, {.beta1 = 1}); }), "beta1 is 1");
-  contains(error_of([&] { AdamW({{"w", w}}, {.beta2 = -0.5}); }), "beta2 is -0.5");
-  contains(error_of([&] { AdamW({{"w", w}}, {.eps = 0}); }), "eps is 0");
-  contains(error_of([&] { AdamW({{"w", w}}, {.weight_decay = NAN}); }), "weight_decay is nan");
+  CHECK_HAS(error_of([&] { AdamW({}); }), "no parameters");
+  CHECK_HAS(error_of([&] { AdamW({{"w", frozen}}); }), "'w' does not require a gradient");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w.detach().to(DType::bf16).requires_grad_()}}); }), "'w' is (1) bf16.");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}, {"x", w}}); }), "'x' comes twice");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}, {"w", leaf({1}, {1})}}); }), "'w' comes twice");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}}, {.lr = -1}); }), "lr is -1");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}}, {.beta1 = 1}); }), "beta1 is 1");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}}, {.beta2 = -0.5}); }), "beta2 is -0.5");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}}, {.eps = 0}); }), "eps is 0");
+  CHECK_HAS(error_of([&] { AdamW({{"w", w}}, {.weight_decay = NAN}); }), "weight_decay is nan");
   AdamW opt({{"w", w}});
-  contains(error_of([&] { opt.step({}, {.clip_norm = -1}); }), "clip_norm is -1");
+  CHECK_HAS(error_of([&] { opt.step({}, {.clip_norm = -1}); }), "clip_norm is -1");
   for (const double lr : {-1.0, -1e-300, double(NAN), double(INFINITY)})
-    contains(error_of([&] { opt.set_lr(lr); }), fmt::format("lr is {}. It", lr));
+    CHECK_HAS(error_of([&] { opt.set_lr(lr); }), fmt::format("lr is {}. It", lr));
   CHECK(opt.steps() == 0);
   CHECK(w.item<float>() == 1);
 }
@@ -273,16 +269,16 @@ TEST_CASE("state continues where it was saved, bit for bit") {
 
   StateDict bad = saved;
   bad.erase("w.v");
-  contains(error_of([&] { second.load_state(bad, 1); }), "the state has no 'w.v'");
+  CHECK_HAS(error_of([&] { second.load_state(bad, 1); }), "the state has no 'w.v'");
   bad = saved;
   bad["w.v"] = zeros({3, 5});
-  contains(error_of([&] { second.load_state(bad, 1); }), "'w.v' is (3, 5) f32 in the state and must be (5, 3) f32");
+  CHECK_HAS(error_of([&] { second.load_state(bad, 1); }), "'w.v' is (3, 5) f32 in the state and must be (5, 3) f32");
   bad = saved;
   bad["x.m"] = zeros({1});
-  contains(error_of([&] { second.load_state(bad, 1); }), "'x.m' of the state belongs to none of the 1 parameters");
-  contains(error_of([&] { second.load_state(saved, -1); }), "steps is -1");
-  contains(error_of([&] { second.load_state(saved, INT64_MAX); }),
-           "steps is 9223372036854775807. It must be from 0 to");
+  CHECK_HAS(error_of([&] { second.load_state(bad, 1); }), "'x.m' of the state belongs to none of the 1 parameters");
+  CHECK_HAS(error_of([&] { second.load_state(saved, -1); }), "steps is -1");
+  CHECK_HAS(error_of([&] { second.load_state(saved, INT64_MAX); }),
+            "steps is 9223372036854775807. It must be from 0 to");
   CHECK(second.steps() == 6);
 }
 
@@ -351,9 +347,9 @@ TEST_CASE("schedule: cosine, with warm-up and without") {
   CHECK(Schedule{.lr = 2, .min_lr = 2, .warmup = 0, .total = 0}.at(0) == 2);
   CHECK(Schedule{.lr = 2, .min_lr = 1, .warmup = 3, .total = 3}.at(3) == 1);  // no division by the empty cosine
 
-  contains(error_of([] { Schedule{.lr = -1}.at(0); }), "lr is -1");
-  contains(error_of([] { Schedule{.lr = 1, .min_lr = 2}.at(0); }), "min_lr is 2 and lr 1");
-  contains(error_of([] { Schedule{.warmup = -1}.at(0); }), "warmup is -1");
-  contains(error_of([] { Schedule{.warmup = 5, .total = 4}.at(0); }), "total is 4 and warmup 5");
-  contains(error_of([&] { s.at(-1); }), "step is -1");
+  CHECK_HAS(error_of([] { Schedule{.lr = -1}.at(0); }), "lr is -1");
+  CHECK_HAS(error_of([] { Schedule{.lr = 1, .min_lr = 2}.at(0); }), "min_lr is 2 and lr 1");
+  CHECK_HAS(error_of([] { Schedule{.warmup = -1}.at(0); }), "warmup is -1");
+  CHECK_HAS(error_of([] { Schedule{.warmup = 5, .total = 4}.at(0); }), "total is 4 and warmup 5");
+  CHECK_HAS(error_of([&] { s.at(-1); }), "step is -1");
 }

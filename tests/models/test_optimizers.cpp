@@ -10,16 +10,12 @@
 #include <cmath>
 #include <memory>
 
+#include "support/files.h"
 #include "support/helpers.h"
 
 using namespace tg;
 
 namespace {
-void contains(const std::string& text, std::string_view part) {
-  INFO(text);
-  INFO(part);
-  CHECK(has(text, part));
-}
 std::vector<ParameterGroup> groups_of(const Json& c) {
   std::vector<ParameterGroup> r;
   if (!c.contains("groups")) return r;
@@ -159,19 +155,20 @@ TEST_CASE("groups: the first that matches counts, and one without a parameter is
   const auto refused = [&](std::vector<ParameterGroup> g) {
     return error_of([&] { AdamW(params, {}, std::move(g)); });
   };
-  contains(refused({{.pattern = "*.bais"}}),
-           "[adamw] the group '*.bais' has no parameter. Its pattern must match one that no earlier group has taken; * "
-           "stands for any characters. The parameters are a.weight, a.bias, b.bias.");
-  contains(refused({{.pattern = "*"}, {.pattern = "*.bias"}}), "the group '*.bias' has no parameter");
+  CHECK_HAS(
+      refused({{.pattern = "*.bais"}}),
+      "[adamw] the group '*.bais' has no parameter. Its pattern must match one that no earlier group has taken; * "
+      "stands for any characters. The parameters are a.weight, a.bias, b.bias.");
+  CHECK_HAS(refused({{.pattern = "*"}, {.pattern = "*.bias"}}), "the group '*.bias' has no parameter");
   CHECK(refused({{.pattern = "a.bias"}, {.pattern = "*.bias"}}) == "no error");
-  contains(refused({{.pattern = "*", .lr_scale = -1}}), "[adamw] lr_scale of the group '*' is -1.");
-  contains(refused({{.pattern = "*", .weight_decay = NAN}}), "[adamw] weight_decay of the group '*' is nan.");
-  contains(refused({{.pattern = "*", .beta1 = 1}}), "[adamw] beta1 of the group '*' is 1. It must be in [0, 1).");
-  contains(refused({{.pattern = "*", .beta2 = -1}}), "[adamw] beta2 of the group '*' is -1.");
-  contains(error_of([&] { Sgd(params, {}, {{.pattern = "*.bias", .beta2 = 0.5}}); }),
-           "[sgd] the group '*.bias' sets beta1 or beta2, which none of its parameters has here.");
-  contains(error_of([&] { Muon(params, {.others = {"*.bias"}}, {{.pattern = "a.weight", .beta1 = 0.5}}); }),
-           "[muon] the group 'a.weight' sets beta1 or beta2");
+  CHECK_HAS(refused({{.pattern = "*", .lr_scale = -1}}), "[adamw] lr_scale of the group '*' is -1.");
+  CHECK_HAS(refused({{.pattern = "*", .weight_decay = NAN}}), "[adamw] weight_decay of the group '*' is nan.");
+  CHECK_HAS(refused({{.pattern = "*", .beta1 = 1}}), "[adamw] beta1 of the group '*' is 1. It must be in [0, 1).");
+  CHECK_HAS(refused({{.pattern = "*", .beta2 = -1}}), "[adamw] beta2 of the group '*' is -1.");
+  CHECK_HAS(error_of([&] { Sgd(params, {}, {{.pattern = "*.bias", .beta2 = 0.5}}); }),
+            "[sgd] the group '*.bias' sets beta1 or beta2, which none of its parameters has here.");
+  CHECK_HAS(error_of([&] { Muon(params, {.others = {"*.bias"}}, {{.pattern = "a.weight", .beta1 = 0.5}}); }),
+            "[muon] the group 'a.weight' sets beta1 or beta2");
   CHECK(error_of([&] { Muon(params, {}, {{.pattern = "a.*", .beta1 = 0.5}}); }) == "no error");
 }
 
@@ -183,10 +180,11 @@ TEST_CASE(
     Net net(kind);
     const auto before = net.bits();
     const std::string message = error_of([&] { net.optimizer->step(backward(net.loss(x, false))); });
-    contains(message, fmt::format("[{}] 'extra.weight' (3, 6) has no gradient: the loss does not depend on it.", kind));
-    contains(message, ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0)");
-    contains(error_of([&] { net.optimizer->step({}, {.unreached = Unreached::skip}); }),
-             fmt::format("[{}] none of the 4 parameters has a gradient.", kind));
+    CHECK_HAS(message,
+              fmt::format("[{}] 'extra.weight' (3, 6) has no gradient: the loss does not depend on it.", kind));
+    CHECK_HAS(message, ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0)");
+    CHECK_HAS(error_of([&] { net.optimizer->step({}, {.unreached = Unreached::skip}); }),
+              fmt::format("[{}] none of the 4 parameters has a gradient.", kind));
     CHECK(net.bits() == before);
     CHECK(net.optimizer->steps() == 0);
 
@@ -258,7 +256,7 @@ TEST_CASE("after an Error in a compiled step, weights, state and number of steps
     const auto unchanged = [&](const Tensor& ids, const std::string& what) {
       const auto bits = net.bits();
       const int64_t steps = net.optimizer->steps();
-      contains(error_of([&] { step({ids}); }), what);
+      CHECK_HAS(error_of([&] { step({ids}); }), what);
       CHECK(net.bits() == bits);
       CHECK(net.optimizer->steps() == steps);
     };
@@ -297,7 +295,7 @@ TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for
       bad["x.m"] = zeros({1});
       other.optimizer->load_state(bad, 3);
     });
-    contains(message, fmt::format("[{}] 'x.m' of the state belongs to none of the 4 parameters.", kind));
+    CHECK_HAS(message, fmt::format("[{}] 'x.m' of the state belongs to none of the 4 parameters.", kind));
   }
   CHECK(Sgd({{"w", random({2}, 1).requires_grad_()}}).state().empty());  // no momentum, no buffers
 }
@@ -306,31 +304,31 @@ TEST_CASE("what Sgd and Muon refuse") {
   const std::vector<Parameter> params{{"w", random({2, 2}, 1).requires_grad_()},
                                       {"b", random({2}, 1).requires_grad_()}};
   const auto sgd = [&](const SgdConfig& c) { return error_of([&] { Sgd(params, c); }); };
-  contains(sgd({.lr = NAN}), "[sgd] lr is nan. It must be finite and 0 or more.");
-  contains(sgd({.momentum = 1}), "[sgd] momentum is 1. It must be in [0, 1).");
-  contains(sgd({.dampening = 0.5}), "[sgd] dampening is 0.5 and momentum 0. There is no buffer to dampen");
-  contains(sgd({.weight_decay = -1}), "[sgd] weight_decay is -1.");
-  contains(sgd({.nesterov = true}), "[sgd] nesterov with momentum 0 and dampening 0. It needs momentum above 0");
-  contains(sgd({.momentum = 0.9, .dampening = 0.1, .nesterov = true}), "and dampening 0.1. It needs");
+  CHECK_HAS(sgd({.lr = NAN}), "[sgd] lr is nan. It must be finite and 0 or more.");
+  CHECK_HAS(sgd({.momentum = 1}), "[sgd] momentum is 1. It must be in [0, 1).");
+  CHECK_HAS(sgd({.dampening = 0.5}), "[sgd] dampening is 0.5 and momentum 0. There is no buffer to dampen");
+  CHECK_HAS(sgd({.weight_decay = -1}), "[sgd] weight_decay is -1.");
+  CHECK_HAS(sgd({.nesterov = true}), "[sgd] nesterov with momentum 0 and dampening 0. It needs momentum above 0");
+  CHECK_HAS(sgd({.momentum = 0.9, .dampening = 0.1, .nesterov = true}), "and dampening 0.1. It needs");
   const auto muon = [&](const MuonConfig& c) { return error_of([&] { Muon(params, c); }); };
   CHECK(muon({}) == "no error");
-  contains(muon({.lr = 0}), "[muon] lr is 0. It must be finite and more than 0");
-  contains(muon({.momentum = -0.1}), "[muon] momentum is -0.1.");
-  contains(muon({.ns_steps = 0}), "[muon] ns_steps is 0. It must be from 1 to 100.");
-  contains(muon({.ns_dtype = DType::f16}), "[muon] ns_dtype is f16. It must be bf16, f32 or f64.");
-  contains(muon({.others = {"wte"}}), "[muon] 'wte' of `others` matches no parameter.");
-  contains(muon({.others = {"w"}}),
-           "[muon] none of the 2 parameters is a matrix that `others` leaves to it. Use AdamW");
-  contains(muon({.adamw = {.beta1 = 2}}), "[adamw] beta1 is 2.");
+  CHECK_HAS(muon({.lr = 0}), "[muon] lr is 0. It must be finite and more than 0");
+  CHECK_HAS(muon({.momentum = -0.1}), "[muon] momentum is -0.1.");
+  CHECK_HAS(muon({.ns_steps = 0}), "[muon] ns_steps is 0. It must be from 1 to 100.");
+  CHECK_HAS(muon({.ns_dtype = DType::f16}), "[muon] ns_dtype is f16. It must be bf16, f32 or f64.");
+  CHECK_HAS(muon({.others = {"wte"}}), "[muon] 'wte' of `others` matches no parameter.");
+  CHECK_HAS(muon({.others = {"w"}}),
+            "[muon] none of the 2 parameters is a matrix that `others` leaves to it. Use AdamW");
+  CHECK_HAS(muon({.adamw = {.beta1 = 2}}), "[adamw] beta1 is 2.");
   for (const Dims& parts : {Dims{1, 2}, Dims{2, 0}, Dims{3, -1}})
-    contains(error_of([&] { Muon({{"w", params[0].tensor, parts}}); }), "[muon] 'w' (2, 2) is cut into parts of");
+    CHECK_HAS(error_of([&] { Muon({{"w", params[0].tensor, parts}}); }), "[muon] 'w' (2, 2) is cut into parts of");
   Muon opt(params);
   GradMap grads;
   grads.map()[params[0].tensor.id()] = zeros({2, 3});
   grads.map()[params[1].tensor.id()] = zeros({2});
   const auto before = bits_of(params[1].tensor);
-  contains(error_of([&] { opt.step(grads); }),
-           "[muon] the gradient of 'w' is (2, 3) f32, and the parameter (2, 2) f32. Their shapes and dtypes must");
+  CHECK_HAS(error_of([&] { opt.step(grads); }),
+            "[muon] the gradient of 'w' is (2, 3) f32, and the parameter (2, 2) f32. Their shapes and dtypes must");
   CHECK(bits_of(params[1].tensor) == before);
   CHECK(opt.matrices() == std::vector<std::string>{"w"});
 }
@@ -361,7 +359,7 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
     CHECK(std::hypot(one[0], one[2]) == doctest::Approx(1).epsilon(0.4));
     CHECK(distance(orthogonalize(random({8, 5}, 1), 5, d), orthogonalize(random({8, 5}, 1), 5, DType::f32)) < 0.1);
   }
-  contains(error_of([] { orthogonalize(zeros({2, 2, 2})); }), "[orthogonalize] (2, 2, 2) f32 is not a matrix.");
+  CHECK_HAS(error_of([] { orthogonalize(zeros({2, 2, 2})); }), "[orthogonalize] (2, 2, 2) f32 is not a matrix.");
 }
 
 TEST_CASE("Muon: gradients of zeros and matrices without elements make no NaN, and parts are matrices of their own") {

@@ -1,4 +1,5 @@
 // Functions that are made of other ops: values, edges and what they refuse. Their gradients are in the op cases.
+#include <tapegrad/core/dry_run.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
@@ -210,6 +211,12 @@ void check_counts(const Doubles& counts, Doubles p) {
   }
 }
 }  // namespace
+TEST_CASE("multinomial has shapes in a dry run, which has no values to refuse") {
+  dry_run([] {
+    Rng rng;
+    CHECK(multinomial(ones({2, 5}), 3, false, rng).shape() == Shape{2, 3});
+  });
+}
 TEST_CASE("multinomial: frequencies of one draw, of draws with replacement and of draws without") {
   const Doubles p{3, 0, 1, 0.5, 0, 2, 0};
   const int64_t rows = 20000;

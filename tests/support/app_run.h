@@ -1,5 +1,5 @@
 // The program `tapegrad` as a process, with what a shell gives it, and a run of it that nothing cut off, to compare
-// others with. Users: test_crash.cpp.
+// others with. Users: test_crash.cpp, test_guards.cpp.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -154,6 +154,13 @@ struct Reference {
     CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) == files.size() + 2);
   }
 };
+
+// Of system calls: every so many-th is struck.
+#ifdef TG_SANITIZED
+constexpr int kStride = 23;
+#else
+constexpr int kStride = 1;
+#endif
 
 inline const Arguments kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
                                 "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",

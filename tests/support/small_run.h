@@ -1,6 +1,6 @@
 // A training run of a tiny GPT on a rhyme: what the tests of training and checkpoints share. Not an oracle: the text is
 // small enough to be learned in seconds, and what comes of it is compared with other runs. Included by doctest files
-// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp, test_crash.cpp and test_cuda_gpt.cpp.
+// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp, app_run.h and test_cuda_gpt.cpp.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>

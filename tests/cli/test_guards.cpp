@@ -1,0 +1,398 @@
+// What guards the files of a run of the program `tapegrad`: a second process, commands that are typed twice, files and
+// folders that change or vanish under it, weights that are not finite. What is there stays, and messages name ways on.
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/train/run_config.h>
+
+#include <iterator>
+#include <sstream>
+
+#include "support/app_run.h"
+#include "support/helpers.h"
+
+using namespace tg;
+
+TEST_CASE("a second process in the folder of a run is refused, and changes nothing") {
+  Arguments settings = kTiny;
+  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
+  *(std::find(settings.begin(), settings.end(), "--eval-every") + 1) = "0";
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), settings.begin(), settings.end());
+  Process first(folder.path, command);
+  REQUIRE(wait_for(first, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+  const std::string checkpoint = read_file(folder / "run/checkpoint.safetensors");
+  for (const Arguments& words : {command, Arguments{"train", "--resume", "run"}}) {
+    Process second(folder.path, words);
+    CHECK(second.status() == 1);
+    CHECK_HAS(second.errors(), "[train] another process is training in run. One at a time may write there. Wait until");
+    CHECK(!first.ended());
+  }
+  CHECK(read_file(folder / "run/checkpoint.safetensors") == checkpoint);
+  first.send(SIGKILL);
+  CHECK(first.status() == -SIGKILL);
+  const int64_t steps = lines_of(folder / "run/log.jsonl");
+
+  // Killed before its first periodic save it has done steps all the same: a new run is refused, and going on is not.
+  Process fresh(folder.path, command);
+  CHECK(fresh.status() == 1);
+  CHECK_HAS(fresh.errors(),
+            fmt::format("is of a run that was saved at step 0 of 1000000, and whose log goes on to step {}. A new run",
+                        steps));
+  CHECK(lines_of(folder / "run/log.jsonl") == steps);
+  Process resumed(folder.path, {"train", "--resume", "run", "--max-steps", "2", "--quiet"});
+  CHECK_MESSAGE(resumed.status() == 0, resumed.errors());
+}
+
+namespace {
+RunConfig run_of(const Checkpoint& c) { return run_config_from_json(c.config, "checkpoint"); }
+// The words of the command that a message names in `...`, without the program's name.
+Arguments command_in(const std::string& message) {
+  const size_t begin = message.rfind("`tapegrad ") + 10, end = message.find('`', begin);
+  REQUIRE(end != std::string::npos);
+  std::istringstream words(message.substr(begin, end - begin));
+  return {std::istream_iterator<std::string>(words), {}};
+}
+Arguments with(Arguments words, const Arguments& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+// A token file of the rhyme's bytes.
+void write_tokens(const std::string& path, char first = 0) {
+  std::string ids;
+  for (const char c : rhyme()) ids += {c, '\0'};
+  ids[0] = char(ids[0] + first);
+  write_file_atomically(path, ids);
+}
+}  // namespace
+
+TEST_CASE("a command that is typed twice is refused, and both ways on that the message names work") {
+  const Reference reference(kTiny);
+  const Folder& folder = reference.folder;
+  REQUIRE(Process(folder.path, reference.command).status() == 0);
+  const std::string log = read_file(folder / "run/log.jsonl");
+  Process again(folder.path, with(reference.command, {"--seed", "2"}));
+  CHECK(again.status() == 1);
+  const std::string errors = again.errors();
+  CHECK_HAS(errors,
+            "run/checkpoint.safetensors is of a run that is finished, after 4 steps. A new run would overwrite it.");
+  CHECK_HAS(errors, "`tapegrad train --resume run --max-steps 8`, choose another --out, or pass --overwrite.");
+  CHECK(read_file(folder / "run/log.jsonl") == log);
+  reference.check_same();
+
+  REQUIRE(Process(folder.path, command_in(errors)).status() == 0);
+  CHECK(load_checkpoint(folder / "run/checkpoint.safetensors").state.step == 8);
+  Process over(folder.path, with(reference.command, {"--overwrite"}));
+  CHECK_MESSAGE(over.status() == 0, over.errors());
+  reference.check_same();
+
+  // A model without a checkpoint is protected too, and so is a checkpoint that cannot be read.
+  fs::remove(folder / "run/checkpoint.safetensors");
+  Process model(folder.path, reference.command);
+  CHECK(model.status() == 1);
+  CHECK_HAS(model.errors(),
+            "[train] run/model.safetensors is there, and a new run would overwrite what is in its folder.");
+  CHECK_HAS(model.errors(), "Choose another --out, or pass --overwrite.");
+  write_file_atomically(folder / "run/checkpoint.safetensors", "damaged");
+  Process damaged(folder.path, reference.command);
+  CHECK(damaged.status() == 1);
+  CHECK_HAS(damaged.errors(), "A new run would overwrite it. Choose another --out, or pass --overwrite.");
+  CHECK(Process(folder.path, with(reference.command, {"--overwrite"})).status() == 0);
+  reference.check_same();
+  Process both(folder.path, {"train", "--resume", "run", "--overwrite"});
+  CHECK(both.status() == 2);
+  CHECK_HAS(both.errors(), "leave --overwrite away");
+}
+
+TEST_CASE("a run that overwrites another is that run once it has begun, wherever it is cut off") {
+  const Reference reference(kTiny);
+  const Folder& folder = reference.folder;
+  const Arguments other = with(reference.command, {"--seed", "2", "--overwrite"});
+  int former = 0, begun = 0;
+  for (int n = 1;; n += 3 * kStride) {
+    CAPTURE(n);
+    fs::remove_all(folder / "run");
+    REQUIRE(Process(folder.path, reference.command).status() == 0);
+    if (Process(folder.path, other, {.fault = fmt::format("before-any:{}", n)}).status() == 0) break;
+    const bool is_new = run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.seed == 2;
+    REQUIRE(reference.go_on() == 0);
+    is_new ? ++begun : ++former;
+    if (!is_new) reference.check_same();
+    if (is_new) CHECK(reference.file("model.safetensors") != reference.files.at("model.safetensors"));
+  }
+  CHECK(former > 0);
+  CHECK(begun >= 10 / kStride);
+}
+
+TEST_CASE("without standard streams nothing that is printed goes into the files of a run") {
+  const Reference reference(kTiny);
+  const Folder& folder = reference.folder;
+  Arguments loud = reference.command;
+  std::erase(loud, "--quiet");
+  CHECK(Process(folder.path, loud, {.closed = true}).status() == 0);
+  reference.check_same();
+  CHECK(fs::file_size(folder / "run/.lock") == 0);
+}
+
+TEST_CASE("a log or a lock that is a link is refused, and what it leads to stays") {
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  write_file_atomically(folder / "victim", "precious");
+  const Arguments command = with({"train", "--data", "text.txt", "--out", "run", "--overwrite"}, kTiny);
+  for (const char* name : {"log.jsonl", ".lock"}) {
+    CAPTURE(name);
+    fs::remove_all(folder / "run");
+    fs::create_directory(folder / "run");
+    fs::create_symlink("../victim", folder / (std::string("run/") + name));
+    Process p(folder.path, command);
+    CHECK(p.status() == 1);
+    CHECK_HAS(p.errors(), fmt::format("[file] run/{} is a symbolic link. It is written where it is", name));
+    CHECK(read_file(folder / "victim") == "precious");
+  }
+}
+
+TEST_CASE("names and values of a file are printed without the control characters that they hold") {
+  Folder folder;
+  const std::string name = "\x1b[31mred\x7f\xc2\x9b \xc3\xa9";
+  write_safetensors(folder / "a.safetensors", {{name, filled({2}, 1.f)}}, {{"key\r", std::string(5000, 'v') + "\x07"}});
+  const int out = open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600);
+  Process p(folder.path, {"inspect", "--model", "a.safetensors"}, {.output = out});
+  close(out);
+  CHECK_MESSAGE(p.status() == 0, p.errors());
+  const std::string text = read_file(folder / "out");
+  CHECK_HAS(text, "\\x1b[31mred\\x7f\\xc2\\x9b \xc3\xa9");
+  CHECK_HAS(text, "metadata key\\x0d: vvvv");
+  CHECK_HAS(text, "...(5004 bytes)...");
+  CHECK(std::none_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x20 && c != '\n'; }));
+  CHECK(text.size() < 1000);
+}
+
+TEST_CASE("a token file that changes during a run is an error, and the run goes on when it is restored") {
+  Arguments command = {"train", "--data", "ids.bin", "--out", "run", "--quiet"};
+  for (size_t i = 0; i < kTiny.size(); i += 2)
+    if (kTiny[i] != "--max-steps") command.insert(command.end(), {kTiny[i], kTiny[i + 1]});
+  command.insert(command.end(), {"--max-steps", "1000000", "--checkpoint-every", "20"});
+  Folder folder;
+  write_tokens(folder / "ids.bin");
+  Process p(folder.path, command);
+  REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 30; }));
+  std::string what;
+  SUBCASE("cut shorter") {
+    fs::resize_file(folder / "ids.bin", 0);
+    what = "[file] ids.bin was changed while it was being read: it had 3600 bytes, and has 0. It must stay as it is";
+  }
+  SUBCASE("written to") {
+    AppendFile file(folder / "ids.bin", AppendFile::Begin::empty);
+    write_tokens(folder / "other.bin", 1);
+    file.append(read_file(folder / "other.bin"));
+    what = "[file] ids.bin was ";  // shorter for a moment, or newer
+  }
+  CHECK(p.status() == 1);
+  CHECK_HAS(p.errors(), what);
+  CHECK_HAS(p.errors(), "`tapegrad train --resume run` goes on from there.");
+  const int64_t step = load_checkpoint(folder / "run/checkpoint.safetensors").state.step;
+  CHECK(step > 0);
+  Process early(folder.path, {"train", "--resume", "run", "--quiet"});
+  CHECK(early.status() == 1);
+  write_tokens(folder / "ids.bin");
+  const std::string more = std::to_string(step + 5);
+  Process later(folder.path, {"train", "--resume", "run", "--quiet", "--max-steps", more});
+  CHECK_MESSAGE(later.status() == 0, later.errors());
+}
+
+TEST_CASE("after a divergence what the message says helps") {
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments settings;  // without the warm-up
+  for (size_t i = 0; i < kTiny.size(); i += 2)
+    if (kTiny[i] != "--max-steps" && kTiny[i] != "--warmup" && kTiny[i] != "--eval-every")
+      settings.insert(settings.end(), {kTiny[i], kTiny[i + 1]});
+  settings.insert(settings.end(), {"--max-steps", "30", "--warmup", "0", "--eval-every", "0", "--quiet"});
+  const Arguments begin = with({"train", "--data", "text.txt", "--out", "run"}, settings);
+  const auto diverges = [&](const Arguments& more) {
+    Process p(folder.path, with(begin, more));
+    CHECK(p.status() == 1);
+    CHECK_HAS(p.errors(), "must be finite");
+    return p.errors();
+  };
+  SUBCASE("the checkpoint is good: a lower rate, until it is low enough") {
+    std::string errors = diverges({"--lr", "1e6"});
+    Arguments command;
+    int tries = 0;
+    for (int status = 1; status != 0;) {
+      CAPTURE(errors);
+      REQUIRE(++tries < 20);
+      CHECK_HAS(errors, "run/checkpoint.safetensors is as it was after step 0; `tapegrad train --resume run --lr 1");
+      CHECK_HAS(errors, "goes on from there with a lower rate.");
+      command = command_in(errors);
+      REQUIRE(command[3] == "--lr");
+      Process p(folder.path, with(command, {"--quiet"}));
+      status = p.status();
+      errors = p.errors();
+      CHECK_HAS(errors, "tapegrad: lr was ");
+    }
+    // What was given once is in the checkpoint, for those that go on later.
+    CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
+    Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
+    CHECK(other.status() == 1);
+    CHECK_HAS(other.errors(),
+              "only max_steps, lr, min_lr, muon_lr, warmup, eval_every and checkpoint_every may change");
+  }
+  SUBCASE("the weights of the checkpoint give it: a new run") {
+    const std::string errors = diverges({"--lr", "1e25", "--checkpoint-every", "1"});
+    CHECK_HAS(errors, "run/checkpoint.safetensors holds the weights that give it, after step ");
+    CHECK_HAS(errors, "so no rate helps from there. Begin a new run with --lr 1e+24 --overwrite.");
+    Process p(folder.path, with(begin, {"--lr", "1e-3", "--overwrite"}));
+    CHECK_MESSAGE(p.status() == 0, p.errors());
+  }
+}
+
+TEST_CASE(
+    "Ctrl-C in a long validation: it is given up, and made when the run goes on, to the same bytes and the same log") {
+  Arguments settings = kTiny;
+  for (const auto& [flag, value] : {std::pair("--val-fraction", "0.97"), {"--eval-every", "1"}, {"--batch", "1"}})
+    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
+  settings.insert(settings.end(), {"--checkpoint-every", "0"});
+  const Reference reference(settings);
+  int given_up = 0;
+  for (int i = 0; i < 20 && given_up < 2; ++i) {
+    reference.begin_again();
+    Process p(reference.folder.path, reference.command);
+    const int64_t lines = 1 + i % 3;
+    REQUIRE(wait_for(p, [&] { return lines_of(reference.folder / "run/log.jsonl") >= lines; }));
+    p.send(SIGTERM);
+    if (p.status() == 0) continue;
+    CHECK(p.status() == 128 + SIGTERM);
+    const Checkpoint c = load_checkpoint(reference.folder / "run/checkpoint.safetensors");
+    CHECK(lines_of(reference.folder / "run/log.jsonl") == c.state.step - (c.state.unvalidated ? 1 : 0));
+    given_up += bool(c.state.unvalidated);
+    CHECK(reference.go_on() == 0);
+    reference.check_same();
+  }
+  CHECK(given_up > 0);
+}
+
+TEST_CASE("weights that are not finite do not replace the last good files") {
+  const Reference reference(kTiny);
+  const Folder& folder = reference.folder;
+  Process whole(folder.path, reference.command);
+  REQUIRE(whole.status() == 0);
+  const std::string path = folder / "run/checkpoint.safetensors";
+  const Checkpoint good = load_checkpoint(path);
+  for (const int64_t every : {1, 0}) {  // a periodic save, and the next step's loss
+    Checkpoint wild = good;
+    RunConfig run = run_of(good);
+    run.train.lr = 1e39;
+    run.train.min_lr = 0;
+    run.train.warmup = 0;
+    run.train.max_steps = 8;
+    run.train.eval_every = 0;
+    run.train.checkpoint_every = every;
+    wild.config = to_json(run);
+    save_checkpoint(path, wild);
+    const std::string before = read_file(path);
+    Process p(folder.path, {"train", "--resume", "run"});
+    CHECK(p.status() == 1);
+    CHECK_HAS(p.errors(), every ? " after step 5. What was there before is unchanged." : "of step 6 is");
+    CHECK_HAS(p.errors(), "must be finite");
+    CHECK_HAS(p.errors(), "is as it was after step 4");
+    CHECK(read_file(path) == before);
+    CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
+    CHECK(read_file(folder / "run/config.json") == reference.files.at("config.json"));
+  }
+}
+
+TEST_CASE("a second Ctrl-C ends the process at once") {
+  Arguments settings = kTiny;
+  for (const auto& [flag, value] : {std::pair("--batch", "10000"), {"--width", "128"}})  // steps of many seconds
+    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), settings.begin(), settings.end());
+  Process p(folder.path, command);
+  REQUIRE(wait_for(p, [&] { return fs::exists(folder / "run/log.jsonl"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  p.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  REQUIRE(!p.ended());  // it finishes its step
+  p.send(SIGINT);
+  REQUIRE(wait_for(p, [] { return false; }) == false);
+  CHECK(p.status() == -SIGINT);
+}
+
+TEST_CASE("a folder that vanishes during a run is an error at the next step") {
+  Arguments settings = kTiny;
+  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), settings.begin(), settings.end());
+  SUBCASE("removed") {
+    Process p(folder.path, command);
+    REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+    while (!p.ended() && fs::exists(folder / "run")) {  // a save in progress may put a file back in between
+      std::error_code busy;
+      fs::remove_all(folder / "run", busy);
+    }
+    CHECK(p.status() == 1);
+    const std::string errors = p.errors();
+    CHECK_MESSAGE((has(errors, "run/log.jsonl was removed while") || has(errors, "cannot write run/")), errors);
+  }
+  SUBCASE("renamed") {
+    Process p(folder.path, command);
+    REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+    fs::rename(folder / "run", folder / "elsewhere");
+    CHECK(p.status() == 1);
+    const std::string errors = p.errors();  // in the middle of a save it is the save that fails
+    CHECK_MESSAGE((has(errors, "run/log.jsonl was moved or replaced while") || has(errors, "cannot write run/")),
+                  errors);
+    CHECK(load_checkpoint(folder / "elsewhere/checkpoint.safetensors").state.step > 0);
+    CHECK(!fs::exists(folder / "run"));
+  }
+}
+
+TEST_CASE("a checkpoint that is replaced by a folder during a run is an error, and none that promises to go on") {
+  Arguments settings = kTiny;
+  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
+  *(std::find(settings.begin(), settings.end(), "--eval-every") + 1) = "0";
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Process p(folder.path,
+            with(with({"train", "--data", "text.txt", "--out", "run"}, settings), {"--checkpoint-every", "50"}));
+  REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+  for (std::error_code none; !p.ended() && !fs::is_directory(folder / "run/checkpoint.safetensors");) {
+    fs::remove(folder / "run/checkpoint.safetensors", none);  // a save in progress may put it back
+    fs::create_directory(folder / "run/checkpoint.safetensors", none);
+  }
+  CHECK(p.status() == 1);
+  CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: ");
+  CHECK(p.errors().find("goes on") == std::string::npos);
+}
+
+TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does not know it") {
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
+  command.insert(command.end(), kTiny.begin(), kTiny.end());
+  for (const std::string fault :
+       {"wrote:1", "write", "write:0", "-write:1", "before-write", "before-write:", "before-write:0", "before-write:-1",
+        "before-write:1x", "before-wrote:1", "during-write:1", "within-fsync:1", "before-after-write:1", "1", " "}) {
+    CAPTURE(fault);
+    Process p(folder.path, command, {.fault = fault});
+    CHECK(p.status() == 1);
+    CHECK_HAS(p.errors(), fmt::format("[faults] TG_FAULT is '{}'. It must be <open, write, fsync,", fault));
+  }
+  const bool in_program = read_file(TG_REAL_APP).find("TG_FAULT") != std::string::npos;
+  CHECK(!in_program);
+  const bool in_injector = read_file(TG_APP).find("TG_FAULT") != std::string::npos;
+  CHECK(in_injector);
+  // Without a moment it is before the call.
+  for (const std::string fault : {"rename:1", "before-rename:1"}) {
+    CAPTURE(fault);
+    fs::remove_all(folder / "run");
+    CHECK(Process(folder.path, command, {.fault = fault}).status() == 137);
+    CHECK(!fs::exists(folder / "run/checkpoint.safetensors"));
+  }
+}
