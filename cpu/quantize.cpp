@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
