@@ -3,9 +3,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/allocator.h>
-#include <tapegrad/cpu/bf16_path.h>
 #include <tapegrad/cpu/chain.h>
-#include <tapegrad/cpu/int8_path.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/int8_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Sums of products of int8 for kernels: S (m x n) = A B in int32, exact modulo 2^32, by the instructions that
-// cpu/int8_path.h names, and by C++ alone where this level has none of them.
+// cpu/gemm/int8_path.h names, and by C++ alone where this level has none of them.
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/gemm.h>

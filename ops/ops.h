@@ -15,6 +15,8 @@
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/quantize.h>
+#include <tapegrad/ops/quantized/switchback.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -14,6 +14,9 @@ set(rooms_of_core plan profile)
 set(may_core_plan . plan profile)
 set(may_core_profile . profile)
 set(may_core_. . profile)  # spans of ops and scopes are recorded where they begin
+set(rooms_of_ops quantized)
+set(may_ops_quantized . quantized)
+set(may_ops_. . quantized)  # ops.h
 set(rooms_of_cuda runtime profile gemm jit device kernels attention simt)
 set(may_cuda_runtime runtime profile jit device simt)  # backend.cpp hands out the profiler and the chains
 set(may_cuda_profile profile runtime simt)

@@ -3,7 +3,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/int8_path.h>
+#include <tapegrad/cpu/gemm/int8_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include "levels/int8_sums.h"

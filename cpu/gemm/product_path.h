@@ -1,6 +1,6 @@
-// The choice among ways to multiply matrices of a dtype (cpu/bf16_path.h, cpu/int8_path.h): those that processor and
-// system have, and of them the quickest by a measurement, as the same instructions run at half the speed of others on
-// one processor and at twice on another. Compiled once for all levels.
+// The choice among ways to multiply matrices of a dtype (cpu/gemm/bf16_path.h, cpu/gemm/int8_path.h): those that
+// processor and system have, and of them the quickest by a measurement, as the same instructions run at half the speed
+// of others on one processor and at twice on another. Compiled once for all levels.
 #pragma once
 #include <cstdint>
 #include <span>

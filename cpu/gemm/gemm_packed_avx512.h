@@ -1,9 +1,9 @@
-// Packing and blocks of products on packed operands (cpu/gemm_packed.h) for AVX-512 machines and their AMX tiles: bf16
-// in twos (cpu/gemm_bf16.cpp) and int8 in fours (cpu/gemm_int8.cpp), 32 bits in either case. Of A: two tiles of 16
-// rows, each row 64 bytes of neighbours in k. Of B: two tiles of 16 columns, each of 16 rows that hold 32 bits of
-// neighbours in k of every column.
+// Packing and blocks of products on packed operands (cpu/gemm/gemm_packed.h) for AVX-512 machines and their AMX tiles:
+// bf16 in twos (cpu/gemm/gemm_bf16.cpp) and int8 in fours (cpu/gemm/gemm_int8.cpp), 32 bits in either case. Of A: two
+// tiles of 16 rows, each row 64 bytes of neighbours in k. Of B: two tiles of 16 columns, each of 16 rows that hold 32
+// bits of neighbours in k of every column.
 #pragma once
-#include <tapegrad/cpu/gemm_packed.h>
+#include <tapegrad/cpu/gemm/gemm_packed.h>
 
 #include <immintrin.h>
 

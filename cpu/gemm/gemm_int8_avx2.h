@@ -1,8 +1,8 @@
-// Packing and blocks of int8 products on packed operands (cpu/gemm_int8.cpp, its only user) for AVX2 machines: in fours
-// for vpdpbusd of AVX-VNNI, or widened to int16 and in twos for vpmaddwd, which never saturates there. Packed memory is
-// that of cpu/gemm_packed_avx512.h.
+// Packing and blocks of int8 products on packed operands (cpu/gemm/gemm_int8.cpp, its only user) for AVX2 machines: in
+// fours for vpdpbusd of AVX-VNNI, or widened to int16 and in twos for vpmaddwd, which never saturates there. Packed
+// memory is that of cpu/gemm/gemm_packed_avx512.h.
 #pragma once
-#include <tapegrad/cpu/gemm_packed.h>
+#include <tapegrad/cpu/gemm/gemm_packed.h>
 
 #include <immintrin.h>
 

@@ -1,7 +1,7 @@
-// Blocked matrix products on packed operands, of cpu/gemm_bf16.cpp and cpu/gemm_int8.cpp. Operands are packed in steps:
-// kSide rows of A, or columns of B, of 64 bytes of k each. Threads pack a block of A and one of B together, each block
-// once; then each thread takes rows of C. Of what it multiplies, the block of B stays in L2, while chunks of kSide rows
-// and kChunk steps of A and the chunks of B that they meet pass through L1.
+// Blocked matrix products on packed operands, of cpu/gemm/gemm_bf16.cpp and cpu/gemm/gemm_int8.cpp. Operands are packed
+// in steps: kSide rows of A, or columns of B, of 64 bytes of k each. Threads pack a block of A and one of B together,
+// each block once; then each thread takes rows of C. Of what it multiplies, the block of B stays in L2, while chunks of
+// kSide rows and kChunk steps of A and the chunks of B that they meet pass through L1.
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/gemm.h>

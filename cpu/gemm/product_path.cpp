@@ -1,7 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/product_path.h>
+#include <tapegrad/cpu/gemm/product_path.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,12 +1,12 @@
 // C is cut into tiles of rows and columns, each computed by one thread from what it packs of A and B itself, into
 // memory of its own. How it is cut changes no bit, but for the baseline's Eigen.
-#include <tapegrad/cpu/bf16_path.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/gemm_packed.h>
 #include <tapegrad/cpu/gemm_bf16.h>
-#include <tapegrad/cpu/gemm_packed.h>
 
 #include <algorithm>
 #if TG_ISA_LEVEL == 4
-#include <tapegrad/cpu/gemm_packed_avx512.h>
+#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
 #endif
 
 namespace tg::cpu::TG_ISA_NS {

@@ -1,13 +1,13 @@
+#include <tapegrad/cpu/gemm/gemm_packed.h>
+#include <tapegrad/cpu/gemm/int8_path.h>
 #include <tapegrad/cpu/gemm_int8.h>
-#include <tapegrad/cpu/gemm_packed.h>
-#include <tapegrad/cpu/int8_path.h>
 
 #include <algorithm>
 #if TG_ISA_LEVEL >= 3
-#include <tapegrad/cpu/gemm_int8_avx2.h>
+#include <tapegrad/cpu/gemm/gemm_int8_avx2.h>
 #endif
 #if TG_ISA_LEVEL == 4
-#include <tapegrad/cpu/gemm_packed_avx512.h>
+#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
 #endif
 
 namespace tg::cpu::TG_ISA_NS {

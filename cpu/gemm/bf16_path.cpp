@@ -1,5 +1,5 @@
-#include <tapegrad/cpu/bf16_path.h>
-#include <tapegrad/cpu/product_bursts.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/product_bursts.h>
 
 namespace tg::cpu {
 namespace {

@@ -1,6 +1,6 @@
 // How products of int8 are computed on this machine (cpu/gemm_int8.h): the possible ways by what processor and system
-// say, the quickest of them by a measurement (cpu/product_path.h). All give the same numbers. Compiled once for all
-// levels. Used by the kernels of products and by describe().
+// say, the quickest of them by a measurement (cpu/gemm/product_path.h). All give the same numbers. Compiled once for
+// all levels. Used by the kernels of products and by describe().
 #pragma once
 #include <string_view>
 

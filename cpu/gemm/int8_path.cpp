@@ -1,6 +1,6 @@
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/int8_path.h>
-#include <tapegrad/cpu/product_bursts.h>
+#include <tapegrad/cpu/gemm/int8_path.h>
+#include <tapegrad/cpu/gemm/product_bursts.h>
 
 namespace tg::cpu {
 namespace {

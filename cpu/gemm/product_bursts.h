@@ -1,6 +1,6 @@
-// Bursts of independent instructions for x86-64, to measure what a processor makes of them (cpu/product_path.h).
+// Bursts of independent instructions for x86-64, to measure what a processor makes of them (cpu/gemm/product_path.h).
 #pragma once
-#include <tapegrad/cpu/product_path.h>
+#include <tapegrad/cpu/gemm/product_path.h>
 
 // One instruction on twelve registers, from the second on.
 #define TG_TWELVE(instruction)                                                                                      \

@@ -1,0 +1,312 @@
+// Kernels of ops/quantized/quantize.h. A row, or a block of columns that stays in the cache, is read twice in a row:
+// once for its magnitudes and once for its codes.
+#include <tapegrad/cpu/gemm_int8.h>
+#include <tapegrad/cpu/rows.h>
+#include <tapegrad/cpu/scratch.h>
+#include <tapegrad/ops/quantized/codes.h>
+#include <tapegrad/ops/quantized/quantize.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+constexpr int64_t kSide = 64;               // a tile of codes that is transposed, 4 KiB
+constexpr int64_t kBlockBytes = 512 << 10;  // of columns that are read twice: they stay in L2
+constexpr float kMostF16 = 65520;           // from here on f16 rounds to infinity
+
+template <class F> void visit_input(DType d, F&& f) {
+  if (d == DType::f32)
+    f.template operator()<float>();
+  else if (d == DType::bf16)
+    f.template operator()<bf16>();
+  else
+    f.template operator()<f16>();
+}
+template <class T> uint32_t largest(const T* x, int64_t n) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude_bits(float(x[i])));
+  return most;
+}
+template <class T> void add_largest(const T* x, int64_t n, uint32_t* most) {
+  TG_SAME_INDEX
+  for (int64_t i = 0; i < n; ++i) most[i] = std::max(most[i], magnitude_bits(float(x[i])));
+}
+template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) {
+  if (!(absmax > 0)) return void(std::fill_n(to, n, int8_t(0)));
+  for (int64_t i = 0; i < n; ++i) to[i] = int8_t(int32_t(code_of(float(x[i]), absmax)));
+}
+// Each column by its own magnitude.
+template <class T> void encode(const T* x, int64_t n, const float* absmax, int8_t* to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = int8_t(int32_t(code_of(float(x[i]), math::detail::select(absmax[i] > 0, absmax[i], 1.0f))));
+}
+
+// 16 x 16 bytes, transposed.
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+inline void transpose_block(const int8_t* from, int64_t ld, int8_t* to, int64_t ld_to) {
+  Bytes x[16], y[16];
+  for (int64_t i = 0; i < 16; ++i) std::memcpy(&x[i], from + i * ld, 16);
+  const auto stage = [](Bytes(&a)[16], Bytes(&b)[16]) {  // four times this turns rows into columns
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      b[2 * i] = __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      b[2 * i + 1] =
+          __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+  };
+  stage(x, y), stage(y, x), stage(x, y), stage(y, x);
+  for (int64_t i = 0; i < 16; ++i) std::memcpy(to + i * ld_to, &x[i], 16);
+}
+// tile (rows, cols), rows kSide apart, to columns ld apart.
+void store_transposed(const int8_t* tile, int64_t rows, int64_t cols, int8_t* to, int64_t ld) {
+  const int64_t r = rows / 16 * 16, c = cols / 16 * 16;
+  for (int64_t i = 0; i < r; i += 16)
+    for (int64_t j = 0; j < c; j += 16) transpose_block(tile + i * kSide + j, kSide, to + j * ld + i, ld);
+  for (int64_t j = 0; j < cols; ++j)
+    for (int64_t i = j < c ? r : 0; i < rows; ++i) to[j * ld + i] = tile[i * kSide + j];
+}
+
+// A matrix whose columns are neighbours in memory is read as its transpose: element (i, j) at p[i + j * ld].
+template <class T> struct Columns {
+  const T* p;
+  int64_t rows, cols, ld;
+};
+template <class T> bool lies_in_columns(const Buf& x) {
+  return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
+}
+template <class T> Columns<T> columns_of(const Buf& x) { return {x.data<T>(), x.size(0), x.size(1), x.strides()[1]}; }
+// Codes of rows [first, first + n), n <= kSide, of a matrix that lies in columns; absmax(tile row of memory, first, n,
+// codes) makes those of a stretch of memory.
+template <class T, class F> void encode_columns(const Columns<T>& x, int64_t first, int64_t n, int8_t* to, F&& row) {
+  alignas(64) int8_t tile[kSide * kSide];
+  for (int64_t j = 0; j < x.cols; j += kSide) {
+    const int64_t some = std::min(kSide, x.cols - j);
+    for (int64_t s = 0; s < some; ++s) row(x.p + (j + s) * x.ld + first, n, tile + s * kSide);
+    store_transposed(tile, some, n, to + first * x.cols + j, x.cols);
+  }
+}
+
+// The state of a row; an Error is for the caller to find.
+void set_state(const Buf& out, int64_t i, float absmax) {
+  if (out.dtype() == DType::f16)
+    out.data<f16>()[i] = f16(absmax);
+  else
+    out.data<float>()[i] = absmax;
+}
+// Whether a magnitude is no number, or none that the state can hold.
+bool is_bad(uint32_t most, DType state) {
+  return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
+}
+// Finds what is_bad() has seen, in row-major order, and throws.
+[[noreturn]] void fail(std::string_view op, const Buf& x, DType state) {
+  int64_t at = 0, worst = -1;
+  float value = 0;
+  visit_input(x.dtype(), [&]<class T>() {
+    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
+      const float v = float(x.data<T>()[offset]);
+      if (worst < 0 && !std::isfinite(v)) worst = at, value = v;
+      ++at;
+    });
+    if (worst >= 0) return;
+    at = 0;
+    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
+      const float v = float(x.data<T>()[offset]);
+      if (worst < 0 && is_bad(magnitude_bits(v), state)) worst = at, value = v;
+      ++at;
+    });
+  });
+  throw tg::detail::not_quantised(op, *x.layout, worst, value);
+}
+
+void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &state = out[1];
+  const int64_t rows = state.numel(), n = x.shape().back();
+  int8_t* const codes = out[0].data<int8_t>();
+  std::atomic<bool> bad = false;
+  visit_input(x.dtype(), [&]<class T>() {
+    if (lies_in_columns<T>(x)) {
+      const Columns<T> c = columns_of<T>(x);
+      // Blocks of columns of memory, whole cache lines, that stay in L2 for the second read.
+      const int64_t fit = kBlockBytes / std::max<int64_t>(1, c.cols * int64_t(sizeof(T)));
+      const int64_t width = std::clamp<int64_t>(fit / 16 * 16, 16, kSide);
+      return parallel_for((rows + width - 1) / width, [&](int64_t b) {
+        const int64_t first = b * width, some = std::min(width, rows - first);
+        uint32_t most[kSide] = {};
+        float absmax[kSide];
+        for (int64_t j = 0; j < c.cols; ++j) add_largest(c.p + j * c.ld + first, some, most);
+        for (int64_t i = 0; i < some; ++i) {
+          if (is_bad(most[i], op.state)) return bad.store(true, std::memory_order_relaxed);
+          absmax[i] = math::detail::float_of(most[i]);
+          set_state(state, first + i, absmax[i]);
+        }
+        encode_columns(c, first, some, codes,
+                       [&](const T* p, int64_t count, int8_t* to) { encode(p, count, absmax, to); });
+      });
+    }
+    const Rows<T> row(x);
+    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
+      std::vector<T> gathered;
+      for (int64_t r = begin; r < end; ++r) {
+        const T* const p = row(r, gathered);
+        const uint32_t most = largest(p, n);
+        if (is_bad(most, op.state)) return bad.store(true, std::memory_order_relaxed);
+        const float absmax = math::detail::float_of(most);
+        set_state(state, r, absmax);
+        encode(p, n, absmax, codes + r * n);
+      }
+    });
+  });
+  if (bad) fail(op.name(), x, op.state);
+}
+
+// f(p, at, n) for stretches of neighbours in memory that make up x, on the thread pool; `at` is the place of the first
+// in row-major order. Elements that lie apart are copied to scratch.
+template <class T, class F> void for_stretches(const Buf& x, F&& f) {
+  using At = std::array<int64_t, 2>;
+  for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {
+    const T* p = x.data<T>() + at[1];
+    T some[kSide];
+    if (step[1] == 1) return f(p, at[0], n);
+    for (int64_t b = 0; b < n; b += kSide) {
+      const int64_t count = std::min(kSide, n - b);
+      for (int64_t i = 0; i < count; ++i) some[i] = p[(b + i) * step[1]];
+      f(some, at[0] + b, count);
+    }
+  });
+}
+void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) {
+  const Buf& x = in[0];
+  int8_t* const codes = out[0].data<int8_t>();
+  visit_input(x.dtype(), [&]<class T>() {
+    const bool in_columns = lies_in_columns<T>(x);
+    std::atomic<uint32_t> most = 0;
+    const auto see = [&](uint32_t m) {
+      for (uint32_t now = most.load(std::memory_order_relaxed); m > now;)
+        if (most.compare_exchange_weak(now, m, std::memory_order_relaxed)) break;
+    };
+    const Columns<T> c = in_columns ? columns_of<T>(x) : Columns<T>{};
+    if (in_columns)
+      for_row_tiles(c.cols, c.rows, [&](int64_t begin, int64_t end) {
+        for (int64_t j = begin; j < end; ++j) see(largest(c.p + j * c.ld, c.rows));
+      });
+    else
+      for_stretches<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
+    if (is_bad(most, op.state)) fail(op.name(), x, op.state);
+    const float absmax = math::detail::float_of(most);
+    set_state(out[1], 0, absmax);
+    if (in_columns)
+      parallel_for((c.rows + kSide - 1) / kSide, [&](int64_t b) {
+        encode_columns(c, b * kSide, std::min(kSide, c.rows - b * kSide), codes,
+                       [&](const T* p, int64_t count, int8_t* to) { encode(p, count, absmax, to); });
+      });
+    else
+      for_stretches<T>(x, [&](const T* p, int64_t at, int64_t n) { encode(p, n, absmax, codes + at); });
+  });
+}
+
+thread_local Scratch t_most, t_absmax, t_bias;
+void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Context&) {
+  const Buf& x = in[0];
+  const int64_t m = x.size(0), n = x.size(1);
+  int8_t *const codes = out[0].data<int8_t>(), *const turned = out[2].data<int8_t>();
+  constexpr int64_t kParts = 16;  // of the rows, each with magnitudes of columns of its own
+  const int64_t part = std::max<int64_t>(1, (m + kParts - 1) / kParts);
+  uint32_t* const most = t_most.get<uint32_t>(kParts * n);
+  float* const absmax = t_absmax.get<float>(n);
+  std::fill_n(most, kParts * n, 0u);
+  std::atomic<bool> bad = false;
+  visit_input(x.dtype(), [&]<class T>() {
+    const Rows<T> row(x);
+    parallel_for((m + part - 1) / part, [&](int64_t q) {
+      std::vector<T> gathered;
+      for (int64_t r = q * part; r < std::min(m, (q + 1) * part); ++r) {
+        const T* const p = row(r, gathered);
+        const uint32_t of_row = largest(p, n);
+        if (is_bad(of_row, op.state)) return bad.store(true, std::memory_order_relaxed);
+        set_state(out[1], r, math::detail::float_of(of_row));
+        encode(p, n, math::detail::float_of(of_row), codes + r * n);
+        add_largest(p, n, most + q * n);
+      }
+    });
+    if (bad) fail(op.name(), x, op.state);
+    for (int64_t q = 1; q < kParts; ++q)
+      for (int64_t j = 0; j < n; ++j) most[j] = std::max(most[j], most[q * n + j]);
+    for (int64_t j = 0; j < n; ++j) absmax[j] = math::detail::float_of(most[j]), set_state(out[3], j, absmax[j]);
+    parallel_for((m + kSide - 1) / kSide, [&](int64_t b) {
+      alignas(64) int8_t tile[kSide * kSide];
+      std::vector<T> gathered[kSide];
+      const T* p[kSide];
+      const int64_t first = b * kSide, some = std::min(kSide, m - first);
+      for (int64_t i = 0; i < some; ++i) p[i] = row(first + i, gathered[i]);
+      for (int64_t j = 0; j < n; j += kSide) {
+        const int64_t width = std::min(kSide, n - j);
+        for (int64_t i = 0; i < some; ++i) encode(p[i] + j, width, absmax + j, tile + i * kSide);
+        store_transposed(tile, some, width, turned + j * m + first, m);
+      }
+    });
+  });
+}
+
+void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context&) {
+  const Buf &codes = in[0], &absmax = in[1];
+  if (out[0].numel() == 0) return;
+  const int64_t n = codes.shape().back();
+  const auto of_row = flat<float, float>(absmax);
+  const bool one = absmax.numel() == 1;
+  const Rows<int8_t> row(codes);
+  visit_input(out[0].dtype(), [&]<class T>() {
+    for_row_tiles(codes.numel() / n, n, [&](int64_t begin, int64_t end) {
+      std::vector<int8_t> gathered;
+      for (int64_t r = begin; r < end; ++r) {
+        const int8_t* const q = row(r, gathered);
+        const float a = of_row[one ? 0 : size_t(r)];
+        T* const y = out[0].data<T>() + r * n;
+        for (int64_t j = 0; j < n; ++j) y[j] = T(value_of(q[j], a));
+      }
+    });
+  });
+}
+
+void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &w = in[1];
+  if (out[0].numel() == 0) return;
+  const int64_t n = w.size(0), k = w.size(1), m = out[0].numel() / n;
+  // The rows of x by their stride where one stride leads through all of them, else copied.
+  const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
+                     {Strides(x.strides().begin(), x.strides().end() - 1)});
+  MatView<int8_t> a{x.data<int8_t>(), rows.strides[0][0], x.strides().back()};
+  std::vector<int8_t> copy;
+  if (rows.shape.size() > 1) a = {contiguous_data<int8_t>(x, copy), k, 1};
+  const MatView<int8_t> b = MatView<int8_t>{w.data<int8_t>(), w.strides()[0], w.strides()[1]}.transposed();
+  if (in.size() == 2) {
+    int32_t* const y = out[0].data<int32_t>();
+    const auto store = [&](int64_t i, int64_t j, int64_t count, const int32_t* sums) {
+      std::copy_n(sums, count, y + i * n + j);
+    };
+    return gemm_int8(m, n, k, a, b, store);
+  }
+  const auto absmax_x = flat<float, float>(in[2]);
+  auto absmax_w = flat<float, float>(in[3]);
+  if (absmax_w.size() == 1) absmax_w.assign(size_t(n), absmax_w[0]);
+  const auto bias = in.size() > 4 ? flat<float, float>(in[4]) : std::vector<float>(size_t(n), 0.0f);
+  const bool one = in[2].numel() == 1;
+  visit_input(out[0].dtype(), [&]<class T>() {
+    T* const y = out[0].data<T>();
+    const auto store = [&](int64_t i, int64_t j, int64_t count, const int32_t* sums) {
+      const float sx = absmax_x[one ? 0 : size_t(i)];
+      const float *const sw = absmax_w.data() + j, *const b_j = bias.data() + j;
+      T* const to = y + i * n + j;
+      for (int64_t s = 0; s < count; ++s) to[s] = T(scaled(sums[s], sx, sw[s], b_j[s]));
+    };
+    gemm_int8(m, n, k, a, b, store);
+  });
+}
+TG_STRIDED_KERNEL(op::QuantizeRowwise, cpu, quantize_rowwise);
+TG_STRIDED_KERNEL(op::QuantizeGlobal, cpu, quantize_global);
+TG_STRIDED_KERNEL(op::QuantizeBothWays, cpu, quantize_both_ways);
+TG_STRIDED_KERNEL(op::Dequantize, cpu, dequantize);
+TG_STRIDED_KERNEL(op::Int8Linear, cpu, int8_linear);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,140 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/quantized/quantize.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <cmath>
+#include <vector>
+
+namespace tg {
+namespace {
+constexpr int64_t kMostTerms = 131071;  // (2^31 - 1) / 128^2: codes of -128 are possible, though none is made here
+
+bool is_narrow_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
+void check_input(std::string_view op, const Tensor& x, DType state) {
+  TG_CHECK(is_narrow_float(x.dtype()), dtype, "[{}] got {}. It quantises f32, bf16 and f16: use .to(DType::f32).", op,
+           x);
+  TG_CHECK(state == DType::f32 || state == DType::f16, dtype,
+           "[{}] the state is to be {}. The magnitudes are kept as f32 or f16.", op, state);
+}
+void check_matrix(std::string_view op, const Tensor& x) {
+  TG_CHECK(x.ndim() == 2, shape, "[{}] got {}. It transposes a matrix: use reshape().", op, x);
+}
+void check_codes(std::string_view op, const Tensor& x) {
+  TG_CHECK(x.dtype() == DType::i8, dtype, "[{}] got codes {}. They must be i8: quantize_rowwise() makes them.", op, x);
+}
+Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
+// absmax of the rows of codes, or of all.
+void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax) {
+  TG_CHECK(absmax.dtype() == DType::f32, dtype, "[{}] got absmax {}. The op takes f32: use .to(DType::f32).", op,
+           absmax);
+  TG_CHECK(absmax.shape() == Shape{1} || absmax.shape() == without_last(codes.shape()), shape,
+           "[{}] the codes are {}, and absmax is {}. It must have one element for each row, or one for all: (1).", op,
+           codes, absmax);
+}
+void check_result(std::string_view op, DType d) {
+  TG_CHECK(is_narrow_float(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
+}
+Layout codes_like(const Tensor& x, const Shape& s) { return Layout::contiguous(s, DType::i8, x.device()); }
+Quantized quantized(const Tensors& r, size_t at = 0) { return {r[at], r[at + 1]}; }
+}  // namespace
+
+Error detail::not_quantised(std::string_view op, const Layout& x, int64_t position, float value) {
+  const std::string what =
+      fmt::format("[{}] x is {}, and its element {} is {}.", op, x, position_of(position, x.shape), value);
+  if (std::isfinite(value))
+    return Error(Error::Kind::value, what +
+                                         " The largest magnitude is to be f16, which ends at 65504. Keep it as f32: "
+                                         "pass DType::f32 as state.");
+  return Error(Error::Kind::non_finite, what +
+                                            " Codes stand for finite values. An AnomalyScope finds the op that made "
+                                            "it; lower the learning rate, or clip gradients.");
+}
+
+Layouts op::QuantizeRowwise::infer(Inputs in) const {
+  check_input(kName, in[0], state);
+  check::ndim_at_least(kName, in[0], 1);
+  const Shape& s = in[0].shape();
+  return {codes_like(in[0], s), Layout::contiguous(without_last(s), state, in[0].device())};
+}
+Layouts op::QuantizeGlobal::infer(Inputs in) const {
+  check_input(kName, in[0], state);
+  return {codes_like(in[0], in[0].shape()), Layout::contiguous({1}, state, in[0].device())};
+}
+Layouts op::QuantizeBothWays::infer(Inputs in) const {
+  check_input(kName, in[0], state);
+  check_matrix(kName, in[0]);
+  const int64_t m = in[0].size(0), n = in[0].size(1);
+  return {codes_like(in[0], {m, n}), Layout::contiguous({m}, state, in[0].device()), codes_like(in[0], {n, m}),
+          Layout::contiguous({n}, state, in[0].device())};
+}
+Layouts op::Dequantize::infer(Inputs in) const {
+  check_codes(kName, in[0]);
+  check::ndim_at_least(kName, in[0], 1);
+  check_absmax(kName, in[0], in[1]);
+  check_result(kName, dtype);
+  return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
+}
+Layouts op::Int8Linear::infer(Inputs in) const {
+  const Tensor &x = in[0], &w = in[1];
+  check_codes(kName, x);
+  check_codes(kName, w);
+  check::ndim_at_least(kName, x, 1);
+  TG_CHECK(w.ndim() == 2, shape, "[int8_linear] weight {} is no matrix. It must be (out, in).", w);
+  const int64_t k = x.shape().back(), n = w.shape()[0];
+  TG_CHECK(k == w.shape()[1], shape,
+           "[int8_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size "
+           "({}). Did you pass the weight transposed?",
+           x, w, k, w.shape()[1]);
+  TG_CHECK(
+      k <= kMostTerms, value,
+      "[int8_linear] x is {}, and weight is {}: a sum of {} products of 8-bit integers may not fit in 32 bits. The "
+      "last size must be at most {}. Split it, and add the results.",
+      x, w, k, kMostTerms);
+  if (in.size() > 2) {
+    check_absmax(kName, x, in[2]);
+    check_absmax(kName, w, in[3]);
+    check_result(kName, dtype);
+  }
+  if (in.size() > 4) {
+    TG_CHECK(in[4].shape() == Shape{n}, shape,
+             "[int8_linear] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).",
+             in[4], w, n);
+    TG_CHECK(in[4].dtype() == DType::f32, dtype, "[int8_linear] bias is {}. The op takes f32: use .to(DType::f32).",
+             in[4]);
+  }
+  Shape s = x.shape();
+  s.back() = n;
+  return {Layout::contiguous(s, dtype, x.device())};
+}
+
+Quantized quantize_rowwise(const Tensor& x, DType state) {
+  return quantized(emit(make_ref<op::QuantizeRowwise>(state), {&x, 1}));
+}
+Quantized quantize_global(const Tensor& x, DType state) {
+  return quantized(emit(make_ref<op::QuantizeGlobal>(state), {&x, 1}));
+}
+Quantized quantize_columnwise_transpose(const Tensor& x, DType state) {
+  check_matrix("quantize_columnwise_transpose", x);
+  return quantize_rowwise(transpose(x, 0, 1), state);
+}
+Quantized quantize_global_transpose(const Tensor& x, DType state) {
+  check_matrix("quantize_global_transpose", x);
+  return quantize_global(transpose(x, 0, 1), state);
+}
+QuantizedBothWays quantize_both_ways(const Tensor& x, DType state) {
+  const Tensors r = emit(make_ref<op::QuantizeBothWays>(state), {&x, 1});
+  return {quantized(r), quantized(r, 2)};
+}
+Tensor dequantize(const Quantized& q, DType d) {
+  return emit1(make_ref<op::Dequantize>(d), {q.codes, q.absmax.to(DType::f32)});
+}
+Tensor int8_linear(const Tensor& x, const Tensor& weight) {
+  return emit1(make_ref<op::Int8Linear>(DType::i32), {x, weight});
+}
+Tensor int8_linear(const Quantized& x, const Quantized& weight, const Tensor& bias, DType d) {
+  std::vector<Tensor> in{x.codes, weight.codes, x.absmax.to(DType::f32), weight.absmax.to(DType::f32)};
+  if (bias) in.push_back(bias.to(DType::f32));
+  return std::move(emit(make_ref<op::Int8Linear>(d), in)[0]);
+}
+}  // namespace tg

@@ -1,0 +1,79 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/quantized/quantize.h>
+#include <tapegrad/ops/quantized/switchback.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <vector>
+
+namespace tg {
+namespace {
+Quantized quantize_weight(const Tensor& w, SwitchBackMode mode) {
+  return mode == SwitchBackMode::vector_wise ? quantize_rowwise(w) : quantize_global(w);
+}
+void check_float(const Tensor& x) {
+  TG_CHECK(x.dtype() == DType::f32 || x.dtype() == DType::bf16 || x.dtype() == DType::f16, dtype,
+           "[switchback_linear] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", x);
+}
+}  // namespace
+
+Layouts op::SwitchBack::infer(Inputs in) const {
+  const Tensor &x = in[0], &w = in[1];
+  for (const Tensor& t : in) check_float(t);
+  check::ndim_at_least(kName, x, 1);
+  TG_CHECK(w.ndim() == 2, shape, "[switchback_linear] weight {} is no matrix. It must be (out, in).", w);
+  TG_CHECK(x.shape().back() == w.shape()[1], shape,
+           "[switchback_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last "
+           "size ({}). Did you pass the weight transposed?",
+           x, w, x.shape().back(), w.shape()[1]);
+  if (in.size() > 2)
+    TG_CHECK(in[2].shape() == Shape{w.shape()[0]}, shape,
+             "[switchback_linear] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).",
+             in[2], w, w.shape()[0]);
+  Shape y = x.shape();
+  y.back() = w.shape()[0];
+  Layouts r{Layout::contiguous(y, x.dtype(), x.device())};
+  if (mode == SwitchBackMode::memory_efficient) {
+    const Shape rows(x.shape().begin(), x.shape().end() - 1);
+    r.emplace_back(Layout::contiguous(x.shape(), DType::i8, x.device()));
+    r.emplace_back(Layout::contiguous(rows, DType::f32, x.device()));
+    r.emplace_back(Layout::contiguous(w.shape(), DType::i8, x.device()));
+    r.emplace_back(Layout::contiguous({1}, DType::f32, x.device()));
+  }
+  return r;
+}
+Tensors op::SwitchBack::compose(Inputs in) const {
+  const Quantized x = quantize_rowwise(in[0]), w = quantize_weight(in[1], mode);
+  Tensors r{int8_linear(x, w, in.size() > 2 ? in[2] : Tensor(), in[0].dtype())};
+  if (mode == SwitchBackMode::memory_efficient)
+    for (const Tensor& t : {x.codes, x.absmax, w.codes, w.absmax}) r.emplace_back(t);
+  return r;
+}
+Tensors op::SwitchBack::vjp(const Vjp& v) const {
+  const bool lean = mode == SwitchBackMode::memory_efficient;
+  const Shape &xs = v.in_shape(0), &ws = v.in_shape(1);
+  const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
+  const Tensor g = reshape(v.grad(), {rows, ws[0]});
+  const auto computable = [](const Tensor& t) { return t.dtype() == DType::f16 ? t.to(DType::f32) : t; };
+  Tensor dx, dw;
+  if (v.wants(0)) {
+    dx = lean ? int8_linear(quantize_rowwise(g), {transpose(v.out(3), 0, 1), v.out(4)}, {}, g.dtype())
+              : switchback_linear(g, transpose(v.in(1), 0, 1), {}, mode);
+    dx = reshape(dx, xs);
+  }
+  if (v.wants(1)) {
+    const Tensor x = lean ? dequantize({v.out(1), v.out(2)}, g.dtype()) : v.in(0);
+    dw = matmul(computable(g), computable(reshape(x, {rows, ws[1]})), {.trans_a = true}).to(v.in_dtype(1));
+  }
+  Tensors r{dx, dw};
+  if (v.inputs() > 2) r.emplace_back(v.wants(2) ? sum(computable(g), {0}).to(v.in_dtype(2)) : Tensor());
+  return r;
+}
+Tensor switchback_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, SwitchBackMode mode) {
+  std::vector<Tensor> in{x, weight};
+  if (bias) in.push_back(bias);
+  return std::move(emit(make_ref<op::SwitchBack>(mode), in)[0]);
+}
+}  // namespace tg

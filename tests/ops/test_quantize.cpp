@@ -1,0 +1,143 @@
+// 8-bit codes and their products: bit for bit against the definition, in every layout; and SwitchBack against f64
+// within what quantising may change.
+#include <tapegrad/core/cast.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/ops/ops.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/refusals.h"
+
+using namespace tg;
+namespace {
+constexpr DType kInputs[] = {DType::f32, DType::bf16, DType::f16};
+
+// The definition, in the host's floats.
+int code(float x, float absmax) {
+  if (!(absmax > 0)) return 0;
+  const volatile float share = x / absmax, product = 127.0f * share;
+  return int(std::nearbyint(product));
+}
+float most_of(const std::vector<float>& x) {
+  float m = 0;
+  for (float v : x) m = std::max(m, std::abs(v));
+  return m;
+}
+struct Expected {
+  std::vector<int8_t> codes;
+  std::vector<float> absmax;
+};
+Expected by_rows(const Tensor& x) {
+  Expected e;
+  const auto v = values(x.to(DType::f32));
+  const size_t n = size_t(x.size(-1));
+  for (size_t r = 0; n > 0 && r * n < v.size(); ++r) {
+    const std::vector<float> row(v.begin() + ptrdiff_t(r * n), v.begin() + ptrdiff_t(r * n + n));
+    e.absmax.push_back(most_of(row));
+    for (float t : row) e.codes.push_back(int8_t(code(t, e.absmax.back())));
+  }
+  return e;
+}
+Expected by_all(const Tensor& x) {
+  Expected e;
+  const auto v = values(x.to(DType::f32));
+  e.absmax = {most_of(v)};
+  for (float t : v) e.codes.push_back(int8_t(code(t, e.absmax[0])));
+  return e;
+}
+void expect_codes(const Quantized& q, const Expected& e) {
+  CHECK(values<int8_t>(q.codes) == e.codes);
+  CHECK(values(q.absmax) == e.absmax);
+}
+// Values over many binades, with rows of zeros, denormal rows, ties, and the largest in the last place.
+Tensor some(const Shape& s, uint64_t seed) {
+  Rng rng{seed};
+  std::vector<float> v(size_t(s.product()));
+  const size_t n = s.size() ? size_t(s.back()) : 1;
+  for (size_t i = 0; i < v.size(); ++i) {
+    const size_t row = i / std::max<size_t>(n, 1);
+    v[i] = float(rng.uniform()) * 2 - 1;
+    if (row % 5 == 1) v[i] = 0;
+    if (row % 5 == 2) v[i] *= std::ldexp(1.0f, -140);                            // denormal
+    if (row % 5 == 3) v[i] = float(int(rng.uniform() * 254) - 127) / 2 + 0.25f;  // ties after scaling by 127 / 254
+    if (row % 5 == 3 && i % n == n - 1) v[i] = 127;
+    if (row % 5 == 4) v[i] = i % n == n - 1 ? -3 : v[i];
+  }
+  return tensor(v, s);
+}
+}  // namespace
+
+TEST_CASE("codes and states are those of the definition, for every dtype and layout, eager and lazy") {
+  for (const Shape& s : {Shape{7, 33}, Shape{1, 1}, Shape{65, 130}, Shape{5, 1}, Shape{1, 257}, Shape{0, 4}})
+    for (const DType t : kInputs)
+      for (const Store how : kStores)
+        for (const bool lazy : {false, true}) {
+          CAPTURE(s);
+          CAPTURE(name_of(t));
+          CAPTURE(int(how));
+          const Tensor x = some(s, 3).to(t), y = stored(x, how);
+          const Tensor turned = transpose(x, 0, 1).contiguous();
+          const Mode mode(lazy);
+          expect_codes(quantize_rowwise(y), by_rows(x));
+          expect_codes(quantize_global(y), by_all(x));
+          if (s[0] > 0) expect_codes(quantize_columnwise_transpose(y), by_rows(turned));
+          expect_codes(quantize_global_transpose(y), by_all(turned));
+          if (s[0] == 0) continue;
+          const QuantizedBothWays both = quantize_both_ways(y);
+          expect_codes(both.rows, by_rows(x));
+          expect_codes(both.columns, by_rows(turned));
+        }
+}
+
+TEST_CASE("quantising rows of any number of dimensions, and none") {
+  for (const Shape& s : {Shape{9}, Shape{2, 3, 11}, Shape{2, 1, 3, 5}, Shape{3, 0}, Shape{0}}) {
+    CAPTURE(s);
+    const Tensor x = some(s, 4);
+    const Quantized q = quantize_rowwise(x);
+    CHECK(q.codes.shape() == s);
+    CHECK(q.absmax.shape() == Shape(s.begin(), s.end() - 1));
+    if (s.product() > 0) expect_codes(q, by_rows(x));
+    if (s.product() > 0)
+      CHECK(values(dequantize(q)) == [&] {
+        std::vector<float> v;
+        const Expected e = by_rows(x);
+        for (size_t i = 0; i < e.codes.size(); ++i)
+          v.push_back(e.absmax[i / size_t(s.back())] * float(e.codes[i]) / 127.0f);
+        return v;
+      }());
+  }
+  expect_codes(quantize_global(tensor<float>({-2.5f}, {})), {{-127}, {2.5f}});
+}
+
+TEST_CASE("a state in f16 is rounded after the codes were made") {
+  const Tensor x = some({6, 40}, 5);
+  const Quantized wide = quantize_rowwise(x), narrow = quantize_rowwise(x, DType::f16);
+  CHECK(narrow.absmax.dtype() == DType::f16);
+  CHECK(bits_of(narrow.codes) == bits_of(wide.codes));
+  CHECK(bits_of(narrow.absmax) == bits_of(wide.absmax.to(DType::f16)));
+  CHECK(bits_of(dequantize(narrow)) == bits_of(dequantize({wide.codes, wide.absmax.to(DType::f16).to(DType::f32)})));
+}
+
+TEST_CASE("what cannot be quantised is an Error that names the first element") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float bad : {inf, -inf, nan})
+    for (const Store how : kStores)
+      for (const DType t : kInputs) {
+        std::vector<float> v(size_t(40 * 70), 0.5f);
+        v[size_t(17 * 70 + 41)] = bad, v[size_t(33 * 70 + 2)] = nan;
+        const Tensor x = stored(tensor(v, {40, 70}).to(t), how);
+        const auto names = [&](const std::function<void()>& use, const char* at) {
+          const std::string e = error_of(use);
+          CAPTURE(e);
+          CHECK(has(e, at));
+          CHECK(has(e, "finite"));
+        };
+        names([&] { quantize_rowwise(x); }, "(17, 41)");
+        names([&] { quantize_global(x); }, "(17, 41)");
+        names([&] { quantize_both_ways(x); }, "(17, 41)");
+        names([&] { quantize_columnwise_transpose(x); }, "(2, 33)");
+        names([&] { quantize_global_transpose(x); }, "(2, 33)");
+      }
+  CHECK(has(error_of([] { quantize_rowwise(filled<float>({2, 2}, 7e4f), DType::f16); }), "65504"));
+}
