@@ -1,5 +1,5 @@
-// Kernels of ops/quantized/quantize.h. A row, or a block of columns that stays in the cache, is read twice in a row:
-// once for its magnitudes and once for its codes.
+// Kernels of ops/quantized/quantize.h. A row is read for its magnitude, and again from the cache for its codes.
+// Columns, and all of a tensor, are read from memory twice.
 #include <tapegrad/cpu/gemm_int8.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/scratch.h>
@@ -12,9 +12,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kSide = 64;               // a tile of codes that is transposed, 4 KiB
-constexpr int64_t kBlockBytes = 512 << 10;  // of columns that are read twice: they stay in L2
-constexpr float kMostF16 = 65520;           // from here on f16 rounds to infinity
+constexpr int64_t kSide = 64;      // a tile of codes that is transposed; a cache line
+constexpr float kMostF16 = 65520;  // from here on f16 rounds to infinity
 
 template <class F> void visit_input(DType d, F&& f) {
   if (d == DType::f32)
@@ -37,10 +36,9 @@ template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) 
   if (!(absmax > 0)) return void(std::fill_n(to, n, int8_t(0)));
   for (int64_t i = 0; i < n; ++i) to[i] = int8_t(int32_t(code_of(float(x[i]), absmax)));
 }
-// Each column by its own magnitude.
+// Each column by its own magnitude; that of zeros is 1 here.
 template <class T> void encode(const T* x, int64_t n, const float* absmax, int8_t* to) {
-  for (int64_t i = 0; i < n; ++i)
-    to[i] = int8_t(int32_t(code_of(float(x[i]), math::detail::select(absmax[i] > 0, absmax[i], 1.0f))));
+  for (int64_t i = 0; i < n; ++i) to[i] = int8_t(int32_t(code_of(float(x[i]), absmax[i])));
 }
 
 // 16 x 16 bytes, transposed.
@@ -59,33 +57,62 @@ inline void transpose_block(const int8_t* from, int64_t ld, int8_t* to, int64_t 
   stage(x, y), stage(y, x), stage(x, y), stage(y, x);
   for (int64_t i = 0; i < 16; ++i) std::memcpy(to + i * ld_to, &x[i], 16);
 }
-// tile (rows, cols), rows kSide apart, to columns ld apart.
-void store_transposed(const int8_t* tile, int64_t rows, int64_t cols, int8_t* to, int64_t ld) {
-  const int64_t r = rows / 16 * 16, c = cols / 16 * 16;
-  for (int64_t i = 0; i < r; i += 16)
-    for (int64_t j = 0; j < c; j += 16) transpose_block(tile + i * kSide + j, kSide, to + j * ld + i, ld);
-  for (int64_t j = 0; j < cols; ++j)
-    for (int64_t i = j < c ? r : 0; i < rows; ++i) to[j * ld + i] = tile[i * kSide + j];
+// kSide rows of codes, as many as have been filled, on their way to columns.
+constexpr int64_t kChunk = 2048, kPitch = kChunk + 64;  // of a row; no power of two, for the caches' sake
+using Band = int8_t[kSide * kPitch];
+// Codes (rows, cols) to columns ld apart, each written as a whole: lines that lie a power of two apart do not stay in
+// the cache for a second visit.
+void store_transposed(const Band& band, int64_t rows, int64_t cols, int8_t* to, int64_t ld) {
+  alignas(64) int8_t lines[16 * kSide];
+  for (int64_t j = 0; j < cols; j += 16) {
+    for (int64_t i = 0; i < rows; i += 16) transpose_block(band + i * kPitch + j, kPitch, lines + i, kSide);
+    for (int64_t k = 0; k < std::min<int64_t>(16, cols - j); ++k) {
+      if (rows == kSide)
+        std::memcpy(to + (j + k) * ld, lines + k * kSide, kSide);
+      else
+        std::memcpy(to + (j + k) * ld, lines + k * kSide, size_t(rows));
+    }
+  }
+}
+thread_local Scratch t_band, t_most, t_absmax;
+
+// The largest magnitudes of places 0 to n of all lines, as bits. line(l, most) adds those of line l.
+template <class F> const uint32_t* largest_by_place(int64_t lines, int64_t n, F&& line) {
+  constexpr int64_t kParts = 16;
+  const int64_t part = std::max<int64_t>(1, (lines + kParts - 1) / kParts);
+  uint32_t* const most = t_most.get<uint32_t>(kParts * n);
+  std::fill_n(most, kParts * n, 0u);
+  parallel_for((lines + part - 1) / part, [&](int64_t q) {
+    for (int64_t l = q * part; l < std::min(lines, (q + 1) * part); ++l) line(l, most + q * n);
+  });
+  for (int64_t q = 1; q < kParts; ++q)
+    for (int64_t i = 0; i < n; ++i) most[i] = std::max(most[i], most[q * n + i]);
+  return most;
 }
 
-// A matrix whose columns are neighbours in memory is read as its transpose: element (i, j) at p[i + j * ld].
-template <class T> struct Columns {
+// Rows of neighbours in memory, n of them, ld apart.
+template <class T> struct Lines {
   const T* p;
-  int64_t rows, cols, ld;
+  int64_t lines, n, ld;
 };
+// Of a matrix whose columns are neighbours in memory: they are the lines.
 template <class T> bool lies_in_columns(const Buf& x) {
   return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
 }
-template <class T> Columns<T> columns_of(const Buf& x) { return {x.data<T>(), x.size(0), x.size(1), x.strides()[1]}; }
-// Codes of rows [first, first + n), n <= kSide, of a matrix that lies in columns; absmax(tile row of memory, first, n,
-// codes) makes those of a stretch of memory.
-template <class T, class F> void encode_columns(const Columns<T>& x, int64_t first, int64_t n, int8_t* to, F&& row) {
-  alignas(64) int8_t tile[kSide * kSide];
-  for (int64_t j = 0; j < x.cols; j += kSide) {
-    const int64_t some = std::min(kSide, x.cols - j);
-    for (int64_t s = 0; s < some; ++s) row(x.p + (j + s) * x.ld + first, n, tile + s * kSide);
-    store_transposed(tile, some, n, to + first * x.cols + j, x.cols);
-  }
+template <class T> Lines<T> columns_of(const Buf& x) { return {x.data<T>(), x.size(1), x.size(0), x.strides()[1]}; }
+
+// Codes of lines, transposed: (n, lines). encode_some(line, i, n, codes) makes those of n neighbours, from place i on.
+// Whole lines are read, as hardware foresees.
+template <class F> void encode_turned(int64_t lines, int64_t n, int8_t* to, F&& encode_some) {
+  parallel_for((lines + kSide - 1) / kSide, [&](int64_t b) {
+    Band& codes = *reinterpret_cast<Band*>(t_band.get<int8_t>(sizeof(Band)));
+    const int64_t first = b * kSide, some = std::min(kSide, lines - first);
+    for (int64_t i = 0; i < n; i += kChunk) {
+      const int64_t width = std::min(kChunk, n - i);
+      for (int64_t s = 0; s < some; ++s) encode_some(first + s, i, width, codes + s * kPitch);
+      store_transposed(codes, some, width, to + i * lines + first, lines);
+    }
+  });
 }
 
 // The state of a row; an Error is for the caller to find.
@@ -98,6 +125,17 @@ void set_state(const Buf& out, int64_t i, float absmax) {
 // Whether a magnitude is no number, or none that the state can hold.
 bool is_bad(uint32_t most, DType state) {
   return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
+}
+// The states of places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
+const float* set_states(const Buf& out, int64_t n, const uint32_t* most) {
+  float* const divisors = t_absmax.get<float>(n);
+  for (int64_t i = 0; i < n; ++i) {
+    if (is_bad(most[i], out.dtype())) return nullptr;
+    const float absmax = math::detail::float_of(most[i]);
+    set_state(out, i, absmax);
+    divisors[i] = absmax > 0 ? absmax : 1.0f;
+  }
+  return divisors;
 }
 // Finds what is_bad() has seen, in row-major order, and throws.
 [[noreturn]] void fail(std::string_view op, const Buf& x, DType state) {
@@ -127,22 +165,13 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   std::atomic<bool> bad = false;
   visit_input(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
-      const Columns<T> c = columns_of<T>(x);
-      // Blocks of columns of memory, whole cache lines, that stay in L2 for the second read.
-      const int64_t fit = kBlockBytes / std::max<int64_t>(1, c.cols * int64_t(sizeof(T)));
-      const int64_t width = std::clamp<int64_t>(fit / 16 * 16, 16, kSide);
-      return parallel_for((rows + width - 1) / width, [&](int64_t b) {
-        const int64_t first = b * width, some = std::min(width, rows - first);
-        uint32_t most[kSide] = {};
-        float absmax[kSide];
-        for (int64_t j = 0; j < c.cols; ++j) add_largest(c.p + j * c.ld + first, some, most);
-        for (int64_t i = 0; i < some; ++i) {
-          if (is_bad(most[i], op.state)) return bad.store(true, std::memory_order_relaxed);
-          absmax[i] = math::detail::float_of(most[i]);
-          set_state(state, first + i, absmax[i]);
-        }
-        encode_columns(c, first, some, codes,
-                       [&](const T* p, int64_t count, int8_t* to) { encode(p, count, absmax, to); });
+      const Lines<T> c = columns_of<T>(x);
+      const uint32_t* const most =
+          largest_by_place(c.lines, c.n, [&](int64_t l, uint32_t* to) { add_largest(c.p + l * c.ld, c.n, to); });
+      const float* const absmax = set_states(state, c.n, most);
+      if (!absmax) return bad.store(true);
+      return encode_turned(c.lines, c.n, codes, [&](int64_t l, int64_t i, int64_t count, int8_t* to) {
+        encode(c.p + l * c.ld + i, count, absmax + i, to);
       });
     }
     const Rows<T> row(x);
@@ -186,10 +215,10 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
       for (uint32_t now = most.load(std::memory_order_relaxed); m > now;)
         if (most.compare_exchange_weak(now, m, std::memory_order_relaxed)) break;
     };
-    const Columns<T> c = in_columns ? columns_of<T>(x) : Columns<T>{};
+    const Lines<T> c = in_columns ? columns_of<T>(x) : Lines<T>{};
     if (in_columns)
-      for_row_tiles(c.cols, c.rows, [&](int64_t begin, int64_t end) {
-        for (int64_t j = begin; j < end; ++j) see(largest(c.p + j * c.ld, c.rows));
+      for_row_tiles(c.lines, c.n, [&](int64_t begin, int64_t end) {
+        for (int64_t l = begin; l < end; ++l) see(largest(c.p + l * c.ld, c.n));
       });
     else
       for_stretches<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
@@ -197,54 +226,36 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
     const float absmax = math::detail::float_of(most);
     set_state(out[1], 0, absmax);
     if (in_columns)
-      parallel_for((c.rows + kSide - 1) / kSide, [&](int64_t b) {
-        encode_columns(c, b * kSide, std::min(kSide, c.rows - b * kSide), codes,
-                       [&](const T* p, int64_t count, int8_t* to) { encode(p, count, absmax, to); });
+      encode_turned(c.lines, c.n, codes, [&](int64_t l, int64_t i, int64_t count, int8_t* to) {
+        encode(c.p + l * c.ld + i, count, absmax, to);
       });
     else
       for_stretches<T>(x, [&](const T* p, int64_t at, int64_t n) { encode(p, n, absmax, codes + at); });
   });
 }
 
-thread_local Scratch t_most, t_absmax, t_bias;
 void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Context&) {
   const Buf& x = in[0];
   const int64_t m = x.size(0), n = x.size(1);
   int8_t *const codes = out[0].data<int8_t>(), *const turned = out[2].data<int8_t>();
-  constexpr int64_t kParts = 16;  // of the rows, each with magnitudes of columns of its own
-  const int64_t part = std::max<int64_t>(1, (m + kParts - 1) / kParts);
-  uint32_t* const most = t_most.get<uint32_t>(kParts * n);
-  float* const absmax = t_absmax.get<float>(n);
-  std::fill_n(most, kParts * n, 0u);
   std::atomic<bool> bad = false;
   visit_input(x.dtype(), [&]<class T>() {
     const Rows<T> row(x);
-    parallel_for((m + part - 1) / part, [&](int64_t q) {
+    const uint32_t* const most = largest_by_place(m, n, [&](int64_t r, uint32_t* to) {
       std::vector<T> gathered;
-      for (int64_t r = q * part; r < std::min(m, (q + 1) * part); ++r) {
-        const T* const p = row(r, gathered);
-        const uint32_t of_row = largest(p, n);
-        if (is_bad(of_row, op.state)) return bad.store(true, std::memory_order_relaxed);
-        set_state(out[1], r, math::detail::float_of(of_row));
-        encode(p, n, math::detail::float_of(of_row), codes + r * n);
-        add_largest(p, n, most + q * n);
-      }
+      const T* const p = row(r, gathered);
+      const uint32_t of_row = largest(p, n);
+      if (is_bad(of_row, op.state)) return bad.store(true, std::memory_order_relaxed);
+      const float absmax = math::detail::float_of(of_row);
+      set_state(out[1], r, absmax);
+      encode(p, n, absmax, codes + r * n);
+      add_largest(p, n, to);
     });
     if (bad) fail(op.name(), x, op.state);
-    for (int64_t q = 1; q < kParts; ++q)
-      for (int64_t j = 0; j < n; ++j) most[j] = std::max(most[j], most[q * n + j]);
-    for (int64_t j = 0; j < n; ++j) absmax[j] = math::detail::float_of(most[j]), set_state(out[3], j, absmax[j]);
-    parallel_for((m + kSide - 1) / kSide, [&](int64_t b) {
-      alignas(64) int8_t tile[kSide * kSide];
-      std::vector<T> gathered[kSide];
-      const T* p[kSide];
-      const int64_t first = b * kSide, some = std::min(kSide, m - first);
-      for (int64_t i = 0; i < some; ++i) p[i] = row(first + i, gathered[i]);
-      for (int64_t j = 0; j < n; j += kSide) {
-        const int64_t width = std::min(kSide, n - j);
-        for (int64_t i = 0; i < some; ++i) encode(p[i] + j, width, absmax + j, tile + i * kSide);
-        store_transposed(tile, some, width, turned + j * m + first, m);
-      }
+    const float* const absmax = set_states(out[3], n, most);
+    encode_turned(m, n, turned, [&](int64_t r, int64_t i, int64_t count, int8_t* to) {
+      std::vector<T> gathered;
+      encode(row(r, gathered) + i, count, absmax + i, to);
     });
   });
 }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/columns.h"
+
 namespace tg::bench {
 
 namespace {
@@ -41,20 +43,6 @@ constexpr size_t kMostOfList = 50;  // characters; a longer one is cut
 std::string list_text(const std::vector<double>& times) {
   const std::string all = fmt::format("[{}]", fmt::join(times, ", "));
   return all.size() <= kMostOfList ? all : all.substr(0, kMostOfList - 3) + "...";
-}
-using Cells = std::vector<std::string>;
-// The first column to the left, all others to the right.
-std::string aligned(const std::vector<Cells>& lines) {
-  std::vector<size_t> widths(lines.front().size(), 0);
-  for (const Cells& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  std::string r;
-  for (const Cells& line : lines) {
-    r += fmt::format("{:<{}}", line[0], widths[0]);
-    for (size_t i = 1; i < line.size(); ++i) r += fmt::format("  {:>{}}", line[i], widths[i]);
-    r += "\n";
-  }
-  return r;
 }
 // Of the run that is as `like`, but for its computation.
 const TimeitRow* find(const std::vector<TimeitRow>& rows, TimeitRun like, Computation c) {

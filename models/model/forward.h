@@ -57,11 +57,7 @@ struct Linears {
 /// files stay the same, so a model can be trained in one way and go on in another. Earlier copies of the model stay as
 /// they were; handles (Model) are no copies. Returns the names of the layers. An Error if a pattern matches no layer,
 /// or a layer was prepared for evaluation; nothing has changed then.
-std::vector<std::string> replace_linears(const Linears& model, std::span<const std::string> patterns, LinearKind);
-inline std::vector<std::string> replace_linears(const Linears& model, const std::vector<std::string>& patterns,
-                                                LinearKind kind) {
-  return replace_linears(model, std::span<const std::string>(patterns), kind);
-}
+std::vector<std::string> replace_linears(const Linears& model, const std::vector<std::string>& patterns, LinearKind);
 /// Prepares all layers of the model that are not plain (nn::Linear::prepare_for_eval), and drops their weights from
 /// `params`. The model can only compute from then on: no training, no saving. An Error if all layers are plain, or one
 /// is prepared already.

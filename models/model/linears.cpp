@@ -50,7 +50,8 @@ std::vector<NamedLinear> Linears::matching(std::string_view op, std::span<const 
   return r;
 }
 
-std::vector<std::string> replace_linears(const Linears& model, std::span<const std::string> patterns, LinearKind kind) {
+std::vector<std::string> replace_linears(const Linears& model, const std::vector<std::string>& patterns,
+                                         LinearKind kind) {
   const std::vector<NamedLinear> layers = model.matching("replace_linears", patterns);
   for (const NamedLinear& l : layers)
     TG_CHECK(!l.layer->prepared(), state,

@@ -1,0 +1,68 @@
+// Document 001's benchmark of SwitchBack on this runtime: the ops of a linear layer in full precision and in 8-bit
+// codes, each timed alone, over a grid of layers and batches, with the document's totals, lines and JSON objects; and
+// beside them the step of the layer as a whole, eager and compiled. The same code on the CPU and on CUDA.
+#include <fmt/format.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/file.h>
+
+#include <optional>
+
+#include "switchback/report.h"
+
+using namespace tg;
+using namespace tg::bench;
+namespace {
+constexpr double kPeakSeconds = 0.1;
+
+int measured(const SwitchBackFlags& f, int argc, char** argv) {
+  const SwitchBackPlan plan = switchback_plan(f);
+  std::optional<AppendFile> objects;
+  if (!f.jsonl.empty()) objects.emplace(f.jsonl, AppendFile::Begin::keep);
+  const std::string how = fmt::format("; {} ({}), {} calls of each op after {} untimed ones", name_of(plan.setup.dtype),
+                                      plan.why, plan.setup.repeat, plan.setup.untimed());
+  SwitchBackReport report{begin(f, argc, argv, how, f.threads), plan.setup, plan.why};
+  Peaks peaks(kPeakSeconds, plan.setup.device);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const SwitchBackShape& shape = plan.rows[i];
+    fmt::print("\nrow {} of {}: {}\n", i + 1, plan.rows.size(), shape.name());
+    std::fflush(stdout);
+    const SwitchBackRow row = measured_row(shape, plan.setup, peaks);
+    fmt::print("{}{}{}", document_lines(row.ms), rate_lines(row, plan.setup), layer_lines(row.layers));
+    std::fflush(stdout);
+    if (objects) objects->append(document_object(shape, plan.setup.repeat, row.ms) + "\n");
+    report.rows.push_back(row);
+  }
+  fmt::print("\n{}", summary(report.rows));
+  if (f.against_document) fmt::print("\n{}", beside_document(report));
+  if (!f.json.empty()) write_switchback_json(f.json, report, peaks);
+  return 0;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  SwitchBackFlags f;
+  const auto declare = [&](Command& c) {
+    c.toggle("--full", "the document's 142 rows and 64 calls on a CPU too, in place of dims 1024 and 2048 and 4 calls",
+             f.full);
+    c.option("--dims", "of x, or of the result where the layer is swapped", f.dims);
+    c.option("--wm", "how many times as wide the other side is, such as 4,4.3637", f.wm);
+    c.option("--batch", "rows of x", f.batch);
+    c.option("--switch", "of False and True: the layer back from the wide side", f.swapped);
+    c.option("--rows", "of what these flags choose only some, by their places from 0 on", f.rows);
+    c.option("--repeat", "timed calls of each op; half as many before them are not timed", f.repeat, 64);
+    c.option("--dtype", "NAME", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype);
+    c.option("--seed", "of the data, N(0, 1)", f.seed);
+    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    c.toggle("--parts-only", "without the step of the layer as a whole", f.parts_only);
+    c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);
+    declare_cpu_time(c, f);
+    declare_document(c, f);
+    declare_results(c, f);
+    return [&] { return measured(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv,
+                           {"bench_switchback",
+                            "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers beside one in "
+                            "full precision, op by op and as a whole. Run it on a quiet machine.",
+                            declare});
+}

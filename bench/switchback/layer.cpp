@@ -1,0 +1,155 @@
+// The step of a layer as a whole: forward and backward, all quantising included.
+#include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/ops/ops.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/stats.h"
+#include "switchback/distance.h"
+#include "switchback/switchback.h"
+
+namespace tg::bench {
+namespace {
+constexpr int64_t kRounds = 4;
+constexpr int64_t kFirstRows = 64;  // that are compared: all of them would take as much memory as they do
+
+SwitchBackMode mode_of(LayerWay way) {
+  return way == LayerWay::vector_wise        ? SwitchBackMode::vector_wise
+         : way == LayerWay::memory_efficient ? SwitchBackMode::memory_efficient
+                                             : SwitchBackMode::global;
+}
+
+class Layer {
+ public:
+  Layer(const SwitchBackShape& shape, const SwitchBackSetup& setup) : setup_(setup) {
+    Rng rng{setup.seed};
+    const auto draw = [&](const Shape& s) { return randn(s, rng, 0, 1, setup.dtype, setup.device); };
+    x_ = draw({shape.batch, shape.dim_in()}).requires_grad_();
+    g_ = draw({shape.batch, shape.dim_out()});
+    w_ = draw({shape.dim_out(), shape.dim_in()}).requires_grad_();
+  }
+  // The result and the gradients of x and of the weight.
+  std::vector<Tensor> step(LayerWay way) const { return step(way, g_); }
+  std::function<std::vector<Tensor>()> runner(LayerWay way, RunMode mode) const {
+    if (mode == RunMode::eager) return [this, way] { return step(way); };
+    const Compiled f = compile([this, way](Inputs in) { return step(way, in[0]); });
+    return [this, f] { return f({g_}); };
+  }
+
+ private:
+  std::vector<Tensor> step(LayerWay way, const Tensor& g) const {
+    const Tensor y = way == LayerWay::linear ? linear(x_, w_) : switchback_linear(x_, w_, {}, mode_of(way));
+    const GradMap grads = backward(y, g);
+    return {y.detach(), grads[x_], grads[w_]};
+  }
+  SwitchBackSetup setup_;
+  Tensor x_, g_, w_;
+};
+
+Tensor first_rows(const Tensor& t) { return slice(t.detach(), 0, 0, kFirstRows).to(DType::f32); }
+
+struct Way {
+  LayerTime time;
+  std::function<std::vector<Tensor>()> run;
+  std::vector<double> rounds = {};
+};
+void check_results(const Way& way, const std::vector<Tensor>& want) {
+  const std::vector<Tensor> got = way.run();
+  constexpr const char* kResults[] = {"result", "gradient of x", "gradient of the weight"};
+  for (size_t i = 0; i < want.size(); ++i)
+    check_near(fmt::format("{} of {}, {}", kResults[i], kLayerWays[size_t(way.time.way)], name_of(way.time.mode)),
+               first_rows(got[i]), want[i]);
+}
+}  // namespace
+
+double relative_distance(const Tensor& a, const Tensor& b) {
+  const Tensor wide = first_rows(b), off = first_rows(a) - wide;
+  return std::sqrt(double(sum(off * off).item<float>()) / double(sum(wide * wide).item<float>()));
+}
+void check_near(std::string_view what, const Tensor& got, const Tensor& want) {
+  constexpr double kMost = 0.05;
+  const double distance = relative_distance(got, want);
+  TG_CHECK(
+      distance <= kMost, state,
+      "[bench_switchback] the {} is off the product in {} by {:.3g} of its size. 8-bit codes of normal numbers are "
+      "off by at most {}. It is wrong: its time would mean nothing.",
+      what, name_of(want.dtype()), distance, kMost);
+}
+
+std::vector<LayerTime> layer_times(const SwitchBackShape& shape, const SwitchBackSetup& setup) {
+  const Layer layer(shape, setup);
+  std::vector<Way> ways;
+  for (size_t way = 0; way < std::size(kLayerWays); ++way)
+    for (const RunMode mode : {RunMode::eager, RunMode::compiled})
+      ways.push_back({{LayerWay(way), mode, 0, 0, 0}, layer.runner(LayerWay(way), mode)});
+  std::vector<Tensor> want;
+  for (const Tensor& t : layer.step(LayerWay::linear)) want.push_back(first_rows(t));
+  // A compiled step traces first, then replays, and records a graph on CUDA.
+  const int64_t untimed = std::max<int64_t>(setup.untimed(), 3), steps = std::max<int64_t>(setup.repeat / kRounds, 1);
+  const int64_t rounds = std::max<int64_t>(std::min(setup.repeat, kRounds), 2);
+  for (Way& way : ways) {
+    check_results(way, want);
+    for (int64_t i = 1; i < untimed; ++i) way.run();
+  }
+  synchronize(setup.device);
+  for (int64_t round = 0; round < rounds; ++round)
+    for (Way& way : ways)
+      way.rounds.push_back(timed([&] {
+                             for (int64_t i = 0; i < steps; ++i) way.run();
+                             synchronize(setup.device);
+                           }) /
+                           double(steps));
+  std::vector<LayerTime> times;
+  for (Way& way : ways) {
+    const auto [least, most] = std::ranges::minmax(way.rounds);
+    times.push_back({way.time.way, way.time.mode, median(way.rounds), least, most});
+  }
+  return times;
+}
+
+int64_t planned_bytes(const SwitchBackShape& shape, const SwitchBackSetup& setup) {
+  int64_t parts = 0, layers = 0;
+  dry_run([&] {
+    const SwitchBackOps ops(shape, setup);
+    for (size_t op = 0; op < kOps; ++op) ops.run(op);
+    const Tensor exact = ops.run(op_place("standard_gx")), codes = ops.run(op_place("rowwise_bwd"));  // as check()
+    parts = memory_stats(setup.device).peak;
+  });
+  if (!setup.layers) return parts;
+  dry_run([&] {
+    const Layer layer(shape, setup);
+    const int64_t base = memory_stats(setup.device).live;
+    int64_t largest = 0;
+    for (size_t way = 0; way < std::size(kLayerWays); ++way) {
+      reset_peak(setup.device);
+      layer.step(LayerWay(way));
+      const int64_t step = memory_stats(setup.device).peak - base;
+      layers += step;  // the compiled step's
+      largest = std::max(largest, step);
+    }
+    layers += base + largest;
+  });
+  return std::max(parts, layers);
+}
+
+SwitchBackRow measured_row(const SwitchBackShape& shape, const SwitchBackSetup& setup, Peaks& peaks) {
+  empty_cache(setup.device);  // of the row before
+  reset_peak(setup.device);
+  SwitchBackRow row{shape, {}, {}};
+  {
+    const SwitchBackOps ops(shape, setup);
+    ops.check();
+    row.ms = ops.times();
+  }
+  if (setup.layers) row.layers = layer_times(shape, setup);
+  row.peak_bytes = memory_stats(setup.device).peak;
+  row.rates = rates(shape, setup, row.ms, peaks);
+  return row;
+}
+
+}  // namespace tg::bench

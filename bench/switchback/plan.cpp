@@ -1,0 +1,136 @@
+// Which rows there are, and what the flags make of them.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/config/suggest.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "switchback/switchback.h"
+
+namespace tg::bench {
+namespace {
+constexpr std::string_view kProgram = "bench_switchback", kSwapped[] = {"False", "True"},
+                           kDTypes[] = {"auto", "f32", "bf16"};
+constexpr int64_t kMostWidth = 131071;  // of int8_linear()
+constexpr int64_t kSmallestBatch = 1024, kMostBatches = 8;
+struct Width {
+  int64_t dim;
+  double wm;
+};
+constexpr Width kWidths[] = {{1024, 4},      {1280, 4}, {1408, 4}, {1408, 4.3637}, {1664, 4},
+                             {1664, 4.9231}, {2048, 4}, {4096, 4}, {8096, 4}};
+
+std::vector<int64_t> batches_of(int64_t dim) {
+  std::vector<int64_t> batches;
+  for (int64_t i = 0; i < kMostBatches - (dim == 8096); ++i) batches.push_back(kSmallestBatch << i);
+  return batches;
+}
+double multiplier(const std::string& word) {
+  double x = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+  TG_CHECK(error == std::errc() && end == word.data() + word.size() && x > 0 && std::isfinite(x), value,
+           "[bench_switchback] --wm has '{}'. It takes numbers above 0 with commas between them, such as 4,4.3637.",
+           word);
+  return x;
+}
+std::vector<double> multipliers(const SwitchBackFlags& f, int64_t dim) {
+  std::vector<double> wm;
+  for (const std::string& word : f.wm) wm.push_back(multiplier(word));
+  if (!wm.empty()) return wm;
+  for (const Width& w : kWidths)
+    if (w.dim == dim) wm.push_back(w.wm);
+  return wm.empty() ? std::vector<double>{4} : wm;
+}
+void not_empty(std::string_view name, size_t n) {
+  TG_CHECK(n > 0, value, "[bench_switchback] --{} is empty. It needs one or more. Leave the flag away for all.", name);
+}
+std::vector<SwitchBackShape> all_rows(const SwitchBackFlags& f, bool full) {
+  std::vector<int64_t> dims = f.dims;
+  if (dims.empty()) {
+    for (const Width& w : kWidths)
+      if ((full || w.dim == 1024 || w.dim == 2048) && (dims.empty() || dims.back() != w.dim)) dims.push_back(w.dim);
+  }
+  std::vector<SwitchBackShape> rows;
+  for (const int64_t dim : dims)
+    for (const double wm : multipliers(f, dim))
+      for (const int64_t batch : !f.batch.empty() ? f.batch
+                                 : full           ? batches_of(dim)
+                                                  : std::vector<int64_t>{1024, 2048, 4096})
+        for (const std::string& word : f.swapped)
+          rows.push_back({dim, wm, batch, known_place("switch", word, kSwapped) == 1});
+  return rows;
+}
+void check_rows(const std::vector<SwitchBackShape>& rows) {
+  for (auto r = rows.begin(); r != rows.end(); ++r) {
+    TG_CHECK(r->wide() >= 1 && r->wide() <= kMostWidth, value,
+             "[bench_switchback] {} times --wm {} is {}. Both sizes of the layer must be from 1 to {}.", r->dim, r->wm,
+             r->wide(), kMostWidth);
+    TG_CHECK(std::find(rows.begin(), r, *r) == r, value,
+             "[bench_switchback] {} comes twice. Name each dim, batch, wm and switch once.", r->name());
+  }
+}
+std::vector<SwitchBackShape> chosen(std::vector<SwitchBackShape> rows, const std::vector<int64_t>& places) {
+  if (places.empty()) return rows;
+  std::vector<SwitchBackShape> some;
+  for (const int64_t place : places) {
+    check_within(kProgram, "rows", place, 0, int64_t(rows.size()) - 1);
+    some.push_back(rows[size_t(place)]);
+  }
+  return some;
+}
+SwitchBackSetup setup_of(const SwitchBackFlags& f, std::string& why) {
+  const Device device = Device::parse(f.device);
+  SwitchBackSetup s{.repeat = f.repeat.value_or(device == Device::cpu() && !f.full ? 4 : 64),
+                    .seed = uint64_t(f.seed),
+                    .device = device,
+                    .layers = !f.parts_only};
+  check_within(kProgram, "repeat", s.repeat, 1, 1'000'000);
+  check_within(kProgram, "seed", f.seed, 0, INT64_MAX);
+  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);  // how many there are, set_num_threads() says
+  const size_t dtype = known_place("dtype", f.dtype, kDTypes);
+  const bool fast =
+      device != Device::cpu() || runtime_of(device).describe(device.index).find("bf16 by ") != std::string::npos;
+  s.dtype = dtype == 1 || (dtype == 0 && !fast) ? DType::f32 : DType::bf16;
+  why = dtype > 0 ? "as asked for"
+        : fast    ? "this device has instructions for its products"
+                  : "this device has no instructions for products in bf16";
+  return s;
+}
+void check_memory(const SwitchBackShape& row, const SwitchBackSetup& setup) {
+  const auto bytes = [=](int64_t batch) {
+    SwitchBackShape with = row;
+    with.batch = batch;
+    return planned_bytes(with, setup);
+  };
+  SwitchBackSetup narrow = setup, parts = setup;
+  narrow.dtype = DType::bf16, parts.layers = false;
+  std::vector<Variant> others;
+  if (setup.dtype != narrow.dtype) others.push_back({"--dtype bf16", [=] { return planned_bytes(row, narrow); }});
+  if (setup.layers) others.push_back({"--parts-only", [=] { return planned_bytes(row, parts); }});
+  check_fits("[bench_switchback] " + row.name(), row.batch, bytes, others, setup.device);
+}
+}  // namespace
+
+int64_t SwitchBackShape::wide() const { return std::llround(double(dim) * wm); }
+double SwitchBackShape::flop() const { return 2.0 * double(batch) * double(dim_in()) * double(dim_out()); }
+std::string SwitchBackShape::name() const { return fmt::format("{} -> {}, batch {}", dim_in(), dim_out(), batch); }
+
+std::vector<SwitchBackShape> switchback_grid() {
+  SwitchBackFlags f;
+  return all_rows(f, true);
+}
+SwitchBackPlan switchback_plan(const SwitchBackFlags& f) {
+  not_empty("switch", f.swapped.size());
+  SwitchBackPlan plan;
+  plan.setup = setup_of(f, plan.why);
+  for (const int64_t dim : f.dims) check_within(kProgram, "dims", dim, 1, kMostWidth);
+  for (const int64_t batch : f.batch) check_within(kProgram, "batch", batch, 1, INT32_MAX);
+  plan.rows = chosen(all_rows(f, f.full || plan.setup.device != Device::cpu()), f.rows);
+  check_rows(plan.rows);
+  for (const SwitchBackShape& row : plan.rows) check_memory(row, plan.setup);
+  return plan;
+}
+
+}  // namespace tg::bench
