@@ -43,41 +43,44 @@ struct Kernels {
 #include "common/peak_kernels.h"
 #endif
 
-// Products of bf16 by the instructions that the kernels use; by f32's where they widen.
+// Products of bf16 and int8 by the instructions that the kernels use; by f32's where bf16 is widened.
 #ifdef __x86_64__
-double amx_products(int64_t n) {
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } const shapes;
-  alignas(64) bf16 data[16 * 32];  // not zeros, by which processors save power
-  for (int i = 0; i < 16 * 32; ++i) data[i] = bf16(1e-3f * float(i % 97 - 48));
-  asm volatile(
-      "ldtilecfg %0\n\ttileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5\n\t"
-      "tileloadd (%1,%2,1), %%tmm6\n\ttileloadd (%1,%2,1), %%tmm7" ::"m"(shapes),
-      "r"(data), "r"(int64_t(64))
-      : "memory");
-  for (; n > 0; --n)
-    asm volatile(
-        "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
-        "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
-  asm volatile("tilerelease");
-  return 0;
-}
-double avx512_products(int64_t n) {
-  for (; n > 0; --n)
-    asm volatile(
-        "vdpbf16ps %%zmm0, %%zmm1, %%zmm2\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm3\n\t"
-        "vdpbf16ps %%zmm0, %%zmm1, %%zmm4\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm5\n\t"
-        "vdpbf16ps %%zmm0, %%zmm1, %%zmm6\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm7\n\t"
-        "vdpbf16ps %%zmm0, %%zmm1, %%zmm8\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm9\n\t"
-        "vdpbf16ps %%zmm0, %%zmm1, %%zmm10\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm11\n\t"
-        "vdpbf16ps %%zmm0, %%zmm1, %%zmm12\n\tvdpbf16ps %%zmm0, %%zmm1, %%zmm13" ::
-            : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13");
-  asm volatile("vzeroupper");
-  return 0;
-}
+#define TG_TILES(instruction)                                                                              \
+  struct alignas(64) {                                                                                     \
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};                                                 \
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};                                                 \
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};                                                   \
+  } const shapes;                                                                                          \
+  alignas(64) bf16 data[16 * 32]; /* not zeros, by which processors save power */                          \
+  for (int i = 0; i < 16 * 32; ++i) data[i] = bf16(1e-3f * float(i % 97 - 48));                            \
+  asm volatile(                                                                                            \
+      "ldtilecfg %0\n\ttileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5\n\t"                     \
+      "tileloadd (%1,%2,1), %%tmm6\n\ttileloadd (%1,%2,1), %%tmm7" ::"m"(shapes),                          \
+      "r"(data), "r"(int64_t(64))                                                                          \
+      : "memory");                                                                                         \
+  for (; n > 0; --n)                                                                                       \
+    asm volatile(instruction " %tmm6, %tmm4, %tmm0\n\t" instruction " %tmm7, %tmm4, %tmm1\n\t" instruction \
+                             " %tmm6, %tmm5, %tmm2\n\t" instruction " %tmm7, %tmm5, %tmm3");               \
+  asm volatile("tilerelease");                                                                             \
+  return 0
+double amx_products(int64_t n) { TG_TILES("tdpbf16ps"); }
+double amx_int8(int64_t n) { TG_TILES("tdpbssd"); }
+#undef TG_TILES
+// Twelve independent instructions on registers, and with a sum between them where products are a step of their own.
+#define TG_TWELVE(instruction)                                                                                       \
+  for (; n > 0; --n)                                                                                                 \
+    asm volatile(instruction "2\n\t" instruction "3\n\t" instruction "4\n\t" instruction "5\n\t" instruction         \
+                             "6\n\t" instruction "7\n\t" instruction "8\n\t" instruction "9\n\t" instruction         \
+                             "10\n\t" instruction "11\n\t" instruction "12\n\t" instruction "13" ::                  \
+                                 : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", \
+                                   "xmm12", "xmm13", "xmm14");                                                       \
+  asm volatile("vzeroupper");                                                                                        \
+  return 0
+double avx512_products(int64_t n) { TG_TWELVE("vdpbf16ps %%zmm0, %%zmm1, %%zmm"); }
+double avx512_int8(int64_t n) { TG_TWELVE("vpdpbusd %%zmm0, %%zmm1, %%zmm"); }
+double vex_int8(int64_t n) { TG_TWELVE("%{vex%} vpdpbusd %%ymm0, %%ymm1, %%ymm"); }
+double avx2_int8(int64_t n) { TG_TWELVE("vpmaddwd %%ymm0, %%ymm1, %%ymm14\n\tvpaddd %%ymm14, %%ymm0, %%ymm"); }
+#undef TG_TWELVE
 #endif
 
 const Kernels& kernels() {
@@ -149,6 +152,18 @@ double bf16_rate(double total) {
   return multiply_add_rate(kernels().f32, kernels().flop_f32, total);
 }
 
+double int8_rate(double total) {
+#ifdef __x86_64__
+  const std::string machine = runtime_of(Device::cpu()).describe(0);
+  const auto by = [&](const char* what) { return machine.find(what) != std::string::npos; };
+  if (by("int8 by AMX")) return multiply_add_rate(amx_int8, 4 * 2.0 * 16 * 16 * 64, total);
+  if (by("int8 by AVX512_VNNI")) return multiply_add_rate(avx512_int8, 12 * 2.0 * 64, total);
+  if (by("int8 by AVX_VNNI")) return multiply_add_rate(vex_int8, 12 * 2.0 * 32, total);
+  if (kernel_level(Backend::cpu) >= 3) return multiply_add_rate(avx2_int8, 12 * 2.0 * 16, total);
+#endif
+  return multiply_add_rate(kernels().f32, kernels().flop_f32, total);
+}
+
 class Array {
  public:
   explicit Array(int64_t n) : p_(new(std::align_val_t{64}) float[size_t(n)]) { std::fill_n(p_, n, 1.0f); }
@@ -183,6 +198,7 @@ double Peaks::gflops(const std::string& operands) {
   const bool f64 = operands == "f64";
   return gflops_[operands] = device_ != Device::cpu() ? device_product_rate(device_, operands, seconds_)
                              : operands == "bf16"     ? bf16_rate(seconds_)
+                             : operands == "i8"       ? int8_rate(seconds_)
                              : f64                    ? multiply_add_rate(k.f64, k.flop_f64, seconds_)
                                                       : multiply_add_rate(k.f32, k.flop_f32, seconds_);
 }

@@ -22,7 +22,8 @@ struct Bandwidth {     // GB/s; bytes read and bytes written count once each
 class Peaks {
  public:
   explicit Peaks(double seconds, Device device = {}) : seconds_(seconds), device_(device) {}
-  // Of products whose operands are "f64", "f32", "tf32" or "bf16"; the latter on the CPU as its kernels compute them.
+  // Of products whose operands are "f64", "f32", "tf32", "bf16" or "i8" (on the CPU); the last two on the CPU as its
+  // kernels compute them.
   double gflops(const std::string& operands);
   // Arrays that take `bytes` together, shared out over the threads; rounded to a power of 2, at least 16 KiB for each
   // thread and at most 512 MiB in all.

@@ -85,6 +85,21 @@ void linear_rows(Rows& rows) {
   }
 }
 
+// y (M, N), f32, of codes (M, K) and (N, K).
+void add_int8_linear(Rows& rows, Linear l) {
+  const Kind t{DType::f32, rows.device};
+  rows.push_back(
+      {{"int8_linear", {l.m, l.n, l.k}, "i8"}, l.flop(), 0, false, [=]() -> Run {
+         const Quantized x = quantize_rowwise(input({l.m, l.k}, t)), w = quantize_rowwise(input({l.n, l.k}, t));
+         return [=] { int8_linear(x, w); };
+       }});
+}
+void int8_rows(Rows& rows) {
+  for (const Linear l : {Linear{768, 512, 128}, Linear{1024, 3072, 768}, Linear{2048, 4096, 1024},
+                         Linear{4096, 1024, 4096}, Linear{8192, 1024, 1024}, Linear{1, 4096, 4096}})
+    add_int8_linear(rows, l);
+}
+
 // Ops on `inputs` tensors (R, C) that read and write whole tensors; `forward` and `backward` count them. 0: no row.
 void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d, double forward, double backward,
                  size_t inputs, const std::function<Tensors(Inputs)>& f) {
@@ -150,6 +165,7 @@ void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1) {
 // A nano GPT (12 windows of 64, width 128) and layers of GPT-2 small.
 void cpu_rows(Rows& rows) {
   linear_rows(rows);
+  int8_rows(rows);
   for (const DType d : {DType::f32, DType::bf16}) {
     norm_rows(rows, 768, 128, d);
     norm_rows(rows, 4096, 768, d);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #if TG_ISA_LEVEL >= 3
 #include <tapegrad/cpu/gemm/gemm_int8_avx2.h>
+#include <tapegrad/cpu/gemm/gemm_int8_few.h>
 #endif
 #if TG_ISA_LEVEL == 4
 #include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
@@ -15,6 +16,7 @@ namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: less runs on the calling thread
+constexpr int64_t kFew = 32;          // rows, up to which they cost what one costs
 
 // C++ alone: blocks of both operands are widened to int16, so that compilers find instructions for sums of products.
 namespace plain {
@@ -132,11 +134,24 @@ const Int8Kernels* kernels(Int8Path path) {
 void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_t> b,
                FunctionRef<void(int64_t i, int64_t j, int64_t n, const int32_t* sums)> store) {
   if (m == 0 || n == 0) return;
-  const auto path = kernels(int8_path());
+  const Int8Path path = int8_path();
+  // A few rows cost what reading B costs.
+  const bool parallel = std::max(m, kFew) * n * k >= kSerial;
+#if TG_ISA_LEVEL >= 3
+  if (m <= few::kRows && path != Int8Path::plain && a.col == 1 && b.row == 1) {
+    auto multiply = path == Int8Path::avx2 ? few::multiply<few::Madd> : few::multiply<few::Vex>;
+#if TG_ISA_LEVEL == 4
+    if (path == Int8Path::avx512_vnni) multiply = few::multiply<few::Evex>;
+    if (path == Int8Path::amx)
+      multiply = has(Int8Path::avx512_vnni) ? few::multiply<few::Evex> : few::multiply<few::Madd>;
+#endif
+    return multiply(m, n, k, a, b, store, parallel);
+  }
+#endif
   const auto store_sums = [&](int64_t i, int64_t j, int64_t some, int32_t* sums) { store(i, j, some, sums); };
   const Int8Product p{m, n, k, a, b, store_sums};
-  const bool parallel = m * n * k >= kSerial;
-  if (path && k > 0) return packed::Blocked(p, *path, parallel).run();
+  const auto blocks = kernels(path);
+  if (blocks && k > 0) return packed::Blocked(p, *blocks, parallel).run();
   plain::multiply(p, parallel);
 }
 }  // namespace tg::cpu::TG_ISA_NS

@@ -17,6 +17,7 @@ inline constexpr int64_t kStep = kSide * kRow;  // bytes of a step
 // Steps of a block of B, and of A if that has not all; up to how many it has all; of a chunk. Bytes of a block.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
+inline constexpr int64_t kTogether = 4;  // panels, of elements of a byte
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_starts;
@@ -102,10 +103,14 @@ template <class T, class Sum> class Blocked {
               Scratch& scratch) const {
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step);
     const Packed to{scratch.get<std::byte>(panels * steps * kStep), steps};
-    for_tiles(panels, [&](int64_t t) {
+    // Many panels that lie in the same cache lines are packed together.
+    const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
+    const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
+    for_tiles(ceil_div(panels, together), [&](int64_t group) {
       for (int64_t s = 0; s < steps; ++s)
-        pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
-                  std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s));
+        for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
+          pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
+                    std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s));
     });
     return to;
   }

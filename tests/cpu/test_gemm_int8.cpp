@@ -131,10 +131,11 @@ TEST_CASE("int8 sums of many sizes and layouts against a plain loop") {
         });
       }
   for (int64_t k = 1; k <= 300; ++k) {
-    const Case c(35, 34, k, Fill::random, Fill::random);
+    const Case c(35, 34, k, Fill::random, Fill::random), few(1 + k % 16, 1 + k % 11, k, Fill::random, Fill::random);
     for_each_way([&](const Int8Level& level) {
       compare(level, c, Lies::by_rows, Lies::by_columns);
       compare(level, c, Lies::wide_columns, Lies::wide_rows);
+      compare(level, few, Lies::wide_rows, Lies::wide_columns);
     });
   }
 }
@@ -143,8 +144,9 @@ TEST_CASE("large int8 products on one thread and on all: blocks of rows, columns
   struct Size {
     int64_t m, n, k;
   };
-  for (const Size& s : {Size{66, 66, 7001}, Size{20, 800, 2100}, Size{300, 500, 400}, Size{40, 3000, 64},
-                        Size{3, 70, 20011}, Size{1, 1100, 900}, Size{1000, 20, 257}, Size{140000, 2, 3}}) {
+  for (const Size& s :
+       {Size{66, 66, 7001}, Size{20, 800, 2100}, Size{300, 500, 400}, Size{40, 3000, 64}, Size{9, 2000, 300},
+        Size{3, 70, 20011}, Size{1, 1100, 900}, Size{1000, 20, 257}, Size{140000, 2, 3}}) {
     const Case c(s.m, s.n, s.k, Fill::random, Fill::random);
     for_each_way([&](const Int8Level& level) {
       for (const int threads : {1, 2}) {
@@ -169,7 +171,10 @@ TEST_CASE("int8 sums of extreme elements, and beyond 2^31") {
       }
   const Case c(2, 3, 140000, Fill::lowest, Fill::lowest);
   CHECK(c.sums[0] < 0);
-  for_each_way([&](const Int8Level& level) { compare(level, c, Lies::by_rows, Lies::by_columns); });
+  for_each_way([&](const Int8Level& level) {
+    compare(level, c, Lies::by_rows, Lies::by_columns);
+    compare(level, c, Lies::by_columns, Lies::by_rows);
+  });
 }
 
 TEST_CASE("TG_INT8 names a way that this machine has, or products and describe() refuse") {
