@@ -226,10 +226,11 @@ def switchback(page, path, d):
             best = mean(rows, lambda r: r["best_speedup"])
             steps.append(Bar(f"{layer[0]} → {layer[1]}, batch {batch}", best, f"{best:.2f}×", "ours" if best >= 1 else "theirs",
                              tip="; ".join(f"{way}: {took(statistics.fmean(s))}" for way, s in times.items())))
-    if steps:
+    if len(steps) == len(groups):
         page.part("The layer as a whole", "Forward and backward, quantising included: the fastest linear layer in full precision over "
                   "the fastest SwitchBack. Below 1× SwitchBack is slower.",
-                  bars(steps, TIMES, "steps of layers", lines=((1, "as fast"),)))
+                  over_layers(by_batch(lambda r: r["best_speedup"]), labels, TIMES, "layers as a whole"),
+                  folded("All layers and batches", bars(steps, TIMES, "steps of layers", lines=((1, "as fast"),))))
     for layer in layers:
         for r in groups.get((layer, shown_batch), ())[:1]:
             rated = [Bar(x["name"], x["percent"], f"{x['percent']:5.0f} %  {x['rate']:10.1f} {x['unit']} of {x['peak']:.1f}")

@@ -227,7 +227,7 @@ def area(series, units, name, labels=(), height=84, top=0, stairs=True, columns=
     at = lambda x: GUTTER + (WIDE - GUTTER - 24 * (not stairs)) * (x - low) / (high - low or 1)
     up = lambda y: height - (height - 8) * (y - bottom) / (most - bottom)
     drawn = [text(0, 14, cut(series[0][0], 23), "t")] if len(series) == 1 else []
-    for y, label in ticks(bottom, most, 3, units):
+    for y, label in ticks(bottom, most, 5 if bottom else 3, units):
         drawn.append(rule(GUTTER, up(y), WIDE, up(y), "g") + text(GUTTER - 8, up(y) + 4, label, "e t"))
     for label, cls, points in series:
         pairs = list(zip(points, points[1:]))

@@ -158,7 +158,7 @@ def main():
     parts = drawn & {f"p{i}" for i in range(12)}  # short kernels may be too narrow for a name, or part of a neighbour
     check(len(parts) >= 3, f"kernels of {len(parts)} parts of the model are in the timeline")
     for plot in ("Timeline", "The last profiled_step", "kernel time by part", "bandwidth", "tiny", "phases of train, fused, bf16",
-                 "stages", "decoding", "products", "quantising", "time saved, rowwise", "share of quantising", "steps of layers"):
+                 "stages", "decoding", "products", "quantising", "time saved, rowwise", "share of quantising", "layers as a whole", "steps of layers"):
         check(plot in plots, f"there is no plot '{plot}'")
 
     big_trace(at("big.json"))
