@@ -18,15 +18,15 @@ endif()
 
 # Kernels that only move data or follow indices: vector instructions would not help them.
 set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.cpp cpu/shape_ops.cpp)
-# The sources that differ between levels (gemm_micro.h, gemm_bf16_micro.h), and the kernels that call them. All others differ in what the
+# The sources that differ between levels (gemm_micro.h, gemm_packed_avx512.h, gemm_int8_avx2.h), and the kernels that call them. All others differ in what the
 # compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these alone.
-set(TG_PRODUCT_KERNELS cpu/gemm.cpp cpu/gemm_bf16.cpp cpu/matmul.cpp cpu/lora.cpp cpu/attention.cpp)
+set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/matmul.cpp cpu/lora.cpp cpu/attention.cpp cpu/quantize.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   # Without optimisation, intrinsics do not compile behind a precompiled header.
-  set(intrinsics cpu/gemm.cpp cpu/gemm_bf16.cpp)
+  set(intrinsics cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp)
   set_source_files_properties(${intrinsics} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 takes the undefined parts of its own AVX-512 intrinsics for a mistake.

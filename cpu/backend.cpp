@@ -3,8 +3,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/allocator.h>
-#include <tapegrad/cpu/bf16_path.h>
 #include <tapegrad/cpu/chain.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/int8_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <unistd.h>
@@ -17,17 +18,30 @@ void set_num_threads(int n) { cpu::set_num_threads(n); }
 
 namespace cpu {
 namespace {
+// The instructions of products, where there are any for the dtype.
+std::string_view bf16_products() {
+  switch (bf16_path()) {
+    case Bf16Path::amx: return ", bf16 by AMX";
+    case Bf16Path::avx512: return ", bf16 by AVX512_BF16";
+    default: return "";
+  }
+}
+std::string_view int8_products() {
+  switch (int8_path()) {
+    case Int8Path::amx: return ", int8 by AMX";
+    case Int8Path::avx512_vnni: return ", int8 by AVX512_VNNI";
+    case Int8Path::avx_vnni: return ", int8 by AVX_VNNI";
+    default: return "";
+  }
+}
+
 class CpuRuntime final : public BackendRuntime {
  public:
   int device_count() const override { return 1; }
   std::string describe(int) const override {
     const int level = kernel_level(Backend::cpu);
-    const Bf16Path path = bf16_path();
-    return fmt::format("{}, {} thread(s){}", level <= 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
-                       num_threads(),
-                       path == Bf16Path::amx      ? ", bf16 by AMX"
-                       : path == Bf16Path::avx512 ? ", bf16 by AVX512_BF16"
-                                                  : "");
+    return fmt::format("{}, {} thread(s){}{}", level <= 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
+                       num_threads(), int8_products(), bf16_products());
   }
   size_t memory(int) const override {
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);

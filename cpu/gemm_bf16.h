@@ -1,8 +1,8 @@
 // Matrix products of bf16 for kernels: C (m x n, rows of length ldc) = A B, rounded once from sums in f32. On AMX
-// tiles, by vdpbf16ps or in f32, as cpu/bf16_path.h says; operands are packed or widened in blocks, of at most some
-// 16 MiB together. Element (i, j) depends on row i of A, column j of B, n and k only, bit for bit, in no way on the
-// number of threads; not so on machines of the baseline, where Eigen computes. The ways differ in their last bits, as
-// the order of their sums does. AMX and vdpbf16ps take denormal numbers for 0, in operands and in sums.
+// tiles, by vdpbf16ps or in f32, as cpu/gemm/bf16_path.h says; operands are packed or widened in blocks, of at most
+// some 16 MiB together. Element (i, j) depends on row i of A, column j of B, n and k only, bit for bit, in no way on
+// the number of threads; not so on machines of the baseline, where Eigen computes. The ways differ in their last bits,
+// as the order of their sums does. AMX and vdpbf16ps take denormal numbers for 0, in operands and in sums.
 #pragma once
 #include <tapegrad/cpu/gemm.h>
 

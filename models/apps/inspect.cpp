@@ -171,14 +171,17 @@ void print_plans(const Json& all) {
       "the optimiser is at work, and a smaller batch or --recompute lowers it little.\n");
 }
 
-bool is_of_plan(std::string_view name) { return name == "batch" || name == "accumulate" || name == "optimizer"; }
+bool is_of_plan(std::string_view name) {
+  return name == "batch" || name == "accumulate" || name == "optimizer" || name == "linear";
+}
 
 int run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
   if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
-    throw UsageError("--batch, --accumulate, --optimizer and --device are of a training step; ask for its --plan");
+    throw UsageError(
+        "--batch, --accumulate, --optimizer, --linear and --device are of a training step; ask for its --plan");
   if (!o.plan && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
   const Json all = o.plan           ? describe_plans(o)

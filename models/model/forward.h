@@ -5,7 +5,9 @@
 #include <tapegrad/models/nn/layers.h>
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tg {
@@ -46,6 +48,19 @@ struct Linears {
   template <class M>
     requires requires(M& m) { std::vector<NamedLinear>(m.linears()); }
   Linears(M& model) : list(model.linears()) {}
+  /// Those whose name fits one of the patterns, in their order (config/glob.h). `op` opens the message of the Error for
+  /// no patterns, or one that matches no layer; it lists the layers.
+  std::vector<NamedLinear> matching(std::string_view op, std::span<const std::string> patterns) const;
 };
+
+/// Computes the matching layers in another way from now on: their products are of this kind. Parameters, names and
+/// files stay the same, so a model can be trained in one way and go on in another. Earlier copies of the model stay as
+/// they were; handles (Model) are no copies. Returns the names of the layers. An Error if a pattern matches no layer,
+/// or a layer was prepared for evaluation; nothing has changed then.
+std::vector<std::string> replace_linears(const Linears& model, const std::vector<std::string>& patterns, LinearKind);
+/// Prepares all layers of the model that are not plain (nn::Linear::prepare_for_eval), and drops their weights from
+/// `params`. The model can only compute from then on: no training, no saving. An Error if all layers are plain, or one
+/// is prepared already.
+void prepare_for_eval(const Linears& model, const Params& params);
 
 }  // namespace tg

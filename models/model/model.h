@@ -37,7 +37,7 @@ concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardO
 /// | `KvCache fixed_cache(int64_t batch, int64_t capacity) const` | generate() with a cache: also context(), and in
 /// kSupport cache and lengths | | `Device device() const` | generate() on another device than the CPU | | `const
 /// Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() | |
-/// `std::vector<NamedLinear> linears()` | apply_lora() |
+/// `std::vector<NamedLinear> linears()` | apply_lora(), replace_linears() |
 class Model {
  public:
   /// A copy of `model`, which shares its tensors.

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/lora.h>
@@ -18,6 +19,8 @@ namespace {
 constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
 constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu", "relu"};
 constexpr std::string_view kPositions[] = {"learned", "rope"};
+constexpr std::string_view kLinearKinds[] = {"plain", "switchback", "switchback-vector-wise",
+                                             "switchback-memory-efficient"};
 }  // namespace
 
 std::string_view name_of(NormKind k) { return kNorms[size_t(k)]; }
@@ -28,6 +31,24 @@ Activation activation_from_name(std::string_view name) {
   return Activation(known_place("activation", name, kActivations));
 }
 Positions positions_from_name(std::string_view name) { return Positions(known_place("positions", name, kPositions)); }
+std::string_view name_of(LinearKind k) { return kLinearKinds[size_t(k)]; }
+void from_name(std::string_view name, LinearKind& to) {
+  const auto says = [name](std::string_view word) { return name.find(word) != name.npos; };
+  TG_CHECK(
+      !says("vector-wise") || !says("memory-efficient"), value,
+      "[linear] '{}' asks for two modes that exclude each other: codes of the weight's rows cannot be read as codes "
+      "of its columns, so vector-wise must keep the weight. Choose one of {}.",
+      name, listed(kLinearKinds));
+  to = LinearKind(known_place("linear", name, kLinearKinds));
+}
+SwitchBackMode mode_of(LinearKind k) {
+  TG_CHECK(k != LinearKind::plain, value,
+           "[linear] a plain layer has no SwitchBack mode. Ask for that of another kind.");
+  return SwitchBackMode(int(k) - 1);
+}
+static_assert(int(LinearKind::switchback) - 1 == int(SwitchBackMode::global) &&
+              int(LinearKind::switchback_vector_wise) - 1 == int(SwitchBackMode::vector_wise) &&
+              int(LinearKind::switchback_memory_efficient) - 1 == int(SwitchBackMode::memory_efficient));
 
 namespace nn {
 namespace {
@@ -41,6 +62,14 @@ Tensor activate(Activation a, const Tensor& x) {
   }
   return swiglu(x);
 }
+// x, for a layer without a weight.
+const Tensor& untracked(const Tensor& x, const Tensor& bias) {
+  TG_CHECK(!grad_enabled() || (!x.requires_grad() && !(bias && bias.requires_grad())), state,
+           "[linear] gradients are asked for through a layer that was prepared for evaluation: {}. Its weight is gone. "
+           "Call it under a NoGradScope, or load the model again to train it.",
+           describe(x));
+  return x;
+}
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
   return init;
@@ -49,7 +78,7 @@ Init of_parts(Init init, const Dims& parts) {
 
 Tensor dropout_if(const Tensor& x, double p, Rng* rng) { return rng && p > 0 ? dropout(x, p, *rng) : x; }
 
-Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Layer{p.scope()} {
+Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Layer{p.scope()}, kind(o.kind) {
   const Init by_fan_in = Init::uniform(in > 0 ? 1 / std::sqrt(double(in)) : 0);
   weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
   if (o.bias) bias = p.get("bias", {out}, o.init ? Init::constant(0) : by_fan_in);
@@ -57,10 +86,31 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Laye
 Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) const {
   NameScope here = enter();
   const auto cast = [compute](const Tensor& t) { return compute ? t.to(*compute) : t; };
-  const Tensor b = bias ? cast(bias) : Tensor(), w = cast(weight), in = cast(x);
-  const Tensor y = b ? linear(in, w, b) : linear(in, w);
+  const Tensor in = cast(x);
+  Tensor y;
+  if (kind == LinearKind::plain)
+    y = bias ? linear(in, cast(weight), cast(bias)) : linear(in, cast(weight));
+  else if (codes)
+    y = int8_linear(quantize_rowwise(untracked(in, bias)), *codes, bias, in.dtype());
+  else
+    y = switchback_linear(in, weight, bias, mode_of(kind));
   return adapter && !adapter->unmerged ? adapter->delta.forward(in, rng, y) : y;
 }
+
+void Linear::prepare_for_eval() {
+  NameScope here = enter();
+  TG_CHECK(kind != LinearKind::plain, state,
+           "[linear] '{}' is plain: it has no codes to keep. Make it a SwitchBack layer first: replace_linears().",
+           weight.label());
+  TG_CHECK(!codes, state, "[linear] the layer is prepared for evaluation already. Prepare it once.");
+  NoGradScope off;
+  Quantized q = kind == LinearKind::switchback_vector_wise ? quantize_rowwise(weight) : quantize_global(weight);
+  evaluate({q.codes, q.absmax});
+  codes = std::move(q);
+  weight = {};
+}
+SwitchBackLinear::SwitchBackLinear(const Params& p, int64_t in, int64_t out, SwitchBackOptions o)
+    : Linear(p, in, out, {.bias = o.bias, .init = o.init, .kind = LinearKind(int(o.mode) + 1)}) {}
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
     : Layer{p.scope()}, table(p.get("weight", {entries, width}, init)) {}

@@ -5,6 +5,8 @@
 #pragma once
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/norm.h>
+#include <tapegrad/ops/quantized/quantize.h>
+#include <tapegrad/ops/quantized/switchback.h>
 
 #include <memory>
 #include <optional>
@@ -31,6 +33,15 @@ NormKind norm_from_name(std::string_view);
 Activation activation_from_name(std::string_view);
 Positions positions_from_name(std::string_view);
 /// @}
+/// How a Linear layer computes its products: `plain`, or by 8-bit integers, as switchback_linear() does in one of its
+/// modes.
+enum class LinearKind { plain, switchback, switchback_vector_wise, switchback_memory_efficient };
+/// "plain", "switchback", "switchback-vector-wise" or "switchback-memory-efficient".
+std::string_view name_of(LinearKind);
+/// Sets the kind with this name; an Error lists the names.
+void from_name(std::string_view, LinearKind&);
+/// The mode of a kind that is not plain.
+SwitchBackMode mode_of(LinearKind);
 
 namespace nn {
 
@@ -49,20 +60,42 @@ struct LinearOptions {
   /// How the weight starts; the bias then starts at 0. Unset: both are drawn from U(-1/sqrt(in), 1/sqrt(in)), as
   /// PyTorch's nn.Linear does.
   std::optional<Init> init = {};
+  LinearKind kind = LinearKind::plain;
 };
 /// A linear layer: x weight^T + bias.
 struct Linear : Layer {
-  Tensor weight;                         ///< (out, in)
+  Tensor weight;                         ///< (out, in); empty after prepare_for_eval()
   Tensor bias;                           ///< (out) or empty
   std::shared_ptr<LoraAdapter> adapter;  ///< a delta that is added to the result unless it is merged; may be null
+  LinearKind kind = LinearKind::plain;   ///< how products are computed; the parameters are the same for all
+  std::optional<Quantized> codes;        ///< of the weight, after prepare_for_eval()
 
   Linear() = default;
   /// Asks the Params for "weight" (out, in), and "bias" (out) if the options say so.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
   /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, and the result has that
-  /// dtype; gradients arrive in their own dtypes. If `compute` is unset, nothing is cast. The adapter's dropout draws
-  /// from rng; null means no dropout.
+  /// dtype; gradients arrive in their own dtypes. If `compute` is unset, nothing is cast. A SwitchBack layer makes its
+  /// codes of the weight as it is. The adapter's dropout draws from rng; null means no dropout.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
+  /// Keeps the codes of the weight, a quarter of its memory, and lets go of the weight: from now on the layer computes
+  /// the same results, and nothing can be trained through it. Other copies of the layer keep the weight, and so do the
+  /// Params (Params::drop). Without it, evaluation makes the codes anew at each call. An Error if the layer is plain or
+  /// prepared already.
+  void prepare_for_eval();
+  bool prepared() const { return codes.has_value(); }
+};
+
+/// Options of SwitchBackLinear.
+struct SwitchBackOptions {
+  SwitchBackMode mode = SwitchBackMode::global;
+  bool bias = true;
+  std::optional<Init> init = {};  ///< as in LinearOptions
+};
+/// A linear layer by 8-bit integers: forward and the gradient of x; the gradient of the weight is in full precision
+/// (ops/quantized/switchback.h). It is a Linear, so linears() of a model can list it, and files are the same.
+struct SwitchBackLinear : Linear {
+  SwitchBackLinear() = default;
+  SwitchBackLinear(const Params&, int64_t in, int64_t out, SwitchBackOptions = {});
 };
 
 /// A table of vectors, chosen by id.

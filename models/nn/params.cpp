@@ -16,6 +16,7 @@ struct Params::State {
   std::vector<Parameter> list;
   std::map<std::string, size_t, std::less<>> index;  // name -> place in list
   std::optional<StateDict> loaded;                   // what is not used yet
+  std::string dropped;                               // the first that drop() took
 };
 
 namespace {
@@ -140,9 +141,25 @@ int64_t Params::count() const {
   return n;
 }
 StateDict Params::state() const {
+  TG_CHECK(
+      state_->dropped.empty(), state,
+      "[params] '{}' was dropped from this model, so its state is not whole. Save a model before it is prepared for "
+      "evaluation.",
+      state_->dropped);
   StateDict r;
   for (auto& p : state_->list) r[p.name] = p.tensor.detach();
   return r;
+}
+void Params::drop(const Tensor& t) const {
+  State& s = *state_;
+  const auto it = std::find_if(s.list.begin(), s.list.end(), [&](auto& p) { return p.tensor.id() == t.id(); });
+  TG_CHECK(it != s.list.end(), value,
+           "[params] {} is none of these {} parameters. Pass a parameter of the model that these are of.", t,
+           s.list.size());
+  if (s.dropped.empty()) s.dropped = it->name;
+  s.list.erase(it);
+  s.index.clear();
+  for (size_t i = 0; i < s.list.size(); ++i) s.index[s.list[i].name] = i;
 }
 void Params::assign(const StateDict& values) const {
   const State& s = *state_;

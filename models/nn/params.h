@@ -59,6 +59,10 @@ class Params {
   /// missing, unknown or of another shape.
   void assign(const StateDict&) const;
 
+  /// Takes a parameter off the list, for a model that needs it no more: its memory is free when nobody else holds it.
+  /// state() is an Error from then on, as a file without it could not be loaded. An Error if it is not there.
+  void drop(const Tensor&) const;
+
   Device device() const;
   DType dtype() const;
   const std::string& path() const { return path_; }

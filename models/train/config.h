@@ -3,6 +3,7 @@
 /// fields, from which JSON, flags and help are made. Trainer and run_config.h use it.
 #pragma once
 #include <tapegrad/core/dtype.h>
+#include <tapegrad/models/nn/layers.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/schedule.h>
 
@@ -58,6 +59,9 @@ struct TrainConfig {
   /// What forward computes in, f32 or bf16 (ForwardOptions::compute); unset means the dtype of the parameters.
   std::optional<DType> dtype = {};
   Recompute recompute = Recompute::none;
+  /// How the products of the model's Linear layers are computed, but for one called lm_head: Trainer tells its model
+  /// (replace_linears). `plain` leaves the model as it is.
+  LinearKind linear = LinearKind::plain;
   uint64_t seed = 1;  ///< of the weights, the windows and dropout, each with a stream of its own
 
   void validate() const;  ///< throws an Error that names the first wrong field and its range
@@ -99,6 +103,9 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("dtype", c.dtype, "of the computation: f32, or bf16 over f32 parameters");
   f("recompute", c.recompute,
     "of activations, for less memory: none, cheap (norms, activations, dropout), or block (all of each block)");
+  f("linear", c.linear,
+    "products of the blocks: plain, or 8-bit integers: switchback, switchback-vector-wise, "
+    "switchback-memory-efficient");
   f("seed", c.seed, "of weights, data order and dropout");
 }
 

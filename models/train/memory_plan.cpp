@@ -97,7 +97,7 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
   MemoryPlan plan;
   dry_run([&] {
     const Params params(device, train.seed);
-    Model model = make_model(params);
+    Model model = with_linears(make_model(params), train);
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
     plan = of_step(model, lora ? lora->params() : params, batch, train, device);

@@ -209,11 +209,12 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
-// Settings of optimisers came later: files without them are of runs with AdamW, and mean the defaults.
+// Settings of optimisers came later, and `linear` after them: files without them are of runs with AdamW and plain
+// layers, and mean the defaults.
 constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
                                               "muon_lr",   "muon_scale", "muon_dtype"};
 bool may_lack(const Json& fields, std::string_view name) {
-  return !fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0;
+  return name == "linear" || (!fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0);
 }
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {
   return std::all_of(names.begin(), names.end(),

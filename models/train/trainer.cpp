@@ -73,8 +73,16 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
   return e;
 }
 
+Model with_linears(Model model, const TrainConfig& config) {
+  if (config.linear == LinearKind::plain) return model;
+  std::vector<std::string> names;
+  for (const NamedLinear& l : model.linears())
+    if (l.name != "lm_head") names.push_back(l.name);
+  replace_linears(model, names, config.linear);
+  return model;
+}
 Trainer::Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig& config)
-    : model_(model),
+    : model_(with_linears(model, config)),
       params_(params),
       config_(valid(config)),
       data_(std::move(data)),

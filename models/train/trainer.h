@@ -17,6 +17,9 @@
 
 namespace tg {
 
+/// The model with its Linear layers as config.linear says; plain leaves them as they are. Trainer does it itself. An
+/// Error if the model has no linears().
+Model with_linears(Model, const TrainConfig& config);
 /// The loss of a batch as a step of training computes it: with dropout, in config.dtype, and with activations kept or
 /// recomputed as config.recompute says.
 Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);

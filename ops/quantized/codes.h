@@ -1,15 +1,17 @@
-// The arithmetic of 8-bit codes, one source for host and device, so that all backends give the same bits: no sum
-// follows a product but in the explicit fma. For the kernels of quantize.h.
+/// @file
+/// The arithmetic of 8-bit codes, one source for host and device, so that all backends give the same bits: no sum
+/// follows a product but in the explicit fma. The kernels of quantize.h use it.
 #pragma once
 #include <tapegrad/core/math.h>
 
 namespace tg {
 
-// The magnitude's bits order like the magnitude; NaN and infinity come last.
+/// The bits of a magnitude order as magnitudes do; from here on they are infinity and NaN.
 inline constexpr uint32_t kNotFinite = 0x7f800000u;
+/// The bits of |x|.
 TG_HD_INLINE uint32_t magnitude_bits(float x) { return math::detail::bits_of(x) & 0x7fffffffu; }
 
-// rint(127 (x / absmax)), a float of at most 127; absmax > 0.
+/// rint(127 (x / absmax)), at most 127 in size; absmax > 0.
 TG_HD_INLINE float code_of(float x, float absmax) {
 #ifdef __CUDA_ARCH__
   return rintf(127.0f * (x / absmax));
@@ -17,8 +19,9 @@ TG_HD_INLINE float code_of(float x, float absmax) {
   return __builtin_rintf(127.0f * (x / absmax));
 #endif
 }
+/// What a code stands for.
 TG_HD_INLINE float value_of(int8_t code, float absmax) { return absmax * float(code) / 127.0f; }
-// An element of int8_linear(): the sum of products, scaled, plus the bias.
+/// An element of int8_linear(): the sum of products, scaled, plus the bias.
 TG_HD_INLINE float scaled(int32_t sum, float absmax_x, float absmax_weight, float bias) {
   return math::detail::fma(absmax_weight, absmax_x * (float(sum) * (1.0f / 16129.0f)), bias);
 }

@@ -459,7 +459,7 @@ if(NOT header)  # else the machine has no other
 endif()
 
 # Variables of the environment are read before anything is written
-foreach(variable "TG_ISA=rubbish" "TG_ISA=99" "TG_THREADS=many" "TG_THREADS=0" "TG_BF16=rubbish")
+foreach(variable "TG_ISA=rubbish" "TG_ISA=99" "TG_THREADS=many" "TG_THREADS=0" "TG_BF16=rubbish" "TG_INT8=rubbish")
   string(REGEX REPLACE "=(.*)" " is '\\1'" text "${variable}")
   run_with("${variable}" 1 train --data text.txt --out never ${tiny})
   expect(err "${text}")

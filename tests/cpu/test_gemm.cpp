@@ -1,5 +1,5 @@
-// Products of the CPU backend: every way through cpu/gemm.cpp and cpu/lora.cpp against double precision, and that a row
-// does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
+// Products of the CPU backend: every way through cpu/gemm/gemm.cpp and cpu/lora.cpp against double precision, and that
+// a row does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/thread_pool.h>

@@ -3,7 +3,7 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/bf16_path.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 

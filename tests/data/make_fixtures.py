@@ -28,6 +28,9 @@ lora.safetensors   a frozen linear layer, 'weight' (11, 7) and 'bias' (11), unde
                    + alpha / 3 (x a) b, with 'a' (7, 3), 'b' (3, 11) and 'x' (2, 5, 7). 'y' and 'grad.<x|a|b>' of
                    sum(y * w). Then ten AdamW steps on mean((y - target)^2) from 'a' and a b of zeros, one 'inputs' and
                    'target' each: 'losses' (10), and 'step<1|2|10>.<a|b>'. metadata['config'] holds the settings.
+switchback.safetensors  a linear layer by 8-bit codes: 'x' (3, 5, 23), 'weight' (41, 23), 'bias' (41) and 'g', the gradient of
+                   y, in f32, with a row of zeros in x and g and a tie; '<mode>.<y|dx|dw|db>' in f64 from the codes of f32,
+                   for the modes global, vector_wise and memory_efficient; 'rows.<codes|absmax>' of x.
 gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
                    logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
                    again from the initial weights and give losses (10) (each before its step) and final.
@@ -66,7 +69,7 @@ def randint(name, high, *shape):
 def save(path, tensors, metadata):
     """Own writer, because the library keeps metadata in a hash map whose order changes from run to run."""
     types = {torch.float64: ("F64", 0), torch.int64: ("I64", 1), torch.float32: ("F32", 2), torch.int32: ("I32", 3),
-             torch.bool: ("BOOL", 4)}
+             torch.bool: ("BOOL", 4), torch.int8: ("I8", 5)}
     header, body = {"__metadata__": dict(sorted(metadata.items()))}, bytearray()
     # Widest types first: every tensor is then aligned to its own element size.
     for key, t in sorted(tensors.items(), key=lambda kv: (types[kv[1].dtype][1], kv[0])):
@@ -814,6 +817,45 @@ def check_lora(path):
     assert not torch.equal(t["step1.b"], torch.zeros(3, 11, dtype=F64))
 
 
+def quantize(x, dim=None):
+    """Codes and magnitudes: each operation in float32, ties to even; where all is 0, the codes are."""
+    absmax = x.abs().amax() if dim is None else x.abs().amax(dim, keepdim=True)
+    return torch.round(127 * (x / torch.where(absmax > 0, absmax, torch.ones(())))), absmax
+
+
+def make_switchback():
+    t = {name: randn("switchback." + name, *shape).float() for name, shape in {
+        "x": (3, 5, 23), "weight": (41, 23), "bias": (41,), "g": (3, 5, 41)}.items()}
+    t["x"][1, 2] = 0
+    t["g"][2, 0] = 0
+    t["x"][0, 0, 0], t["x"][0, 0, 1:4] = 127 * 2.0, torch.tensor([1.0, 3.0, 5.0])  # 0.5, 1.5 and 2.5: ties
+    x, w, b, g = t["x"].reshape(15, 23), t["weight"], t["bias"].double(), t["g"].reshape(15, 41)
+
+    def product(a, b):  # codes and magnitudes of rows of a and of b
+        return (a[0].double() @ b[0].double().T) * a[1].double() * b[1].double().reshape(1, -1) / 127 ** 2
+
+    xq, gq = quantize(x, 1), quantize(g, 1)
+    t |= {"rows.codes": xq[0].to(torch.int8), "rows.absmax": xq[1].reshape(-1)}
+    for mode in ("global", "vector_wise", "memory_efficient"):
+        rows = 1 if mode == "vector_wise" else None
+        kept = xq[0].double() * xq[1].double() / 127 if mode == "memory_efficient" else x.double()
+        t |= {f"{mode}.y": (product(xq, quantize(w, rows)) + b).reshape(3, 5, 41),
+              f"{mode}.dx": product(gq, quantize(w.T, rows)).reshape(3, 5, 23),
+              f"{mode}.dw": g.double().T @ kept, f"{mode}.db": g.double().sum(0)}
+    return t, {}
+
+
+def check_switchback(path):
+    """Near the plain layer: within a few per cent of the largest value."""
+    t, _ = load(path)
+    x, w, g = (t[name].double() for name in ("x", "weight", "g"))
+    plain = {"y": F.linear(x, w, t["bias"].double()), "dx": g @ w, "dw": g.reshape(15, 41).T @ x.reshape(15, 23),
+             "db": g.sum((0, 1))}
+    for mode in ("global", "vector_wise", "memory_efficient"):
+        for name, expected in plain.items():
+            assert (t[f"{mode}.{name}"] - expected).abs().max() < 0.03 * expected.abs().max(), (mode, name)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
@@ -823,7 +865,7 @@ def main():
     print("torch", torch.__version__)
     jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
             "adam_forms": (make_adam_forms, check_adam_forms), "lora": (make_lora, check_lora),
-            "optimizers": (make_optimizers, check_optimizers)}
+            "optimizers": (make_optimizers, check_optimizers), "switchback": (make_switchback, check_switchback)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"

@@ -307,6 +307,42 @@ struct Cases {
     one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
     one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
   }
+  void codes() {  // of what f32 has, so that every dtype gives the same; SwitchBack's gradients: test_switchback.cpp
+    const auto codes_of = [&](std::string op, const char* variant, std::vector<TensorInit> in,
+                              std::function<Tensors(Inputs)> f) {
+      list.emplace_back(std::move(op), variant, std::move(in), [f](Inputs x) {
+        std::vector<Tensor> narrow;
+        for (const Tensor& t : x) narrow.push_back(t.to(DType::f32));
+        return f(narrow);
+      });
+      list.back().gradcheck = 0;
+    };
+    const auto both = [](const Quantized& q) { return Tensors{q.codes, q.absmax}; };
+    const TensorInit x = floats({2, r, c}), m = floats({r, c}), w = floats({3 * c, c}), b = floats({3 * c});
+    codes_of("quantize_rowwise", "plain", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0])); });
+    codes_of("quantize_rowwise", "f16", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0], DType::f16)); });
+    codes_of("quantize_rowwise", "columns", {m}, [=](Inputs v) { return both(quantize_columnwise_transpose(v[0])); });
+    codes_of("quantize_global", "plain", {x}, [=](Inputs v) { return both(quantize_global(v[0])); });
+    codes_of("quantize_global", "transpose", {m}, [=](Inputs v) { return both(quantize_global_transpose(v[0])); });
+    codes_of("quantize_both_ways", "plain", {m}, [](Inputs v) {
+      const QuantizedBothWays q = quantize_both_ways(v[0]);
+      return Tensors{q.rows.codes, q.rows.absmax, q.columns.codes, q.columns.absmax};
+    });
+    codes_of("dequantize", "rows", {x}, [](Inputs v) { return Tensors{dequantize(quantize_rowwise(v[0]))}; });
+    codes_of("dequantize", "bf16", {x},
+             [](Inputs v) { return Tensors{dequantize(quantize_global(v[0]), DType::bf16)}; });
+    codes_of("int8_linear", "sums", {x, w},
+             [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]).codes, quantize_rowwise(v[1]).codes)}; });
+    codes_of("int8_linear", "bias", {x, w, b},
+             [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]), quantize_rowwise(v[1]), v[2])}; });
+    codes_of("int8_linear", "transposed", {m, floats({c, 2 * c})}, [](Inputs v) {
+      const Quantized q = quantize_global(v[1]);
+      return Tensors{int8_linear(quantize_rowwise(v[0]), {transpose(q.codes, 0, 1), q.absmax}, {}, DType::bf16)};
+    });
+    for (const auto mode : {SwitchBackMode::global, SwitchBackMode::vector_wise, SwitchBackMode::memory_efficient})
+      codes_of("switchback_linear", std::array{"global", "vector_wise", "memory_efficient"}[size_t(mode)], {x, w, b},
+               [mode](Inputs v) { return Tensors{switchback_linear(v[0], v[1], v[2], mode)}; });
+  }
   void losses() {
     for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
       if (r * c > 0 || reduction != Reduction::mean)
@@ -373,6 +409,7 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.indexing();
   c.attentions();
   c.gates_and_positions();
+  c.codes();
   c.losses();
   c.others();
   return std::move(c.list);

@@ -1,6 +1,6 @@
-// Register tiles and packing of the f32 product (cpu/gemm.cpp, its only user) for AVX2 and AVX-512, in the compiler's
-// vector extensions. Every function but dot_tile gives an element one chain of multiply-adds over ascending k, whatever
-// the tile around it; cuts, threads and memory are the caller's business.
+// Register tiles and packing of the f32 product (cpu/gemm/gemm.cpp, its only user) for AVX2 and AVX-512, in the
+// compiler's vector extensions. Every function but dot_tile gives an element one chain of multiply-adds over ascending
+// k, whatever the tile around it; cuts, threads and memory are the caller's business.
 #pragma once
 #include <tapegrad/cpu/gemm.h>
 

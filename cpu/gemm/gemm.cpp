@@ -1,6 +1,6 @@
-// Float on AVX2 and AVX-512 machines is computed here on the register tiles of cpu/gemm_micro.h, the rest by Eigen.
-// The only file that includes Eigen. Its namespace carries the ISA level (cmake/levels.cmake), or the linker would keep
-// one level's code for all.
+// Float on AVX2 and AVX-512 machines is computed here on the register tiles of cpu/gemm/gemm_micro.h, the rest by
+// Eigen. The only file that includes Eigen. Its namespace carries the ISA level (cmake/levels.cmake), or the linker
+// would keep one level's code for all.
 #include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/scratch.h>
 #include <tapegrad/cpu/thread_pool.h>
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 #if TG_ISA_LEVEL >= 3
-#include <tapegrad/cpu/gemm_micro.h>
+#include <tapegrad/cpu/gemm/gemm_micro.h>
 #endif
 
 namespace tg::cpu::TG_ISA_NS {

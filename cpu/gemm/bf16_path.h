@@ -1,6 +1,6 @@
 // How products of bf16 are computed on this machine (cpu/gemm_bf16.h): the possible ways by what processor and system
-// say, the quickest of them by a measurement, as the same instructions run at half the speed of f32 on one processor
-// and at twice on another. Compiled once for all levels. Used by the kernels of products and by describe().
+// say, the quickest of them by a measurement (cpu/gemm/product_path.h). Compiled once for all levels. Used by the
+// kernels of products and by describe().
 #pragma once
 #include <string_view>
 
@@ -13,7 +13,7 @@ enum class Bf16Path {
 };
 inline constexpr Bf16Path kBf16Paths[] = {Bf16Path::f32, Bf16Path::avx512, Bf16Path::amx};
 std::string_view name_of(Bf16Path);  // as in TG_BF16: "f32", "avx512", "amx"
-// Whether processor, system and this build have it. The first question for amx asks Linux for the tiles' registers.
+// Whether processor, system and this build have it. The first question asks Linux for the tiles' registers.
 bool has(Bf16Path);
 // The quickest, measured at the first call in some 30 us; or what the environment variable TG_BF16 names, read at each
 // call. A value error if it is no name, or if this machine lacks what it names.

@@ -1,0 +1,124 @@
+// C is cut into tiles of rows and columns, each computed by one thread from what it packs of A and B itself, into
+// memory of its own. How it is cut changes no bit, but for the baseline's Eigen.
+#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/gemm_packed.h>
+#include <tapegrad/cpu/gemm_bf16.h>
+
+#include <algorithm>
+#if TG_ISA_LEVEL == 4
+#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
+#endif
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+using packed::ceil_div, packed::t_a, packed::t_b, packed::t_sums;
+
+struct Product {
+  int64_t m, n, k;
+  MatView<bf16> a, b;
+  bf16* c;
+  int64_t ldc;
+  const FunctionRef<void(float*, int64_t, int64_t)>* finish;
+
+  // Rows [i, i + rows) and columns [j, j + cols) of C from their sums, which are rows ld apart.
+  void store(int64_t i, int64_t rows, int64_t j, int64_t cols, float* sums, int64_t ld) const {
+    for (int64_t r = 0; r < rows; ++r, sums += ld) {
+      if (finish) (*finish)(sums, j, cols);
+      bf16* const to = c + (i + r) * ldc + j;
+      for (int64_t s = 0; s < cols; ++s) to[s] = bf16(sums[s]);
+    }
+  }
+};
+// In f32: blocks of both operands are widened and multiplied by gemm_serial.
+namespace widened {
+constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;  // kDepth is at most that of the f32 product's own blocks
+
+MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, float* to) {
+  if (v.row == 1 && v.col != 1 && !by_rows) return widen(v.transposed(), cols, rows, true, to).transposed();
+  for (int64_t i = 0; i < rows; ++i) {
+    const bf16* const from = v.p + i * v.row;
+    float* const row = to + i * cols;
+    if (v.col == 1)
+      for (int64_t j = 0; j < cols; ++j) row[j] = from[j];
+    else
+      for (int64_t j = 0; j < cols; ++j) row[j] = from[j * v.col];
+  }
+  return {to, cols, 1};
+}
+void multiply(const Product& p, bool parallel) {
+  const int64_t depth = ceil_div(p.k, ceil_div(p.k, kDepth));
+  // The last tile takes the rest of the columns: very few columns would be added in another order.
+  const packed::Cut cut{kHeight, kWidth, ceil_div(p.m, kHeight), std::max<int64_t>(1, p.n / kWidth)};
+  cut.for_tiles(p.m, p.n, parallel, [&](int64_t i, int64_t rows, int64_t j, int64_t cols) {
+    float* const sums = t_sums.get<float>(rows * cols);
+    for (int64_t q = 0; q < p.k; q += depth) {
+      const int64_t terms = std::min(depth, p.k - q);
+      // Few columns are added in an order that depends on how A lies, and one row may lie in either direction.
+      const auto a = widen(p.a.at(i, q), rows, terms, p.n <= 16, t_a.get<float>(rows * terms));
+      const auto b = widen(p.b.at(q, j), terms, cols, false, t_b.get<float>(terms * cols));
+      gemm_serial<float>(rows, cols, terms, a, b, sums, cols, {.accumulate = q > 0});
+    }
+    p.store(i, rows, j, cols, sums, cols);
+  });
+}
+}  // namespace widened
+
+#if TG_ISA_LEVEL == 4
+// On packed pairs of bf16.
+namespace paired {
+constexpr int64_t kSerial = 1 << 21;  // multiply-adds: less runs on the calling thread
+
+struct Avx512Dot {
+  static constexpr bool kStarts = false;
+  static void add(__m512i& sum, __m512i a, __m512i b) { asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+};
+struct AmxDot {
+  template <int C, int A, int B> static void add() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+};
+void multiply(const Product& p, Bf16Path path, bool parallel) {
+  using namespace packed;
+  static constexpr Kernels<bf16, float> kAvx512{
+      32,     pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, avx512_block<Avx512Dot, float>, nullptr, nullptr,
+      nullptr};
+  static constexpr Kernels<bf16, float> kAmx{
+      32,         pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, amx_block<AmxDot, float>, nullptr, enter_tiles,
+      leave_tiles};
+  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
+  const packed::Product<bf16, float> product{p.m, p.n, p.k, p.a, p.b, store};
+  Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= kSerial).run();
+}
+}  // namespace paired
+#endif
+
+void multiply(const Product& p, bool parallel) {
+  if (p.m == 0 || p.n == 0) return;
+  if (p.k == 0) {
+    float* const zeros = t_sums.get<float>(p.n);
+    for (int64_t i = 0; i < p.m; ++i) {
+      std::fill_n(zeros, p.n, 0.0f);
+      p.store(i, 1, 0, p.n, zeros, p.n);
+    }
+    return;
+  }
+  const Bf16Path path = bf16_path();
+#if TG_ISA_LEVEL == 4
+  if (path != Bf16Path::f32) return paired::multiply(p, path, parallel);
+#endif
+  (void)path;
+  widened::multiply(p, parallel);
+}
+}  // namespace
+
+template <>
+void gemm(int64_t m, int64_t n, int64_t k, MatView<bf16> a, MatView<bf16> b, bf16* c, int64_t ldc,
+          GemmOptions<bf16> o) {
+  multiply({m, n, k, a, b, c, ldc, o.finish}, true);
+}
+template <>
+void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<bf16> a, MatView<bf16> b, bf16* c, int64_t ldc,
+                 GemmOptions<bf16> o) {
+  multiply({m, n, k, a, b, c, ldc, o.finish}, false);
+}
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,157 @@
+// Blocked matrix products on packed operands, of cpu/gemm/gemm_bf16.cpp and cpu/gemm/gemm_int8.cpp. Operands are packed
+// in steps: kSide rows of A, or columns of B, of 64 bytes of k each. Threads pack a block of A and one of B together,
+// each block once; then each thread takes rows of C. Of what it multiplies, the block of B stays in L2, while chunks of
+// kSide rows and kChunk steps of A and the chunks of B that they meet pass through L1.
+#pragma once
+#include <tapegrad/cpu/function_ref.h>
+#include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/scratch.h>
+#include <tapegrad/cpu/thread_pool.h>
+
+#include <algorithm>
+
+namespace tg::cpu::TG_ISA_NS::packed {
+inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
+inline constexpr int64_t kRow = 64;             // bytes of a row of a step
+inline constexpr int64_t kStep = kSide * kRow;  // bytes of a step
+// Steps of a block of B, and of A if that has not all; up to how many it has all; of a chunk. Bytes of a block.
+inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
+inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline thread_local Scratch t_a, t_b, t_sums, t_own, t_starts;
+
+// How operands are packed and multiplied.
+template <class T, class Sum> struct Kernels {
+  int64_t step;  // elements of k of a step
+  // A step of v, whose rows are rows of A or columns of B; `rows` and `depth` of it count, and others are zeros.
+  void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to);
+  void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to);
+  // A block of C, rows ld apart, = or += A and B of some steps. `rows` of it count, others may be computed as well.
+  // Each row begins with one of `starts`, if these are not null.
+  void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
+                const Sum* starts);
+  void (*starts)(int64_t steps, const std::byte* a, Sum* to);  // of kSide rows; null: there are none
+  // Around a thread's blocks; may be null.
+  void (*enter)(), (*leave)();
+};
+
+template <class T, class Sum> struct Product {
+  int64_t m, n, k;
+  MatView<T> a, b;
+  FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;  // n sums of row i, from column j on
+};
+
+// tile(i, rows, j, cols) for all of C: `down` tiles of `height` rows, `across` of `width` columns; the last take what
+// is left, which may be more.
+struct Cut {
+  int64_t height, width, down, across;
+  template <class F> void for_tiles(int64_t m, int64_t n, bool parallel, F&& tile) const {
+    const auto run = [&](int64_t t) {
+      const int64_t y = t / across, x = t % across, i = y * height, j = x * width;
+      tile(i, y + 1 < down ? height : m - i, j, x + 1 < across ? width : n - j);
+    };
+    if (parallel) return parallel_for(down * across, run);
+    for (int64_t t = 0; t < down * across; ++t) run(t);
+  }
+};
+
+template <class T, class Sum> class Blocked {
+ public:
+  Blocked(const Product<T, Sum>& p, const Kernels<T, Sum>& kernels, bool parallel)
+      : p_(p), kernels_(kernels), parallel_(parallel) {}
+  void run() {
+    const int64_t step = kernels_.step, depth = even_part(p_.k, kDepth * step, step);
+    const int64_t depth_a = p_.k <= kWhole * step ? std::max(p_.k, step) : depth;
+    const int64_t rows = even_part(p_.m, kBytesOfA / kRow * step / depth_a, kSide);
+    const int64_t cols = even_part(p_.n, kBytesOfB / kRow * step / depth, kSide);
+    for (int64_t i = 0; i < p_.m; i += rows)
+      for (int64_t j = 0; j < p_.n; j += cols)
+        for (int64_t q = 0; q < p_.k; q += depth) {
+          const Block b{i, std::min(rows, p_.m - i), j, std::min(cols, p_.n - j), q, std::min(depth, p_.k - q)};
+          if (depth_a < p_.k)
+            pack_a(p_.a.at(i, q), b.rows, b.depth);
+          else if (j == 0 && q == 0)
+            pack_a(p_.a.at(i, 0), b.rows, p_.k);
+          b_ = pack(kernels_.pack_b, p_.b.at(q, j).transposed(), b.cols, b.depth, t_b);
+          multiply(b);
+        }
+  }
+
+ private:
+  struct Block {  // of C and of k
+    int64_t i, rows, j, cols, first, depth;
+  };
+  // Panels of kSide rows, one after another, each of all steps.
+  struct Packed {
+    std::byte* p = nullptr;
+    int64_t steps = 0;
+    std::byte* at(int64_t panel, int64_t step) const { return p + (panel * steps + step) * kStep; }
+  };
+
+  // The size of equal parts of n, in whole units, of at most `most`.
+  static int64_t even_part(int64_t n, int64_t most, int64_t unit) {
+    most = std::max(4 * unit, most / unit * unit);
+    return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
+  }
+  template <class F> void for_tiles(int64_t n, F&& f) const {
+    if (parallel_) return parallel_for(n, f);
+    for (int64_t t = 0; t < n; ++t) f(t);
+  }
+  Packed pack(decltype(Kernels<T, Sum>::pack_a) pack_step, MatView<T> v, int64_t rows, int64_t depth,
+              Scratch& scratch) const {
+    const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step);
+    const Packed to{scratch.get<std::byte>(panels * steps * kStep), steps};
+    for_tiles(panels, [&](int64_t t) {
+      for (int64_t s = 0; s < steps; ++s)
+        pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
+                  std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s));
+    });
+    return to;
+  }
+  void pack_a(MatView<T> v, int64_t rows, int64_t depth) {
+    a_ = pack(kernels_.pack_a, v, rows, depth, t_a);
+    if (!kernels_.starts) return;
+    const int64_t panels = ceil_div(rows, kSide);
+    starts_ = t_starts.get<Sum>(panels * kSide);
+    for_tiles(panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
+  }
+  // The block's part of C, in tiles of some rows and columns.
+  void multiply(const Block& b) const {
+    const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
+    const int64_t ld = across * kSide + 16;  // no power of two, for the caches' sake
+    const bool whole = b.depth == p_.k;      // else sums stay from block to block of k
+    Sum* const kept = whole ? nullptr : t_sums.get<Sum>(down * kSide * ld);
+    const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
+    const int64_t group = ceil_div(across, groups);
+    for_tiles(down * groups, [&](int64_t t) {
+      const int64_t i = t / groups * kSide, first = t % groups * group, last = std::min(across, first + group);
+      if (first < last) rows(b, i, first, last, whole ? t_own.get<Sum>(kSide * ld) : kept + i * ld, ld);
+    });
+  }
+  // Rows [i, i + kSide) of the block and its panels [first, last) of columns.
+  void rows(const Block& b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld) const {
+    const int64_t some = std::min(kSide, b.rows - i);
+    const bool all_of_a = a_.steps > b_.steps;
+    if (kernels_.enter) kernels_.enter();
+    for (int64_t s = 0; s < b_.steps; s += kChunk) {
+      const int64_t chunk = std::min(kChunk, b_.steps - s);
+      const std::byte* const x = a_.at(i / kSide, (all_of_a ? b.first / kernels_.step : 0) + s);
+      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // what is packed of A
+      const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
+      for (int64_t j = first; j < last; ++j)
+        kernels_.block(chunk, some, x, b_.at(j, s), sums + j * kSide, ld, b.first + s > 0, starts);
+    }
+    if (kernels_.leave) kernels_.leave();
+    if (b.first + b.depth < p_.k) return;
+    const int64_t j = first * kSide, cols = std::min(last * kSide, b.cols) - j;
+    for (int64_t r = 0; r < some; ++r) p_.store(b.i + i + r, b.j + j, cols, sums + r * ld + j);
+  }
+
+  const Product<T, Sum>& p_;
+  const Kernels<T, Sum>& kernels_;
+  bool parallel_;
+  Packed a_, b_;  // a_ of the block's part of k, or of all
+  Sum* starts_ = nullptr;
+};
+}  // namespace tg::cpu::TG_ISA_NS::packed

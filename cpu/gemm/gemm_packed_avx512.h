@@ -1,0 +1,193 @@
+// Packing and blocks of products on packed operands (cpu/gemm/gemm_packed.h) for AVX-512 machines and their AMX tiles:
+// bf16 in twos (cpu/gemm/gemm_bf16.cpp) and int8 in fours (cpu/gemm/gemm_int8.cpp), 32 bits in either case. Of A: two
+// tiles of 16 rows, each row 64 bytes of neighbours in k. Of B: two tiles of 16 columns, each of 16 rows that hold 32
+// bits of neighbours in k of every column.
+#pragma once
+#include <tapegrad/cpu/gemm/gemm_packed.h>
+
+#include <immintrin.h>
+
+#include <cstring>
+
+namespace tg::cpu::TG_ISA_NS::packed {
+inline constexpr int64_t kTile = 16 * kRow;  // bytes
+
+// 16 x 16 elements of 32 bits, transposed.
+inline void transpose(__m512i (&x)[16]) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    a[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    a[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      b[4 * i + 2 * h] = _mm512_unpacklo_epi64(a[4 * i + h], a[4 * i + 2 + h]);
+      b[4 * i + 2 * h + 1] = _mm512_unpackhi_epi64(a[4 * i + h], a[4 * i + 2 + h]);
+    }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i even0 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88), odd0 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
+    const __m512i even1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88),
+                  odd1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
+    x[i] = _mm512_shuffle_i32x4(even0, even1, 0x88), x[4 + i] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+    x[8 + i] = _mm512_shuffle_i32x4(even0, even1, 0xdd), x[12 + i] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
+  }
+}
+
+// Lines t, t + 1, ... of v, of as many elements as fill 32 bits in each of 16 rows of it, row by row. `some` rows
+// count, and lines before `depth`.
+inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
+  const auto line = [&](int64_t at) {
+    const bool inside = at < depth;
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(inside ? some : 0, v.p + (inside ? at * v.col : 0)));
+  };
+  return _mm512_or_si512(line(t), _mm512_slli_epi32(line(t + 1), 16));
+}
+inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth) {
+  const auto line = [&](int64_t at) {
+    const bool inside = at < depth;
+    return _mm_maskz_loadu_epi8(inside ? some : 0, v.p + (inside ? at * v.col : 0));
+  };
+  // Four lines one after another: 32 bits of each beside one another, and then bytes.
+  const __m512i x = _mm512_inserti32x4(
+      _mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(line(t)), line(t + 1), 1), line(t + 2), 2),
+      line(t + 3), 3);
+  const __m512i words = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, x), bytes);
+}
+
+// One tile of v, whose rows are those of A or the columns of B: element (i, t) is row i's at t of k. `rows` and `depth`
+// of it count, at most 16 and a step. A's layout for OfB = false. Each byte is changed by those of Flip.
+template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
+  constexpr int64_t kLine = kRow / int64_t(sizeof(T)), kEach = 4 / int64_t(sizeof(T));
+  alignas(64) T copy[16 * kLine];
+  if (v.col != 1 && v.row != 1) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t t = 0; t < depth; ++t) copy[i * kLine + t] = v.p[i * v.row + t * v.col];
+    v = {copy, kLine, 1};
+  }
+  __m512i x[16];
+  const bool along = v.col == 1, whole = rows == 16 && depth == kLine;
+  if (along && whole) {  // x[i]: row i
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < 16; ++i) x[i] = _mm512_loadu_si512(v.p + i * v.row);
+  } else if (along) {
+    const __mmask64 some = ~__mmask64(0) >> (kRow - depth * int64_t(sizeof(T)));
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < 16; ++i)
+      x[i] = _mm512_maskz_loadu_epi8(i < rows ? some : 0, v.p + (i < rows ? i * v.row : 0));
+  } else if (whole) {  // x[t]: 32 bits of every row
+#pragma GCC unroll 16
+    for (int64_t t = 0; t < 16; ++t) x[t] = lines(v, t * kEach, __mmask16(0xffff), kLine);
+  } else {
+    const __mmask16 some = __mmask16((1u << rows) - 1);
+    for (int64_t t = 0; t < 16; ++t) x[t] = lines(v, t * kEach, some, depth);
+  }
+  if (along == OfB) transpose(x);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < 16; ++i)
+    _mm512_store_si512(to + i * kRow, Flip ? _mm512_xor_si512(x[i], _mm512_set1_epi8(char(Flip))) : x[i]);
+}
+// One step of two tiles.
+template <bool OfB, int Flip, class T> void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
+  for (int64_t i = 0; i < kSide; i += 16) {
+    const int64_t some = std::clamp<int64_t>(rows - i, 0, 16);
+    pack_tile<OfB, Flip>(some > 0 ? v.at(i, 0) : v, some, depth, to + i * kRow);
+  }
+}
+
+// AMX by inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not say what memory they read. Compilers use no
+// tiles on their own, so tiles need not be named as changed.
+template <int Tile> void load_tile(const void* p, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
+}
+template <int Tile> void store_tile(void* p, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
+}
+template <int Tile> void zero_tile() { asm volatile("tilezero %%tmm%c0" ::"i"(Tile)); }
+// The shapes of the tiles, for the calling thread until it leaves them: 16 rows of 64 bytes each. A thread that holds
+// none pays for none when it is interrupted.
+inline void enter_tiles() {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const shapes;
+  asm volatile("ldtilecfg %0" ::"m"(shapes));
+}
+inline void leave_tiles() { asm volatile("tilerelease"); }
+
+// A block of C on tiles: Dot::add<C, A, B>() is the product of two. The lower 16 rows only if Halves is 2.
+template <class Dot, int Halves, class Sum>
+void amx_halves(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add) {
+  const int64_t bytes = ld * int64_t(sizeof(Sum));
+  if (add) {
+    load_tile<0>(c, bytes), load_tile<1>(c + 16, bytes);
+    if (Halves == 2) load_tile<2>(c + 16 * ld, bytes), load_tile<3>(c + 16 * ld + 16, bytes);
+  } else {
+    zero_tile<0>(), zero_tile<1>();
+    if (Halves == 2) zero_tile<2>(), zero_tile<3>();
+  }
+  for (; steps > 0; --steps, a += kStep, b += kStep) {
+    load_tile<6>(b, kRow), load_tile<4>(a, kRow);
+    Dot::template add<0, 4, 6>();
+    load_tile<7>(b + kTile, kRow);
+    Dot::template add<1, 4, 7>();
+    if (Halves == 2) {
+      load_tile<5>(a + kTile, kRow);
+      Dot::template add<2, 5, 6>(), Dot::template add<3, 5, 7>();
+    }
+  }
+  store_tile<0>(c, bytes), store_tile<1>(c + 16, bytes);
+  if (Halves == 2) store_tile<2>(c + 16 * ld, bytes), store_tile<3>(c + 16 * ld + 16, bytes);
+}
+template <class Dot, class Sum>
+void amx_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
+               const Sum* /*starts*/) {
+  (rows > 16 ? amx_halves<Dot, 2, Sum> : amx_halves<Dot, 1, Sum>)(steps, a, b, c, ld, add);
+}
+
+// Eight rows of a block: Dot::add(sum, x, y) adds the products of 32 bits of a row of A and of 16 columns of B.
+template <class Dot, class Sum>
+void avx512_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
+                 const Sum* starts) {
+  constexpr int kRows = 8;
+  __m512i sum[kRows][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) sum[r][w] = add ? _mm512_loadu_si512(c + r * ld + w * 16) : _mm512_setzero_si512();
+  if constexpr (Dot::kStarts)
+    if (starts)
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; ++w) sum[r][w] = _mm512_add_epi32(sum[r][w], _mm512_set1_epi32(starts[r]));
+  for (; steps > 0; --steps, a += kStep, b += kStep)
+#pragma GCC unroll 2
+    for (int t = 0; t < 16; ++t) {
+      const __m512i left = _mm512_load_si512(b + t * kRow), right = _mm512_load_si512(b + kTile + t * kRow);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        int some;
+        std::memcpy(&some, a + r * kRow + 4 * t, sizeof some);
+        const __m512i x = _mm512_set1_epi32(some);
+        Dot::add(sum[r][0], x, left), Dot::add(sum[r][1], x, right);
+      }
+    }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) _mm512_storeu_si512(c + r * ld + w * 16, sum[r][w]);
+}
+template <class Dot, class Sum>
+void avx512_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
+                  const Sum* starts) {
+  for (int64_t r = 0; r < rows; r += 8)
+    avx512_rows<Dot>(steps, a + r * kRow, b, c + r * ld, ld, add, starts ? starts + r : nullptr);
+}
+}  // namespace tg::cpu::TG_ISA_NS::packed

@@ -1,0 +1,205 @@
+// Linear layers by 8-bit integers in models: the layer, replacing those of a Gpt, evaluation without the full weights,
+// training in every mode, adapters over them, and refusals.
+#include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/model/lora.h>
+#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/reduce.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "support/helpers.h"
+#include "support/refusals.h"
+#include "support/small_run.h"
+
+using namespace tg;
+namespace {
+constexpr LinearKind kKinds[] = {LinearKind::switchback, LinearKind::switchback_vector_wise,
+                                 LinearKind::switchback_memory_efficient};
+const GptConfig kTwo{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 16, .bias = true};
+const std::vector<std::string> kBlocks{"h.*"};
+
+Tensor tokens() { return tensor<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 3, 4, 5}, {2, 8}); }
+std::vector<Tensor> gradients(const Gpt& model, const Params& params, const ForwardOptions& o = {}) {
+  const Tensor loss = cross_entropy(model.forward(tokens(), o), tokens());
+  const GradMap g = backward(loss);
+  std::vector<Tensor> r{loss.detach()};
+  for (const Parameter& p : params.all()) r.push_back(g[p.tensor]);
+  return r;
+}
+void same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) CHECK(bits_of(a[i]) == bits_of(b[i]));
+}
+}  // namespace
+
+TEST_CASE("SwitchBackLinear is switchback_linear() over the parameters of Linear") {
+  for (const auto mode : {SwitchBackMode::global, SwitchBackMode::vector_wise, SwitchBackMode::memory_efficient})
+    for (const bool bias : {true, false}) {
+      const Params p({}, 3), q({}, 3);
+      const nn::SwitchBackLinear layer(p.at("l"), 83, 332, {.mode = mode, .bias = bias});
+      const nn::Linear plain(q.at("l"), 83, 332, {.bias = bias});
+      CHECK(bits_of(layer.weight) == bits_of(plain.weight));
+      CHECK(p.all().size() == q.all().size());
+      const Tensor x = random({2, 5, 83}, 1);
+      CHECK(bits_of(layer.forward(x)) == bits_of(switchback_linear(x, plain.weight, plain.bias, mode)));
+      // Codes of the weight are of all its digits, also where x is narrow.
+      const Tensor narrow = layer.forward(x, DType::bf16);
+      CHECK(narrow.dtype() == DType::bf16);
+      CHECK(bits_of(narrow) == bits_of(switchback_linear(x.to(DType::bf16), plain.weight, plain.bias, mode)));
+      CHECK(distance(layer.forward(x), plain.forward(x)) < 0.02);
+    }
+}
+
+TEST_CASE("names of kinds") {
+  for (const auto name : {"plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient"}) {
+    LinearKind k{};
+    from_name(name, k);
+    CHECK(name_of(k) == name);
+  }
+  LinearKind k{};
+  CHECK(has(error_of([&] { from_name("int8", k); }), "switchback-vector-wise"));
+  CHECK(has(error_of([&] { from_name("switchback-memory-efficient-vector-wise", k); }), "exclude each other"));
+  CHECK(has(error_of([] { mode_of(LinearKind::plain); }), "plain"));
+}
+
+TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
+  const Params params({}, 1);
+  Gpt model(params, kTwo);
+  const Gpt before = model;
+  const auto plain = gradients(model, params);
+  for (const LinearKind kind : kKinds) {
+    const auto names = replace_linears(model, {"h.*.mlp.*", "h.1.attn.proj"}, kind);
+    CHECK(names ==
+          std::vector<std::string>{"h.0.mlp.fc", "h.0.mlp.proj", "h.1.attn.proj", "h.1.mlp.fc", "h.1.mlp.proj"});
+    for (const NamedLinear& l : model.linears())
+      CHECK((l.layer->kind == kind) == (std::count(names.begin(), names.end(), l.name) == 1));
+    const auto got = gradients(model, params);
+    CHECK(bits_of(got[0]) != bits_of(plain[0]));
+    for (size_t i = 0; i < got.size(); ++i) CHECK(distance(got[i], plain[i]) < 0.1);
+    same_bits(gradients(before, params), plain);
+    replace_linears(model, {"*"}, LinearKind::plain);
+    same_bits(gradients(model, params), plain);
+  }
+  CHECK(has(error_of([&] { replace_linears(model, {"h.*", "mlp"}, kKinds[0]); }), "'mlp' matches no module"));
+  CHECK(has(error_of([&] { replace_linears(model, std::vector<std::string>{}, kKinds[0]); }), "h.*.mlp.fc (2)"));
+  for (const NamedLinear& l : model.linears()) CHECK(l.layer->kind == LinearKind::plain);
+}
+
+TEST_CASE("a Gpt of such layers: eager, lazy, compiled, recomputed and in bf16") {
+  for (const LinearKind kind : kKinds) {
+    CAPTURE(name_of(kind));
+    const Params params({}, 1);
+    Gpt model(params, kTwo);
+    replace_linears(model, kBlocks, kind);
+    const auto eager = gradients(model, params);
+    {
+      const LazyScope lazy;
+      same_bits(gradients(model, params), eager);
+    }
+    const Compiled step = compile([&](Inputs) { return gradients(model, params); });
+    for (int i = 0; i < 3; ++i) same_bits(step(std::vector<Tensor>{}), eager);
+    same_bits(gradients(model, params, {.recompute = true}), eager);
+    {
+      const RecomputeScope cheap;
+      same_bits(gradients(model, params), eager);
+    }
+    const auto narrow = gradients(model, params, {.compute = DType::bf16});
+    for (size_t i = 0; i < eager.size(); ++i) {
+      CHECK(narrow[i].dtype() == eager[i].dtype());
+      CHECK(distance(narrow[i], eager[i]) < 0.2);
+    }
+  }
+}
+
+TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and nothing that needs the weight") {
+  const Tensor probe = tokens();
+  for (const LinearKind kind : kKinds) {
+    CAPTURE(name_of(kind));
+    const Params params({}, 1);
+    Gpt model(params, {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 64});
+    replace_linears(model, kBlocks, kind);
+    std::optional<NoGradScope> off(std::in_place);
+    const Tensor before = model.forward(probe);
+    int64_t weights = 0, rows = 0;
+    for (const NamedLinear& l : model.linears())
+      if (l.name != "lm_head") weights += l.layer->weight.numel(), rows += l.layer->weight.size(0);
+    const int64_t live = memory_stats().live, count = params.count();
+    prepare_for_eval(model, params);
+    const int64_t absmax = kind == LinearKind::switchback_vector_wise ? 4 * rows : 8 * 4;
+    CHECK(memory_stats().live == live - 3 * weights + absmax);
+    CHECK(params.count() == count - weights);
+    CHECK(bits_of(model.forward(probe)) == bits_of(before));
+    CHECK(bits_of(model.forward(probe, {.compute = DType::bf16})) !=
+          bits_of(before.to(DType::bf16)));  // x is rounded first
+    CHECK(generate(model, std::vector<int64_t>{1, 2}, 4).size() == 4);
+
+    CHECK(has(error_of([&] { prepare_for_eval(model, params); }), "prepared already"));
+    CHECK(has(error_of([&] { replace_linears(model, kBlocks, LinearKind::plain); }), "weight is gone"));
+    CHECK(has(error_of([&] { apply_lora(model, params, {.targets = {"h.*"}}); }), "prepared for evaluation"));
+    CHECK(has(error_of([&] { params.state(); }), "h.0.attn.qkv.weight"));
+    off.reset();
+    CHECK(has(error_of([&] { backward(sum(model.forward(probe))); }), "prepared for evaluation"));
+  }
+  const Params params({}, 1);
+  Gpt model(params, kTwo);
+  CHECK(has(error_of([&] { prepare_for_eval(model, params); }), "replace_linears"));
+  nn::Linear plain(params.at("extra"), 3, 4);
+  CHECK(has(error_of([&] { plain.prepare_for_eval(); }), "plain"));
+}
+
+TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is planned") {
+  for (const LinearKind kind : kKinds) {
+    CAPTURE(name_of(kind));
+    TrainConfig c = tiny_train();
+    c.linear = kind;
+    Run run(c);
+    std::vector<StepRecord> all;
+    TrainerState middle;
+    run.trainer.run([&](const StepRecord& r) {
+      all.push_back(r);
+      if (r.step == 17) middle = run.trainer.state();
+    });
+    CHECK(all.back().loss < all.front().loss - 1.5);
+    for (const NamedLinear& l : run.model.linears()) CHECK(l.layer->kind == LinearKind::plain);  // Trainer has a copy
+    Run again(c);
+    again.trainer.load_state(middle);
+    const auto rest = rest_of(again.trainer);
+    CHECK(numbers_of(rest) == numbers_of(std::vector<StepRecord>(all.begin() + 17, all.end())));
+    for (const Recompute r : {Recompute::cheap, Recompute::block}) {
+      TrainConfig lean = c;
+      lean.recompute = r;
+      CHECK(numbers_of(records_of(lean)) == numbers_of(all));
+    }
+    TrainConfig plain = c;
+    plain.linear = LinearKind::plain;
+    const auto others = records_of(plain);
+    CHECK(numbers_of(others) != numbers_of(all));
+    CHECK(std::abs(others.back().loss - all.back().loss) < 0.1);
+  }
+  TrainConfig lean = tiny_train(), wide = lean;
+  lean.linear = LinearKind::switchback_memory_efficient, wide.linear = LinearKind::switchback;
+  CHECK(plan_memory(tiny_model(), lean).activations < plan_memory(tiny_model(), wide).activations);
+}
+
+TEST_CASE("LoRA over such layers: the frozen product stays in 8 bits, the delta is exact, and it merges") {
+  for (const LinearKind kind : kKinds) {
+    CAPTURE(name_of(kind));
+    const Params params({}, 1);
+    Gpt model(params, kTwo);
+    replace_linears(model, kBlocks, kind);
+    const auto logits = bits_of(model.forward(tokens()));
+    Lora lora = apply_lora(model, params, {.targets = {"h.*"}, .rank = 2, .alpha = 4});
+    CHECK(bits_of(model.forward(tokens())) == logits);
+    const GradMap g = backward(cross_entropy(model.forward(tokens()), tokens()));
+    CHECK(g.size() == lora.params().all().size());
+    for (const Parameter& p : lora.params().all()) CHECK(g.contains(p.tensor));
+    lora.merge();
+    lora.unmerge();
+    CHECK(bits_of(model.forward(tokens())) == logits);
+  }
+}

@@ -1,0 +1,297 @@
+// SwitchBack: values and gradients against PyTorch's, against the exact layer within the bound of the codes, and
+// against the error of row-wise int8 with exact outliers; memory, second derivatives, and what it refuses.
+#include <tapegrad/core/cast.h>
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/safetensors.h>
+#include <tapegrad/ops/ops.h>
+
+#include <limits>
+
+#include "support/refusals.h"
+
+using namespace tg;
+namespace {
+constexpr SwitchBackMode kModes[] = {SwitchBackMode::global, SwitchBackMode::vector_wise,
+                                     SwitchBackMode::memory_efficient};
+const std::string kNames[] = {"global", "vector_wise", "memory_efficient"};
+
+struct Layer {
+  Tensor x, w, b, g;  // g: the gradient of y
+};
+Layer random_layer(const Shape& rows, int64_t in, int64_t out, DType t = DType::f32) {
+  Shape xs = rows, ys = rows;
+  xs.push_back(in), ys.push_back(out);
+  const double scale = 1 / std::sqrt(double(in));
+  return {random(xs, 1, -2, 2).to(t), random({out, in}, 2, -scale, scale).to(t), random({out}, 3).to(t),
+          random(ys, 4).to(t)};
+}
+// y, dx, dw, db.
+std::vector<Tensor> run(const Layer& l, const std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>& f) {
+  const Tensor x = l.x.detach().requires_grad_(), w = l.w.detach().requires_grad_(), b = l.b.detach().requires_grad_();
+  const Tensor y = f(x, w, b);
+  const GradMap g = backward(y, l.g);
+  return {y.detach(), g[x], g[w], g[b]};
+}
+std::vector<Tensor> run(const Layer& l, SwitchBackMode mode) {
+  return run(l, [mode](auto& x, auto& w, auto& b) { return switchback_linear(x, w, b, mode); });
+}
+Tensor wide(const Tensor& t) { return t.to(DType::f64); }
+Tensor rows_of(const Tensor& t) { return reshape(t, {-1, t.size(-1)}); }
+Tensor row_max(const Tensor& t) { return max(abs(t), {-1}, {true}); }
+double largest(const Tensor& t) { return max(t).item<double>(); }
+}  // namespace
+
+TEST_CASE("values and gradients of PyTorch, eager, lazy and compiled") {
+  const SafetensorsFile file(TG_TEST_DATA "/switchback.safetensors");
+  const Layer l{file.tensor("x"), file.tensor("weight"), file.tensor("bias"), file.tensor("g")};
+  const Quantized q = quantize_rowwise(reshape(l.x, {15, 23}));
+  CHECK(bits_of(q.codes) == bits_of(file.tensor("rows.codes")));
+  CHECK(bits_of(q.absmax) == bits_of(file.tensor("rows.absmax")));
+  for (const SwitchBackMode mode : kModes) {
+    const std::string name = kNames[size_t(mode)];
+    CAPTURE(name);
+    const auto eager = run(l, mode);
+    const char* of[] = {".y", ".dx", ".dw", ".db"};
+    for (size_t i = 0; i < 4; ++i) {
+      CAPTURE(of[i]);
+      CHECK(distance(eager[i], file.tensor(name + of[i])) < 5e-7);
+    }
+    std::vector<Tensor> lazy;
+    {
+      const LazyScope scope;
+      lazy = run(l, mode);
+    }
+    const Compiled step = compile([&](Inputs in) { return run({in[0], in[1], in[2], in[3]}, mode); });
+    for (int again = 0; again < 3; ++again) {
+      const auto compiled = step(std::vector<Tensor>{l.x, l.w, l.b, l.g});
+      for (size_t i = 0; i < 4; ++i) {
+        CHECK(bits_of(lazy[i]) == bits_of(eager[i]));
+        CHECK(bits_of(compiled[i]) == bits_of(eager[i]));
+      }
+    }
+  }
+}
+
+// A code is off by half a step at most: absmax / 254.
+TEST_CASE("the exact layer, element by element within the bound of the codes") {
+  const auto check_all = [](const Shape& rows, int64_t in, int64_t out, DType t) {
+    CAPTURE(in);
+    CAPTURE(out);
+    CAPTURE(name_of(t));
+    const Layer l = random_layer(rows, in, out, t);
+    const Layer e{wide(l.x), wide(l.w), wide(l.b), wide(l.g)};
+    const auto exact = run(e, [](auto& x, auto& w, auto& b) { return linear(x, w, b); });
+    // Rounding of the result, and of the sums in f32.
+    const double eps = t == DType::bf16 ? 1.0 / 128 : 1e-5;
+    for (const SwitchBackMode mode : kModes) {
+      CAPTURE(kNames[size_t(mode)]);
+      const auto got = run(l, mode);
+      const Tensor x = rows_of(e.x), g = rows_of(e.g);
+      const bool by_rows = mode == SwitchBackMode::vector_wise;
+      const Tensor step_x = row_max(x) / 254.0, step_g = row_max(g) / 254.0;          // (N, 1)
+      const Tensor all_w = expand(reshape(max(abs(e.w)) / 254.0, {1, 1}), {out, 1});  // (out, 1)
+      const Tensor step_w = by_rows ? row_max(e.w) / 254.0 : all_w;                   // of rows
+      const Tensor step_wt = by_rows ? row_max(transpose(e.w, 0, 1)) / 254.0          // of columns
+                                     : expand(slice(all_w, 0, 0, 1), {in, 1});
+      // |a b - (a + da)(b + db)| <= |a| db + da |b| + da db, summed over k.
+      const auto bound = [](const Tensor& a, const Tensor& da, const Tensor& b, const Tensor& db) {
+        const Tensor ones_a = a * 0.0 + 1.0, ones_b = b * 0.0 + 1.0;
+        const MatmulOptions turned{.trans_b = true};
+        return matmul(abs(a), ones_b * db, turned) + matmul(ones_a * da, abs(b), turned) +
+               matmul(ones_a * da, ones_b * db, turned);
+      };
+      const Tensor scale_w = matmul(transpose(abs(g), 0, 1), abs(x));
+      const Tensor bounds[] = {bound(x, step_x, e.w, step_w), bound(g, step_g, transpose(e.w, 0, 1), step_wt),
+                               mode == SwitchBackMode::memory_efficient
+                                   ? matmul(transpose(abs(g), 0, 1), (x * 0.0 + 1.0) * step_x)
+                                   : scale_w * 0.0,
+                               e.b * 0.0};
+      for (size_t i = 0; i < 4; ++i) {
+        CAPTURE(i);
+        CHECK(got[i].dtype() == t);
+        const Tensor want = i < 2 ? rows_of(exact[i]) : exact[i], have = i < 2 ? rows_of(wide(got[i])) : wide(got[i]);
+        const Tensor rounding = (abs(want) + max(abs(want))) * eps;
+        CHECK(largest(abs(have - want) - bounds[i] - rounding) <= 0);
+        if (i == 3 || (i == 2 && mode != SwitchBackMode::memory_efficient))
+          CHECK(distance(have, want) < (t == DType::bf16 ? 1e-2 : 1e-5));
+        else
+          CHECK(largest(abs(have - want)) > 0);  // they are codes
+      }
+    }
+  };
+  for (const DType t : {DType::f32, DType::bf16}) {
+    check_all({13}, 83, 332, t);
+    check_all({2, 3}, 64, 17, t);
+    check_all({1}, 1, 5, t);
+    check_all({70}, 130, 33, t);
+  }
+}
+
+// Dettmers et al., LLM.int8(), 2022: rows of x and of the weight as codes, but for columns of x with an element above
+// 6, which are exact. The gradient of x is of the weight's codes, that of the weight of codes of columns.
+TEST_CASE("mean errors of y, db, dw and dx are below twice those of row-wise int8 with exact outliers") {
+  const int64_t n = 13, in = 83, out = 332;
+  Rng rng{7};
+  std::vector<float> v(size_t(n * in));
+  for (auto& x : v)
+    x = float(std::sqrt(-2 * std::log(1 - double(rng.uniform()))) * std::cos(6.283185307 * rng.uniform()));
+  const double scale = 1 / std::sqrt(double(in));
+  const Tensor x = tensor(v, {n, in}), w = random({out, in}, 2, -scale, scale), b = random({out}, 3, -scale, scale);
+  const auto loss_gradient = [&](const Tensor& y) { return sign(y) * (1024.0 / double(n * out)); };
+  const auto mean_error = [](const Tensor& a, const Tensor& e) { return mean(abs(wide(a) - e)).item<double>(); };
+
+  const Tensor X = wide(x), W = wide(w), exact_y = linear(X, W, wide(b)), G = loss_gradient(exact_y);
+  const Tensor exact[] = {exact_y, matmul(G, W), matmul(transpose(G, 0, 1), X), sum(G, {0})};
+
+  const Tensor inside = where(expand(max(abs(X), {0}, {true}) > 6.0, {n, in}), X * 0.0, X), outside = X - inside;
+  const auto by_rows = [](const Tensor& t) { return wide(dequantize(quantize_rowwise(t.to(DType::f32)))); };
+  const Tensor W8 = by_rows(W), y8 = matmul(by_rows(inside), W8, {.trans_b = true}) + linear(outside, W, wide(b));
+  const Tensor G8 = loss_gradient(y8);
+  const Tensor baseline[] = {y8, matmul(G8, W8),
+                             matmul(by_rows(transpose(G8, 0, 1)), transpose(by_rows(transpose(inside, 0, 1)), 0, 1)) +
+                                 matmul(transpose(G8, 0, 1), outside),
+                             sum(G8, {0})};
+  for (const SwitchBackMode mode : kModes) {
+    CAPTURE(kNames[size_t(mode)]);
+    const Tensor y = switchback_linear(x, w, b, mode);
+    const auto got = run({x, w, b, loss_gradient(y)}, mode);
+    for (size_t i = 0; i < 4; ++i) {
+      CAPTURE(i);
+      const double ours = mean_error(got[i], exact[i]), theirs = mean_error(baseline[i], exact[i]);
+      CAPTURE(ours);
+      CAPTURE(theirs);
+      CHECK(theirs > 0);
+      CHECK(ours < 2 * theirs);
+    }
+  }
+}
+
+TEST_CASE("it keeps for backward what its mode says, to the byte") {
+  const int64_t n = 24, in = 40, out = 56;
+  for (const SwitchBackMode mode : kModes)
+    for (const bool bias : {false, true}) {
+      int64_t kept = 0;
+      dry_run([&] {
+        const Tensor x0 = zeros({n, in}).requires_grad_(), w = zeros({out, in}).requires_grad_();
+        const Tensor b = bias ? zeros({out}).requires_grad_() : Tensor();
+        const int64_t before = memory_stats().live;
+        const Tensor y = [&] {
+          const Tensor x = x0 * 2.0;
+          return switchback_linear(x, w, b, mode);
+        }();
+        kept = memory_stats().live - before - 4 * n * out;
+      });
+      CAPTURE(kNames[size_t(mode)]);
+      // Codes and magnitudes of x and of the weight, or x; the weight is there anyway.
+      CHECK(kept == (mode == SwitchBackMode::memory_efficient ? n * in + 4 * n + out * in + 4 : 4 * n * in));
+    }
+}
+
+TEST_CASE("second derivatives go through the same products; memory_efficient says that it has none") {
+  const Layer l = random_layer({6}, 20, 9);
+  const auto penalty = [&](SwitchBackMode mode) {
+    const Tensor x = l.x.detach().requires_grad_(), w = l.w.detach().requires_grad_();
+    const Tensor y = switchback_linear(x, w, {}, mode);
+    const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
+    const GradMap second = backward(sum(first[x] * first[x]));
+    return std::pair(second[x], second[w]);
+  };
+  for (const SwitchBackMode mode : {SwitchBackMode::global, SwitchBackMode::vector_wise}) {
+    const auto [dx, dw] = penalty(mode);
+    const Tensor x = wide(l.x).requires_grad_(), w = wide(l.w).requires_grad_();
+    const Tensor y = linear(x, w);
+    const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
+    const GradMap second = backward(sum(first[x] * first[x]));
+    CHECK(distance(dx, second[x]) < 0.05);
+    CHECK(distance(dw, second[w]) < 0.05);
+  }
+  CHECK(has(error_of([&] { penalty(SwitchBackMode::memory_efficient); }), "has no gradient"));
+}
+
+TEST_CASE("dtypes of x, weight and bias may differ; each gradient has that of its tensor") {
+  const Layer l = random_layer({5}, 12, 7);
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    for (const SwitchBackMode mode : kModes) {
+      CAPTURE(name_of(t));
+      const Layer narrow{l.x.to(t), l.w, l.b, l.g.to(t)};
+      const auto r = run(narrow, mode);
+      CHECK(r[0].dtype() == t);
+      CHECK(r[1].dtype() == t);
+      CHECK(r[2].dtype() == DType::f32);
+      CHECK(r[3].dtype() == DType::f32);
+      const auto f32 = run(l, mode);
+      for (size_t i = 0; i < 4; ++i) CHECK(distance(r[i], f32[i]) < 0.03);
+    }
+}
+
+TEST_CASE("what int8 layers refuse") {
+  const auto f = [](const Shape& s, DType t = DType::f32) { return filled(s, 0.5f).to(t); };
+  const Quantized q{filled<int8_t>({2, 3}, 1), f({2})};
+  expect_at_emit({
+      {[=] {
+         switchback_linear(f({2, 3}, DType::f64), f({4, 3}));
+       },
+       Error::Kind::dtype,
+       {"[switchback_linear]", "f64"}},
+      {[=] {
+         switchback_linear(f({2, 3}), f({4, 5}));
+       },
+       Error::Kind::shape,
+       {"inner sizes differ", "(4, 5)"}},
+      {[=] {
+         switchback_linear(f({2, 3}), f({4, 3}), f({3}));
+       },
+       Error::Kind::shape,
+       {"bias", "(4)"}},
+      {[=] {
+         switchback_linear(f({2, 3}), f({3}));
+       },
+       Error::Kind::shape,
+       {"no matrix"}},
+      {[=] {
+         quantize_rowwise(f({2, 3}, DType::f64));
+       },
+       Error::Kind::dtype,
+       {"[quantize_rowwise]", ".to(DType::f32)"}},
+      {[=] { quantize_rowwise(f({})); }, Error::Kind::shape, {"[quantize_rowwise]", "1 dimension"}},
+      {[=] {
+         quantize_rowwise(f({2, 3}), DType::bf16);
+       },
+       Error::Kind::dtype,
+       {"bf16", "f32 or f16"}},
+      {[=] {
+         quantize_both_ways(f({2, 3, 4}));
+       },
+       Error::Kind::shape,
+       {"matrix"}},
+      {[=] { quantize_columnwise_transpose(f({3})); }, Error::Kind::shape, {"matrix"}},
+      {[=] {
+         int8_linear(f({2, 3}), q.codes);
+       },
+       Error::Kind::dtype,
+       {"[int8_linear]", "i8"}},
+      {[=] {
+         int8_linear(q, {q.codes, f({3})});
+       },
+       Error::Kind::shape,
+       {"absmax", "one for all"}},
+      {[=] { int8_linear(q, q, f({5})); }, Error::Kind::shape, {"bias"}},
+      {[=] { int8_linear(q, q, {}, DType::f64); }, Error::Kind::dtype, {"f64"}},
+      {[=] { dequantize(q, DType::i32); }, Error::Kind::dtype, {"i32"}},
+  });
+  const Tensor long_row = expand(filled<int8_t>({1, 1}, 1), {1, 131072});
+  expect({[=] { int8_linear(long_row, long_row); }, Error::Kind::value, {"131071", "32 bits"}});
+  CHECK(
+      int8_linear(expand(filled<int8_t>({1, 1}, -128), {1, 131071}), expand(filled<int8_t>({1, 1}, -128), {1, 131071}))
+          .item<int32_t>() == 131071 * 16384);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const SwitchBackMode mode : kModes) {
+    Layer l = random_layer({2}, 3, 4);
+    l.g.mutable_data<float>()[5] = nan;
+    CHECK(has(error_of([&] { run(l, mode); }), "(1, 1)"));
+    l = random_layer({2}, 3, 4);
+    l.w.mutable_data<float>()[4] = nan;
+    CHECK(has(error_of([&] { run(l, mode); }), "(1, 1)"));
+  }
+}
