@@ -120,15 +120,12 @@ __device__ __forceinline__ void store_results(const Product& p, const int (&sums
     for (int e = lane; e < 16 * kPacks; e += 32) {
       const int64_t row = first + i * 16 + e / kPacks, column = left + side + e % kPacks * V;
       if (row >= p.m || column >= p.n) continue;
-      const auto v = *reinterpret_cast<const Vec<T>*>(own + e / kPacks * S::kStep + e % kPacks * V);
+      const T* const v = own + e / kPacks * S::kStep + e % kPacks * V;
       T* const to = y + row * p.n + column;
-      if (p.wide) {
-        *reinterpret_cast<Vec<T>*>(to) = v;
-      } else {
-#pragma unroll
-        for (int l = 0; l < V; ++l)
-          if (column + l < p.n) to[l] = v.x[l];
-      }
+      if (p.wide)
+        *reinterpret_cast<Vec<uint32_t>*>(to) = *reinterpret_cast<const Vec<uint32_t>*>(v);
+      else
+        for (int l = 0; l < V && column + l < p.n; ++l) to[l] = v[l];
     }
     __syncwarp();
   }
