@@ -1,11 +1,14 @@
 // The product of ops/quantized/quantize.h on tensor cores (mma.sync m16n8k32): tiles of both operands in a ring of
 // stages in shared memory, sums in registers, and scales and bias before the one store of each result. Operands are
-// rows of whole 16 bytes; others are copied, filled up with zeros.
+// rows of whole 16 bytes; others are copied, filled up with zeros. With TG_INT8_PRODUCTS=cublaslt the library makes the
+// sums, where it can, and a kernel scales them: twice the memory traffic and more, to compare with.
 #include <tapegrad/cuda/device/byte_tiles.h>
+#include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/quantized/codes.h>
 #include <tapegrad/ops/quantized/quantize.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tg::cuda {
 namespace {
@@ -242,10 +245,59 @@ class Operand {
   std::optional<Scratch> copy_;
 };
 
+// --- sums of the library ------------------------------------------------------------------------------------------
+// y (p.m, p.n) of sums; V columns at a time.
+template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums(Product p, const int32_t* sums, T* y) {
+  const int64_t packs = p.n / V;
+  for (GridLoop g(p.m * packs); g; ++g) {
+    const int64_t row = *g >> 32 == 0 ? int64_t(uint32_t(*g) / uint32_t(packs)) : *g / packs;
+    const int64_t column = (*g - row * packs) * V;
+    const auto sum = reinterpret_cast<const Vec<int32_t, V>*>(sums)[*g];
+    const float absmax = p.absmax_x[row * p.step_x];
+    Vec<T, V> v;
+#pragma unroll
+    for (int e = 0; e < V; ++e)
+      v.x[e] = narrow<T>(
+          scaled(sum.x[e], absmax, p.absmax_weight[(column + e) * p.step_weight], p.bias ? p.bias[column + e] : 0.0f));
+    reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
+  }
+}
+bool library_wanted(const Product& p) {
+  const char* const how = std::getenv("TG_INT8_PRODUCTS");
+  return how && std::string_view(how) == "cublaslt" && p.k > 0 && p.n % 4 == 0;  // what it cannot do, the kernel does
+}
+template <class T> void multiply_by_library(const Context& c, Product p, T* y) {
+  constexpr int64_t kMostRows = 65536;  // whose sums lie in memory at a time
+  Gemm g;
+  g.dtype = DType::i8, g.n = p.n, g.k = p.k;
+  g.b = {.data = p.weight, .ld = p.ld_weight, .transposed = true};
+  const auto sum = [&](const Product& part, int32_t* to) {
+    g.m = part.m, g.a = {.data = part.x, .ld = part.ld_x}, g.out = to;
+    gemm(c, g);
+  };
+  if constexpr (std::is_same_v<T, int32_t>) {
+    sum(p, y);
+  } else {
+    const int64_t rows = std::min(p.m, kMostRows);
+    const Scratch sums(c, size_t(rows * p.n) * 4);
+    for (int64_t first = 0; first < p.m; first += rows) {
+      Product part = p;
+      part.m = std::min(rows, p.m - first), part.x = p.x + first * p.ld_x;
+      part.absmax_x = p.absmax_x + first * p.step_x;
+      sum(part, sums.as<int32_t>());
+      T* const to = y + first * p.n;
+      const bool packs = aligned16(to);
+      launch(c, packs ? scale_sums<4, T> : scale_sums<1, T>, blocks_for(c, part.m * p.n / (packs ? 4 : 1), kThreads),
+             kThreads, 0, part, sums.as<const int32_t>(), to);
+    }
+  }
+}
+
 template <class S> int64_t tiles(const Product& p) {
   return (p.m + S::kRows - 1) / S::kRows * ((p.n + S::kColumns - 1) / S::kColumns);
 }
 template <class T> void multiply(const Context& c, Product p, T* y) {
+  if (library_wanted(p)) return multiply_by_library(c, p, y);
   p.wide = p.n % kVec<T> == 0 && aligned16(y);
   const auto run = [&]<class S>() {
     launch(c, int8_product<S, T>, dim3(unsigned(tiles<S>(p))), S::kThreads, S::kSharedBytes, p, y);

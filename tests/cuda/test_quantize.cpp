@@ -3,12 +3,14 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>
 #include <limits>
 
 #include "support/helpers.h"
+#include "support/with_env.h"
 
 using namespace tg;
 namespace {
@@ -238,6 +240,30 @@ TEST_CASE("scaled products on the device: the bits of the CPU, for every dtype, 
           expect_same(int8_linear(a, b, {}, t), int8_linear(x, w, {}, t));
           expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
         }
+}
+TEST_CASE("products of codes by the library: the bits of the own kernel, which does what the library cannot") {
+  const WithEnv chosen("TG_INT8_PRODUCTS", "cublaslt");
+  struct {
+    int64_t m, n, k;
+  } const sizes[] = {{9, 70, 40}, {70, 72, 160}, {33, 332, 83}, {1, 4, 16}};
+  for (auto& [m, n, k] : sizes) {
+    CAPTURE(n);
+    const Quantized x{some_codes({m, k}, 16), random({m}, 17, 0, 3)}, w{some_codes({n, k}, 18), random({1}, 19, 0, 3)};
+    const Quantized a{x.codes.to(kGpu), x.absmax.to(kGpu)}, b{w.codes.to(kGpu), w.absmax.to(kGpu)};
+    const Tensor bias = random({n}, 20);
+    const auto before = cuda::gemm_stats().products;
+    expect_same(int8_linear(a.codes, b.codes), int8_linear(x.codes, w.codes));
+    for (const DType t : kInputs) expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
+    CHECK(cuda::gemm_stats().products - before == (n % 4 == 0 ? 4 : 0));
+  }
+  // More rows than the library takes at once. Its sums of so few terms are quick.
+  const Tensor x = some_codes({65541, 4}, 25), w = some_codes({4, 4}, 26), one = filled<float>({1}, 2);
+  const auto before = cuda::gemm_stats().products;
+  expect_same(int8_linear(x.to(kGpu), w.to(kGpu)), int8_linear(x, w));
+  const Tensor scales = random({65541}, 27);
+  expect_same(int8_linear({x.to(kGpu), scales.to(kGpu)}, {w.to(kGpu), one.to(kGpu)}),
+              int8_linear({x, scales}, {w, one}));
+  CHECK(cuda::gemm_stats().products - before == 4);
 }
 TEST_CASE("SwitchBack on the device: result and gradients in every mode, and lazily the same bits") {
   for (const SwitchBackMode mode : kModes)
