@@ -317,7 +317,7 @@ struct Cases {
       });
       list.back().gradcheck = 0;
     };
-    const auto both = [](const Quantized& q) { return Tensors{q.codes, q.absmax}; };
+    const auto both = [](const Quantized& q) { return Tensors{q.codes, q.absmax.to(DType::f32)}; };
     const TensorInit x = floats({2, r, c}), m = floats({r, c}), w = floats({3 * c, c}), b = floats({3 * c});
     codes_of("quantize_rowwise", "plain", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0])); });
     codes_of("quantize_rowwise", "f16", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0], DType::f16)); });
