@@ -1,5 +1,5 @@
-# Do bench_gpt_timeit and bench_lm_profile work on the device cuda, a GPU or the emulator:
-#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DOUT=<folder> -P quick_cuda_test.cmake
+# Do bench_gpt_timeit, bench_lm_profile and bench_switchback work on the device cuda, a GPU or the emulator:
+#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSWITCHBACK=<bench_switchback> -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
 include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
@@ -41,3 +41,7 @@ foreach(i RANGE 5)
     message(FATAL_ERROR "row ${i}: the loss is ${loss_eager_${i}}, compiled ${loss_compiled_${i}}")
   endif()
 endforeach()
+
+execute_process(COMMAND ${SWITCHBACK} --device cuda --dims 16 --batch 24 --repeat 1 --quick --json ${OUT}/switchback.json
+                COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
+prints("${text}" "bf16 [(]this device has instructions" "time global_bwd: " "rate w_quantize_global_transpose: " "memory_efficient +compiled ")

@@ -21,7 +21,7 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
   const std::string how = fmt::format("; {} ({}), {} calls of each op after {} untimed ones", name_of(plan.setup.dtype),
                                       plan.why, plan.setup.repeat, plan.setup.untimed());
   SwitchBackReport report{begin(f, argc, argv, how, f.threads), plan.setup, plan.why};
-  Peaks peaks(kPeakSeconds, plan.setup.device);
+  Peaks peaks(f.quick ? 0 : kPeakSeconds, plan.setup.device);
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const SwitchBackShape& shape = plan.rows[i];
     fmt::print("\nrow {} of {}: {}\n", i + 1, plan.rows.size(), shape.name());
@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
     c.option("--seed", "of the data, N(0, 1)", f.seed);
     c.option("--threads", "of the CPU backend, 0: all", f.threads);
     c.toggle("--parts-only", "without the step of the layer as a whole", f.parts_only);
+    c.toggle("--quick", "peaks from one short run each: does it work?", f.quick);
     c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);
     declare_cpu_time(c, f);
     declare_document(c, f);

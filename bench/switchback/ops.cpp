@@ -50,7 +50,7 @@ SwitchBackOps::SwitchBackOps(const SwitchBackShape& shape, const SwitchBackSetup
 
 Tensor SwitchBackOps::run(size_t op) const {
   const auto product = [&](const Quantized& a, const Quantized& b) { return int8_linear(a, b, {}, setup_.dtype); };
-  switch (op) {
+  switch (op) {  // the places of kTimed
     case 0: return linear(x_, w_);
     case 1: return matmul(g_, x_, {.trans_a = true});
     case 2: return matmul(g_, w_);

@@ -24,7 +24,8 @@ constexpr Width kWidths[] = {{1024, 4},      {1280, 4}, {1408, 4}, {1408, 4.3637
 
 std::vector<int64_t> batches_of(int64_t dim) {
   std::vector<int64_t> batches;
-  for (int64_t i = 0; i < kMostBatches - (dim == 8096); ++i) batches.push_back(kSmallestBatch << i);
+  const int64_t n = dim == 8096 ? kMostBatches - 1 : kMostBatches;  // the document's widest has no batch 131072
+  for (int64_t i = 0; i < n; ++i) batches.push_back(kSmallestBatch << i);
   return batches;
 }
 double multiplier(const std::string& word) {

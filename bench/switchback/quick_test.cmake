@@ -2,7 +2,7 @@
 # grid is there, with the document's lines and objects, figures that are times, and sums that are sums; how long is not
 # judged.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
-set(tiny --dims 32 --batch 48 --repeat 2)
+set(tiny --dims 32 --batch 48 --repeat 2 --quick)
 set(ops standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise g_quantize_rowwise
         w_quantize_rowwise w_quantize_colwise_transpose w_quantize_global w_quantize_global_transpose cast_x cast_g cast_w)
 foreach(dtype f32 bf16)
@@ -63,7 +63,7 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 
-execute_process(COMMAND ${PROGRAM} --dims 1024 --batch 1024 --rows 0 --repeat 1 --parts-only --against-document COMMAND_ERROR_IS_FATAL ANY
+execute_process(COMMAND ${PROGRAM} --dims 1024 --batch 1024 --rows 0 --repeat 1 --quick --parts-only --against-document COMMAND_ERROR_IS_FATAL ANY
                 OUTPUT_VARIABLE text ERROR_QUIET)
 prints("${text}" "Beside document 001" "\n1024 -> 4096 +1024 .* 0[.]47 +0[.]41\n")
 if(text MATCHES "step of the layer")

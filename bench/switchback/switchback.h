@@ -20,7 +20,7 @@ struct SwitchBackFlags : SharedFlags {     // words as they were given
   std::vector<std::string> wm, swapped{"False", "True"};
   std::string dtype = "auto", jsonl;
   int64_t seed = 0, threads = 0;  // threads 0: all
-  bool full = false, parts_only = false;
+  bool full = false, parts_only = false, quick = false;
 };
 
 // One of the two linear layers of an MLP: dim -> dim wm, or swapped, back from it.

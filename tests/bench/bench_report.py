@@ -129,7 +129,7 @@ def main():
     for command in ([ops, "--quick", "--json", at("ops.json")], [training, "--quick", "--json", at("training.json")],
                     [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50", "--json", at("timeit.json")],
                     [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1", "--json", at("decode.json")],
-                    [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--json", at("switchback.json")],
+                    [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--quick", "--json", at("switchback.json")],
                     [lm, *tiny, "--answers", "--json", at("lm.json"), "--trace", at("trace.json")]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     common = {"machine": {"cpu": "a <CPU>", "cpus": 2}, "torch": "2.0", "date": "2026-01-01T00:00:00Z"}
