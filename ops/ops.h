@@ -15,6 +15,7 @@
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/fp8.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
 #include <tapegrad/ops/reduce.h>

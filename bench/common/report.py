@@ -3,8 +3,8 @@
 
     python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
 
-Takes what bench_ops, bench_training, bench_gpt_timeit, bench_lm_profile, bench_decode and compare_torch*.py write with --json, run.json
-of bench/gpu/run.sh, and traces of `tapegrad train --profile` and `bench_lm_profile --trace`. A file is known by its keys.
+Takes what bench_ops, bench_training, bench_switchback, bench_gpt_timeit, bench_lm_profile, bench_decode and compare_torch*.py write
+with --json, run.json of bench/gpu/run.sh, and traces of `tapegrad train --profile` and `bench_lm_profile --trace`. A file is known by its keys.
 Traces are thinned to what the page can show, so that it stays small.
 """
 import argparse, json, math, os, re, statistics, sys
@@ -177,6 +177,66 @@ def timeit(page, path, d):
         page.part("One model, its gradients adding up", "Before the matrix of runs.", timeit_bars(d["standalone"], "standalone"))
     page.part("Peak memory", "", bars([Bar(r["name"], r["peak_bytes"], big(r["peak_bytes"])) for rows in sizes.values() for r in rows],
                                       BYTES, "peak memory of runs"))
+
+
+# bench_switchback
+
+PERCENT = ((1, "%"),)
+PRODUCTS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd")
+QUANTISES = ("x_quantize_rowwise", "g_quantize_rowwise", "w_quantize_rowwise", "w_quantize_colwise_transpose", "w_quantize_global",
+             "w_quantize_global_transpose")
+LINES = ("p1", "p5", "p0", "p8", "p10", "p3", "p9", "p11")
+
+
+def over_layers(series, labels, units, name):
+    """Lines over the layers from {name: {place of the layer: value}}."""
+    lines = [(label, cls, sorted(points.items())) for (label, points), cls in zip(series.items(), LINES)]
+    return keys(*((cls, label) for label, cls, _ in lines)) + area(lines, units, name, labels, height=200, stairs=False)
+
+
+def switchback(page, path, d):
+    page.file(f"bench_switchback: {d['dtype']} on {d['device']}", path, facts(d))
+    groups = defaultdict(list)  # by layer and batch: swapped and not
+    for r in d["grid"]:
+        small, large = sorted((r["dim_in"], r["dim_out"])) if r["wm"] >= 1 else sorted((r["dim_in"], r["dim_out"]))[::-1]
+        groups[(small, large, r["wm"]), r["batch_size"]].append(r)
+    layers, batches = (sorted({key[i] for key in groups}) for i in (0, 1))
+    labels = [(i, f"{dim}" if wm == 4 else f"{dim}×{wm:.1f}") for i, (dim, _, wm) in enumerate(layers)]
+    mean = lambda rows, value: statistics.fmean(map(value, rows))
+    over = lambda batch, value: {i: mean(groups[layer, batch], value) for i, layer in enumerate(layers) if (layer, batch) in groups}
+    shown_batch = 32768 if 32768 in batches else batches[-1]
+    of_ops = lambda ops: {op: over(shown_batch, lambda r, op=op: 1e-3 * r[op]) for op in ops}
+    some = [b for b in batches if 2**14 <= b <= 2**17] or batches[-len(LINES):]
+    by_batch = lambda value: {f"batch {b}": over(b, value) for b in some}
+    page.part(f"Time of the ops by width, batch {shown_batch}", "Of the mean of both layers of an MLP, dim to 4 dim and back.",
+              *(over_layers(of_ops(ops), labels, SECONDS, name) for ops, name in ((PRODUCTS, "products"), (QUANTISES, "quantising"))))
+    for form in ("global", "rowwise"):
+        page.part(f"Time saved, {form}", "The sum of the ops of SwitchBack less that of a layer in full precision, in percent of "
+                  "the latter. Below 0 SwitchBack is slower.", over_layers(by_batch(lambda r, form=form: 100 * (
+                      1 - r[f"time_{form}"] / r["time_standard"])), labels, PERCENT, f"time saved, {form}"))
+    page.part("Share of quantising", "In the sum of the ops, global.", over_layers(
+        by_batch(lambda r: 100 * r["quantise_share"]), labels, PERCENT, "share of quantising"))
+    steps = []
+    for (layer, batch), rows in sorted(groups.items()):
+        times = defaultdict(list)
+        for r in rows:
+            for t in r["layers"]:
+                times[f"{t['way']}, {t['mode']}"].append(t["seconds"])
+        if times:
+            best = mean(rows, lambda r: r["best_speedup"])
+            steps.append(Bar(f"{layer[0]} → {layer[1]}, batch {batch}", best, f"{best:.2f}×", "ours" if best >= 1 else "theirs",
+                             tip="; ".join(f"{way}: {took(statistics.fmean(s))}" for way, s in times.items())))
+    if len(steps) == len(groups):
+        page.part("The layer as a whole", "Forward and backward, quantising included: the fastest linear layer in full precision over "
+                  "the fastest SwitchBack. Below 1× SwitchBack is slower.",
+                  over_layers(by_batch(lambda r: r["best_speedup"]), labels, TIMES, "layers as a whole"),
+                  folded("All layers and batches", bars(steps, TIMES, "steps of layers", lines=((1, "as fast"),))))
+    for layer in layers:
+        for r in groups.get((layer, shown_batch), ())[:1]:
+            rated = [Bar(x["name"], x["percent"], f"{x['percent']:5.0f} %  {x['rate']:10.1f} {x['unit']} of {x['peak']:.1f}")
+                     for x in r["rates"]]
+            name = f"rates, {r['dim_in']} → {r['dim_out']}, batch {shown_batch}"
+            page.body.append(folded(name.capitalize(), bars(rated, PERCENT, name, lines=((100, "the peak"),))))
 
 
 # bench_training, compare_torch*.py, bench_ops, run.json
@@ -362,7 +422,7 @@ def trace(page, path, d):
 
 
 KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm),
-         ("decoding", "bench_decode", decode), ("torch", "compare_torch*.py", compare),
+         ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("torch", "compare_torch*.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
          ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages))
 
@@ -380,7 +440,7 @@ def add(page, path):
     for key, program, show in KINDS:
         if not isinstance(d, dict) or key not in d:
             continue
-        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "traceEvents")):
+        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "grid", "traceEvents")):
             raise Bad(f"{path} is a file of {program} without results")
         try:
             return show(page, path, d)

@@ -35,9 +35,9 @@ svg text{white-space:pre}.e{text-anchor:end}.m{text-anchor:middle}.t{fill:var(--
 .r{stroke:var(--ink);stroke-width:1.2;fill:none}.o{fill:var(--ink);opacity:.55}.d{stroke:var(--theirs);stroke-dasharray:3 3}
 .w{fill:#fff}.k{fill:#111}.pale{fill:var(--pale)}.deep{fill:var(--deep)}
 .s{opacity:.42}.x{stroke:var(--bg);stroke-width:.5}
-path.line{fill:none;stroke-width:2}.line.ours{stroke:var(--ours)}.line.theirs{stroke:var(--theirs)}.line.p0{stroke:#009e73}
+path.line{fill:none;stroke-width:2}.line.ours{stroke:var(--ours)}.line.theirs{stroke:var(--theirs)}
 """ + "".join(f".{name}{{fill:var(--{name});background:var(--{name})}}" for name in ("ours", "ours2", "theirs", "theirs2")) + \
-    "".join(f".p{i}{{fill:{c};background:{c}}}" for i, c in enumerate((  # hues by family: attention blue, ffn orange
+    "".join(f".p{i}{{fill:{c};background:{c}}}.line.p{i}{{stroke:{c}}}" for i, c in enumerate((  # hues by family: attention blue, ffn orange
         "#009e73", "#0b5fa5", "#3f9be0", "#8fc9f5", "#c3e0f7", "#c95200", "#f2a65a", "#7fd0b6", "#8e5ba6", "#d88bb6", "#dfc23a",
         "#9aa3ab")))
 
@@ -220,13 +220,14 @@ def timeline(lanes, span, name):
 
 def area(series, units, name, labels=(), height=84, top=0, stairs=True, columns=False, axis=True):
     """Values over x: (label, class, points) each, filled below where there is one, as stairs, lines or columns; (x, label)
-    below. Points are by x; the last of stairs and columns only says where the one before ends."""
-    xs = [x for _, _, points in series for x, _ in points]
-    low, high, most = min(xs), max(xs), (top or max(y for _, _, points in series for _, y in points) or 1) * 1.06
+    below. Points are by x; the last of stairs and columns only says where the one before ends. Lines may be below 0."""
+    xs, ys = zip(*((x, y) for _, _, points in series for x, y in points))
+    low, high, bottom = min(xs), max(xs), 1.06 * min(0, *ys)
+    most = 1.06 * (top or max(0, *ys)) or -0.06 * bottom or 1.06
     at = lambda x: GUTTER + (WIDE - GUTTER - 24 * (not stairs)) * (x - low) / (high - low or 1)
-    up = lambda y: height - (height - 8) * y / most
+    up = lambda y: height - (height - 8) * (y - bottom) / (most - bottom)
     drawn = [text(0, 14, cut(series[0][0], 23), "t")] if len(series) == 1 else []
-    for y, label in ticks(0, most, 3, units):
+    for y, label in ticks(bottom, most, 5 if bottom else 3, units):
         drawn.append(rule(GUTTER, up(y), WIDE, up(y), "g") + text(GUTTER - 8, up(y) + 4, label, "e t"))
     for label, cls, points in series:
         pairs = list(zip(points, points[1:]))

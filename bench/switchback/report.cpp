@@ -25,7 +25,9 @@ Json document_json(const SwitchBackShape& s, int64_t repeat, const OpTimes& ms) 
 }
 std::string fixed(double x, int digits = 3) { return fmt::format("{:.{}f}", x, digits); }
 std::string times(double x) { return fixed(x, 2); }
-std::string milliseconds(double x) { return fmt::format("{:#.3g}", x); }
+std::string milliseconds(double x) {  // three digits
+  return fixed(x, x < 0.9995 ? 4 : x < 9.995 ? 2 : x < 99.95 ? 1 : 0);
+}
 
 // Rows of one layer and batch, of which one is swapped.
 struct Pair {

@@ -95,8 +95,8 @@ class SwitchBackOps {
   SwitchBackOps(const SwitchBackShape&, const SwitchBackSetup&);
   Tensor run(size_t op) const;  // of the codes and not of their scales
   OpTimes times() const;        // the mean of the timed calls, synchronised before the first and after the last
-  // An Error when a product of codes is far from the product of what they stand for.
-  void check() const;
+  // Of each product of codes, relative_distance() from the product of what they stand for (distance.h).
+  std::vector<std::pair<std::string, double>> distances() const;
 
  private:
   SwitchBackSetup setup_;
@@ -116,8 +116,7 @@ struct LayerTime {
 // linear layer.
 std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup&);
 
-// By a dry_run(): the most bytes of tensors on the device at one time. A compiled step is taken to hold what an eager
-// one does.
+// By a dry_run(): the most bytes of tensors on the device at one time; exact but for what compiled steps hold.
 int64_t planned_bytes(const SwitchBackShape&, const SwitchBackSetup&);
 
 // An op's time beside what the device can do.

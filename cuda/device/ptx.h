@@ -58,6 +58,16 @@ __device__ __forceinline__ bf16 to_bf16(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float to_float(f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return __fmaf_rn(y, -__fmaf_rn(x, y, -1.0f), y);
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -104,6 +114,11 @@ inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
 
 // Rounded to nearest even.
 inline bf16 to_bf16(float x) { return bf16(x); }
+// Exact; which NaN it is may differ.
+inline float to_float(f16 x) { return float(x); }
+
+// 1 / x rounded to nearest, of an x in [2^-100, 2^100]: the division's own instructions without its branch for others.
+inline float reciprocal(float x) { return 1.0f / x; }
 
 // 2^x to 2 ulp; denormal results are 0.
 inline float exp2_approx(float x) {

@@ -235,6 +235,7 @@ GemmOperand advance(GemmOperand x, int64_t row, int64_t column, int64_t matrix, 
   x.data = advance(x.data, matrix * x.stride + row * x.ld + column, t);
   return x;
 }
+DType result_of(DType t) { return t == DType::i8 ? DType::i32 : t; }
 // f(begin, count) for [0, n) in pieces of at most `step`.
 template <class F> void pieces(int64_t n, int64_t step, F&& f) {
   for (int64_t at = 0; at < n; at += step) f(at, std::min(step, n - at));
@@ -261,23 +262,27 @@ GemmStats gemm_stats(int device) { return gemms(device).stats(); }
 void gemm(const Context& c, const Gemm& g) {
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (g.k == 0) {
-    check(cudaMemsetAsync(g.out, 0, size_t(g.batch * g.m * g.n) * size_of(g.dtype), stream_of(c.device.index)), c.op,
-          "writing zeros");
+    check(
+        cudaMemsetAsync(g.out, 0, size_t(g.batch * g.m * g.n) * size_of(result_of(g.dtype)), stream_of(c.device.index)),
+        c.op, "writing zeros");
     return;
   }
   const GemmOptions o = gemm_options();
   Gemms& device = gemms(c.device.index);
   Part part{g};
   part.ldd = g.n;
+  // The library (13.0, 13.1) has no product of integers with more columns, which are our rows.
+  const int64_t most_rows = g.dtype == DType::i8 ? std::min<int64_t>(o.largest, 65536) : o.largest;
   pieces(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
-    pieces(g.m, o.largest, [&](int64_t row, int64_t rows) {
+    pieces(g.m, most_rows, [&](int64_t row, int64_t rows) {
       pieces(g.n, o.largest, [&](int64_t column, int64_t columns) {
         pieces(g.k, o.largest, [&](int64_t k, int64_t terms) {
           part.batch = matrices, part.m = rows, part.n = columns, part.k = terms;
           part.a = advance(g.a, row, k, batch, g.dtype);
           part.b = advance(g.b, k, column, batch, g.dtype);
           part.bias = k == 0 ? advance(g.bias, column, g.dtype) : nullptr;
-          part.out = const_cast<void*>(advance(g.out, batch * g.out_stride + row * part.ldd + column, g.dtype));
+          part.out =
+              const_cast<void*>(advance(g.out, batch * g.out_stride + row * part.ldd + column, result_of(g.dtype)));
           part.accumulate = k > 0;
           device.run(c, part);
         });

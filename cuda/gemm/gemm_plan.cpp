@@ -6,13 +6,14 @@ namespace {
 constexpr int kCandidates = 8;
 
 struct Types {
-  cudaDataType data, scale;
+  cudaDataType data, result, scale;
   cublasComputeType_t compute;
 };
 Types types_of(const GemmKey& k) {
-  if (k.dtype == DType::f64) return {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
-  if (k.dtype == DType::bf16) return {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
-  return {CUDA_R_32F, CUDA_R_32F,
+  if (k.dtype == DType::f64) return {CUDA_R_64F, CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+  if (k.dtype == DType::bf16) return {CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+  if (k.dtype == DType::i8) return {CUDA_R_8I, CUDA_R_32I, CUDA_R_32I, CUBLAS_COMPUTE_32I};
+  return {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F,
           k.products == MatmulPrecision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
 }
 template <class T>
@@ -106,7 +107,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
               key.stride_a, op);
   b_ = layout(t.data, rows(key.trans_b, key.k, key.n), rows(key.trans_b, key.n, key.k), key.ldb, key.batch,
               key.stride_b, op);
-  d_ = layout(t.data, key.m, key.n, key.ldd, key.batch, key.stride_d, op);
+  d_ = layout(t.result, key.m, key.n, key.ldd, key.batch, key.stride_d, op);
   candidates_.resize(kCandidates);
   int found = 0;
   check_lt(cublasLtMatmulAlgoGetHeuristic(handle, d, a_.get(), b_.get(), d_.get(), d_.get(), preference(key, op).get(),
@@ -132,13 +133,16 @@ bool GemmPlan::adopt(const cublasLtMatmulAlgo_t& algorithm) {
 void GemmPlan::run(const GemmPointers& p, cudaStream_t stream, std::string_view op) {
   if (key_.bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias, op);
   // Host scalars, in the scale type.
-  const double one64 = 1, beta64 = p.accumulate;
-  const float one32 = 1, beta32 = p.accumulate;
-  const bool wide = key_.dtype == DType::f64;
-  const void* alpha = wide ? static_cast<const void*>(&one64) : &one32;
-  const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  check_lt(cublasLtMatmul(handle_, desc_.get(), alpha, p.a, a_.get(), p.b, b_.get(), beta, p.d, d_.get(), p.d, d_.get(),
-                          &algorithm_, p.workspace, kGemmWorkspace, stream),
+  const double f64[] = {1, double(p.accumulate)};
+  const float f32[] = {1, float(p.accumulate)};
+  const int32_t i32[] = {1, int32_t(p.accumulate)};
+  const auto scalar = [&](int i) -> const void* {
+    if (key_.dtype == DType::f64) return f64 + i;
+    if (key_.dtype == DType::i8) return i32 + i;
+    return f32 + i;
+  };
+  check_lt(cublasLtMatmul(handle_, desc_.get(), scalar(0), p.a, a_.get(), p.b, b_.get(), scalar(1), p.d, d_.get(), p.d,
+                          d_.get(), &algorithm_, p.workspace, kGemmWorkspace, stream),
            op, "the product " + describe(key_));
 }
 

@@ -8,6 +8,7 @@
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/fp8.h>
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/swiglu.h>
@@ -19,8 +20,8 @@ namespace {
 constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
 constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu", "relu"};
 constexpr std::string_view kPositions[] = {"learned", "rope"};
-constexpr std::string_view kLinearKinds[] = {"plain", "switchback", "switchback-vector-wise",
-                                             "switchback-memory-efficient"};
+constexpr std::string_view kLinearKinds[] = {
+    "plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8", "fp8-e4m3"};
 }  // namespace
 
 std::string_view name_of(NormKind k) { return kNorms[size_t(k)]; }
@@ -48,7 +49,9 @@ SwitchBackMode mode_of(LinearKind k) {
 }
 static_assert(int(LinearKind::switchback) - 1 == int(SwitchBackMode::global) &&
               int(LinearKind::switchback_vector_wise) - 1 == int(SwitchBackMode::vector_wise) &&
-              int(LinearKind::switchback_memory_efficient) - 1 == int(SwitchBackMode::memory_efficient));
+              int(LinearKind::switchback_memory_efficient) - 1 == int(SwitchBackMode::memory_efficient) &&
+              int(LinearKind::fp8) - 1 == int(SwitchBackMode::fp8) &&
+              int(LinearKind::fp8_e4m3) - 1 == int(SwitchBackMode::fp8_e4m3));
 
 namespace nn {
 namespace {
@@ -69,6 +72,19 @@ const Tensor& untracked(const Tensor& x, const Tensor& bias) {
            "Call it under a NoGradScope, or load the model again to train it.",
            describe(x));
   return x;
+}
+bool is_fp8(LinearKind k) { return k == LinearKind::fp8 || k == LinearKind::fp8_e4m3; }
+Quantized codes_of(const Tensor& weight, LinearKind k) {
+  if (is_fp8(k)) {
+    const QuantizedFp8 q = quantize_fp8(weight);
+    return {q.codes, q.absmax};
+  }
+  return k == LinearKind::switchback_vector_wise ? quantize_rowwise(weight) : quantize_global(weight);
+}
+Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
+  if (weight.codes.dtype() == DType::u8)
+    return fp8_linear(quantize_fp8(x), {weight.codes, weight.absmax}, bias, x.dtype());
+  return int8_linear(quantize_rowwise(x), weight, bias, x.dtype());
 }
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
@@ -91,7 +107,7 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) 
   if (kind == LinearKind::plain)
     y = bias ? linear(in, cast(weight), cast(bias)) : linear(in, cast(weight));
   else if (codes)
-    y = int8_linear(quantize_rowwise(untracked(in, bias)), *codes, bias, in.dtype());
+    y = by_codes(untracked(in, bias), *codes, bias);
   else
     y = switchback_linear(in, weight, bias, mode_of(kind));
   return adapter && !adapter->unmerged ? adapter->delta.forward(in, rng, y) : y;
@@ -104,7 +120,7 @@ void Linear::prepare_for_eval() {
            weight.label());
   TG_CHECK(!codes, state, "[linear] the layer is prepared for evaluation already. Prepare it once.");
   NoGradScope off;
-  Quantized q = kind == LinearKind::switchback_vector_wise ? quantize_rowwise(weight) : quantize_global(weight);
+  Quantized q = codes_of(weight, kind);
   evaluate({q.codes, q.absmax});
   codes = std::move(q);
   weight = {};

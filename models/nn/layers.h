@@ -33,10 +33,10 @@ NormKind norm_from_name(std::string_view);
 Activation activation_from_name(std::string_view);
 Positions positions_from_name(std::string_view);
 /// @}
-/// How a Linear layer computes its products: `plain`, or by 8-bit integers, as switchback_linear() does in one of its
+/// How a Linear layer computes its products: `plain`, or by codes of 8 bits, as switchback_linear() does in one of its
 /// modes.
-enum class LinearKind { plain, switchback, switchback_vector_wise, switchback_memory_efficient };
-/// "plain", "switchback", "switchback-vector-wise" or "switchback-memory-efficient".
+enum class LinearKind { plain, switchback, switchback_vector_wise, switchback_memory_efficient, fp8, fp8_e4m3 };
+/// "plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8" or "fp8-e4m3".
 std::string_view name_of(LinearKind);
 /// Sets the kind with this name; an Error lists the names.
 void from_name(std::string_view, LinearKind&);
@@ -91,7 +91,7 @@ struct SwitchBackOptions {
   bool bias = true;
   std::optional<Init> init = {};  ///< as in LinearOptions
 };
-/// A linear layer by 8-bit integers: forward and the gradient of x; the gradient of the weight is in full precision
+/// A linear layer by codes of 8 bits: forward and the gradient of x; the gradient of the weight is in full precision
 /// (ops/quantized/switchback.h). It is a Linear, so linears() of a model can list it, and files are the same.
 struct SwitchBackLinear : Linear {
   SwitchBackLinear() = default;

@@ -104,8 +104,9 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("recompute", c.recompute,
     "of activations, for less memory: none, cheap (norms, activations, dropout), or block (all of each block)");
   f("linear", c.linear,
-    "products of the blocks: plain, or 8-bit integers: switchback, switchback-vector-wise, "
-    "switchback-memory-efficient");
+    "products of the blocks: plain; switchback, switchback-vector-wise or switchback-memory-efficient by 8-bit "
+    "integers; "
+    "fp8 or fp8-e4m3 (gradients too) by 8-bit floats");
   f("seed", c.seed, "of weights, data order and dropout");
 }
 

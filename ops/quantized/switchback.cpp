@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/quantized/fp8.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
 #include <tapegrad/ops/reduce.h>
@@ -13,6 +14,7 @@ namespace {
 Quantized quantize_weight(const Tensor& w, SwitchBackMode mode) {
   return mode == SwitchBackMode::vector_wise ? quantize_rowwise(w) : quantize_global(w);
 }
+bool is_fp8(SwitchBackMode mode) { return mode == SwitchBackMode::fp8 || mode == SwitchBackMode::fp8_e4m3; }
 void check_float(const Tensor& x) {
   TG_CHECK(x.dtype() == DType::f32 || x.dtype() == DType::bf16 || x.dtype() == DType::f16, dtype,
            "[switchback_linear] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", x);
@@ -45,8 +47,13 @@ Layouts op::SwitchBack::infer(Inputs in) const {
   return r;
 }
 Tensors op::SwitchBack::compose(Inputs in) const {
+  const Tensor bias = in.size() > 2 ? in[2] : Tensor();
+  if (is_fp8(mode)) {
+    const auto of_x = of_gradient && mode == SwitchBackMode::fp8 ? Fp8Format::e5m2 : Fp8Format::e4m3;
+    return {fp8_linear(quantize_fp8(in[0], of_x), quantize_fp8(in[1]), bias, in[0].dtype())};
+  }
   const Quantized x = quantize_rowwise(in[0]), w = quantize_weight(in[1], mode);
-  Tensors r{int8_linear(x, w, in.size() > 2 ? in[2] : Tensor(), in[0].dtype())};
+  Tensors r{int8_linear(x, w, bias, in[0].dtype())};
   if (mode == SwitchBackMode::memory_efficient)
     for (const Tensor& t : {x.codes, x.absmax, w.codes, w.absmax}) r.emplace_back(t);
   return r;
@@ -60,7 +67,7 @@ Tensors op::SwitchBack::vjp(const Vjp& v) const {
   Tensor dx, dw;
   if (v.wants(0)) {
     dx = lean ? int8_linear(quantize_rowwise(g), {transpose(v.out(3), 0, 1), v.out(4)}, {}, g.dtype())
-              : switchback_linear(g, transpose(v.in(1), 0, 1), {}, mode);
+              : emit1(make_ref<op::SwitchBack>(mode, true), {g, transpose(v.in(1), 0, 1)});
     dx = reshape(dx, xs);
   }
   if (v.wants(1)) {

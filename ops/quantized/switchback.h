@@ -15,6 +15,8 @@ enum class SwitchBackMode : uint8_t {
   global,            ///< the weight by its largest magnitude; keeps x and weight
   vector_wise,       ///< each row of the weight by itself, and each column for the gradient of x; keeps x and weight
   memory_efficient,  ///< as global; keeps the codes of x and weight, and multiplies by what those of x stand for
+  fp8,               ///< as vector_wise, by 8-bit floats: e4m3, and e5m2 for the gradient (fp8.h)
+  fp8_e4m3,          ///< the same with e4m3 for the gradient too
 };
 namespace op {
 
@@ -23,7 +25,8 @@ namespace op {
 struct SwitchBack : OpOf<SwitchBack> {
   static constexpr auto kName = "switchback_linear";
   SwitchBackMode mode;
-  explicit SwitchBack(SwitchBackMode m) : mode(m) {}
+  bool of_gradient;  ///< x is a gradient: e5m2 in mode fp8
+  explicit SwitchBack(SwitchBackMode m, bool gradient = false) : mode(m), of_gradient(gradient) {}
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   Mask saves_in(Mask tracked) const override {
@@ -34,16 +37,16 @@ struct SwitchBack : OpOf<SwitchBack> {
     return (tracked & 1 ? bits(3, 4) : 0) | (tracked & 2 ? bits(1, 2) : 0);
   }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(int(mode)); }
+  void key(StructuralHash& k) const override { k.add(int(mode)), k.add(of_gradient); }
 };
 }  // namespace op
 
 /// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out), of x's dtype, by codes of 8 bits (see
-/// quantize.h). x is f32, bf16 or f16, the others too, and may differ. Gradients: of x by 8-bit codes of the gradient
-/// and the weight; of the weight a plain product in x's dtype (f16 in f32), of the bias a sum; each in the dtype of its
-/// tensor. In global and vector_wise mode the gradient can be differentiated again, as if quantising changed no value;
-/// not so in memory_efficient mode. A value Error names the first element of x, weight or gradient that is NaN or
-/// infinite; `in` and `out` are at most 131071.
+/// quantize.h and fp8.h). x is f32, bf16 or f16, the others too, and may differ. Gradients: of x by 8-bit codes of the
+/// gradient and the weight; of the weight a plain product in x's dtype (f16 in f32), of the bias a sum; each in the
+/// dtype of its tensor. The gradient can be differentiated again, as if quantising changed no value; not so in
+/// memory_efficient mode. A value Error names the first element of x, weight or gradient that is NaN or infinite; `in`
+/// and `out` are at most 131071.
 Tensor switchback_linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                          SwitchBackMode = SwitchBackMode::global);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE, the folder of the
+"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK, the folder of the
 benchmarks' programs' sources being ../../bench. Makes a small result of each program in FOLDER, puts them on a page, and
 checks that the page is whole, refers to nothing outside it, and has its text within its plots; then what it says of files
 that are none.
@@ -104,14 +104,32 @@ def big_trace(path, threads=8, events=4000):
         json.dump({"traceEvents": found, "otherData": {"notes": ["a note with < and \u0001"]}}, f)
 
 
+def big_grid(path, output):
+    """The document's 142 rows, with times that are made up: in some layers SwitchBack is slower, and below the axis."""
+    with open(path, encoding="utf-8") as f:
+        d = json.load(f)
+    rows = []
+    for number, (dim, wm) in enumerate(((1024, 4), (1280, 4), (1408, 4), (1408, 4.3637), (1664, 4), (1664, 4.9231), (2048, 4),
+                                        (4096, 4), (8096, 4))):
+        for batch in (1024 << i for i in range(8)):
+            for switch, row in enumerate(d["grid"]):
+                sizes = (dim, round(dim * wm))[::-1 if switch else 1]
+                standard = 1e-9 * batch * dim
+                rows.append({**row, "dim_in": sizes[0], "dim_out": sizes[1], "wm": wm, "batch_size": batch, "switch": bool(switch),
+                             "time_standard": standard, "time_rowwise": 1.3 * standard, "time_global": standard * (1.4 - number / 10)})
+    with open(output, "w", encoding="utf-8") as f:
+        json.dump({**d, "grid": rows}, f)
+
+
 def main():
-    folder, ops, training, timeit, lm, decode = sys.argv[1:]
+    folder, ops, training, timeit, lm, decode, switchback = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     at = lambda name: os.path.join(folder, name)
     tiny = ["--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40"]
     for command in ([ops, "--quick", "--json", at("ops.json")], [training, "--quick", "--json", at("training.json")],
                     [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50", "--json", at("timeit.json")],
                     [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1", "--json", at("decode.json")],
+                    [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--json", at("switchback.json")],
                     [lm, *tiny, "--answers", "--json", at("lm.json"), "--trace", at("trace.json")]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     common = {"machine": {"cpu": "a <CPU>", "cpus": 2}, "torch": "2.0", "date": "2026-01-01T00:00:00Z"}
@@ -122,7 +140,8 @@ def main():
                                                     "all": {"eager": 3e-3, "compiled": 2e-3},
                                                     "torch_all": {"fused eager": 1e-3, "fused compile": 9}}]})
     write("run.json", {"stages": {"build": {"status": 0, "seconds": 400}, "tests": {"status": 1, "seconds": 3}}, "gpu": {"name": "H"}})
-    names = ["ops", "training", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run"]
+    big_grid(at("switchback.json"), at("grid.json"))
+    names = ["ops", "training", "switchback", "grid", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run"]
     files = [at(f"{name}.json") for name in names] + [os.path.join(BENCH, "results", "cpu", "xeon_torch_training.json")]
     plots = checked_page(files, at("report.html"))
     with open(files[-1], encoding="utf-8") as f:
@@ -130,6 +149,8 @@ def main():
     check(f"mean {mean:.2f}×" in [t[3] for t in boxes_of_text(plots["ratios"])], "the geometric mean is another")
     for run in ("forward, document, f32", "train, document, f32", "train, flash, f32", "train, fused, f32", "train, fused, bf16"):
         check(f"timeline of {run}" in plots and f"memory of {run}" in plots, f"{run} has no timeline, or no memory")
+    saved = titles(plots["time saved, global"])  # of the later file
+    check("-40.0 %" in saved and "40.0 %" in saved and "batch 131072" in saved and "batch 8192" not in saved, f"savings are others:\n{saved}")
     told = titles(plots["timeline of train, document, f32"])
     for part in ("forward_pass", "layer_1", "attention_sublayer", "optimizer_step"):
         check(part in told, f"'{part}' is not in the timeline:\n{told}")
@@ -137,7 +158,7 @@ def main():
     parts = drawn & {f"p{i}" for i in range(12)}  # short kernels may be too narrow for a name, or part of a neighbour
     check(len(parts) >= 3, f"kernels of {len(parts)} parts of the model are in the timeline")
     for plot in ("Timeline", "The last profiled_step", "kernel time by part", "bandwidth", "tiny", "phases of train, fused, bf16",
-                 "stages", "decoding"):
+                 "stages", "decoding", "products", "quantising", "time saved, rowwise", "share of quantising", "layers as a whole", "steps of layers"):
         check(plot in plots, f"there is no plot '{plot}'")
 
     big_trace(at("big.json"))
@@ -170,6 +191,7 @@ def main():
     fails("is no result file. Expected one that has 'traceEvents' (a trace of our profiler), 'runs' (bench_lm_profile)", {"rows": []})
     fails("is no result file", [1, 2])
     fails("is a file of bench_ops without results", {"bandwidth": [], "rows": []})
+    fails("is a file of bench_switchback without results", {"grid": []})
     fails("has the key 'runs' of a file of bench_lm_profile, and is none: 'phases' is missing", no_phases)
     fails("has the key 'runs' of a file of bench_lm_profile, and is none: ", no_number)
     os.remove(at("bad.json"))

@@ -19,7 +19,7 @@
 using namespace tg;
 namespace {
 constexpr LinearKind kKinds[] = {LinearKind::switchback, LinearKind::switchback_vector_wise,
-                                 LinearKind::switchback_memory_efficient};
+                                 LinearKind::switchback_memory_efficient, LinearKind::fp8, LinearKind::fp8_e4m3};
 const GptConfig kTwo{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 16, .bias = true};
 const std::vector<std::string> kBlocks{"h.*"};
 
@@ -56,7 +56,8 @@ TEST_CASE("SwitchBackLinear is switchback_linear() over the parameters of Linear
 }
 
 TEST_CASE("names of kinds") {
-  for (const auto name : {"plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient"}) {
+  for (const auto name :
+       {"plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8", "fp8-e4m3"}) {
     LinearKind k{};
     from_name(name, k);
     CHECK(name_of(k) == name);
@@ -130,7 +131,8 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
       if (l.name != "lm_head") weights += l.layer->weight.numel(), rows += l.layer->weight.size(0);
     const int64_t live = memory_stats().live, count = params.count();
     prepare_for_eval(model, params);
-    const int64_t absmax = kind == LinearKind::switchback_vector_wise ? 4 * rows : 8 * 4;
+    const bool by_rows = kind == LinearKind::switchback_vector_wise || mode_of(kind) >= SwitchBackMode::fp8;
+    const int64_t absmax = by_rows ? 4 * rows : 8 * 4;
     CHECK(memory_stats().live == live - 3 * weights + absmax);
     CHECK(params.count() == count - weights);
     CHECK(bits_of(model.forward(probe)) == bits_of(before));

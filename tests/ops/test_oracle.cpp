@@ -251,6 +251,7 @@ TEST_CASE("every differentiable op has values of PyTorch") {
   const std::set<std::string_view> without{
       "dropout",            // PyTorch draws another mask
       "switchback_linear",  // its values and gradients have a file of their own: test_switchback.cpp
+      "fp8_linear",         // has no gradient; its formats are in test_fp8.cpp
       "own_gradient",       // a gradient that somebody writes: test_own_ops.cpp
       "checkpoint",         // runs the ops of its function again: test_checkpoint.cpp compares with running them once
   };

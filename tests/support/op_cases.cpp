@@ -339,9 +339,21 @@ struct Cases {
       const Quantized q = quantize_global(v[1]);
       return Tensors{int8_linear(quantize_rowwise(v[0]), {transpose(q.codes, 0, 1), q.absmax}, {}, DType::bf16)};
     });
-    for (const auto mode : {SwitchBackMode::global, SwitchBackMode::vector_wise, SwitchBackMode::memory_efficient})
-      codes_of("switchback_linear", std::array{"global", "vector_wise", "memory_efficient"}[size_t(mode)], {x, w, b},
-               [mode](Inputs v) { return Tensors{switchback_linear(v[0], v[1], v[2], mode)}; });
+    for (const auto f : {Fp8Format::e4m3, Fp8Format::e5m2}) {
+      const char* const name = name_of(f).data();
+      codes_of("quantize_fp8", name, {x}, [f](Inputs v) {
+        const QuantizedFp8 q = quantize_fp8(v[0], f);
+        return Tensors{q.codes, q.absmax};
+      });
+      codes_of("dequantize_fp8", name, {x},
+               [f](Inputs v) { return Tensors{dequantize_fp8(quantize_fp8(v[0], f), DType::bf16)}; });
+      codes_of("fp8_linear", name, {x, w, b},
+               [f](Inputs v) { return Tensors{fp8_linear(quantize_fp8(v[0], f), quantize_fp8(v[1]), v[2])}; });
+    }
+    constexpr std::array kModes{"global", "vector_wise", "memory_efficient", "fp8", "fp8_e4m3"};
+    for (size_t i = 0; i < kModes.size(); ++i)
+      codes_of("switchback_linear", kModes[i], {x, w, b},
+               [mode = SwitchBackMode(i)](Inputs v) { return Tensors{switchback_linear(v[0], v[1], v[2], mode)}; });
   }
   void losses() {
     for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""The ops and steps of bench_switchback in PyTorch, side by side.
+
+    python bench/switchback/compare_torch.py build/release/bin/bench_switchback [--device cuda] [--dims 1024,2048] [--batch ...]
+        [--switch False,True] [--dtype bf16] [--only LIST] [--repeat N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
+
+For each layer and batch: each op that document 001 times, and the step of the layer as a whole, forward and backward, in full
+precision and as SwitchBack in each of its modes. PyTorch's products of 8-bit codes are torch._int_mm with the scales after it,
+its quantising is made of its ops, and SwitchBack is a torch.autograd.Function of these; all eager and with torch.compile. Ours
+and PyTorch's run in turn, with as many threads and in several rounds, so that other work on the machine disturbs both; each
+with half as many calls before the timed ones. Of each side the way counts that is the fastest by its median over the rounds;
+the ratio is the median over the rounds of PyTorch's time over ours, above 1 where ours is faster. The rows "SwitchBack beside
+linear" are our fastest SwitchBack beside PyTorch's fastest linear layer in full precision. f32 uses no TF32.
+"""
+import os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
+from torch_peer import Peer, parse, report_of, serve, table
+
+OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd", "x_quantize_rowwise",
+       "g_quantize_rowwise", "w_quantize_rowwise", "w_quantize_colwise_transpose", "w_quantize_global", "w_quantize_global_transpose",
+       "cast_x", "cast_g", "cast_w")
+LAYERS = ("linear", "global", "vector_wise", "memory_efficient")
+BESIDE = "SwitchBack beside linear"
+
+
+def by_rows(torch, x):
+    absmax = x.abs().amax(-1).float()
+    return torch.round(127 * (x.float() / absmax[:, None])).to(torch.int8), absmax
+
+
+def by_all(torch, x):
+    absmax = x.abs().max().float().reshape(1)
+    return torch.round(127 * (x.float() / absmax)).to(torch.int8), absmax
+
+
+def transposed(of):
+    """The codes of the transpose, its rows in one piece."""
+    def quantise(torch, w):
+        codes, absmax = of(torch, w.t())
+        return codes.contiguous(), absmax
+    return quantise
+
+
+def product(torch, x, w, dtype):
+    """Of codes and their absmax: x (M, K), w (N, K)."""
+    sums = torch._int_mm(x[0], w[0].t()).float()
+    return (w[1] * (x[1][:, None] * (sums * (1 / 127**2)))).to(dtype)
+
+
+def switchback(torch, mode):
+    of_weight = by_rows if mode == "vector_wise" else by_all
+
+    class SwitchBack(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            codes, weight = by_rows(torch, x), of_weight(torch, w)
+            ctx.save_for_backward(*((*codes, *weight) if mode == "memory_efficient" else (x, w)))
+            return product(torch, codes, weight, x.dtype)
+
+        @staticmethod
+        def backward(ctx, g):
+            if mode == "memory_efficient":
+                x_codes, x_absmax, w_codes, w_absmax = ctx.saved_tensors
+                x, weight = (x_codes.float() * (x_absmax[:, None] / 127)).to(g.dtype), (w_codes.t().contiguous(), w_absmax)
+            else:
+                x, w = ctx.saved_tensors
+                weight = transposed(of_weight)(torch, w)
+            return product(torch, by_rows(torch, g), weight, g.dtype), g.t() @ x
+
+    return SwitchBack.apply
+
+
+def ways_of(torch, request, args):
+    """The ways of a row: {"op|way": function that measures seconds of a call}."""
+    dim_in, dim_out, batch = request
+    torch.manual_seed(0)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
+    draw = lambda *shape: torch.randn(*shape, device=args.device, dtype=dtype)
+    x, g, w = draw(batch, dim_in), draw(batch, dim_out), draw(dim_out, dim_in)
+    x_rows, g_rows, w_rows, w_all = by_rows(torch, x), by_rows(torch, g), by_rows(torch, w), by_all(torch, w)
+    columns, all_transposed = transposed(by_rows), transposed(by_all)
+    w_columns, w_all_transposed = columns(torch, w), all_transposed(torch, w)
+    ops = {"standard_fwd": (torch.nn.functional.linear, x, w), "standard_gw": (lambda g, x: g.t() @ x, g, x),
+           "standard_gx": (lambda g, w: g @ w, g, w)}
+    for op, a, b in (("rowwise_fwd", x_rows, w_rows), ("rowwise_bwd", g_rows, w_columns), ("global_fwd", x_rows, w_all),
+                     ("global_bwd", g_rows, w_all_transposed)):
+        ops[op] = (lambda a, b: product(torch, a, b, dtype), a, b)
+    for op, f, t in (("x_quantize_rowwise", by_rows, x), ("g_quantize_rowwise", by_rows, g), ("w_quantize_rowwise", by_rows, w),
+                     ("w_quantize_colwise_transpose", columns, w), ("w_quantize_global", by_all, w),
+                     ("w_quantize_global_transpose", all_transposed, w)):
+        ops[op] = (lambda t, f=f: f(torch, t), t)
+    for op, t in (("cast_x", x), ("cast_g", g), ("cast_w", w)):
+        ops[op] = (lambda t: t.to(torch.int8), t)
+    steps = {"linear": torch.nn.functional.linear, **{mode: switchback(torch, mode) for mode in LAYERS[1:]}}
+
+    def measured(run):
+        for _ in range(max(3, args.repeat // 2)):
+            run()
+        args.wait()
+        start = args.now()
+        for _ in range(args.repeat):
+            run()
+        args.wait()
+        return (args.now() - start) / args.repeat
+
+    def step(f):
+        xs, ws = x.detach().requires_grad_(), w.detach().requires_grad_()
+        return lambda: torch.autograd.grad(f(xs, ws), (xs, ws), g)
+
+    ways = {}
+    for way, wrap in (("eager", lambda f: f), ("compile", torch.compile)):
+        for op, (f, *inputs) in ops.items():
+            ways[f"{op}|{way}"] = lambda f=wrap(f), inputs=inputs: measured(lambda: f(*inputs))
+        for layer, f in steps.items():
+            ways[f"{layer}|{way}"] = lambda run=step(wrap(f)): measured(run)
+    return {name: f for name, f in ways.items() if (op := name.split("|")[0]) in args.parts or op == "linear" and BESIDE in args.parts}
+
+
+def of_ours(row):
+    """{name: {mode: seconds}} of a row of bench_switchback."""
+    found = {op: {"eager": 1e-3 * row[op]} for op in OPS}
+    for t in row["layers"]:
+        found.setdefault(t["way"], {})[t["mode"]] = t["seconds"]
+    codes = [found[layer] for layer in LAYERS[1:]]
+    return found | {BESIDE: {mode: min(times[mode] for times in codes) for mode in codes[0]}}
+
+
+def of_torch(times):
+    found = {}
+    for name, seconds in times.items():
+        op, way = name.split("|")
+        found.setdefault(op, {})[way] = seconds
+    return found | ({BESIDE: {f"linear {way}": s for way, s in found["linear"].items()}} if "linear" in found else {})
+
+
+def compared_rows(args, requests, flags, peer):
+    """For each row of the grid and each op and layer in it: name, rounds of ours, rounds of PyTorch, our last report."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, request in requests.items():
+            mine, theirs = [], []
+            for number in range(args.rounds):
+                print(f"{name}: round {number + 1} of {args.rounds}", file=sys.stderr)
+                report = report_of(args, flags[name], os.path.join(folder, "ours.json"))
+                row = report["grid"][0]
+                assert [row["dim_in"], row["dim_out"], row["batch_size"]] == list(request), (name, row)
+                mine.append(of_ours(row))
+                theirs.append(of_torch(peer(request)))
+            for part in args.parts:
+                if all(part in round for round in theirs):
+                    kind = "step, " if part in LAYERS else ""
+                    yield (f"{name} {kind}{part}", [r[part] for r in mine], [r[part] for r in theirs], {**report, "torch": peer.version})
+
+
+def declare(parser):
+    numbers = lambda text: [int(word) for word in text.split(",")]
+    parser.add_argument("--dims", type=numbers, default=[1024, 2048])
+    parser.add_argument("--batch", type=numbers, default=[1024, 4096])
+    parser.add_argument("--switch", type=lambda text: text.split(","), default=["False"])
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
+    parser.add_argument("--only", default="", help="of the ops and layers those with one of these in their name: linear,global")
+    parser.add_argument("--repeat", type=int, default=4, help="timed calls, for each way and round")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+
+
+def main():
+    args, error = parse(__doc__, "bench_switchback", declare, rounds=3)
+    args.parts = [part for part in (*OPS, *LAYERS, BESIDE) if any(word in part for word in args.only.split(","))]
+    if args.serve:
+        return serve(args, lambda torch, request: ways_of(torch, request, args))
+    if not args.parts:
+        error(f"no op and no layer has '{args.only}' in it: {', '.join((*OPS, *LAYERS, BESIDE))}")
+    threads = 1 if args.cpu_time else args.threads
+    requests, flags = {}, {}
+    for dim in args.dims:
+        for batch in args.batch:
+            for switch in args.switch:
+                sizes = (dim, 4 * dim)[:: -1 if switch == "True" else 1]
+                name = f"{sizes[0]}->{sizes[1]} {batch}"
+                requests[name] = (*sizes, batch)
+                flags[name] = ["--dims", dim, "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype, "--repeat", args.repeat]
+                flags[name] += ["--threads", threads] if args.device == "cpu" and not args.cpu_time else []
+    table(args, compared_rows(args, requests, flags, Peer(threads)), threads=threads, repeat=args.repeat, dtype=args.dtype)
+
+
+if __name__ == "__main__":
+    main()

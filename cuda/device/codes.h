@@ -1,0 +1,100 @@
+// Magnitudes and codes of 8 bits, for the kernels of ops/quantized/quantize.h: the arithmetic of codes.h without its
+// divisions, bit for bit, and what is said of values that have no code.
+#pragma once
+#include <tapegrad/cuda/device/index_check.h>
+#include <tapegrad/ops/quantized/codes.h>
+#include <tapegrad/ops/quantized/quantize.h>
+
+namespace tg::cuda {
+namespace {
+// Magnitudes as unsigned integers in their order, which for 16-bit floats need no conversion, and as bits of an f32.
+__device__ __forceinline__ uint32_t magnitude(float x) { return magnitude_bits(x); }
+template <class T> __device__ __forceinline__ uint32_t magnitude(T x) { return x.bits & 0x7fffu; }
+template <class T> __device__ __forceinline__ uint32_t as_f32(uint32_t m) {
+  if constexpr (std::is_same_v<T, float>) return m;
+  if constexpr (std::is_same_v<T, bf16>) return m << 16;
+  f16 x;
+  x.bits = uint16_t(m);
+  return math::detail::bits_of(to_float(x));
+}
+template <class T> __device__ __forceinline__ float value(T x) {
+  if constexpr (std::is_same_v<T, f16>)
+    return to_float(x);
+  else
+    return widen(x);
+}
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+// x / y, rounded to nearest as the division is, where r = 1 / y and no operation leaves the normal range. True of all
+// quotients that Coder and Decoder need: each was tried.
+__device__ __forceinline__ float quotient(float x, float y, float r) {
+  const float q = x * r;
+  return math::detail::fma(math::detail::fma(-q, y, x), r, q);
+}
+// code_of() by one absmax, without a division for each element: it would take longer than the memory.
+class Coder {
+ public:
+  // Magnitudes far from 1 are scaled, exactly: what that cuts off has code 0.
+  __device__ __forceinline__ explicit Coder(uint32_t absmax) {
+    const float a = math::detail::float_of(absmax);
+    scale_ = a < 0x1p-60f ? 0x1p80f : a > 0x1p60f ? 0x1p-80f : 1.0f;
+    absmax_ = a > 0 ? a * scale_ : 1.0f;
+    inverse_ = reciprocal(absmax_);
+  }
+  __device__ __forceinline__ int8_t operator()(float x) const {
+    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to an integer, ties to even
+    const float q = quotient(x * scale_, absmax_, inverse_);
+#ifdef __CUDA_ARCH__
+    const float product = __fmul_rn(127.0f, q);  // never one operation with the sum
+#else
+    const float product = 127.0f * q;
+#endif
+    return int8_t(math::detail::bits_of(product + kMagic));
+  }
+
+ private:
+  float scale_, absmax_, inverse_;
+};
+// value_of(), where usual(absmax).
+__device__ __forceinline__ bool usual(float absmax) {
+  return math::abs(absmax) > 0x1p-80f && math::abs(absmax) < 0x1p100f;
+}
+__device__ __forceinline__ float usual_value(int8_t code, float absmax) {
+  return quotient(absmax * float(code), 127.0f, 1.0f / 127.0f);
+}
+
+// Elements that are not finite come before those that are too large for a state in f16: those stand kTooLarge further.
+constexpr int64_t kTooLarge = int64_t(1) << 39;
+Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
+  return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
+}
+// What is found in x that has no code. Only who saw it looks for where it is.
+class Watch {
+ public:
+  Watch(const Context& c, const Buf& x, DType state)
+      : check_(c, {not_quantised, c.op, *x.layout}), least_(state == DType::f16 ? 0x477ff000u : kNotFinite) {}
+  __device__ __forceinline__ bool bad(uint32_t absmax) const { return absmax >= least_; }
+  template <class T> __device__ __forceinline__ void operator()(T x, int64_t position) const {
+    const uint32_t m = as_f32<T>(magnitude(x));
+    if (!bad(m)) return;
+    check_.note(int64_t(math::detail::bits_of(value(x))), m >= kNotFinite ? position : position + kTooLarge);
+  }
+
+ private:
+  IndexCheck check_;
+  uint32_t least_;  // 0x477ff000 is 65520, which f16 rounds to infinity
+};
+struct State {
+  void* p;
+  bool narrow;
+  State(const Buf& b) : p(first_element(b)), narrow(b.dtype() == DType::f16) {}
+  __device__ __forceinline__ void set(int64_t i, uint32_t absmax) const {
+    if (narrow)
+      static_cast<f16*>(p)[i] = f16(math::detail::float_of(absmax));
+    else
+      static_cast<uint32_t*>(p)[i] = absmax;
+  }
+};
+
+}  // namespace
+}  // namespace tg::cuda

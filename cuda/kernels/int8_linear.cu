@@ -1,0 +1,342 @@
+// The product of ops/quantized/quantize.h on tensor cores (mma.sync m16n8k32): tiles of both operands in a ring of
+// stages in shared memory, sums in registers, and scales and bias before the one store of each result. Operands are
+// rows of whole 16 bytes; others are copied, filled up with zeros. With TG_INT8_PRODUCTS=cublaslt the library makes the
+// sums, where it can, and a kernel scales them: twice the memory traffic and more, to compare with.
+#include <tapegrad/cuda/device/byte_tiles.h>
+#include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/ops/quantized/codes.h>
+#include <tapegrad/ops/quantized/quantize.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace tg::cuda {
+namespace {
+using Bytes = Vec<int8_t, 16>;
+constexpr int kDepth = 128, kParts = kDepth / 16;  // bytes of a row in a stage, which are all banks
+
+// A block's part of the result; a warp has kM * 16 rows and kN * 8 columns of it.
+template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor> struct TileShape {
+  static constexpr int kM = kTiles16, kN = kTiles8, kAcross = kColumnWarps, kWarps = kRowWarps * kColumnWarps,
+                       kThreads = kWarps * 32, kBlocks = kBlocksOfMultiprocessor, kStages = 3;
+  static constexpr int kRows = kRowWarps * kM * 16, kColumns = kColumnWarps * kN * 8;
+  static constexpr int kStageBytes = (kRows + kColumns) * kDepth;
+  // A warp's results on their way to memory, 16 rows at a time: rows are so far apart that no two lanes meet in a bank.
+  static constexpr int kStep = kN * 8 + 8;
+  static constexpr size_t kSharedBytes = size_t(kStages) * kStageBytes;
+  static_assert(kRows * kParts % kThreads == 0 && kColumns * kParts % kThreads == 0 && kThreads % kParts == 0);
+  static_assert(kSharedBytes >= size_t(kWarps) * 16 * kStep * 4 + kColumns * 8);
+};
+using Large = TileShape<2, 4, 4, 8, 1>;  // 128 x 256
+using Small = TileShape<2, 2, 2, 4, 2>;  // 64 x 64
+
+struct Product {
+  int64_t m = 0, n = 0;
+  int64_t k = 0;  // a multiple of 16
+  const int8_t *x = nullptr, *weight = nullptr;
+  int64_t ld_x = 0, ld_weight = 0;
+  const float *absmax_x = nullptr, *absmax_weight = nullptr, *bias = nullptr;
+  int64_t step_x = 0, step_weight = 0;
+  bool wide = false;  // rows of the result begin at 16 bytes
+};
+
+// Rows first ... first + kRows, bytes k ... k + kDepth, to a stage: 16 bytes number p of row r as number p ^ r % 8.
+// Rows beyond the last are the last, whose results nobody stores; bytes beyond the last are 0.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t ld, int64_t first, int64_t rows,
+                                          int64_t k, int64_t k_end) {
+  const int r = int(threadIdx.x) / kParts, part = int(threadIdx.x) % kParts;
+  const bool valid = k + part * 16 < k_end;
+  from += valid ? k + part * 16 : 0;
+#pragma unroll
+  for (int i = 0; i < kRows; i += kThreads / kParts) {
+    const int64_t row = min(first + r + i, rows - 1);
+    cp_async16(to + (r + i) * kParts + (part ^ r % kParts), from + row * ld, valid);
+  }
+}
+template <class S> struct Fragments {  // of 32 bytes of k
+  uint32_t a[S::kM][4], b[S::kN / 2][4];
+  // The warp's rows of both operands, which begin at a and b; bytes k * 32 on.
+  __device__ __forceinline__ void load(const Bytes* rows, const Bytes* columns, int k) {
+    const int lane = int(threadIdx.x) % 32;
+    const Bytes* const from = rows + lane % 16 * kParts + ((k * 2 + lane / 16) ^ lane % kParts);
+    const Bytes* const other = columns + (lane / 16 * 8 + lane % 8) * kParts + ((k * 2 + lane / 8 % 2) ^ lane % kParts);
+#pragma unroll
+    for (int i = 0; i < S::kM; ++i) ldmatrix_x4(a[i], from + i * 16 * kParts);
+#pragma unroll
+    for (int j = 0; j < S::kN / 2; ++j) ldmatrix_x4(b[j], other + j * 16 * kParts);
+  }
+  __device__ __forceinline__ void multiply(int (&sums)[S::kM][S::kN][4]) const {
+#pragma unroll
+    for (int i = 0; i < S::kM; ++i)
+#pragma unroll
+      for (int j = 0; j < S::kN; ++j) mma_s8(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+  }
+};
+
+// The warp's sums, scaled, to y.
+template <class S, class T>
+__device__ __forceinline__ void store_results(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
+                                              std::byte* shared, int64_t first, int64_t left) {
+  constexpr bool kScaled = !std::is_same_v<T, int32_t>;
+  constexpr int V = kVec<T>, kPacks = S::kN * 8 / V;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  T* const own = reinterpret_cast<T*>(shared) + warp * 16 * S::kStep;
+  // scale and bias of each column of the block
+  float* const columns = reinterpret_cast<float*>(shared + sizeof(T) * S::kWarps * 16 * S::kStep);
+  if constexpr (kScaled) {
+    for (int j = int(threadIdx.x); j < S::kColumns; j += S::kThreads) {
+      const int64_t column = left + j;
+      columns[2 * j] = column < p.n ? p.absmax_weight[column * p.step_weight] : 0.0f;
+      columns[2 * j + 1] = p.bias && column < p.n ? p.bias[column] : 0.0f;
+    }
+    __syncthreads();
+  }
+  const int side = warp % S::kAcross * S::kN * 8;  // the warp's first column of the block's
+  first += warp / S::kAcross * S::kM * 16;
+#pragma unroll
+  for (int i = 0; i < S::kM; ++i) {
+    float absmax[2] = {};
+    if constexpr (kScaled)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) absmax[h] = p.absmax_x[min(first + i * 16 + lane / 4 + h * 8, p.m - 1) * p.step_x];
+#pragma unroll
+    for (int j = 0; j < S::kN; ++j) {
+      const int column = j * 8 + lane % 4 * 2;
+      Vec<float, 4> of = {};
+      if constexpr (kScaled) of = *reinterpret_cast<const Vec<float, 4>*>(columns + 2 * (side + column));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        Vec<T, 2> r;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int sum = sums[i][j][2 * h + e];
+          if constexpr (kScaled)
+            r.x[e] = narrow<T>(scaled(sum, absmax[h], of.x[2 * e], of.x[2 * e + 1]));
+          else
+            r.x[e] = sum;
+        }
+        *reinterpret_cast<Vec<T, 2>*>(own + (lane / 4 + h * 8) * S::kStep + column) = r;
+      }
+    }
+    __syncwarp();
+    for (int e = lane; e < 16 * kPacks; e += 32) {
+      const int64_t row = first + i * 16 + e / kPacks, column = left + side + e % kPacks * V;
+      if (row >= p.m || column >= p.n) continue;
+      const T* const v = own + e / kPacks * S::kStep + e % kPacks * V;
+      T* const to = y + row * p.n + column;
+      if (p.wide)
+        *reinterpret_cast<Vec<uint32_t>*>(to) = *reinterpret_cast<const Vec<uint32_t>*>(v);
+      else
+        for (int l = 0; l < V && column + l < p.n; ++l) to[l] = v[l];
+    }
+    __syncwarp();
+  }
+}
+
+// Blocks that run at the same time share rows and columns: kGroup rows of tiles are done column by column.
+template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kBlocks) int8_product(Product p, T* y) {
+  constexpr int kGroup = 8;
+  std::byte* const shared = dynamic_shared<std::byte>();
+  const auto stage = [shared](int s) { return reinterpret_cast<Bytes*>(shared + s * S::kStageBytes); };
+  const int64_t across = (p.n + S::kColumns - 1) / S::kColumns, down = (p.m + S::kRows - 1) / S::kRows;
+  const int64_t top = blockIdx.x / (across * kGroup) * kGroup, in_group = blockIdx.x - top * across;
+  const int64_t height = min(down - top, int64_t(kGroup));
+  const int64_t first = (top + in_group % height) * S::kRows, left = in_group / height * S::kColumns;
+
+  const auto steps = int((p.k + kDepth - 1) / kDepth);
+  const auto load = [&](int step, int s) {
+    if (step < steps) {
+      const int64_t k = int64_t(step) * kDepth;
+      load_rows<S::kRows, S::kThreads>(stage(s), p.x, p.ld_x, first, p.m, k, p.k);
+      load_rows<S::kColumns, S::kThreads>(stage(s) + S::kRows * kParts, p.weight, p.ld_weight, left, p.n, k, p.k);
+    }
+    cp_async_commit();
+  };
+  for (int s = 0; s < S::kStages - 1; ++s) load(s, s);
+  int sums[S::kM][S::kN][4] = {};
+  const int warp = int(threadIdx.x) / 32;
+  int now = 0;
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<S::kStages - 2>();
+    __syncthreads();  // all have this stage's bytes, and have done with those of the last
+    load(step + S::kStages - 1, now == 0 ? S::kStages - 1 : now - 1);
+    const Bytes *const rows = stage(now) + warp / S::kAcross * S::kM * 16 * kParts, *const columns =
+                                                                                        stage(now) +
+                                                                                        (S::kRows + warp % S::kAcross *
+                                                                                                        S::kN * 8) *
+                                                                                            kParts;
+    Fragments<S> part[2];
+    part[0].load(rows, columns, 0);
+#pragma unroll
+    for (int k = 0; k < kDepth / 32; ++k) {
+      if (k + 1 < kDepth / 32) part[(k + 1) % 2].load(rows, columns, k + 1);
+      part[k % 2].multiply(sums);
+    }
+    now = now + 1 == S::kStages ? 0 : now + 1;
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+  store_results<S>(p, sums, y, shared, first, left);
+}
+
+// --- operands that are not rows of whole 16 bytes -----------------------------------------------------------------
+constexpr int kThreads = 256;
+// Element (i, j) of from (rows, k) at i * row_step + j * step. to (rows, padded), zeros from k on.
+__global__ void __launch_bounds__(kThreads)
+    pad_rows(const int8_t* from, int64_t row_step, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to) {
+  const int64_t parts = padded / 16;
+  for (GridLoop g(rows * parts); g; ++g) {
+    const int64_t row = *g / parts, first = (*g - row * parts) * 16;
+    Bytes v;
+#pragma unroll
+    for (int e = 0; e < 16; ++e) v.x[e] = first + e < k ? from[row * row_step + (first + e) * step] : int8_t(0);
+    reinterpret_cast<Bytes*>(to)[*g] = v;
+  }
+}
+// The same of a step that is not 1 and a row_step of 1: `vectors` of 16 rows at a time.
+__global__ void __launch_bounds__(kThreads)
+    turn_rows(const int8_t* from, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to, bool vectors) {
+  using Tile = TurnedTile<16>;
+  __shared__ __align__(16) Tile tile;
+  const int64_t across = (rows + Tile::kWide - 1) / Tile::kWide, down = (padded + Tile::kTall - 1) / Tile::kTall;
+  for (int64_t t = blockIdx.x; t < across * down; t += gridDim.x) {
+    const int64_t left = t % across * Tile::kWide, first = t / across * Tile::kTall;
+    const int64_t i = left + Tile::pack() * 16, j = first + Tile::group() * 4;
+    Bytes v[4];
+#pragma unroll
+    for (int l = 0; l < 4; ++l) {
+      if (vectors && j + l < k && i < rows) {
+        v[l] = *reinterpret_cast<const Bytes*>(from + (j + l) * step + i);
+        continue;
+      }
+#pragma unroll
+      for (int e = 0; e < 16; ++e) v[l].x[e] = j + l < k && i + e < rows ? from[(j + l) * step + i + e] : int8_t(0);
+    }
+    __syncthreads();  // the last tile was stored
+#pragma unroll
+    for (int e = 0; e < 16; ++e) tile.put(e, {v[0].x[e], v[1].x[e], v[2].x[e], v[3].x[e]});
+    __syncthreads();
+    tile.store(to + left * padded + first, padded, rows - left, padded - first, true);
+  }
+}
+
+// An operand (rows, k): its own memory, or a copy.
+class Operand {
+ public:
+  const int8_t* data;
+  int64_t ld;
+  Operand(const Context& c, const int8_t* p, int64_t rows, int64_t k, int64_t row_step, int64_t step)
+      : data(p), ld(rows == 1 ? k : row_step) {
+    if (k == 0 || (step == 1 && ld % 16 == 0 && k % 16 == 0 && aligned16(p))) return;
+    const int64_t padded = (k + 15) / 16 * 16;
+    copy_.emplace(c, size_t(rows * padded));
+    auto* const to = copy_->as<int8_t>();
+    if (row_step == 1 && step != 1)
+      launch(c, turn_rows, blocks_for(c, (rows + 127) / 128 * ((padded + 127) / 128), 1), kThreads, 0, p, step, rows, k,
+             padded, to, aligned16(p) && step % 16 == 0 && rows % 16 == 0);
+    else
+      launch(c, pad_rows, blocks_for(c, rows * padded / 16, kThreads), kThreads, 0, p, row_step, step, rows, k, padded,
+             to);
+    data = to, ld = padded;
+  }
+
+ private:
+  std::optional<Scratch> copy_;
+};
+
+// --- sums of the library ------------------------------------------------------------------------------------------
+// y (p.m, p.n) of sums; V columns at a time.
+template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums(Product p, const int32_t* sums, T* y) {
+  const int64_t packs = p.n / V;
+  for (GridLoop g(p.m * packs); g; ++g) {
+    const int64_t row = *g >> 32 == 0 ? int64_t(uint32_t(*g) / uint32_t(packs)) : *g / packs;
+    const int64_t column = (*g - row * packs) * V;
+    const auto sum = reinterpret_cast<const Vec<int32_t, V>*>(sums)[*g];
+    const float absmax = p.absmax_x[row * p.step_x];
+    Vec<T, V> v;
+#pragma unroll
+    for (int e = 0; e < V; ++e)
+      v.x[e] = narrow<T>(
+          scaled(sum.x[e], absmax, p.absmax_weight[(column + e) * p.step_weight], p.bias ? p.bias[column + e] : 0.0f));
+    reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
+  }
+}
+bool library_wanted(const Product& p) {
+  const char* const how = std::getenv("TG_INT8_PRODUCTS");
+  return how && std::string_view(how) == "cublaslt" && p.k > 0 && p.n % 4 == 0;  // what it cannot do, the kernel does
+}
+template <class T> void multiply_by_library(const Context& c, Product p, T* y) {
+  constexpr int64_t kMostRows = 65536;  // whose sums lie in memory at a time
+  Gemm g;
+  g.dtype = DType::i8, g.n = p.n, g.k = p.k;
+  g.b = {.data = p.weight, .ld = p.ld_weight, .transposed = true};
+  const auto sum = [&](const Product& part, int32_t* to) {
+    g.m = part.m, g.a = {.data = part.x, .ld = part.ld_x}, g.out = to;
+    gemm(c, g);
+  };
+  if constexpr (std::is_same_v<T, int32_t>) {
+    sum(p, y);
+  } else {
+    const int64_t rows = std::min(p.m, kMostRows);
+    const Scratch sums(c, size_t(rows * p.n) * 4);
+    for (int64_t first = 0; first < p.m; first += rows) {
+      Product part = p;
+      part.m = std::min(rows, p.m - first), part.x = p.x + first * p.ld_x;
+      part.absmax_x = p.absmax_x + first * p.step_x;
+      sum(part, sums.as<int32_t>());
+      T* const to = y + first * p.n;
+      const bool packs = aligned16(to);
+      launch(c, packs ? scale_sums<4, T> : scale_sums<1, T>, blocks_for(c, part.m * p.n / (packs ? 4 : 1), kThreads),
+             kThreads, 0, part, sums.as<const int32_t>(), to);
+    }
+  }
+}
+
+template <class S> int64_t tiles(const Product& p) {
+  return (p.m + S::kRows - 1) / S::kRows * ((p.n + S::kColumns - 1) / S::kColumns);
+}
+template <class T> void multiply(const Context& c, Product p, T* y) {
+  if (library_wanted(p)) return multiply_by_library(c, p, y);
+  p.wide = p.n % kVec<T> == 0 && aligned16(y);
+  const auto run = [&]<class S>() {
+    launch(c, int8_product<S, T>, dim3(unsigned(tiles<S>(p))), S::kThreads, S::kSharedBytes, p, y);
+  };
+  if (tiles<Large>(p) * 2 > properties(c.device.index).multiprocessors)  // else most of the device would be idle
+    run.template operator()<Large>();
+  else
+    run.template operator()<Small>();
+}
+void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
+  const Buf &x = in[0], &w = in[1], &y = out[0];
+  if (y.numel() == 0) return;
+  Product p;
+  p.n = w.size(0), p.m = y.numel() / p.n;
+  const int64_t k = w.size(1);
+  // The rows of x by their stride where one leads through all of them, else copied.
+  const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
+                        {Strides(x.strides().begin(), x.strides().end() - 1)});
+  const int8_t* from = x.data<int8_t>();
+  int64_t row_step = rows.dims ? rows.stride[0][0] : k, step = x.strides().back();
+  std::optional<Dense<int8_t>> copy;
+  if (rows.dims > 1) from = copy.emplace(c, x), row_step = k, step = 1;
+  const Operand a(c, from, p.m, k, row_step, step);
+  const Operand b(c, w.data<int8_t>(), p.n, k, w.strides()[0], w.strides()[1]);
+  p.k = (k + 15) / 16 * 16;
+  p.x = a.data, p.ld_x = a.ld, p.weight = b.data, p.ld_weight = b.ld;
+  if (in.size() == 2) return multiply(c, p, y.data<int32_t>());
+  const Dense<float> absmax_x(c, in[2]), absmax_weight(c, in[3]);
+  std::optional<Dense<float>> bias;
+  if (in.size() > 4) p.bias = bias.emplace(c, in[4]);
+  p.absmax_x = absmax_x, p.step_x = in[2].numel() == 1 ? 0 : 1;
+  p.absmax_weight = absmax_weight, p.step_weight = in[3].numel() == 1 ? 0 : 1;
+  if (y.dtype() == DType::f32)
+    multiply(c, p, y.data<float>());
+  else if (y.dtype() == DType::bf16)
+    multiply(c, p, y.data<bf16>());
+  else
+    multiply(c, p, y.data<f16>());
+}
+TG_STRIDED_KERNEL(op::Int8Linear, cuda, int8_linear);
+}  // namespace
+}  // namespace tg::cuda

@@ -1,0 +1,81 @@
+#include <tapegrad/core/cast.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/quantized/fp8.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <vector>
+
+namespace tg {
+namespace {
+bool is_narrow_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
+Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
+void check_codes(std::string_view op, const Tensor& codes, const Tensor& absmax) {
+  TG_CHECK(codes.dtype() == DType::u8, dtype, "[{}] got codes {}. They must be u8: quantize_fp8() makes them.", op,
+           codes);
+  check::ndim_at_least(op, codes, 1);
+  TG_CHECK(absmax.dtype() == DType::f32 && absmax.shape() == without_last(codes.shape()), shape,
+           "[{}] the codes are {}, and absmax is {}. It must be f32, with one element for each row.", op, codes,
+           absmax);
+}
+void check_result(std::string_view op, DType d) {
+  TG_CHECK(is_narrow_float(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
+}
+}  // namespace
+
+std::string_view name_of(Fp8Format f) { return f == Fp8Format::e4m3 ? "e4m3" : "e5m2"; }
+
+Layouts op::QuantizeFp8::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  TG_CHECK(is_narrow_float(x.dtype()), dtype,
+           "[quantize_fp8] got {}. It quantises f32, bf16 and f16: use .to(DType::f32).", x);
+  check::ndim_at_least(kName, x, 1);
+  return {Layout::contiguous(x.shape(), DType::u8, x.device()),
+          Layout::contiguous(without_last(x.shape()), DType::f32, x.device())};
+}
+Layouts op::DequantizeFp8::infer(Inputs in) const {
+  check_codes(kName, in[0], in[1]);
+  check_result(kName, dtype);
+  return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
+}
+Layouts op::Fp8Linear::infer(Inputs in) const {
+  const Tensor &x = in[0], &w = in[1];
+  check_codes(kName, x, in[2]);
+  TG_CHECK(w.ndim() == 2, shape, "[fp8_linear] weight {} is no matrix. It must be (out, in).", w);
+  check_codes(kName, w, in[3]);
+  TG_CHECK(x.shape().back() == w.shape()[1], shape,
+           "[fp8_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size "
+           "({}). Did you pass the weight transposed?",
+           x, w, x.shape().back(), w.shape()[1]);
+  TG_CHECK(of_x != Fp8Format::e5m2 || of_weight != Fp8Format::e5m2, value,
+           "[fp8_linear] x and weight are both e5m2, and GPUs multiply no two of them. Quantise one of them as e4m3.");
+  check_result(kName, dtype);
+  if (in.size() > 4)
+    TG_CHECK(
+        in[4].shape() == Shape{w.shape()[0]} && in[4].dtype() == DType::f32, shape,
+        "[fp8_linear] bias is {}, weight is {}. The bias must be f32, with one element per row of the weight ({}).",
+        in[4], w, w.shape()[0]);
+  Shape s = x.shape();
+  s.back() = w.shape()[0];
+  return {Layout::contiguous(s, dtype, x.device())};
+}
+// Every code is exact in f32, and so is the product of two.
+Tensors op::Fp8Linear::compose(Inputs in) const {
+  const Tensor x = dequantize_fp8({in[0], in[2], of_x}), w = dequantize_fp8({in[1], in[3], of_weight});
+  return {(in.size() > 4 ? linear(x, w, in[4]) : linear(x, w)).to(dtype)};
+}
+
+QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format f) {
+  const Tensors r = emit(make_ref<op::QuantizeFp8>(f), {&x, 1});
+  return {r[0], r[1], f};
+}
+Tensor dequantize_fp8(const QuantizedFp8& q, DType d) {
+  return emit1(make_ref<op::DequantizeFp8>(q.format, d), {q.codes, q.absmax});
+}
+Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias, DType d) {
+  std::vector<Tensor> in{x.codes, weight.codes, x.absmax, weight.absmax};
+  if (bias) in.push_back(bias.to(DType::f32));
+  return std::move(emit(make_ref<op::Fp8Linear>(x.format, weight.format, d), in)[0]);
+}
+}  // namespace tg

@@ -1,0 +1,64 @@
+/// @file
+/// Numbers as 8-bit floats, and products of them (Micikevicius et al., FP8 formats for deep learning, 2022,
+/// arXiv:2209.05433). A code stands for its value times absmax / largest, with absmax the largest magnitude of its row
+/// and `largest` that of the format. switchback.h makes layers of them.
+#pragma once
+#include <tapegrad/ops/quantized/quantize.h>
+
+namespace tg {
+
+/// The formats, with the bits of exponent and fraction: e4m3 up to 448, without infinities, for values and weights;
+/// e5m2 up to 57344, for gradients.
+enum class Fp8Format : uint8_t { e4m3, e5m2 };
+/// "e4m3" or "e5m2".
+std::string_view name_of(Fp8Format);
+
+namespace op {
+
+/// (x (..., K)) -> (codes u8 (..., K), absmax f32 (...)).
+struct QuantizeFp8 : OpOf<QuantizeFp8> {
+  static constexpr auto kName = "quantize_fp8";
+  Fp8Format format;
+  explicit QuantizeFp8(Fp8Format f) : format(f) {}
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(int(format)); }
+};
+/// (codes u8 (..., K), absmax f32 (...)) -> (..., K).
+struct DequantizeFp8 : OpOf<DequantizeFp8> {
+  static constexpr auto kName = "dequantize_fp8";
+  Fp8Format format;
+  DType dtype;
+  DequantizeFp8(Fp8Format f, DType d) : format(f), dtype(d) {}
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(int(format)), k.add(int(dtype)); }
+};
+/// (x u8 (..., K), weight u8 (N, K), absmax of x (...), of the weight (N)[, bias (N)], all f32) -> (..., N).
+struct Fp8Linear : OpOf<Fp8Linear> {
+  static constexpr auto kName = "fp8_linear";
+  Fp8Format of_x, of_weight;
+  DType dtype;
+  Fp8Linear(Fp8Format x, Fp8Format w, DType d) : of_x(x), of_weight(w), dtype(d) {}
+  Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(int(of_x)), k.add(int(of_weight)), k.add(int(dtype)); }
+};
+}  // namespace op
+
+/// Codes of a format, with the magnitudes of their rows.
+struct QuantizedFp8 {
+  Tensor codes;   ///< u8
+  Tensor absmax;  ///< f32, of each row
+  Fp8Format format = Fp8Format::e4m3;
+};
+/// Each row by itself: a code is the value of the format that is nearest to x / (absmax / largest), computed in f32,
+/// ties to even. A row of zeros has codes 0 and absmax 0. x (..., K) is f32, bf16 or f16, with any strides. The same
+/// bits on every backend. No gradient. A non_finite Error names the first element that is NaN or infinite.
+QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
+/// What the codes stand for, rounded once to dtype: f32, bf16 or f16. No gradient.
+Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
+/// The product of x (..., K) and the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16.
+/// Products of codes are summed in f32, in an order of the backend's; the sum is scaled by both absmax in f32 and
+/// rounded once. Not both e5m2, which GPUs do not multiply. No gradient.
+Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
+
+}  // namespace tg
