@@ -18,9 +18,11 @@ endif()
 
 # Kernels that only move data or follow indices: vector instructions would not help them.
 set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.cpp cpu/shape_ops.cpp)
-# The sources that differ between levels (gemm_micro.h, gemm_packed_avx512.h, gemm_int8_avx2.h), and the kernels that call them. All others differ in what the
-# compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these alone.
-set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/matmul.cpp cpu/lora.cpp cpu/attention.cpp cpu/quantize.cpp)
+# The sources that differ between levels (headers of cpu/gemm/), and the kernels that call them. All others differ in
+# what the compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these
+# alone.
+set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/matmul.cpp cpu/lora.cpp
+    cpu/attention.cpp cpu/quantize.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})

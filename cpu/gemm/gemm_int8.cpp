@@ -129,6 +129,17 @@ const Int8Kernels* kernels(Int8Path path) {
   (void)path;
   return nullptr;
 }
+
+#if TG_ISA_LEVEL >= 3
+decltype(&few::multiply<few::Madd>) of_few_rows(Int8Path path) {
+#if TG_ISA_LEVEL == 4
+  if (path == Int8Path::avx512_vnni || (path == Int8Path::amx && has(Int8Path::avx512_vnni)))
+    return few::multiply<few::Evex>;
+#endif
+  if (path == Int8Path::avx_vnni) return few::multiply<few::Vex>;
+  return path == Int8Path::avx2 ? few::multiply<few::Madd> : nullptr;
+}
+#endif
 }  // namespace
 
 void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_t> b,
@@ -138,15 +149,8 @@ void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_
   // A few rows cost what reading B costs.
   const bool parallel = std::max(m, kFew) * n * k >= kSerial;
 #if TG_ISA_LEVEL >= 3
-  if (m <= few::kRows && path != Int8Path::plain && a.col == 1 && b.row == 1) {
-    auto multiply = path == Int8Path::avx2 ? few::multiply<few::Madd> : few::multiply<few::Vex>;
-#if TG_ISA_LEVEL == 4
-    if (path == Int8Path::avx512_vnni) multiply = few::multiply<few::Evex>;
-    if (path == Int8Path::amx)
-      multiply = has(Int8Path::avx512_vnni) ? few::multiply<few::Evex> : few::multiply<few::Madd>;
-#endif
-    return multiply(m, n, k, a, b, store, parallel);
-  }
+  const auto few_rows = of_few_rows(path);
+  if (few_rows && m <= few::kRows && a.col == 1 && b.row == 1) return few_rows(m, n, k, a, b, store, parallel);
 #endif
   const auto store_sums = [&](int64_t i, int64_t j, int64_t some, int32_t* sums) { store(i, j, some, sums); };
   const Int8Product p{m, n, k, a, b, store_sums};

@@ -203,6 +203,8 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
       continue;
     }
     CHECK(cpu::int8_path() == path);
+    for (const Int8Level& level : int8_levels())  // those without its instructions too
+      if (level.level <= kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
     CHECK(has(runtime_of(Device::cpu()).describe(0), "int8 by ") ==
           (least_level(path) == 4 || path == Int8Path::avx_vnni));
   }
