@@ -3,8 +3,10 @@
 #include <tapegrad/cpu/gemm_int8.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/scratch.h>
+#include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/codes.h>
 #include <tapegrad/ops/quantized/quantize.h>
+#include <tapegrad/ops/quantized/switchback_mlp.h>
 
 #include <atomic>
 #include <cmath>
@@ -190,6 +192,32 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail(op.name(), x, op.state);
 }
 
+// A row of GELU stays in the cache between its magnitude and its codes.
+template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out) {
+  const int64_t n = h.shape().back();
+  const Rows<T> row(h);
+  std::atomic<bool> bad = false;
+  for_row_tiles(out[1].numel(), n, [&](int64_t begin, int64_t end) {
+    std::vector<T> gathered, y(static_cast<size_t>(n));
+    for (int64_t r = begin; r < end; ++r) {
+      const T* const p = row(r, gathered);
+      for (int64_t j = 0; j < n; ++j) y[size_t(j)] = T(F::f(float(p[j])));
+      const uint32_t most = largest(y.data(), n);
+      if (is_bad(most, DType::f32)) return bad.store(true, std::memory_order_relaxed);
+      const float absmax = math::detail::float_of(most);
+      set_state(out[1], r, absmax);
+      encode(y.data(), n, absmax, out[0].data<int8_t>() + r * n);
+    }
+  });
+  if (bad) fail(op.name(), h, DType::f32);  // GELU of a finite number is finite
+}
+void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context&) {
+  const auto run = [&]<class T>() {
+    op.by_tanh ? gelu_quantize_rows<op::GeluTanh, T>(op, in[0], out) : gelu_quantize_rows<op::Gelu, T>(op, in[0], out);
+  };
+  in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
+}
+
 // f(p, at, n) for stretches of neighbours in memory that make up x, on the thread pool; `at` is the place of the first
 // in row-major order. Elements that lie apart are copied to scratch.
 template <class T, class F> void for_stretches(const Buf& x, F&& f) {
@@ -315,6 +343,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   });
 }
 TG_STRIDED_KERNEL(op::QuantizeRowwise, cpu, quantize_rowwise);
+TG_STRIDED_KERNEL(op::GeluQuantize, cpu, gelu_quantize);
 TG_STRIDED_KERNEL(op::QuantizeGlobal, cpu, quantize_global);
 TG_STRIDED_KERNEL(op::QuantizeBothWays, cpu, quantize_both_ways);
 TG_STRIDED_KERNEL(op::Dequantize, cpu, dequantize);

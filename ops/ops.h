@@ -18,6 +18,7 @@
 #include <tapegrad/ops/quantized/fp8.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
+#include <tapegrad/ops/quantized/switchback_mlp.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -9,6 +9,7 @@
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/fp8.h>
+#include <tapegrad/ops/quantized/switchback_mlp.h>
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/swiglu.h>
@@ -210,6 +211,19 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
+  // GELU and codes in one pass, and GELU is not kept: the same layers in fewer bytes.
+  const auto is_simple = [&](const Linear& l) { return !l.adapter && !l.prepared() && l.kind == fc.kind; };
+  const bool has_fused = fc.kind == LinearKind::switchback || fc.kind == LinearKind::switchback_vector_wise;
+  const bool is_gelu = activation == Activation::gelu || activation == Activation::gelu_tanh;
+  if (has_fused && is_gelu && is_simple(fc) && is_simple(proj) && bool(fc.bias) == bool(proj.bias)) {
+    const Tensor y = switchback_mlp(c.compute ? x.to(*c.compute) : x, {.fc_weight = fc.weight,
+                                                                       .fc_bias = fc.bias,
+                                                                       .proj_weight = proj.weight,
+                                                                       .proj_bias = proj.bias,
+                                                                       .mode = mode_of(fc.kind),
+                                                                       .by_tanh = activation == Activation::gelu_tanh});
+    return dropout_if(y, dropout, c.rng);
+  }
   Tensor h = fc.forward(x, c.compute, c.rng);  // (..., F or 2F)
   h = activate(activation, h);                 // (..., F)
   return dropout_if(proj.forward(h, c.compute, c.rng), dropout, c.rng);

@@ -188,6 +188,81 @@ TEST_CASE("it keeps for backward what its mode says, to the byte") {
     }
 }
 
+TEST_CASE("the MLP in one op is its layers, keeps one hidden tensor, and has second derivatives") {
+  const int64_t n = 9, in = 24, ff = 70, out = 13;
+  const Tensor x0 = random({3, 3, in}, 1), fc0 = random({ff, in}, 2, -0.3, 0.3),
+               proj0 = random({out, ff}, 3, -0.2, 0.2), b0 = random({ff}, 4), c0 = random({out}, 5),
+               g = random({3, 3, out}, 6);
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const auto mode : {SwitchBackMode::global, SwitchBackMode::vector_wise})
+      for (const bool tanh : {true, false})
+        for (const bool bias : {true, false}) {
+          const auto run_mlp = [&](bool fused) {
+            std::vector<Tensor> p;
+            for (const Tensor& q : {x0, fc0, proj0, b0, c0}) p.push_back(q.to(t).detach().requires_grad_());
+            const Tensor none, &b = bias ? p[3] : none, &c = bias ? p[4] : none;
+            Tensor y;
+            if (fused) {
+              y = switchback_mlp(p[0], {p[1], b, p[2], c, mode, tanh});
+            } else {
+              const Tensor h = switchback_linear(p[0], p[1], b, mode);
+              y = switchback_linear(tanh ? gelu_tanh(h) : gelu(h), p[2], c, mode);
+            }
+            const GradMap m = backward(y, g.to(t));
+            std::vector<Tensor> r{y.detach()};
+            for (size_t i = 0; i < (bias ? 5u : 3u); ++i) r.push_back(m[p[i]]);
+            return r;
+          };
+          const auto one = run_mlp(true), two = run_mlp(false);
+          // GELU may be compiled to other last bits, and a code then be the next.
+          for (size_t i = 0; i < one.size(); ++i) CHECK(distance(one[i], two[i]) < (t == DType::f32 ? 2e-3 : 2e-2));
+          for (size_t i = 0; i < one.size(); ++i) CHECK(one[i].dtype() == t);
+        }
+  int64_t kept = 0;
+  dry_run([&] {
+    const Tensor x0_ = zeros({n, in}).requires_grad_(), fc = zeros({ff, in}).requires_grad_(),
+                 proj = zeros({out, ff}).requires_grad_();
+    const int64_t before = memory_stats().live;
+    const Tensor y = [&] {
+      const Tensor x = x0_ * 2.0;
+      return switchback_mlp(x, {.fc_weight = fc, .proj_weight = proj});
+    }();
+    kept = memory_stats().live - before - 4 * n * out;
+  });
+  CHECK(kept == 4 * n * (in + ff));
+
+  const Tensor h = random({6, 50}, 7, -4, 4);
+  for (const bool tanh : {true, false}) {
+    const Quantized fused = gelu_quantize_rowwise(h, tanh), plain = quantize_rowwise(tanh ? gelu_tanh(h) : gelu(h));
+    CHECK(distance(fused.absmax, plain.absmax) < 1e-6);
+    CHECK(largest(abs(fused.codes.to(DType::f32) - plain.codes.to(DType::f32))) <= 1);
+  }
+
+  const Tensor x = x0.detach().requires_grad_(), fc = fc0.detach().requires_grad_();
+  const Tensor y = switchback_mlp(x, {.fc_weight = fc, .proj_weight = proj0});
+  const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
+  const GradMap second = backward(sum(first[x] * first[x]));
+  const Tensor X = wide(x0).requires_grad_(), W = wide(fc0).requires_grad_();
+  const Tensor Y = linear(gelu_tanh(linear(X, W)), wide(proj0));
+  const GradMap exact_first = backward(sum(Y * Y), BackwardOptions{.create_graph = true});
+  const GradMap exact = backward(sum(exact_first[X] * exact_first[X]));
+  CHECK(distance(second[x], exact[X]) < 0.1);
+  CHECK(distance(second[fc], exact[W]) < 0.1);
+
+  expect_at_emit({
+      {[=] { switchback_mlp(x0, {.fc_weight = fc0, .fc_bias = b0, .proj_weight = proj0}); },
+       Error::Kind::value,
+       {"both or none"}},
+      {[=] { switchback_mlp(x0, {.fc_weight = fc0, .proj_weight = fc0}); }, Error::Kind::shape, {"(out, 70)"}},
+      {[=] { switchback_mlp(x0.to(DType::f16), {.fc_weight = fc0, .proj_weight = proj0}); },
+       Error::Kind::dtype,
+       {"f16"}},
+      {[=] { switchback_mlp(x0, {.fc_weight = fc0, .proj_weight = proj0, .mode = SwitchBackMode::memory_efficient}); },
+       Error::Kind::value,
+       {"global and vector_wise"}},
+  });
+}
+
 TEST_CASE("second derivatives go through the same products; memory_efficient says that it has none") {
   const Layer l = random_layer({6}, 20, 9);
   const auto penalty = [&](SwitchBackMode mode) {

@@ -339,6 +339,18 @@ struct Cases {
       const Quantized q = quantize_global(v[1]);
       return Tensors{int8_linear(quantize_rowwise(v[0]), {transpose(q.codes, 0, 1), q.absmax}, {}, DType::bf16)};
     });
+    for (const bool tanh : {false, true}) {
+      codes_of("gelu_quantize_rowwise", tanh ? "tanh" : "erf", {x},
+               [=](Inputs v) { return both(gelu_quantize_rowwise(v[0], tanh)); });
+      codes_of("switchback_mlp", tanh ? "tanh" : "erf", {x, w, floats({c, 3 * c}), b, floats({c})}, [=](Inputs v) {
+        return Tensors{switchback_mlp(v[0], {.fc_weight = v[1],
+                                             .fc_bias = v[3],
+                                             .proj_weight = v[2],
+                                             .proj_bias = v[4],
+                                             .mode = tanh ? SwitchBackMode::global : SwitchBackMode::vector_wise,
+                                             .by_tanh = tanh})};
+      });
+    }
     for (const auto f : {Fp8Format::e4m3, Fp8Format::e5m2}) {
       const char* const name = name_of(f).data();
       codes_of("quantize_fp8", name, {x}, [f](Inputs v) {

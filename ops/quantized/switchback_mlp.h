@@ -1,0 +1,53 @@
+/// @file
+/// The feed-forward part of a transformer block by 8-bit integers, with GELU and the quantising of its result in one
+/// pass: what comes of GELU is not kept, and backward makes it again. nn::Mlp uses it.
+#pragma once
+#include <tapegrad/ops/quantized/quantize.h>
+#include <tapegrad/ops/quantized/switchback.h>
+
+namespace tg {
+namespace op {
+
+/// (h (..., K)) -> (codes i8 (..., K), absmax f32 (...)) of GELU(h).
+struct GeluQuantize : OpOf<GeluQuantize> {
+  static constexpr auto kName = "gelu_quantize_rowwise";
+  bool by_tanh;
+  explicit GeluQuantize(bool tanh) : by_tanh(tanh) {}
+  Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(by_tanh); }
+};
+/// (x (..., in), fc weight (ff, in), proj weight (out, ff)[, fc bias (ff), proj bias (out)]) -> (y (..., out), h (...,
+/// ff)), with h what GELU is applied to.
+struct SwitchBackMlp : OpOf<SwitchBackMlp> {
+  static constexpr auto kName = "switchback_mlp";
+  SwitchBackMode mode;
+  bool by_tanh;
+  SwitchBackMlp(SwitchBackMode m, bool tanh) : mode(m), by_tanh(tanh) {}
+  Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
+  Mask saves_in(Mask) const override { return bits(0, 1, 2); }
+  Mask saves_out(Mask) const override { return bits(1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(StructuralHash& k) const override { k.add(int(mode)), k.add(by_tanh); }
+};
+}  // namespace op
+
+/// quantize_rowwise(gelu(h)), or of gelu_tanh(h) if by_tanh, in one pass over h (..., K), f32 or bf16. GELU is rounded
+/// to h's dtype first. No gradient. An Error as of quantize_rowwise().
+Quantized gelu_quantize_rowwise(const Tensor& h, bool by_tanh = true);
+
+/// The layers of switchback_mlp().
+struct SwitchBackMlpLayers {
+  Tensor fc_weight = {};                         ///< (ff, in)
+  Tensor fc_bias = {};                           ///< (ff), or empty
+  Tensor proj_weight = {};                       ///< (out, ff)
+  Tensor proj_bias = {};                         ///< (out), or empty; both biases or none
+  SwitchBackMode mode = SwitchBackMode::global;  ///< global or vector_wise
+  bool by_tanh = true;                           ///< gelu_tanh(), or gelu()
+};
+/// switchback_linear(gelu(switchback_linear(x, fc)), proj): x (..., in) -> (..., out), in f32 or bf16, x's dtype. It
+/// keeps x, the weights and the result of the first layer, and no more. Gradients are those of the layers.
+Tensor switchback_mlp(const Tensor& x, const SwitchBackMlpLayers&);
+
+}  // namespace tg
