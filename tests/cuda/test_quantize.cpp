@@ -241,6 +241,24 @@ TEST_CASE("scaled products on the device: the bits of the CPU, for every dtype, 
           expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
         }
 }
+TEST_CASE("products of codes on the device: more tiles than a device does at once, and more steps than stages") {
+  // Of 81 tiles; on the emulator, whose devices are small, of a few.
+#ifdef TG_CUDA_EMULATED
+  const int64_t m = 390, n = 1030, k = 1160;
+#else
+  const int64_t m = 1150, n = 2200, k = 1160;
+#endif
+  const Quantized x{some_codes({m, k}, 16), random({m}, 17, 0, 3)}, w{some_codes({n, k}, 18), random({n}, 19, 0, 3)};
+  const Quantized a{x.codes.to(kGpu), x.absmax.to(kGpu)}, b{w.codes.to(kGpu), w.absmax.to(kGpu)};
+  const Tensor bias = random({n}, 20);
+  const Tensor sums = int8_linear(x.codes, w.codes), y = int8_linear(x, w, bias, DType::bf16);
+  for (const char* way : {"", "mma", "cublaslt"}) {
+    CAPTURE(way);
+    const WithEnv chosen("TG_INT8_PRODUCTS", way);
+    expect_same(int8_linear(a.codes, b.codes), sums);
+    expect_same(int8_linear(a, b, bias.to(kGpu), DType::bf16), y);
+  }
+}
 TEST_CASE("products of codes by the library: the bits of the own kernel, which does what the library cannot") {
   const WithEnv chosen("TG_INT8_PRODUCTS", "cublaslt");
   struct {
