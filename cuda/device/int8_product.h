@@ -96,17 +96,19 @@ template <class S, class T> struct Results {
     }
   }
   static __device__ __forceinline__ void copy(const Product& p, const T* own, T* y, int64_t first, int64_t left) {
-    constexpr int V = kVec<T>, kPacks = kPart * 8 / V;
+    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // rows of a warp's store
+    const int row = int(threadIdx.x) % 32 / kPacks, pack = int(threadIdx.x) % kPacks;
+    left += pack * V;
+    if (left >= p.n) return;
+    own += row * kStep + pack * V;
+    T* to = y + (first + row) * p.n + left;
 #pragma unroll
-    for (int e = int(threadIdx.x) % 32; e < 16 * kPacks; e += 32) {
-      const int64_t row = first + e / kPacks, column = left + e % kPacks * V;
-      if (row >= p.m || column >= p.n) continue;
-      const T* const v = own + e / kPacks * kStep + e % kPacks * V;
-      T* const to = y + row * p.n + column;
+    for (int i = 0; i < 16; i += kAtOnce, to += kAtOnce * p.n) {
+      if (first + row + i >= p.m) continue;
       if (p.wide)
-        *reinterpret_cast<Vec<uint32_t>*>(to) = *reinterpret_cast<const Vec<uint32_t>*>(v);
+        *reinterpret_cast<Vec<uint32_t>*>(to) = *reinterpret_cast<const Vec<uint32_t>*>(own + i * kStep);
       else
-        for (int l = 0; l < V && column + l < p.n; ++l) to[l] = v[l];
+        for (int e = 0; e < V && left + e < p.n; ++e) to[e] = own[i * kStep + e];
     }
   }
 };

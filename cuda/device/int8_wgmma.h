@@ -1,6 +1,6 @@
-// Products of 8-bit integers on Hopper (wgmma m64n256k32): a warp loads tiles of both operands by TMA into a ring of
-// stages, two warpgroups multiply them. Blocks stay, and go from tile to tile of the result: the next tile's stages are
-// loaded while one is stored. For int8_linear.cu.
+// Products of 8-bit integers on Hopper (wgmma m64n256k32): a thread loads tiles of both operands by TMA into a ring
+// of stages, two warpgroups multiply them. Blocks stay, and go from tile to tile of the result: the next tile's stages
+// are loaded while one is stored. For int8_linear.cu.
 #pragma once
 #include <tapegrad/cuda/device/hopper.h>
 #include <tapegrad/cuda/device/int8_product.h>
@@ -14,6 +14,7 @@ struct Wgmma {
   static constexpr int kRowBytes = kRows * kDepth, kStageBytes = kRowBytes + kColumns * kDepth;
   // of those that multiply: a warp has 16 rows and all columns
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
+  static constexpr int kBlock = kThreads + 128;  // and the warpgroup of which one thread loads
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }
   static int64_t tiles(const Product& p) { return (p.m + kRows - 1) / kRows * ((p.n + kColumns - 1) / kColumns); }
 };
@@ -31,7 +32,7 @@ class Ring {  // where a thread is in it
 };
 
 template <class T>
-__global__ void __launch_bounds__(Wgmma::kThreads + 32, 1)
+__global__ void __launch_bounds__(Wgmma::kBlock, 1)
     int8_product_wgmma(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weight, Product p,
                        int64_t tiles, T* y) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -46,8 +47,9 @@ __global__ void __launch_bounds__(Wgmma::kThreads + 32, 1)
   __syncthreads();
   const auto steps = int((p.k + S::kDepth - 1) / S::kDepth);
   Ring ring;
-  if (warp == S::kWarps) {
-    if (lane != 0) return;
+  if (warp >= S::kWarps) {
+    fewer_registers<40>();
+    if (threadIdx.x != S::kThreads) return;
     for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
       const TileOrigin at(p, S::kRows, S::kColumns, t);
       for (int step = 0; step < steps; ++step, ring.next()) {
@@ -61,6 +63,7 @@ __global__ void __launch_bounds__(Wgmma::kThreads + 32, 1)
     }
     return;
   }
+  more_registers<232>();
   for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
     int sums[1][S::kN][4] = {};
     for (int step = 0; step < steps; ++step, ring.next()) {
@@ -105,8 +108,8 @@ template <class T> void multiply_by_wgmma(const Context& c, const Product& p, T*
         "a tensor map");
   const int64_t tiles = S::tiles(p);
   const auto blocks = unsigned(std::min<int64_t>(tiles, properties(c.device.index).multiprocessors));
-  launch(c, int8_product_wgmma<T>, blocks, S::kThreads + 32,
-         size_t(S::kStages) * S::kStageBytes + Results<S, T>::kBytes, x, weight, p, tiles, y);
+  launch(c, int8_product_wgmma<T>, blocks, S::kBlock, size_t(S::kStages) * S::kStageBytes + Results<S, T>::kBytes, x,
+         weight, p, tiles, y);
 }
 }  // namespace
 }  // namespace tg::cuda
