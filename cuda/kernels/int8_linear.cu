@@ -226,7 +226,8 @@ template <class T> void multiply(const Context& c, Product p, T* y) {
   };
   if (tiles<Large>(p) * 2 <= properties(c.device.index).multiprocessors)  // most of the device would be idle
     return run.template operator()<Small>();
-  if (p.k > 0 && !wanted("mma") && has_wgmma<T>(c)) return multiply_by_wgmma(c, p, y);
+  const bool fits = p.k > 0 && std::max(p.m, p.n) < int64_t(1) << 31;  // TMA counts rows in 32 bits
+  if (fits && !wanted("mma") && has_wgmma<T>(c)) return multiply_by_wgmma(c, p, y);
   run.template operator()<Large>();
 }
 void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {

@@ -310,3 +310,21 @@ TEST_CASE("SwitchBack on the device: result and gradients in every mode, and laz
           CHECK(distance(gpu[i].to(DType::f32), cpu[i].to(DType::f32)) <= (t == DType::f32 ? 1e-5 : 1e-2));
       }
 }
+TEST_CASE("codes and products in a recorded graph: the bits of eager mode, wherever inputs lie") {
+  const Tensor w = random({300, 300}, 28).to(kGpu), b = random({300}, 29).to(kGpu);
+  const TensorFunction f = [&](Inputs x) {
+    Tensor y = x[0];
+    for (const SwitchBackMode mode : kModes) y = switchback_linear(y, w, b, mode);
+    const QuantizedBothWays both = quantize_both_ways(y, DType::f16);
+    return std::vector<Tensor>{y, both.columns.codes, both.columns.absmax, quantize_global(transpose(y, 0, 1)).codes};
+  };
+  const Compiled fast = compile(f);
+  std::vector<Tensor> held;
+  for (uint64_t i = 0; i < 5; ++i) {
+    const Tensor x = held.emplace_back(random({260, 300}, 30 + i).to(kGpu));
+    const std::vector<Tensor> want = f(std::array{x}), got = fast(std::array{x});
+    for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+  }
+  CHECK(fast.stats().why_no_graph == "");
+  CHECK(fast.stats().graph_launches > 0);
+}
