@@ -10,22 +10,32 @@ namespace tg::cuda {
 
 using TensorMap = CUtensorMap;
 
-// Describes data[rows][columns] for loads of box_rows x box_columns (128 bytes wide), swizzled.
-inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
-                                   std::uint32_t box_rows, std::uint32_t box_columns) {
+inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, const void* data, std::uint64_t rows,
+                                     std::uint64_t columns, std::uint64_t row_bytes, std::uint32_t box_rows,
+                                     std::uint32_t box_columns) {
   void* f = nullptr;
   cudaDriverEntryPointQueryResult found;
   const cudaError_t e =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
   if (e != cudaSuccess) return e;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-  const cuuint64_t size[2] = {columns, rows}, stride[1] = {columns * sizeof *data};
+  const cuuint64_t size[2] = {columns, rows}, stride[1] = {row_bytes};
   const cuuint32_t box[2] = {box_columns, box_rows}, step[2] = {1, 1};
   const CUresult r = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f)(
-      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(data), size, stride, box, step,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      map, type, 2, const_cast<void*>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+// Describes data[rows][columns] for loads of box_rows x box_columns (128 bytes wide), swizzled.
+inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
+                                   std::uint32_t box_rows, std::uint32_t box_columns) {
+  return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, rows, columns, columns * sizeof *data, box_rows,
+                           box_columns);
+}
+// The same of bytes in rows `stride` apart, a multiple of 16; boxes are 128 bytes wide.
+inline cudaError_t make_tensor_map(TensorMap* map, const std::int8_t* data, std::uint64_t rows, std::uint64_t columns,
+                                   std::uint64_t stride, std::uint32_t box_rows) {
+  return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, rows, columns, stride, box_rows, 128);
 }
 
 using mbarrier = std::uint64_t;
@@ -66,7 +76,7 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int
       : "memory");
 }
 
-// A k-major operand of rows of 128 swizzled bytes, at a multiple of 1024; + 2 advances k by 16.
+// A k-major operand of rows of 128 swizzled bytes, at a multiple of 1024; + 2 advances k by 32 bytes.
 __device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
   return (std::uint64_t{shared_address(shared)} & 0x3ffffU) >> 4 | std::uint64_t{1} << 16 |
          std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
@@ -88,6 +98,27 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       : "memory");
 }
 #undef TG_D4
+#define TG_D4(i) "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
+#define TG_D32(i) \
+  TG_D4(i), TG_D4(i + 1), TG_D4(i + 2), TG_D4(i + 3), TG_D4(i + 4), TG_D4(i + 5), TG_D4(i + 6), TG_D4(i + 7)
+// d[64 x 256] += a[64 x 32] b[256 x 32]^T of int8 by a warpgroup; operands and rows of d as above.
+__device__ __forceinline__ void wgmma_m64n256k32(int (&d)[32][4], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+      "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+      "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+      "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+      "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, 1;"
+      : TG_D32(0), TG_D32(8), TG_D32(16), TG_D32(24)
+      : "l"(a), "l"(b)
+      : "memory");
+}
+#undef TG_D32
+#undef TG_D4
 
 template <int N> __device__ __forceinline__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
@@ -103,12 +134,14 @@ template <int N> __device__ __forceinline__ void fewer_registers() {
 namespace tg::cuda {
 
 struct TensorMap {
-  const __nv_bfloat16* data;
-  std::uint64_t rows, columns;
-  std::uint32_t box_rows, box_columns;
+  const char* data;
+  std::uint64_t rows, columns, stride;  // stride: bytes from row to row
+  std::uint32_t box_rows, box_columns, element;
 };
 cudaError_t make_tensor_map(TensorMap*, const __nv_bfloat16*, std::uint64_t rows, std::uint64_t columns,
                             std::uint32_t box_rows, std::uint32_t box_columns);
+cudaError_t make_tensor_map(TensorMap*, const std::int8_t* data, std::uint64_t rows, std::uint64_t columns,
+                            std::uint64_t stride, std::uint32_t box_rows);
 
 using mbarrier = std::uint64_t;
 void mbarrier_init(mbarrier*, int arrivals);
@@ -124,6 +157,7 @@ void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(simt::Site = simt::Site::current());
 void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b, simt::Site = simt::Site::current());
+void wgmma_m64n256k32(int (&d)[32][4], std::uint64_t a, std::uint64_t b, simt::Site = simt::Site::current());
 
 template <int N> void more_registers() {}
 template <int N> void fewer_registers() {}

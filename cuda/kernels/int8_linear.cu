@@ -1,10 +1,10 @@
-// The product of ops/quantized/quantize.h on tensor cores (mma.sync m16n8k32): tiles of both operands in a ring of
-// stages in shared memory, sums in registers, and scales and bias before the one store of each result. Operands are
-// rows of whole 16 bytes; others are copied, filled up with zeros. With TG_INT8_PRODUCTS=cublaslt the library makes the
-// sums, where it can, and a kernel scales them: twice the memory traffic and more, to compare with.
+// The product of ops/quantized/quantize.h on tensor cores, by mma.sync m16n8k32, and on compute capability 9.0 by wgmma
+// (int8_wgmma.h): tiles of both operands in a ring of stages in shared memory, sums in registers, and scales and bias
+// before the one store of each result. Operands are rows of whole 16 bytes; others are copied, filled up with zeros.
+// TG_INT8_PRODUCTS chooses, to compare: mma, or cublaslt for sums of the library that a second kernel scales.
 #include <tapegrad/cuda/device/byte_tiles.h>
+#include <tapegrad/cuda/device/int8_wgmma.h>
 #include <tapegrad/cuda/gemm/gemm.h>
-#include <tapegrad/ops/quantized/codes.h>
 #include <tapegrad/ops/quantized/quantize.h>
 
 #include <algorithm>
@@ -21,24 +21,13 @@ template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlock
                        kThreads = kWarps * 32, kBlocks = kBlocksOfMultiprocessor, kStages = 3;
   static constexpr int kRows = kRowWarps * kM * 16, kColumns = kColumnWarps * kN * 8;
   static constexpr int kStageBytes = (kRows + kColumns) * kDepth;
-  // A warp's results on their way to memory, 16 rows at a time: rows are so far apart that no two lanes meet in a bank.
-  static constexpr int kStep = kN * 8 + 8;
+  static __device__ __forceinline__ void barrier() { __syncthreads(); }
   static constexpr size_t kSharedBytes = size_t(kStages) * kStageBytes;
   static_assert(kRows * kParts % kThreads == 0 && kColumns * kParts % kThreads == 0 && kThreads % kParts == 0);
-  static_assert(kSharedBytes >= size_t(kWarps) * 16 * kStep * 4 + kColumns * 8);
 };
 using Large = TileShape<2, 4, 4, 8, 1>;  // 128 x 256
 using Small = TileShape<2, 2, 2, 4, 2>;  // 64 x 64
-
-struct Product {
-  int64_t m = 0, n = 0;
-  int64_t k = 0;  // a multiple of 16
-  const int8_t *x = nullptr, *weight = nullptr;
-  int64_t ld_x = 0, ld_weight = 0;
-  const float *absmax_x = nullptr, *absmax_weight = nullptr, *bias = nullptr;
-  int64_t step_x = 0, step_weight = 0;
-  bool wide = false;  // rows of the result begin at 16 bytes
-};
+static_assert(Large::kRows == Wgmma::kRows && Large::kColumns == Wgmma::kColumns);
 
 // Rows first ... first + kRows, bytes k ... k + kDepth, to a stage: 16 bytes number p of row r as number p ^ r % 8.
 // Rows beyond the last are the last, whose results nobody stores; bytes beyond the last are 0.
@@ -74,76 +63,11 @@ template <class S> struct Fragments {  // of 32 bytes of k
   }
 };
 
-// The warp's sums, scaled, to y.
-template <class S, class T>
-__device__ __forceinline__ void store_results(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
-                                              std::byte* shared, int64_t first, int64_t left) {
-  constexpr bool kScaled = !std::is_same_v<T, int32_t>;
-  constexpr int V = kVec<T>, kPacks = S::kN * 8 / V;
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  T* const own = reinterpret_cast<T*>(shared) + warp * 16 * S::kStep;
-  // scale and bias of each column of the block
-  float* const columns = reinterpret_cast<float*>(shared + sizeof(T) * S::kWarps * 16 * S::kStep);
-  if constexpr (kScaled) {
-    for (int j = int(threadIdx.x); j < S::kColumns; j += S::kThreads) {
-      const int64_t column = left + j;
-      columns[2 * j] = column < p.n ? p.absmax_weight[column * p.step_weight] : 0.0f;
-      columns[2 * j + 1] = p.bias && column < p.n ? p.bias[column] : 0.0f;
-    }
-    __syncthreads();
-  }
-  const int side = warp % S::kAcross * S::kN * 8;  // the warp's first column of the block's
-  first += warp / S::kAcross * S::kM * 16;
-#pragma unroll
-  for (int i = 0; i < S::kM; ++i) {
-    float absmax[2] = {};
-    if constexpr (kScaled)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) absmax[h] = p.absmax_x[min(first + i * 16 + lane / 4 + h * 8, p.m - 1) * p.step_x];
-#pragma unroll
-    for (int j = 0; j < S::kN; ++j) {
-      const int column = j * 8 + lane % 4 * 2;
-      Vec<float, 4> of = {};
-      if constexpr (kScaled) of = *reinterpret_cast<const Vec<float, 4>*>(columns + 2 * (side + column));
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        Vec<T, 2> r;
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int sum = sums[i][j][2 * h + e];
-          if constexpr (kScaled)
-            r.x[e] = narrow<T>(scaled(sum, absmax[h], of.x[2 * e], of.x[2 * e + 1]));
-          else
-            r.x[e] = sum;
-        }
-        *reinterpret_cast<Vec<T, 2>*>(own + (lane / 4 + h * 8) * S::kStep + column) = r;
-      }
-    }
-    __syncwarp();
-    for (int e = lane; e < 16 * kPacks; e += 32) {
-      const int64_t row = first + i * 16 + e / kPacks, column = left + side + e % kPacks * V;
-      if (row >= p.m || column >= p.n) continue;
-      const T* const v = own + e / kPacks * S::kStep + e % kPacks * V;
-      T* const to = y + row * p.n + column;
-      if (p.wide)
-        *reinterpret_cast<Vec<uint32_t>*>(to) = *reinterpret_cast<const Vec<uint32_t>*>(v);
-      else
-        for (int l = 0; l < V && column + l < p.n; ++l) to[l] = v[l];
-    }
-    __syncwarp();
-  }
-}
-
-// Blocks that run at the same time share rows and columns: kGroup rows of tiles are done column by column.
 template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kBlocks) int8_product(Product p, T* y) {
-  constexpr int kGroup = 8;
   std::byte* const shared = dynamic_shared<std::byte>();
   const auto stage = [shared](int s) { return reinterpret_cast<Bytes*>(shared + s * S::kStageBytes); };
-  const int64_t across = (p.n + S::kColumns - 1) / S::kColumns, down = (p.m + S::kRows - 1) / S::kRows;
-  const int64_t top = blockIdx.x / (across * kGroup) * kGroup, in_group = blockIdx.x - top * across;
-  const int64_t height = min(down - top, int64_t(kGroup));
-  const int64_t first = (top + in_group % height) * S::kRows, left = in_group / height * S::kColumns;
-
+  const TileOrigin at(p, S::kRows, S::kColumns, blockIdx.x);
+  const int64_t first = at.row, left = at.column;
   const auto steps = int((p.k + kDepth - 1) / kDepth);
   const auto load = [&](int step, int s) {
     if (step < steps) {
@@ -161,11 +85,8 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
     cp_async_wait<S::kStages - 2>();
     __syncthreads();  // all have this stage's bytes, and have done with those of the last
     load(step + S::kStages - 1, now == 0 ? S::kStages - 1 : now - 1);
-    const Bytes *const rows = stage(now) + warp / S::kAcross * S::kM * 16 * kParts, *const columns =
-                                                                                        stage(now) +
-                                                                                        (S::kRows + warp % S::kAcross *
-                                                                                                        S::kN * 8) *
-                                                                                            kParts;
+    const Bytes* const rows = stage(now) + warp / S::kAcross * S::kM * 16 * kParts;
+    const Bytes* const columns = stage(now) + (S::kRows + warp % S::kAcross * S::kN * 8) * kParts;
     Fragments<S> part[2];
     part[0].load(rows, columns, 0);
 #pragma unroll
@@ -176,8 +97,8 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
     now = now + 1 == S::kStages ? 0 : now + 1;
   }
   cp_async_wait<0>();
-  __syncthreads();
-  store_results<S>(p, sums, y, shared, first, left);
+  static_assert(S::kSharedBytes >= Results<S, T>::kBytes);
+  Results<S, T>::store(p, sums, y, shared, first, left);
 }
 
 // --- operands that are not rows of whole 16 bytes -----------------------------------------------------------------
@@ -262,9 +183,10 @@ template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums
     reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
   }
 }
-bool library_wanted(const Product& p) {
+// How products are made: where the wanted way cannot make one, another does.
+bool wanted(std::string_view way) {
   const char* const how = std::getenv("TG_INT8_PRODUCTS");
-  return how && std::string_view(how) == "cublaslt" && p.k > 0 && p.n % 4 == 0;  // what it cannot do, the kernel does
+  return how && how == way;
 }
 template <class T> void multiply_by_library(const Context& c, Product p, T* y) {
   constexpr int64_t kMostRows = 65536;  // whose sums lie in memory at a time
@@ -297,15 +219,16 @@ template <class S> int64_t tiles(const Product& p) {
   return (p.m + S::kRows - 1) / S::kRows * ((p.n + S::kColumns - 1) / S::kColumns);
 }
 template <class T> void multiply(const Context& c, Product p, T* y) {
-  if (library_wanted(p)) return multiply_by_library(c, p, y);
+  if (wanted("cublaslt") && p.k > 0 && p.n % 4 == 0) return multiply_by_library(c, p, y);
   p.wide = p.n % kVec<T> == 0 && aligned16(y);
   const auto run = [&]<class S>() {
     launch(c, int8_product<S, T>, dim3(unsigned(tiles<S>(p))), S::kThreads, S::kSharedBytes, p, y);
   };
-  if (tiles<Large>(p) * 2 > properties(c.device.index).multiprocessors)  // else most of the device would be idle
-    run.template operator()<Large>();
-  else
-    run.template operator()<Small>();
+  if (tiles<Large>(p) * 2 <= properties(c.device.index).multiprocessors)  // most of the device would be idle
+    return run.template operator()<Small>();
+  const bool fits = p.k > 0 && std::max(p.m, p.n) < int64_t(1) << 31;  // TMA counts rows in 32 bits
+  if (fits && !wanted("mma") && has_wgmma<T>(c)) return multiply_by_wgmma(c, p, y);
+  run.template operator()<Large>();
 }
 void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &w = in[1], &y = out[0];

@@ -24,7 +24,7 @@ struct Transfer {
   TensorMap map;
   int row, column;
   mbarrier* barrier;
-  unsigned bytes() const { return map.box_rows * map.box_columns * 2; }
+  unsigned bytes() const { return map.box_rows * map.box_columns * map.element; }
 };
 
 std::map<const mbarrier*, Phase> barriers;  // of the block
@@ -56,8 +56,11 @@ void complete(std::size_t index) {
     for (unsigned c = 0; c < m.box_columns; ++c) {
       const std::int64_t row = std::int64_t{t.row} + r, column = std::int64_t{t.column} + c;
       const bool valid = row >= 0 && column >= 0 && std::uint64_t(row) < m.rows && std::uint64_t(column) < m.columns;
-      const std::uint16_t v = valid ? m.data[std::uint64_t(row) * m.columns + std::uint64_t(column)].bits : 0;
-      std::memcpy(t.to + swizzled((r * m.box_columns + c) * 2), &v, 2);
+      char* const to = t.to + swizzled((r * m.box_columns + c) * m.element);
+      if (valid)
+        std::memcpy(to, m.data + std::uint64_t(row) * m.stride + std::uint64_t(column) * m.element, m.element);
+      else
+        std::memset(to, 0, m.element);
     }
   async_end(t.to, t.bytes(), tma_unit);
   Phase& p = barriers[t.barrier];
@@ -66,32 +69,55 @@ void complete(std::size_t index) {
   advance(p);
 }
 
-// Where element (row, k) of an operand lies in shared memory.
+// Where byte k of a row of an operand lies in shared memory.
 const char* element(std::uint64_t operand, unsigned row, unsigned k) {
   const std::size_t start = (operand & 0x3fff) << 4, stride = (operand >> 32 & 0x3fff) << 4;
-  return dynamic_arena + swizzled(start + row / 8 * stride + row % 8 * 128 + k * 2);
+  return dynamic_arena + swizzled(start + row / 8 * stride + row % 8 * 128 + k);
 }
 
+// d (64, N) of products of elements E, 32 bytes of k. Products and sums of int8 are exact; those of bf16 are summed in
+// double and rounded once.
+template <unsigned N, class E, class D, class Sum>
 void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
-  static double a[64][16], b[64][16];
-  for (const bool second : {false, true})
-    for (unsigned r = 0; r < 64; ++r)
-      for (unsigned k = 0; k < 16; ++k) {
-        const char* e = element(second ? p.b : p.a, r, k);
-        if (k % 8 == 0) unit_read(e, 16, warpgroup_unit + group, at);
-        __nv_bfloat16 v;
-        std::memcpy(&v, e, 2);
-        (second ? b : a)[r][k] = static_cast<float>(v);
+  constexpr unsigned K = 32 / sizeof(E);
+  static Sum a[64][K], b[N][K];
+  const auto read = [&](std::uint64_t operand, unsigned rows, Sum(*to)[K]) {
+    for (unsigned r = 0; r < rows; ++r)
+      for (unsigned k = 0; k < K; ++k) {
+        const char* e = element(operand, r, k * sizeof(E));
+        if (k * sizeof(E) % 16 == 0) unit_read(e, 16, warpgroup_unit + group, at);
+        E v;
+        std::memcpy(&v, e, sizeof v);
+        if constexpr (sizeof(E) == 1)
+          to[r][k] = v;
+        else
+          to[r][k] = static_cast<float>(v);
       }
+  };
+  read(p.a, 64, a), read(p.b, N, b);
   for (unsigned t = 0; t < 128; ++t) {
-    float* const d = threads[group * 128 + t].products[index].d;
-    for (unsigned i = 0; i < 32; ++i) {
+    D* const d = static_cast<D*>(threads[group * 128 + t].products[index].d);
+    for (unsigned i = 0; i < N / 2; ++i) {
       const unsigned row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
-      double sum = d[i];
-      for (unsigned k = 0; k < 16; ++k) sum += a[row][k] * b[column][k];
-      d[i] = static_cast<float>(sum);
+      Sum sum = static_cast<Sum>(d[i]);
+      for (unsigned k = 0; k < K; ++k) sum += a[row][k] * b[column][k];
+      d[i] = static_cast<D>(sum);
     }
   }
+}
+
+// A product begins: its accumulators are not to be read before the wait.
+void begin(Product p, std::size_t bytes, Site at) {
+  Thread& t = *current;
+  if (!t.fenced) fail(Fault::usage, at, "wgmma without wgmma_fence");
+  bool known = false;
+  for (const auto& s : t.saved) known |= s.first == p.d;
+  if (!known) {
+    const auto* d = static_cast<const unsigned char*>(p.d);
+    t.saved.emplace_back(p.d, std::vector<unsigned char>(d, d + bytes));
+    std::memset(p.d, 0xff, bytes);
+  }
+  t.products.push_back(p);
 }
 
 }  // namespace
@@ -128,7 +154,15 @@ cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint
   if (reinterpret_cast<std::uintptr_t>(data) % 16 || columns % 8 || !rows || !columns || box_rows > 256 ||
       box_columns != 64)
     return cudaErrorInvalidValue;
-  *map = {data, rows, columns, box_rows, box_columns};
+  *map = {reinterpret_cast<const char*>(data), rows, columns, columns * 2, box_rows, box_columns, 2};
+  return cudaSuccess;
+}
+cudaError_t make_tensor_map(TensorMap* map, const std::int8_t* data, std::uint64_t rows, std::uint64_t columns,
+                            std::uint64_t stride, std::uint32_t box_rows) {
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 || stride % 16 || stride >> 40 || !rows || !columns || rows >> 32 ||
+      columns >> 32 || box_rows > 256)
+    return cudaErrorInvalidValue;
+  *map = {reinterpret_cast<const char*>(data), rows, columns, stride, box_rows, 128, 1};
   return cudaSuccess;
 }
 
@@ -174,8 +208,9 @@ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier*
   for (unsigned r = 0; r < map->box_rows; ++r) {
     const std::int64_t y = std::int64_t{row} + r, x = column;
     if (y >= 0 && std::uint64_t(y) < map->rows && std::uint64_t(x) < map->columns)
-      touch(map->data + std::uint64_t(y) * map->columns + x,
-            std::min<std::uint64_t>(map->box_columns, map->columns - std::uint64_t(x)) * 2, Access::read, pc);
+      touch(map->data + std::uint64_t(y) * map->stride + std::uint64_t(x) * map->element,
+            std::min<std::uint64_t>(map->box_columns, map->columns - std::uint64_t(x)) * map->element, Access::read,
+            pc);
   }
   if (!phase(b, at).fenced) fail(Fault::usage, at, "TMA with an mbarrier before mbarrier_init_fence");
   std::memset(to, 0xff, t.bytes());
@@ -194,16 +229,10 @@ void async_fence() { order_async_fence(); }
 void wgmma_fence() { current->fenced = true; }
 
 void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b, Site at) {
-  Thread& t = *current;
-  if (!t.fenced) fail(Fault::usage, at, "wgmma without wgmma_fence");
-  bool known = false;
-  for (const auto& s : t.saved) known |= s.first == d;
-  if (!known) {
-    auto& s = t.saved.emplace_back(d, std::array<float, 32>{});
-    std::memcpy(s.second.data(), d, sizeof d);
-    std::memset(d, 0xff, sizeof d);  // not to be read before the wait
-  }
-  t.products.push_back({d, a, b, false});
+  begin({d, a, b, false, false}, sizeof d, at);
+}
+void wgmma_m64n256k32(int (&d)[32][4], std::uint64_t a, std::uint64_t b, Site at) {
+  begin({d, a, b, true, false}, sizeof d, at);
 }
 
 void wgmma_commit() {
@@ -222,15 +251,17 @@ void wgmma_wait(Site at) {
       if (t->products.size() != team->products.size())
         fail(Fault::divergence, at, "threads of a warpgroup with %zu and %zu products", t->products.size(),
              team->products.size());
-      for (const auto& [d, v] : t->saved) std::memcpy(d, v.data(), sizeof v);
+      for (const auto& [d, v] : t->saved) std::memcpy(d, v.data(), v.size());
     }
     for (std::size_t i = 0; i < team->products.size(); ++i) {
       const Product& p = team->products[i];
       if (!p.committed) fail(Fault::async_copy, at, "wgmma_wait before wgmma_commit");
       for (Thread* t = team; t < team + 128; ++t)
-        if (t->products[i].a != p.a || t->products[i].b != p.b)
-          fail(Fault::divergence, at, "threads of a warpgroup with different operands");
-      multiply(group, p, i, at);
+        if (t->products[i] != p) fail(Fault::divergence, at, "threads of a warpgroup with different operands");
+      if (p.integers)
+        multiply<256, std::int8_t, int, int>(group, p, i, at);
+      else
+        multiply<64, __nv_bfloat16, float, double>(group, p, i, at);
     }
     Clock done;
     order_release(done, warpgroup_unit + group);

@@ -42,9 +42,11 @@ struct Copy {  // a cp.async in flight
 };
 
 struct Product {  // a wgmma in flight
-  float* d;
+  void* d;
   std::uint64_t a, b;
+  bool integers;  // d is 64 x 256 of int8, else 64 x 64 of bf16
   bool committed;
+  bool operator==(const Product& o) const { return a == o.a && b == o.b && integers == o.integers; }
 };
 
 struct Thread {  // of the running block, as a fiber
@@ -63,7 +65,7 @@ struct Thread {  // of the running block, as a fiber
   unsigned group = 0;
   // its warpgroup's products, and the accumulators as they were before them
   std::vector<Product> products;
-  std::vector<std::pair<float*, std::array<float, 32>>> saved;
+  std::vector<std::pair<void*, std::vector<unsigned char>>> saved;
   bool fenced = false;
 };
 

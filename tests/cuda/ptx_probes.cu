@@ -102,6 +102,41 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
+__global__ void __launch_bounds__(128)
+    hopper_s8_kernel(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int* d) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  unsigned char *a = shared, *b = shared + 64 * 128;
+  __shared__ mbarrier ready;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&ready, 1);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(&ready, 320 * 128);
+    tma_load(a, &map_a, 0, 0, &ready);
+    tma_load(b, &map_b, 0, 0, &ready);
+  }
+  mbarrier_wait(&ready, 0);
+  const int t = int(threadIdx.x), row = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
+  int r[32][4];
+#pragma unroll
+  for (int i = 0; i < 128; ++i) r[i / 4][i % 4] = d[(row + i / 2 % 2 * 8) * 256 + column + i / 4 * 8 + i % 2];
+  const uint64_t oa = wgmma_operand(a), ob = wgmma_operand(b);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma_m64n256k32(r, oa + uint64_t(2 * k), ob + uint64_t(2 * k));
+  wgmma_commit();
+  wgmma_wait();
+#pragma unroll
+  for (int i = 0; i < 128; ++i) d[(row + i / 2 % 2 * 8) * 256 + column + i / 4 * 8 + i % 2] = r[i / 4][i % 4];
+#endif
+}
+__global__ void scalars_kernel(const float* x, float* y, const f16* h, float* z, int64_t n) {
+  for (GridLoop i(n); i; ++i) y[*i] = reciprocal(x[*i]), z[*i] = to_float(h[*i]);
+}
+
 }  // namespace
 
 void probe_cp_async(const Context& c, const uint32_t* from, uint32_t* to) {
@@ -126,6 +161,18 @@ bool probe_hopper(const Context& c, const bf16* a, const bf16* b, float* d) {
   check(make_tensor_map(&map_b, reinterpret_cast<const __nv_bfloat16*>(b), 64, 64, 64, 64), c.op, "a tensor map");
   launch(c, hopper_kernel, 1, 128, 2 * 64 * 128 + 64, map_a, map_b, d);
   return true;
+}
+
+bool probe_hopper_s8(const Context& c, const int8_t* a, const int8_t* b, int64_t stride, int* d) {
+  if (properties(c.device.index).major != 9) return false;
+  TensorMap map_a, map_b;
+  check(make_tensor_map(&map_a, a, 64, 128, uint64_t(stride), 64), c.op, "a tensor map");
+  check(make_tensor_map(&map_b, b, 256, 128, uint64_t(stride), 256), c.op, "a tensor map");
+  launch(c, hopper_s8_kernel, 1, 128, 320 * 128, map_a, map_b, d);
+  return true;
+}
+void probe_scalars(const Context& c, const float* x, float* y, const f16* h, float* z, int64_t n) {
+  launch(c, scalars_kernel, blocks_for(c, n, 256), 256, 0, x, y, h, z, n);
 }
 
 }  // namespace tg::cuda

@@ -16,5 +16,9 @@ void probe_mma_s8(const Context&, const int8_t* a /* (16, 32) */, const int8_t* 
 void probe_named_barrier(const Context&, const int* from /* (32) */, int* to /* (32) */);
 // sm_90a: d (64, 64) += a (64, 64) b (64, 64)^T through TMA, an mbarrier and wgmma. False where the GPU has none of it.
 bool probe_hopper(const Context&, const bf16* a, const bf16* b, float* d);
+// The same of int8: d (64, 256) += a (64, 128) b (256, 128)^T, rows of a and b `stride` bytes apart.
+bool probe_hopper_s8(const Context&, const int8_t* a, const int8_t* b, int64_t stride, int* d);
+// y[i] = 1 / x[i], z[i] = h[i] as f32, i in [0, n).
+void probe_scalars(const Context&, const float* x, float* y, const f16* h, float* z, int64_t n);
 
 }  // namespace tg::cuda

@@ -91,3 +91,41 @@ TEST_CASE("PTX: TMA, mbarrier and wgmma, on GPUs of compute capability 9.0") {
     }
   CHECK(wrong == 0);
 }
+TEST_CASE("PTX: TMA and wgmma of int8, on GPUs of compute capability 9.0") {
+  constexpr int64_t kStride = 144;
+  const auto a = numbers<int8_t>(64 * kStride, 13, -128, 128), b = numbers<int8_t>(256 * kStride, 14, -128, 128);
+  const auto c = numbers<int32_t>(64 * 256, 15, -100, 100);
+  const Tensor da = device(a), db = device(b), d = device(c);
+  if (!cuda::probe_hopper_s8(kContext, data<int8_t>(da), data<int8_t>(db), kStride, data<int>(d))) {
+    MESSAGE("not of compute capability 9.0: no TMA, no wgmma");
+    return;
+  }
+  const auto y = values<int32_t>(d);
+  size_t wrong = 0;
+  for (size_t i = 0; i < 64; ++i)
+    for (size_t j = 0; j < 256; ++j) {
+      int32_t sum = c[i * 256 + j];
+      for (size_t k = 0; k < 128; ++k) sum += int32_t(a[i * kStride + k]) * b[j * kStride + k];
+      wrong += y[i * 256 + j] != sum;
+    }
+  CHECK(wrong == 0);
+}
+TEST_CASE("PTX: reciprocals are rounded to nearest, and f16 becomes f32") {
+  std::vector<float> x(100'000);
+  std::vector<f16> h(x.size());
+  Rng rng{16};
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = std::ldexp(1 + float(rng.uniform()), int(i % 200) - 100) * (i % 3 == 0 ? -1.0f : 1.0f);
+    h[i].bits = uint16_t(i);
+  }
+  for (int i = 0; i < 1000; ++i) x[size_t(i)] = std::ldexp(2 - std::ldexp(float(i), -23), i % 200 - 100);
+  const Tensor dx = device(x), dh = device(h), dy = device(x), dz = device(x);
+  cuda::probe_scalars(kContext, data<float>(dx), data<float>(dy), data<f16>(dh), data<float>(dz), int64_t(x.size()));
+  const auto y = values(dy), z = values(dz);
+  size_t wrong = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    wrong += y[i] != 1.0f / x[i];
+    wrong += z[i] != float(h[i]) && !(std::isnan(z[i]) && std::isnan(float(h[i])));
+  }
+  CHECK(wrong == 0);
+}

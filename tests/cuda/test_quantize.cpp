@@ -241,6 +241,24 @@ TEST_CASE("scaled products on the device: the bits of the CPU, for every dtype, 
           expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
         }
 }
+TEST_CASE("products of codes on the device: more tiles than a device does at once, and more steps than stages") {
+  // Of 81 tiles; on the emulator, whose devices are small, of a few.
+#ifdef TG_CUDA_EMULATED
+  const int64_t m = 390, n = 1030, k = 1160;
+#else
+  const int64_t m = 1150, n = 2200, k = 1160;
+#endif
+  const Quantized x{some_codes({m, k}, 16), random({m}, 17, 0, 3)}, w{some_codes({n, k}, 18), random({n}, 19, 0, 3)};
+  const Quantized a{x.codes.to(kGpu), x.absmax.to(kGpu)}, b{w.codes.to(kGpu), w.absmax.to(kGpu)};
+  const Tensor bias = random({n}, 20);
+  const Tensor sums = int8_linear(x.codes, w.codes), y = int8_linear(x, w, bias, DType::bf16);
+  for (const char* way : {"", "mma", "cublaslt"}) {
+    CAPTURE(way);
+    const WithEnv chosen("TG_INT8_PRODUCTS", way);
+    expect_same(int8_linear(a.codes, b.codes), sums);
+    expect_same(int8_linear(a, b, bias.to(kGpu), DType::bf16), y);
+  }
+}
 TEST_CASE("products of codes by the library: the bits of the own kernel, which does what the library cannot") {
   const WithEnv chosen("TG_INT8_PRODUCTS", "cublaslt");
   struct {
@@ -291,4 +309,22 @@ TEST_CASE("SwitchBack on the device: result and gradients in every mode, and laz
         for (const size_t i : {size_t(2), size_t(3)})
           CHECK(distance(gpu[i].to(DType::f32), cpu[i].to(DType::f32)) <= (t == DType::f32 ? 1e-5 : 1e-2));
       }
+}
+TEST_CASE("codes and products in a recorded graph: the bits of eager mode, wherever inputs lie") {
+  const Tensor w = random({300, 300}, 28).to(kGpu), b = random({300}, 29).to(kGpu);
+  const TensorFunction f = [&](Inputs x) {
+    Tensor y = x[0];
+    for (const SwitchBackMode mode : kModes) y = switchback_linear(y, w, b, mode);
+    const QuantizedBothWays both = quantize_both_ways(y, DType::f16);
+    return std::vector<Tensor>{y, both.columns.codes, both.columns.absmax, quantize_global(transpose(y, 0, 1)).codes};
+  };
+  const Compiled fast = compile(f);
+  std::vector<Tensor> held;
+  for (uint64_t i = 0; i < 5; ++i) {
+    const Tensor x = held.emplace_back(random({260, 300}, 30 + i).to(kGpu));
+    const std::vector<Tensor> want = f(std::array{x}), got = fast(std::array{x});
+    for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+  }
+  CHECK(fast.stats().why_no_graph == "");
+  CHECK(fast.stats().graph_launches > 0);
 }
