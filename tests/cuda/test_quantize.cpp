@@ -252,7 +252,7 @@ TEST_CASE("products of codes on the device: more tiles than a device does at onc
   const Quantized a{x.codes.to(kGpu), x.absmax.to(kGpu)}, b{w.codes.to(kGpu), w.absmax.to(kGpu)};
   const Tensor bias = random({n}, 20);
   const Tensor sums = int8_linear(x.codes, w.codes), y = int8_linear(x, w, bias, DType::bf16);
-  for (const char* way : {"", "mma", "cublaslt"}) {
+  for (const std::string way : {"", "mma", "cublaslt"}) {
     CAPTURE(way);
     const WithEnv chosen("TG_INT8_PRODUCTS", way);
     expect_same(int8_linear(a.codes, b.codes), sums);
