@@ -33,8 +33,21 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
     report.rows.push_back(row);
   }
   fmt::print("\n{}", summary(report.rows));
-  if (f.against_document) fmt::print("\n{}", beside_document(report));
+  if (f.against_document)
+    fmt::print("\n{}", beside_document(report.rows, fmt::format("{} on {}, means of {}", name_of(plan.setup.dtype),
+                                                                report.machine.device, plan.setup.repeat)));
   if (!f.json.empty()) write_switchback_json(f.json, report, peaks);
+  return 0;
+}
+int predicted(const SwitchBackFlags& f) {
+  const DeviceRates r = device_rates(f.predict);
+  const SwitchBackPlan plan = switchback_plan(f);
+  std::vector<SwitchBackRow> rows;
+  for (const SwitchBackShape& shape : plan.rows) rows.push_back({shape, predicted_times(shape, plan.setup, r)});
+  const std::string ours =
+      fmt::format("{}, not measured: {:g} Tflop/s, {:g} Top/s of codes and {:g} TB/s, whichever takes longer",
+                  name_of(plan.setup.dtype), r.products, r.products_8, r.bytes);
+  fmt::print("{}\n{}", summary(rows), beside_document(rows, ours));
   return 0;
 }
 }  // namespace
@@ -50,6 +63,8 @@ int main(int argc, char** argv) {
     c.option("--switch", "of False and True: the layer back from the wide side", f.swapped);
     c.option("--rows", "of what these flags choose only some, by their places from 0 on", f.rows);
     c.option("--repeat", "timed calls of each op; half as many before them are not timed", f.repeat, 64);
+    c.option("--predict", "measure nothing: times by three rates of a device, Tflop/s, Top/s of codes and TB/s",
+             f.predict);
     c.option("--dtype", "NAME", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype);
     c.option("--seed", "of the data, N(0, 1)", f.seed);
     c.option("--threads", "of the CPU backend, 0: all", f.threads);
@@ -59,7 +74,7 @@ int main(int argc, char** argv) {
     declare_cpu_time(c, f);
     declare_document(c, f);
     declare_results(c, f);
-    return [&] { return measured(f, argc, argv); };
+    return [&] { return f.predict.empty() ? measured(f, argc, argv) : predicted(f); };
   };
   return apps::run_program(argc, argv,
                            {"bench_switchback",

@@ -28,17 +28,17 @@ std::vector<int64_t> batches_of(int64_t dim) {
   for (int64_t i = 0; i < n; ++i) batches.push_back(kSmallestBatch << i);
   return batches;
 }
-double multiplier(const std::string& word) {
+double positive(std::string_view flag, const std::string& word, std::string_view example) {
   double x = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
   TG_CHECK(error == std::errc() && end == word.data() + word.size() && x > 0 && std::isfinite(x), value,
-           "[bench_switchback] --wm has '{}'. It takes numbers above 0 with commas between them, such as 4,4.3637.",
-           word);
+           "[bench_switchback] --{} has '{}'. It takes numbers above 0 with commas between them, such as {}.", flag,
+           word, example);
   return x;
 }
 std::vector<double> multipliers(const SwitchBackFlags& f, int64_t dim) {
   std::vector<double> wm;
-  for (const std::string& word : f.wm) wm.push_back(multiplier(word));
+  for (const std::string& word : f.wm) wm.push_back(positive("wm", word, "4,4.3637"));
   if (!wm.empty()) return wm;
   for (const Width& w : kWidths)
     if (w.dim == dim) wm.push_back(w.wm);
@@ -122,15 +122,25 @@ std::vector<SwitchBackShape> switchback_grid() {
   SwitchBackFlags f;
   return all_rows(f, true);
 }
+DeviceRates device_rates(const std::vector<std::string>& words) {
+  TG_CHECK(words.size() == 3, value,
+           "[bench_switchback] --predict has {} numbers. It takes three: Tflop/s, Top/s of codes and TB/s, such as "
+           "720,1350,4.",
+           words.size());
+  const auto number = [&](size_t i) { return positive("predict", words[i], "720,1350,4"); };
+  return {.products = number(0), .products_8 = number(1), .bytes = number(2)};
+}
 SwitchBackPlan switchback_plan(const SwitchBackFlags& f) {
   not_empty("switch", f.swapped.size());
   SwitchBackPlan plan;
   plan.setup = setup_of(f, plan.why);
   for (const int64_t dim : f.dims) check_within(kProgram, "dims", dim, 1, kMostWidth);
   for (const int64_t batch : f.batch) check_within(kProgram, "batch", batch, 1, INT32_MAX);
-  plan.rows = chosen(all_rows(f, f.full || plan.setup.device != Device::cpu()), f.rows);
+  const bool measures = f.predict.empty();
+  plan.rows = chosen(all_rows(f, f.full || !measures || plan.setup.device != Device::cpu()), f.rows);
   check_rows(plan.rows);
-  for (const SwitchBackShape& row : plan.rows) check_memory(row, plan.setup);
+  for (const SwitchBackShape& row : plan.rows)
+    if (measures) check_memory(row, plan.setup);
   return plan;
 }
 

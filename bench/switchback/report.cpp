@@ -138,10 +138,10 @@ std::string summary(const std::vector<SwitchBackRow>& rows) {
   return "Sums of parts in ms, means of both layers; above 1 SwitchBack is faster\n" + aligned(lines);
 }
 
-std::string beside_document(const SwitchBackReport& report) {
+std::string beside_document(const std::vector<SwitchBackRow>& rows, const std::string& ours) {
   std::vector<Cells> lines{{"", "batch", "ours standard", "rowwise", "global", "s/rowwise", "s/global",
                             "document standard", "rowwise", "global", "s/rowwise", "s/global"}};
-  for (const SwitchBackRow& r : report.rows) {
+  for (const SwitchBackRow& r : rows) {
     const SwitchBackFigure* of = switchback_figure(r.shape);
     if (!of) continue;
     Cells line{fmt::format("{} -> {}", r.shape.dim_in(), r.shape.dim_out()), std::to_string(r.shape.batch)};
@@ -153,9 +153,9 @@ std::string beside_document(const SwitchBackReport& report) {
   }
   if (lines.size() == 1) return "";
   return fmt::format(
-      "Beside document 001 (fp16, Triton kernels on a GPU that it does not name; means of 64 calls). Ours: {} on {}, "
-      "means of {}.\nSums of parts in ms; s/rowwise and s/global: how many times as fast as standard.\n{}",
-      name_of(report.setup.dtype), report.machine.device, report.setup.repeat, aligned(lines));
+      "Beside document 001 (fp16, Triton kernels on a GPU that it does not name; means of 64 calls). Ours: {}.\n"
+      "Sums of parts in ms; s/rowwise and s/global: how many times as fast as standard.\n{}",
+      ours, aligned(lines));
 }
 
 void write_switchback_json(const std::string& path, const SwitchBackReport& r, const Peaks& peaks) {

@@ -29,8 +29,8 @@ std::string layer_lines(const std::vector<LayerTime>&);  // empty where there ar
 // One line for each layer and batch, the mean of the layers not swapped and swapped, as far as they are there: totals,
 // how many times as fast, and the share of quantising.
 std::string summary(const std::vector<SwitchBackRow>&);
-// Row by row; empty where the document has none of them.
-std::string beside_document(const SwitchBackReport&);
+// Row by row; empty where the document has none of them. `ours` says how our times came about.
+std::string beside_document(const std::vector<SwitchBackRow>&, const std::string& ours);
 
 // Atomically; an Error when the file cannot be written.
 void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);

@@ -18,6 +18,7 @@ struct SwitchBackFlags : SharedFlags {     // words as they were given
   std::vector<int64_t> dims, batch, rows;  // empty: see switchback_plan()
   std::optional<int64_t> repeat;
   std::vector<std::string> wm, swapped{"False", "True"};
+  std::vector<std::string> predict;
   std::string dtype = "auto", jsonl;
   int64_t seed = 0, threads = 0;  // threads 0: all
   bool full = false, parts_only = false, quick = false;
@@ -127,10 +128,19 @@ struct OpRate {
 double op_bytes(const SwitchBackShape&, const SwitchBackSetup&, size_t op);  // what it reads and writes, each once
 std::array<OpRate, kOps> rates(const SwitchBackShape&, const SwitchBackSetup&, const OpTimes&, Peaks&);
 
+// What a device does in a second, in multiples of 10^12: products in the dtype and of codes, and bytes.
+struct DeviceRates {
+  double products, products_8, bytes;
+};
+// The rates of --predict. An Error unless they are three numbers above 0.
+DeviceRates device_rates(const std::vector<std::string>& words);
+// Each op by what takes longer, its products or its bytes.
+OpTimes predicted_times(const SwitchBackShape&, const SwitchBackSetup&, const DeviceRates&);
+
 struct SwitchBackRow {
   SwitchBackShape shape;
   OpTimes ms;
-  std::array<OpRate, kOps> rates;
+  std::array<OpRate, kOps> rates = {};
   std::vector<LayerTime> layers = {};
   int64_t peak_bytes = 0;  // of tensors on the device
 };

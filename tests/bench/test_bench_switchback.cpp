@@ -317,7 +317,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(has(table, "2048 -> 8192  32768      12.0     98.0     114 "));
   CHECK(has(table, "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7"));
 
-  const std::string beside = beside_document(report);
+  const std::string beside = beside_document(report.rows, "bf16 on cpu, means of 8");
   CHECK(has(beside, "Beside document 001"));
   CHECK(has(beside, "Ours: bf16 on cpu, means of 8."));
   CHECK(has(beside,
@@ -326,6 +326,15 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(!has(beside, "24 -> 48"));
   CHECK(has(rate_lines(report.rows[0], report.setup), "50 %  of  10.0  the peak of bf16"));
   CHECK(has(rate_lines(report.rows[0], report.setup), "the bandwidth"));
+
+  // 2 x 32768 x 2048 x 8192 operations; fewer seconds of bytes, but for passes.
+  const DeviceRates rates = device_rates({"500", "1000", "4"});
+  const OpTimes floor = predicted_times(shape, report.setup, rates);
+  CHECK(floor[op_place("standard_gw")] == doctest::Approx(1099.511627776 / 500));
+  CHECK(floor[op_place("global_fwd")] == doctest::Approx(1099.511627776 / 1000));
+  CHECK(floor[op_place("x_quantize_rowwise")] == doctest::Approx((3 * 2048 + 4) * 32768 / 4e9));
+  CHECK(error_of(Error::Kind::value, [&] { device_rates({"1", "2"}); }) != "");
+  CHECK(error_of(Error::Kind::value, [&] { device_rates({"1", "2", "0"}); }) != "");
 
   const Folder folder;
   report.rows[0].layers = layers;
@@ -346,7 +355,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(j["grid"][1]["rates"].size() == kOps);
   CHECK(j["grid"][1]["rates"][7]["unit"] == "GB/s");
   report.rows = {report.rows[1]};
-  CHECK(beside_document(report).empty());
+  CHECK(beside_document(report.rows, "").empty());
   CHECK(error_of(Error::Kind::io, [&] { write_switchback_json(folder / "no/run.json", report, Peaks(0)); }) !=
         "no error");
 }

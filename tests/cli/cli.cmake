@@ -56,6 +56,12 @@ file(SHA256 ${dir}/again/model.safetensors second)
 if(NOT first STREQUAL second)
   fail("the same run gave another model")
 endif()
+# the blocks by codes of 8 bits: a model like any other
+run(0 train --data text.txt --tokenizer char --out codes ${tiny} --context 16 --seed 7 --linear switchback-memory-efficient)
+run(0 train --resume codes --max-steps 8 --quiet)
+refused(1 "linear is \"switchback-memory-efficient\" in" train --resume codes --linear switchback)
+refused(1 "exclude each other" train --data text.txt ${tiny} --out none --linear switchback-vector-wise-memory-efficient)
+run(0 generate --model codes --prompt a --max-tokens 3)
 # A flag wins over the file, the file over the preset
 file(WRITE ${dir}/run.json "{\"layers\": 1, \"heads\": 2, \"width\": 16, \"context\": 8, \"batch\": 2, \"max_steps\": 5}")
 run(0 train --data text.txt --preset demo --config run.json --max-steps 2 --sample-every 2 --out small)
@@ -100,6 +106,7 @@ refused(1 "width is 32 in ${checkpoint}, and 64 is given. A run goes on with the
 # the rule before anything else that is wrong with the setting
 refused(1 "width is 32 in ${checkpoint}, and 99 is given. A run goes on with the settings" train --resume model --width 99)
 refused(1 "seed is 7 in ${checkpoint}, and 8 is given" train --resume model --seed 8)
+refused(1 "linear is \"plain\" in ${checkpoint}, and \"switchback\" is given" train --resume model --linear switchback)
 refused(1 "beta1 is 0.9 in ${checkpoint}, and 0.5 is given" train --resume model --beta1 0.5)
 refused(1 "min_lr is 0.0001 and lr 1e-05. A cosine goes down from lr to min_lr" train --resume model --lr 1e-5)
 file(COPY ${dir}/model/ DESTINATION ${dir}/slower)
