@@ -1,9 +1,10 @@
 // Kernels of ops/quantized/fp8.h. Rows that fit in registers are read once. A matrix whose columns lie together takes
-// two passes, of magnitudes and of codes. Products are those of TF32, in which codes and their products are exact: the
-// codes become f32 in memory, and the sums are scaled by a pass of their own.
+// two passes, of magnitudes and of codes. Products are the library's of 8-bit floats where it has them. Else they are
+// those of TF32, in which codes and their products are exact: codes become f32 in memory, and a pass scales the sums.
 #include <tapegrad/cuda/device/code_tiles.h>
 #include <tapegrad/cuda/device/rows.h>
 #include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/ops/quantized/fp8_codes.h>
 
 #include <algorithm>
@@ -136,11 +137,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Sums of products of unscaled codes, and what scales them. n: elements of a row, a multiple of V.
+__global__ void __launch_bounds__(kThreads)
+    scales_of(const float* x, float largest_x, int64_t m, const float* weight, float largest_weight, int64_t n,
+              float* scale_x, float* scale_weight) {
+  for (GridLoop g(m + n); g; ++g)
+    if (*g < m)
+      scale_x[*g] = x[*g] / largest_x;
+    else
+      scale_weight[*g - m] = weight[*g - m] / largest_weight;
+}
+// Sums of products, and what scales them. n: elements of a row, a multiple of V.
 struct Sums {
-  const float *p, *absmax_x, *absmax_weight, *bias;  // bias: null if none
-  float largest_x, largest_weight;
-  int64_t n;
+  const float* p = nullptr;
+  const float *absmax_x = nullptr, *absmax_weight = nullptr;  // null if the sums are scaled
+  float largest_x = 1, largest_weight = 1;
+  const float* bias = nullptr;  // null if none
+  int64_t n = 0;
 };
 template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums(Sums s, int64_t packs, T* y) {
   for (GridLoop g(packs); g; ++g) {
@@ -148,12 +160,14 @@ template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums
     const int64_t row = at >> 32 == 0 && s.n >> 32 == 0 ? int64_t(uint32_t(at) / uint32_t(s.n)) : at / s.n;
     const int64_t j = at - row * s.n;
     const auto sum = reinterpret_cast<const Vec<float, V>*>(s.p)[*g];
-    const float scale = s.absmax_x[row] / s.largest_x;
+    const float scale = s.absmax_x ? s.absmax_x[row] / s.largest_x : 0.0f;
     Vec<T, V> v;
 #pragma unroll
-    for (int e = 0; e < V; ++e)
-      v.x[e] = narrow<T>(
-          scaled_fp8(sum.x[e], scale, s.absmax_weight[j + e] / s.largest_weight, s.bias ? s.bias[j + e] : 0.0f));
+    for (int e = 0; e < V; ++e) {
+      const float bias = s.bias ? s.bias[j + e] : 0.0f;
+      v.x[e] = narrow<T>(s.absmax_x ? scaled_fp8(sum.x[e], scale, s.absmax_weight[j + e] / s.largest_weight, bias)
+                                    : sum.x[e] + bias);
+    }
     reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
   }
 }
@@ -247,39 +261,82 @@ void decode_plain(const Context& c, Fp8Format format, const uint8_t* codes, int6
 float largest_of(Fp8Format f) {
   return f == Fp8Format::e4m3 ? Fp8<Fp8Format::e4m3>::kLargest : Fp8<Fp8Format::e5m2>::kLargest;
 }
+constexpr int64_t kMostRows = 16384;  // whose codes and sums lie in memory as f32 at a time
+size_t bytes_of(int64_t floats) { return size_t(std::max<int64_t>(floats, 1)) * 4; }
+struct Product {
+  Fp8Format of_x, of_weight;
+  int64_t m, n, k;
+  const uint8_t *x, *weight;
+  const float *absmax_x, *absmax_weight, *bias;  // bias: null if none
+};
+// Rows from `first` on of y, from sums of theirs.
+template <class T> void finish(const Context& c, const Product& p, Sums s, int64_t first, int64_t rows, T* y) {
+  T* const to = y + first * p.n;
+  const bool packs = p.n % 4 == 0 && aligned16(to);
+  const int64_t count = packs ? rows * p.n / 4 : rows * p.n;
+  s.bias = p.bias, s.n = p.n;
+  launch(c, packs ? scale_sums<T, 4> : scale_sums<T, 1>, blocks_for(c, count, kThreads), kThreads, 0, s, count, to);
+}
+template <class T> bool multiply_by_library(const Context& c, const Product& p, DType dtype, T* y) {
+  if (!fp8_shape_fits(c, p.m, p.n, p.k) || !aligned16(p.x) || !aligned16(p.weight) || !aligned16(y)) return false;
+  const Scratch scale_x(c, bytes_of(p.m)), scale_weight(c, bytes_of(p.n));
+  launch(c, scales_of, blocks_for(c, p.m + p.n, kThreads), kThreads, 0, p.absmax_x, largest_of(p.of_x), p.m,
+         p.absmax_weight, largest_of(p.of_weight), p.n, scale_x.as<float>(), scale_weight.as<float>());
+  GemmFp8 g;
+  g.m = p.m, g.n = p.n, g.k = p.k, g.of_x = p.of_x, g.of_weight = p.of_weight, g.x = p.x, g.weight = p.weight;
+  g.scale_x = scale_x.as<float>(), g.scale_weight = scale_weight.as<float>(), g.dtype = dtype, g.out = y;
+  if (!p.bias) return gemm_fp8(c, g);
+  const int64_t most = std::min(p.m, kMostRows);  // the library would round the bias
+  const Scratch sums(c, bytes_of(most * p.n));
+  g.dtype = DType::f32, g.out = sums.as<void>();
+  for (int64_t first = 0; first < p.m; first += most) {
+    g.m = std::min(most, p.m - first), g.x = p.x + first * p.k, g.scale_x = scale_x.as<float>() + first;
+    if (!gemm_fp8(c, g)) return false;
+    finish(c, p, {.p = sums.as<const float>()}, first, g.m, y);
+  }
+  return true;
+}
+template <class T> void multiply_in_tf32(const Context& c, const Product& p, T* y) {
+  const int64_t most = std::min(p.m, kMostRows);
+  const Scratch x(c, bytes_of(most * p.k)), weight(c, bytes_of(p.n * p.k)), sums(c, bytes_of(most * p.n));
+  decode_plain(c, p.of_weight, p.weight, p.n, p.k, weight.as<float>());
+  Gemm g;
+  g.products = MatmulPrecision::tf32, g.n = p.n, g.k = p.k, g.out = sums.as<float>();
+  g.a = {.data = x.as<float>(), .ld = p.k}, g.b = {.data = weight.as<float>(), .ld = p.k, .transposed = true};
+  for (int64_t first = 0; first < p.m; first += most) {
+    g.m = std::min(most, p.m - first);
+    decode_plain(c, p.of_x, p.x + first * p.k, g.m, p.k, x.as<float>());
+    gemm(c, g);
+    finish(c, p,
+           {.p = sums.as<const float>(),
+            .absmax_x = p.absmax_x + first,
+            .absmax_weight = p.absmax_weight,
+            .largest_x = largest_of(p.of_x),
+            .largest_weight = largest_of(p.of_weight)},
+           first, g.m, y);
+  }
+}
 void fp8_linear(const op::Fp8Linear& op, Bufs in, Bufs out, Context& c) {
-  constexpr int64_t kMostRows = 16384;  // whose codes and sums lie in memory as f32 at a time
   if (out[0].numel() == 0) return;
-  const int64_t n = in[1].size(0), k = in[1].size(1), m = out[0].numel() / n, most = std::min(m, kMostRows);
+  const int64_t n = in[1].size(0), k = in[1].size(1);
   const Dense<uint8_t> x(c, in[0]), weight(c, in[1]);
   const Dense<float> absmax_x(c, in[2]), absmax_weight(c, in[3]);
   std::optional<Dense<float>> bias;
   if (in.size() > 4) bias.emplace(c, in[4]);
-  const auto floats = [&](int64_t count) { return size_t(std::max<int64_t>(count, 1)) * 4; };
-  const Scratch wide_x(c, floats(most * k)), wide_weight(c, floats(n * k)), sums(c, floats(most * n));
-  decode_plain(c, op.of_weight, weight, n, k, wide_weight.as<float>());
-  for (int64_t first = 0; first < m; first += most) {
-    const int64_t rows = std::min(most, m - first);
-    decode_plain(c, op.of_x, static_cast<const uint8_t*>(x) + first * k, rows, k, wide_x.as<float>());
-    Gemm g;
-    g.products = MatmulPrecision::tf32, g.m = rows, g.n = n, g.k = k, g.out = sums.as<float>();
-    g.a = {.data = wide_x.as<float>(), .ld = k};
-    g.b = {.data = wide_weight.as<float>(), .ld = k, .transposed = true};
-    gemm(c, g);
-    const Sums s{sums.as<const float>(),
-                 static_cast<const float*>(absmax_x) + first,
-                 absmax_weight,
-                 bias ? static_cast<const float*>(*bias) : nullptr,
-                 largest_of(op.of_x),
-                 largest_of(op.of_weight),
-                 n};
-    visit(op.of_x, out[0].dtype(), [&]<Fp8Format, class T>() {
-      T* const y = out[0].data<T>() + first * n;
-      const bool packs = n % 4 == 0 && aligned16(y);
-      const int64_t count = packs ? rows * n / 4 : rows * n;
-      launch(c, packs ? scale_sums<T, 4> : scale_sums<T, 1>, blocks_for(c, count, kThreads), kThreads, 0, s, count, y);
-    });
-  }
+  const Product p{op.of_x,
+                  op.of_weight,
+                  out[0].numel() / n,
+                  n,
+                  k,
+                  x,
+                  weight,
+                  absmax_x,
+                  absmax_weight,
+                  bias ? static_cast<const float*>(*bias) : nullptr};
+  visit(op.of_x, out[0].dtype(), [&]<Fp8Format, class T>() {
+    T* const y = out[0].data<T>();
+    if (!multiply_by_library(c, p, out[0].dtype(), y)) multiply_in_tf32(c, p, y);
+  });
 }
 TG_STRIDED_KERNEL(op::QuantizeFp8, cuda, quantize_fp8);
 TG_STRIDED_KERNEL(op::DequantizeFp8, cuda, dequantize_fp8);

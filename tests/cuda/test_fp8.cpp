@@ -2,6 +2,7 @@
 // are not finite, and when. Products and layers of them.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>
@@ -163,25 +164,50 @@ TEST_CASE("values of 8-bit floats on the device: every code, dtype and layout, a
           expect_same(dequantize_fp8({stored(q.to(kGpu), how), stored(absmax.to(kGpu), how), f}, t), cpu);
       }
 }
-TEST_CASE("products of 8-bit floats on the device: near those of the CPU") {
+TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the library where it has them") {
+  struct {
+    int64_t m, n, k;
+    bool fits;  // the library
+  } const sizes[] = {{9, 70, 40, false},    {64, 80, 128, true}, {20, 48, 272, true}, {64, 80, 120, false},
+                     {64, 84, 128, false},  {6, 16, 16, false},  {1, 4, 17, false},   {3, 0, 8, false},
+                     {16388, 16, 16, true}, {16387, 4, 4, false}};
   for (const auto& [fx, fw] : {std::pair(Fp8Format::e4m3, Fp8Format::e4m3),
                                {Fp8Format::e5m2, Fp8Format::e4m3},
                                {Fp8Format::e4m3, Fp8Format::e5m2}})
-    for (const Shape& s : {Shape{9, 70, 40}, Shape{64, 80, 128}, Shape{1, 4, 17}, Shape{3, 0, 8}, Shape{3, 5, 0}})
+    for (const auto& [m, n, k, fits] : sizes)
       for (const DType t : kInputs) {
-        CAPTURE(s);
+        CAPTURE(m);
+        CAPTURE(n);
+        CAPTURE(k);
         CAPTURE(name_of(t));
         CAPTURE(name_of(fx));
-        const QuantizedFp8 x = quantize_fp8(random({s[0], s[2]}, 16), fx),
-                           w = quantize_fp8(random({s[1], s[2]}, 17), fw);
-        const Tensor b = random({s[1]}, 18), none = fp8_linear(x, w, {}, t), all = fp8_linear(x, w, b, t);
+        const QuantizedFp8 x = quantize_fp8(random({m, k}, 16), fx), w = quantize_fp8(random({n, k}, 17), fw);
+        const Tensor b = random({n}, 18), none = fp8_linear(x, w, {}, t), all = fp8_linear(x, w, b, t);
+        [[maybe_unused]] const auto before = cuda::gemm_stats().products;
         const Tensor y = fp8_linear(there(x), there(w), {}, t), z = fp8_linear(there(x), there(w), b.to(kGpu), t);
         CHECK(y.dtype() == t);
         CHECK(y.shape() == none.shape());
         const double bound = t == DType::f32 ? 2e-6 : t == DType::f16 ? 1e-3 : 8e-3;
         CHECK(distance(y.to(DType::f32), none.to(DType::f32)) <= bound);
         CHECK(distance(z.to(DType::f32), all.to(DType::f32)) <= bound);
+#ifdef TG_CUDA_EMULATED  // a GPU may be another, or its library older
+        CHECK((cuda::gemm_stats().products == before) == (fits || n == 0));
+#endif
       }
+  // Nothing to sum; rows of codes that begin anywhere; and codes that lie in columns.
+  const QuantizedFp8 none = quantize_fp8(filled<float>({3, 0}, 1)), weights = quantize_fp8(filled<float>({5, 0}, 1));
+  expect_same(fp8_linear(there(none), there(weights), random({5}, 19).to(kGpu)),
+              fp8_linear(none, weights, random({5}, 19)));
+  const QuantizedFp8 x = quantize_fp8(random({16, 32}, 20)), w = quantize_fp8(random({32, 32}, 21));
+  for (const Store how : kStores) {
+    CAPTURE(int(how));
+    const QuantizedFp8 a{stored(x.codes.to(kGpu), how), stored(x.absmax.to(kGpu), how)},
+        b{stored(w.codes.to(kGpu), how), stored(w.absmax.to(kGpu), how)};
+    CHECK(distance(fp8_linear(a, b), fp8_linear(x, w)) <= 2e-6);
+  }
+  const Tensor flat = reshape(x.codes, {16 * 32}), shifted = concat({filled<uint8_t>({1}, 0), flat}, 0);
+  const Tensor codes = reshape(slice(shifted.to(kGpu), 0, 1, 16 * 32 + 1), {16, 32});
+  CHECK(distance(fp8_linear({codes, x.absmax.to(kGpu)}, there(w)), fp8_linear(x, w)) <= 2e-6);
 }
 TEST_CASE("layers of 8-bit floats on the device: result and gradients in both modes, and lazily the same bits") {
   for (const SwitchBackMode mode : {SwitchBackMode::fp8, SwitchBackMode::fp8_e4m3})

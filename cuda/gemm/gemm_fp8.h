@@ -1,0 +1,24 @@
+// Products of 8-bit floats by cuBLASLt, on tensor cores of compute capability 9.0. For fp8.cu, which has another way
+// where the library has none.
+#pragma once
+#include <tapegrad/core/op.h>
+#include <tapegrad/ops/quantized/fp8.h>
+
+namespace tg::cuda {
+
+// out (m, n) = x (m, k) times the transpose of weight (n, k), scaled: element (i, j) by scale_x[i] and scale_weight[j],
+// and rounded once. All row-major and contiguous, in device memory, at multiples of 16 bytes.
+struct GemmFp8 {
+  int64_t m = 0, n = 0, k = 0;
+  Fp8Format of_x, of_weight;  // not both e5m2
+  const void *x = nullptr, *weight = nullptr;
+  const float *scale_x = nullptr, *scale_weight = nullptr;
+  DType dtype = DType::f32;  // of out: f32, bf16 or f16
+  void* out = nullptr;
+};
+// Whether gemm_fp8() may have a product of this shape: n and k are multiples of 16, m of 4, and the GPU is the one.
+bool fp8_shape_fits(const Context&, int64_t m, int64_t n, int64_t k);
+// False if the library refuses: then nothing was done.
+bool gemm_fp8(const Context&, const GemmFp8&);
+
+}  // namespace tg::cuda
