@@ -60,7 +60,7 @@ endif()
 run(0 train --data text.txt --tokenizer char --out codes ${tiny} --context 16 --seed 7 --linear switchback-memory-efficient)
 run(0 train --resume codes --max-steps 8 --quiet)
 refused(1 "linear is \"switchback-memory-efficient\" in" train --resume codes --linear switchback)
-refused(1 "exclude each other" train --data text.txt ${tiny} --out none --linear switchback-vector-wise-memory-efficient)
+refused(2 "exclude each other" train --data text.txt ${tiny} --out none --linear switchback-vector-wise-memory-efficient)
 run(0 generate --model codes --prompt a --max-tokens 3)
 # A flag wins over the file, the file over the preset
 file(WRITE ${dir}/run.json "{\"layers\": 1, \"heads\": 2, \"width\": 16, \"context\": 8, \"batch\": 2, \"max_steps\": 5}")
