@@ -18,7 +18,8 @@ struct GemmFp8 {
 };
 // Whether gemm_fp8() may have a product of this shape: n and k are multiples of 16, m of 4, and the GPU is the one.
 bool fp8_shape_fits(const Context&, int64_t m, int64_t n, int64_t k);
-// False if the library refuses: then nothing was done.
+// False if the library refuses: then nothing was done. Tensor cores of compute capability 9.0 add with some 14 bits,
+// and add these sums in f32 every few terms (DeepSeek-AI, DeepSeek-V3 technical report, 2024, arXiv:2412.19437, 3.5.2).
 bool gemm_fp8(const Context&, const GemmFp8&);
 
 }  // namespace tg::cuda

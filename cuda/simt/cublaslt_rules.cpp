@@ -184,6 +184,7 @@ std::optional<Refusal> fp8(const Problem& p) {
     return unsupported("scales of 128 elements must be those of both operands");
   if (ma == block && mb == block) return unsupported("blocks of 128 x 128 on both operands: one must be VEC128_32F");
   if (blocks && (p.m() % 4 || p.n() % 4)) return unsupported("scales of 128 elements need m and n in multiples of 4");
+  if (ma == outer && (p.m() % 4 || p.n() % 4)) return unsupported("OUTER_VEC_32F needs m and n in multiples of 4");
   if (blocks && o.epilogue != CUBLASLT_EPILOGUE_DEFAULT && o.epilogue != CUBLASLT_EPILOGUE_BIAS &&
       o.epilogue != CUBLASLT_EPILOGUE_DGELU)
     return unsupported("scales of 128 elements have the epilogues DEFAULT, BIAS and DGELU");

@@ -57,8 +57,9 @@ QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
 /// What the codes stand for, rounded once to dtype: f32, bf16 or f16. No gradient.
 Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
 /// The product of x (..., K) and the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16.
-/// Products of codes are summed in f32, in an order of the backend's; the sum is scaled by both absmax in f32 and
-/// rounded once. Not both e5m2, which GPUs do not multiply. No gradient.
+/// Products of codes are summed in f32, in an order of the backend's; tensor cores of 8-bit floats keep some 14 bits
+/// within groups of terms. The sum is scaled by both absmax in f32 and rounded once. Not both e5m2, which GPUs do not
+/// multiply. No gradient.
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

@@ -15,6 +15,12 @@ namespace {
 const Device kGpu = Device::cuda();
 constexpr DType kInputs[] = {DType::f32, DType::bf16, DType::f16};
 constexpr Fp8Format kFormats[] = {Fp8Format::e4m3, Fp8Format::e5m2};
+// Error of sums in tensor cores of 8-bit floats, which keep some 14 bits (gemm_fp8.h); the emulator keeps all.
+#ifdef TG_CUDA_EMULATED
+constexpr double kKept = 2e-6;
+#else
+constexpr double kKept = 1e-3;
+#endif
 
 // Values over many binades, with rows of zeros, of denormals, and the largest in the last place; some are -0.
 Tensor some(const Shape& s, uint64_t seed) {
@@ -187,7 +193,7 @@ TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the
         const Tensor y = fp8_linear(there(x), there(w), {}, t), z = fp8_linear(there(x), there(w), b.to(kGpu), t);
         CHECK(y.dtype() == t);
         CHECK(y.shape() == none.shape());
-        const double bound = t == DType::f32 ? 2e-6 : t == DType::f16 ? 1e-3 : 8e-3;
+        const double sums = fits ? kKept : 2e-6, bound = sums + (t == DType::f32 ? 0 : t == DType::f16 ? 1e-3 : 8e-3);
         CHECK(distance(y.to(DType::f32), none.to(DType::f32)) <= bound);
         CHECK(distance(z.to(DType::f32), all.to(DType::f32)) <= bound);
 #ifdef TG_CUDA_EMULATED  // a GPU may be another, or its library older
@@ -203,7 +209,7 @@ TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the
     CAPTURE(int(how));
     const QuantizedFp8 a{stored(x.codes.to(kGpu), how), stored(x.absmax.to(kGpu), how)},
         b{stored(w.codes.to(kGpu), how), stored(w.absmax.to(kGpu), how)};
-    CHECK(distance(fp8_linear(a, b), fp8_linear(x, w)) <= 2e-6);
+    CHECK(distance(fp8_linear(a, b), fp8_linear(x, w)) <= kKept);
   }
   const Tensor flat = reshape(x.codes, {16 * 32}), shifted = concat({filled<uint8_t>({1}, 0), flat}, 0);
   const Tensor codes = reshape(slice(shifted.to(kGpu), 0, 1, 16 * 32 + 1), {16, 32});

@@ -173,6 +173,8 @@ TEST_CASE("rules of fp8") {
           {scales(one, one), kGood, ""},
           {scales(one, one, [](Setup& s) { s.scale_b += 4; }), kInvalid, "are not aligned to 16 bytes"},
           {scales(outer, outer), kGood, ""},
+          {scales(outer, outer, [](Setup& s) { s.n = 30; }), kUnsupported,
+           "OUTER_VEC_32F needs m and n in multiples of 4"},
           {scales(outer, one), kUnsupported, "OUTER_VEC_32F must be the scale mode of both operands"},
           {scales(outer, outer, [](Setup& s) { s.scale_a = kNull; }), kInvalid, "scales of A and B are not set"},
           {scales(vec, vec), kGood, ""},
