@@ -1,14 +1,25 @@
-// Kernels of ops/quantized/quantize.h but the product (int8_linear.cu). Rows that fit in registers are read once. All
-// of x at once, a matrix whose columns lie together, and both ways at once take two passes, of magnitudes and of codes.
+// Kernels of ops/quantized/quantize.h but the product (int8_linear.cu), and of GELU before codes. Rows that fit in
+// registers are read once. All of x at once, a matrix whose columns lie together, and both ways at once take two passes,
+// of magnitudes and of codes.
 #include <tapegrad/cuda/device/code_tiles.h>
 #include <tapegrad/cuda/device/rows.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/switchback_mlp.h>
 
 namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
 // --- rows ---------------------------------------------------------------------------------------------------------
-template <class S>
+struct AsIs {
+  template <class T> static __device__ __forceinline__ T f(T x) { return x; }
+};
+// What comes of an activation, rounded as its own kernel does.
+template <class F> struct After {
+  template <class T> static __device__ __forceinline__ T f(T x) { return narrow<T>(F::f(widen(x))); }
+};
+// Codes of F of each row.
+template <class S, class F>
 __global__ void __launch_bounds__(S::kBlock) quantize_rows(const typename S::T* x, int64_t step, int8_t* codes,
                                                            State state, int64_t rows, int64_t n, Watch watch) {
   using T = typename S::T;
@@ -16,7 +27,11 @@ __global__ void __launch_bounds__(S::kBlock) quantize_rows(const typename S::T* 
   for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()) {
     const T* p = x + r * step;
     Pack kept[S::kKept ? S::kPacks : 1];
-    const auto read = [&](int k, int64_t j) { kept[k] = *reinterpret_cast<const Pack*>(p + j); };
+    const auto read = [&](int k, int64_t j) {
+      kept[k] = *reinterpret_cast<const Pack*>(p + j);
+#pragma unroll
+      for (int e = 0; e < S::V; ++e) kept[k].x[e] = F::f(kept[k].x[e]);
+    };
     const auto pack = [&](int k, int64_t j) -> const Pack& {
       if constexpr (!S::kKept) read(k, j);
       return kept[k];
@@ -161,31 +176,42 @@ void encode(const Context& c, const Matrix<T>& x, Most rows, Most columns, int8_
          x.rows % 16 == 0 && aligned16(turned));
 }
 
+template <class T, class F> void encode_rows(Context& c, const Buf& x, Bufs out, const Watch& watch) {
+  const int64_t rows = out[1].numel(), n = x.shape().back();
+  int8_t* const codes = out[0].data<int8_t>();
+  const Strided<1> walk(Shape(x.shape().begin(), x.shape().end() - 1),
+                        {Strides(x.strides().begin(), x.strides().end() - 1)});
+  const bool in_place = walk.dims <= 1 && (x.strides().back() == 1 || n == 1);
+  std::optional<Dense<T>> copy;
+  if (!in_place) copy.emplace(c, x);
+  const T* const p = in_place ? x.data<T>() : static_cast<const T*>(*copy);
+  const int64_t step = in_place && walk.dims == 1 ? walk.stride[0][0] : n;
+  visit_shape<T>(n, rows_in_vectors<T>(n, p, codes) && step % kVec<T> == 0, [&]<class S>() {
+    launch_per_row<S>(c, rows, quantize_rows<S, F>, p, step, codes, State(out[1]), rows, n, watch);
+  });
+}
 void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &state = out[1];
-  const int64_t rows = state.numel(), n = x.shape().back();
-  int8_t* const codes = out[0].data<int8_t>();
   if (x.numel() == 0) return clear(c, first_element(state), int64_t(state.layout->bytes()));
   const Watch watch(c, x, op.state);
   visit_input(x.dtype(), [&]<class T>() {
-    if (lies_in_columns(x)) {
-      const Matrix<T> m = turned_matrix<T>(x);
-      const Magnitudes most(c, state);
-      find_largest<Of::columns>(c, m, nullptr, most.words(), watch);
-      encode<false>(c, m, {}, {most.words(), 1}, nullptr, codes);
-      return most.finish();
-    }
-    const Strided<1> walk(Shape(x.shape().begin(), x.shape().end() - 1),
-                          {Strides(x.strides().begin(), x.strides().end() - 1)});
-    const bool in_place = walk.dims <= 1 && (x.strides().back() == 1 || n == 1);
-    std::optional<Dense<T>> copy;
-    if (!in_place) copy.emplace(c, x);
-    const T* const p = in_place ? x.data<T>() : static_cast<const T*>(*copy);
-    const int64_t step = in_place && walk.dims == 1 ? walk.stride[0][0] : n;
-    visit_shape<T>(n, rows_in_vectors<T>(n, p, codes) && step % kVec<T> == 0, [&]<class S>() {
-      launch_per_row<S>(c, rows, quantize_rows<S>, p, step, codes, State(state), rows, n, watch);
-    });
+    if (!lies_in_columns(x)) return encode_rows<T, AsIs>(c, x, out, watch);
+    const Matrix<T> m = turned_matrix<T>(x);
+    const Magnitudes most(c, state);
+    find_largest<Of::columns>(c, m, nullptr, most.words(), watch);
+    encode<false>(c, m, {}, {most.words(), 1}, nullptr, out[0].data<int8_t>());
+    most.finish();
   });
+}
+void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
+  const Buf& h = in[0];
+  if (h.numel() == 0) return clear(c, first_element(out[1]), int64_t(out[1].layout->bytes()));
+  const Watch watch(c, h, DType::f32);
+  const auto run = [&]<class T>() {
+    op.by_tanh ? encode_rows<T, After<op::GeluTanh>>(c, h, out, watch)
+               : encode_rows<T, After<op::Gelu>>(c, h, out, watch);
+  };
+  h.dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
 }
 void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context& c) {
   const Buf& x = in[0];
@@ -272,6 +298,7 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context& c) {
   });
 }
 TG_STRIDED_KERNEL(op::QuantizeRowwise, cuda, quantize_rowwise);
+TG_STRIDED_KERNEL(op::GeluQuantize, cuda, gelu_quantize);
 TG_STRIDED_KERNEL(op::QuantizeGlobal, cuda, quantize_global);
 TG_STRIDED_KERNEL(op::QuantizeBothWays, cuda, quantize_both_ways);
 TG_STRIDED_KERNEL(op::Dequantize, cuda, dequantize);

@@ -310,6 +310,35 @@ TEST_CASE("SwitchBack on the device: result and gradients in every mode, and laz
           CHECK(distance(gpu[i].to(DType::f32), cpu[i].to(DType::f32)) <= (t == DType::f32 ? 1e-5 : 1e-2));
       }
 }
+// GELU may have other last bits, and a code then be the next.
+TEST_CASE("GELU and codes in one pass on the device: the CPU's, and those of the two passes") {
+  for (const Shape& s : {Shape{7, 33}, Shape{4, 2048}, Shape{2, 3, 600}, Shape{1, 1}, Shape{0, 5}, Shape{3, 0}})
+    for (const DType t : {DType::f32, DType::bf16})
+      for (const bool tanh : {true, false}) {
+        CAPTURE(s);
+        CAPTURE(name_of(t));
+        const Tensor h = random(s, 5, -4, 4).to(t), on_gpu = h.to(kGpu);
+        const Quantized gpu = gelu_quantize_rowwise(on_gpu, tanh), cpu = gelu_quantize_rowwise(h, tanh);
+        const Quantized two = quantize_rowwise(tanh ? gelu_tanh(on_gpu) : gelu(on_gpu));
+        for (const Quantized& other : {cpu, two}) {
+          CHECK(gpu.codes.shape() == other.codes.shape());
+          if (s.product() == 0) continue;
+          const auto a = gpu.codes.to_vector<int8_t>(), b = other.codes.to_vector<int8_t>();
+          for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= 1);
+          CHECK(distance(gpu.absmax.to(Device::cpu()), other.absmax.to(Device::cpu())) <
+                (t == DType::f32 ? 1e-6 : 1e-2));
+        }
+      }
+  Tensor bad = random({3, 40}, 1);
+  bad.mutable_data<float>()[51] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor on_gpu = bad.to(kGpu);
+  CHECK(has(error_of([&] {
+              gelu_quantize_rowwise(on_gpu);
+              synchronize(kGpu);
+            }),
+            "(1, 11)"));
+}
+
 TEST_CASE("codes and products in a recorded graph: the bits of eager mode, wherever inputs lie") {
   const Tensor w = random({300, 300}, 28).to(kGpu), b = random({300}, 29).to(kGpu);
   const TensorFunction f = [&](Inputs x) {
