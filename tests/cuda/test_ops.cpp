@@ -46,7 +46,7 @@ void check_case(const OpCase& c, DType t, Size size = Size::plain) {
   for (auto& g : device.grads)
     if (g) CHECK(g.device() == Device::cuda());
   const double bf16 = size == Size::lone ? 0.1 : c.bf16;
-  check_close(c, device, cpu, t == DType::f64 ? 1e-11 : t == DType::f32 ? c.f32 : bf16);
+  check_close(c, device, cpu, t == DType::f64 ? c.f64 : t == DType::f32 ? c.f32 : bf16);
 }
 }  // namespace
 

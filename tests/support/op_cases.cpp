@@ -342,7 +342,7 @@ struct Cases {
     for (const bool tanh : {false, true}) {
       codes_of("gelu_quantize_rowwise", tanh ? "tanh" : "erf", {x},
                [=](Inputs v) { return both(gelu_quantize_rowwise(v[0], tanh)); });
-      list.back().f32 = 1e-2;  // another last bit of GELU is another code
+      list.back().f32 = list.back().f64 = 1e-2;  // another last bit of GELU is another code
       codes_of("switchback_mlp", tanh ? "tanh" : "erf", {x, w, floats({c, 3 * c}), b, floats({c})}, [=](Inputs v) {
         return Tensors{switchback_mlp(v[0], {.fc_weight = v[1],
                                              .fc_bias = v[3],
@@ -351,7 +351,7 @@ struct Cases {
                                              .mode = tanh ? SwitchBackMode::global : SwitchBackMode::vector_wise,
                                              .by_tanh = tanh})};
       });
-      list.back().f32 = 1e-2;
+      list.back().f32 = list.back().f64 = 1e-2;
     }
     for (const auto f : {Fp8Format::e4m3, Fp8Format::e5m2}) {
       const char* const name = name_of(f).data();
