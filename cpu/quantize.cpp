@@ -192,28 +192,34 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail(op.name(), x, op.state);
 }
 
-// A row of GELU stays in the cache between its magnitude and its codes.
-template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out) {
+// Some rows of GELU stay in the cache between their magnitudes and their codes. The kernel of GELU itself makes them:
+// compilers may round another loop over it otherwise.
+template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out, Context& c) {
   const int64_t n = h.shape().back();
   const Rows<T> row(h);
   std::atomic<bool> bad = false;
   for_row_tiles(out[1].numel(), n, [&](int64_t begin, int64_t end) {
-    std::vector<T> gathered, y(static_cast<size_t>(n));
+    std::vector<T> x(static_cast<size_t>((end - begin) * n)), gathered;
+    for (int64_t r = begin; r < end; ++r) std::copy_n(row(r, gathered), n, x.data() + (r - begin) * n);
+    const Layout tile = Layout::contiguous({end - begin, n}, h.dtype());
+    const Buf in_place{&tile, reinterpret_cast<std::byte*>(x.data())};
+    Context own(c.device, c.op);
+    stateless<op::Unary<F>>()->run({&in_place, 1}, {&in_place, 1}, own);
     for (int64_t r = begin; r < end; ++r) {
-      const T* const p = row(r, gathered);
-      for (int64_t j = 0; j < n; ++j) y[size_t(j)] = T(F::f(float(p[j])));
-      const uint32_t most = largest(y.data(), n);
+      const T* const y = x.data() + (r - begin) * n;
+      const uint32_t most = largest(y, n);
       if (is_bad(most, DType::f32)) return bad.store(true, std::memory_order_relaxed);
       const float absmax = math::detail::float_of(most);
       set_state(out[1], r, absmax);
-      encode(y.data(), n, absmax, out[0].data<int8_t>() + r * n);
+      encode(y, n, absmax, out[0].data<int8_t>() + r * n);
     }
   });
   if (bad) fail(op.name(), h, DType::f32);  // GELU of a finite number is finite
 }
-void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context&) {
+void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   const auto run = [&]<class T>() {
-    op.by_tanh ? gelu_quantize_rows<op::GeluTanh, T>(op, in[0], out) : gelu_quantize_rows<op::Gelu, T>(op, in[0], out);
+    op.by_tanh ? gelu_quantize_rows<op::GeluTanh, T>(op, in[0], out, c)
+               : gelu_quantize_rows<op::Gelu, T>(op, in[0], out, c);
   };
   in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
 }
