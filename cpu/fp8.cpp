@@ -1,24 +1,18 @@
 // Kernels of ops/quantized/fp8.h. Products are those of f32, of what codes stand for: no processor here multiplies
 // 8-bit floats.
+#include <tapegrad/cpu/codes.h>
 #include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/scratch.h>
 #include <tapegrad/ops/quantized/codes.h>
 #include <tapegrad/ops/quantized/fp8_codes.h>
+#include <tapegrad/ops/quantized/inputs.h>
 
 #include <array>
 #include <atomic>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class F> void visit_input(DType d, F&& f) {
-  if (d == DType::f32)
-    f.template operator()<float>();
-  else if (d == DType::bf16)
-    f.template operator()<bf16>();
-  else
-    f.template operator()<f16>();
-}
 template <class F> void visit_format(Fp8Format format, F&& f) {
   if (format == Fp8Format::e4m3)
     f.template operator()<Fp8Format::e4m3>();
@@ -34,25 +28,12 @@ template <Fp8Format f> const std::array<float, 256>& values() {
   return all;
 }
 
-// Names the first element that is not finite.
-[[noreturn]] void fail(std::string_view op, const Buf& x) {
-  int64_t at = 0, first = -1;
-  float value = 0;
-  visit_input(x.dtype(), [&]<class T>() {
-    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
-      const float v = float(x.data<T>()[offset]);
-      if (first < 0 && magnitude_bits(v) >= kNotFinite) first = at, value = v;
-      ++at;
-    });
-  });
-  throw tg::detail::not_quantised(op, *x.layout, first, value);
-}
 void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
   const Buf& x = in[0];
   const int64_t n = x.shape().back();
   std::atomic<bool> bad = false;
   visit_format(op.format, [&]<Fp8Format f>() {
-    visit_input(x.dtype(), [&]<class T>() {
+    tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
       const Rows<T> row(x);
       for_row_tiles(out[1].numel(), n, [&](int64_t begin, int64_t end) {
         std::vector<T> gathered;
@@ -60,7 +41,7 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
           const T* const p = row(r, gathered);
           uint32_t most = 0;
           for (int64_t j = 0; j < n; ++j) most = std::max(most, magnitude_bits(float(p[j])));
-          if (most >= kNotFinite) return bad.store(true, std::memory_order_relaxed);
+          if (is_bad(most, DType::f32)) return bad.store(true, std::memory_order_relaxed);
           const float absmax = math::detail::float_of(most), scale = fp8_scale<f>(absmax);
           out[1].data<float>()[r] = absmax;
           uint8_t* const to = out[0].data<uint8_t>() + r * n;
@@ -69,7 +50,7 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
       });
     });
   });
-  if (bad) fail(op.name(), x);
+  if (bad) fail_without_code(op.name(), x, DType::f32);
 }
 
 // Rows of codes as floats, (rows, n).
@@ -97,7 +78,7 @@ std::vector<float> scales_of(const Buf& absmax, Fp8Format format) {
 }
 void dequantize_fp8(const op::DequantizeFp8& op, Bufs in, Bufs out, Context&) {
   const auto scales = scales_of(in[1], op.format);
-  visit_input(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
     T* const y = out[0].data<T>();
     decode(in[0], op.format, [&](int64_t i, float v, int64_t r) { y[i] = T(v * scales[size_t(r)]); });
   });
@@ -112,7 +93,7 @@ void fp8_linear(const op::Fp8Linear& op, Bufs in, Bufs out, Context&) {
   decode(in[1], op.of_weight, [w](int64_t i, float v, int64_t) { w[i] = v; });
   const auto scale_x = scales_of(in[2], op.of_x), scale_w = scales_of(in[3], op.of_weight);
   const auto bias = in.size() > 4 ? flat<float, float>(in[4]) : std::vector<float>(size_t(n), 0.0f);
-  visit_input(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
     T* const y = out[0].data<T>();
     const auto finish = [&](float* row, int64_t j, int64_t count) {
       const int64_t i = (row - sums) / n;

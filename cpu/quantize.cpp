@@ -1,10 +1,12 @@
 // Kernels of ops/quantized/quantize.h. A row is read for its magnitude, and again from the cache for its codes.
 // Columns, and all of a tensor, are read from memory twice.
+#include <tapegrad/cpu/codes.h>
 #include <tapegrad/cpu/gemm_int8.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/scratch.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/codes.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback_mlp.h>
 
@@ -14,17 +16,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kSide = 64;      // a tile of codes that is transposed; a cache line
-constexpr float kMostF16 = 65520;  // from here on f16 rounds to infinity
+constexpr int64_t kSide = 64;  // a tile of codes that is transposed; a cache line
 
-template <class F> void visit_input(DType d, F&& f) {
-  if (d == DType::f32)
-    f.template operator()<float>();
-  else if (d == DType::bf16)
-    f.template operator()<bf16>();
-  else
-    f.template operator()<f16>();
-}
 template <class T> uint32_t largest(const T* x, int64_t n) {
   uint32_t most = 0;
   for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude_bits(float(x[i])));
@@ -124,10 +117,6 @@ void set_state(const Buf& out, int64_t i, float absmax) {
   else
     out.data<float>()[i] = absmax;
 }
-// Whether a magnitude is no number, or none that the state can hold.
-bool is_bad(uint32_t most, DType state) {
-  return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
-}
 // The states of places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
 const float* set_states(const Buf& out, int64_t n, const uint32_t* most) {
   float* const divisors = t_absmax.get<float>(n);
@@ -139,33 +128,12 @@ const float* set_states(const Buf& out, int64_t n, const uint32_t* most) {
   }
   return divisors;
 }
-// Finds what is_bad() has seen, in row-major order, and throws.
-[[noreturn]] void fail(std::string_view op, const Buf& x, DType state) {
-  int64_t at = 0, worst = -1;
-  float value = 0;
-  visit_input(x.dtype(), [&]<class T>() {
-    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
-      const float v = float(x.data<T>()[offset]);
-      if (worst < 0 && !std::isfinite(v)) worst = at, value = v;
-      ++at;
-    });
-    if (worst >= 0) return;
-    at = 0;
-    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
-      const float v = float(x.data<T>()[offset]);
-      if (worst < 0 && is_bad(magnitude_bits(v), state)) worst = at, value = v;
-      ++at;
-    });
-  });
-  throw tg::detail::not_quantised(op, *x.layout, worst, value);
-}
-
 void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &state = out[1];
   const int64_t rows = state.numel(), n = x.shape().back();
   int8_t* const codes = out[0].data<int8_t>();
   std::atomic<bool> bad = false;
-  visit_input(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
       const Lines<T> c = columns_of<T>(x);
       const uint32_t* const most =
@@ -189,7 +157,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
       }
     });
   });
-  if (bad) fail(op.name(), x, op.state);
+  if (bad) fail_without_code(op.name(), x, op.state);
 }
 
 // Some rows of GELU stay in the cache between their magnitudes and their codes. The kernel of GELU itself makes them:
@@ -214,7 +182,7 @@ template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, 
       encode(y, n, absmax, out[0].data<int8_t>() + r * n);
     }
   });
-  if (bad) fail(op.name(), h, DType::f32);  // GELU of a finite number is finite
+  if (bad) fail_without_code(op.name(), h, DType::f32);  // GELU of a finite number is finite
 }
 void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   const auto run = [&]<class T>() {
@@ -242,7 +210,7 @@ template <class T, class F> void for_stretches(const Buf& x, F&& f) {
 void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) {
   const Buf& x = in[0];
   int8_t* const codes = out[0].data<int8_t>();
-  visit_input(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     const bool in_columns = lies_in_columns<T>(x);
     std::atomic<uint32_t> most = 0;
     const auto see = [&](uint32_t m) {
@@ -256,7 +224,7 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
       });
     else
       for_stretches<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
-    if (is_bad(most, op.state)) fail(op.name(), x, op.state);
+    if (is_bad(most, op.state)) fail_without_code(op.name(), x, op.state);
     const float absmax = math::detail::float_of(most);
     set_state(out[1], 0, absmax);
     if (in_columns)
@@ -273,7 +241,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
   const int64_t m = x.size(0), n = x.size(1);
   int8_t *const codes = out[0].data<int8_t>(), *const turned = out[2].data<int8_t>();
   std::atomic<bool> bad = false;
-  visit_input(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     const Rows<T> row(x);
     const uint32_t* const most = largest_by_place(m, n, [&](int64_t r, uint32_t* to) {
       std::vector<T> gathered;
@@ -285,7 +253,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
       encode(p, n, absmax, codes + r * n);
       add_largest(p, n, to);
     });
-    if (bad) fail(op.name(), x, op.state);
+    if (bad) fail_without_code(op.name(), x, op.state);
     const float* const absmax = set_states(out[3], n, most);
     encode_turned(m, n, turned, [&](int64_t r, int64_t i, int64_t count, int8_t* to) {
       std::vector<T> gathered;
@@ -301,7 +269,7 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context&) {
   const auto of_row = flat<float, float>(absmax);
   const bool one = absmax.numel() == 1;
   const Rows<int8_t> row(codes);
-  visit_input(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
     for_row_tiles(codes.numel() / n, n, [&](int64_t begin, int64_t end) {
       std::vector<int8_t> gathered;
       for (int64_t r = begin; r < end; ++r) {
@@ -337,7 +305,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   if (absmax_w.size() == 1) absmax_w.assign(size_t(n), absmax_w[0]);
   const auto bias = in.size() > 4 ? flat<float, float>(in[4]) : std::vector<float>(size_t(n), 0.0f);
   const bool one = in[2].numel() == 1;
-  visit_input(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
     T* const y = out[0].data<T>();
     const auto store = [&](int64_t i, int64_t j, int64_t count, const int32_t* sums) {
       const float sx = absmax_x[one ? 0 : size_t(i)];

@@ -1,9 +1,10 @@
 // Kernels of ops/quantized/quantize.h but the product (int8_linear.cu), and of GELU before codes. Rows that fit in
-// registers are read once. All of x at once, a matrix whose columns lie together, and both ways at once take two passes,
-// of magnitudes and of codes.
+// registers are read once. All of x at once, a matrix whose columns lie together, and both ways at once take two
+// passes, of magnitudes and of codes.
 #include <tapegrad/cuda/device/code_tiles.h>
 #include <tapegrad/cuda/device/rows.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/switchback_mlp.h>
 
 namespace tg::cuda {
@@ -115,14 +116,6 @@ __global__ void __launch_bounds__(kThreads) narrow_states(const uint32_t* most, 
 }
 
 // --- the host's side ----------------------------------------------------------------------------------------------
-template <class F> void visit_input(DType d, F&& f) {
-  if (d == DType::f32)
-    f.template operator()<float>();
-  else if (d == DType::bf16)
-    f.template operator()<bf16>();
-  else
-    f.template operator()<f16>();
-}
 void clear(const Context& c, void* p, int64_t bytes) {
   if (bytes > 0) check(cudaMemsetAsync(p, 0, size_t(bytes), stream_of(c.device.index)), c.op, "clearing");
 }
@@ -194,7 +187,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   const Buf &x = in[0], &state = out[1];
   if (x.numel() == 0) return clear(c, first_element(state), int64_t(state.layout->bytes()));
   const Watch watch(c, x, op.state);
-  visit_input(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (!lies_in_columns(x)) return encode_rows<T, AsIs>(c, x, out, watch);
     const Matrix<T> m = turned_matrix<T>(x);
     const Magnitudes most(c, state);
@@ -220,7 +213,7 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context& c
   if (n == 0) return clear(c, first_element(out[1]), int64_t(out[1].layout->bytes()));
   const Watch watch(c, x, op.state);
   const Magnitudes most(c, out[1]);
-  visit_input(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns(x)) {
       const Matrix<T> m = turned_matrix<T>(x);
       find_largest<Of::all>(c, m, nullptr, most.words(), watch);
@@ -244,7 +237,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
   const Watch watch(c, x, op.state);
   const Magnitudes rows(c, out[1]), columns(c, out[3]);
   int8_t *codes = out[0].data<int8_t>(), *turned = out[2].data<int8_t>();
-  visit_input(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     const auto run = [&](const Matrix<T>& m, const Magnitudes& of_rows, const Magnitudes& of_columns, int8_t* q,
                          int8_t* q_turned) {
       find_largest<Of::both>(c, m, of_rows.words(), of_columns.words(), watch);
@@ -288,7 +281,7 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context& c) {
   const Dense<float> absmax(c, in[1]);
   const int8_t* const q = codes;
   const float* const a = absmax;
-  visit_input(y.dtype(), [&]<class T>() {
+  tg::detail::visit_quantisable(y.dtype(), [&]<class T>() {
     constexpr int V = kVec<T>;
     T* const to = y.data<T>();
     const bool packs = n % V == 0 && aligned16(q) && aligned16(to);

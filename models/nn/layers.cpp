@@ -9,6 +9,7 @@
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/fp8.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/switchback_mlp.h>
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -80,7 +81,7 @@ Quantized codes_of(const Tensor& weight, LinearKind k) {
     const QuantizedFp8 q = quantize_fp8(weight);
     return {q.codes, q.absmax};
   }
-  return k == LinearKind::switchback_vector_wise ? quantize_rowwise(weight) : quantize_global(weight);
+  return tg::detail::quantize_weight(weight, mode_of(k));
 }
 Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
   if (weight.codes.dtype() == DType::u8)

@@ -3,13 +3,13 @@
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/quantized/fp8.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <vector>
 
 namespace tg {
 namespace {
-bool is_narrow_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
 void check_codes(std::string_view op, const Tensor& codes, const Tensor& absmax) {
   TG_CHECK(codes.dtype() == DType::u8, dtype, "[{}] got codes {}. They must be u8: quantize_fp8() makes them.", op,
@@ -19,24 +19,20 @@ void check_codes(std::string_view op, const Tensor& codes, const Tensor& absmax)
            "[{}] the codes are {}, and absmax is {}. It must be f32, with one element for each row.", op, codes,
            absmax);
 }
-void check_result(std::string_view op, DType d) {
-  TG_CHECK(is_narrow_float(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
-}
 }  // namespace
 
 std::string_view name_of(Fp8Format f) { return f == Fp8Format::e4m3 ? "e4m3" : "e5m2"; }
 
 Layouts op::QuantizeFp8::infer(Inputs in) const {
   const Tensor& x = in[0];
-  TG_CHECK(is_narrow_float(x.dtype()), dtype,
-           "[quantize_fp8] got {}. It quantises f32, bf16 and f16: use .to(DType::f32).", x);
+  detail::check_quantisable(kName, x);
   check::ndim_at_least(kName, x, 1);
   return {Layout::contiguous(x.shape(), DType::u8, x.device()),
           Layout::contiguous(without_last(x.shape()), DType::f32, x.device())};
 }
 Layouts op::DequantizeFp8::infer(Inputs in) const {
   check_codes(kName, in[0], in[1]);
-  check_result(kName, dtype);
+  detail::check_dequantised(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
 Layouts op::Fp8Linear::infer(Inputs in) const {
@@ -50,7 +46,7 @@ Layouts op::Fp8Linear::infer(Inputs in) const {
            x, w, x.shape().back(), w.shape()[1]);
   TG_CHECK(of_x != Fp8Format::e5m2 || of_weight != Fp8Format::e5m2, value,
            "[fp8_linear] x and weight are both e5m2, and GPUs multiply no two of them. Quantise one of them as e4m3.");
-  check_result(kName, dtype);
+  detail::check_dequantised(kName, dtype);
   if (in.size() > 4)
     TG_CHECK(
         in[4].shape() == Shape{w.shape()[0]} && in[4].dtype() == DType::f32, shape,

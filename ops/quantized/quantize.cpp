@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/shape_ops.h>
 
@@ -10,10 +11,8 @@ namespace tg {
 namespace {
 constexpr int64_t kMostTerms = 131071;  // (2^31 - 1) / 128^2: codes of -128 are possible, though none is made here
 
-bool is_narrow_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 void check_input(std::string_view op, const Tensor& x, DType state) {
-  TG_CHECK(is_narrow_float(x.dtype()), dtype, "[{}] got {}. It quantises f32, bf16 and f16: use .to(DType::f32).", op,
-           x);
+  detail::check_quantisable(op, x);
   TG_CHECK(state == DType::f32 || state == DType::f16, dtype,
            "[{}] the state is to be {}. The magnitudes are kept as f32 or f16.", op, state);
 }
@@ -32,13 +31,16 @@ void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax
            "[{}] the codes are {}, and absmax is {}. It must have one element for each row, or one for all: (1).", op,
            codes, absmax);
 }
-void check_result(std::string_view op, DType d) {
-  TG_CHECK(is_narrow_float(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
-}
 Layout codes_like(const Tensor& x, const Shape& s) { return Layout::contiguous(s, DType::i8, x.device()); }
 Quantized quantized(const Tensors& r, size_t at = 0) { return {r[at], r[at + 1]}; }
 }  // namespace
 
+void detail::check_quantisable(std::string_view op, const Tensor& x) {
+  TG_CHECK(is_quantisable(x.dtype()), dtype, "[{}] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", op, x);
+}
+void detail::check_dequantised(std::string_view op, DType d) {
+  TG_CHECK(is_quantisable(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
+}
 Error detail::not_quantised(std::string_view op, const Layout& x, int64_t position, float value) {
   const std::string what =
       fmt::format("[{}] x is {}, and its element {} is {}.", op, x, position_of(position, x.shape), value);
@@ -72,7 +74,7 @@ Layouts op::Dequantize::infer(Inputs in) const {
   check_codes(kName, in[0]);
   check::ndim_at_least(kName, in[0], 1);
   check_absmax(kName, in[0], in[1]);
-  check_result(kName, dtype);
+  detail::check_dequantised(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
 Layouts op::Int8Linear::infer(Inputs in) const {
@@ -94,7 +96,7 @@ Layouts op::Int8Linear::infer(Inputs in) const {
   if (in.size() > 2) {
     check_absmax(kName, x, in[2]);
     check_absmax(kName, w, in[3]);
-    check_result(kName, dtype);
+    detail::check_dequantised(kName, dtype);
   }
   if (in.size() > 4) {
     TG_CHECK(in[4].shape() == Shape{n}, shape,

@@ -2,6 +2,7 @@
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/quantized/fp8.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
 #include <tapegrad/ops/reduce.h>
@@ -11,19 +12,15 @@
 
 namespace tg {
 namespace {
-Quantized quantize_weight(const Tensor& w, SwitchBackMode mode) {
-  return mode == SwitchBackMode::vector_wise ? quantize_rowwise(w) : quantize_global(w);
-}
 bool is_fp8(SwitchBackMode mode) { return mode == SwitchBackMode::fp8 || mode == SwitchBackMode::fp8_e4m3; }
-void check_float(const Tensor& x) {
-  TG_CHECK(x.dtype() == DType::f32 || x.dtype() == DType::bf16 || x.dtype() == DType::f16, dtype,
-           "[switchback_linear] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", x);
-}
 }  // namespace
 
+Quantized detail::quantize_weight(const Tensor& weight, SwitchBackMode mode) {
+  return mode == SwitchBackMode::vector_wise ? quantize_rowwise(weight) : quantize_global(weight);
+}
 Layouts op::SwitchBack::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
-  for (const Tensor& t : in) check_float(t);
+  for (const Tensor& t : in) detail::check_quantisable(kName, t);
   check::ndim_at_least(kName, x, 1);
   TG_CHECK(w.ndim() == 2, shape, "[switchback_linear] weight {} is no matrix. It must be (out, in).", w);
   TG_CHECK(x.shape().back() == w.shape()[1], shape,
@@ -52,7 +49,7 @@ Tensors op::SwitchBack::compose(Inputs in) const {
     const auto of_x = of_gradient && mode == SwitchBackMode::fp8 ? Fp8Format::e5m2 : Fp8Format::e4m3;
     return {fp8_linear(quantize_fp8(in[0], of_x), quantize_fp8(in[1]), bias, in[0].dtype())};
   }
-  const Quantized x = quantize_rowwise(in[0]), w = quantize_weight(in[1], mode);
+  const Quantized x = quantize_rowwise(in[0]), w = detail::quantize_weight(in[1], mode);
   Tensors r{int8_linear(x, w, bias, in[0].dtype())};
   if (mode == SwitchBackMode::memory_efficient)
     for (const Tensor& t : {x.codes, x.absmax, w.codes, w.absmax}) r.emplace_back(t);

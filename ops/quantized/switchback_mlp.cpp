@@ -4,6 +4,7 @@
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/switchback_mlp.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -16,9 +17,6 @@ Tensor gelu_of(const Tensor& h, bool by_tanh) { return by_tanh ? gelu_tanh(h) : 
 void check_narrow(std::string_view op, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::f32 || x.dtype() == DType::bf16, dtype,
            "[{}] got {}. It computes in f32 and bf16: use .to(DType::f32).", op, x);
-}
-Quantized quantize_weight(const Tensor& w, SwitchBackMode mode) {
-  return mode == SwitchBackMode::vector_wise ? quantize_rowwise(w) : quantize_global(w);
 }
 }  // namespace
 
@@ -51,8 +49,8 @@ Layouts op::SwitchBackMlp::infer(Inputs in) const {
 Tensors op::SwitchBackMlp::compose(Inputs in) const {
   const auto bias = [&](size_t i) { return in.size() > 3 ? in[i] : Tensor(); };
   const DType t = in[0].dtype();
-  const Tensor h = int8_linear(quantize_rowwise(in[0]), quantize_weight(in[1], mode), bias(3), t);
-  return {int8_linear(gelu_quantize_rowwise(h, by_tanh), quantize_weight(in[2], mode), bias(4), t), h};
+  const Tensor h = int8_linear(quantize_rowwise(in[0]), detail::quantize_weight(in[1], mode), bias(3), t);
+  return {int8_linear(gelu_quantize_rowwise(h, by_tanh), detail::quantize_weight(in[2], mode), bias(4), t), h};
 }
 Tensors op::SwitchBackMlp::vjp(const Vjp& v) const {
   const Shape &xs = v.in_shape(0), &hs = v.in_shape(1), &ys = v.in_shape(2);

@@ -32,6 +32,7 @@ struct CaseSizes {
 };
 // Every case at these sizes; those that the op forbids at them (the mean of nothing) are left out.
 std::vector<OpCase> op_cases(CaseSizes = {});
+void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_codes.cpp
 // Values of f64, f32 or bf16 that every wider dtype holds exactly; leaves.
 std::vector<Tensor> make_inputs(const OpCase&, DType, uint64_t seed = 1);
 

@@ -1,0 +1,73 @@
+// Cases of ops on 8-bit codes (ops/quantized/), computed of what f32 has of the inputs, so that every dtype gives the
+// same. SwitchBack's gradients are in test_switchback.cpp.
+#include <tapegrad/ops/ops.h>
+
+#include <array>
+
+#include "support/op_cases.h"
+
+namespace tg {
+void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
+  const int64_t r = size.rows, c = size.cols;
+  const auto floats = [](const Shape& s) { return TensorInit{s}; };
+  const auto codes_of = [&](std::string op, const char* variant, std::vector<TensorInit> in,
+                            std::function<Tensors(Inputs)> f) {
+    list.emplace_back(std::move(op), variant, std::move(in), [f](Inputs x) {
+      std::vector<Tensor> narrow;
+      for (const Tensor& t : x) narrow.push_back(t.to(DType::f32));
+      return f(narrow);
+    });
+    list.back().gradcheck = 0;
+  };
+  const auto both = [](const Quantized& q) { return Tensors{q.codes, q.absmax.to(DType::f32)}; };
+  const TensorInit x = floats({2, r, c}), m = floats({r, c}), w = floats({3 * c, c}), b = floats({3 * c});
+  codes_of("quantize_rowwise", "plain", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0])); });
+  codes_of("quantize_rowwise", "f16", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0], DType::f16)); });
+  codes_of("quantize_rowwise", "columns", {m}, [=](Inputs v) { return both(quantize_columnwise_transpose(v[0])); });
+  codes_of("quantize_global", "plain", {x}, [=](Inputs v) { return both(quantize_global(v[0])); });
+  codes_of("quantize_global", "transpose", {m}, [=](Inputs v) { return both(quantize_global_transpose(v[0])); });
+  codes_of("quantize_both_ways", "plain", {m}, [](Inputs v) {
+    const QuantizedBothWays q = quantize_both_ways(v[0]);
+    return Tensors{q.rows.codes, q.rows.absmax, q.columns.codes, q.columns.absmax};
+  });
+  codes_of("dequantize", "rows", {x}, [](Inputs v) { return Tensors{dequantize(quantize_rowwise(v[0]))}; });
+  codes_of("dequantize", "bf16", {x}, [](Inputs v) { return Tensors{dequantize(quantize_global(v[0]), DType::bf16)}; });
+  codes_of("int8_linear", "sums", {x, w},
+           [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]).codes, quantize_rowwise(v[1]).codes)}; });
+  codes_of("int8_linear", "bias", {x, w, b},
+           [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]), quantize_rowwise(v[1]), v[2])}; });
+  codes_of("int8_linear", "transposed", {m, floats({c, 2 * c})}, [](Inputs v) {
+    const Quantized q = quantize_global(v[1]);
+    return Tensors{int8_linear(quantize_rowwise(v[0]), {transpose(q.codes, 0, 1), q.absmax}, {}, DType::bf16)};
+  });
+  for (const bool tanh : {false, true}) {
+    codes_of("gelu_quantize_rowwise", tanh ? "tanh" : "erf", {x},
+             [=](Inputs v) { return both(gelu_quantize_rowwise(v[0], tanh)); });
+    list.back().f32 = list.back().f64 = 1e-2;  // another last bit of GELU is another code
+    codes_of("switchback_mlp", tanh ? "tanh" : "erf", {x, w, floats({c, 3 * c}), b, floats({c})}, [=](Inputs v) {
+      return Tensors{switchback_mlp(v[0], {.fc_weight = v[1],
+                                           .fc_bias = v[3],
+                                           .proj_weight = v[2],
+                                           .proj_bias = v[4],
+                                           .mode = tanh ? SwitchBackMode::global : SwitchBackMode::vector_wise,
+                                           .by_tanh = tanh})};
+    });
+    list.back().f32 = list.back().f64 = 1e-2;
+  }
+  for (const auto f : {Fp8Format::e4m3, Fp8Format::e5m2}) {
+    const char* const name = name_of(f).data();
+    codes_of("quantize_fp8", name, {x}, [f](Inputs v) {
+      const QuantizedFp8 q = quantize_fp8(v[0], f);
+      return Tensors{q.codes, q.absmax};
+    });
+    codes_of("dequantize_fp8", name, {x},
+             [f](Inputs v) { return Tensors{dequantize_fp8(quantize_fp8(v[0], f), DType::bf16)}; });
+    codes_of("fp8_linear", name, {x, w, b},
+             [f](Inputs v) { return Tensors{fp8_linear(quantize_fp8(v[0], f), quantize_fp8(v[1]), v[2])}; });
+  }
+  constexpr std::array kModes{"global", "vector_wise", "memory_efficient", "fp8", "fp8_e4m3"};
+  for (size_t i = 0; i < kModes.size(); ++i)
+    codes_of("switchback_linear", kModes[i], {x, w, b},
+             [mode = SwitchBackMode(i)](Inputs v) { return Tensors{switchback_linear(v[0], v[1], v[2], mode)}; });
+}
+}  // namespace tg
