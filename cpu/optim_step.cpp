@@ -1,5 +1,7 @@
 // Kernels of ops/optim_step.h: one pass over memory each, by all threads over all tensors.
+#include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/loop.h>
+#include <tapegrad/cpu/scratch.h>
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/optim_step.h>
 
@@ -70,7 +72,8 @@ double clip_of(double max_norm, const std::optional<double>& norm) {
 }
 template <class T> struct AdamWNumbers {  // of one tensor; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
-  AdamWNumbers(const op::AdamWStep& op, const AdamWOverrides& x, double factor) : eps(T(op.o.eps)), clip(T(factor)) {
+  template <class Op>
+  AdamWNumbers(const Op& op, const AdamWOverrides& x, double factor) : eps(T(op.o.eps)), clip(T(factor)) {
     const double b1 = *x.beta1, b2 = *x.beta2, decay = *x.weight_decay, lr = op.lr * x.lr_scale;
     beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
     const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
@@ -186,6 +189,30 @@ void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
     adamw_block<T>(size, numbers.of<T>(k), from, to);
   });
 }
+// Tiles of the gradient, made in the cache where they are used.
+thread_local Scratch t_gradient;
+void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context&) {
+  constexpr int64_t kRows = 24, kColumns = 512;
+  const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
+  if (out[0].numel() == 0) return;
+  const auto run = [&]<class T>() {
+    const AdamWNumbers<T> numbers(op, op.own, clip_of(op.max_norm, norm_of(in, 5)));
+    const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
+    const int64_t across = (columns + kColumns - 1) / kColumns, down = (rows + kRows - 1) / kRows;
+    parallel_for(across * down, [&](int64_t t) {
+      const int64_t i = t / across * kRows, j = t % across * kColumns;
+      const int64_t m = std::min(kRows, rows - i), n = std::min(kColumns, columns - j);
+      T* const g = t_gradient.get<T>(kRows * kColumns);
+      gemm_serial<T>(m, n, r, a.at(i, 0), b.at(0, j), g, n);
+      for (int64_t q = 0; q < m; ++q) {
+        const int64_t at = (i + q) * columns + j;
+        adamw_block<T>(n, numbers, {in[0].data<T>() + at, in[1].data<T>() + at, in[2].data<T>() + at, g + q * n},
+                       {out[0].data<T>() + at, out[1].data<T>() + at, out[2].data<T>() + at});
+      }
+    });
+  };
+  out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+}
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors(), lists = op.updated() + 1;
   const Both<SgdNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, lists * n)));
@@ -196,6 +223,7 @@ void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
 }
 TG_STRIDED_KERNEL(op::GlobalNorm, cpu, global_norm);
 TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);
+TG_KERNEL(op::AdamWProductStep, cpu, adamw_product_step);
 TG_STRIDED_KERNEL(op::SgdStep, cpu, sgd_step);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -8,6 +8,7 @@
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/fragments.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/loss.h>

@@ -9,10 +9,13 @@
 
 namespace tg {
 namespace {
-using Roles = std::span<const std::string_view>;  // of the inputs of an entry; the gradient is the last
+using Roles = std::span<const std::string_view>;  // of the inputs of an entry: what is updated, then the gradient
 constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", "gradient"};
+constexpr std::array<std::string_view, 5> kAdamWProduct = {
+    "weight", "first moment", "second moment", "left factor of the gradient", "right factor of the gradient"};
 constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", "gradient"};
 constexpr std::array<std::string_view, 2> kPlain = {"weight", "gradient"};
+constexpr size_t kMoments = 3;  // updated by AdamW
 Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) : Roles(kPlain); }
 
 bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
@@ -51,9 +54,9 @@ void check_distinct(std::string_view op, Roles roles, Inputs updated, size_t n) 
   detail::fail(Error::Kind::value, fmt::format("[{}] {} {} and {} {} are the same tensor, {}. Each needs its own.", op,
                                                roles[a / n], a % n, roles[b / n], b % n, updated[a]));
 }
-// The inputs of the op but for their shapes and dtypes. A list for each role.
-std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, std::span<const Inputs> lists, const Tensor& norm,
-                                   double max_norm) {
+// The inputs of the op but for their shapes and dtypes. A list for each role, of which the first ones are updated.
+std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t updated, std::span<const Inputs> lists,
+                                   const Tensor& norm, double max_norm) {
   const Inputs weights = lists[0];
   const size_t n = weights.size();
   TG_CHECK(n > 0, value, "[{}] there are no tensors. Pass at least one.", op);
@@ -70,12 +73,12 @@ std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, std::span<c
                "tensors with .to(device).",
                op, roles[role], i, t, t.device(), weights[0].device());
       const auto& producer = t.value()->producer;
-      TG_CHECK(role + 1 == roles.size() || !producer || !producer->tape(), state,
+      TG_CHECK(role >= updated || !producer || !producer->tape(), state,
                "[{}] {} {}, {}, was computed on the tape. Only leaves are updated: pass one, or detach().", op,
                roles[role], i, t);
     }
   }
-  check_distinct(op, roles, {in.data(), (roles.size() - 1) * n}, n);
+  check_distinct(op, roles, {in.data(), updated * n}, n);
   TG_CHECK(norm ? max_norm > 0 : max_norm == 0, value,
            "[{}] max_norm is {}, and a norm was {}given. Pass both, with max_norm above 0, or neither.", op, max_norm,
            norm ? "" : "not ");
@@ -91,8 +94,14 @@ void check_count(std::string_view op, bool count, double lr, int64_t t) {
            "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
            op, t, lr);
 }
+// The norm behind the other inputs, if there is one.
+void check_norm(std::string_view op, Inputs rest) {
+  for (const Tensor& norm : rest)
+    TG_CHECK(norm.ndim() == 0 && (norm.dtype() == DType::f32 || norm.dtype() == DType::f64), shape,
+             "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, norm);
+}
 // Shapes and dtypes of n entries, and the layouts of what is updated.
-Layouts updates(std::string_view op, Roles roles, size_t n, Inputs in) {
+Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in) {
   for (size_t i = 0; i < n; ++i) {
     const Tensor& w = in[i];
     TG_CHECK(w.dtype() == DType::f64 || w.dtype() == DType::f32, dtype,
@@ -106,11 +115,9 @@ Layouts updates(std::string_view op, Roles roles, size_t n, Inputs in) {
                w);
     }
   }
-  if (const size_t at = roles.size() * n; in.size() > at)
-    TG_CHECK(in[at].ndim() == 0 && (in[at].dtype() == DType::f32 || in[at].dtype() == DType::f64), shape,
-             "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, in[at]);
+  check_norm(op, in.subspan(std::min(roles.size() * n, in.size())));
   Layouts l;
-  for (size_t i = 0; i < (roles.size() - 1) * n; ++i) l.emplace_back(contiguous_like(in[i]));
+  for (size_t i = 0; i < updated * n; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
 }  // namespace
@@ -128,27 +135,66 @@ Tensor global_norm(Inputs grads) {
   return emit(stateless<op::GlobalNorm>(), grads)[0];
 }
 
-Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, tensors(), in); }
+Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in); }
 OpPtr op::AdamWStep::for_next_step(const Rng&) const {
   return make_ref<op::AdamWStep>(o, each, count->lr, ++count->t, max_norm, count);
 }
+namespace {
+// What each tensor of a step has, all set.
+std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w,
+                                          const AdamWOptions& o) {
+  TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[{}] eps is {}. It must be above 0, and finite.", op, o.eps);
+  return overrides_of(op, each, w, [&](AdamWOverrides& own) {
+    own.weight_decay = own.weight_decay.value_or(o.weight_decay);
+    own.beta1 = own.beta1.value_or(o.beta1), own.beta2 = own.beta2.value_or(o.beta2);
+    TG_CHECK(is_beta(*own.beta1) && is_beta(*own.beta2), value,
+             "[{}] beta1 is {}, beta2 is {}. Both must be in [0, 1).", op, *own.beta1, *own.beta2);
+  });
+}
+}  // namespace
 void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
                 Ref<OptimizerClock> count) {
   constexpr auto kName = op::AdamWStep::kName;
   check_count(kName, bool(count), lr, t);
-  const std::vector<Tensor> in = checked_inputs(kName, kAdamW, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
+  const std::vector<Tensor> in =
+      checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
   check_step(kName, lr, t);
-  TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[adamw_step] eps is {}. It must be above 0, and finite.", o.eps);
-  auto each = overrides_of(kName, x.each, x.w, [&](AdamWOverrides& own) {
-    own.weight_decay = own.weight_decay.value_or(o.weight_decay);
-    own.beta1 = own.beta1.value_or(o.beta1), own.beta2 = own.beta2.value_or(o.beta2);
-    TG_CHECK(is_beta(*own.beta1) && is_beta(*own.beta2), value,
-             "[adamw_step] beta1 is {}, beta2 is {}. Both must be in [0, 1).", *own.beta1, *own.beta2);
-  });
+  auto each = adamw_numbers(kName, x.each, x.w, o);
   emit_update(make_ref<op::AdamWStep>(o, std::move(each), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
 }
 
-Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), tensors(), in); }
+Layouts op::AdamWProductStep::infer(Inputs in) const {
+  const Tensor &w = in[0], &a = in[3], &b = in[4];
+  Layouts l = updates(kName, Roles(kAdamWProduct).first(kMoments), kMoments, 1, in.first(kMoments));
+  for (const Tensor* x : {&a, &b})
+    TG_CHECK(x->ndim() == 2 && x->dtype() == w.dtype(), shape,
+             "[adamw_product_step] a factor of the gradient is {}, the weight is {}. Factors must be matrices of the "
+             "weight's dtype.",
+             *x, w);
+  TG_CHECK(a.size(0) == b.size(0) && checked_numel(kName, {a.size(1), b.size(1)}) == w.numel(), shape,
+           "[adamw_product_step] the factors are {} and {}, the weight is {}. They must be (R, rows) and (R, columns), "
+           "with as many rows times columns as the weight has elements ({}).",
+           a, b, w, w.numel());
+  check_norm(kName, in.subspan(kAdamWProduct.size()));
+  return l;
+}
+OpPtr op::AdamWProductStep::for_next_step(const Rng&) const {
+  return make_ref<op::AdamWProductStep>(o, own, count->lr, counts ? ++count->t : count->t, max_norm, count, counts);
+}
+void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
+                        const AdamWOptions& o, double lr, int64_t t, const AdamWOverrides& own, const Tensor& norm,
+                        double max_norm, Ref<OptimizerClock> count, bool counts) {
+  constexpr auto kName = op::AdamWProductStep::kName;
+  check_count(kName, bool(count), lr, t);
+  const auto one = [](const Tensor& x) { return Inputs(&x, 1); };
+  const std::array lists{one(w), one(m), one(v), one(grad.a), one(grad.b)};
+  const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
+  check_step(kName, lr, t);
+  const AdamWOverrides numbers = adamw_numbers(kName, {&own, 1}, one(w), o)[0];
+  emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
+}
+
+Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), updated(), tensors(), in); }
 OpPtr op::SgdStep::for_next_step(const Rng&) const {
   return make_ref<op::SgdStep>(o, each, count->lr, counts ? ++count->t : t, max_norm, count, counts);
 }
@@ -167,7 +213,8 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
   const std::array with{x.w, x.momentum, x.grad};
   const std::array without{x.w, x.grad};
   const std::vector<Tensor> in =
-      checked_inputs(kName, roles_of(o), o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
+      checked_inputs(kName, roles_of(o), o.momentum > 0 ? 2 : 1,
+                     o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
   check_step(kName, lr, t);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });

@@ -86,6 +86,30 @@ struct AdamWStep : OpOf<AdamWStep> {
     for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
   }
 };
+/// One tensor, whose gradient is a product that is not stored: (w, m, v, a, b[, norm]) -> (w, m, v), as AdamWStep with
+/// the gradient a^T b in w's shape.
+struct AdamWProductStep : OpOf<AdamWProductStep> {
+  static constexpr auto kName = "adamw_product_step";
+  AdamWOptions o;
+  AdamWOverrides own;  ///< all set
+  double lr, max_norm;
+  int64_t t;
+  Ref<OptimizerClock> count;  ///< may be null
+  bool counts;                ///< whether a replay counts a step
+  AdamWProductStep(const AdamWOptions& opt, const AdamWOverrides& x, double rate, int64_t step, double most,
+                   Ref<OptimizerClock> c, bool counting)
+      : o(opt), own(x), lr(rate), max_norm(most), t(step), count(std::move(c)), counts(counting) {}
+  OpPtr for_next_step(const Rng&) const override;
+  void undo_step() const override {
+    if (count && counts) count->t = t - 1;
+  }
+  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override {
+    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
+    k.add(own.lr_scale), k.add(*own.weight_decay), k.add(*own.beta1), k.add(*own.beta2);
+  }
+};
 /// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ...). Without it there
 /// are no b. The learning rate and the step's number change every step, so the key leaves them out.
 struct SgdStep : OpOf<SgdStep> {
@@ -149,6 +173,18 @@ inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const 
                        double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0) {
   adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&grad, 1}}, o, lr, t, norm, max_norm);
 }
+
+/// A gradient that is a product: a^T b in the shape of the weight, with a (R, rows), b (R, columns).
+struct GradientProduct {
+  Tensor a, b;
+};
+/// The step of a single tensor from a gradient that is never stored: adamw_step() with grad = a^T b, which the kernel
+/// makes piece by piece. It is meant for few rows R; the work is that of the product in a loop over w. w, m and v are
+/// as for adamw_step(); a and b have w's dtype, and rows times columns are w's elements, in row-major order. An
+/// optimiser whose step has another op that counts passes counts = false, and calls this one after it.
+void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
+                        const AdamWOptions&, double lr, int64_t t, const AdamWOverrides& = {}, const Tensor& norm = {},
+                        double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);
 
 /// What a step of SGD updates and reads: lists of one length, in one order.
 struct SgdTensors {

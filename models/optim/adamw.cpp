@@ -35,6 +35,11 @@ void detail::AdamWMoments::step(const std::vector<size_t>& which, const std::vec
   adamw_step({.w = w, .m = m, .v = v, .grad = grads, .each = own}, options_, clock->lr, clock->t + 1, norm, max_norm,
              clock);
 }
+void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientProduct& grad, const Tensor& norm,
+                                double max_norm, const Ref<OptimizerClock>& clock, bool counts) const {
+  adamw_product_step(w, m_[entry], v_[entry], grad, options_, clock->lr, clock->t + 1, own_[entry], norm, max_norm,
+                     clock, counts);
+}
 
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<ParameterGroup> groups)
     : Optimizer("adamw", std::move(parameters), valid(config).lr, groups), config_(config), moments_(config) {

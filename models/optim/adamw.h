@@ -24,6 +24,15 @@ struct AdamWConfig {
   bool operator==(const AdamWConfig&) const = default;
 };
 
+/// Options of AdamW::backward_and_step().
+struct FoldedStepOptions {
+  double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0 means no clipping
+  Unreached unreached = Unreached::error;
+  int64_t max_rows = 64;  ///< gradients that are products over more rows are stored: a kernel of products is faster
+  /// Patterns of parameters whose gradients are stored whatever they are, for glob_matches(); each must match one.
+  std::vector<std::string> stored = {};
+};
+
 namespace detail {
 // The moments of some parameters of an optimiser, and their step.
 class AdamWMoments {
@@ -34,6 +43,9 @@ class AdamWMoments {
   // A step of the entries `which`, all of which have moments.
   void step(const std::vector<size_t>& which, const std::vector<Tensor>& w, const std::vector<Tensor>& grads,
             const Tensor& norm, double max_norm, const Ref<OptimizerClock>& clock) const;
+  // A step of one entry from a gradient that is a product. `counts`: this op counts the step.
+  void step(size_t entry, const Tensor& w, const GradientProduct&, const Tensor& norm, double max_norm,
+            const Ref<OptimizerClock>& clock, bool counts) const;
 
  private:
   AdamWOptions options_;
@@ -49,6 +61,19 @@ class AdamW : public Optimizer {
   /// one op for all parameters.
   explicit AdamW(std::vector<Parameter>, AdamWConfig = {}, std::vector<ParameterGroup> = {});
   const AdamWConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
+
+  /// backward(loss) and step() in one, without storing the gradients of weights: where such a gradient is one product
+  /// of few rows, as that of a linear layer on a small batch, the step computes it piece by piece in its pass over the
+  /// weight and its moments. Values are those of backward() and step(), but for rounding in the last bits of f64. What
+  /// it gives up: there are no gradients to look at or to add to, and activations of the tape stay until all of
+  /// backward has run. Clipping by the norm costs two small products for each folded gradient, as the square of the
+  /// norm of a^T b is the sum of (a a^T) * (b b^T). Gradients of other parameters are stored: biases, norms, tables,
+  /// and those in another dtype than their product. Ops run lazily, and have run when it returns, unless the caller is
+  /// in a LazyScope or a compiled function. Returns the norm before clipping; without clipping it is empty.
+  ///
+  /// An Error, with nothing changed, of backward() or step(); and for a weight that is read twice, by two layers, whose
+  /// gradient is a sum of products: list it in `stored`.
+  Tensor backward_and_step(const Tensor& loss, FoldedStepOptions = {});
 
  private:
   void update(const Step&) override;

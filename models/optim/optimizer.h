@@ -88,6 +88,8 @@ class Optimizer {
   Tensor new_state(size_t entry, std::string_view what);
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
+  /// The entries that backward() reached, and by Unreached the others. An Error if there are none.
+  Step reached(const GradMap&, Unreached) const;
   /// The weights, or other lists, of the entries of a step.
   template <class T, class F> static std::vector<T> gather(const std::vector<size_t>& which, F&& of) {
     std::vector<T> r;
@@ -105,7 +107,6 @@ class Optimizer {
   void check_betas(const std::function<bool(size_t)>& has) const;
 
  private:
-  Step reached(const GradMap&, Unreached) const;
   std::string op_;
   std::vector<Entry> entries_;
   StateDict state_;

@@ -1,0 +1,115 @@
+// AdamW::backward_and_step(). Backward runs lazily, so a gradient is at first a node of the graph: where that is a
+// product, the step takes its operands, and the product itself is never computed.
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/binary.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace tg {
+namespace {
+template <class OpT> const OpT* is(const Node& n) { return dynamic_cast<const OpT*>(n.op.get()); }
+Tensor read_by(const Edge& e) { return Tensor(make_ref<Variable>(e.id, e.value, false)); }
+const Node* pending(const Value& v) { return v.producer && !v.producer->done ? v.producer.get() : nullptr; }
+
+// The node that makes the elements of g, if it has not run; views of them are looked through.
+const Node* maker_of(const Tensor& g) {
+  const Node* n = pending(*g.value());
+  while (n && is<op::Reshape>(*n)) n = pending(*n->in[0].value);
+  return n;
+}
+std::optional<GradientProduct> product_of(const Node& n, DType dtype) {
+  const auto* product = is<op::Matmul>(n);
+  if (!product || product->o.products != MatmulPrecision::f32) return {};
+  const Tensor a = read_by(n.in[0]), b = read_by(n.in[1]);
+  if (a.ndim() != 2 || b.ndim() != 2 || a.dtype() != dtype) return {};
+  const auto turned = [](const Tensor& t, bool turn) { return turn ? transpose(t, 0, 1) : t; };
+  return GradientProduct{turned(a, !product->o.trans_a), turned(b, product->o.trans_b)};
+}
+// Whether n adds up gradients of which one is a product.
+bool is_sum_of_products(const Node& n) {
+  return is<op::Binary<op::Add>>(n) && std::ranges::any_of(n.in, [](const Edge& e) {
+           const Node* term = maker_of(read_by(e));
+           return term && (is<op::Matmul>(*term) || is_sum_of_products(*term));
+         });
+}
+// The sum of squares of a^T b, in f64.
+Tensor square_sum(const GradientProduct& p) {
+  const auto gram = [](const Tensor& t) {
+    const Tensor x = t.to(DType::f64);
+    return matmul(x, x, {.trans_b = true});
+  };
+  return sum(gram(p.a) * gram(p.b));
+}
+}  // namespace
+
+Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
+  TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
+           o.clip_norm);
+  for (const std::string& pattern : o.stored)
+    TG_CHECK(std::ranges::any_of(entries(), [&](const Entry& e) { return glob_matches(pattern, e.name); }), value,
+             "[adamw] the pattern '{}' of `stored` matches none of the {} parameters. * stands for any characters.",
+             pattern, entries().size());
+  const bool runs = !lazy_enabled();
+  std::vector<Tensor> roots;
+  {
+    NoGradScope off;
+    LazyScope lazy;
+    const Step all = reached(backward(loss), o.unreached);
+    const ProfileRange range(Phase::optimizer);
+    NameScope here(name());
+    struct Folded {
+      size_t entry;
+      GradientProduct grad;
+    };
+    std::vector<Folded> folded;
+    Step s;
+    for (size_t i = 0; i < all.which.size(); ++i) {
+      const Entry& e = entries()[all.which[i]];
+      const Node* const made = maker_of(all.grads[i]);
+      std::optional<GradientProduct> product;
+      if (made && std::ranges::none_of(o.stored, [&](auto& pattern) { return glob_matches(pattern, e.name); })) {
+        TG_CHECK(
+            !is_sum_of_products(*made), state,
+            "[adamw] '{}' is read more than once, so that its gradient is a sum of products, and no single one that "
+            "the step could fold in. List it in FoldedStepOptions::stored, or call backward() and step().",
+            e.name);
+        product = product_of(*made, e.w.dtype());
+      }
+      if (product && product->a.size(0) <= o.max_rows)
+        folded.push_back({all.which[i], *product});
+      else
+        s.which.push_back(all.which[i]), s.grads.push_back(all.grads[i]);
+    }
+    if (o.clip_norm > 0) {
+      Tensor squares;
+      const auto add_up = [&](const Tensor& x) { squares = squares ? squares + x : x; };
+      for (const Folded& f : folded) add_up(square_sum(f.grad));
+      if (!s.grads.empty()) {
+        const Tensor norm = global_norm(s.grads).to(DType::f64);
+        add_up(norm * norm);
+      }
+      const bool wide = std::ranges::any_of(all.grads, [](const Tensor& g) { return g.dtype() == DType::f64; });
+      s.norm = sqrt(squares).to(wide ? DType::f64 : DType::f32), s.max_norm = o.clip_norm;
+      roots.push_back(s.norm);
+    }
+    if (!s.which.empty()) update(s);
+    for (size_t i = 0; i < folded.size(); ++i) {
+      const auto& [entry, grad] = folded[i];
+      moments_.step(entry, entries()[entry].w, grad, s.norm, s.max_norm, clock(), s.which.empty() && i == 0);
+    }
+    ++clock()->t;
+    for (const size_t i : all.which) roots.push_back(entries()[i].w);
+  }
+  if (runs) evaluate(roots);
+  return o.clip_norm > 0 ? roots.front() : Tensor();
+}
+
+}  // namespace tg

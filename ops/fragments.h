@@ -1,0 +1,46 @@
+/// @file
+/// The ops of a fragmented linear layer, whose input is cut into F fragments with a matrix each: fragment_weights()
+/// says how much each fragment counts, and index_matmul() multiplies each row by the one matrix that its index names,
+/// as a layer of experts does. nn::FragmentedLinear uses them.
+#pragma once
+#include <tapegrad/core/op.h>
+
+namespace tg {
+namespace op {
+
+/// (x, selector) -> softmax of the scores.
+struct FragmentWeights : OpOf<FragmentWeights> {
+  static constexpr auto kName = "fragment_weights";
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
+  Mask saves_out(Mask) const override { return bits(0); }
+  Tensors vjp(const Vjp&) const override;
+};
+/// (a, b, index) -> rows of a times matrices of b.
+struct IndexMatmul : OpOf<IndexMatmul> {
+  static constexpr auto kName = "index_matmul";
+  bool trans_b;
+  explicit IndexMatmul(bool transposed) : trans_b(transposed) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1 | bits(2); }
+  Tensors vjp(const Vjp&) const override;
+  void key(StructuralHash& k) const override { k.add(trans_b); }
+};
+}  // namespace op
+
+/// How much each of F fragments counts: the softmax over f of the scores sum_i x[..., f, i] selector[f, i], where row x
+/// (..., in) is read as F fragments of D neighbours, in = F D. selector is (F, D), the result (..., F). f64, f32, or
+/// bf16 (computed in f32, rounded once). A score that is NaN or infinite is an Error that names its row and fragment
+/// when the op runs; on a CUDA device the next read, copy or synchronize() throws it.
+Tensor fragment_weights(const Tensor& x, const Tensor& selector);
+
+/// y[i] = a[i] b[index[i]]: each row of a (B, K) times the matrix of b (E, K, N), or of b (E, N, K) transposed, that
+/// index (B) names, i32 or i64: (B, N). Rows with equal indices are multiplied together, and matrices that no index
+/// names are not read. The gradient of b is dense: zeros for those. f64, f32, or bf16 (accumulated in f32). An index
+/// outside [0, E) is an Error that names it and its position when the op runs; on a CUDA device as indexing.h says.
+Tensor index_matmul(const Tensor& a, const Tensor& b, const Tensor& index, bool trans_b = false);
+
+/// The Error of a score that is not finite: that of fragment `fragment` of row `row`. For kernels.
+Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x);
+
+}  // namespace tg
