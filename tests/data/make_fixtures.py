@@ -31,6 +31,11 @@ lora.safetensors   a frozen linear layer, 'weight' (11, 7) and 'bias' (11), unde
 switchback.safetensors  a linear layer by 8-bit codes: 'x' (3, 5, 23), 'weight' (41, 23), 'bias' (41) and 'g', the gradient of
                    y, in f32, with a row of zeros in x and g and a tie; '<mode>.<y|dx|dw|db>' in f64 from the codes of f32,
                    for the modes global, vector_wise and memory_efficient; 'rows.<codes|absmax>' of x.
+fragmented.safetensors  a FragmentedLinear of 24 -> 10 in 4 fragments, by its definition: 'x' (7, 24), 'target' (7, 10),
+                   'selector' (4, 6), 'experts' (4, 6, 10), 'compressor' (3, 24), 'expander' (10, 3), 'expert_bias' and
+                   'compressed_bias' (10). For soft and hard selection '<mode>.y', '<mode>.grad.<name>' of sum(y * w), and
+                   after ten Adam steps on mean((y - target)^2) '<mode>.losses' (10) and '<mode>.final.<name>'. Row 2 of x
+                   is 0, so that its scores tie; the last fragment is never selected.
 gpt_*.safetensors  'init.<weight>', 'grad.<weight>' and 'final.<weight>'; tokens and targets (11, B, T): batch 0 gives
                    logits, loss and grad from the initial weights, batches 1..10 are the ten AdamW steps that start
                    again from the initial weights and give losses (10) (each before its step) and final.
@@ -164,6 +169,9 @@ OPS = {
     "clamp": torch.clamp,
     "matmul": lambda a, b, trans_a, trans_b: (a.mT if trans_a else a) @ (b.mT if trans_b else b),
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+    "fragment_weights": lambda x, selector: torch.softmax(
+        (x.reshape(*x.shape[:-1], *selector.shape) * selector).sum(-1), -1),
+    "index_matmul": lambda a, b, index, trans_b: torch.einsum("bk,bkn->bn", a, (b.mT if trans_b else b)[index]),
     "linear_relu": lambda x, weight, bias=None: F.relu(F.linear(x, weight, bias)),
     "linear_silu": lambda x, weight, bias=None: F.silu(F.linear(x, weight, bias)),
     "linear_gelu": lambda x, weight, bias=None: F.gelu(F.linear(x, weight, bias)),
@@ -335,6 +343,13 @@ def network_cases():
     yield case("lora.delta", [(2, 3, 5), (5, 3), (3, 4)])
     yield case("lora.base", [(2, 3, 5), (5, 3), (3, 4), (2, 3, 4)])
     yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
+    yield case("fragment_weights.rows", [(2, 3, 20), (4, 5)])
+    yield case("fragment_weights.one_element", [(3, 4), (4, 1)])
+    for trans in (False, True):
+        key = "index_matmul." + ("transposed" if trans else "plain")
+        b = (5, 6, 4) if trans else (5, 4, 6)
+        yield (key, [randn(key + ".in0", 7, 4), randn(key + ".in1", *b), torch.tensor([3, 0, 3, 1, 4, 3, 0])],
+               {"trans_b": trans})
     for activation in ("relu", "silu", "gelu", "gelu_tanh"):
         yield case(f"linear_{activation}.bias", [(2, 3, 5), (4, 5), (4,)])
         yield case(f"linear_{activation}.no_bias", [(2, 3, 5), (4, 5)])
@@ -856,6 +871,66 @@ def check_switchback(path):
             assert (t[f"{mode}.{name}"] - expected).abs().max() < 0.03 * expected.abs().max(), (mode, name)
 
 
+FRAGMENTED_LR = 1e-2
+
+
+def fragmented(t, x, hard):
+    """By the definition: each fragment's own product, weighted by the softmax of its score, or the selected one alone."""
+    parts = x.reshape(len(x), *t["selector"].shape)
+    p = torch.softmax((parts * t["selector"]).sum(-1), -1)
+    if hard:
+        k = p.argmax(-1)
+        y = torch.stack([parts[i, k[i]] @ t["experts"][k[i]] for i in range(len(x))])
+        rest = parts * (torch.arange(len(t["selector"])) != k[:, None])[..., None]
+    else:
+        y = (p[..., None] * torch.einsum("bfd,fdo->bfo", parts, t["experts"])).sum(1)
+        rest = parts * (1 - p)[..., None]
+    return y + t["expert_bias"] + rest.reshape(x.shape) @ t["compressor"].T @ t["expander"].T + t["compressed_bias"]
+
+
+def make_fragmented():
+    shapes = {"selector": (4, 6), "experts": (4, 6, 10), "compressor": (3, 24), "expander": (10, 3),
+              "expert_bias": (10,), "compressed_bias": (10,)}
+    t = {name: randn("fragmented." + name, *shape, spread=0.4) for name, shape in shapes.items()}
+    t |= {name: randn("fragmented." + name, 7, n) for name, n in (("x", 24), ("target", 10), ("w", 10))}
+    t["x"][2] = 0
+    t["x"][:, 18:] = t["selector"][3] * -torch.ones(7, 1) * (torch.arange(7) != 2)[:, None]
+    expected = {}
+    for mode, hard in (("soft", False), ("hard", True)):
+        leaves = {name: t[name].clone().requires_grad_() for name in (*shapes, "x")}
+        y = fragmented(leaves, leaves["x"], hard)
+        (y * t["w"]).sum().backward()
+        expected |= {f"{mode}.y": y.detach()}
+        expected |= {f"{mode}.grad.{name}": p.grad for name, p in leaves.items() if p.grad is not None}
+        leaves = {name: t[name].clone().requires_grad_() for name in shapes}
+        optimiser = torch.optim.Adam(leaves.values(), lr=FRAGMENTED_LR, foreach=False)
+        losses = []
+        for _ in range(10):
+            optimiser.zero_grad()
+            loss = F.mse_loss(fragmented(leaves, t["x"], hard), t["target"])
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+        expected |= {f"{mode}.losses": torch.stack(losses)}
+        expected |= {f"{mode}.final.{name}": p.detach().clone() for name, p in leaves.items()}
+    return t | expected, {"config": json.dumps({"lr": FRAGMENTED_LR, "steps": 10})}
+
+
+def check_fragmented(path):
+    """What the file says of rows and fragments; hard selection of one fragment by an index, not a loop over rows."""
+    t, _ = load(path)
+    p = torch.softmax((t["x"].reshape(7, 4, 6) * t["selector"]).sum(-1), -1)
+    k = p.argmax(-1)
+    assert k[2] == 0 and torch.equal(p[2], torch.full((4,), 0.25, dtype=F64)) and 3 not in k and len(set(k.tolist())) == 3
+    assert "hard.grad.selector" not in t and torch.equal(t["hard.final.selector"], t["selector"])
+    assert not t["hard.grad.experts"][3].any() and torch.equal(t["hard.final.experts"][3], t["experts"][3])
+    selected = torch.einsum("bd,bdo->bo", t["x"].reshape(7, 4, 6)[torch.arange(7), k], t["experts"][k])
+    kept = t["x"] * (torch.arange(24) // 6 != k[:, None])
+    y = selected + kept @ (t["expander"] @ t["compressor"]).T + t["expert_bias"] + t["compressed_bias"]
+    torch.testing.assert_close(y, t["hard.y"], rtol=1e-12, atol=1e-13)
+    print("  checked: ties, a fragment that is never selected, and the hard form written another way")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
@@ -865,7 +940,8 @@ def main():
     print("torch", torch.__version__)
     jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
             "adam_forms": (make_adam_forms, check_adam_forms), "lora": (make_lora, check_lora),
-            "optimizers": (make_optimizers, check_optimizers), "switchback": (make_switchback, check_switchback)}
+            "optimizers": (make_optimizers, check_optimizers), "switchback": (make_switchback, check_switchback),
+            "fragmented": (make_fragmented, check_fragmented)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"

@@ -130,6 +130,10 @@ void add_networks(Functions& all) {
   all["linear"] = [](Inputs x, const Json&) {
     return Tensors{x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])};
   };
+  all["fragment_weights"] = [](Inputs x, const Json&) { return Tensors{fragment_weights(x[0], x[1])}; };
+  all["index_matmul"] = [](Inputs x, const Json& a) {
+    return Tensors{index_matmul(x[0], x[1], x[2], a.at("trans_b").get<bool>())};
+  };
   [&]<class... F>(op::TypeList<F...>) {
     const auto add = [&](const char* name, OpPtr op) {
       all[name] = [op](Inputs x, const Json&) { return emit(op, x); };
