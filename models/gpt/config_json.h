@@ -41,6 +41,14 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("norm_eps", c.norm_eps, "added to the variance in norms");
   f("init", c.init, "gpt2 or xavier");
   f("init_std", c.init_std, "standard deviation of new weights of init gpt2");
+  const auto added = [&](const char* name, auto& field, const char* help) {  // since files were first written
+    if constexpr (requires { f.added(name, field, help); })
+      f.added(name, field, help);
+    else
+      f(name, field, help);
+  };
+  added("fragments", c.fragments, "of each fragmented layer; 0: none is");
+  added("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
 }
 
 /// The fields, for config_json.h.

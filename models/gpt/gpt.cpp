@@ -1,5 +1,6 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
@@ -25,6 +26,10 @@ struct Inits {
     }
   }
 };
+// Of the Linear layer with this name.
+int64_t fragments_of(const GptConfig& c, std::string_view name) {
+  return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
+}
 constexpr int64_t kMost = INT32_MAX;  // beyond any memory, and products of two fit int64_t
 // A checkpoint names each parameter and its two moments in a header that may have 100 MB: up to 36 tensors a layer, of
 // up to 140 bytes each, are 83 MB.
@@ -62,12 +67,17 @@ void GptConfig::validate() const {
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
   TG_CHECK(norm_eps > 0 && std::isfinite(norm_eps), value,
            "[gpt_config] norm_eps is {}. It must be more than 0 and finite.", norm_eps);
+  TG_CHECK(fragments >= 0 && fragments <= kMost, value,
+           "[gpt_config] fragments is {}. It must be from 1 to {}, or 0 for plain layers.", fragments, kMost);
   TG_CHECK(init_std >= 0 && std::isfinite(init_std), value,
            "[gpt_config] init_std is {}. It must be 0 or more and finite.", init_std);
 }
 
-Gpt::Block::Block(const Params& p, const GptConfig& c) : nn::Layer{p.scope()} {
+Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn::Layer{p.scope()} {
   const Inits init(c);
+  const auto fragments = [&](const Params& layer) {
+    return fragments_of(c, std::string_view(layer.path()).substr(path_of_gpt));
+  };
   const nn::BlockOptions o{.heads = c.heads,
                            .kv_heads = c.kv_heads,
                            .positions = c.positions,
@@ -77,7 +87,8 @@ Gpt::Block::Block(const Params& p, const GptConfig& c) : nn::Layer{p.scope()} {
                            .bias = c.bias,
                            .dropout = c.dropout,
                            .init = init.linear,
-                           .init_proj = init.proj};
+                           .init_proj = init.proj,
+                           .fragments = fragments};
   ln_1 = nn::Norm(p.at("ln_1"), c.width, norm_options(c));
   attn = nn::SelfAttention(p.at("attn"), c.width, o);
   ln_2 = nn::Norm(p.at("ln_2"), c.width, norm_options(c));
@@ -98,14 +109,17 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   const Inits init(c);
   wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init.table);
   if (c.positions == Positions::learned) wpe_ = nn::Embedding(p.at("wpe"), c.context, c.width, init.table);
-  for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c);
+  const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // before the names of layers
+  for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c, path_of_gpt);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (!c.tied_head) {
-    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size, {.bias = false, .init = init.linear});
-    return;
+    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size,
+                       {.bias = false, .init = init.linear, .fragments = fragments_of(c, "lm_head")});
+  } else {
+    head_.scope = p.at("lm_head").scope();
+    head_.weight = wte_.table;
   }
-  head_.scope = p.at("lm_head").scope();
-  head_.weight = wte_.table;
+  if (c.fragments > 0) (void)Linears(*this).matching("gpt_config", {&c.fragmented, 1});
 }
 
 std::vector<NamedLinear> Gpt::linears() {

@@ -7,6 +7,8 @@
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/kv_cache.h>
 
+#include <string>
+
 namespace tg {
 
 /// The shape of a Gpt, and how its parameters start.
@@ -32,6 +34,10 @@ struct GptConfig {
   /// 1); all are cut at 3 standard deviations, and init_std is not used. Norms start at 1, biases at 0.
   InitScheme init = InitScheme::gpt2;
   double init_std = 0.02;
+  /// Fragments of the layers that `fragmented` matches: FragmentedLinear takes the place of Linear there, with its own
+  /// initialisation. 0: all layers are plain.
+  int64_t fragments = 0;
+  std::string fragmented = "h.*.mlp.*";  ///< a pattern of names of linears(), as LoraConfig::targets has them
 
   void validate() const;  ///< throws an Error that names the first wrong field
   bool operator==(const GptConfig&) const = default;
@@ -44,7 +50,9 @@ std::string to_json(const GptConfig&);
 /// (C), h.{i}.attn.qkv.weight (C + 2 Ckv, C) with Ckv = C kv_heads / heads, h.{i}.attn.proj.weight (C, C),
 /// h.{i}.ln_2.weight (C), h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight
 /// (C, F), ln_f.weight (C), lm_head.weight (V, C) unless tied; with biases, each but tables and head has .bias next to
-/// .weight. A model that is made under LazyScope has shapes and no memory until its parameters are read.
+/// .weight. A fragmented layer has the tensors of nn::FragmentedLinear in the place of weight and bias: it selects
+/// softly if forward() is given a generator, as in training, else hard. A model that is made under LazyScope has shapes
+/// and no memory until its parameters are read.
 class Gpt {
  public:
   /// It follows all ForwardOptions.
@@ -78,7 +86,7 @@ class Gpt {
     nn::Norm ln_1, ln_2;
     nn::SelfAttention attn;
     nn::Mlp mlp;
-    Block(const Params&, const GptConfig&);
+    Block(const Params&, const GptConfig&, size_t path_of_gpt);
     Stream forward(Stream, const nn::LayerContext&) const;
   };
   void check(const Tensor& tokens, const ForwardOptions&) const;

@@ -54,6 +54,9 @@ std::vector<std::string> replace_linears(const Linears& model, const std::vector
                                          LinearKind kind) {
   const std::vector<NamedLinear> layers = model.matching("replace_linears", patterns);
   for (const NamedLinear& l : layers)
+    TG_CHECK(!l.layer->fragmented || kind == LinearKind::plain, value,
+             "[replace_linears] '{}' is a FragmentedLinear, which has no 8-bit products. Leave it out.", l.name);
+  for (const NamedLinear& l : layers)
     TG_CHECK(!l.layer->prepared(), state,
              "[replace_linears] '{}' was prepared for evaluation: its weight is gone. Load the model again.", l.name);
   std::vector<std::string> names;

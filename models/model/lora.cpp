@@ -13,6 +13,9 @@ std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c)
              "set it has.",
              l.name);
   for (const NamedLinear& l : r) {
+    TG_CHECK(!l.layer->fragmented, value,
+             "[lora] '{}' is a FragmentedLinear: there is no weight that a delta could be added to. Leave it out.",
+             l.name);
     TG_CHECK(!l.layer->prepared(), state,
              "[lora] '{}' was prepared for evaluation: its weight is gone, and nothing can be trained through it. Load "
              "the model again.",

@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/attention.h>
@@ -88,6 +89,9 @@ Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
     return fp8_linear(quantize_fp8(x), {weight.codes, weight.absmax}, bias, x.dtype());
   return int8_linear(quantize_rowwise(x), weight, bias, x.dtype());
 }
+Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, const BlockOptions& o) {
+  return Linear(p, in, out, {.bias = o.bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
+}
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
   return init;
@@ -97,11 +101,19 @@ Init of_parts(Init init, const Dims& parts) {
 Tensor dropout_if(const Tensor& x, double p, Rng* rng) { return rng && p > 0 ? dropout(x, p, *rng) : x; }
 
 Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Layer{p.scope()}, kind(o.kind) {
+  if (o.fragments != 0) {
+    TG_CHECK(kind == LinearKind::plain, value,
+             "[linear] {} fragments in a layer of kind {}. Only plain ones have them.", o.fragments, name_of(kind));
+    fragmented =
+        std::make_shared<FragmentedLinear>(p, in, out, FragmentedOptions{.fragments = o.fragments, .bias = o.bias});
+    return;
+  }
   const Init by_fan_in = Init::uniform(in > 0 ? 1 / std::sqrt(double(in)) : 0);
   weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
   if (o.bias) bias = p.get("bias", {out}, o.init ? Init::constant(0) : by_fan_in);
 }
 Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) const {
+  if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
   const auto cast = [compute](const Tensor& t) { return compute ? t.to(*compute) : t; };
   const Tensor in = cast(x);
@@ -172,8 +184,8 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
            "must be even.",
            width, heads, hs);
   const Init init = of_parts(o.init, {width, kv_heads * hs, kv_heads * hs});
-  qkv = Linear(p.at("qkv"), width, width + 2 * kv_heads * hs, {.bias = o.bias, .init = init});
-  proj = Linear(p.at("proj"), width, width, {.bias = o.bias, .init = o.init_proj});
+  qkv = linear_of(p.at("qkv"), width, width + 2 * kv_heads * hs, init, o);
+  proj = linear_of(p.at("proj"), width, width, o.init_proj, o);
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
@@ -207,8 +219,8 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
   const int64_t ff = o.ff_width ? o.ff_width : 4 * width;
   const bool gated = activation == Activation::swiglu;
   const Init init = gated ? of_parts(o.init, {ff, ff}) : o.init;
-  fc = Linear(p.at("fc"), width, gated ? 2 * ff : ff, {.bias = o.bias, .init = init});
-  proj = Linear(p.at("proj"), ff, width, {.bias = o.bias, .init = o.init_proj});
+  fc = linear_of(p.at("fc"), width, gated ? 2 * ff : ff, init, o);
+  proj = linear_of(p.at("proj"), ff, width, o.init_proj, o);
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();

@@ -8,6 +8,7 @@
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -52,7 +53,8 @@ struct Layer {
   NameScope enter() const { return NameScope(scope ? scope : current_scope()); }
 };
 
-struct LoraAdapter;  // lora.h
+struct LoraAdapter;       // lora.h
+struct FragmentedLinear;  // fragmented.h
 
 /// Options of Linear.
 struct LinearOptions {
@@ -61,17 +63,21 @@ struct LinearOptions {
   /// PyTorch's nn.Linear does.
   std::optional<Init> init = {};
   LinearKind kind = LinearKind::plain;
+  int64_t fragments = 0;  ///< more than 0: a FragmentedLinear, with its own initialisation; the kind is plain then
 };
-/// A linear layer: x weight^T + bias.
+/// A linear layer: x weight^T + bias, or a FragmentedLinear in its place.
 struct Linear : Layer {
   Tensor weight;                         ///< (out, in); empty after prepare_for_eval()
   Tensor bias;                           ///< (out) or empty
   std::shared_ptr<LoraAdapter> adapter;  ///< a delta that is added to the result unless it is merged; may be null
   LinearKind kind = LinearKind::plain;   ///< how products are computed; the parameters are the same for all
   std::optional<Quantized> codes;        ///< of the weight, after prepare_for_eval()
+  /// What computes in the place of weight and bias, which are empty then; null in other layers. It selects softly if
+  /// forward() is given a generator, as in training, else hard.
+  std::shared_ptr<const FragmentedLinear> fragmented;
 
   Linear() = default;
-  /// Asks the Params for "weight" (out, in), and "bias" (out) if the options say so.
+  /// Asks the Params for "weight" (out, in), and "bias" (out) if the options say so; or for those of FragmentedLinear.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
   /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, and the result has that
   /// dtype; gradients arrive in their own dtypes. If `compute` is unset, nothing is cast. A SwitchBack layer makes its
@@ -156,6 +162,8 @@ struct BlockOptions {
   bool bias = false;
   double dropout = 0;  ///< of what a layer adds to the residual stream
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
+  /// LinearOptions::fragments of the layer whose parameters these are; unset: 0.
+  std::function<int64_t(const Params&)> fragments = {};
 };
 
 /// Multi-head self-attention (Vaswani et al. 2017), causal or not, with grouped keys (Ainslie et al., GQA, 2023) and

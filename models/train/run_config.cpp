@@ -103,8 +103,9 @@ template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
   visit_train_fields(run.train, f);
   f("tokenizer", run.tokenizer, "byte, or char: the characters of the text");
 }
-void read_field(const FieldName& f, const Json& x, std::string& to) {  // the tokenizer is the only string
-  expect_field(x == "byte" || x == "char", f, x, "byte or char");
+void read_field(const FieldName& f, const Json& x, std::string& to) {
+  expect_field(x.is_string() && (f.key != "tokenizer" || x == "byte" || x == "char"), f, x,
+               f.key == "tokenizer" ? "byte or char" : "a text in quotes");
   to = x.get<std::string>();
 }
 Json flat(const RunConfig& run) {
@@ -209,12 +210,14 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
-// Settings of optimisers came later, and `linear` after them: files without them are of runs with AdamW and plain
-// layers, and mean the defaults.
+// Settings of optimisers came later, and those of other linear layers after them: files without them are of runs with
+// AdamW and plain layers, and mean the defaults.
+constexpr std::string_view kOfLinears[] = {"linear", "fragments", "fragmented"};
 constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
                                               "muon_lr",   "muon_scale", "muon_dtype"};
 bool may_lack(const Json& fields, std::string_view name) {
-  return name == "linear" || (!fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0);
+  return std::ranges::count(kOfLinears, name) > 0 ||
+         (!fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0);
 }
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {
   return std::all_of(names.begin(), names.end(),

@@ -3,6 +3,9 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/safetensors.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/comparison.h>
@@ -17,6 +20,7 @@
 #include <algorithm>
 
 #include "support/helpers.h"
+#include "support/small_run.h"
 
 using namespace tg;
 using nn::FragmentedLinear;
@@ -263,4 +267,84 @@ TEST_CASE("FragmentedLinear: what it refuses") {
       CHECK(has(says, "the score of row 0, fragment 2 is"));
       CHECK(has(says, "in l"));
     }
+}
+namespace {
+const GptConfig kGpt{
+    .vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 32, .bias = true, .fragments = 4};
+Tensor tokens() { return tensor<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 3, 4, 5}, {2, 8}); }
+}  // namespace
+
+TEST_CASE("a Gpt with fragmented layers: which ones, soft with a generator and hard without") {
+  const Params params({}, 1);
+  const Gpt model(params, kGpt);
+  std::vector<std::string> names;
+  for (const Parameter& p : params.all())
+    if (p.name.starts_with("h.1.mlp.")) names.push_back(p.name.substr(8));
+  CHECK(names == std::vector<std::string>{"fc.selector", "fc.experts", "fc.compressor", "fc.expander", "fc.expert_bias",
+                                          "fc.compressed_bias", "proj.selector", "proj.experts", "proj.compressor",
+                                          "proj.expander", "proj.expert_bias", "proj.compressed_bias"});
+  Rng rng{1};
+  const Tensor soft = cross_entropy(model.forward(tokens(), {.rng = &rng}), tokens());
+  const Tensor hard = cross_entropy(model.forward(tokens()), tokens());
+  CHECK(bits_of(soft) != bits_of(hard));
+  const GradMap all = backward(soft), some = backward(hard);
+  for (const Parameter& p : params.all()) {
+    CHECK(all.contains(p.tensor));
+    CHECK(some.contains(p.tensor) == !p.name.ends_with("selector"));
+  }
+  const Params again({}, 1);
+  const Gpt same(again, kGpt);
+  Rng other{1};
+  const Tensor recomputed = cross_entropy(same.forward(tokens(), {.rng = &other, .recompute = true}), tokens());
+  CHECK(bits_of(recomputed) == bits_of(soft));
+  const GradMap g = backward(recomputed);
+  for (size_t i = 0; i < params.all().size(); ++i)
+    CHECK(distance(g[again.all()[i].tensor], all[params.all()[i].tensor]) < 1e-5);
+
+  const Params nested({}, 1);
+  GptConfig one = kGpt;
+  one.fragmented = "h.0.mlp.fc";
+  Gpt inner(nested.at("student"), one);
+  size_t fragmented = 0;
+  for (const NamedLinear& l : inner.linears()) fragmented += bool(l.layer->fragmented);
+  CHECK(fragmented == 1);
+}
+TEST_CASE("a Gpt with fragmented layers trains, resumes its folder, and decodes with a cache") {
+  TrainConfig c = tiny_train();
+  GptConfig g = tiny_model();
+  g.fragments = 2;
+  Run run(c, g);
+  const std::vector<StepRecord> records = rest_of(run.trainer);
+  CHECK(records.back().loss < 0.7 * records.front().loss);
+  const Folder folder;
+  save_model(folder.path, run.model, run.params);
+  const LoadedModel loaded = load_model(folder.path);
+  CHECK(loaded.model.config() == run.model.config());
+  const NoGradScope off;
+  CHECK(bits_of(loaded.model.forward(tokens())) == bits_of(run.model.forward(tokens())));
+  const std::vector<int64_t> prompt{104, 101, 32};
+  CHECK(generate(loaded.model, prompt, 8, {.temperature = 0}) ==
+        generate(run.model, prompt, 8, {.temperature = 0}, {.use_cache = false}));
+}
+TEST_CASE("a Gpt with fragmented layers: what it refuses") {
+  const auto refused = [](auto change) {
+    return error_of([&] {
+      GptConfig c = kGpt;
+      change(c);
+      const Params p;
+      Gpt(p, c);
+    });
+  };
+  CHECK(has(refused([](auto& c) { c.fragments = -1; }), "fragments is -1"));
+  CHECK(has(refused([](auto& c) { c.fragmented = "mlp"; }), "the target 'mlp' matches no module"));
+  CHECK(has(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be cut into 5 equal fragments"));
+  const Params params({}, 1);
+  Gpt model(params, kGpt);
+  CHECK(has(error_of([&] { apply_lora(model, params, {.targets = {"*.mlp.fc"}}); }),
+            "'h.0.mlp.fc' is a FragmentedLinear"));
+  CHECK(has(error_of([&] { replace_linears(model, {"*.mlp.*"}, LinearKind::switchback); }),
+            "'h.0.mlp.fc' is a FragmentedLinear"));
+  Rng rng{1};
+  apply_lora(model, params, {.targets = {"*.attn.qkv"}});
+  CHECK(model.forward(tokens(), {.rng = &rng}).shape() == Shape{2, 8, 11});
 }
