@@ -29,6 +29,7 @@
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>
+#include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/muon.h>
