@@ -12,7 +12,7 @@ template <class C> struct Turns {  // (starts, T, HS / 2)
   Turns(const op::Rope& op, const std::vector<int64_t>& starts, int64_t rows, int64_t pairs)
       : sine(starts.size() * size_t(rows * pairs)), cosine(sine.size()) {
     std::vector<double> frequency(static_cast<size_t>(pairs));
-    for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = std::pow(op.theta, -double(i) / double(pairs));
+    for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = rope_frequency(op.theta, op.scaling, i, pairs);
     for_row_tiles(int64_t(starts.size()) * rows, pairs, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         const double at = double(starts[size_t(t / rows)] + t % rows), *f = frequency.data();

@@ -5,6 +5,28 @@
 #include <cmath>
 
 namespace tg {
+void RopeScaling::validate(std::string_view op, std::string_view prefix) const {
+  const auto positive = [&](std::string_view name, double x) {
+    TG_CHECK(x > 0 && std::isfinite(x), value, "[{}] {}{} is {}. It must be finite and more than 0.", op, prefix, name,
+             x);
+  };
+  positive("factor", factor), positive("low_freq", low_freq), positive("high_freq", high_freq);
+  TG_CHECK(original_context >= 0, value, "[{}] {}original_context is {}. It must be 1 or more, or 0 without llama3.",
+           op, prefix, original_context);
+  const RopeScaling unset;
+  const bool llama3 = kind == RopeScalingKind::llama3;
+  TG_CHECK(kind != RopeScalingKind::none || factor == unset.factor, value,
+           "[{}] {}factor is {}, and there is no scaling. Choose linear or llama3, or leave it 1.", op, prefix, factor);
+  TG_CHECK(
+      llama3 || RopeScaling(kind, factor) == *this, value,
+      "[{}] {}low_freq is {}, {}high_freq is {}, {}original_context is {}. Only scaling llama3 uses them. Leave them "
+      "{}, {} and 0.",
+      op, prefix, low_freq, prefix, high_freq, prefix, original_context, unset.low_freq, unset.high_freq);
+  TG_CHECK(!llama3 || (high_freq > low_freq && original_context >= 1), value,
+           "[{}] {}low_freq is {}, {}high_freq is {}, {}original_context is {}. For scaling llama3 the second must be "
+           "more than the first, and the context 1 or more.",
+           op, prefix, low_freq, prefix, high_freq, prefix, original_context);
+}
 Layouts op::Rope::infer(Inputs in) const {
   const Tensor& x = in[0];
   check::ndim_at_least(kName, x, 2);
@@ -13,6 +35,7 @@ Layouts op::Rope::infer(Inputs in) const {
            "[rope] {} has rows of {} elements. They are turned in pairs: the last size must be even.", x,
            x.shape().back());
   TG_CHECK(theta >= 1 && std::isfinite(theta), value, "[rope] theta is {}. It must be finite and 1 or more.", theta);
+  scaling.validate(kName);
   const int64_t t = x.size(-2);
   TG_CHECK(start >= 0 && start <= kRopeEnd && t <= kRopeEnd - start, value,
            "[rope] {} rows from position {} on, of {}. Positions must be in [0, {}).", t, start, x, kRopeEnd);
@@ -26,12 +49,12 @@ Layouts op::Rope::infer(Inputs in) const {
   return {contiguous_like(x)};
 }
 Tensors op::Rope::vjp(const Vjp& v) const {
-  const OpPtr back = make_ref<op::Rope>(theta, start, !inverse, starts);
+  const OpPtr back = make_ref<op::Rope>(theta, scaling, start, !inverse, starts);
   if (starts) return {emit1(back, {v.grad(), v.in(1)}), Tensor()};
   return {emit1(back, {v.grad()})};
 }
 Tensor rope(const Tensor& x, const RopeOptions& o) {
-  const OpPtr op = make_ref<op::Rope>(o.theta, o.start, false, bool(o.starts));
+  const OpPtr op = make_ref<op::Rope>(o.theta, o.scaling, o.start, false, bool(o.starts));
   return o.starts ? emit1(op, {x, o.starts}) : emit1(op, {x});
 }
 

@@ -1,12 +1,34 @@
 /// @file
 /// Rotary position embedding (Su et al., RoFormer, 2021): each pair of neighbouring elements is rotated by an angle
-/// that grows with the position. Pairs are interleaved, (x_2i, x_2i+1); there is no scaling for long contexts.
-/// Attention layers use it.
+/// that grows with the position. Pairs are interleaved, (x_2i, x_2i+1). Frequencies can be scaled for contexts that are
+/// longer than those of training. Attention layers use it.
 #pragma once
+#include <tapegrad/core/math.h>
 #include <tapegrad/core/op.h>
+
+#include <cmath>
 
 namespace tg {
 
+/// How the frequencies of rope() are scaled.
+enum class RopeScalingKind {
+  none,
+  linear,  ///< all are divided by the factor: position interpolation (Chen et al. 2023)
+  llama3   ///< long waves are divided by the factor, short ones stay, those between are blended (Llama 3.1, 2024)
+};
+/// A scaling of frequencies, and its numbers. Those that the kind does not use have their defaults.
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
+  double factor = 1;
+  /// llama3: waves that fit more than high_freq times into the original context stay, those that fit less than low_freq
+  /// times are divided by the factor.
+  double low_freq = 1, high_freq = 4;
+  int64_t original_context = 0;  ///< llama3: the most positions of the training without scaling
+  bool operator==(const RopeScaling&) const = default;
+
+  /// Throws an Error that names the first wrong number; `op` opens it, and `prefix` comes before the names.
+  void validate(std::string_view op, std::string_view prefix = "") const;
+};
 /// Options of rope().
 struct RopeOptions {
   double theta = 10000;  ///< pair i of position p is rotated by p theta^(-2i / HS)
@@ -14,6 +36,7 @@ struct RopeOptions {
   /// (B) i32 or i64: the position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS). It
   /// is read when the op runs: for sequences of unequal lengths, and for compiled functions.
   Tensor starts = {};
+  RopeScaling scaling = {};
 };
 namespace op {
 
@@ -21,24 +44,41 @@ namespace op {
 struct Rope : OpOf<Rope> {
   static constexpr auto kName = "rope";
   double theta;
+  RopeScaling scaling;
   int64_t start;
   bool inverse;  ///< rotates back: the gradient of a rotation
   bool starts;   ///< whether the starts are input 1
-  Rope(double base, int64_t first, bool back, bool several)
-      : theta(base), start(first), inverse(back), starts(several) {}
+  Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several)
+      : theta(base), scaling(s), start(first), inverse(back), starts(several) {}
   Traits traits() const override { return {.may_alias = bits(0), .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return starts ? bits(1) : 0; }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(theta), k.add(inverse), k.add(starts); }
+  void key(StructuralHash& k) const override {
+    const RopeScaling& s = scaling;
+    k.add(theta), k.add(int(s.kind)), k.add(s.factor), k.add(s.low_freq), k.add(s.high_freq), k.add(s.original_context);
+    k.add(inverse), k.add(starts);
+  }
 };
 inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< positions are below it: where math::sincos ends
 }  // namespace op
 
+/// By how much a pair turns from a position to the next, for kernels.
+TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t pair, int64_t pairs) {
+  const double f = std::pow(theta, -double(pair) / double(pairs));
+  if (s.kind == RopeScalingKind::none) return f;
+  if (s.kind == RopeScalingKind::linear) return f / s.factor;
+  const double waves = double(s.original_context) * f / 6.283185307179586476925;  // that fit into the original context
+  if (waves > s.high_freq) return f;
+  if (waves < s.low_freq) return f / s.factor;
+  const double kept = (waves - s.low_freq) / (s.high_freq - s.low_freq);
+  return (1 - kept) * (f / s.factor) + kept * f;
+}
+
 /// Rotates x (..., T, HS) by position, in the same shape. Row t has position start + t; (x_2i, x_2i+1) becomes (cos
 /// x_2i - sin x_2i+1, sin x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed
-/// and reduced in f64. An Error if HS is odd, theta is below 1, start is negative, or a position is 2^29 or more. Of
-/// starts it is one when the op runs; on a CUDA device as indexing.h says.
+/// and reduced in f64. An Error if HS is odd, theta is below 1, the scaling is wrong, start is negative, or a position
+/// is 2^29 or more. Of starts it is one when the op runs; on a CUDA device as indexing.h says.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
 
 /// The Error of a start from which `rows` rows leave the range of positions; `position` is that of its sequence. For

@@ -18,6 +18,7 @@ GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
 inline void from_name(std::string_view name, NormKind& x) { x = norm_from_name(name); }
 inline void from_name(std::string_view name, Activation& x) { x = activation_from_name(name); }
 inline void from_name(std::string_view name, Positions& x) { x = positions_from_name(name); }
+inline void from_name(std::string_view name, RopeScalingKind& x) { x = rope_scaling_from_name(name); }
 inline void from_name(std::string_view name, InitScheme& x) { x = init_from_name(name); }
 /// @}
 
@@ -47,6 +48,16 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
     else
       f(name, field, help);
   };
+  added("head_dim", c.head_dim, "size of a head, 0: width / heads");
+  added("qkv_bias", c.qkv_bias, "biases of queries, keys and values alone");
+  added("qk_norm", c.qk_norm, "RMSNorm of each head of queries and keys");
+  added("rope_scaling", c.rope_scaling.kind, "none, linear or llama3: frequencies for a longer context");
+  added("rope_factor", c.rope_scaling.factor, "by which rope_scaling divides frequencies");
+  added("rope_low_freq", c.rope_scaling.low_freq,
+        "of llama3: waves in the original context from which they are kept in part");
+  added("rope_high_freq", c.rope_scaling.high_freq,
+        "of llama3: waves in the original context from which they are kept");
+  added("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
   added("fragments", c.fragments, "of each fragmented layer; 0: none is");
   added("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
 }

@@ -31,9 +31,9 @@ int64_t fragments_of(const GptConfig& c, std::string_view name) {
   return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
 }
 constexpr int64_t kMost = INT32_MAX;  // beyond any memory, and products of two fit int64_t
-// A checkpoint names each parameter and its two moments in a header that may have 100 MB: up to 36 tensors a layer, of
-// up to 140 bytes each, are 83 MB.
-constexpr int64_t kMostLayers = 1 << 14;
+// A checkpoint names each parameter and its two moments in a header that may have 100 MB: up to 90 tensors a layer, of
+// up to 170 bytes each, are 63 MB.
+constexpr int64_t kMostLayers = 1 << 12;
 }  // namespace
 
 void GptConfig::validate() const {
@@ -46,8 +46,12 @@ void GptConfig::validate() const {
   positive("layers", layers, kMostLayers);
   positive("heads", heads);
   positive("width", width);
-  TG_CHECK(width % heads == 0, value,
-           "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part.", width, heads);
+  TG_CHECK(head_dim >= 0 && head_dim <= kMost, value,
+           "[gpt_config] head_dim is {}. It must be from 1 to {}, or 0 for width / heads.", head_dim, kMost);
+  TG_CHECK(
+      head_dim > 0 || width % heads == 0, value,
+      "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part, unless head_dim is set.",
+      width, heads);
   TG_CHECK(kv_heads >= 0, value, "[gpt_config] kv_heads is {}. It must be 1 or more, or 0 for as many as heads.",
            kv_heads);
   TG_CHECK(
@@ -56,12 +60,19 @@ void GptConfig::validate() const {
       "for as many as heads.",
       kv_heads, heads);
   TG_CHECK(
-      positions != Positions::rope || width / heads % 2 == 0, value,
+      positions != Positions::rope || head_size() % 2 == 0, value,
       "[gpt_config] width {} over heads {} makes heads of size {}, which positions \"rope\" cannot turn in pairs. The "
       "size must be even.",
-      width, heads, width / heads);
+      width, heads, head_size());
   TG_CHECK(rope_theta >= 1 && std::isfinite(rope_theta), value,
            "[gpt_config] rope_theta is {}. It must be 1 or more and finite.", rope_theta);
+  rope_scaling.validate("gpt_config", "rope_");
+  TG_CHECK(positions == Positions::rope || rope_scaling == RopeScaling(), value,
+           "[gpt_config] rope_scaling is {} and positions are \"{}\". Only rope has frequencies to scale.",
+           name_of(rope_scaling.kind), name_of(positions));
+  TG_CHECK(!bias || !qkv_bias, value,
+           "[gpt_config] bias and qkv_bias are both true. `bias` gives queries, keys and values one already: leave "
+           "qkv_bias false.");
   TG_CHECK(ff_width >= 0 && ff_width <= kMost, value,
            "[gpt_config] ff_width is {}. It must be from 1 to {}, or 0 for 4 * width.", ff_width, kMost);
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
@@ -80,8 +91,13 @@ Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn:
   };
   const nn::BlockOptions o{.heads = c.heads,
                            .kv_heads = c.kv_heads,
+                           .head_dim = c.head_dim,
+                           .qkv_bias = c.qkv_bias,
+                           .qk_norm = c.qk_norm,
+                           .norm_eps = c.norm_eps,
                            .positions = c.positions,
                            .rope_theta = c.rope_theta,
+                           .rope_scaling = c.rope_scaling,
                            .ff_width = c.ff_width,
                            .activation = c.activation,
                            .bias = c.bias,
@@ -235,7 +251,7 @@ KvCache Gpt::fixed_cache(int64_t batch, int64_t capacity, std::optional<DType> c
                          .batch = batch,
                          .kv_heads = config_.kv_heads ? config_.kv_heads : config_.heads,
                          .capacity = capacity ? capacity : config_.context,
-                         .head_size = config_.width / config_.heads,
+                         .head_size = config_.head_size(),
                          .dtype = compute.value_or(wte_.table.dtype()),
                          .device = device()});
 }

@@ -18,14 +18,18 @@ struct GptConfig {
   int64_t layers = 4;
   int64_t heads = 4;
   int64_t kv_heads = 0;  ///< heads of keys and values (GQA), which divide heads; 0 means heads
-  int64_t width = 128;   ///< C, a multiple of heads
+  int64_t head_dim = 0;  ///< HS, the size of a head; 0 means width / heads, and heads must divide width then
+  int64_t width = 128;   ///< C
   int64_t ff_width = 0;  ///< F, the hidden size of each MLP; 0 means 4 * width
   Positions positions = Positions::learned;
   double rope_theta = 10000;  ///< for rotary positions
+  RopeScaling rope_scaling = {};
   NormKind norm = NormKind::layer_norm;
   bool norm_affine = true;  ///< whether norms scale, and shift with `bias`
   Activation activation = Activation::gelu;
   bool bias = false;      ///< of all Linear layers except the head, and of LayerNorm
+  bool qkv_bias = false;  ///< of queries, keys and values alone; not with `bias`
+  bool qk_norm = false;   ///< RMSNorm of each head of queries and keys, before rope, with norm_eps
   bool tied_head = true;  ///< whether the head shares the token table
   double dropout = 0;     ///< of embeddings and of what each layer adds; only if forward() is given a generator
   double norm_eps = 1e-5;
@@ -39,6 +43,7 @@ struct GptConfig {
   int64_t fragments = 0;
   std::string fragmented = "h.*.mlp.*";  ///< a pattern of names of linears(), as LoraConfig::targets has them
 
+  int64_t head_size() const { return head_dim ? head_dim : width / heads; }  ///< HS
   void validate() const;  ///< throws an Error that names the first wrong field
   bool operator==(const GptConfig&) const = default;
 };
@@ -47,7 +52,8 @@ struct GptConfig {
 std::string to_json(const GptConfig&);
 
 /// The model. Its parameters are wte.weight (V, C), wpe.weight (context, C) if positions are learned, h.{i}.ln_1.weight
-/// (C), h.{i}.attn.qkv.weight (C + 2 Ckv, C) with Ckv = C kv_heads / heads, h.{i}.attn.proj.weight (C, C),
+/// (C), h.{i}.attn.qkv.weight ((heads + 2 kv_heads) HS, C), h.{i}.attn.q_norm.weight and k_norm.weight (HS) if qk_norm,
+/// h.{i}.attn.proj.weight (C, heads HS),
 /// h.{i}.ln_2.weight (C), h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight
 /// (C, F), ln_f.weight (C), lm_head.weight (V, C) unless tied; with biases, each but tables and head has .bias next to
 /// .weight. A fragmented layer has the tensors of nn::FragmentedLinear in the place of weight and bias: it selects

@@ -23,6 +23,7 @@ namespace {
 constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
 constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu", "relu"};
 constexpr std::string_view kPositions[] = {"learned", "rope"};
+constexpr std::string_view kRopeScalings[] = {"none", "linear", "llama3"};
 constexpr std::string_view kLinearKinds[] = {
     "plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8", "fp8-e4m3"};
 }  // namespace
@@ -35,6 +36,10 @@ Activation activation_from_name(std::string_view name) {
   return Activation(known_place("activation", name, kActivations));
 }
 Positions positions_from_name(std::string_view name) { return Positions(known_place("positions", name, kPositions)); }
+std::string_view name_of(RopeScalingKind k) { return kRopeScalings[size_t(k)]; }
+RopeScalingKind rope_scaling_from_name(std::string_view name) {
+  return RopeScalingKind(known_place("rope_scaling", name, kRopeScalings));
+}
 std::string_view name_of(LinearKind k) { return kLinearKinds[size_t(k)]; }
 void from_name(std::string_view name, LinearKind& to) {
   const auto says = [name](std::string_view word) { return name.find(word) != name.npos; };
@@ -89,8 +94,8 @@ Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
     return fp8_linear(quantize_fp8(x), {weight.codes, weight.absmax}, bias, x.dtype());
   return int8_linear(quantize_rowwise(x), weight, bias, x.dtype());
 }
-Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, const BlockOptions& o) {
-  return Linear(p, in, out, {.bias = o.bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
+Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, bool bias, const BlockOptions& o) {
+  return Linear(p, in, out, {.bias = bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
 }
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
@@ -169,32 +174,45 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
     : Layer{p.scope()},
       heads(o.heads),
       kv_heads(o.kv_heads ? o.kv_heads : o.heads),
+      qk_norm(o.qk_norm),
       positions(o.positions),
       rope_theta(o.rope_theta),
+      rope_scaling(o.rope_scaling),
       causal(o.causal),
       dropout(o.dropout) {
-  TG_CHECK(heads >= 1 && width % heads == 0, value,
-           "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads.",
-           width, heads);
+  TG_CHECK(
+      heads >= 1 && o.head_dim >= 0 && (o.head_dim > 0 || width % heads == 0), value,
+      "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads, unless "
+      "head_dim is 1 or more.",
+      width, heads);
   TG_CHECK(kv_heads >= 1 && heads % kv_heads == 0, value,
            "[attention] {} heads cannot share {} kv_heads evenly. kv_heads must divide heads.", heads, kv_heads);
-  const int64_t hs = width / heads;
+  const int64_t hs = head_dim = o.head_dim ? o.head_dim : width / heads;
   TG_CHECK(positions != Positions::rope || hs % 2 == 0, value,
            "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot turn in pairs. The size "
            "must be even.",
            width, heads, hs);
-  const Init init = of_parts(o.init, {width, kv_heads * hs, kv_heads * hs});
-  qkv = linear_of(p.at("qkv"), width, width + 2 * kv_heads * hs, init, o);
-  proj = linear_of(p.at("proj"), width, width, o.init_proj, o);
+  const Init init = of_parts(o.init, {heads * hs, kv_heads * hs, kv_heads * hs});
+  qkv = linear_of(p.at("qkv"), width, (heads + 2 * kv_heads) * hs, init, o.bias || o.qkv_bias, o);
+  if (qk_norm) {
+    const NormOptions each_head{.kind = NormKind::rms_norm, .eps = o.norm_eps};
+    q_norm = Norm(p.at("q_norm"), hs, each_head), k_norm = Norm(p.at("k_norm"), hs, each_head);
+  }
+  proj = linear_of(p.at("proj"), heads * hs, width, o.init_proj, o.bias, o);
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
-  const int64_t b = x.size(0), t = x.size(1), width = x.size(2), hs = width / heads, kv_width = kv_heads * hs;
-  const auto split_heads = [&](const Tensor& y) { return transpose(reshape(y, {b, t, -1, hs}), 1, 2); };
+  const int64_t b = x.size(0), t = x.size(1), hs = head_dim, width = heads * hs, kv_width = kv_heads * hs;
+  const auto in_heads = [&](const Tensor& y) { return reshape(y, {b, t, -1, hs}); };
+  const auto split_heads = [&](const Tensor& y) { return transpose(in_heads(y), 1, 2); };
   Tensors parts = split(qkv.forward(x, c.compute, c.rng), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
-  Tensor q = split_heads(parts[0]);                                                      // (B, NH, T, HS)
-  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};                        // (B, NHkv, T, HS) x 2
+  for (size_t i = 0; qk_norm && i < 2; ++i) {
+    const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
+    parts[i] = norm.forward(in_heads(parts[i]).to(norm.weight.dtype())).to(parts[i].dtype());
+  }
+  Tensor q = split_heads(parts[0]);                                // (B, NH, T, HS)
+  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};  // (B, NHkv, T, HS) x 2
   parts.clear();
   TG_CHECK(!c.cache || (causal && !c.lengths), value,
            "[attention] a cache with {}. Rows that a cache holds see nothing that comes later: use it with causal "
@@ -203,7 +221,8 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   AttentionOptions how{.causal = causal, .lengths = c.lengths};
   if (c.cache && c.cache->is_fixed()) how.starts = c.cache->lengths();
   if (positions == Positions::rope) {
-    const RopeOptions o{.theta = rope_theta, .start = how.starts ? 0 : c.position, .starts = how.starts};
+    const RopeOptions o{
+        .theta = rope_theta, .start = how.starts ? 0 : c.position, .starts = how.starts, .scaling = rope_scaling};
     q = rope(q, o), kv.k = rope(kv.k, o);
     // On the tape, a view of the values would keep the memory of queries and keys before they were turned.
     if (kv.v.requires_grad()) kv.v = kv.v.contiguous();
@@ -219,8 +238,8 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
   const int64_t ff = o.ff_width ? o.ff_width : 4 * width;
   const bool gated = activation == Activation::swiglu;
   const Init init = gated ? of_parts(o.init, {ff, ff}) : o.init;
-  fc = linear_of(p.at("fc"), width, gated ? 2 * ff : ff, init, o);
-  proj = linear_of(p.at("proj"), ff, width, o.init_proj, o);
+  fc = linear_of(p.at("fc"), width, gated ? 2 * ff : ff, init, o.bias, o);
+  proj = linear_of(p.at("proj"), ff, width, o.init_proj, o.bias, o);
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();

@@ -7,6 +7,7 @@
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
+#include <tapegrad/ops/rope.h>
 
 #include <functional>
 #include <memory>
@@ -22,8 +23,9 @@ enum class NormKind { layer_norm, rms_norm };
 enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
 /// How a model knows positions: by a table of embeddings, or by rotation in attention.
 enum class Positions { learned, rope };
-/// The name of a value: "layer_norm", "gelu", "rope".
+/// The name of a value: "layer_norm", "gelu", "rope", "llama3".
 /// @{
+std::string_view name_of(RopeScalingKind);
 std::string_view name_of(NormKind);
 std::string_view name_of(Activation);
 std::string_view name_of(Positions);
@@ -33,6 +35,7 @@ std::string_view name_of(Positions);
 NormKind norm_from_name(std::string_view);
 Activation activation_from_name(std::string_view);
 Positions positions_from_name(std::string_view);
+RopeScalingKind rope_scaling_from_name(std::string_view);
 /// @}
 /// How a Linear layer computes its products: `plain`, or by codes of 8 bits, as switchback_linear() does in one of its
 /// modes.
@@ -153,9 +156,14 @@ struct LayerContext {
 /// Options of the layers of a transformer block.
 struct BlockOptions {
   int64_t heads = 1;
-  int64_t kv_heads = 0;  ///< heads of keys and values, each shared by heads / kv_heads queries; 0 means heads
+  int64_t kv_heads = 0;    ///< heads of keys and values, each shared by heads / kv_heads queries; 0 means heads
+  int64_t head_dim = 0;    ///< HS, the size of a head; 0 means width / heads
+  bool qkv_bias = false;   ///< a bias of queries, keys and values, also if `bias` is false
+  bool qk_norm = false;    ///< RMSNorm of each head of queries and keys, before rope
+  double norm_eps = 1e-5;  ///< of qk_norm
   Positions positions = Positions::learned;
   double rope_theta = 10000;
+  RopeScaling rope_scaling = {};
   int64_t ff_width = 0;  ///< hidden size of Mlp; 0 means four times the width
   Activation activation = Activation::gelu;
   bool causal = true;  ///< a row sees itself and those before it; false, as in BERT: all rows
@@ -170,16 +178,19 @@ struct BlockOptions {
 /// rotary positions as options. Dropout applies to its result only, never to the attention weights, which are not kept
 /// in memory.
 struct SelfAttention : Layer {
-  Linear qkv;   ///< ((heads + 2 kv_heads) HS, C): queries, keys, values, one after the other
-  Linear proj;  ///< (C, C)
-  int64_t heads = 1, kv_heads = 1;
+  Linear qkv;           ///< ((heads + 2 kv_heads) HS, C): queries, keys, values, one after the other
+  Linear proj;          ///< (C, heads HS)
+  Norm q_norm, k_norm;  ///< of each head (HS), if qk_norm
+  int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  bool qk_norm = false;
   Positions positions = Positions::learned;
   double rope_theta = 10000;
+  RopeScaling rope_scaling = {};
   bool causal = true;
   double dropout = 0;
 
   SelfAttention() = default;
-  /// An Error unless heads divides width, kv_heads divides heads, and HS = width / heads is even under rope.
+  /// An Error unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even under rope.
   SelfAttention(const Params&, int64_t width, const BlockOptions&);
   /// (B, T, C) -> (B, T, C). Rows of padding are computed too, and mean nothing.
   Tensor forward(const Tensor& x, const LayerContext& = {}) const;

@@ -210,13 +210,15 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
-// Settings of optimisers came later, and those of other linear layers after them: files without them are of runs with
+// Settings of optimisers came later, and those of other layers after them: files without them are of runs with
 // AdamW and plain layers, and mean the defaults.
-constexpr std::string_view kOfLinears[] = {"linear", "fragments", "fragmented"};
+constexpr std::string_view kOfLayers[] = {"linear",        "fragments",      "fragmented",           "head_dim",
+                                          "qkv_bias",      "qk_norm",        "rope_scaling",         "rope_factor",
+                                          "rope_low_freq", "rope_high_freq", "rope_original_context"};
 constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
                                               "muon_lr",   "muon_scale", "muon_dtype"};
 bool may_lack(const Json& fields, std::string_view name) {
-  return std::ranges::count(kOfLinears, name) > 0 ||
+  return std::ranges::count(kOfLayers, name) > 0 ||
          (!fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0);
 }
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {

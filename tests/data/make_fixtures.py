@@ -110,12 +110,23 @@ def attention(q, k, v, lengths=None, starts=None, *, causal, scale):
     return scores.softmax(-1).masked_fill(hidden, 0) @ v
 
 
-def rope(x, starts=None, *, theta, start):
+def scaled(frequency, *, kind, factor, low_freq=None, high_freq=None, original_context=None):
+    """linear: all by the factor. llama3: by the wave length, as its paper's code; in between a straight blend."""
+    if kind == "linear":
+        return frequency / factor
+    length = 2 * math.pi / frequency
+    blend = ((original_context / length - low_freq) / (high_freq - low_freq)).clamp(0, 1)
+    return torch.lerp(frequency / factor, frequency, blend)
+
+
+def rope(x, starts=None, *, theta, start, scaling=None):
     """(..., T, HS): pairs (x_2i, x_2i+1) as complex numbers, times e^(i angle)."""
-    half = torch.arange(x.shape[-1] // 2, dtype=F64)
+    frequency = theta ** (-2 * torch.arange(x.shape[-1] // 2, dtype=F64) / x.shape[-1])
+    if scaling:
+        frequency = scaled(frequency, **scaling)
     if starts is not None:
         start = starts.to(F64).view(-1, *[1] * (x.ndim - 2))
-    angles = (start + torch.arange(x.shape[-2], dtype=F64))[..., None] * theta ** (-2 * half / x.shape[-1])
+    angles = (start + torch.arange(x.shape[-2], dtype=F64))[..., None] * frequency
     pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
 
@@ -333,6 +344,9 @@ def index_cases():
                {"dim": dim})
 
 
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "low_freq": 1.0, "high_freq": 4.0, "original_context": 64}
+
+
 def network_cases():
     for variant, a, b in (("2d", (3, 5), (5, 4)), ("batched", (2, 3, 4, 5), (2, 3, 5, 6)),
                           ("broadcast", (2, 1, 4, 5), (3, 5, 2)), ("shared_b", (2, 4, 5), (5, 3))):
@@ -368,6 +382,8 @@ def network_cases():
     yield case("rope.plain", [(2, 3, 5, 8)], theta=10000.0, start=0)
     yield case("rope.start", [(7, 6)], theta=100.0, start=12345)
     yield case("rope.one_pair", [(2, 4, 2)], theta=10000.0, start=1)
+    yield case("rope.linear", [(2, 5, 8)], theta=10000.0, start=3, scaling={"kind": "linear", "factor": 4.0})
+    yield case("rope.llama3", [(2, 5, 16)], theta=500000.0, start=30, scaling=LLAMA3)
     key, shapes, options = case("rope.starts", [(3, 2, 5, 8)], theta=100.0, start=0)
     yield key, [*shapes, torch.tensor([7, 0, 12345])], options
     yield case("swiglu.plain", [(2, 3, 10)], 3)
@@ -528,6 +544,10 @@ GPTS = {
     "gpt_gqa": {"vocab": 37, "context": 9, "width": 24, "heads": 6, "kv_heads": 2, "blocks": 2, "batch": 2,
                 "hidden": 20, "norm": "rms_norm", "norm_eps": 1e-6, "norm_bias": False, "linear_bias": False,
                 "activation": "swiglu", "positions": "rope", "rope_theta": 100.0, "tied_head": False},
+    "gpt_heads": {"vocab": 41, "context": 10, "width": 20, "heads": 3, "kv_heads": 1, "head_dim": 8, "blocks": 2,
+                  "batch": 2, "hidden": 24, "norm": "rms_norm", "norm_eps": 1e-6, "norm_bias": False,
+                  "linear_bias": False, "qkv_bias": True, "qk_norm": True, "activation": "swiglu", "positions": "rope",
+                  "rope_theta": 100.0, "rope_scaling": LLAMA3, "tied_head": True},
     "gpt_gpt2": {"vocab": 43, "context": 12, "width": 18, "heads": 3, "blocks": 2, "batch": 2, "norm": "layer_norm",
                  "norm_eps": 1e-5, "norm_bias": True, "linear_bias": True, "activation": "gelu_tanh",
                  "positions": "learned", "tied_head": True},
@@ -536,12 +556,13 @@ GPTS = {
 
 def gpt_init(name, c):
     d, hidden = c["width"], c.get("hidden", 4 * c["width"])
-    kv = d // c["heads"] * c.get("kv_heads", c["heads"])
+    size = c.get("head_dim", d // c["heads"])
+    kv, all_heads = size * c.get("kv_heads", c["heads"]), size * c["heads"]
     shapes = {"wte.weight": (c["vocab"], d)}
     if c["positions"] == "learned":
         shapes["wpe.weight"] = (c["context"], d)
 
-    def add(key, *shape, bias):
+    def add(key, *shape, bias=False):
         shapes[key + ".weight"] = shape
         if bias:
             shapes[key + ".bias"] = shape[:1]
@@ -550,8 +571,11 @@ def gpt_init(name, c):
         h = f"h.{i}."
         for norm in ("ln_1", "ln_2"):
             add(h + norm, d, bias=c["norm_bias"])
-        for part, out in (("q", d), ("k", kv), ("v", kv), ("proj", d)):
-            add(f"{h}attn.{part}", out, d, bias=c["linear_bias"])
+        for part, out in (("q", all_heads), ("k", kv), ("v", kv)):
+            add(f"{h}attn.{part}", out, d, bias=c["linear_bias"] or c.get("qkv_bias", False))
+        for part in ("q_norm", "k_norm") if c.get("qk_norm") else ():
+            add(f"{h}attn.{part}", size)
+        add(h + "attn.proj", d, all_heads, bias=c["linear_bias"])
         for part in ("gate", "up") if c["activation"] == "swiglu" else ("fc",):
             add(f"{h}mlp.{part}", hidden, d, bias=c["linear_bias"])
         add(f"{h}mlp.proj", d, hidden, bias=c["linear_bias"])
@@ -572,8 +596,9 @@ def gpt_logits(w, tokens, c):
     linear = lambda x, key: F.linear(x, w[key + ".weight"], w.get(key + ".bias"))
     norm = lambda x, key: OPS[c["norm"]](x, *(w[f"{key}.{part}"] for part in ("weight", "bias") if f"{key}.{part}" in w),
                                          eps=c["norm_eps"])
-    heads = lambda x: x.view(batch, time, -1, c["width"] // c["heads"]).transpose(1, 2)
-    turn = lambda x: rope(x, theta=c["rope_theta"], start=0) if c["positions"] == "rope" else x
+    heads = lambda x: x.view(batch, time, -1, c.get("head_dim", c["width"] // c["heads"])).transpose(1, 2)
+    turn = lambda x: (rope(x, theta=c["rope_theta"], start=0, scaling=c.get("rope_scaling"))
+                      if c["positions"] == "rope" else x)
     x = w["wte.weight"][tokens]
     if c["positions"] == "learned":
         x = x + w["wpe.weight"][:time]
@@ -581,6 +606,8 @@ def gpt_logits(w, tokens, c):
         h = f"h.{i}."
         y = norm(x, h + "ln_1")
         q, k, v = (heads(linear(y, f"{h}attn.{part}")) for part in "qkv")
+        if c.get("qk_norm"):
+            q, k = norm(q, h + "attn.q_norm"), norm(k, h + "attn.k_norm")
         shared = c["heads"] // c.get("kv_heads", c["heads"])  # each key head serves that many query heads in a row
         k, v = (z.repeat_interleave(shared, dim=1) for z in (turn(k), v))
         y = attention(turn(q), k, v, causal=True, scale=1 / math.sqrt(q.shape[-1]))
@@ -636,7 +663,7 @@ def check_gpt(path):
         gain = w[key].clone().requires_grad_()
         assert torch.autograd.gradcheck(lambda x: loss_at(w | {key: x}), (gain,), eps=1e-5, atol=1e-9, rtol=1e-6), key
     for key, value in w.items():
-        direction, h = randn("direction." + key, *value.shape), 1e-4
+        direction, h = randn("direction." + key, *value.shape), 1e-5
         slope = (loss_at(w | {key: value + h * direction}) - loss_at(w | {key: value - h * direction})) / (2 * h)
         torch.testing.assert_close(slope, (t["grad." + key] * direction).sum(), rtol=1e-5, atol=1e-7)
         assert not torch.equal(t["final." + key], value), key

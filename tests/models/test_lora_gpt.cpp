@@ -158,7 +158,7 @@ TEST_CASE("LoRA on a Gpt: an adapted model runs in all ways that a plain one doe
       fill(a.lora, 0.03);  // a merged model of the larger deltas is as far from f32 in bf16: 0.03
       const Tensor mixed = a.model.forward(tokens, {.compute = DType::bf16});
       CHECK(mixed.dtype() == DType::bf16);
-      CHECK(row_distance(mixed, a.model.forward(tokens)) <= 2e-2);
+      CHECK(row_distance(mixed, a.model.forward(tokens)) <= bf16_bound(a.model.config()));
       const std::vector<int64_t> prompt{3, 1};
       const SampleOptions sampling{.temperature = 0.9, .seed = 4};
       const auto text = generate(a.model, prompt, 12, sampling);

@@ -56,7 +56,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), place + "/model.safetensors");
   CHECK_HAS(with_model([](auto& g) { g["layers"] = 2; }), place + "/model.safetensors");
   CHECK_HAS(with_model([](auto& g) { g["layers"] = 1000000000000; }),
-            "layers is 1000000000000. It must be at most 16384");
+            "layers is 1000000000000. It must be at most 4096");
   write_file_atomically(folder / "config.json", "{\"modle\": {}, \"model\": {}}");
   CHECK_HAS(error_of([&] { load_model(folder.path); }), "'modle' is not known. Did you mean 'model'?");
   write_file_atomically(folder / "config.json", "[1]");

@@ -290,7 +290,7 @@ TEST_CASE("configuration: what validate() refuses") {
   CHECK_HAS(with([](GptConfig& c) { c.norm_eps = 0; }), "norm_eps is 0");
   CHECK_HAS(with([](GptConfig& c) { c.init_std = NAN; }), "init_std is nan");
   CHECK_HAS(with([](GptConfig& c) { c.layers = 1'000'000'000'000; }),
-            "layers is 1000000000000. It must be at most 16384");
+            "layers is 1000000000000. It must be at most 4096");
   CHECK_HAS(with([](GptConfig& c) { c.width = c.heads = int64_t(1) << 40; }),
             "heads is 1099511627776. It must be at most");
   CHECK_HAS(with([](GptConfig& c) { c.ff_width = int64_t(1) << 40; }), "ff_width is 1099511627776");
@@ -301,6 +301,15 @@ TEST_CASE("configuration: what validate() refuses") {
   CHECK_HAS(with([](GptConfig& c) { c.width = 36, c.positions = Positions::rope; }),
             "width 36 over heads 4 makes heads of size 9, which positions \"rope\" cannot turn in pairs.");
   CHECK_HAS(with([](GptConfig& c) { c.rope_theta = 0; }), "rope_theta is 0. It must be 1 or more and finite.");
+  CHECK_HAS(with([](GptConfig& c) { c.head_dim = -1; }), "head_dim is -1. It must be from 1 to 2147483647, or 0");
+  CHECK_HAS(with([](GptConfig& c) { c.head_dim = 3, c.positions = Positions::rope; }), "makes heads of size 3");
+  CHECK(with([](GptConfig& c) { c.head_dim = 3, c.width = 37; }) == "no error");
+  CHECK_HAS(with([](GptConfig& c) { c.bias = c.qkv_bias = true; }), "bias and qkv_bias are both true");
+  const RopeScaling linear{.kind = RopeScalingKind::linear, .factor = 2};
+  CHECK_HAS(with([&](GptConfig& c) { c.rope_scaling = linear; }),
+            "rope_scaling is linear and positions are \"learned\"");
+  CHECK(with([&](GptConfig& c) { c.rope_scaling = linear, c.positions = Positions::rope; }) == "no error");
+  CHECK_HAS(with([&](GptConfig& c) { c.rope_scaling.factor = 2; }), "rope_factor is 2, and there is no scaling");
   CHECK_HAS(error_of([] { nn::SelfAttention(Params(), 8, {.heads = 4, .kv_heads = 3}); }),
             "[attention] 4 heads cannot share 3 kv_heads evenly. kv_heads must divide heads.");
   CHECK_HAS(error_of([] { nn::SelfAttention(Params(), 6, {.heads = 2, .positions = Positions::rope}); }),
@@ -310,31 +319,34 @@ TEST_CASE("configuration: what validate() refuses") {
 TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a header that fits") {
   const GptConfig widest{.layers = 1,
                          .heads = 1,
-                         .width = 2,
-                         .ff_width = 3,
+                         .width = 32,
+                         .ff_width = 32,
                          .norm = NormKind::layer_norm,
                          .activation = Activation::swiglu,
-                         .bias = true};
+                         .bias = true,
+                         .qk_norm = true,
+                         .fragments = 1,
+                         .fragmented = "h.*"};
   const Params params;
   const Gpt model(params, widest);
   const std::string value = R"({"data_offsets":[9223372036854775807,9223372036854775807],"dtype":"F32","shape":[)";
   size_t bytes = 0, tensors = 0;  // of a layer with names, offsets and sizes as long as they come
   for (const Parameter& p : params.all()) {
     if (!p.name.starts_with("h.0.")) continue;
-    for (const std::string pattern : {"\"model.h.16383.{}\":", "\"adamw.h.16383.{}.m\":", "\"adamw.h.16383.{}.v\":"}) {
+    for (const std::string pattern : {"\"model.h.4095.{}\":", "\"adamw.h.4095.{}.m\":", "\"adamw.h.4095.{}.v\":"}) {
       bytes += fmt::format(fmt::runtime(pattern), p.name.substr(4)).size() + value.size() + 1;
       for (size_t i = 0; i < p.tensor.shape().size(); ++i) bytes += std::string_view("9223372036,").size();
       bytes += std::string_view("]}").size();
       ++tensors;
     }
   }
-  CHECK(tensors == 36);
-  CHECK(bytes * 16384 < 90'000'000);  // of the 100 MB of a header
+  CHECK(tensors == 90);
+  CHECK(bytes * 4096 < 90'000'000);  // of the 100 MB of a header
   GptConfig c;
-  c.layers = 16384;
+  c.layers = 4096;
   CHECK(error_of([&] { c.validate(); }) == "no error");
-  c.layers = 16385;
-  CHECK_HAS(error_of([&] { c.validate(); }), "[gpt_config] layers is 16385. It must be at most 16384.");
+  c.layers = 4097;
+  CHECK_HAS(error_of([&] { c.validate(); }), "[gpt_config] layers is 4097. It must be at most 4096.");
   const std::map<std::string, std::string> metadata{{"x", std::string(100'000'000, 'x')}};
   CHECK_HAS(error_of([&] {
               write_safetensors("nowhere", {{"a", zeros({1})}}, metadata);
@@ -346,7 +358,8 @@ TEST_CASE("configuration as JSON") {
   GptConfig c = uneven();  // no field as it is by default
   c.context = 16, c.width = 48;
   c.positions = Positions::rope, c.rope_theta = 500, c.norm = NormKind::rms_norm, c.norm_affine = false;
-  c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3;
+  c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3, c.head_dim = 6, c.qkv_bias = c.qk_norm = true;
+  c.rope_scaling = {RopeScalingKind::llama3, 8, 2, 5, 64}, c.fragments = 3, c.fragmented = "h.0.*", c.bias = false;
   CHECK(gpt_config_from_json(to_json(c)) == c);
   CHECK(gpt_config_from_json("{}") == GptConfig());
   CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);

@@ -130,6 +130,23 @@ TEST_CASE("rope and swiglu") {
        {"[rope] cannot compute on (2, 4) i64"}},
       {[&] { rope(x, {.theta = 0.5}); }, Why::value, {"[rope] theta is 0.5. It must be finite and 1 or more."}},
       {[&] { rope(x, {.theta = INFINITY}); }, Why::value, {"[rope] theta is inf."}},
+      {[&] { rope(x, {.scaling = {.factor = 2}}); }, Why::value, {"[rope] factor is 2, and there is no scaling."}},
+      {[&] { rope(x, {.scaling = {.kind = RopeScalingKind::linear, .factor = 0}}); },
+       Why::value,
+       {"[rope] factor is 0. It must be finite and more than 0."}},
+      {[&] { rope(x, {.scaling = {.kind = RopeScalingKind::linear, .factor = 2, .original_context = 8}}); },
+       Why::value,
+       {"original_context is 8. Only scaling llama3 uses them."}},
+      {[&] { rope(x, {.scaling = {.kind = RopeScalingKind::llama3, .factor = 2}}); },
+       Why::value,
+       {"original_context is 0. For scaling llama3 the second must be more than the first, and the context 1 or "
+        "more."}},
+      {[&] {
+         rope(x, {.scaling = {RopeScalingKind::llama3, 2, 4, 4, 8}});
+       },
+       Why::value,
+       {"low_freq is 4, high_freq is 4"}},
+      {[&] { rope(x, {.scaling = {.original_context = -1}}); }, Why::value, {"original_context is -1."}},
       {[&] { rope(x, {.start = -1}); },
        Why::value,
        {"[rope] 2 rows from position -1 on, of 'x' (2, 4) f32. Positions must be in [0, 536870912)."}},

@@ -159,7 +159,15 @@ void add_networks(Functions& all) {
     return both(add_rms_norm(x[0], x[1], optional(x, 2), a.at("eps").get<double>()));
   };
   all["rope"] = [=](Inputs x, const Json& a) {
-    return Tensors{rope(x[0], {a.at("theta").get<double>(), a.at("start").get<int64_t>(), optional(x, 1)})};
+    RopeOptions o{a.at("theta").get<double>(), a.at("start").get<int64_t>(), optional(x, 1)};
+    if (a.contains("scaling")) {
+      const Json& s = a.at("scaling");
+      o.scaling = {.kind = RopeScalingKind::linear, .factor = s.at("factor").get<double>()};
+      if (s.at("kind") == "llama3")
+        o.scaling = {RopeScalingKind::llama3, s.at("factor").get<double>(), s.at("low_freq").get<double>(),
+                     s.at("high_freq").get<double>(), s.at("original_context").get<int64_t>()};
+    }
+    return Tensors{rope(x[0], o)};
   };
   all["swiglu"] = [](Inputs x, const Json&) { return Tensors{swiglu(x[0])}; };
   all["attention"] = [=](Inputs x, const Json& a) {

@@ -7,6 +7,16 @@
 
 namespace tg {
 
+namespace {
+RopeScaling rope_scaling_of(const Json& j) {
+  RopeScaling s{.kind = rope_scaling_from_name(j.at("kind").get<std::string>()),
+                .factor = j.at("factor").get<double>()};
+  if (s.kind == RopeScalingKind::linear) return s;
+  s.low_freq = j.at("low_freq").get<double>(), s.high_freq = j.at("high_freq").get<double>();
+  s.original_context = j.at("original_context").get<int64_t>();
+  return s;
+}
+}  // namespace
 Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safetensors") {
   const Json c = own_json(file.metadata().at("config"));
   const auto activation = c.at("activation").get<std::string>();
@@ -16,6 +26,7 @@ Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safet
             .layers = c.at("blocks").get<int64_t>(),
             .heads = c.at("heads").get<int64_t>(),
             .kv_heads = integer("kv_heads"),
+            .head_dim = integer("head_dim"),
             .width = c.at("width").get<int64_t>(),
             .ff_width = integer("hidden"),
             .positions = positions_from_name(c.at("positions").get<std::string>()),
@@ -23,8 +34,11 @@ Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safet
             .norm = norm_from_name(c.at("norm").get<std::string>()),
             .activation = activation_from_name(activation == "gelu_exact" ? "gelu" : activation),
             .bias = c.at("linear_bias").get<bool>(),
+            .qkv_bias = c.contains("qkv_bias") && c.at("qkv_bias").get<bool>(),
+            .qk_norm = c.contains("qk_norm") && c.at("qk_norm").get<bool>(),
             .tied_head = c.at("tied_head").get<bool>(),
             .norm_eps = c.at("norm_eps").get<double>()};
+  if (c.contains("rope_scaling")) config.rope_scaling = rope_scaling_of(c.at("rope_scaling"));
 }
 StateDict Oracle::weights(const std::string& kind) const {
   StateDict r;
