@@ -64,7 +64,7 @@ void check_sizes(std::string_view command, const RunConfig& run) {
   const double width = double(m.width), hidden = double(m.ff_width ? m.ff_width : 4 * m.width);
   const double row = std::max({double(m.vocab_size), 3 * width, 2 * hidden});
   const double weights = width * std::max(row, double(m.context));
-  const double activations = double(run.train.batch) * double(m.context) * row;
+  const double activations = double(run.train.batch) * double(run.train.window_in(m.context)) * row;
   TG_CHECK(
       std::max(weights, activations) * 8 < 0x1p63, memory,
       "[{}] vocab_size {}, context {}, width {} and batch {} make a tensor of {:.3g} elements. No memory holds it. "

@@ -139,7 +139,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what) {
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
   fmt::print("run     {} steps of {}{} x {} tokens{}, seed {}, into {}/\n", t.max_steps,
-             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, m.context,
+             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, t.window_in(m.context),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   if (s.state && s.state->step >= t.max_steps)

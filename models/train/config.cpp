@@ -42,6 +42,7 @@ void from_name(std::string_view name, DType& to) {
 void TrainConfig::validate() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
+  at_least("window", window, 0);
   TG_CHECK(!dtype || dtype == DType::f32 || dtype == DType::bf16, value, "[train] dtype is {}. It must be f32 or bf16.",
            *dtype);
   at_least("accumulate", accumulate, 1);
@@ -95,6 +96,13 @@ double optimizer_lr(const TrainConfig& c, double lr) {
   return c.optimizer == OptimizerKind::muon ? lr * (c.muon_lr / c.lr) : lr;
 }
 
+int64_t TrainConfig::window_in(int64_t context) const {
+  TG_CHECK(window <= context, value,
+           "[train] window is {}, and the model's context is {}. A window is at most that long: lower it, or pass 0 "
+           "for the context.",
+           window, context);
+  return window ? window : context;
+}
 bool TrainConfig::evaluates_after(int64_t step) const {
   return step == max_steps || (eval_every > 0 && step % eval_every == 0);
 }

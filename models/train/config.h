@@ -38,6 +38,7 @@ void from_name(std::string_view, DType&);
 /// The settings of a training run.
 struct TrainConfig {
   int64_t batch = 12;      ///< windows in a micro-batch
+  int64_t window = 0;      ///< tokens of a window, at most the model's context; 0: the context
   int64_t accumulate = 1;  ///< micro-batches in a step, whose gradients make one update, weighted by tokens
   int64_t max_steps = 2000;
   double lr = 1e-3;      ///< learning rate after `warmup` steps
@@ -65,6 +66,8 @@ struct TrainConfig {
   uint64_t seed = 1;  ///< of the weights, the windows and dropout, each with a stream of its own
 
   void validate() const;  ///< throws an Error that names the first wrong field and its range
+  /// The tokens of a window for a model of this context. An Error if `window` is more.
+  int64_t window_in(int64_t context) const;
   /// Whether a validation follows this step. Steps count from 1; the last one always has one.
   bool evaluates_after(int64_t step) const;
   /// Whether a save follows this step. Steps count from 1; the last one always has one. It is for callers: Trainer
@@ -80,6 +83,7 @@ double optimizer_lr(const TrainConfig&, double lr);
 /// Calls f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
+  f("window", c.window, "tokens of a window, 0: the model's context");
   f("accumulate", c.accumulate, "micro-batches in a step, for one update of batch * accumulate windows");
   f("max_steps", c.max_steps, "steps of training");
   f("lr", c.lr, "learning rate after warm-up");

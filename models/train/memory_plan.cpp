@@ -106,7 +106,7 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
   return plan;
 }
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {
-  const auto windows = [&] { return zeros({train.batch, config.context}, DType::i32); };  // (B, T)
+  const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   return plan_memory([&](const Params& params) { return Gpt(params, config); },
                      [&] {
                        return Batch{windows(), windows()};

@@ -37,7 +37,7 @@ struct MemoryPlan {
 /// is not there, and sizes that no memory can have.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr);
-/// The same for a Gpt, on config.batch windows of model.context tokens.
+/// The same for a Gpt, on config.batch windows of config.window_in(model.context) tokens.
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr);
 

@@ -182,6 +182,7 @@ void validate(const RunConfig& run) {
   GptConfig model = run.model;
   if (model.vocab_size == 0) model.vocab_size = 1;  // that of the tokenizer is still to come
   model.validate();
+  (void)run.train.window_in(model.context);
 }
 
 // The value of a field out of a word. An Error when it takes no such word.
@@ -210,15 +211,15 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
-// Settings of optimisers came later, and those of other layers after them: files without them are of runs with
-// AdamW and plain layers, and mean the defaults.
-constexpr std::string_view kOfLayers[] = {"linear",        "fragments",      "fragmented",           "head_dim",
-                                          "qkv_bias",      "qk_norm",        "rope_scaling",         "rope_factor",
-                                          "rope_low_freq", "rope_high_freq", "rope_original_context"};
+// Settings of optimisers came later, and those of other layers and windows after them: files without them are of runs
+// with AdamW, plain layers and whole contexts, and mean the defaults.
+constexpr std::string_view kLater[] = {"linear",      "window",        "fragments",      "fragmented",
+                                       "head_dim",    "qkv_bias",      "qk_norm",        "rope_scaling",
+                                       "rope_factor", "rope_low_freq", "rope_high_freq", "rope_original_context"};
 constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
                                               "muon_lr",   "muon_scale", "muon_dtype"};
 bool may_lack(const Json& fields, std::string_view name) {
-  return std::ranges::count(kOfLayers, name) > 0 ||
+  return std::ranges::count(kLater, name) > 0 ||
          (!fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0);
 }
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {

@@ -57,9 +57,9 @@ class Trainer {
   /// Trains the trainable parameters of `params`, which are those of `model` or of its adapters, on the batches of the
   /// source. config.batch and config.val_fraction are not used. An Error if a field is wrong.
   Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&);
-  /// The same, on config.batch windows of model.context() tokens. The last config.val_fraction of the data is for
-  /// validation; 0 means none. An Error if the model has no context(), a token is outside its vocabulary, the training
-  /// part has fewer than context + 1 tokens, or the validation part fewer than 2.
+  /// The same, on config.batch windows of config.window_in(model.context()) tokens. The last config.val_fraction of the
+  /// data is for validation; 0 means none. An Error if the model has no context(), a token is outside its vocabulary,
+  /// the training part has fewer tokens than a window and one, or the validation part fewer than 2.
   Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&);
 
   /// Runs one step, and a validation if config.eval_every asks for it or the step is the last. An Error after the last

@@ -5,6 +5,7 @@
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/log.h>
+#include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/ops/loss.h>
 
 #include <thread>
@@ -67,6 +68,21 @@ TEST_CASE("train: the validation loss weighs every token of the split once") {
   CHECK(run.trainer.evaluate() == doctest::Approx(sum / 89).epsilon(1e-6));  // f32 losses against f64
 }
 
+TEST_CASE("train: windows shorter than the context") {
+  TrainConfig c = tiny_train();
+  c.max_steps = 4, c.window = 7;
+  Run run(c);
+  const Params params({}, c.seed);
+  const Gpt model(params, tiny_model());
+  const TokenData data = bytes_of(rhyme());
+  Trainer same(model, params, token_batches(data.split(1 - c.val_fraction), c.batch, 7), c);
+  CHECK(numbers_of(rest_of(run.trainer)) == numbers_of(rest_of(same)));
+  CHECK(plan_memory(tiny_model(), c).peak < plan_memory(tiny_model(), tiny_train()).peak);
+  c.window = 17;
+  CHECK_HAS(error_of([&] { Run run_of(c); }), "[train] window is 17, and the model's context is 16.");
+  c.window = -1;
+  CHECK_HAS(error_of([&] { c.validate(); }), "window is -1");
+}
 TEST_CASE("train: what cannot be trained is an Error before the first step") {
   const auto with = [](auto change) {
     TrainConfig c = tiny_train();
