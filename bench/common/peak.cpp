@@ -22,7 +22,7 @@ using Stream = void (*)(float* to, const float* a, const float* b, int64_t n);
 struct Kernels {
   MultiplyAdd f32, f64;
   double flop_f32, flop_f64;  // in a round
-  Stream copy, triad, update;
+  Stream copy, triad, update, read;
 };
 
 #define TG_PEAK_NAME baseline
@@ -209,11 +209,11 @@ Bandwidth Peaks::bandwidth(double bytes) {
   if (known != bandwidths_.end()) return known->second;
   if (device_ != Device::cpu()) {
     const double copy = device_copy_rate(device_, size, seconds_);
-    return bandwidths_[size] = {copy, copy, copy};
+    return bandwidths_[size] = {copy, copy, copy, copy};
   }
   const Kernels& k = kernels();
   return bandwidths_[size] = {stream_rate(k.copy, 2, 2, size, seconds_), stream_rate(k.triad, 3, 3, size, seconds_),
-                              stream_rate(k.update, 2, 3, size, seconds_)};
+                              stream_rate(k.update, 2, 3, size, seconds_), stream_rate(k.read, 1, 1, size, seconds_)};
 }
 
 }  // namespace tg::bench

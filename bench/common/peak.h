@@ -15,6 +15,7 @@ namespace tg::bench {
 struct Bandwidth {     // GB/s; bytes read and bytes written count once each
   double copy, triad;  // a = b; a = b + 3 c: the memory of a is read before it is written, which does not count
   double update;       // a = b + a / 2: nothing is moved that does not count
+  double read;         // a sum over a: on a GPU that of copies
   double best() const { return copy > triad ? copy : triad; }
 };
 

@@ -38,9 +38,22 @@ TG_PEAK_TARGET inline void update(float* to, const float* a, const float*, int64
     *reinterpret_cast<Floats*>(to + i) =
         *reinterpret_cast<const Floats*>(a + i) + 0.5f * *reinterpret_cast<const Floats*>(to + i);
 }
+TG_PEAK_TARGET inline void read(float* to, const float* a, const float*, int64_t n) {
+  constexpr int kChains = 4;
+  Floats sum[kChains] = {};
+  for (int64_t i = 0; i + kChains * kLanes <= n; i += kChains * kLanes)
+    for (int k = 0; k < kChains; ++k) sum[k] += *reinterpret_cast<const Floats*>(a + i + k * kLanes);
+  *reinterpret_cast<Floats*>(to) = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
 
-constexpr Kernels kKernels{
-    multiply_add<float>, multiply_add<double>, flop_per_round<float>(), flop_per_round<double>(), copy, triad, update};
+constexpr Kernels kKernels{multiply_add<float>,
+                           multiply_add<double>,
+                           flop_per_round<float>(),
+                           flop_per_round<double>(),
+                           copy,
+                           triad,
+                           update,
+                           read};
 }  // namespace TG_PEAK_NAME
 #undef TG_PEAK_NAME
 #undef TG_PEAK_TARGET

@@ -37,7 +37,8 @@ Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks&
     j["bandwidth"].push_back({{"bytes", bytes},
                               {"copy", five_digits(b.copy)},
                               {"triad", five_digits(b.triad)},
-                              {"update", five_digits(b.update)}});
+                              {"update", five_digits(b.update)},
+                              {"read", five_digits(b.read)}});
   j["rows"] = Json::array();
   for (const Result& r : rows) {
     Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};

@@ -32,7 +32,10 @@ Result measured(const OpRow& row, const Flags& flags, Device device, Peaks& peak
   const Timing t = measure(run, options(flags));
   if (row.bytes > 0) {
     const Bandwidth b = peaks.bandwidth(row.bytes);
-    return rate(row.id, "GB/s", 1e-9 * row.bytes, t, row.in_place ? b.update : b.best(), repeats);
+    const double peak = row.moves == OpRow::Moves::reads      ? b.read
+                        : row.moves == OpRow::Moves::in_place ? b.update
+                                                              : b.best();
+    return rate(row.id, "GB/s", 1e-9 * row.bytes, t, peak, repeats);
   }
   return rate(row.id, "GFLOP/s", 1e-9 * row.flop, t, peaks.gflops(row.id.dtype), repeats);
 }
@@ -60,8 +63,8 @@ void print_peaks(Peaks& peaks) {
   for (const auto& [operands, gflops] : peaks.products()) fmt::print(" {:.1f} GFLOP/s {}", gflops, operands);
   fmt::print("\n");
   for (const auto& [bytes, b] : peaks.bandwidths())
-    fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f} GB/s\n", bytes / 1024, b.copy, b.triad,
-               b.update);
+    fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f}, read {:>6.1f} GB/s\n", bytes / 1024,
+               b.copy, b.triad, b.update, b.read);
 }
 int run(const Flags& f, int argc, char** argv) {
   const Origin origin = begin(f, argc, argv);

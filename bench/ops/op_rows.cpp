@@ -28,6 +28,7 @@ Tensor leaf(const Shape& shape, Kind k) { return input(shape, k).requires_grad_(
 
 struct Work {  // one of them
   double flop = 0, bytes = 0;
+  OpRow::Moves moves = OpRow::Moves::to_another;
 };
 // f of inputs of these shapes; `shape` and the products name the row.
 struct OpCase {
@@ -39,7 +40,7 @@ struct OpCase {
 };
 void add_forward(Rows& rows, const OpCase& c, Work work) {
   const Kind t{c.products.dtype, rows.device};
-  rows.push_back({{c.op, c.shape, c.products.name()}, work.flop, work.bytes, false, [=]() -> Run {
+  rows.push_back({{c.op, c.shape, c.products.name()}, work.flop, work.bytes, work.moves, [=]() -> Run {
                     std::vector<Tensor> x;
                     for (const Shape& s : c.inputs) x.push_back(input(s, t));
                     return [=] {
@@ -51,7 +52,7 @@ void add_forward(Rows& rows, const OpCase& c, Work work) {
 // The backward of one graph again and again; its leaves are the inputs, and what f tracks.
 void add_backward(Rows& rows, const OpCase& c, Work work) {
   const Kind t{c.products.dtype, rows.device};
-  rows.push_back({{c.op + "_backward", c.shape, c.products.name()}, work.flop, work.bytes, false, [=]() -> Run {
+  rows.push_back({{c.op + "_backward", c.shape, c.products.name()}, work.flop, work.bytes, work.moves, [=]() -> Run {
                     const MatmulPrecisionScope products(c.products.f32);
                     std::vector<Tensor> x, dy;
                     for (const Shape& s : c.inputs) x.push_back(leaf(s, t));
@@ -85,11 +86,23 @@ void linear_rows(Rows& rows) {
   }
 }
 
+// One to sixteen rows: what counts is reading the matrix, (N, K) by linear and (K, N) by matmul.
+void few_rows(Rows& rows, DType d, int64_t side) {
+  const double bytes = double(side * side) * double(size_of(d));
+  for (const int64_t m : {1, 2, 4, 8, 16}) {
+    const Work work{.bytes = bytes, .moves = OpRow::Moves::reads};
+    add_forward(rows, Linear{m, side, side}.with(d), work);
+    add_forward(
+        rows,
+        {"matmul", {m, side, side}, d, {{m, side}, {side, side}}, [](Inputs x) { return Tensors{matmul(x[0], x[1])}; }},
+        work);
+  }
+}
 // y (M, N), f32, of codes (M, K) and (N, K).
 void add_int8_linear(Rows& rows, Linear l) {
   const Kind t{DType::f32, rows.device};
   rows.push_back(
-      {{"int8_linear", {l.m, l.n, l.k}, "i8"}, l.flop(), 0, false, [=]() -> Run {
+      {{"int8_linear", {l.m, l.n, l.k}, "i8"}, l.flop(), 0, {}, [=]() -> Run {
          const Quantized x = quantize_rowwise(input({l.m, l.k}, t)), w = quantize_rowwise(input({l.n, l.k}, t));
          return [=] { int8_linear(x, w); };
        }});
@@ -150,21 +163,36 @@ void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1) {
   const Kind t{DType::f32, rows.device};
   const std::vector<int64_t> shape = tensors == 1 ? std::vector{n} : std::vector{tensors, n};
   const double bytes = 7.0 * 4 * double(n) * double(tensors);
-  rows.push_back({.id = {"adamw_step", shape, "f32"}, .bytes = bytes, .in_place = true, .make = [=]() -> Run {
-                    std::vector<Tensor> w, m, v, g;
-                    for (int64_t i = 0; i < tensors; ++i) {
-                      w.push_back(input({n}, t)), g.push_back(input({n}, t));
-                      m.push_back(zeros({n}, DType::f32, t.device)), v.push_back(zeros({n}, DType::f32, t.device));
-                    }
-                    return [=, step = int64_t(0)]() mutable {
-                      adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step);
-                    };
+  rows.push_back(
+      {.id = {"adamw_step", shape, "f32"}, .bytes = bytes, .moves = OpRow::Moves::in_place, .make = [=]() -> Run {
+         std::vector<Tensor> w, m, v, g;
+         for (int64_t i = 0; i < tensors; ++i) {
+           w.push_back(input({n}, t)), g.push_back(input({n}, t));
+           m.push_back(zeros({n}, DType::f32, t.device)), v.push_back(zeros({n}, DType::f32, t.device));
+         }
+         return [=, step = int64_t(0)]() mutable { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step); };
+       }});
+}
+
+// The same of one matrix from a gradient of R terms, which is not stored.
+void adamw_product_rows(Rows& rows, int64_t side, int64_t terms) {
+  const Kind t{DType::f32, rows.device};
+  rows.push_back({.id = {"adamw_product_step", {terms, side, side}, "f32"},
+                  .bytes = 6.0 * 4 * double(side * side),
+                  .moves = OpRow::Moves::in_place,
+                  .make = [=]() -> Run {
+                    const Tensor w = input({side, side}, t), m = zeros({side, side}, DType::f32, t.device),
+                                 v = zeros({side, side}, DType::f32, t.device);
+                    const GradientProduct g{input({terms, side}, t), input({terms, side}, t)};
+                    return [=, step = int64_t(0)]() mutable { adamw_product_step(w, m, v, g, {}, 1e-4, ++step); };
                   }});
 }
 
 // A nano GPT (12 windows of 64, width 128) and layers of GPT-2 small.
 void cpu_rows(Rows& rows) {
   linear_rows(rows);
+  for (const DType d : {DType::f32, DType::bf16})
+    for (const int64_t side : {4096, 8192}) few_rows(rows, d, side);
   int8_rows(rows);
   for (const DType d : {DType::f32, DType::bf16}) {
     norm_rows(rows, 768, 128, d);
@@ -178,6 +206,7 @@ void cpu_rows(Rows& rows) {
   attention_rows(rows, 1, 12, 1024, 64, DType::bf16);
   adamw_rows(rows, int64_t(1) << 20);
   adamw_rows(rows, int64_t(1) << 24);
+  for (const int64_t terms : {1, 8, 16, 64}) adamw_product_rows(rows, 4096, terms);
   adamw_rows(rows, 1024, 148);  // as many tensors as 12 layers have
   for (const DType d : {DType::f32, DType::bf16}) {
     pointwise_rows(rows, 768, 512, d);
@@ -195,6 +224,9 @@ void gpu_rows(Rows& rows) {
       }
     add_linear(rows, {8192, 8192, 8192}, p);
   }
+  for (const DType d : {DType::f32, DType::bf16})
+    for (const int64_t side : {4096, 8192}) few_rows(rows, d, side);
+  for (const int64_t terms : {1, 8, 16, 64}) adamw_product_rows(rows, 8192, terms);
   for (const DType d : {DType::bf16, DType::f32}) {
     for (const int64_t c : {768, 2560}) {
       norm_rows(rows, 8192, c, d);

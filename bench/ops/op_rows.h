@@ -10,7 +10,8 @@ namespace tg::bench {
 struct OpRow {
   RowId id;
   double flop = 0, bytes = 0;                        // one of them; bytes: inputs read and outputs written, once each
-  bool in_place = false;                             // writes what it reads: the peak is that of an update
+  enum class Moves { to_another, in_place, reads };  // what the peak does: copies, updates, or reads
+  Moves moves = Moves::to_another;
   std::function<std::function<void()>()> make = {};  // makes the inputs and returns what runs once
 };
 std::vector<OpRow> op_rows(Device);

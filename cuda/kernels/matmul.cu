@@ -1,6 +1,8 @@
-// Kernels of ops/matmul.h on cuda/gemm/gemm.h. A matrix that is contiguous along its rows or its columns is read where
-// it lies, transposed or not; any other is copied. Equal steps through a batch are one call of the library.
+// Kernels of ops/matmul.h on cuda/gemm/gemm.h and few_rows.h. A matrix that is contiguous along its rows or its columns
+// is read where it lies, transposed or not; any other is copied. Equal steps through a batch are one call of the
+// library.
 #include <tapegrad/cuda/device/map.h>
+#include <tapegrad/cuda/gemm/few_rows.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/linear_activation.h>
 
@@ -57,6 +59,22 @@ class Batched {
   }
 };
 
+// By the kernels of few rows where reading b is most of the work; false where it is not, or they cannot.
+template <class T> bool few_rows(const Context& c, const Gemm& g) {
+  constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
+  if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
+  const auto at = [](const void* p) { return static_cast<const T*>(p); };
+  const FewRows<T> p{at(g.a.data), g.m, g.a.ld, at(g.b.data), g.n, g.k, g.b.ld, at(g.bias), static_cast<T*>(g.out)};
+  if (!in_vectors(p, g.b.transposed)) return false;
+  multiply_few_rows(c, p, g.b.transposed);
+  return true;
+}
+void product(const Context& c, const Gemm& g) {
+  if (g.dtype == DType::f32 && g.products == MatmulPrecision::f32 && few_rows<float>(c, g)) return;
+  if (g.dtype == DType::bf16 && few_rows<bf16>(c, g)) return;
+  gemm(c, g);
+}
+
 // One b for all of a batch whose rows follow each other evenly: the batch is more rows.
 bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   for (size_t d = 0; d < batch.size(); ++d)
@@ -97,7 +115,7 @@ void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& st
     g.a.data = a + at[0] * size;
     g.b.data = b + at[1] * size;
     g.out = out + at[2] * size;
-    gemm(c, g);
+    product(c, g);
   }
 }
 
@@ -121,7 +139,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context& c) {
   g.a = a.matrix;
   g.b = b.matrix;
   const Strides step_a = a.steps(batch), step_b = b.steps(batch);
-  if (fold_batch(g, batch, step_a, step_b)) return gemm(c, g);
+  if (fold_batch(g, batch, step_a, step_b)) return product(c, g);
   run_batches(c, g, batch, step_a, step_b);
 }
 
@@ -157,7 +175,7 @@ void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   g.b = weight.matrix;
   std::optional<Contiguous> bias;
   if (in.size() > 2) g.bias = bias.emplace(c, in[2]).data();
-  gemm(c, g);
+  product(c, g);
 }
 
 void linear(const op::Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.products, in, out, c); }

@@ -124,8 +124,8 @@ template <class T> struct AdamW {
   WeightDecay kind;
 
   AdamW() = default;
-  AdamW(const op::AdamWStep& op, size_t k) : eps(T(op.o.eps)), kind(op.o.decay) {
-    const AdamWOverrides& x = op.each[k];
+  AdamW(const op::AdamWStep& op, size_t k) : AdamW(op, op.each[k]) {}
+  template <class Op> AdamW(const Op& op, const AdamWOverrides& x) : eps(T(op.o.eps)), kind(op.o.decay) {
     const double b1 = *x.beta1, b2 = *x.beta2, lr = op.lr * x.lr_scale;
     beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
     const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
@@ -246,12 +246,73 @@ template <template <class> class Entry, class Op> void step(const Op& op, Bufs i
 template <class T> using SgdMomentum = Sgd<T, true>;
 template <class T> using SgdPlain = Sgd<T, false>;
 
+// --- a step from a gradient that is a product -----------------------------------------------------------------------
+// w (rows, columns) with the gradient a^T b, of a (terms, rows) and b (terms, columns): a thread has kTall rows of V
+// neighbours, so that b is read once for all of them, and w and its moments pass by once.
+constexpr int kTall = 4;
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads)
+    adamw_product_tiles(const __grid_constant__ AdamW<T> t, const T* a, const T* b, int64_t terms, int64_t rows,
+                        int64_t columns, const __grid_constant__ Clip clip) {
+  constexpr int kIn = AdamW<T>::kIn;
+  const int64_t across = columns / V, down = (rows + kTall - 1) / kTall;
+  const T factor = T(clip.factor());
+  for (GridLoop i(across * down); i; ++i) {
+    const int64_t first = *i / across * kTall, j = (*i % across) * V;
+    T g[kTall][V] = {};
+#pragma unroll 2
+    for (int64_t q = 0; q < terms; ++q) {
+      const auto right = *reinterpret_cast<const Vec<T, V>*>(b + q * columns + j);
+#pragma unroll
+      for (int r = 0; r < kTall; ++r) {
+        const T left = a[q * rows + (first + r < rows ? first + r : first)];
+#pragma unroll
+        for (int e = 0; e < V; ++e) g[r][e] += left * right.x[e];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kTall; ++r) {
+      if (first + r >= rows) break;
+      const int64_t at = (first + r) * columns + j;
+      Vec<T, V> x[kIn - 1];
+#pragma unroll
+      for (int k = 0; k < kIn - 1; ++k) x[k] = *reinterpret_cast<const Vec<T, V>*>(t.in[k] + at);
+#pragma unroll
+      for (int e = 0; e < V; ++e) {
+        T one[kIn] = {x[0].x[e], x[1].x[e], x[2].x[e], g[r][e]};
+        t.update(factor, one);
+        x[0].x[e] = one[0], x[1].x[e] = one[1], x[2].x[e] = one[2];
+      }
+#pragma unroll
+      for (int k = 0; k < kIn - 1; ++k) *reinterpret_cast<Vec<T, V>*>(t.out[k] + at) = x[k];
+    }
+  }
+}
+void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context& c) {
+  const int64_t terms = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
+  if (out[0].numel() == 0) return;
+  const Clip clip(in, 5, op.max_norm);
+  const auto run = [&]<class T>() {
+    AdamW<T> t(op, op.own);
+    bool aligned = columns % kVec<T> == 0 && aligned16(in[4].data<T>());
+    for (size_t k = 0; k < 3; ++k) {
+      t.in[k] = in[k].data<T>(), t.out[k] = out[k].data<T>();
+      aligned = aligned && aligned16(t.in[k]) && aligned16(t.out[k]);
+    }
+    const int64_t tiles = (rows + kTall - 1) / kTall * (columns / (aligned ? kVec<T> : 1));
+    launch(c, aligned ? adamw_product_tiles<T, kVec<T>> : adamw_product_tiles<T, 1>, blocks_for(c, tiles, kThreads),
+           kThreads, 0, t, in[3].data<T>(), in[4].data<T>(), terms, rows, columns, clip);
+  };
+  out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+}
+
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) { step<AdamW>(op, in, out, c); }
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context& c) {
   op.o.momentum > 0 ? step<SgdMomentum>(op, in, out, c) : step<SgdPlain>(op, in, out, c);
 }
 TG_STRIDED_KERNEL(op::GlobalNorm, cuda, global_norm);
 TG_STRIDED_KERNEL(op::AdamWStep, cuda, adamw_step);
+TG_KERNEL(op::AdamWProductStep, cuda, adamw_product_step);
 TG_STRIDED_KERNEL(op::SgdStep, cuda, sgd_step);
 }  // namespace
 }  // namespace tg::cuda

@@ -35,8 +35,8 @@ struct Starts {  // of each sequence, `step` apart
 
 // turns (starts, T, pairs)
 template <class C, class S>
-__global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, bool inverse, int64_t positions, int64_t pairs,
-                                Turn<C>* turns) {
+__global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, bool inverse, int64_t positions,
+                                int64_t pairs, Turn<C>* turns) {
   for (GridLoop i(starts.count * positions * pairs); i; ++i) {
     const int64_t row = *i / pairs, pair = *i - row * pairs, b = row / positions, t = row - b * positions;
     Turn<C> turn;
@@ -120,8 +120,8 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
     const int64_t starts = op.starts ? in[1].numel() : 1, angles = starts * positions * pairs;
     const Scratch turns(c, size_t(angles) * sizeof(Turn<C>));
     const auto make = [&]<class S>(const S& at) {
-      launch(c, rope_make_turns<C, S>, blocks_for(c, angles, kThreads), kThreads, 0, op.theta, op.scaling, at, op.inverse,
-             positions, pairs, turns.as<Turn<C>>());
+      launch(c, rope_make_turns<C, S>, blocks_for(c, angles, kThreads), kThreads, 0, op.theta, op.scaling, at,
+             op.inverse, positions, pairs, turns.as<Turn<C>>());
     };
     if (op.starts)
       make(Starts{Ids(first_element(in[1]), in[1].dtype()), in[1].strides()[0], starts,

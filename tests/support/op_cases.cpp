@@ -298,6 +298,8 @@ struct Cases {
     const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
     one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
     one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
+    one("rope", "scaled", {floats({r, 2 * c})},
+        turned({.start = 30, .scaling = {RopeScalingKind::llama3, 8, 1, 4, 64}}));
     one("rope", "starts", {floats({3, 2, r, 2 * c}), index(5), index(0), index(1234567)},
         [](Inputs x) { return rope(x[0], {.theta = 100, .starts = concat(x.subspan(1), 0)}); });
     one("rope", "starts_i32", {floats({2, r, 3, 2 * c}), index(3), index(7)},
@@ -306,6 +308,19 @@ struct Cases {
         [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
     one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
     one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
+  }
+  void fragments() {
+    const double h = 1 / std::sqrt(double(c + 1));  // scores of the same size for any c
+    one("fragment_weights", "plain", {floats({2, r, 4 * c}), floats({4, c}, -h, h)},
+        [](Inputs x) { return fragment_weights(x[0], x[1]); });
+    if (c > 0)
+      one("fragment_weights", "of_one", {floats({r, c}), floats({c, 1})},
+          [](Inputs x) { return fragment_weights(x[0], x[1]); });
+    const std::vector<TensorInit> rows{floats({2 * r, c}), floats({3, c, r + 2}), indices({2 * r}, 3)};
+    one("index_matmul", "plain", rows, [](Inputs x) { return index_matmul(x[0], x[1], x[2]); });
+    one("index_matmul", "i32", rows, [](Inputs x) { return index_matmul(x[0], x[1], x[2].to(DType::i32)); });
+    one("index_matmul", "transposed", {floats({r, c}), floats({5, r + 2, c}), indices({r}, 5)},
+        [](Inputs x) { return index_matmul(x[0], x[1], x[2], true); });
   }
   void losses() {
     for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
@@ -374,6 +389,7 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.attentions();
   c.gates_and_positions();
   add_code_cases(c.list, s);
+  c.fragments();
   c.losses();
   c.others();
   return std::move(c.list);
