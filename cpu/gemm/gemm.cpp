@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 #if TG_ISA_LEVEL >= 3
-#include <tapegrad/cpu/gemm/gemm_micro.h>
+#include <tapegrad/cpu/gemm/gemm_few_rows.h>
 #endif
 
 namespace tg::cpu::TG_ISA_NS {
@@ -103,8 +103,8 @@ template <class T> void multiply(Product<T> p, bool parallel) {
 // (kDepth x kCols) pass by, from L2.
 namespace own {
 using namespace micro;
-constexpr int64_t kDepth = 384, kWidth = 2048, kTileCols = 512, kTileRows = 16 * kRows;
-constexpr int64_t kFewRows = 96;                      // up to here a panel of B is packed by the one tile that needs it
+constexpr int64_t kDepth = few_rows::kDepth, kWidth = 2048, kTileCols = 512, kTileRows = 16 * kRows;
+constexpr int64_t kSomeRows = 96;                     // up to here a panel of B is packed by the one tile that needs it
 constexpr int64_t kSerial = 1 << 20;                  // multiply-adds, some 10 us: less runs on the calling thread
 constexpr int64_t kShallow = 64, kInCache = 1 << 16;  // k, and elements of B, up to which C is written row by row
 constexpr int kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
@@ -139,37 +139,37 @@ void add_tile(const Product<float>& p, const Block& l, int64_t i, int64_t rows, 
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols + s] : buffer[r * kCols + s];
 }
 
-// kCols columns from j on for a handful of rows: nothing is packed, B passes by once.
-bool add_in_place(const Product<float>& p, const Block& l, int64_t j, int64_t cols) {
-  const MatView<float> a = p.a.at(0, l.first), b = p.b.at(l.first, j);
-  const bool columns = b.row == 1 && cols == kCols;
-  if (p.m > kFew || (!columns && (b.col != 1 || cols != kWide * kLanes))) return false;
-  const auto run = (columns ? kColumnTiles : kTiles<kWide>)[size_t(p.m - 1)];
-  run(l.depth, a.p, a.row, a.col, b.p, columns ? b.col : b.row, p.c + j, p.ldc, p.o.accumulate || l.first > 0);
-  return true;
-}
-// Few rows: A where it lies, each panel of B from its own tile's hands into L1.
-void few_rows(const Product<float>& p, bool parallel) {
-  const int64_t width = p.m <= kFew && p.b.col == 1 ? kWide * kLanes : kCols, strips = ceil_div(p.n, width);
-  const int64_t per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
+// Up to kSomeRows rows: A where it lies, each panel of B from its own tile's hands into L1.
+void some_rows(const Product<float>& p, bool parallel) {
+  const int64_t strips = ceil_div(p.n, kCols), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   for_tiles(parallel, ceil_div(strips, per_tile), [&](int64_t t) {
     float* to = t_own.get<float>(kDepth * kCols);
-    const int64_t end = std::min(p.n, (t + 1) * per_tile * width);
-    for (int64_t j = t * per_tile * width; j < end;) {
-      int64_t cols = std::min(width, end - j);
-      if (cols < width) cols = std::min<int64_t>(kCols, cols);
+    const int64_t end = std::min(p.n, (t + 1) * per_tile * kCols);
+    for (int64_t j = t * per_tile * kCols; j < end; j += kCols) {
+      const int64_t cols = std::min<int64_t>(kCols, end - j);
       for (int64_t q = 0; q < blocks(p.k); ++q) {
         const Block l = block(p.k, q);
-        if (add_in_place(p, l, j, cols)) continue;
         MatView<float> b = p.b.at(l.first, j);
         if (b.col != 1 || (cols > kLanes && cols != kCols)) pack_b(l.depth, cols, b, to), b = {to, kCols, 1};
         for (int64_t i = 0; i < p.m; i += kRows)
           add_tile(p, l, i, std::min<int64_t>(kRows, p.m - i), j, cols, p.a.at(i, l.first), b.p, b.row);
       }
       p.finish(0, p.m, j, cols);
-      j += cols;
     }
   });
+}
+// So few that B counts alone.
+bool few(const Product<float>& p) {
+  if (p.m > few_rows::kMost || p.n <= kLanes || (p.b.row != 1 && p.b.col != 1)) return false;
+  return !p.o.accumulate || p.k <= kDepth;  // one sum for an element
+}
+void multiply_few_rows(const Product<float>& p, bool parallel) {
+  const auto store = [&](int64_t i, int64_t j, int64_t n, const float* sums) {
+    float* const c = p.c + i * p.ldc + j;
+    for (int64_t s = 0; s < n; ++s) c[s] = p.o.accumulate ? c[s] + sums[s] : sums[s];
+    p.finish(i, 1, j, n);
+  };
+  few_rows::Product<few_rows::Floats>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
 }
 
 // Little work for an element of C: what counts is that C is written in the order of its memory.
@@ -276,7 +276,8 @@ void multiply(const Product<float>& p, bool parallel) {
   if (p.a.col == 1 && (p.n < kLanes || (p.n == kLanes && p.b.row == 1))) return few_columns(p, parallel);
   if (p.a.row == 1 && p.n <= kLanes) return few_columns_down(p, parallel);
   if (p.b.col == 1 && p.k <= kShallow && p.k * p.n <= kInCache && p.m >= 4 * kStripRows) return shallow(p, parallel);
-  if (p.m <= kFewRows) return few_rows(p, parallel);
+  if (few(p)) return multiply_few_rows(p, parallel);
+  if (p.m <= kSomeRows) return some_rows(p, parallel);
   for (int64_t j = 0; j < p.n; j += kWidth)
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
 }

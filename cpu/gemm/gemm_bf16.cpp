@@ -8,6 +8,9 @@
 #if TG_ISA_LEVEL == 4
 #include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
 #endif
+#if TG_ISA_LEVEL >= 3
+#include <tapegrad/cpu/gemm/gemm_few_rows.h>
+#endif
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
@@ -87,9 +90,16 @@ void multiply(const Product& p, Bf16Path path, bool parallel) {
       leave_tiles};
   const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
   const packed::Product<bf16, float> product{p.m, p.n, p.k, p.a, p.b, store};
-  Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= kSerial).run();
+  Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= (1 << 18)).run();
 }
 }  // namespace paired
+#endif
+
+#if TG_ISA_LEVEL >= 3
+template <class Way> void multiply_few_rows(const Product& p, bool parallel) {
+  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
+  few_rows::Product<Way>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
+}
 #endif
 
 void multiply(const Product& p, bool parallel) {
@@ -103,6 +113,15 @@ void multiply(const Product& p, bool parallel) {
     return;
   }
   const Bf16Path path = bf16_path();
+#if TG_ISA_LEVEL >= 3
+  if (p.m <= few_rows::kMost && p.n > 16 && (p.b.row == 1 || p.b.col == 1)) {
+    const bool pays = parallel && p.n * p.k >= (1 << 18);
+    if (path == Bf16Path::f32) return multiply_few_rows<few_rows::Widened>(p, pays);
+#if TG_ISA_LEVEL == 4
+    if (path == Bf16Path::avx512) return multiply_few_rows<few_rows::Pairs>(p, pays);
+#endif
+  }
+#endif
 #if TG_ISA_LEVEL == 4
   if (path != Bf16Path::f32) return paired::multiply(p, path, parallel);
 #endif

@@ -21,15 +21,8 @@ inline constexpr int kCols = 2 * kLanes;  // kRows x kCols sums fill all but a f
 typedef float V __attribute__((vector_size(4 * kLanes)));
 typedef V AnyV __attribute__((aligned(4), may_alias));
 inline V load(const float* p) { return *reinterpret_cast<const AnyV*>(p); }
-inline constexpr int kFew = 3, kWide = kRows * 2 / kFew;  // rows and vectors of the tile for few rows
 inline void store(float* p, V v) { *reinterpret_cast<AnyV*>(p) = v; }
 
-template <int R, int W> void add_rows(V (&sum)[R][W], const float* c, int64_t ldc) {
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r, c += ldc)
-#pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) sum[r][w] += load(c + w * kLanes);
-}
 // C (R x W vectors, rows ldc apart) = or += A B. Element (r, t) of A at a[r * ar + t * ak], row t of B at b + t * bk.
 template <int R, int W>
 void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bk, float* c, int64_t ldc,
@@ -45,11 +38,7 @@ void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int
   for (; k > 0; --k, b += bk) {
     V x[W];
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) {
-      x[w] = load(b + w * kLanes);
-      if (W > 2)
-        __builtin_prefetch(b + 16 * bk + w * kLanes, 0, 2);  // B as it lies: hardware does not see the next row coming
-    }
+    for (int w = 0; w < W; ++w) x[w] = load(b + w * kLanes);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const float y = row[r / 3][r % 3 * ar];
@@ -59,11 +48,10 @@ void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int
 #pragma GCC unroll 4
     for (int r = 0; r < R; r += 3) row[r / 3] += ak;
   }
-  if (add) add_rows(sum, c, ldc);
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r, c += ldc)
-#pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) store(c + w * kLanes, sum[r][w]);
+#pragma GCC unroll 2
+    for (int w = 0; w < W; ++w) store(c + w * kLanes, add ? sum[r][w] + load(c + w * kLanes) : sum[r][w]);
 }
 // The first n < kLanes elements at p; the rest is 0, and is not touched.
 class Lanes {
@@ -152,11 +140,11 @@ void dot_tile(int64_t k, const float* a, int64_t ar, const float* b, int64_t bc,
 template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
 using Tile = decltype(&tile<1, 1>);
-// kTiles<W>[R - 1], for R up to the registers there are.
+// kTiles<W>[R - 1].
 template <int W>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<Tile, sizeof...(R)>{tile<R + 1, W>...};
-}(std::make_integer_sequence<int, (W > 2 ? kFew : kRows)>());
+}(std::make_integer_sequence<int, kRows>());
 
 // Four vectors of four-element rows: x[q] holds rows q, q + 4, q + 8... one after another. Returns its transpose: x[t]
 // holds element t of rows 0, 1, 2...
@@ -206,43 +194,6 @@ inline void pack_columns(int64_t k, const float* b, int64_t ld, float* to) {
   for (; t < k; ++t, to += kCols)
     for (int j = 0; j < kLanes; ++j) to[j] = b[j * ld + t];
 }
-// tile<R, 2> for B whose columns are neighbours in k, b.col = bc apart: transposed in registers, used at once.
-template <int R>
-void tile_columns(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bc, float* c, int64_t ldc,
-                  bool add) {
-  V sum[R][2] = {};
-  const float* p[2][4];
-  for (int w = 0; w < 2; ++w)
-    for (int q = 0; q < 4; ++q) p[w][q] = b + (w * kLanes + q) * bc;
-  int64_t t = 0;
-  for (; t + 4 <= k; t += 4) {
-    if (t % 16 == 0) {  // more streams than the hardware follows
-      const float* line = b + t + 32;
-#pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j, line += bc) __builtin_prefetch(line, 0, 3);
-    }
-#pragma GCC unroll 2
-    for (int w = 0; w < 2; ++w) {
-      V x[4];
-      load_transposed(p[w], 4 * bc, x);
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q)
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + (t + q) * ak] * x[q];
-    }
-  }
-  for (; t < k; ++t)
-    for (int w = 0; w < 2; ++w) {
-      V x;
-      for (int j = 0; j < kLanes; ++j) x[j] = b[(w * kLanes + j) * bc + t];
-      for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + t * ak] * x;
-    }
-  if (add) add_rows(sum, c, ldc);
-  for (int r = 0; r < R; ++r)
-    for (int w = 0; w < 2; ++w) store(c + r * ldc + w * kLanes, sum[r][w]);
-}
-inline constexpr std::array<Tile, kFew> kColumnTiles{tile_columns<1>, tile_columns<2>, tile_columns<3>};
-
 // A panel of B (k x cols, cols <= kCols) to rows of kCols at `to`, with zeros after cols.
 inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
   int64_t done = 0;

@@ -1,0 +1,313 @@
+// Products of at most kMost rows (cpu/gemm/gemm.cpp, cpu/gemm/gemm_bf16.cpp) for AVX2 and AVX-512. Their time is that
+// of reading B, so B is read once, where it lies, in the order of its memory: while a stretch of it is multiplied, the
+// next one is on its way to L2. An element gets the sum that it gets among many rows, bit for bit.
+#pragma once
+#include <tapegrad/cpu/function_ref.h>
+#include <tapegrad/cpu/gemm/gemm_micro.h>
+#include <tapegrad/cpu/scratch.h>
+#include <tapegrad/cpu/thread_pool.h>
+#if TG_ISA_LEVEL == 4
+#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
+#endif
+
+namespace tg::cpu::TG_ISA_NS::few_rows {
+using micro::AnyV, micro::kLanes, micro::load, micro::store, micro::V;
+inline constexpr int64_t kMost = 16;
+inline constexpr int64_t kGroup = 8;       // rows whose sums are in registers together
+inline constexpr int64_t kDepth = 384;     // of k at most for one chain of sums; chains are added in order
+inline constexpr int64_t kStretch = 6144;  // bytes of each of kLanes columns of B: with the next ones, a part of L2
+inline constexpr int64_t kNear = 1 << 22;  // bytes of B that caches may hold
+inline constexpr int64_t kColumns = 64;    // of a tile, where columns of B are neighbours in k
+typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
+typedef Bits AnyBits __attribute__((aligned(2), may_alias));
+inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Element (i, j) of x becomes (j, i).
+#if TG_ISA_LEVEL == 4
+inline void transpose(Bits (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
+#else
+inline void transpose(Bits (&x)[8]) {
+  V a[8], b[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = _mm256_unpacklo_ps(V(x[2 * i]), V(x[2 * i + 1]));
+    a[2 * i + 1] = _mm256_unpackhi_ps(V(x[2 * i]), V(x[2 * i + 1]));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      b[4 * i + 2 * h] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0x44);
+      b[4 * i + 2 * h + 1] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0xee);
+    }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    x[i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
+    x[4 + i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
+  }
+}
+#endif
+inline Bits load_bits(const void* p) { return *static_cast<const AnyBits*>(p); }
+// The first n elements at p; the rest is 0, and is not touched.
+inline Bits load_some(const float* p, int64_t n) { return Bits(micro::Lanes(n).load(p)); }
+inline Bits load_some(const bf16* p, int64_t n) {
+  alignas(64) bf16 some[2 * kLanes] = {};
+  std::memcpy(static_cast<void*>(some), p, size_t(n) * sizeof(bf16));
+  return load_bits(some);
+}
+
+// A way to multiply. A unit is kUnit neighbours in k: one Lane of a row of A, and `unit` of the 32 bits of a column of
+// B.
+struct Floats {
+  using T = float;
+  using Lane = float;
+  static constexpr int64_t kUnit = 1;
+  static constexpr bool kOneChain = false;  // over all of k
+  static Lane lane(MatView<float> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
+  template <int R> static void add(V (&sum)[R], const Lane* a, Bits x, int64_t) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] += a[r] * V(x);
+  }
+  // A unit of kLanes columns of rows of B, of which so many are left.
+  static Bits row(const T* b, int64_t, int64_t) { return load_bits(b); }
+};
+// bf16, each widened to f32.
+struct Widened {
+  using T = bf16;
+  using Lane = float;
+  static constexpr int64_t kUnit = 1;
+  static constexpr bool kOneChain = false;
+  static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
+  template <int R> static void add(V (&sum)[R], const Lane* a, Bits x, int64_t unit) {
+    Floats::add(sum, a, unit == 0 ? x << 16 : x & 0xffff0000u, 0);
+  }
+  static Bits row(const T* b, int64_t, int64_t) {
+#if TG_ISA_LEVEL == 4
+    return Bits(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b))));
+#else
+    return Bits(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
+#endif
+  }
+};
+#if TG_ISA_LEVEL == 4
+// bf16 in pairs, by vdpbf16ps.
+struct Pairs {
+  using T = bf16;
+  using Lane = uint32_t;
+  static constexpr int64_t kUnit = 2;
+  static constexpr bool kOneChain = true;
+  static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t k) {
+    const bf16* const p = a.p + i * a.row + t * a.col;
+    return p[0].bits | (t + 1 < k ? Lane(p[a.col].bits) << 16 : 0);
+  }
+  template <int R> static void add(V (&sum)[R], const Lane* a, Bits x, int64_t) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) asm("vdpbf16ps %2, %1, %0" : "+v"(sum[r]) : "v"(Bits{} + a[r]), "v"(x));
+  }
+  static Bits row(const T* b, int64_t ld, int64_t left) {
+    const Bits first = Widened::row(b, ld, left);
+    return left > 1 ? first | Widened::row(b + ld, ld, left) << 16 : first;
+  }
+};
+#endif
+
+// Lines of memory to come, in order: `lines` of a row, then those of the next one.
+struct Ahead {
+  const std::byte* p;
+  int64_t left, lines, skip;
+  template <class T>
+  Ahead(const T* from, int64_t n, int64_t ld)
+      : p(reinterpret_cast<const std::byte*>(from)),
+        left(ceil_div(n * int64_t(sizeof(T)), 64)),
+        lines(left),
+        skip(ld * int64_t(sizeof(T)) - 64 * lines) {}
+  void fetch(int64_t n) {
+    for (; n > 0; --n, p += 64) {
+      __builtin_prefetch(p, 0, 2);
+      if (--left == 0) p += skip, left = lines;
+    }
+  }
+};
+
+// Elements [begin, end) of k; begin is that of a cache line if columns of B begin with one.
+struct Range {
+  int64_t begin, end, k, depth;  // each `depth` of k is one chain of sums
+};
+// R rows of A by kLanes columns of B that are neighbours in k, ld apart. Sums (R, kLanes) go on from those of elements
+// before; a chain's end adds them to `totals`. `each` lines are fetched with those of a block.
+template <class W, int R>
+void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, float* sums, float* totals,
+                Ahead& ahead, int64_t each) {
+  constexpr int64_t kEach = 4 / int64_t(sizeof(*b)), kBlock = kEach * kLanes, kUnits = kEach / W::kUnit;
+  Ahead next = ahead;
+  V sum[R] = {};
+  if (range.begin > 0)
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] = load(sums + r * kLanes);
+  int64_t border = std::min(range.k, (range.begin / range.depth + 1) * range.depth);
+  const auto end_chain = [&] {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      float* const to = totals + r * kLanes;
+      store(to, border <= range.depth ? sum[r] : sum[r] + load(to)), sum[r] = V{};
+    }
+    border = std::min(range.k, border + range.depth);
+  };
+  a += range.begin / W::kUnit * R, b += range.begin;
+#pragma GCC unroll 1
+  for (int64_t t = range.begin; t < range.end; t += kBlock, b += kBlock) {
+    Bits x[kLanes];
+    const typename W::T* p = b;
+    next.fetch(each);
+    if (t + kBlock <= range.k)
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i, p += ld) {
+        asm("" : "+r"(p));  // or the compiler keeps an offset per row, more than there are registers
+        x[i] = load_bits(p);
+      }
+    else
+      for (int i = 0; i < kLanes; ++i, p += ld) x[i] = load_some(p, range.k - t);
+    transpose(x);
+    if (t + kBlock < border) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+#pragma GCC unroll 2
+        for (int64_t unit = 0; unit < kUnits; ++unit, a += R) W::template add<R>(sum, a, x[i], unit);
+      continue;
+    }
+    Bits y[kLanes];  // in memory, which x need not be
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) y[i] = x[i];
+    for (int64_t u = 0, at = t; u < kLanes * kUnits && at < range.k; ++u, a += R) {
+      W::template add<R>(sum, a, y[u / kUnits], u % kUnits);
+      if ((at += W::kUnit) >= border) end_chain();
+    }
+  }
+  ahead = next;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) store(sums + r * kLanes, sum[r]);
+}
+// R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) go on from those of the rows before, unless
+// this `begins` them; where it `ends` them, total = or += them.
+struct Part {
+  bool begins, ends, first, fetch;
+};
+template <class W, int R>
+void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int64_t ld, float* sums, float* total,
+               Part part, const typename W::T* next) {
+  V sum[R] = {};
+  if (!part.begins)
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] = load(sums + r * kLanes);
+#pragma GCC unroll 1
+  for (; k > 0; k -= W::kUnit, b += W::kUnit * ld, a += R) {
+    const Bits x = W::row(b, ld, k);
+    if (part.fetch)
+#pragma GCC unroll 2
+      for (int i = 0; i < W::kUnit; ++i, next += ld) __builtin_prefetch(next, 0, 2);
+    W::template add<R>(sum, a, x, 0);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+    if (part.ends)
+      store(total + r * kLanes, part.first ? sum[r] : sum[r] + load(total + r * kLanes));
+    else
+      store(sums + r * kLanes, sum[r]);
+}
+template <class W>
+inline constexpr auto kLinesTiles = []<int... R>(std::integer_sequence<int, R...>) {
+  return std::array<decltype(&lines_tile<W, 1>), kGroup>{lines_tile<W, R + 1>...};
+}(std::make_integer_sequence<int, kGroup>());
+template <class W>
+inline constexpr auto kRowsTiles = []<int... R>(std::integer_sequence<int, R...>) {
+  return std::array<decltype(&rows_tile<W, 1>), kGroup>{rows_tile<W, R + 1>...};
+}(std::make_integer_sequence<int, kGroup>());
+
+// C = A B for m <= kMost and n >= kLanes. B's rows or columns are neighbours.
+template <class W> class Product {
+ public:
+  using T = typename W::T;
+  using Lane = typename W::Lane;
+  using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, float* sums)>;  // n sums of row i, from column j on
+  Product(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, Store store)
+      : m_(m), n_(n), k_(k), b_(b), store_(store), group_(ceil_div(m, ceil_div(m, kGroup))) {
+    units_ = ceil_div(k, W::kUnit);
+    depth_ = W::kOneChain ? k : ceil_div(k, ceil_div(k, kDepth));
+    Lane* const to = t_rows.get<Lane>(m * units_);
+    for (int64_t i = 0; i < m; i += group_)
+      for (int64_t r = 0, rows = std::min(group_, m - i); r < rows; ++r)
+        for (int64_t t = 0; t < units_; ++t) to[i * units_ + t * rows + r] = W::lane(a, i + r, t * W::kUnit, k);
+    a_ = to;
+  }
+  void run(bool parallel) const {
+    const bool lines = b_.col != 1;  // its columns are neighbours in k
+    // Rows of B are read in stretches: long ones, unless sums of many rows would leave the caches or threads be idle.
+    const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
+    const int64_t width = lines ? kColumns : wide / kLanes * kLanes, tiles = std::max<int64_t>(1, n_ / width);
+    const auto tile = [&](int64_t t) {
+      const int64_t j = t * width, cols = t + 1 < tiles ? width : n_ - j;
+      float* const totals = t_totals.get<float>(m_ * ceil_div(cols, kLanes) * kLanes);
+      (this->*(lines ? &Product::by_lines : &Product::by_rows))(j, cols, totals);
+      put(j, cols, totals);
+    };
+    if (parallel) return parallel_for(tiles, tile);
+    for (int64_t t = 0; t < tiles; ++t) tile(t);
+  }
+
+ private:
+  // The last kLanes columns of a tile may have been computed in part before.
+  static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * kLanes, cols - kLanes); }
+
+  void by_lines(int64_t j, int64_t cols, float* totals) const {
+    const int64_t strips = ceil_div(cols, kLanes), stretch = kStretch / int64_t(sizeof(T));
+    const int64_t groups = ceil_div(m_, group_), each = std::max<int64_t>(1, kLanes * kLanes / 16 / groups);
+    float* const sums = t_sums.get<float>(m_ * kLanes);
+    for (int64_t s = 0; s < strips; ++s)
+      for (int64_t q = 0; q < k_; q += stretch) {
+        const T* const b = b_.p + (j + column(s, cols)) * b_.col;
+        const int64_t end = std::min(k_, q + stretch);
+        Ahead ahead(end < k_ ? b + end : b + kLanes * b_.col, std::min(stretch, end < k_ ? k_ - end : k_), b_.col);
+        for (int64_t i = 0; i < m_; i += group_) {
+          const int64_t rows = std::min(group_, m_ - i);
+          kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, depth_}, a_ + i * units_, b, b_.col, sums + i * kLanes,
+                                           totals + (s * m_ + i) * kLanes, ahead, each);
+        }
+      }
+  }
+  void by_rows(int64_t j, int64_t cols, float* totals) const {
+    const int64_t strips = ceil_div(cols, kLanes);
+    const bool near = n_ * k_ * int64_t(sizeof(T)) <= kNear;
+    const int64_t some = near ? depth_ : m_ > 4 && m_ <= kGroup ? 16 : 8;  // rows of B read side by side
+    constexpr int64_t kLine = 64 / int64_t(sizeof(T));
+    float* const sums = t_sums.get<float>(m_ * strips * kLanes);
+    for (int64_t q = 0; q < k_; q += depth_)
+      for (int64_t t = q, end = std::min(k_, q + depth_); t < end; t += some) {
+        const int64_t k = std::min(some, end - t);
+        for (int64_t s = 0; s < strips; ++s)
+          for (int64_t i = 0; i < m_; i += group_) {
+            const int64_t rows = std::min(group_, m_ - i), at = (s * m_ + i) * kLanes;
+            const T* const b = b_.p + t * b_.row + j + column(s, cols);
+            const Part part{t == q, t + some >= end, q == 0, !near && i == 0 && s * kLanes % kLine == 0};
+            kRowsTiles<W>[size_t(rows - 1)](k, a_ + i * units_ + t / W::kUnit * rows, b, b_.row, sums + at, totals + at,
+                                            part, b + k * b_.row);
+          }
+      }
+  }
+  void put(int64_t j, int64_t cols, const float* totals) const {
+    float* const out = t_out.get<float>(cols);
+    for (int64_t i = 0; i < m_; ++i) {
+      for (int64_t s = 0; s < ceil_div(cols, kLanes); ++s)
+        store(out + column(s, cols), load(totals + (s * m_ + i) * kLanes));
+      store_(i, j, cols, out);
+    }
+  }
+
+  int64_t m_, n_, k_;
+  MatView<T> b_;
+  Store store_;
+  int64_t group_, units_, depth_;
+  const Lane* a_;  // by groups of rows: unit by unit, Lanes of all rows of the group
+};
+}  // namespace tg::cpu::TG_ISA_NS::few_rows

@@ -1,0 +1,64 @@
+// Products of few rows on the CPU (cpu/gemm/gemm_few_rows.h): the bits that these rows have among many.
+#include <tapegrad/core/cast.h>
+#include <tapegrad/core/registry.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/ops/matmul.h>
+
+#include "support/helpers.h"
+#include "support/with_env.h"
+
+using namespace tg;
+
+namespace {
+Tensor on_one_thread(const Tensor& a, const Tensor& b) {
+  const int all = cpu::num_threads();
+  cpu::set_num_threads(1);
+  const Tensor y = matmul(a, b);
+  cpu::set_num_threads(all);
+  return y;
+}
+// Rows 20, 21, ... of a (40, k), by b (k, n) in either layout and by a linear layer with a bias.
+void check_few_rows(int64_t n, int64_t k, DType dtype) {
+  CAPTURE(n);
+  CAPTURE(k);
+  const Tensor a = random({40, k}, 1).to(dtype), b = random({k, n}, 2).to(dtype), bias = random({n}, 3).to(dtype);
+  for (const bool columns : {false, true}) {
+    CAPTURE(columns);
+    const Tensor w = columns ? stored(b, Store::transposed) : b;
+    const Tensor y = matmul(a, w), biased = linear(a, transpose(w), bias);
+    for (int64_t m = 1; m <= 17; ++m) {
+      CAPTURE(m);
+      const Tensor x = slice(a, 0, 20, 20 + m), few = matmul(x, w);
+      CHECK(bits_of(few) == bits_of(slice(y, 0, 20, 20 + m)));
+      CHECK(bits_of(few) == bits_of(on_one_thread(x, w)));
+      CHECK(bits_of(linear(x, transpose(w), bias)) == bits_of(slice(biased, 0, 20, 20 + m)));
+      CHECK(bits_of(matmul(stored(x, Store::transposed), w)) == bits_of(few));
+    }
+  }
+}
+// More than a tile of columns; chains of sums and stretches of k that end inside a cache line; and more than caches
+// hold.
+constexpr int64_t kShapes[][2] = {{70, 383}, {129, 801}, {2100, 770}, {1100, 3075}};
+}  // namespace
+
+TEST_CASE("one to sixteen rows in f32 have the bits that they have among many") {
+  if (kernel_level(Backend::cpu) < 3) return;  // Eigen computes
+  NoGradScope off;
+  for (const auto [n, k] : kShapes) check_few_rows(n, k, DType::f32);
+}
+
+TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, by each way to multiply") {
+  if (kernel_level(Backend::cpu) < 3) return;
+  NoGradScope off;
+  for (const cpu::Bf16Path path : cpu::kBf16Paths) {
+    const std::string name(name_of(path));
+    if (!has(path)) {
+      MESSAGE("skipped: this machine or build has no " << name);
+      continue;
+    }
+    const WithEnv env("TG_BF16", name);
+    CAPTURE(name);
+    for (const auto [n, k] : kShapes) check_few_rows(n, k, DType::bf16);
+  }
+}
