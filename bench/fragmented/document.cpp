@@ -75,8 +75,14 @@ double document_bytes(const FragmentedCell& c) {
 }
 int64_t stored_bytes(const FragmentedCell& c) { return 4 * 4 * c.parameters(); }
 int64_t folded_bytes(const FragmentedCell& c) { return 3 * 4 * c.parameters(); }
+// Of the size of x: itself, the target, y, its gradient; of fragmented layers also x times its weights, the rest of it,
+// and their gradients. A folded step holds what the gradients are products of to the end of backward.
 int64_t step_limit(const FragmentedCell& c, StepWay step) {
-  return (step == StepWay::separate ? stored_bytes(c) : folded_bytes(c)) + 16 * 4 * c.batch * c.size;
+  constexpr int64_t kSmall = 1 << 10;  // the loss, indices
+  const bool linear = c.mode == CellMode::linear;
+  const int64_t stored = stored_bytes(c) + (linear ? 4 : 7) * 4 * c.batch * c.size;
+  const int64_t folded = folded_bytes(c) + (linear ? 5 : 11) * 4 * c.batch * c.size;
+  return (step == StepWay::separate ? stored : folded) + kSmall;
 }
 
 }  // namespace tg::bench

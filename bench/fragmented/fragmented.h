@@ -126,7 +126,8 @@ double document_bytes(const FragmentedCell&);  // what the document prints; its 
 double fair_bytes(const FragmentedCell&);      // the same without that layer and its gradient
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients and two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
-// The most that a step takes beside them: data, activations, small gradients. Of the separate step, or of the folded.
+// The most that an eager step takes: 4 P or 3 P, and some tensors as large as x, (batch, size): 4 and 7 of them in a
+// separate step of a linear and of a fragmented layer, 5 and 11 in a folded one.
 int64_t step_limit(const FragmentedCell&, StepWay);
 
 // Of document 002. Null for a cell that is not in its grid.
