@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The cells of bench_fragmented in PyTorch, side by side.
 
-    python bench/fragmented/compare_torch.py build/release/bin/bench_fragmented [--device cuda] [--sizes 2048,4096] [--batches 1,8,16]
-        [--fragments 2,8] [--steps N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
+    python bench/fragmented/compare_torch.py build/release/bin/bench_fragmented [--device cuda] [--sizes 2048,4096]
+        [--batches 1,8,16] [--fragments 2,8] [--steps N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
 
 For each size and batch a linear layer, and for each number of fragments a fragmented one in training (soft selection), and in
 inference (hard): the forward pass, and the step of forward, backward and Adam. PyTorch's layer is the document's: products of all
