@@ -38,10 +38,11 @@ void check_words(const FragmentedFlags& f) {
   not_empty("batches", f.batches), not_empty("fragments", f.fragments);
   for (const int64_t size : f.sizes) check_within(kProgram, "sizes", size, kLeastSize, kMostSize);
   for (const int64_t batch : f.batches) check_within(kProgram, "batches", batch, 1, kMostBatch);
+  const bool fragmented = has_mode(f, CellMode::train) || has_mode(f, CellMode::inference);
   for (const int64_t fragments : f.fragments) {
     check_within(kProgram, "fragments", fragments, 1, kMostSize);
     for (const int64_t size : f.sizes)
-      TG_CHECK(size % fragments == 0, value,
+      TG_CHECK(!fragmented || size % fragments == 0, value,
                "[bench_fragmented] --sizes {} cannot be cut into --fragments {}. Each size must be a multiple of each "
                "number of fragments, such as 2048 of 8.",
                size, fragments);
