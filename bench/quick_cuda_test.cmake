@@ -1,5 +1,6 @@
-# Do bench_gpt_timeit, bench_lm_profile and bench_switchback work on the device cuda, a GPU or the emulator:
-#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSWITCHBACK=<bench_switchback> -DOUT=<folder> -P quick_cuda_test.cmake
+# Do bench_gpt_timeit, bench_lm_profile, bench_switchback and bench_fragmented work on the device cuda, a GPU or the emulator:
+#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSWITCHBACK=<bench_switchback> -DFRAGMENTED=<bench_fragmented>
+#         -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
 include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
@@ -45,3 +46,16 @@ endforeach()
 execute_process(COMMAND ${SWITCHBACK} --device cuda --dims 16 --batch 24 --repeat 1 --quick --json ${OUT}/switchback.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
 prints("${text}" "bf16 [(]this device has instructions" "time global_bwd: " "rate w_quantize_global_transpose: " "memory_efficient +compiled ")
+
+execute_process(COMMAND ${FRAGMENTED} --device cuda --sizes 32 --batches 3 --fragments 2,4 --run eager,compiled --warmup 4 --steps 1
+                        --json ${OUT}/fragmented.json
+                COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+file(READ ${OUT}/fragmented.json json)
+foreach(i RANGE 9)  # 5 cells, steps separate and folded
+  math(EXPR compiled "${i} + 10")
+  string(JSON eager_loss GET "${json}" cells ${i} last_loss)
+  string(JSON compiled_loss GET "${json}" cells ${compiled} last_loss)
+  if(NOT eager_loss STREQUAL compiled_loss)
+    message(FATAL_ERROR "cell ${i}: the loss is ${eager_loss}, compiled ${compiled_loss}")
+  endif()
+endforeach()

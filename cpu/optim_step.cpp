@@ -192,17 +192,18 @@ void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
 // Tiles of the gradient, made in the cache where they are used.
 thread_local Scratch t_gradient;
 void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context&) {
-  constexpr int64_t kRows = 24, kColumns = 512;
+  constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // long rows: in the order of memory
   const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
+  const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);
   const auto run = [&]<class T>() {
     const AdamWNumbers<T> numbers(op, op.own, clip_of(op.max_norm, norm_of(in, 5)));
     const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
-    const int64_t across = (columns + kColumns - 1) / kColumns, down = (rows + kRows - 1) / kRows;
+    const int64_t across = (columns + wide - 1) / wide, down = (rows + high - 1) / high;
     parallel_for(across * down, [&](int64_t t) {
-      const int64_t i = t / across * kRows, j = t % across * kColumns;
-      const int64_t m = std::min(kRows, rows - i), n = std::min(kColumns, columns - j);
-      T* const g = t_gradient.get<T>(kRows * kColumns);
+      const int64_t i = t / across * high, j = t % across * wide;
+      const int64_t m = std::min(high, rows - i), n = std::min(wide, columns - j);
+      T* const g = t_gradient.get<T>(high * wide);
       gemm_serial<T>(m, n, r, a.at(i, 0), b.at(0, j), g, n);
       for (int64_t q = 0; q < m; ++q) {
         const int64_t at = (i + q) * columns + j;

@@ -3,9 +3,9 @@
 
     python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
 
-Takes what bench_ops, bench_training, bench_switchback, bench_gpt_timeit, bench_lm_profile, bench_decode and compare_torch*.py write
-with --json, run.json of bench/gpu/run.sh, and traces of `tapegrad train --profile` and `bench_lm_profile --trace`. A file is known by its keys.
-Traces are thinned to what the page can show, so that it stays small.
+Takes what bench_ops, bench_training, bench_switchback, bench_fragmented, bench_gpt_timeit, bench_lm_profile, bench_decode and
+compare_torch*.py write with --json, run.json of bench/gpu/run.sh, and traces of `tapegrad train --profile` and
+`bench_lm_profile --trace`. A file is known by its keys. Traces are thinned to what the page can show, so that it stays small.
 """
 import argparse, json, math, os, re, statistics, sys
 from collections import Counter, defaultdict
@@ -239,6 +239,54 @@ def switchback(page, path, d):
             page.body.append(folded(name.capitalize(), bars(rated, PERCENT, name, lines=((100, "the peak"),))))
 
 
+# bench_fragmented
+
+MILLISECONDS = ((1, "ms"), (1e-3, "µs"))
+MIB = ((1024, "GiB"), (1, "MiB"))
+MILLIONS = ((1, "M"),)
+FORMULA = {"separate": "stored", "folded": "folded"}
+PLOTTED = (("forward", MILLISECONDS, lambda c: c["forward_ms"]), ("backward", MILLISECONDS, lambda c: c["backward_ms"]),
+           ("peak memory", MIB, lambda c: c["live_bytes"] / 2**20), ("parameters", MILLIONS, lambda c: c["parameters"] / 1e6))
+
+
+def over_fragments(cells, counts, value):
+    """Lines over the numbers of fragments: {name: [(place, value)]}; a linear layer has one value for all."""
+    lines = defaultdict(list)
+    for c in cells:
+        at = [counts.index(c["fragments"])] if c["fragments"] else range(len(counts) or 1)
+        lines[f"{c['mode']}, batch {c['batch_size']}"] += [(place, value(c)) for place in at]
+    return {name: sorted(points) for name, points in sorted(lines.items())}
+
+
+def fragmented(page, path, d):
+    page.file(f"bench_fragmented on {d['device']}", path, facts(d))
+    groups = defaultdict(list)
+    for c in d["cells"]:
+        groups[c["input_size"], c["step"], c["run"]].append(c)
+    for (size, step, run), cells in groups.items():
+        title = f"{size}: {step}, {run}"
+        counts = sorted({c["fragments"] for c in cells if c["fragments"]})
+        labels = [(i, str(f)) for i, f in enumerate(counts)]
+        kinds = list(over_fragments(cells, counts, lambda c: 0))
+        cls = {name: f"p{i % len(PARTS)}" for i, name in enumerate(kinds)}
+        plots = []
+        for what, units, value in PLOTTED:
+            lines = over_fragments(cells, counts, value)
+            drawn = area([(name, cls[name], points) for name, points in lines.items()], units, f"{what}, {title}", labels, height=150,
+                         stairs=False, width=HALF, gutter=64)
+            plots.append(f"<div><p>{what}</p>{drawn}</div>")
+        page.part(title, "Over the number of fragments. Linear layers have none. Peak memory: of tensors.",
+                  keys(*((cls[name], name) for name in kinds)), two(plots))
+    peaks = []
+    for c in d["cells"]:
+        name = f"{c['input_size']}, batch {c['batch_size']}, {c['mode']}" + (f" {c['fragments']}" if c["fragments"] else "")
+        mib = [c[f"{kind}_bytes"] / 2**20 for kind in ("live", "reserved", FORMULA[c["step"]], "fair", "document")]
+        peaks.append(Bar(f"{name}, {c['step']}, {c['run']}", mib[0], "".join(f"{x:9.1f}" for x in mib), of=mib[-1]))
+    page.part("Peak memory beside the document's", "MiB: ours, of tensors and reserved; 4 or 3 times the parameters; the document's "
+              "framework without and, pale, with the linear layer that its harness keeps.",
+              folded("All cells", bars(peaks, MIB, "peaks")))
+
+
 # bench_training, compare_torch*.py, bench_ops, run.json
 
 def training(page, path, d):
@@ -422,7 +470,8 @@ def trace(page, path, d):
 
 
 KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm),
-         ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("torch", "compare_torch*.py", compare),
+         ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("cells", "bench_fragmented", fragmented),
+         ("torch", "compare_torch*.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
          ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages))
 
@@ -440,7 +489,7 @@ def add(page, path):
     for key, program, show in KINDS:
         if not isinstance(d, dict) or key not in d:
             continue
-        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "grid", "traceEvents")):
+        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "grid", "cells", "traceEvents")):
             raise Bad(f"{path} is a file of {program} without results")
         try:
             return show(page, path, d)

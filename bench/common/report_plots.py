@@ -218,17 +218,17 @@ def timeline(lanes, span, name):
     return svg(WIDE, y, grid + drawn, name)
 
 
-def area(series, units, name, labels=(), height=84, top=0, stairs=True, columns=False, axis=True):
+def area(series, units, name, labels=(), height=84, top=0, stairs=True, columns=False, axis=True, width=WIDE, gutter=GUTTER):
     """Values over x: (label, class, points) each, filled below where there is one, as stairs, lines or columns; (x, label)
     below. Points are by x; the last of stairs and columns only says where the one before ends. Lines may be below 0."""
     xs, ys = zip(*((x, y) for _, _, points in series for x, y in points))
     low, high, bottom = min(xs), max(xs), 1.06 * min(0, *ys)
     most = 1.06 * (top or max(0, *ys)) or -0.06 * bottom or 1.06
-    at = lambda x: GUTTER + (WIDE - GUTTER - 24 * (not stairs)) * (x - low) / (high - low or 1)
+    at = lambda x: gutter + (width - gutter - 24 * (not stairs)) * (x - low) / (high - low or 1)
     up = lambda y: height - (height - 8) * (y - bottom) / (most - bottom)
     drawn = [text(0, 14, cut(series[0][0], 23), "t")] if len(series) == 1 else []
     for y, label in ticks(bottom, most, 5 if bottom else 3, units):
-        drawn.append(rule(GUTTER, up(y), WIDE, up(y), "g") + text(GUTTER - 8, up(y) + 4, label, "e t"))
+        drawn.append(rule(gutter, up(y), width, up(y), "g") + text(gutter - 8, up(y) + 4, label, "e t"))
     for label, cls, points in series:
         pairs = list(zip(points, points[1:]))
         if columns:
@@ -238,7 +238,7 @@ def area(series, units, name, labels=(), height=84, top=0, stairs=True, columns=
             path = "".join(f"V{up(y):.1f}H{at(b):.1f}" for (_, y), (b, _) in pairs)
             drawn.append(f'<path class="{cls}" d="M{at(low):.1f} {height}{path}V{height}z"/>')
             peak = max(points, key=lambda p: p[1])
-            drawn.append(text(min(max(at(peak[0]), GUTTER + 40), WIDE - 90), 8, f"peak {shown(peak[1], units)}", "m h"))
+            drawn.append(text(min(max(at(peak[0]), gutter + 40), width - 90), 8, f"peak {shown(peak[1], units)}", "m h"))
         else:
             drawn.append(f'<path class="line {cls}" d="M' + "L".join(f"{at(x):.1f} {up(y):.1f}" for x, y in points) + '"/>')
             drawn += [f'<circle class="{cls}" cx="{at(x):.1f}" cy="{up(y):.1f}" r="3">'
@@ -247,8 +247,8 @@ def area(series, units, name, labels=(), height=84, top=0, stairs=True, columns=
         room = max(len(label) for _, label in labels) * CHARACTER + 8
         places = [(at(x) + (at(x + 1) - at(x)) / 2 * columns, label) for x, label in labels]
         step = next((s for s in range(1, len(places)) if all(b[0] - a[0] >= room for a, b in zip(places, places[s:]))), len(places))
-        drawn += [text(x, height + 16, label, "m t") for x, label in places[::step] if x + room / 2 < WIDE + 4]
-    return svg(WIDE, height + (20 if axis and labels else 6), drawn, name)
+        drawn += [text(x, height + 16, label, "m t") for x, label in places[::step] if x + room / 2 < width + 4]
+    return svg(width, height + (20 if axis and labels else 6), drawn, name)
 
 
 def keys(*pairs):

@@ -13,6 +13,8 @@
 #   training  document 000's benchmarks, eager, compiled without graphs and with, then beside PyTorch (needs python3 with torch)
 #   switchback document 001's ops of SwitchBack over its grid of layers, and the layers as a whole, then beside PyTorch (needs
 #             python3 with torch)
+#   fragmented document 002's 81 cells, gradients stored and folded, eager and compiled, then beside PyTorch (needs python3
+#             with torch)
 #   timeit    document 004's profile of a GPT, eager and compiled, then beside PyTorch (needs python3 with torch)
 #   lm        document 003's profiles: the 2.7B model, fused, and the large one in all forms, with the conclusions
 #   sass      which instructions the kernels were compiled to: tensor cores, spills (needs cuobjdump)
@@ -48,7 +50,7 @@ stage_build() {
     -DTG_CPU_LEVELS=4 -DTG_TESTS=ON -DTG_BENCH=ON -DTG_APPS=ON \
     $(command -v ninja >/dev/null && echo -G Ninja) &&
     run cmake --build "$build" --parallel "$(nproc)" --target tg_tests_cuda bench_ops bench_training bench_switchback \
-      bench_gpt_timeit bench_lm_profile tg_app
+      bench_fragmented bench_gpt_timeit bench_lm_profile tg_app
 }
 stage_tests() { run ctest --test-dir "$build" -L cuda --no-tests=error --output-on-failure --output-junit "$out/tests.xml"; }
 stage_ptx() { run "$build/bin/tg_tests_cuda" -tc='PTX*' -s; }
@@ -74,6 +76,12 @@ stage_switchback() {  # 16 calls of each op: the document's 64 would take longer
   run python3 bench/switchback/compare_torch.py "$build/bin/bench_switchback" --device cuda --dims 2048,4096 \
     --batch 8192,131072 --only linear,global --repeat 16 --rounds 2 --json "$out/switchback_torch.json"
 }
+stage_fragmented() {
+  run "$build/bin/bench_fragmented" --device cuda --run eager,compiled --against-document --commit "$commit" \
+    --json "$out/fragmented.json" || return 1
+  run python3 bench/fragmented/compare_torch.py "$build/bin/bench_fragmented" --device cuda --sizes 2048,8192 --batches 1,16 \
+    --fragments 2,32 --steps 50 --json "$out/fragmented_torch.json"
+}
 stage_timeit() {
   local mode
   for mode in eager compiled; do
@@ -97,7 +105,7 @@ stage_sass() {
 }
 
 stages=("$@")
-[[ ${#stages[@]} -gt 0 ]] || stages=(build tests ptx memcheck racecheck ops torch training switchback timeit lm sass)
+[[ ${#stages[@]} -gt 0 ]] || stages=(build tests ptx memcheck racecheck ops torch training switchback fragmented timeit lm sass)
 for name in "${stages[@]}"; do
   declare -F "stage_$name" >/dev/null || { echo "run.sh: there is no stage '$name'" >&2 && exit 2; }
 done

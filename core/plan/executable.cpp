@@ -23,6 +23,7 @@ class Executable::Builder {
     p_.bufs_.reserve(bufs);  // places point into it
     for (const Step& s : plan_.steps) place(s);
     for (const Step& s : plan_.steps) add_call(s);
+    std::ranges::stable_sort(p_.dynamic_ops_, {}, &DynamicOp::node);
     for (uint32_t r = 0; r < p_.sources_.size(); ++r) {
       if (p_.sources_[r].kind == MemorySource::Kind::fixed)
         p_.patch_pointers(p_.sources_[r]);
@@ -90,9 +91,9 @@ class Executable::Builder {
   void add_entry(uint32_t slot, std::byte** at, size_t offset = 0) {
     p_.sources_[p_.source_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size())});
   }
-  void add_op(OpPtr op, const Op** in_chain) {
+  void add_op(OpPtr op, uint32_t node, const Op** in_chain) {
     if (op->traits().dynamic_attributes)
-      p_.dynamic_ops_.push_back({op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), in_chain});
+      p_.dynamic_ops_.push_back({op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), node, in_chain});
     p_.ops_.push_back(std::move(op));
   }
   void add_call(const Step& s) {
@@ -118,7 +119,7 @@ class Executable::Builder {
       c.name = o.op->name();
       c.in = uint32_t(o.in.size());
       c.out = uint32_t(o.out.size());
-      add_op(std::move(o.op), nullptr);
+      add_op(std::move(o.op), s.nodes[0], nullptr);
     }
     p_.calls_.push_back(c);
   }
@@ -128,7 +129,7 @@ class Executable::Builder {
     c.ops.reserve(s.nodes.size());  // changing ops point into it
     for (const uint32_t n : s.nodes) {
       c.ops.push_back(g_.nodes[n]->op.get());
-      add_op(g_.nodes[n]->op, &c.ops.back());
+      add_op(g_.nodes[n]->op, n, &c.ops.back());
     }
     for (size_t b = 0; b < c.plan.buffers.size(); ++b) {
       const ChainPlan::Buffer& from = c.plan.buffers[b];

@@ -106,10 +106,10 @@ class Executable {
   std::vector<OpPtr> ops_;
   struct DynamicOp {  // what next() replaces
     OpPtr traced;
-    uint32_t op, call;
+    uint32_t op, call, node;
     const Op** in_chain;
   };
-  std::vector<DynamicOp> dynamic_ops_;
+  std::vector<DynamicOp> dynamic_ops_;  // as they were emitted: one that counts steps is before those that read it
   std::vector<Buf> bufs_;
   std::deque<ChainCall> chains_;
   std::vector<Call> calls_;

@@ -100,6 +100,18 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
       s.norm = sqrt(squares).to(wide ? DType::f64 : DType::f32), s.max_norm = o.clip_norm;
       roots.push_back(s.norm);
     }
+    // A view of a weight that the tape holds, such as a reshape, would keep the step from writing in place: all that
+    // reads the weights as they were runs first then.
+    const auto viewed = [&](const Folded& f) {
+      const Tensor& w = entries()[f.entry].w;
+      return w.materialised() && w.value()->storage.use_count() != 1;
+    };
+    if (runs && std::ranges::any_of(folded, viewed)) {
+      std::vector<Tensor> first = s.grads;
+      for (const Folded& f : folded) first.insert(first.end(), {f.grad.a, f.grad.b});
+      if (s.norm) first.push_back(s.norm);
+      evaluate(first);
+    }
     if (!s.which.empty()) update(s);
     for (size_t i = 0; i < folded.size(); ++i) {
       const auto& [entry, grad] = folded[i];

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK, the folder of the
-benchmarks' programs' sources being ../../bench. Makes a small result of each program in FOLDER, puts them on a page, and
+"""Does bench/common/report.py work: python3 bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK FRAGMENTED, the
+folder of the benchmarks' programs' sources being ../../bench. Makes a small result of each program in FOLDER, puts them on a page, and
 checks that the page is whole, refers to nothing outside it, and has its text within its plots; then what it says of files
 that are none.
 """
@@ -122,7 +122,7 @@ def big_grid(path, output):
 
 
 def main():
-    folder, ops, training, timeit, lm, decode, switchback = sys.argv[1:]
+    folder, ops, training, timeit, lm, decode, switchback, fragmented = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     at = lambda name: os.path.join(folder, name)
     tiny = ["--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40"]
@@ -130,6 +130,8 @@ def main():
                     [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50", "--json", at("timeit.json")],
                     [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1", "--json", at("decode.json")],
                     [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--quick", "--json", at("switchback.json")],
+                    [fragmented, "--sizes", "64,96", "--batches", "1,2", "--fragments", "2,8", "--warmup", "1", "--steps", "1", "--json",
+                     at("fragmented.json")],
                     [lm, *tiny, "--answers", "--json", at("lm.json"), "--trace", at("trace.json")]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     common = {"machine": {"cpu": "a <CPU>", "cpus": 2}, "torch": "2.0", "date": "2026-01-01T00:00:00Z"}
@@ -141,7 +143,7 @@ def main():
                                                     "torch_all": {"fused eager": 1e-3, "fused compile": 9}}]})
     write("run.json", {"stages": {"build": {"status": 0, "seconds": 400}, "tests": {"status": 1, "seconds": 3}}, "gpu": {"name": "H"}})
     big_grid(at("switchback.json"), at("grid.json"))
-    names = ["ops", "training", "switchback", "grid", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run"]
+    names = ["ops", "training", "switchback", "grid", "fragmented", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run"]
     files = [at(f"{name}.json") for name in names] + [os.path.join(BENCH, "results", "cpu", "xeon_torch_training.json")]
     plots = checked_page(files, at("report.html"))
     with open(files[-1], encoding="utf-8") as f:
@@ -151,6 +153,9 @@ def main():
         check(f"timeline of {run}" in plots and f"memory of {run}" in plots, f"{run} has no timeline, or no memory")
     saved = titles(plots["time saved, global"])  # of the later file
     check("-40.0 %" in saved and "40.0 %" in saved and "batch 131072" in saved and "batch 8192" not in saved, f"savings are others:\n{saved}")
+    parameters = titles(plots["parameters, 64: folded, eager"])
+    check("linear, batch 1: " in parameters and "train, batch 2: " in parameters and "inference, batch 1: " in parameters,
+          f"lines are missing:\n{parameters}")
     told = titles(plots["timeline of train, document, f32"])
     for part in ("forward_pass", "layer_1", "attention_sublayer", "optimizer_step"):
         check(part in told, f"'{part}' is not in the timeline:\n{told}")
@@ -158,7 +163,9 @@ def main():
     parts = drawn & {f"p{i}" for i in range(12)}  # short kernels may be too narrow for a name, or part of a neighbour
     check(len(parts) >= 3, f"kernels of {len(parts)} parts of the model are in the timeline")
     for plot in ("Timeline", "The last profiled_step", "kernel time by part", "bandwidth", "tiny", "phases of train, fused, bf16",
-                 "stages", "decoding", "products", "quantising", "time saved, rowwise", "share of quantising", "layers as a whole", "steps of layers"):
+                 "stages", "decoding", "products", "quantising", "time saved, rowwise", "share of quantising", "layers as a whole",
+                 "steps of layers", "forward, 64: separate, eager", "backward, 96: folded, eager", "peak memory, 96: separate, eager",
+                 "parameters, 64: folded, eager", "peaks"):
         check(plot in plots, f"there is no plot '{plot}'")
 
     big_trace(at("big.json"))
@@ -192,6 +199,7 @@ def main():
     fails("is no result file", [1, 2])
     fails("is a file of bench_ops without results", {"bandwidth": [], "rows": []})
     fails("is a file of bench_switchback without results", {"grid": []})
+    fails("is a file of bench_fragmented without results", {"cells": []})
     fails("has the key 'runs' of a file of bench_lm_profile, and is none: 'phases' is missing", no_phases)
     fails("has the key 'runs' of a file of bench_lm_profile, and is none: ", no_number)
     os.remove(at("bad.json"))

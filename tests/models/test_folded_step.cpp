@@ -113,6 +113,23 @@ TEST_CASE("backward_and_step: lazy and compiled give the bits of eager") {
     }
   }
 }
+TEST_CASE("backward_and_step: compiled, all parameters take the same number of steps, in any order of the plan") {
+  for (const auto how : {nn::Selection::soft, nn::Selection::hard}) {
+    Run eager(DType::f32, fragmented(how), kConfig), compiled(DType::f32, fragmented(how), kConfig);
+    const auto one = [](Run& r) {
+      const Tensor loss = r.loss();
+      r.adam.backward_and_step(loss, {.unreached = Unreached::skip});
+      return loss.detach();
+    };
+    const Compiled step = compile([&](Inputs) { return std::vector{one(compiled)}; });
+    for (int i = 0; i < 4; ++i) {
+      const Tensor expected = one(eager);
+      CHECK(bits_of(step({})[0]) == bits_of(expected));
+      near(compiled.all(), eager.all(), 0);
+      CHECK(compiled.adam.steps() == i + 1);
+    }
+  }
+}
 TEST_CASE("backward_and_step: no gradient of a weight is stored") {
   constexpr int64_t kSide = 512, kBytes = kSide * kSide * 4;
   const auto make = [](const Params& p) -> Loss {
@@ -143,6 +160,23 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
   Run twice(DType::f32, make, kConfig);
   CHECK(has(error_of([&] { twice.adam.backward_and_step(twice.loss()); }),
             "'l.weight' is read more than once, so that its gradient is a sum of products"));
+}
+TEST_CASE("backward_and_step: a weight that the tape holds a view of is updated in place") {
+  constexpr int64_t kSide = 256;
+  const auto make = [](const Params& p) -> Loss {
+    const nn::FragmentedLinear l(p.at("l"), kSide, kSide, {.fragments = 4});
+    const Tensor x = random({2, kSide}, 1), y = random({2, kSide}, 2);
+    return [=] { return mse_loss(l.forward(x), y); };
+  };
+  Run r(DType::f32, make, kConfig);
+  const void* const experts = r.params.all()[1].tensor.data<float>();
+  const int64_t before = memory_stats().live;
+  for (const double clip : {0.0, 0.05}) {
+    reset_peak();
+    r.adam.backward_and_step(r.loss(), {.clip_norm = clip});
+    CHECK(memory_stats().peak - before < 4 * kSide * kSide / 2);
+    CHECK(r.params.all()[1].tensor.data<float>() == experts);
+  }
 }
 TEST_CASE("backward_and_step: what is stored, and what is refused, with nothing changed") {
   const auto make = two_layers(3);

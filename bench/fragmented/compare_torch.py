@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""The cells of bench_fragmented in PyTorch, side by side.
+
+    python bench/fragmented/compare_torch.py build/release/bin/bench_fragmented [--device cuda] [--sizes 2048,4096]
+        [--batches 1,8,16] [--fragments 2,8] [--steps N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
+
+For each size and batch a linear layer, and for each number of fragments a fragmented one in training (soft selection), and in
+inference (hard): the forward pass, and the step of forward, backward and Adam. PyTorch's layer is the document's: products of all
+fragments in training, a copy of the selected matrix for each row in inference. Its ways are eager with Adam over all tensors at
+once (foreach), eager and torch.compile with the fused Adam, and torch.compile of the layer and of foreach Adam. Ours are eager and
+compiled, with gradients stored or folded into Adam's pass. Ours and PyTorch's run in turn, with as many threads and in several
+rounds, so that other work on the machine disturbs both. Of each side the way counts that is the fastest by its median over the
+rounds; the ratio is the median over the rounds of PyTorch's time over ours, above 1 where ours is faster. The rows "inference
+forward beside linear" are our hard selection beside PyTorch's linear layer. f32 uses no TF32.
+"""
+import os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
+from torch_peer import Peer, parse, report_of, serve, table
+
+MODES = ("linear", "train", "inference")
+OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
+        ("folded", "compiled"): "folded, compiled"}
+
+
+def layer_of(torch, size, fragments):
+    """The module of the document, without biases."""
+    nn, width = torch.nn, size // fragments
+
+    class Fragmented(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.selector = nn.Parameter(torch.randn(fragments, width) / width**0.5)
+            self.experts = nn.Parameter(torch.randn(fragments, width, size) / width**0.5)
+            self.compressor = nn.Linear(size, size // 32, bias=False)
+            self.expander = nn.Linear(size // 32, size, bias=False)
+            self.register_buffer("place", torch.arange(size) // width)
+
+        def forward(self, x):
+            parts = x.view(-1, fragments, width)
+            p = torch.einsum("bfi,fi->bf", parts, self.selector).softmax(-1)
+            if self.training:
+                selected = torch.einsum("bfo,bf->bo", torch.einsum("bfi,fio->bfo", parts, self.experts), p)
+                rest = x * (1 - p[:, self.place])
+            else:
+                k = p.argmax(-1)
+                rows = torch.arange(len(x), device=x.device)
+                selected = torch.bmm(parts[rows, k].unsqueeze(1), self.experts[k]).squeeze(1)
+                rest = x.masked_fill(self.place == k[:, None], 0)
+            return selected + self.expander(self.compressor(rest))
+
+    return Fragmented()
+
+
+def runner(torch, args, request, mode, fused=False, compiled_layer=False, compiled_update=False):
+    """A function that measures (forward, step), the means in seconds, of a layer that it makes when it is first called."""
+    size, batch, fragments = request
+    made = []
+
+    def make():
+        x, target = (torch.randn(batch, size, device=args.device) for _ in range(2))
+        layer = torch.nn.Linear(size, size) if mode == "linear" else layer_of(torch, size, fragments)
+        layer = layer.to(args.device).train(mode != "inference")
+        adam = torch.optim.Adam(layer.parameters(), lr=1e-3, **({"fused": True} if fused else {"foreach": True}))
+        return (torch.compile(layer) if compiled_layer else layer, x, target, adam,
+                torch.compile(adam.step) if compiled_update else adam.step)
+
+    def run():
+        layer, x, target, adam, update = made[0]
+        start = args.now()
+        y = layer(x)
+        args.wait()
+        forward = args.now() - start
+        loss = torch.nn.functional.mse_loss(y, target)
+        start = args.now()
+        adam.zero_grad(set_to_none=True)
+        loss.backward()
+        update()
+        args.wait()
+        return forward, forward + args.now() - start
+
+    def measure():
+        if not made:
+            made.append(make())
+        times = [run() for _ in range(args.warmup + args.steps)][args.warmup:]
+        return [sum(part) / len(times) for part in zip(*times)]
+
+    return measure
+
+
+WAYS = {"eager": {}, "eager, fused Adam": {"fused": True}, "compile, fused Adam": {"fused": True, "compiled_layer": True},
+        "compile": {"compiled_layer": True, "compiled_update": True}}
+
+
+def ways_of(torch, request, args):
+    """The ways of a group of cells: {"mode|forward or step|way": function that measures seconds}."""
+    torch.manual_seed(0)
+    found = {}
+    for mode in MODES:
+        for way, options in WAYS.items():
+            measure, last = runner(torch, args, request, mode, **options), []
+
+            def forward(measure=measure, last=last):
+                last[:] = measure()  # and the step
+                return last[0]
+            found[f"{mode}|forward|{way}"] = forward
+            found[f"{mode}|step|{way}"] = lambda last=last: last[1]
+    return found
+
+
+def of_torch(times):
+    """{(mode, part): {way: seconds}} of what PyTorch's process answers."""
+    found = {}
+    for name, seconds in times.items():
+        mode, part, way = name.split("|")
+        found.setdefault((mode, part), {})[way] = seconds
+    return found
+
+
+def of_ours(report):
+    found = {}
+    for c in report["cells"]:
+        way = OURS[c["step"], c["run"]]
+        found.setdefault((c["mode"], "forward"), {})[way] = 1e-3 * c["forward_ms"]
+        found.setdefault((c["mode"], "step"), {})[way] = 1e-3 * (c["forward_ms"] + c["backward_ms"])
+    return found
+
+
+def compared_rows(args, flags, peer):
+    """For each size and batch, and each part of each cell: name, rounds of ours, rounds of PyTorch, our last report."""
+    with tempfile.TemporaryDirectory() as folder:
+        for size, batch, fragments in ((s, b, f) for s in args.sizes for b in args.batches for f in args.fragments):
+            mine, theirs = [], []
+            for number in range(args.rounds):
+                print(f"{size}, batch {batch}, {fragments} fragments: round {number + 1} of {args.rounds}", file=sys.stderr)
+                report = report_of(args, flags(size, batch, fragments), os.path.join(folder, "ours.json"))
+                mine.append(of_ours(report))
+                theirs.append(of_torch(peer((size, batch, fragments))))
+            of = lambda rounds, part: [r[part] for r in rounds]
+            for mode in MODES if fragments == args.fragments[0] else MODES[1:]:
+                name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
+                for part in ("forward", "step"):
+                    yield f"{name} {part}", of(mine, (mode, part)), of(theirs, (mode, part)), {**report, "torch": peer.version}
+            yield (f"{name} forward beside linear", of(mine, ("inference", "forward")), of(theirs, ("linear", "forward")),
+                   {**report, "torch": peer.version})
+
+
+def declare(parser):
+    numbers = lambda text: [int(word) for word in text.split(",")]
+    parser.add_argument("--sizes", type=numbers, default=[2048])
+    parser.add_argument("--batches", type=numbers, default=[1, 16])
+    parser.add_argument("--fragments", type=numbers, default=[2, 8])
+    parser.add_argument("--warmup", type=int, default=3, help="untimed steps, for each way and round")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps, for each way and round")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+
+
+def main():
+    args, error = parse(__doc__, "bench_fragmented", declare, rounds=3)
+    if args.serve:
+        return serve(args, lambda torch, request: ways_of(torch, request, args))
+    if min(args.warmup, args.steps, args.rounds, *args.batches, *args.fragments) < 1:
+        error("--warmup, --steps, --rounds, --batches and --fragments must be 1 or more")
+    for size, fragments in ((s, f) for s in args.sizes for f in args.fragments):
+        if size % fragments:
+            error(f"--sizes {size} cannot be cut into --fragments {fragments}: each size must be a multiple of each")
+    threads = 1 if args.cpu_time else args.threads
+
+    def flags(size, batch, fragments):
+        f = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", "eager,compiled", "--warmup", args.warmup]
+        return f + ["--steps", args.steps] + (["--threads", threads] if args.device == "cpu" and not args.cpu_time else [])
+
+    table(args, compared_rows(args, flags, Peer(threads)), threads=threads, steps=args.steps, dtype="f32")
+
+
+if __name__ == "__main__":
+    main()
