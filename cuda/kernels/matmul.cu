@@ -1,8 +1,8 @@
-// Kernels of ops/matmul.h on cuda/gemm/gemm.h and few_rows.h. A matrix that is contiguous along its rows or its columns
-// is read where it lies, transposed or not; any other is copied. Equal steps through a batch are one call of the
-// library.
+// Kernels of ops/matmul.h on cuda/gemm/gemm.h and cuda/device/few_rows.h. A matrix that is contiguous along its rows or
+// its columns is read where it lies, transposed or not; any other is copied. Equal steps through a batch are one call
+// of the library.
+#include <tapegrad/cuda/device/few_rows.h>
 #include <tapegrad/cuda/device/map.h>
-#include <tapegrad/cuda/gemm/few_rows.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/linear_activation.h>
 
