@@ -210,26 +210,45 @@ inline void pack_columns(int64_t k, const float* b, int64_t ld, float* to) {
 template <int R>
 void tile_columns(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bc, float* c, int64_t ldc,
                   bool add) {
+  constexpr int kLine = 16;  // floats of a line of the cache
   V sum[R][2] = {};
-  const float* p[2][4];
-  for (int w = 0; w < 2; ++w)
-    for (int q = 0; q < 4; ++q) p[w][q] = b + (w * kLanes + q) * bc;
-  int64_t t = 0;
-  for (; t + 4 <= k; t += 4) {
-    if (t % 16 == 0) {  // more streams than the hardware follows
-      const float* line = b + t + 32;
-#pragma GCC unroll 4
-      for (int j = 0; j < kCols; ++j, line += bc) __builtin_prefetch(line, 0, 3);
-    }
+  const auto add_products = [&](const float*(&p)[2][4], int64_t ld, int64_t t) {
 #pragma GCC unroll 2
     for (int w = 0; w < 2; ++w) {
       V x[4];
-      load_transposed(p[w], 4 * bc, x);
+      load_transposed(p[w], 4 * ld, x);
 #pragma GCC unroll 4
       for (int q = 0; q < 4; ++q)
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + (t + q) * ak] * x[q];
     }
+  };
+  const auto prefetch = [&](int64_t t) {  // more streams than the hardware follows
+    const float* line = b + t + 2 * kLine;
+#pragma GCC unroll 4
+    for (int j = 0; j < kCols; ++j, line += bc) __builtin_prefetch(line, 0, 3);
+  };
+  const auto columns = [](const float* from, int64_t ld, const float*(&p)[2][4]) {
+    for (int w = 0; w < 2; ++w)
+      for (int q = 0; q < 4; ++q) p[w][q] = from + (w * kLanes + q) * ld;
+  };
+  const float* p[2][4];
+  int64_t t = 0;
+  if (bc % 256 == 0) {  // lines of these columns drive each other out of the cache: each is read once, and whole
+    alignas(64) float lines[kCols * kLine];
+    for (; t + kLine <= k; t += kLine) {
+      prefetch(t);
+#pragma GCC unroll 4
+      for (int j = 0; j < kCols; ++j)
+        for (int h = 0; h < kLine; h += kLanes) store(lines + j * kLine + h, load(b + j * bc + t + h));
+      columns(lines, kLine, p);
+      for (int s = 0; s < kLine; s += 4) add_products(p, kLine, t + s);
+    }
+  }
+  columns(b + t, bc, p);
+  for (; t + 4 <= k; t += 4) {
+    if (t % kLine == 0) prefetch(t);
+    add_products(p, bc, t);
   }
   for (; t < k; ++t)
     for (int w = 0; w < 2; ++w) {
