@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -232,30 +233,35 @@ void tile_columns(int64_t k, const float* a, int64_t ar, int64_t ak, const float
     for (int w = 0; w < 2; ++w)
       for (int q = 0; q < 4; ++q) p[w][q] = from + (w * kLanes + q) * ld;
   };
-  const float* p[2][4];
   int64_t t = 0;
+  const auto add_until = [&](int64_t end) {
+    const float* p[2][4];
+    columns(b + t, bc, p);
+    for (; t + 4 <= end; t += 4) {
+      if (t % kLine == 0) prefetch(t);
+      add_products(p, bc, t);
+    }
+    for (; t < end; ++t)
+      for (int w = 0; w < 2; ++w) {
+        V x;
+        for (int j = 0; j < kLanes; ++j) x[j] = b[(w * kLanes + j) * bc + t];
+        for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + t * ak] * x;
+      }
+  };
   if (bc % 256 == 0) {  // lines of these columns drive each other out of the cache: each is read once, and whole
+    add_until(std::min<int64_t>(k, -reinterpret_cast<uintptr_t>(b) / sizeof(float) % kLine));
     alignas(64) float lines[kCols * kLine];
     for (; t + kLine <= k; t += kLine) {
       prefetch(t);
 #pragma GCC unroll 4
       for (int j = 0; j < kCols; ++j)
         for (int h = 0; h < kLine; h += kLanes) store(lines + j * kLine + h, load(b + j * bc + t + h));
+      const float* p[2][4];
       columns(lines, kLine, p);
       for (int s = 0; s < kLine; s += 4) add_products(p, kLine, t + s);
     }
   }
-  columns(b + t, bc, p);
-  for (; t + 4 <= k; t += 4) {
-    if (t % kLine == 0) prefetch(t);
-    add_products(p, bc, t);
-  }
-  for (; t < k; ++t)
-    for (int w = 0; w < 2; ++w) {
-      V x;
-      for (int j = 0; j < kLanes; ++j) x[j] = b[(w * kLanes + j) * bc + t];
-      for (int r = 0; r < R; ++r) sum[r][w] += a[r * ar + t * ak] * x;
-    }
+  add_until(k);
   if (add) add_rows(sum, c, ldc);
   for (int r = 0; r < R; ++r)
     for (int w = 0; w < 2; ++w) store(c + r * ldc + w * kLanes, sum[r][w]);

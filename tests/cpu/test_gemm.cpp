@@ -52,6 +52,21 @@ TEST_CASE("products of many sizes and layouts against f64; a row alone has the s
       }
 }
 
+TEST_CASE("columns at strides of 1 KiB, whose lines share few sets of a cache, in several blocks of k") {
+  NoGradScope off;
+  for (const int64_t k : {256, 512, 1024, 1280})
+    for (const int64_t n : {32, 80, 97})
+      for (const int64_t first : {0, 5}) {  // where in a line the columns begin
+        const Tensor a = random({20, k - first}, 1), whole = random({n, k}, uint64_t(n));
+        const Tensor b = slice(whole, 1, first, k), y = linear(a, b);
+        CAPTURE(k);
+        CAPTURE(n);
+        CAPTURE(first);
+        CHECK(worst(y, a, transpose(b)) < 2e-6);
+        for (const int64_t rows : {1, 2, 3})
+          if (own_tiles()) CHECK(bits_of(linear(slice(a, 0, 0, rows), b)) == bits_of(slice(y, 0, 0, rows)));
+      }
+}
 TEST_CASE("x A B: the same bits with one thread and with all") {
   NoGradScope off;
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
