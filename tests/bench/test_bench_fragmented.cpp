@@ -23,7 +23,6 @@ constexpr double kMiB = 1 << 20;
 constexpr FragmentedCell kTiny{.size = 64, .batch = 3, .mode = CellMode::train, .fragments = 4};
 constexpr FragmentedSetup kShort{.warmup = 1, .steps = 2, .seed = 3};
 constexpr StepWay kBothSteps[] = {StepWay::separate, StepWay::folded};
-constexpr CellMode kFragmented[] = {CellMode::train, CellMode::inference};
 
 FragmentedCell with(FragmentedCell cell, CellMode mode) {
   cell.mode = mode, cell.fragments = mode == CellMode::linear ? 0 : cell.fragments;
