@@ -369,6 +369,13 @@ def ops(page, path, d):
                        height=200, stairs=False))
 
 
+def linear_kinds(page, path, d):
+    page.file("bench/switchback/training.py", path, facts(d))
+    rows = [Bar(f"{r['linear']}, seed {r['seed']}", r["val_loss"], f"{r['val_loss']:.4f}, {100 * r['above_plain']:+.2f} %") for r in d["rows"]]
+    page.part("Loss after training", "Bars: the loss on the validation data, beside that of the plain layers of the same seed.",
+              bars(rows, ((1, ""),), "linear kinds"))
+
+
 def optimizers(page, path, d):
     page.file("Optimisers on tiny Shakespeare", path, facts(d))
     page.part("Validation loss", "After all steps: the mean of the seeds. Whiskers: the smallest and the largest.", bars(
@@ -473,7 +480,7 @@ KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_p
          ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("cells", "bench_fragmented", fragmented),
          ("torch", "compare_torch*.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
-         ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages))
+         ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages), ("rows", "bench/switchback/training.py", linear_kinds))
 
 
 def add(page, path):

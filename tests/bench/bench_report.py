@@ -168,6 +168,10 @@ def main():
                  "parameters, 64: folded, eager", "peaks"):
         check(plot in plots, f"there is no plot '{plot}'")
 
+    results = os.path.join(BENCH, "results", "cpu")  # as bench/README.md shows it
+    committed = checked_page([os.path.join(results, name) for name in sorted(os.listdir(results))], at("results.html"))
+    check("linear kinds" in committed, "the losses of linear layers of several kinds are not on the page of all results")
+
     big_trace(at("big.json"))
     big = checked_page([at("big.json")], at("big.html"))
     shapes = len(list(big["Timeline"].iter("path")))
