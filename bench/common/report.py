@@ -242,7 +242,7 @@ def switchback(page, path, d):
 # bench_fragmented
 
 MILLISECONDS = ((1, "ms"), (1e-3, "µs"))
-MIB = ((1024, "GiB"), (1, "MiB"))
+MIB = ((1, "MiB"),)  # steps are round in it, up to gigabytes
 MILLIONS = ((1, "M"),)
 FORMULA = {"separate": "stored", "folded": "folded"}
 PLOTTED = (("forward", MILLISECONDS, lambda c: c["forward_ms"]), ("backward", MILLISECONDS, lambda c: c["backward_ms"]),
