@@ -13,7 +13,7 @@
 namespace tg::cpu::TG_ISA_NS::few_rows {
 using micro::AnyV, micro::kLanes, micro::load, micro::store, micro::V;
 inline constexpr int64_t kMost = 16;
-inline constexpr int64_t kGroup = 8;       // rows whose sums are in registers together
+inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows whose sums are in registers together
 inline constexpr int64_t kDepth = 384;     // of k at most for one chain of sums; chains are added in order
 inline constexpr int64_t kStretch = 6144;  // bytes of each of kLanes columns of B: with the next ones, a part of L2
 inline constexpr int64_t kNear = 1 << 22;  // bytes of B that caches may hold
