@@ -16,7 +16,7 @@ inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows whose sums are in registers together
 inline constexpr int64_t kDepth = 384;     // of k at most for one chain of sums; chains are added in order
 inline constexpr int64_t kStretch = 6144;  // bytes of each of kLanes columns of B: with the next ones, a part of L2
-inline constexpr int64_t kNear = 1 << 22;  // bytes of B that caches may hold
+inline constexpr int64_t kNear = 1 << 18;  // bytes of B that a cache may hold
 inline constexpr int64_t kColumns = 64;    // of a tile, where columns of B are neighbours in k
 typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
 typedef Bits AnyBits __attribute__((aligned(2), may_alias));
