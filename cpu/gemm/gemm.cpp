@@ -160,7 +160,7 @@ void some_rows(const Product<float>& p, bool parallel) {
 }
 // So few that B counts alone.
 bool few(const Product<float>& p) {
-  if (p.m > few_rows::kMost || p.n <= kLanes || (p.b.row != 1 && p.b.col != 1)) return false;
+  if (p.m > few_rows::kMost || p.k < 8 || p.n <= kLanes || (p.b.row != 1 && p.b.col != 1)) return false;
   return !p.o.accumulate || p.k <= kDepth;  // one sum for an element
 }
 void multiply_few_rows(const Product<float>& p, bool parallel) {

@@ -93,10 +93,16 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     check_within(of_oracle(o, kCpu, kCuda));
     check_within(of_oracle(o, with(kCpu, DType::f64), with(kCuda, DType::f64)));
     // Against f32, and what a step is for: between the ops the rounding of a chain of them adds up, on any device.
+    // Norms of small heads make more of it: no tensor is further off than twice what it is on the CPU in bf16.
     const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
-    for (const Compared& t : half.tensors)
-      if (t.stage == Stage::gradients || t.stage == Stage::update || t.name == "logits" || t.name == "loss")
-        CHECK_MESSAGE(t.within(), t.name);
+    const Comparison host = of_oracle(o, kCpu, with(kCpu, DType::f32, DType::bf16));
+    for (const Compared& t : half.tensors) {
+      if (t.stage != Stage::gradients && t.stage != Stage::update && t.name != "logits" && t.name != "loss") continue;
+      const auto same =
+          std::ranges::find_if(host.tensors, [&](const Compared& h) { return h.stage == t.stage && h.name == t.name; });
+      REQUIRE(same != host.tensors.end());
+      CHECK_MESSAGE(t.error <= std::max(t.tolerance, 2 * same->error), t.name);
+    }
   }
 }
 TEST_CASE("GPT: a step on the device twice is equal in every tensor, dropout and recomputed blocks included") {
