@@ -60,7 +60,10 @@ ModelFile read_model_file(const std::string& folder) {
 namespace detail {
 void in_config_file(const std::string& folder, const std::function<void()>& f) { in_file(config_path(folder), f); }
 void in_weights_file(const std::string& folder, const Params& params, const std::function<void()>& make_model) {
-  params.load(SafetensorsFile(weights_path(folder)).tensors(params.device()));
+  const auto file = std::make_shared<const SafetensorsFile>(weights_path(folder));
+  TensorSource source{.shapes = {}, .read = [file](const std::string& name) { return file->tensor(name); }};
+  for (const std::string& name : file->names()) source.shapes[name] = file->info(name).shape;
+  params.load(std::move(source));
   in_file(weights_path(folder), [&] {
     make_model();
     params.check_all_used();
