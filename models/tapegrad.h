@@ -26,7 +26,10 @@
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/shards.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/nn/fragmented.h>

@@ -70,6 +70,7 @@ int run_program(int argc, char** argv, const Subcommand& program);
 Subcommand train_command();
 Subcommand finetune_command();
 Subcommand merge_command();
+Subcommand export_command();
 Subcommand generate_command();
 Subcommand inspect_command();
 Subcommand compare_command();

@@ -159,7 +159,7 @@ int merge(const MergeOptions& o) {
   Lora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
   lora.merge();
   make_folder(o.out);
-  save_model(o.out, m.model, m.params, m.tokenizer.get());
+  save_model(o.out, m);
   fmt::print(
       "merged {} modules\nwrote {}/model.safetensors and config.json\ntry: tapegrad generate --model {} "
       "--prompt \"...\"\n",

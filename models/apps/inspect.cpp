@@ -9,6 +9,7 @@
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/shards.h>
 
 #include <algorithm>
 #include <map>
@@ -53,13 +54,20 @@ Json of_file(const std::string& path) {
   if (const std::string adapter = path + "/adapter.safetensors"; folder && !is_model && path_exists(adapter))
     return of_file(adapter);
   Json config;
-  if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json");
-  const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
+  if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json", 8);
   std::vector<Entry> entries;
-  for (const std::string& name : file.names()) {
-    const SafetensorsInfo& t = file.info(name);
-    entries.push_back({name, t.dtype, t.shape, t.bytes});
+  const auto add = [&](const auto& files) {
+    for (const std::string& name : files.names()) {
+      const SafetensorsInfo& t = files.info(name);
+      entries.push_back({name, t.dtype, t.shape, t.bytes});
+    }
+  };
+  if (folder && !path_exists(path + "/model.safetensors")) {
+    add(Shards(path));
+    return described(path, std::move(config), {}, entries);
   }
+  const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
+  add(file);
   return described(file.path(), std::move(config), file.metadata(), entries);
 }
 
@@ -70,7 +78,9 @@ RunConfig planned_run(const Options& o) {
     TG_CHECK(is_folder(o.model) || !path_exists(o.model), value,
              "[inspect] {} is a file. A plan needs the configuration in the folder of a model. Pass the folder.",
              o.model);
-    base.read(model_config_text(o.model), o.model + "/config.json");
+    const ModelFile file = read_model_file(o.model);
+    const std::string text = file.origin ? "{\"model\":" + file.config + "}" : model_config_text(o.model);
+    base.read(text, o.model + "/config.json");
   } else {
     RunConfig named;
     named.model = arch(o.arch);

@@ -7,6 +7,6 @@ int main(int argc, char** argv) {
   tg::apps::writes_fail_with_errors();
   return tg::apps::run_command_line(
       argc, argv,
-      {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::generate_command(),
-       tg::apps::inspect_command(), tg::apps::compare_command()});
+      {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::export_command(),
+       tg::apps::generate_command(), tg::apps::inspect_command(), tg::apps::compare_command()});
 }

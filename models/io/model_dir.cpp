@@ -11,17 +11,19 @@ namespace tg {
 namespace {
 
 constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
+constexpr size_t kMostConfig = 50'000'000;  // bytes
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
 std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
 
 Json read_config(const std::string& folder) {
   const std::string path = config_path(folder);
-  Json config = parse_json(model_config_text(folder), "model", path);
-  TG_CHECK(config.is_object() && config.contains("model"), value,
-           "[model] {} has no object \"model\". It must be as training writes it. Is it the config of another program?",
+  Json config = parse_json(model_config_text(folder), "model", path, 8);
+  TG_CHECK(config.is_object() && (config.contains("model") || config.contains("model_type")), value,
+           "[model] {} has no object \"model\", as training writes it, and no \"model_type\", as Hugging Face's "
+           "libraries do. Is it the config of another program?",
            path);
-  check_keys("model", path, config, kKeys);
+  if (config.contains("model")) check_keys("model", path, config, kKeys);
   return config;
 }
 
@@ -47,24 +49,51 @@ void save_model(const std::string& folder, const Model& model, const Params& par
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
 }
 
+void save_model(const std::string& folder, const LoadedModel& m) {
+  if (!m.origin) return save_model(folder, m.model, m.params, m.tokenizer.get());
+  save_huggingface(folder, m.model.config(), m.params, {.origin = &*m.origin});
+}
+
 ModelFile read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
-  ModelFile file{text_of(config["model"]), nullptr};
+  ModelFile file;
+  const Json* own = &config;
+  if (config.contains("model")) {
+    file.config = text_of(config["model"]);
+  } else {
+    file.origin = read_huggingface(folder);
+    file.config = to_json(file.origin->model);
+    own = config.find("tapegrad");
+  }
   detail::in_config_file(folder, [&] {
-    if (const Json* t = config.find("tokenizer"); t && !t->is_null())
-      file.tokenizer = Tokenizer::from_json(text_of(*t));
+    if (!own || !own->is_object()) return;
+    if (const Json* t = own->find("tokenizer"); t && !t->is_null()) file.tokenizer = Tokenizer::from_json(text_of(*t));
   });
   return file;
 }
 
 namespace detail {
 void in_config_file(const std::string& folder, const std::function<void()>& f) { in_file(config_path(folder), f); }
-void in_weights_file(const std::string& folder, const Params& params, const std::function<void()>& make_model) {
-  params.load(SafetensorsFile(weights_path(folder)).tensors(params.device()));
+void in_weights_file(const std::string& folder, const GptConfig* foreign, const Params& params,
+                     const std::function<void()>& make_model) {
+  if (foreign) {
+    params.load(huggingface_weights(folder, *foreign));
+    return in_file(folder, make_model);  // the source takes all that is in the files
+  }
+  const auto file = std::make_shared<const SafetensorsFile>(weights_path(folder));
+  TensorSource source{.shapes = {}, .read = [file](const std::string& name) { return file->tensor(name); }};
+  for (const std::string& name : file->names()) source.shapes[name] = file->info(name).shape;
+  params.load(std::move(source));
   in_file(weights_path(folder), [&] {
     make_model();
     params.check_all_used();
   });
+}
+void check_native(const std::string& folder, const ModelFile& file) {
+  TG_CHECK(!file.origin, value,
+           "[model] {} is a folder of Hugging Face, which has a Gpt, and a model of another type is asked for. Load it "
+           "as load_model<Gpt>().",
+           folder);
 }
 void check_tokenizer(const std::string& folder, const Tokenizer* tokenizer, int64_t vocab_size) {
   TG_CHECK(!tokenizer || tokenizer->vocab_size() <= vocab_size, value,
@@ -82,7 +111,11 @@ std::string model_config_text(const std::string& folder) {
       "[model] {} is the folder of an adapter, which changes a model and is none. Pass the model that was finetuned as "
       "--model and this folder as --adapter, or merge both with `tapegrad merge`.",
       folder);
-  return std::string(MappedFile(config_path(folder)).text());
+  const MappedFile file(config_path(folder));
+  TG_CHECK(file.bytes().size() <= kMostConfig, value,
+           "[model] {} has {} bytes. A configuration has at most {}. Is it the file of another program?",
+           config_path(folder), file.bytes().size(), kMostConfig);
+  return std::string(file.text());
 }
 
 }  // namespace tg

@@ -1,10 +1,12 @@
 /// @file
 /// The folder of a trained model: model.safetensors with the parameters, and config.json with the model's
 /// configuration, its tokenizer and how it was trained: all that generation needs. It is not a training state to resume
-/// from. The command line uses it, and programs that load what it trained.
+/// from. Folders of Hugging Face (huggingface.h) are read as well. The command line uses it, and programs that load
+/// what it trained.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/model/model.h>
 
 #include <functional>
@@ -21,6 +23,7 @@ template <class M> struct Loaded {
   Params params;
   M model;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if the model was trained on token ids of an unknown tokenizer
+  std::optional<Origin> origin = {};     ///< set if the folder is one of Hugging Face
 };
 /// A Gpt from a folder.
 using LoadedModel = Loaded<Gpt>;
@@ -29,8 +32,11 @@ using LoadedModel = Loaded<Gpt>;
 /// readers; "" leaves it out. An Error if the model has no config() (model.h).
 void save_model(const std::string& folder, const Model&, const Params&, const Tokenizer* tokenizer = nullptr,
                 const std::string& train_json = "");
-/// Reads a model to a device. M is made from Params and the type that its config() returns, which has visit_fields()
-/// (config_json.h). An Error names the file and what is wrong in it.
+/// Writes a Gpt as the kind of folder that it was read from, Hugging Face's or our own.
+void save_model(const std::string& folder, const LoadedModel&);
+/// Reads a model to a device, from a folder of ours or of Hugging Face, which has a Gpt. M is made from Params and the
+/// type that its config() returns, which has visit_fields() (config_json.h). An Error names the file and what is wrong
+/// in it.
 template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {});
 /// The JSON text of the configuration in folder/config.json, as it was written.
 std::string model_config_text(const std::string& folder);
@@ -39,6 +45,7 @@ std::string model_config_text(const std::string& folder);
 struct ModelFile {
   std::string config;  ///< of the model, JSON
   std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<Origin> origin = {};
 };
 /// Reads folder/config.json.
 ModelFile read_model_file(const std::string& folder);
@@ -46,13 +53,18 @@ ModelFile read_model_file(const std::string& folder);
 namespace detail {
 // Errors of f() about the config.json of a folder, with its path.
 void in_config_file(const std::string& folder, const std::function<void()>& f);
-// Loads the weights of a folder, calls make_model(), and checks that it took all of them.
-void in_weights_file(const std::string& folder, const Params&, const std::function<void()>& make_model);
+// Loads the weights of a folder, calls make_model(), and checks that it took all of them. The configuration is that of
+// a folder of Hugging Face, and null for others.
+void in_weights_file(const std::string& folder, const GptConfig*, const Params&,
+                     const std::function<void()>& make_model);
+// An Error if the folder is one of Hugging Face, for models other than Gpt.
+void check_native(const std::string& folder, const ModelFile&);
 void check_tokenizer(const std::string& folder, const Tokenizer*, int64_t vocab_size);
 }  // namespace detail
 
 template <class M> Loaded<M> load_model(const std::string& folder, Device device) {
   ModelFile file = read_model_file(folder);
+  if constexpr (!std::is_same_v<M, Gpt>) detail::check_native(folder, file);
   std::remove_cvref_t<decltype(std::declval<const M&>().config())> config;
   detail::in_config_file(folder, [&] {
     config = config_from_json<decltype(config)>(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
@@ -61,8 +73,9 @@ template <class M> Loaded<M> load_model(const std::string& folder, Device device
     detail::check_tokenizer(folder, file.tokenizer.get(), config.vocab_size);
   const Params params(device);
   std::optional<M> model;
-  detail::in_weights_file(folder, params, [&] { model.emplace(params, config); });
-  return {params, std::move(*model), std::move(file.tokenizer)};
+  const GptConfig* foreign = file.origin ? &file.origin->model : nullptr;
+  detail::in_weights_file(folder, foreign, params, [&] { model.emplace(params, config); });
+  return {params, std::move(*model), std::move(file.tokenizer), std::move(file.origin)};
 }
 
 }  // namespace tg

@@ -15,7 +15,7 @@ struct Params::State {
   Rng rng;
   std::vector<Parameter> list;
   std::map<std::string, size_t, std::less<>> index;  // name -> place in list
-  std::optional<StateDict> loaded;                   // what is not used yet
+  std::optional<TensorSource> loaded;                // its shapes: of what is not used yet
   std::string dropped;                               // the first that drop() took
 };
 
@@ -91,12 +91,12 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
   }
   Tensor t;
   if (s.loaded) {
-    auto it = s.loaded->find(full_name);
-    TG_CHECK(it != s.loaded->end(), value,
+    auto& rest = s.loaded->shapes;
+    TG_CHECK(rest.contains(full_name), value,
              "[params] '{}' {} is not among the loaded tensors.{} Load the file of this model.", full_name, shape,
-             did_you_mean_key(full_name, *s.loaded));
-    t = fitted(full_name, it->second, shape, s.dtype, s.device);
-    s.loaded->erase(it);
+             did_you_mean_key(full_name, rest));
+    t = fitted(full_name, s.loaded->read(full_name), shape, s.dtype, s.device);
+    rest.erase(full_name);
   } else {
     t = init.make(shape, s.dtype, s.device, s.rng.split(hash_of(full_name)));
   }
@@ -106,26 +106,34 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
   return t;
 }
 
-void Params::load(StateDict tensors) const {
+void Params::load(TensorSource source) const {
   TG_CHECK(state_->list.empty(), state,
            "[params] load() comes too late: {} parameters exist already. Load before the model is made, or assign() to "
            "them.",
            state_->list.size());
   TG_CHECK(!state_->loaded, state, "[params] tensors were loaded before. load() is called once.");
-  state_->loaded = std::move(tensors);
+  state_->loaded = std::move(source);
+}
+void Params::load(StateDict tensors) const {
+  TensorSource source;
+  for (const auto& [name, t] : tensors) source.shapes[name] = t ? t.shape() : Shape();
+  const auto held = std::make_shared<StateDict>(std::move(tensors));
+  source.read = [held](const std::string& name) { return held->extract(name).mapped(); };  // held no longer than needed
+  load(std::move(source));
 }
 void Params::check_all_used() const {
-  if (!state_->loaded || state_->loaded->empty()) return;
+  if (!state_->loaded || state_->loaded->shapes.empty()) return;
+  const auto& rest = state_->loaded->shapes;
   std::string names;
   size_t n = 0;
-  for (auto& [name, t] : *state_->loaded) {
+  for (auto& [name, shape] : rest) {
     if (n++ == 3) break;
-    names += fmt::format("{}'{}' {}", names.empty() ? "" : ", ", name, t.shape());
+    names += fmt::format("{}'{}' {}", names.empty() ? "" : ", ", name, shape);
   }
   TG_CHECK(false, value,
            "[params] {} of the loaded tensors belong to no part of the model: {}{}. Load the file of this model, "
            "or remove what is not its own.",
-           state_->loaded->size(), names, n > 3 ? " ..." : "");
+           rest.size(), names, n > 3 ? " ..." : "");
 }
 
 std::vector<Parameter> Params::all() const { return state_->list; }

@@ -8,6 +8,8 @@
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/nn/init.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +22,12 @@ struct Parameter {
   Tensor tensor;
   /// Rows of the matrices that it is, one above the other (Init::parts); empty if it is one.
   Dims parts = {};
+};
+
+/// Tensors that are made one at a time, such as those of a file: only one beside the model takes memory.
+struct TensorSource {
+  std::map<std::string, Shape> shapes;             ///< of all tensors, by name
+  std::function<Tensor(const std::string&)> read;  ///< makes the tensor of a name in `shapes`, on any device
 };
 
 /// The parameters below a path, as a cheap handle: copies share them. One thread at a time may use it.
@@ -46,8 +54,11 @@ class Params {
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
   /// Gives the values of the parameters before the model is made. They are converted to the dtype and device of this
-  /// object.
+  /// object. A source is read as layers ask for their parameters, each tensor at most once.
+  /// @{
+  void load(TensorSource) const;
   void load(StateDict) const;
+  /// @}
   /// Throws an Error that names loaded tensors for which no layer asked. Call it after the model is made.
   void check_all_used() const;
 

@@ -76,5 +76,8 @@ TEST_CASE("json: text that is none") {
   CHECK_HAS(error_of([] { parse_json(R"({"a": 1, "a": 2})", "op", "f.json"); }), "[op] f.json: 'a' comes twice");
   CHECK_HAS(error_of([] { parse_json(R"({"x": {"a": 1, "a": 2}})", "op", "f.json"); }), "'a' comes twice");
   CHECK_HAS(error_of([] { parse_json("[[[[[[[[1]]]]]]]]", "op", "f.json"); }), "[op] f.json is nested too deeply");
+  CHECK(parse_json("[[[[[[[[1]]]]]]]]", "op", "f.json", 9).size() == 1);
+  CHECK_HAS(error_of([] { parse_json("[[1]]", "op", "f.json", 2); }), "[op] f.json is nested too deeply");
+  CHECK_HAS(error_of([] { parse_json(std::string(1'000'000, '['), "op", "f.json", 20); }), "nested too deeply");
   CHECK(parse_json(R"({"x": {"a": 1}, "y": {"a": 2}})", "op", "f.json")["y"]["a"] == 2);
 }

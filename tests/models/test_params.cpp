@@ -250,6 +250,31 @@ TEST_CASE("params: what load, get and assign refuse") {
   CHECK(p.state().at("h.0.mlp.fc.weight").to_vector<float>() == std::vector<float>(256, 1.f));
 }
 
+TEST_CASE("params: a source is read one tensor at a time, as layers ask, and what they do not ask for never") {
+  const Params from(Device(), 3);
+  const Gpt original(from, tiny());
+  const StateDict state = from.state();
+  TensorSource source;
+  for (const auto& [name, t] : state) source.shapes[name] = t.shape();
+  source.shapes["unused"] = {4, 5};
+  std::vector<std::string> read;
+  source.read = [&](const std::string& name) {
+    read.push_back(name);
+    return state.at(name).to(DType::bf16);
+  };
+  const Params params;
+  params.load(source);
+  CHECK(read.empty());
+  const Gpt model(params, tiny());
+  std::vector<std::string> asked;
+  for (const Parameter& p : params.all()) asked.push_back(p.name);
+  CHECK(read == asked);
+  for (const Parameter& p : params.all())
+    CHECK(p.tensor.to_vector<float>() == state.at(p.name).to(DType::bf16).to(DType::f32).to_vector<float>());
+  CHECK_HAS(error_of([&] { params.check_all_used(); }),
+            "1 of the loaded tensors belong to no part of the model: 'unused' (4, 5).");
+}
+
 TEST_CASE("loaded values are converted, and training does not change the tensors they came from") {
   const Params source(Device(), 3);
   const Gpt original(source, tiny());

@@ -1,0 +1,84 @@
+// `tapegrad export`: a model folder in, the folder of another program's form out.
+#include <fmt/core.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/model_dir.h>
+
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+namespace tg::apps {
+namespace {
+
+struct Options {
+  std::string model, adapter, to = "hf", out, dtype = "same", max_shard = "5GB";
+};
+
+// "200MB", or bytes.
+int64_t bytes_of(const std::string& word) {
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
+  const std::string_view unit(end, size_t(word.data() + word.size() - end));
+  const int64_t factor = unit.empty()   ? 1
+                         : unit == "KB" ? 1000
+                         : unit == "MB" ? 1000'000
+                         : unit == "GB" ? 1000'000'000
+                                        : 0;
+  int64_t bytes = 0;
+  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &bytes))
+    throw UsageError(fmt::format("--max-shard is '{}'. It takes a number of bytes, as 5GB, 200MB or 1000000.", word));
+  return bytes;
+}
+
+int run(const Options& o) {
+  if (o.model.empty() || o.out.empty()) throw UsageError("export needs --model DIR and --out DIR");
+  HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
+  if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
+  // What is in --out is whole or absent, whenever this ends: it gets its name last.
+  const std::string part = o.out + ".partial";
+  for (const std::string& path : {o.out, part})
+    TG_CHECK(!path_exists(path), value,
+             "[export] {} is there. Exporting makes a new folder. Remove it, or choose another --out.", path);
+  LoadedModel m = load_model(o.model);
+  if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params).merge();
+  if (m.origin)
+    options.origin = &*m.origin;
+  else if (m.tokenizer)
+    options.tokenizer = m.tokenizer->to_json();
+  (void)gpt_config_to_huggingface(m.model.config());  // refused before there is a folder
+  make_folder(part);
+  try {
+    save_huggingface(part, m.model.config(), m.params, options);
+    std::filesystem::rename(part, o.out);
+  } catch (...) {
+    std::error_code none;
+    std::filesystem::remove_all(part, none);
+    throw;
+  }
+  fmt::print("wrote {}, a {} of {} parameters for transformers\n", o.out, name_of(family_of(m.model.config())),
+             m.params.count());
+  return 0;
+}
+
+}  // namespace
+
+Subcommand export_command() {
+  return {"export", "write a model for other programs", [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<Options>();
+            c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face",
+                     o->model);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model: merged first", o->adapter);
+            c.option("--to", "hf: a folder for Hugging Face's transformers", o->to, {"hf"});
+            c.option("--out", "DIR", "the folder to make", o->out);
+            c.option("--dtype", "of the weights there; same: as in a folder of Hugging Face, else f32", o->dtype,
+                     {"same", "f32", "bf16", "f16"});
+            c.option("--max-shard", "SIZE", "most bytes of tensors in a file", o->max_shard);
+            return [o] { return run(*o); };
+          }};
+}
+
+}  // namespace tg::apps

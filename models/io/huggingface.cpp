@@ -1,0 +1,238 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/shards.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <set>
+
+namespace tg {
+namespace {
+
+constexpr const char* kHead = "lm_head.weight";
+// What a folder has beside config.json and weights. They are copied as they are.
+constexpr const char* kOthers[] = {"generation_config.json", "tokenizer.json",    "tokenizer_config.json",
+                                   "tokenizer.model",        "added_tokens.json", "special_tokens_map.json",
+                                   "chat_template.jinja",    "vocab.json",        "merges.txt"};
+
+// What is no weight: masks of gpt2's attention and the frequencies of rope, which old versions wrote.
+bool is_buffer(std::string_view name, const SafetensorsInfo& t) {
+  return (name.ends_with(".attn.bias") && t.shape.size() == 4) || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
+// The tensors of a folder by transformers' names.
+struct Weights {
+  Shards shards;
+  std::map<std::string, std::string> in_file;  // their names there
+
+  Weights(const std::string& folder, Family family) : shards(folder) {
+    for (const std::string& name : shards.names()) {
+      if (is_buffer(name, shards.info(name))) continue;
+      const bool bare = family == Family::gpt2 && !name.starts_with("transformer.") && name != kHead;
+      const std::string full = bare ? "transformer." + name : name;
+      TG_CHECK(in_file.emplace(full, name).second, value,
+               "[huggingface] {} has both '{}' and '{}', which are one tensor. Remove one of them.", shards.folder(),
+               name, full);
+    }
+  }
+  const SafetensorsInfo& info(const std::string& theirs) const { return shards.info(in_file.at(theirs)); }
+  Tensor tensor(const std::string& theirs) const { return shards.tensor(in_file.at(theirs)); }
+  const std::string& path(const std::string& theirs) const { return shards.file_of(in_file.at(theirs)).path(); }
+
+  void check(const Entry& e, const Piece& p) const {
+    const Shape shape = e.shape(p);
+    TG_CHECK(
+        in_file.contains(p.theirs), value,
+        "[huggingface] {} has no tensor '{}' of {}, which its config.json implies. Complete the folder, or restore "
+        "config.json.",
+        shards.folder(), p.theirs, shape);
+    const SafetensorsInfo& t = info(p.theirs);
+    TG_CHECK(t.shape == shape, shape,
+             "[huggingface] '{}' is {} in {}, and config.json implies {}. Restore the file that is not of this model.",
+             p.theirs, t.shape, path(p.theirs), shape);
+    TG_CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16, dtype,
+             "[huggingface] '{}' is {} in {}. Weights are read in F32, BF16 and F16. Convert the model to one of them.",
+             p.theirs, t.dtype, path(p.theirs));
+  }
+  bool equal(const std::string& a, const std::string& b) const {  // bit for bit
+    const SafetensorsInfo &x = info(a), &y = info(b);
+    if (x.dtype != y.dtype || x.shape != y.shape) return false;
+    const Tensor s = tensor(a), t = tensor(b);
+    return visit_dtype(x.dtype, [&]<class T>() { return std::memcmp(s.data<T>(), t.data<T>(), x.bytes) == 0; });
+  }
+};
+
+bool is_all(const Tensor& t, float x) {
+  return std::ranges::all_of(t.to(DType::f32).to_vector<float>(), [x](float y) { return y == x; });
+}
+float filling(const std::string& ours) { return ours.ends_with(".bias") ? 0.f : 1.f; }
+
+// As the family has it, with the parameters that a Gpt may lack.
+GptConfig completed(GptConfig c, Family family) {
+  c.norm_affine = true;
+  if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
+  return c;
+}
+std::set<std::string> names_of(const std::vector<Entry>& layout) {
+  std::set<std::string> all;
+  for (const Entry& e : layout) all.insert(e.ours);
+  return all;
+}
+
+const Json* own_object(const Json& config, const char* key) {
+  const Json* own = config.is_object() ? config.find("tapegrad") : nullptr;
+  return own && own->is_object() ? own->find(key) : nullptr;
+}
+// The configuration that was exported, if keys and weights still say what it was exported to; else c.
+GptConfig exported_config(const Json& json, const GptConfig& c, const Weights& w) {
+  const Json* own = own_object(json, "model");
+  if (!own) return c;
+  const GptConfig before = gpt_config_from_json(text_of(*own), {.name = "\"tapegrad\""});
+  const Family family = family_of(c);
+  if (family_of(before) == Family::none ||
+      gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
+    return c;
+  const std::set<std::string> has = names_of(huggingface_layout(family, before));
+  for (const Entry& e : huggingface_layout(family, c)) {
+    if (has.contains(e.ours)) continue;
+    for (const Piece& p : e.pieces) {
+      w.check(e, p);
+      if (!is_all(w.tensor(p.theirs), filling(e.ours))) return c;
+    }
+  }
+  return before;
+}
+
+Tensor read_entry(const Weights& w, const Entry& e) {
+  NoGradScope off;
+  const bool all_bf16 =
+      std::ranges::all_of(e.pieces, [&](const Piece& p) { return w.info(p.theirs).dtype == DType::bf16; });
+  std::vector<Tensor> parts;
+  for (const Piece& p : e.pieces)  // no op computes in f16
+    parts.push_back(rows_from(e, p, w.tensor(p.theirs).to(all_bf16 ? DType::bf16 : DType::f32)));
+  return parts.size() == 1 ? parts[0] : concat(parts);
+}
+
+void check_finite(const std::string& theirs, const Tensor& made, DType dtype) {
+  const auto all = made.to(DType::f32).to_vector<float>();
+  const auto bad = std::ranges::find_if(all, [](float x) { return !std::isfinite(x); });
+  TG_CHECK(
+      bad == all.end(), non_finite,
+      "[huggingface] '{}' is {} at {} in {}. A weight must be finite in the file. Write bf16 or f32, or train with "
+      "a lower learning rate.",
+      theirs, *bad, position_of(bad - all.begin(), made.shape()), dtype);
+}
+
+// The tensors of the file of an entry. `ours` is empty if the model lacks it.
+void add_tensors(std::vector<ShardTensor>& to, const Entry& e, const Tensor& ours, const HuggingfaceOptions& o) {
+  int64_t row = 0;
+  for (const Piece& p : e.pieces) {
+    DType dtype = o.dtype.value_or(DType::f32);
+    if (!o.dtype && o.origin && o.origin->dtypes.contains(p.theirs)) dtype = o.origin->dtypes.at(p.theirs);
+    to.push_back({p.theirs, e.shape(p), dtype, [=] {
+                    NoGradScope off;
+                    const Tensor rows =
+                        ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, filling(e.ours), DType::f32);
+                    const Tensor made = rows_to(e, p, rows.to(Device::cpu())).contiguous().to(dtype);
+                    if (dtype == DType::f16) check_finite(p.theirs, made, dtype);
+                    return made;
+                  }});
+    row += p.rows;
+  }
+}
+
+// The text of config.json. What the origin's says as well stays as it is there.
+std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
+  const DType dtype = o.dtype.value_or(DType::f32);
+  Json fresh = own_json(gpt_config_to_huggingface(c, dtype));
+  if (!o.tokenizer.empty()) fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer);
+  if (!o.origin || family_of(o.origin->model) != family_of(c)) return text_of(fresh, 2) + "\n";
+  const Json before = own_json(gpt_config_to_huggingface(o.origin->model, dtype));
+  Json all = own_json(o.origin->config);
+  bool changed = false;
+  for (const auto& [key, x] : fresh.items()) {
+    const bool is_dtype = key == "dtype" || key == "torch_dtype", is_own = key == "tapegrad";
+    if (is_dtype ? !o.dtype : x == before.at(key) || (is_own && c == o.origin->model)) continue;
+    all[key] = x, changed = true;
+  }
+  return changed ? text_of(all, 2) + "\n" : o.origin->config;
+}
+
+}  // namespace
+
+Origin read_huggingface(const std::string& folder) {
+  Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}};
+  detail::in_config_file(folder,
+                         [&] { origin.model = gpt_config_from_huggingface(origin.config, folder + "/config.json"); });
+  const Weights w(folder, family_of(origin.model));
+  for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
+  origin.model = exported_config(own_json(origin.config), origin.model, w);
+  return origin;
+}
+
+TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) {
+  const GptConfig in_file = completed(c, family_of(c));
+  const auto w = std::make_shared<const Weights>(folder, family_of(c));
+  const std::set<std::string> has = names_of(huggingface_layout(family_of(c), c));
+  auto entries = std::make_shared<std::map<std::string, Entry>>();
+  TensorSource source;
+  std::set<std::string> known;
+  for (Entry& e : huggingface_layout(family_of(c), in_file)) {
+    for (const Piece& p : e.pieces) w->check(e, p), known.insert(p.theirs);
+    if (!has.contains(e.ours)) continue;
+    source.shapes[e.ours] = e.shape();
+    (*entries)[e.ours] = std::move(e);
+  }
+  if (c.tied_head && w->in_file.contains(kHead)) {
+    const std::string& table = entries->at("wte.weight").pieces[0].theirs;
+    TG_CHECK(w->equal(kHead, table), value,
+             "[huggingface] {} has '{}' beside '{}', with other values, and config.json says that they are one "
+             "(tie_word_embeddings). Set that to false, or remove the tensor that is not of the model.",
+             folder, kHead, table);
+    known.insert(kHead);
+  }
+  for (const auto& [theirs, name] : w->in_file)
+    TG_CHECK(known.contains(theirs), value,
+             "[huggingface] '{}' {} in {} is no part of the model that config.json describes. Remove it, or restore "
+             "config.json.",
+             name, w->info(theirs).shape, w->path(theirs));
+  source.read = [w, entries](const std::string& ours) { return read_entry(*w, entries->at(ours)); };
+  return source;
+}
+
+void save_huggingface(const std::string& folder, const GptConfig& c, const Params& params,
+                      const HuggingfaceOptions& o) {
+  TG_CHECK(!o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16, dtype,
+           "[huggingface] the dtype is {}. It must be f32, bf16 or f16.", *o.dtype);
+  const std::string config = config_text(c, o);  // refuses what no family has
+  const Family family = family_of(c);
+  const StateDict state = params.state();
+  const std::set<std::string> has = names_of(huggingface_layout(family, c));
+  for (const auto& [name, t] : state)
+    TG_CHECK(has.contains(name), value,
+             "[huggingface] '{}' {} is no parameter of such a Gpt. Pass the parameters of the model alone.", name,
+             t.shape());
+  std::vector<ShardTensor> tensors;
+  for (const Entry& e : huggingface_layout(family, completed(c, family))) {
+    const auto found = state.find(e.ours);
+    TG_CHECK(found != state.end() || !has.contains(e.ours), value,
+             "[huggingface] there is no '{}' {} among the parameters. Pass those of the model.", e.ours, e.shape());
+    add_tensors(tensors, e, found == state.end() ? Tensor() : found->second, o);
+  }
+  write_shards(folder, tensors, o.max_shard);
+  for (const char* name : kOthers)
+    if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && path_exists(from))
+      write_file_atomically(folder + "/" + name, MappedFile(from).text());
+  write_file_atomically(folder + "/config.json", config);
+}
+
+}  // namespace tg

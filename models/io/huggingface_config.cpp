@@ -1,0 +1,315 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/huggingface.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tg {
+namespace {
+
+constexpr size_t kDepth = 8;  // of config.json
+
+struct ModelType {
+  std::string_view name, architecture;
+  Family family;
+};
+constexpr ModelType kTypes[] = {{"gpt2", "GPT2LMHeadModel", Family::gpt2},
+                                {"llama", "LlamaForCausalLM", Family::llama},
+                                {"mistral", "MistralForCausalLM", Family::llama},
+                                {"qwen2", "Qwen2ForCausalLM", Family::qwen2},
+                                {"qwen3", "Qwen3ForCausalLM", Family::qwen3}};
+// What other models have that a Gpt lacks, by a part of their model_type.
+constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
+    {"moe", "a mixture of experts"},
+    {"mixtral", "a mixture of experts"},
+    {"gemma", "norms that scale by 1 + w, and scaled embeddings"},
+    {"smollm3", "layers without rope"},
+    {"phi", "rope on a part of each head"},
+    {"neox", "rope on a part of each head, and branches side by side"}};
+
+std::string shown(const Json& x) {
+  const std::string text = text_of(x);
+  return text.size() > 200 ? text.substr(0, 200) + "..." : text;
+}
+
+void read_field(const FieldName& f, const Json& x, std::string& to) {
+  expect_field(x.is_string(), f, x, "a text in quotes");
+  to = x.get<std::string>();
+}
+using tg::read_field;
+// The keys of config.json. What is null counts as absent.
+struct Keys {
+  const Json& all;
+
+  const Json* find(std::string_view key) const {
+    const Json* x = all.find(key);
+    return x && !x->is_null() ? x : nullptr;
+  }
+  template <class T> bool read(const char* key, T& to) const {
+    const Json* x = find(key);
+    if (x) read_field(FieldName{"huggingface", key}, *x, to);
+    return x;
+  }
+  template <class T> void need(const char* key, T& to, const char* why = "A model of this type has it") const {
+    TG_CHECK(read(key, to), value, "[huggingface] there is no '{}'. {}. Restore the file.", key, why);
+  }
+  // An Error unless the key is absent or has this value.
+  void expect(const char* key, const Json& neutral, const char* way = "Pass a model without it") const {
+    const Json* x = find(key);
+    TG_CHECK(!x || *x == neutral, value,
+             "[huggingface] '{}' is {}, which a Gpt does not compute. It must be {}, or absent. {}.", key, shown(*x),
+             text_of(neutral), way);
+  }
+};
+
+ModelType type_of(const Keys& k) {
+  std::string name;
+  k.need("model_type", name);
+  std::string known;
+  for (const ModelType& t : kTypes) {
+    if (t.name == name) return t;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", t.name);
+  }
+  const auto lacks = std::ranges::find_if(kMissing, [&](auto& m) { return name.find(m.first) != name.npos; });
+  throw Error(
+      Error::Kind::value,
+      fmt::format("[huggingface] model_type is '{}'{}. Those that are read are {}. Pass a model of one of them.",
+                  name.substr(0, 200), lacks == std::end(kMissing) ? "" : fmt::format(", which has {}", lacks->second),
+                  known));
+}
+
+void refuse_other_results(const Keys& k, bool mistral) {
+  k.expect("scale_attn_weights", true);
+  k.expect("scale_attn_by_inverse_layer_idx", false);
+  k.expect("add_cross_attention", false);
+  k.expect("partial_rotary_factor", 1);
+  k.expect("use_sliding_window", false);
+  k.expect("rope_interleaved", false);
+  k.expect("attn_logit_softcapping", nullptr);
+  k.expect("final_logit_softcapping", nullptr);
+  k.expect("quantization_config", nullptr, "Pass the model as it was before it was quantized");
+  const Json* types = k.find("layer_types");
+  if (!types) return;
+  TG_CHECK(types->is_array(), value, "[huggingface] 'layer_types' is {}. It must be a list of names.", shown(*types));
+  for (const Json& t : *types)
+    TG_CHECK(t == "full_attention" || (mistral && t == "sliding_attention"), value,
+             "[huggingface] 'layer_types' has {}, which a Gpt does not compute. All must be \"full_attention\". Pass a "
+             "model without it.",
+             shown(t));
+}
+
+struct Rope {
+  double theta = 10000;
+  RopeScaling scaling;
+  bool operator==(const Rope&) const = default;
+};
+// Of rope_parameters (version 5) or rope_scaling (version 4).
+Rope read_rope(const Json& x, const char* key, double theta) {
+  TG_CHECK(x.is_object(), value, "[huggingface] '{}' is {}. It must be an object.", key, shown(x));
+  const Keys k{x};
+  Rope r{theta, {}};
+  k.read("rope_theta", r.theta);
+  k.expect("partial_rotary_factor", 1);
+  std::string kind = "default";
+  if (!k.read("rope_type", kind)) k.read("type", kind);
+  TG_CHECK(kind == "default" || kind == "linear" || kind == "llama3", value,
+           "[huggingface] '{}' has rope_type '{}', which a Gpt does not compute. It must be default, linear or llama3. "
+           "Pass a model without it.",
+           key, kind.substr(0, 200));
+  if (kind == "default") return r;
+  RopeScaling& s = r.scaling;
+  s.kind = kind == "linear" ? RopeScalingKind::linear : RopeScalingKind::llama3;
+  k.need("factor", s.factor, "This rope_type has it");
+  if (kind == "linear") return r;
+  k.need("low_freq_factor", s.low_freq, "This rope_type has it");
+  k.need("high_freq_factor", s.high_freq, "This rope_type has it");
+  k.need("original_max_position_embeddings", s.original_context, "This rope_type has it");
+  return r;
+}
+void read_ropes(const Keys& k, GptConfig& c) {
+  Rope old;
+  const bool has_theta = k.read("rope_theta", old.theta);
+  const Json* scaling = k.find("rope_scaling");
+  if (scaling) old = read_rope(*scaling, "rope_scaling", old.theta);
+  Rope r = old;
+  if (const Json* parameters = k.find("rope_parameters")) {
+    r = read_rope(*parameters, "rope_parameters", old.theta);
+    const bool same = (!has_theta || old.theta == r.theta) && (!scaling || old.scaling == r.scaling);
+    TG_CHECK(same, value,
+             "[huggingface] 'rope_parameters' is {}, and 'rope_theta' with 'rope_scaling' says another thing ({}, {}). "
+             "Both forms must agree. Remove the one that is wrong.",
+             shown(*parameters), old.theta, scaling ? shown(*scaling) : "null");
+  }
+  c.rope_theta = r.theta, c.rope_scaling = r.scaling;
+}
+
+Activation activation_of(const std::string& key, const std::string& name) {
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "relu") return Activation::relu;
+  throw Error(
+      Error::Kind::value,
+      fmt::format("[huggingface] '{}' is '{}'. Those that are read are gelu_new, gelu_pytorch_tanh, gelu, silu, "
+                  "swish and relu. Pass a model with one of them.",
+                  key, name.substr(0, 200)));
+}
+
+GptConfig read_gpt2(const Keys& k) {
+  GptConfig c{.activation = Activation::gelu_tanh, .bias = true, .tied_head = true};
+  k.need("n_positions", c.context);
+  k.need("n_layer", c.layers);
+  k.need("n_head", c.heads);
+  k.need("n_embd", c.width);
+  k.read("n_inner", c.ff_width);
+  std::string activation = "gelu_new";
+  k.read("activation_function", activation);
+  c.activation = activation_of("activation_function", activation);
+  k.read("layer_norm_epsilon", c.norm_eps);
+  return c;
+}
+
+void read_biases(const Keys& k, std::string_view type, GptConfig& c) {
+  if (type == "qwen2") c.qkv_bias = true;
+  if (type == "qwen3") k.expect("attention_bias", false);
+  if (type != "llama") return;
+  bool mlp = false;
+  k.read("attention_bias", c.bias);
+  k.read("mlp_bias", mlp);
+  TG_CHECK(c.bias == mlp, value,
+           "[huggingface] 'attention_bias' is {} and 'mlp_bias' is {}. A Gpt has both or none. Pass a model of which "
+           "that is true.",
+           c.bias, mlp);
+}
+GptConfig read_llama(const Keys& k, std::string_view type) {
+  GptConfig c{.positions = Positions::rope,
+              .norm = NormKind::rms_norm,
+              .activation = Activation::swiglu,
+              .qk_norm = type == "qwen3",
+              .tied_head = false,
+              .norm_eps = 1e-6};
+  k.need("max_position_embeddings", c.context);
+  k.need("num_hidden_layers", c.layers);
+  k.need("num_attention_heads", c.heads);
+  k.need("hidden_size", c.width);
+  k.need("intermediate_size", c.ff_width);
+  if (type == "llama")
+    k.read("num_key_value_heads", c.kv_heads);
+  else
+    k.need("num_key_value_heads", c.kv_heads);
+  if (!k.read("head_dim", c.head_dim) && type == "qwen3") c.head_dim = 128;  // as Qwen3Config has it
+  std::string activation = "silu";
+  k.read("hidden_act", activation);
+  TG_CHECK(activation == "silu" || activation == "swish", value,
+           "[huggingface] 'hidden_act' is '{}'. It must be silu in this type of model. Pass a model with it.",
+           activation.substr(0, 200));
+  k.read("rms_norm_eps", c.norm_eps);
+  read_biases(k, type, c);
+  read_ropes(k, c);
+  // Within the window all positions see each other: a shorter context computes the same.
+  int64_t window = c.context;
+  if (type == "mistral" && k.read("sliding_window", window)) c.context = std::min(c.context, window);
+  return c;
+}
+
+// One spelling of sizes that are the default.
+void simplify(GptConfig& c) {
+  if (c.kv_heads == c.heads) c.kv_heads = 0;
+  if (c.heads > 0 && c.width % c.heads == 0 && c.head_dim == c.width / c.heads) c.head_dim = 0;
+  if (c.width > 0 && c.ff_width % 4 == 0 && c.ff_width / 4 == c.width) c.ff_width = 0;
+}
+
+Json gpt2_keys(const GptConfig& c) {
+  const char* activation = c.activation == Activation::gelu_tanh ? "gelu_new"
+                           : c.activation == Activation::gelu    ? "gelu"
+                           : c.activation == Activation::silu    ? "silu"
+                                                                 : "relu";
+  return {{"n_positions", c.context},
+          {"n_ctx", c.context},  // of which other programs read the context
+          {"n_layer", c.layers},
+          {"n_head", c.heads},
+          {"n_embd", c.width},
+          {"n_inner", c.ff_width ? Json(c.ff_width) : Json()},
+          {"activation_function", activation},
+          {"layer_norm_epsilon", c.norm_eps},
+          {"embd_pdrop", c.dropout},
+          {"resid_pdrop", c.dropout},
+          {"attn_pdrop", 0.0}};
+}
+void add_rope(Json& to, const GptConfig& c) {
+  const RopeScaling& s = c.rope_scaling;
+  Json scaling = Json::object();
+  scaling["rope_type"] = s.kind == RopeScalingKind::none ? "default" : name_of(s.kind);
+  if (s.kind != RopeScalingKind::none) scaling["factor"] = s.factor;
+  if (s.kind == RopeScalingKind::llama3) {
+    scaling["low_freq_factor"] = s.low_freq;
+    scaling["high_freq_factor"] = s.high_freq;
+    scaling["original_max_position_embeddings"] = s.original_context;
+  }
+  to["rope_theta"] = c.rope_theta;
+  to["rope_scaling"] = s.kind == RopeScalingKind::none ? Json() : scaling;
+  scaling["rope_theta"] = c.rope_theta;
+  to["rope_parameters"] = scaling;
+}
+Json llama_keys(const GptConfig& c, Family family) {
+  Json k = {{"max_position_embeddings", c.context},
+            {"num_hidden_layers", c.layers},
+            {"num_attention_heads", c.heads},
+            {"num_key_value_heads", c.kv_heads ? c.kv_heads : c.heads},
+            {"head_dim", c.head_size()},
+            {"hidden_size", c.width},
+            {"intermediate_size", c.ff_width ? c.ff_width : 4 * c.width},
+            {"hidden_act", "silu"},
+            {"rms_norm_eps", c.norm_eps},
+            {"attention_dropout", 0.0}};
+  if (family != Family::qwen2) k["attention_bias"] = c.bias;
+  if (family == Family::llama) k["mlp_bias"] = c.bias;
+  if (family != Family::llama) k["use_sliding_window"] = false;
+  add_rope(k, c);
+  return k;
+}
+const char* torch_name(DType d) { return d == DType::bf16 ? "bfloat16" : d == DType::f16 ? "float16" : "float32"; }
+
+}  // namespace
+
+GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source) {
+  const Json json = parse_json(text, "huggingface", source, kDepth);
+  TG_CHECK(json.is_object(), value, "[huggingface] {} holds {}. A config.json of transformers is an object.", source,
+           json.type_name());
+  const Keys k{json};
+  const ModelType type = type_of(k);
+  refuse_other_results(k, type.name == "mistral");
+  GptConfig c = type.family == Family::gpt2 ? read_gpt2(k) : read_llama(k, type.name);
+  k.need("vocab_size", c.vocab_size);
+  k.read("initializer_range", c.init_std);
+  k.read("tie_word_embeddings", c.tied_head);
+  simplify(c);
+  c.validate();
+  return c;
+}
+
+std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
+  const Family family = family_of(c);
+  TG_CHECK(family != Family::none, value,
+           "[huggingface] no model of transformers computes this one: {}. Train a model that is of one family.",
+           family_mismatch(c));
+  const auto type = std::ranges::find_if(kTypes, [&](const ModelType& t) { return t.family == family; });
+  Json all = {{"architectures", Json::array({type->architecture})},
+              {"model_type", type->name},
+              {"dtype", torch_name(dtype)},
+              {"torch_dtype", torch_name(dtype)},
+              {"vocab_size", c.vocab_size},
+              {"tie_word_embeddings", c.tied_head},
+              {"initializer_range", c.init_std},
+              {"bos_token_id", nullptr},  // never absent: some defaults are outside of a small vocabulary
+              {"eos_token_id", nullptr}};
+  const Json more = family == Family::gpt2 ? gpt2_keys(c) : llama_keys(c, family);
+  for (const auto& [key, x] : more.items()) all[key] = x;
+  all["tapegrad"]["model"] = own_json(to_json(c));
+  return text_of(all, 2) + "\n";
+}
+
+}  // namespace tg

@@ -1,0 +1,117 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/models/io/shards.h>
+
+#include <filesystem>
+
+namespace tg {
+namespace {
+
+constexpr const char *kSingle = "/model.safetensors", *kIndex = "/model.safetensors.index.json";
+constexpr size_t kMostIndex = 100'000'000;  // bytes, as many as the header of a file may have
+constexpr size_t kMostFiles = 512;          // open at once
+
+// The text of the index, which somebody else wrote.
+std::string index_text(const std::string& path) {
+  const InputFile file(path);
+  TG_CHECK(file.size() <= kMostIndex, value,
+           "[shards] {} has {} bytes. An index of weights has at most {}. Is it the file of another program?", path,
+           file.size(), kMostIndex);
+  std::string text(file.size(), ' ');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+Shards::Shards(const std::string& folder) : folder_(folder) {
+  if (path_exists(folder + kSingle)) {
+    files_.emplace_back(folder + kSingle);
+    for (const std::string& name : files_[0].names()) where_[name] = 0;
+  } else if (path_exists(folder + kIndex)) {
+    open_all(folder + kIndex);
+  } else {
+    const bool pickled =
+        path_exists(folder + "/pytorch_model.bin") || path_exists(folder + "/pytorch_model.bin.index.json");
+    TG_CHECK(!pickled, value,
+             "[shards] {} has pytorch_model.bin alone, which only Python can read safely. Load it in transformers and "
+             "write it by save_pretrained(), which makes model.safetensors.",
+             folder);
+    TG_CHECK(false, value,
+             "[shards] {} has neither model.safetensors nor model.safetensors.index.json. A model folder has its "
+             "weights in one of these forms. Complete the folder.",
+             folder);
+  }
+}
+
+void Shards::open_all(const std::string& index) {
+  const Json json = parse_json(index_text(index), "shards", index, 4);
+  const Json* map = json.is_object() ? json.find("weight_map") : nullptr;
+  TG_CHECK(map && map->is_object(), value,
+           "[shards] {} has no object \"weight_map\". It names the file of each tensor. Restore the file.", index);
+  std::map<std::string, size_t> opened;
+  for (const auto& [name, x] : map->items()) {
+    TG_CHECK(x.is_string(), value, "[shards] {}: the file of '{}' is {}. It must be a name in quotes.", index, name,
+             text_of(x));
+    const auto file = x.get<std::string>();
+    TG_CHECK(file.ends_with(".safetensors") && file.find_first_of("/\\") == file.npos, value,
+             "[shards] {}: the file of '{}' is '{}'. It must be a .safetensors file in the folder of the index, by its "
+             "name alone.",
+             index, name, file);
+    const auto [at, is_new] = opened.emplace(file, files_.size());
+    TG_CHECK(!is_new || files_.size() < kMostFiles, value,
+             "[shards] {} names more than {} files. Write the model with larger shards.", index, kMostFiles);
+    if (is_new) {
+      TG_CHECK(path_exists(folder_ + "/" + file), value,
+               "[shards] {}/{} is missing, and {} names it for '{}'. All shards must be there. Complete the folder.",
+               folder_, file, index, name);
+      files_.emplace_back(folder_ + "/" + file);
+    }
+    TG_CHECK(files_[at->second].has(name), value,
+             "[shards] {} has no tensor '{}', and {} says that it has. Restore the files: each shard belongs to one "
+             "index.",
+             files_[at->second].path(), name, index);
+    where_[name] = at->second;
+  }
+  for (size_t i = 0; i < files_.size(); ++i)
+    for (const std::string& name : files_[i].names())
+      TG_CHECK(where_.contains(name) && where_.at(name) == i, value,
+               "[shards] {} has the tensor '{}', and {} {}. Restore the files: each shard belongs to one index.",
+               files_[i].path(), name, index,
+               where_.contains(name) ? "names " + files_[where_.at(name)].path() + " for it" : "does not name it");
+}
+
+std::vector<std::string> Shards::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, file] : where_) all.push_back(name);
+  return all;
+}
+
+void write_shards(const std::string& folder, const std::vector<ShardTensor>& tensors, int64_t max_shard) {
+  TG_CHECK(max_shard >= 1, value, "[shards] a shard may have {} bytes. It must be 1 or more.", max_shard);
+  const auto bytes = [](const ShardTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
+  std::vector<std::vector<const ShardTensor*>> shards;
+  int64_t in_last = 0, total = 0, parameters = 0;
+  for (const ShardTensor& t : tensors) {
+    if (shards.empty() || in_last + bytes(t) > max_shard) shards.emplace_back(), in_last = 0;
+    shards.back().push_back(&t);
+    in_last += bytes(t), total += bytes(t), parameters += t.shape.product();
+  }
+  Json map = Json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file =
+        shards.size() == 1 ? kSingle + 1 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    StateDict made;
+    for (const ShardTensor* t : shards[i]) made[t->name] = t->make(), map[t->name] = file;
+    write_safetensors(folder + "/" + file, made, {{"format", "pt"}});  // transformers 4 refuses any other format
+  }
+  const bool single = shards.size() == 1;
+  if (!single) {
+    const Json index = {{"metadata", {{"total_size", total}, {"total_parameters", parameters}}}, {"weight_map", map}};
+    write_file_atomically(folder + kIndex, text_of(index, 2) + "\n");
+  }
+  std::error_code none;
+  std::filesystem::remove(folder + (single ? kIndex : kSingle), none);
+}
+
+}  // namespace tg

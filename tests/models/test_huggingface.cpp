@@ -1,0 +1,362 @@
+// models/io/huggingface: folders that transformers wrote (tests/data/make_huggingface.py) give its logits, weights keep
+// their bits both ways, config.json of both versions is read, and what is damaged or not computed here is an Error.
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/shards.h>
+#include <tapegrad/ops/factories.h>
+
+#include "support/helpers.h"
+#include "support/small_run.h"
+
+using namespace tg;
+
+namespace {
+
+const std::vector<std::string> kCases = {"gpt2", "gpt2_untied", "llama", "llama_tied", "mistral", "qwen2", "qwen3"};
+std::string data_folder(const std::string& name) { return TG_TEST_DATA "/huggingface/" + name; }
+
+// A copy of a folder that a test may damage.
+struct Copy : Folder {
+  explicit Copy(const std::string& name) { fs::copy(data_folder(name), path, fs::copy_options::recursive); }
+  Json config() const { return own_json(read_file(path + "/config.json")); }
+  void config(const Json& j) const { write_file_atomically(path + "/config.json", text_of(j)); }
+  // The message about config.json with a changed key.
+  std::string with(const std::string& key, const Json& x) const {
+    const Json before = config();
+    Json j = before;
+    j[key] = x;
+    config(j);
+    const std::string message = error();
+    config(before);
+    return message;
+  }
+  std::string error() const {
+    return error_of([&] { load_model(path); });
+  }
+  StateDict weights() const { return SafetensorsFile(path + "/model.safetensors").tensors(); }
+  std::string with_weights(const StateDict& s) const {
+    write_safetensors(path + "/model.safetensors", s, {{"format", "pt"}});
+    return error();
+  }
+};
+
+std::map<std::string, Tensor> all_tensors(const std::string& folder) {
+  const Shards shards(folder);
+  std::map<std::string, Tensor> all;
+  for (const std::string& name : shards.names()) all[name] = shards.tensor(name);
+  return all;
+}
+void check_same_bits(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, t] : a) {
+    CAPTURE(name);
+    REQUIRE(b.contains(name));
+    CHECK(t.dtype() == b.at(name).dtype());
+    CHECK(t.shape() == b.at(name).shape());
+    CHECK(bits_of(t) == bits_of(b.at(name)));
+  }
+}
+
+GptConfig small(Family family) {
+  GptConfig c = tiny_model();
+  c.layers = 2;
+  if (family == Family::gpt2) {
+    c.positions = Positions::learned, c.norm = NormKind::layer_norm, c.activation = Activation::gelu_tanh;
+    c.kv_heads = 0;
+    return c;
+  }
+  c.positions = Positions::rope, c.norm = NormKind::rms_norm, c.activation = Activation::swiglu;
+  c.kv_heads = c.heads / 2, c.tied_head = false;
+  c.qkv_bias = family == Family::qwen2, c.qk_norm = family == Family::qwen3;
+  if (family == Family::qwen3) c.head_dim = 10;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("hugging face: the logits of transformers in f32 and f64") {
+  for (const std::string& name : kCases) {
+    CAPTURE(name);
+    const SafetensorsFile expected(data_folder(name) + "/expected.safetensors");
+    const Tensor tokens = expected.tensor("tokens"), logits = expected.tensor("logits");
+    const LoadedModel m = load_model(data_folder(name));
+    REQUIRE(m.origin);
+    CHECK(!m.tokenizer);
+    CHECK(distance(m.model.forward(tokens), logits) <= 2e-5);
+    const Params exact(Device(), 0, DType::f64);
+    exact.load(huggingface_weights(data_folder(name), m.model.config()));
+    const Gpt model(exact, m.model.config());
+    exact.check_all_used();
+    // transformers forms the angles of rope in f32
+    CHECK(distance(model.forward(tokens), logits) <= (has(name, "gpt2") ? 1e-12 : 2e-6));
+  }
+}
+
+TEST_CASE("hugging face: configurations") {
+  const auto read = [](const std::string& name) { return load_model(data_folder(name)).model.config(); };
+  const GptConfig gpt2 = read("gpt2"), llama = read("llama"), mistral = read("mistral"), qwen3 = read("qwen3");
+  CHECK(gpt2.bias);
+  CHECK(gpt2.tied_head);
+  CHECK(gpt2.dropout == 0);  // 0.1 in the file
+  CHECK(gpt2.activation == Activation::gelu_tanh);
+  CHECK(read("gpt2_untied").activation == Activation::gelu);
+  CHECK(read("gpt2_untied").ff_width == 40);
+  CHECK(llama.kv_heads == 2);
+  CHECK(llama.head_dim == 0);
+  CHECK(llama.rope_theta == 500);
+  CHECK(llama.rope_scaling == RopeScaling{RopeScalingKind::llama3, 8, 1, 4, 16});
+  CHECK(read("llama_tied").rope_scaling.kind == RopeScalingKind::linear);
+  CHECK(read("llama_tied").bias);
+  CHECK(mistral.context == 20);  // its window
+  CHECK(read("qwen2").qkv_bias);
+  CHECK(qwen3.qk_norm);
+  CHECK(qwen3.head_dim == 24);
+
+  // As version 5 writes it.
+  Json five = own_json(read_file(data_folder("llama") + "/config.json"));
+  Json rope = five["rope_scaling"];
+  rope["rope_theta"] = 500.0;
+  five["rope_parameters"] = rope;
+  CHECK(gpt_config_from_huggingface(text_of(five), "both") == llama);
+  five.erase("rope_scaling"), five.erase("rope_theta");
+  CHECK(gpt_config_from_huggingface(text_of(five), "5") == llama);
+  CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(llama), "ours") == llama);
+  five["rope_parameters"]["rope_theta"] = 600.0, five["rope_theta"] = 500.0;
+  CHECK_HAS(error_of([&] { gpt_config_from_huggingface(text_of(five), "5"); }), "Both forms must agree");
+}
+
+TEST_CASE("hugging face: what is imported is exported bit for bit, with the files of its tokenizer") {
+  for (const std::string& name : kCases) {
+    CAPTURE(name);
+    const Copy from(name);
+    write_file_atomically(from / "tokenizer.json", "{\"version\": \"1.0\"}\n\n");
+    write_file_atomically(from / "merges.txt", "a b\r\n");
+    const LoadedModel m = load_model(from.path);
+    const Folder to;
+    save_model(to.path, m);
+    check_same_bits(all_tensors(to.path), all_tensors(from.path));
+    for (const char* file : {"config.json", "tokenizer.json", "merges.txt"})
+      CHECK(read_file(to / file) == read_file(from / file));
+    CHECK(SafetensorsFile(to / "model.safetensors").metadata().at("format") == "pt");
+  }
+  const LoadedModel m = load_model(data_folder("qwen3"));  // bf16
+  const Folder to;
+  save_huggingface(to.path, m.model.config(), m.params, {.dtype = DType::f32, .origin = &*m.origin});
+  const Json before = own_json(m.origin->config), after = own_json(read_file(to / "config.json"));
+  for (const auto& [key, x] : before.items()) CHECK((key == "dtype" || after.at(key) == x));
+  CHECK(after.at("dtype") == "float32");
+  CHECK(after.at("torch_dtype") == "float32");
+  for (const auto& [key, t] : all_tensors(to.path)) CHECK(t.dtype() == DType::f32);
+  check_same_bits(load_model(to.path).params.state(), m.params.state());
+}
+
+TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in shards") {
+  for (const Family family : {Family::gpt2, Family::llama, Family::qwen2, Family::qwen3})
+    for (const int64_t max_shard : {int64_t(1) << 30, int64_t(20000)}) {
+      CAPTURE(std::string(name_of(family)));
+      CAPTURE(max_shard);
+      GptConfig c = small(family);
+      c.dropout = 0.125;
+      c.kv_heads = c.kv_heads ? c.kv_heads : c.heads;  // another way to say 0
+      REQUIRE(family_of(c) == family);
+      const Params params(Device(), 7);
+      const Gpt model(params, c);
+      const Folder to;
+      const ByteTokenizer bytes;
+      save_huggingface(to.path, c, params, {.max_shard = max_shard, .tokenizer = bytes.to_json()});
+      CHECK(path_exists(to / "model.safetensors") == (max_shard > 20000));
+      CHECK(path_exists(to / "model.safetensors.index.json") == (max_shard <= 20000));
+      const LoadedModel m = load_model(to.path);
+      CHECK(m.model.config() == c);
+      REQUIRE(m.tokenizer);
+      CHECK(m.tokenizer->to_json() == bytes.to_json());
+      check_same_bits(m.params.state(), params.state());
+      const Folder again;
+      save_model(again.path, m);
+      check_same_bits(all_tensors(again.path), all_tensors(to.path));
+      CHECK(read_file(again / "config.json") == read_file(to / "config.json"));
+      Json j = own_json(read_file(to / "config.json"));
+      for (const char* key : {"bos_token_id", "eos_token_id"}) CHECK(j.at(key).is_null());
+      j.erase("tapegrad");  // what transformers alone would say
+      const GptConfig plain = gpt_config_from_huggingface(text_of(j), "config.json");
+      CHECK(plain.dropout == 0);
+      CHECK(family_of(plain) == family);
+      write_file_atomically(to / "config.json", text_of(j));
+      const Tensor tokens = tensor({1, 2, 3, 4, 5, 6}, {2, 3});
+      CHECK(distance(load_model(to.path).model.forward(tokens), model.forward(tokens)) <= 1e-6);
+    }
+}
+
+TEST_CASE("hugging face: biases and norms that a model lacks are written, and only zeros and ones are left out again") {
+  GptConfig c = small(Family::gpt2);
+  REQUIRE(!c.bias);
+  c.norm_affine = false;
+  const Params params(Device(), 2);
+  const Gpt model(params, c);
+  const Copy to("gpt2");
+  save_huggingface(to.path, c, params, {.dtype = DType::f32});
+  StateDict s = to.weights();
+  CHECK(s.at("transformer.h.1.attn.c_attn.bias").to_vector<float>() == std::vector<float>(size_t(3 * c.width), 0.f));
+  CHECK(s.at("transformer.ln_f.weight").to_vector<float>() == std::vector<float>(size_t(c.width), 1.f));
+  CHECK(load_model(to.path).model.config() == c);
+  check_same_bits(load_model(to.path).params.state(), params.state());
+  s["transformer.h.1.mlp.c_proj.bias"] = filled({c.width}, 0.5f);  // as another program may train it
+  CHECK(to.with_weights(s) == "no error");
+  const GptConfig now = load_model(to.path).model.config();
+  CHECK(now.bias);
+  CHECK(now.norm_affine);
+}
+
+TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
+  const Copy to("gpt2");
+  const StateDict before = load_model(to.path).params.state();
+  StateDict bare;
+  for (const auto& [name, t] : to.weights()) bare[name.substr(std::string("transformer.").size())] = t;
+  bare["h.0.attn.bias"] = ones({1, 1, 24, 24});
+  bare["h.1.attn.masked_bias"] = tensor({-1e4f}, {1});
+  CHECK(to.with_weights(bare) == "no error");
+  check_same_bits(load_model(to.path).params.state(), before);
+  bare["lm_head.weight"] = bare.at("wte.weight");
+  CHECK(to.with_weights(bare) == "no error");
+  bare["lm_head.weight"] = bare.at("wte.weight") * 2.0;
+  CHECK_HAS(to.with_weights(bare), "has 'lm_head.weight' beside 'transformer.wte.weight', with other values");
+
+  const LoadedModel m = load_model(data_folder("llama"));
+  const Folder half;
+  save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16});
+  CHECK(own_json(read_file(half / "config.json")).at("torch_dtype") == "float16");
+  const LoadedModel again = load_model(half.path);
+  for (const auto& [name, t] : m.params.state())
+    CHECK(again.params.state().at(name).to_vector<float>() == t.to(DType::f16).to(DType::f32).to_vector<float>());
+  const Folder same;
+  save_model(same.path, again);  // f16 as it was
+  check_same_bits(all_tensors(same.path), all_tensors(half.path));
+  m.params.all()[0].tensor.assign(filled({61, 32}, 1e5f));
+  CHECK_HAS(error_of([&] { save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}); }),
+            "'model.embed_tokens.weight' is inf at (0, 0) in f16");
+  CHECK_HAS(error_of([&] { save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f64}); }),
+            "the dtype is f64. It must be f32, bf16 or f16");
+}
+
+TEST_CASE("hugging face: config.json that is not computed here") {
+  const Copy llama("llama"), gpt2("gpt2"), mistral("mistral"), qwen3("qwen3");
+  CHECK(llama.error() == "no error");
+  CHECK_HAS(llama.with("model_type", "gemma3"), "model_type is 'gemma3', which has norms that scale by 1 + w");
+  CHECK_HAS(llama.with("model_type", "gemma3"), "Those that are read are gpt2, llama, mistral, qwen2, qwen3");
+  CHECK_HAS(llama.with("model_type", "gemma3"), "\n    in " + llama.path + "/config.json");
+  CHECK_HAS(llama.with("model_type", "no such"), "model_type is 'no such'. Those");
+  CHECK_HAS(llama.with("model_type", 3), "'model_type' is 3. It must be a text in quotes");
+  CHECK_HAS(gpt2.with("n_head", 5), "width 32 is not a multiple of heads 5");
+  CHECK_HAS(llama.with("num_attention_heads", 5), "kv_heads 2 does not divide heads 5");
+  CHECK_HAS(llama.with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}), "rope_type 'yarn'");
+  CHECK_HAS(llama.with("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}), "rope_type 'dynamic'");
+  CHECK_HAS(llama.with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}}), "there is no 'low_freq_factor'");
+  CHECK_HAS(llama.with("rope_scaling", 7), "'rope_scaling' is 7. It must be an object");
+  CHECK_HAS(llama.with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500.0}}), "Both forms must agree");
+  CHECK_HAS(llama.with("mlp_bias", true), "'attention_bias' is false and 'mlp_bias' is true");
+  CHECK_HAS(llama.with("hidden_act", "gelu"), "'hidden_act' is 'gelu'");
+  CHECK_HAS(llama.with("hidden_size", nullptr), "there is no 'hidden_size'");
+  CHECK_HAS(llama.with("hidden_size", "32"), "'hidden_size' is \"32\". It must be an integer");
+  CHECK_HAS(llama.with("quantization_config", {{"bits", 4}, {"group", 3}}), "'quantization_config' is {\"bits\":4");
+  CHECK_HAS(llama.with("partial_rotary_factor", 0.5), "'partial_rotary_factor' is 0.5");
+  CHECK(llama.with("partial_rotary_factor", 1.0) == "no error");
+  CHECK_HAS(llama.with("final_logit_softcapping", 30.0), "'final_logit_softcapping' is 30.0");
+  CHECK_HAS(llama.with("layer_types", std::vector<std::string>{"full_attention", "sliding_attention"}),
+            "'layer_types' has \"sliding_attention\"");
+  CHECK_HAS(gpt2.with("scale_attn_weights", false), "'scale_attn_weights' is false");
+  CHECK_HAS(gpt2.with("scale_attn_by_inverse_layer_idx", true), "'scale_attn_by_inverse_layer_idx' is true");
+  CHECK_HAS(gpt2.with("add_cross_attention", true), "'add_cross_attention' is true");
+  CHECK_HAS(gpt2.with("activation_function", "quick_gelu"), "'activation_function' is 'quick_gelu'");
+  CHECK_HAS(qwen3.with("use_sliding_window", true), "'use_sliding_window' is true");
+  CHECK_HAS(qwen3.with("attention_bias", true), "'attention_bias' is true");
+  CHECK(mistral.with("sliding_window", nullptr) == "no error");
+  Json j = llama.config();
+  Json deep = 1;
+  for (int i = 0; i < 20; ++i) deep = Json::array({deep});
+  CHECK_HAS(llama.with("deep", deep), "nested too deeply");
+  write_file_atomically(llama / "config.json", "{\"model_type\": \"llama\", \"model_type\": \"gpt2\"}");
+  CHECK_HAS(llama.error(), "'model_type' comes twice");
+  write_file_atomically(llama / "config.json", std::string(100'000'000, ' '));
+  CHECK_HAS(llama.error(), "config.json has 100000000 bytes. A configuration has at most");
+  fs::remove(llama / "config.json");
+  CHECK_HAS(llama.error(), "/config.json");
+
+  GptConfig odd = small(Family::gpt2);
+  odd.norm = NormKind::rms_norm;
+  CHECK_HAS(error_of([&] { gpt_config_to_huggingface(odd); }),
+            "no model of transformers computes this one: norm is rms_norm, not layer_norm, as family \"gpt2\"");
+  odd = small(Family::llama);
+  odd.activation = Activation::gelu, odd.fragments = 2;
+  CHECK_HAS(error_of([&] { gpt_config_to_huggingface(odd); }), "activation is gelu, not swiglu; fragments is 2, not 0");
+}
+
+TEST_CASE("hugging face: weights that are damaged or of another model") {
+  const Copy llama("llama");
+  const StateDict good = llama.weights();
+  StateDict s = good;
+  s.erase("model.layers.1.self_attn.k_proj.weight");
+  CHECK_HAS(llama.with_weights(s), "has no tensor 'model.layers.1.self_attn.k_proj.weight' of (16, 32)");
+  s = good;
+  s["model.norm.weight"] = ones({33});
+  CHECK_HAS(llama.with_weights(s), "'model.norm.weight' is (33) in ");
+  s = good;
+  s["model.norm.bias"] = ones({32});
+  CHECK_HAS(llama.with_weights(s), "'model.norm.bias' (32) in ");
+  s = good;
+  s["model.norm.weight"] = ones({32}, DType::f64);
+  CHECK_HAS(llama.with_weights(s), "'model.norm.weight' is f64 in ");
+  s = good;
+  s["model.layers.0.self_attn.rotary_emb.inv_freq"] = ones({4});
+  CHECK(llama.with_weights(s) == "no error");
+  std::string file = read_file(llama / "model.safetensors");
+  file.replace(file.find("\"F32\""), 5, "\"F8\" ");
+  write_file_atomically(llama / "model.safetensors", file);
+  CHECK_HAS(llama.error(), "dtype 'F8'");
+  fs::remove(llama / "model.safetensors");
+  CHECK_HAS(llama.error(), "has neither model.safetensors nor model.safetensors.index.json");
+  write_file_atomically(llama / "pytorch_model.bin", "x");
+  CHECK_HAS(llama.error(), "pytorch_model.bin alone, which only Python can read safely");
+  CHECK_HAS(llama.error(), "save_pretrained()");
+}
+
+TEST_CASE("hugging face: an index of shards that is wrong") {
+  const Copy qwen2("qwen2");
+  const std::string index = qwen2 / "model.safetensors.index.json", norm = "model.norm.weight";
+  const Json good = own_json(read_file(index));
+  const auto with = [&](auto change) {
+    Json j = good;
+    change(j);
+    write_file_atomically(index, text_of(j));
+    return qwen2.error();
+  };
+  CHECK(with([](Json&) {}) == "no error");
+  CHECK_HAS(with([](Json& j) { j.erase("weight_map"); }), "has no object \"weight_map\"");
+  CHECK_HAS(with([&](Json& j) { j["weight_map"][norm] = 3; }), "the file of 'model.norm.weight' is 3");
+  for (const char* outside : {"../x.safetensors", "/x.safetensors", "a\\x.safetensors", ".."})
+    CHECK_HAS(with([&](Json& j) { j["weight_map"][norm] = outside; }), "It must be a .safetensors file in the folder");
+  CHECK_HAS(with([&](Json& j) { j["weight_map"][norm] = "none.safetensors"; }), "none.safetensors is missing");
+  CHECK_HAS(with([&](Json& j) { j["weight_map"][norm] = "model-00001-of-00004.safetensors"; }),
+            "has no tensor 'model.norm.weight'");
+  CHECK_HAS(with([&](Json& j) { j["weight_map"].erase(norm); }), "does not name it");
+  CHECK_HAS(with([&](Json& j) {
+              j["weight_map"] = Json::object();
+              for (int i = 0; i < 600; ++i) {
+                const std::string file = fmt::format("{}.safetensors", i), name = fmt::format("t{:03}", i);
+                write_safetensors(qwen2 / file, {{name, ones({1})}});
+                j["weight_map"][name] = file;
+              }
+            }),
+            "names more than 512 files");
+  std::string text = text_of(good);
+  const std::string map = "\"weight_map\":{";
+  REQUIRE(has(text, map));
+  text.insert(text.find(map) + map.size(), "\"model.norm.weight\":\"model-00001-of-00004.safetensors\",");
+  write_file_atomically(index, text);
+  CHECK_HAS(qwen2.error(), "'model.norm.weight' comes twice");
+  write_file_atomically(index, text_of(good));
+  fs::remove(qwen2 / "model-00003-of-00004.safetensors");
+  CHECK_HAS(qwen2.error(), "model-00003-of-00004.safetensors is missing");
+}
