@@ -107,7 +107,8 @@ struct JsonText {
 
   class Reader : public nlohmann::json_sax<Library> {
    public:
-    Reader(std::string_view op, const std::string& source, bool own) : op_(op), source_(source), own_(own) {}
+    // `depth` 0: text of our own, which may have any depth, and whose last of equal keys counts.
+    Reader(std::string_view op, const std::string& source, size_t depth) : op_(op), source_(source), depth_(depth) {}
     Json result;
 
     bool null() override { return add({}); }
@@ -123,7 +124,7 @@ struct JsonText {
     bool end_array() override { return end(); }
     bool key(std::string& x) override {
       repeated_ = !open_.back().keys.insert(x).second;
-      TG_CHECK(own_ || !repeated_, value, "[{}] {}: '{}' comes twice. Each key stands once.", op_, source_, x);
+      TG_CHECK(depth_ == 0 || !repeated_, value, "[{}] {}: '{}' comes twice. Each key stands once.", op_, source_, x);
       key_ = std::move(x);
       return true;
     }
@@ -135,14 +136,13 @@ struct JsonText {
     }
 
    private:
-    static constexpr size_t kDepth = 6;
     struct Open {
       Json* value;
       std::set<std::string> keys;
     };
     // Where x is now. Those in open_ stay where they are: what is beside them is complete.
     Json* put(Json x) {
-      TG_CHECK(own_ || open_.size() < kDepth, value,
+      TG_CHECK(depth_ == 0 || open_.size() < depth_, value,
                "[{}] {} is nested too deeply. It must be objects of plain values.", op_, source_);
       if (open_.empty()) return &(result = std::move(x));
       Json& to = *open_.back().value;
@@ -157,13 +157,13 @@ struct JsonText {
 
     const std::string_view op_;
     const std::string& source_;
-    const bool own_;  // any depth, and the last of equal keys
+    const size_t depth_;
     std::vector<Open> open_;
     std::string key_;
     bool repeated_ = false;
   };
-  static Json read(std::string_view text, std::string_view op, const std::string& source, bool own) {
-    Reader reader(op, source, own);
+  static Json read(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
+    Reader reader(op, source, depth);
     Library::sax_parse(text, &reader);
     return std::move(reader.result);
   }
@@ -198,10 +198,10 @@ struct JsonText {
   }
 };
 
-Json parse_json(std::string_view text, std::string_view op, const std::string& source) {
-  return JsonText::read(text, op, source, false);
+Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
+  return JsonText::read(text, op, source, depth);
 }
-Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", true); }
+Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", 0); }
 Json json_or_null(std::string_view text) {
   try {
     return own_json(text);

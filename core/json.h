@@ -118,9 +118,9 @@ struct Json::Member {
 };
 
 // The one door for what somebody wrote: the JSON library keeps the last of two equal keys and follows any depth of
-// nesting. `op` opens messages, `source` names the text in them. An Error when it is no JSON, is nested more than six
-// deep, or holds a key twice in one object.
-Json parse_json(std::string_view text, std::string_view op, const std::string& source);
+// nesting. `op` opens messages, `source` names the text in them. An Error when it is no JSON, is nested deeper than
+// `depth`, or holds a key twice in one object.
+Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
 Json own_json(std::string_view text);      // of text that this library wrote; an Error when it is no JSON
 Json json_or_null(std::string_view text);  // null when it is no JSON
 // On one line, or with each field on a line of its own, indented by that many spaces. Bytes that are no UTF-8, as in
