@@ -1,41 +1,26 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/json.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace tg {
 namespace {
+using detail::append_utf8;
+using detail::first_of;
+
+constexpr size_t kTokenizerDepth = 16;  // a post_processor nests seven deep
 constexpr std::string_view kBytes = "bytes", kCharacters = "characters";
 
-struct Utf8 {
-  char32_t code = 0;
-  size_t length = 0;  // 0: these bytes are no character
-};
-// The character at the front of `text`, which is not empty. Strict: no overlong forms, no surrogates, at most U+10FFFF
-// (The Unicode Standard, table 3-7).
-Utf8 first_of(std::string_view text) {
-  const auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  if (lead < 0xC2 || lead > 0xF4) return {};
-  const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  if (text.size() < length) return {};
-  uint32_t code = lead & (0x7Fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0u) != 0x80u) return {};
-    code = code << 6 | (byte(i) & 0x3Fu);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
-  return {code, length};
-}
 // f(code point, its text, its offset) for each character.
 template <class F> void for_each_character(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {
-    const Utf8 c = first_of(text.substr(at));
+    const detail::Utf8 c = first_of(text.substr(at));
     TG_CHECK(c.length > 0, value,
              "[tokenizer] byte {} of the text, {:#04x}, begins no UTF-8 character. A character tokenizer reads UTF-8. "
              "Convert the text, or use the byte tokenizer.",
@@ -43,18 +28,6 @@ template <class F> void for_each_character(std::string_view text, F f) {
     f(c.code, text.substr(at, c.length), at);
     at += c.length;
   }
-}
-void append_utf8(std::string& to, char32_t code) {
-  const auto put = [&](uint32_t byte) { to += char(uint8_t(byte)); };
-  const uint32_t c = code;
-  if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-  if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-  } else {
-    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
-  }
-  put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
 }
 // "'#' U+0023"; what is not printable has its number alone.
 std::string named(char32_t code, std::string_view character) {
@@ -96,12 +69,25 @@ template <class F> std::string decoded(std::span<const int64_t> ids, int64_t voc
 }
 }  // namespace
 
-std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
+std::vector<int64_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
   std::vector<int64_t> all;
   all.reserve(text.size());
-  encode(text, [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
+  encode(text, options, [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
   return all;
 }
+std::string Tokenizer::decode_next(int64_t id, bool& begins) const {
+  begins = false;
+  return decode({&id, 1});
+}
+
+std::string TextStream::add(int64_t id) {
+  kept_ += tokenizer_->decode_next(id, begins_);
+  const size_t whole = kept_.size() - detail::unfinished_at_end(kept_);
+  std::string text = kept_.substr(0, whole);
+  kept_.erase(0, whole);
+  return text;
+}
+std::string TextStream::end() { return std::exchange(kept_, {}); }
 
 KnownText Tokenizer::known(std::string_view text) const { return {std::string(text), int64_t(text.size()), 0, ""}; }
 
@@ -173,8 +159,9 @@ std::string CharTokenizer::to_json() const {
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
-  const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON");
+  const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON", kTokenizerDepth);
   if (!json.is_object()) fail_json("it is no JSON object");
+  if (json.contains("model")) return std::make_unique<BpeTokenizer>(BpeTokenizer::from_json(text, "tokenizer.json"));
   const auto field = [&](std::string_view key) {
     const Json* found = json.find(key);
     if (!found || !found->is_string()) fail_json(fmt::format("it has no string \"{}\"", key));

@@ -1,6 +1,7 @@
 /// @file
-/// Tokenizers: text to token ids and back, by bytes or characters. A model keeps its tokenizer as JSON in its
-/// configuration, so that generation needs no other file. There are no tensors here: dataset.h makes batches of ids.
+/// Tokenizers: text to token ids and back, by bytes, by characters, or by the pairs of bytes of published models
+/// (bpe.h). A model keeps its tokenizer as JSON, so that generation needs no other file. There are no tensors here:
+/// dataset.h makes batches of ids.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,21 +21,32 @@ struct KnownText {
   std::string first;       ///< the first few distinct ones of them, in order: "'#' U+0023, U+000D"
 };
 
+/// How a text is encoded. Tokenizers of bytes and characters have no special tokens.
+struct EncodeOptions {
+  bool parse_special = false;  ///< special tokens in the text are themselves; else they are text as any other
+  bool add_special = false;    ///< the special tokens that models expect before and after a text are added
+};
+
 /// The interface of tokenizers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   /// The ids of a text, in [0, vocab_size()). decode(encode(text)) is the text itself.
-  std::vector<int64_t> encode(std::string_view text) const;
+  std::vector<int64_t> encode(std::string_view text, EncodeOptions = {}) const;
   /// Takes the next ids of a text.
   using Take = std::function<void(std::span<const int64_t> ids)>;
   /// Passes the ids of a text to `take` in pieces, in order, so that a large text is not held as 64-bit ids.
   virtual void encode(std::string_view text, const Take& take) const = 0;
+  /// The same, with options. A tokenizer without special tokens has nothing else to override.
+  virtual void encode(std::string_view text, EncodeOptions, const Take& take) const { encode(text, take); }
   /// A text without the characters that encode() refuses; by default it refuses none, and each byte counts as a
   /// character. An Error if the text has characters and the tokenizer knows none of them.
   virtual KnownText known(std::string_view text) const;
   /// The text of ids; an Error for an id outside of the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
+  /// The text of one id among others; may end inside of a character. `begins`: no id before it had text; it is cleared
+  /// by an id that has.
+  virtual std::string decode_next(int64_t id, bool& begins) const;
   /// The number of ids.
   virtual int64_t vocab_size() const = 0;
   /// One JSON object whose "type" names the tokenizer. from_json(to_json()) encodes and decodes as this one does.
@@ -42,6 +54,26 @@ class Tokenizer {
   /// The tokenizer of a text that to_json() wrote; an Error for any other text.
   static std::unique_ptr<Tokenizer> from_json(std::string_view json);
 };
+
+/// The text of ids that come one by one, in whole characters.
+class TextStream {
+ public:
+  /// `begins`: the ids are those of a whole text, and not what follows a prompt.
+  explicit TextStream(const Tokenizer& tokenizer, bool begins = false) : tokenizer_(&tokenizer), begins_(begins) {}
+  /// The characters that the next id completes. Bytes of an unfinished character are kept.
+  std::string add(int64_t id);
+  /// The bytes that are kept.
+  std::string end();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool begins_;
+  std::string kept_;
+};
+
+/// The tokenizer.json of a tokenizer: what Hugging Face's `tokenizers` and BpeTokenizer read. That of characters is
+/// read by the former only.
+std::string tokenizer_json(const Tokenizer&);
 
 /// Each byte is a token: any data, 256 ids, nothing to learn. The end of the ids may cut a decoded character.
 class ByteTokenizer final : public Tokenizer {

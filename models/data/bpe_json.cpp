@@ -1,0 +1,371 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/models/data/bpe_parts.h>
+#include <tapegrad/models/data/utf8.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tg::detail {
+namespace {
+
+// A value of the file and its place: "model.merges[3]".
+class Field {
+ public:
+  Field(const Json& value, std::string path, const std::string& source)
+      : value_(&value), path_(std::move(path)), source_(&source) {}
+
+  [[noreturn]] void fail(std::string_view what) const {
+    detail::fail(
+        Error::Kind::value,
+        fmt::format("[tokenizer] {}: {} {}. Only what models/README.md lists is read. Take another tokenizer, or "
+                    "encode the text with the program that made it.",
+                    *source_, path_.empty() ? "the text" : path_, what));
+  }
+  const Json& value() const { return *value_; }
+  bool is_null() const { return value_->is_null(); }
+  Field operator[](std::string_view key) const {  // null: it has none
+    static const Json none = nullptr;
+    if (!value_->is_object()) fail("is no object");
+    const Json* found = value_->find(key);
+    return {found ? *found : none, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key), *source_};
+  }
+  std::vector<Field> elements() const {
+    if (!value_->is_array()) fail("is no array");
+    std::vector<Field> all;
+    for (size_t i = 0; i < value_->size(); ++i)
+      all.emplace_back((*value_)[i], fmt::format("{}[{}]", path_, i), *source_);
+    return all;
+  }
+  std::string text() const {
+    if (!value_->is_string()) fail("is no string");
+    return value_->get<std::string>();
+  }
+  std::string text_that_is_not_empty() const {
+    std::string all = text();
+    if (all.empty()) fail("is empty");
+    return all;
+  }
+  bool flag(bool otherwise = false) const {
+    if (is_null()) return otherwise;
+    if (!value_->is_boolean()) fail("is neither true nor false");
+    return value_->get<bool>();
+  }
+  int32_t id() const {
+    constexpr int64_t kMost = 1 << 22;
+    const int64_t id = value_->is_number_integer() ? value_->get<int64_t>() : -1;
+    if (id < 0 || id >= kMost)
+      fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", text_of(*value_), kMost - 1));
+    return int32_t(id);
+  }
+  std::string type() const { return (*this)["type"].text(); }
+  [[noreturn]] void unknown(const std::string& type) const {
+    fail(fmt::format("has the type \"{}\", which is not known", type));
+  }
+  // f(step) for this step, and for those of a Sequence, whose list has this name.
+  template <class F> void each(std::string_view list, F f) const {
+    if (is_null()) return;
+    if (type() != "Sequence") return f(*this);
+    for (const Field& step : (*this)[list].elements()) step.each(list, f);
+  }
+
+ private:
+  const Json* value_;
+  std::string path_;
+  const std::string* source_;
+};
+
+Pattern pattern_of(const Field& regex) {
+  try {
+    return Pattern(regex.text());
+  } catch (const Error& e) {
+    regex.fail(fmt::format("is refused: {}", e.what()));
+  }
+}
+
+void read_normalizer(const Field& root, BpeParts& parts) {
+  root.each("normalizers", [&](const Field& step) {
+    const std::string type = step.type();
+    Normalization n;
+    if (type == "Prepend") {
+      n.prepend = step["prepend"].text_that_is_not_empty();
+    } else if (type == "Replace") {
+      n.replace = {step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()};
+    } else {
+      step.unknown(type);
+    }
+    parts.normalizer.push_back(std::move(n));
+  });
+}
+
+Cut::Matches matches_of(const Field& behavior) {
+  const std::map<std::string, Cut::Matches> known{{"Isolated", Cut::Matches::alone},
+                                                  {"Removed", Cut::Matches::removed},
+                                                  {"MergedWithPrevious", Cut::Matches::with_previous},
+                                                  {"MergedWithNext", Cut::Matches::with_next}};
+  const auto found = known.find(behavior.text());
+  if (found == known.end()) behavior.fail(fmt::format("is \"{}\", which is not known", behavior.text()));
+  return found->second;
+}
+Cut::Prepend prepend_of(const Field& step) {
+  const Field scheme = step["prepend_scheme"];
+  const std::string name =
+      scheme.is_null() ? (step["add_prefix_space"].flag(true) ? "always" : "never") : scheme.text();
+  if (name == "always") return Cut::Prepend::always;
+  if (name == "first") return Cut::Prepend::first;
+  if (name != "never") scheme.fail(fmt::format("is \"{}\", which is not known", name));
+  return Cut::Prepend::never;
+}
+void read_cuts(const Field& root, BpeParts& parts) {
+  root.each("pretokenizers", [&](const Field& step) {
+    const std::string type = step.type();
+    if (parts.model.byte_level) step.fail("comes after ByteLevel, which must be the last");
+    Cut c;
+    if (type == "ByteLevel") {
+      c.kind = Cut::Kind::bytes;
+      c.prefix_space = step["add_prefix_space"].flag(true);
+      if (step["use_regex"].flag(true)) c.pattern = Pattern(kGpt2Pattern);
+      parts.model.byte_level = true;
+    } else if (type == "Split") {
+      const Field pattern = step["pattern"];
+      c.matches = matches_of(step["behavior"]);
+      c.invert = step["invert"].flag();
+      if (pattern["String"].is_null()) {
+        c.pattern = pattern_of(pattern["Regex"]);
+      } else {
+        c.kind = Cut::Kind::literal;
+        c.literal = pattern["String"].text_that_is_not_empty();
+      }
+    } else if (type == "Digits") {
+      c.pattern = Pattern(step["individual_digits"].flag() ? R"(\p{N})" : R"(\p{N}+)");
+    } else if (type == "Metaspace") {
+      c.kind = Cut::Kind::metaspace;
+      c.literal = step["replacement"].text_that_is_not_empty();
+      c.prepend = prepend_of(step);
+      c.splits = step["split"].flag(true);
+      c.matches = Cut::Matches::with_next;
+    } else {
+      step.unknown(type);
+    }
+    parts.cuts.push_back(std::move(c));
+  });
+}
+
+void name_token(const Field& at, const std::string& name, int32_t id, BpeParts& parts, std::vector<bool>& taken) {
+  const bool is_new = parts.names.emplace(name, id).second;
+  if (size_t(id) >= taken.size()) taken.resize(size_t(id) + 1);
+  if (!is_new || taken[size_t(id)]) at.fail(fmt::format("gives \"{}\" the id {}, which another token has", name, id));
+  taken[size_t(id)] = true;
+}
+
+void read_merges(const Field& merges, BpeParts& parts) {
+  const std::vector<Json>::const_iterator begin = merges.value().begin();
+  if (!merges.value().is_array()) merges.fail("is no array");
+  const size_t count = merges.value().size();
+  parts.model.merges = MergeTable(count);
+  for (size_t i = 0; i < count; ++i) {
+    const Json& merge = begin[ptrdiff_t(i)];
+    const auto fail = [&](const std::string& what) {
+      merges.fail(fmt::format("has the element {}, {}, {}", i, text_of(merge), what));
+    };
+    std::string left, right;
+    if (merge.is_string()) {
+      const std::string both = merge.get<std::string>();
+      const size_t space = both.find(' ');
+      if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) fail("which is no two words");
+      left = both.substr(0, space), right = both.substr(space + 1);
+    } else {
+      if (!merge.is_array() || merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string())
+        fail("which is neither two words nor a pair of strings");
+      left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
+    }
+    const auto id_of = [&](const std::string& name) {
+      const auto found = parts.names.find(name);
+      if (found == parts.names.end()) fail(fmt::format("and the vocabulary has no \"{}\"", name));
+      return found->second;
+    };
+    const int32_t a = id_of(left), b = id_of(right);
+    parts.model.merges.set(a, b, {uint32_t(i), id_of(left + right)});
+  }
+}
+
+void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
+  BpeModel& model = parts.model;
+  if (const Field type = root["type"]; !type.is_null() && type.text() != "BPE") root.unknown(type.text());
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
+    if (const Field f = root[key]; !f.is_null() && f.value() != Json("") && f.value() != Json(0.0))
+      f.fail(fmt::format("is {}, and must be null", text_of(f.value())));
+  const Field vocabulary = root["vocab"];
+  if (!vocabulary.value().is_object()) vocabulary.fail("is no object");
+  const auto tokens = vocabulary.value().items();
+  for (const auto& [name, id] : tokens) {
+    const int32_t checked = Field(id, fmt::format("model.vocab[{}]", text_of(Json(name))), "").id();
+    name_token(vocabulary, name, checked, parts, taken);
+  }
+  read_merges(root["merges"], parts);
+  model.ignore_merges = root["ignore_merges"].flag();
+  model.byte_fallback = root["byte_fallback"].flag();
+  model.fuse_unknown = root["fuse_unk"].flag();
+  if (const Field unknown = root["unk_token"]; !unknown.is_null()) {
+    const auto found = parts.names.find(unknown.text());
+    if (found == parts.names.end())
+      unknown.fail(fmt::format("is \"{}\", which is not in the vocabulary", unknown.text()));
+    model.unknown = found->second;
+  }
+  model.byte_ids.assign(256, -1);
+  for (size_t byte = 0; byte < 256; ++byte) {
+    std::string name = fmt::format("<0x{:02X}>", byte);
+    if (model.byte_level) append_utf8(name = "", byte_characters()[byte]);
+    if (const auto found = parts.names.find(name); found != parts.names.end()) model.byte_ids[byte] = found->second;
+  }
+  std::string bytes;
+  for (const auto& [name, id] : parts.names) {
+    if (!model.byte_level)
+      model.ids.emplace(name, id);
+    else if (bytes_of(name, bytes))
+      model.ids.emplace(bytes, id);
+  }
+}
+
+std::vector<AddedToken> read_added(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
+  std::vector<AddedToken> all;
+  if (root.is_null()) return all;
+  for (const Field& f : root.elements()) {
+    AddedToken t{f["content"].text_that_is_not_empty(),
+                 f["id"].id(),
+                 f["special"].flag(),
+                 f["lstrip"].flag(),
+                 f["rstrip"].flag(),
+                 f["single_word"].flag(),
+                 f["normalized"].flag()};
+    const auto known = parts.names.find(t.content);
+    if (known != parts.names.end() && known->second != t.id)
+      f.fail(fmt::format("gives \"{}\" the id {}, and the vocabulary {}", t.content, t.id, known->second));
+    if (known == parts.names.end()) name_token(f, t.content, t.id, parts, taken);
+    all.push_back(std::move(t));
+  }
+  return all;
+}
+
+void read_template(const Field& root, BpeParts& parts) {
+  root.each("processors", [&](const Field& step) {
+    const std::string type = step.type();
+    if (type == "ByteLevel") return;
+    if (type != "TemplateProcessing") step.unknown(type);
+    bool text_seen = false;
+    for (const Field& item : step["single"].elements()) {
+      if (!item["Sequence"].is_null()) {
+        if (text_seen) item.fail("has the text twice");
+        text_seen = true;
+        continue;
+      }
+      for (const Field& id : step["special_tokens"][item["SpecialToken"]["id"].text()]["ids"].elements())
+        (text_seen ? parts.after : parts.before).push_back(id.id());
+    }
+    if (!text_seen) step["single"].fail("has no text");
+  });
+}
+
+// What the decoder makes of a token.
+struct Decoder {
+  bool byte_level = false, byte_fallback = false, fused = false;
+  std::vector<Replacement> replacements{};
+  std::string of(const std::string& token) const {
+    std::string text;
+    if (byte_level && bytes_of(token, text)) return text;
+    text = token;
+    for (const Replacement& r : replacements) text = r.of(text);
+    if (!byte_fallback || text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return text;
+    const auto digit = [&](size_t at) { return std::string_view("0123456789ABCDEF").find(text[at]); };
+    if (digit(3) > 15 || digit(4) > 15) return text;
+    return std::string(1, char(uint8_t(digit(3) * 16 + digit(4))));
+  }
+};
+Decoder read_decoder(const Field& root, BpeParts& parts) {
+  Decoder d;
+  if (root.is_null()) root.fail("is missing, and says how tokens become text");
+  root.each("decoders", [&](const Field& step) {
+    const std::string type = step.type();
+    if (type == "ByteLevel") {
+      d.byte_level = true;
+    } else if (type == "Replace") {
+      d.replacements.push_back({step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()});
+    } else if (type == "ByteFallback") {
+      d.byte_fallback = true;
+    } else if (type == "Fuse") {
+      d.fused = true;
+    } else if (type == "Strip") {
+      const bool known =
+          d.fused && parts.leading.empty() && step["start"].value() == Json(1) && step["stop"].value() == Json(0);
+      if (!known) step.fail("strips something else than one character at the front of the fused text");
+      parts.leading = step["content"].text_that_is_not_empty();
+    } else {
+      step.unknown(type);
+    }
+  });
+  if (d.byte_level && (d.byte_fallback || !d.replacements.empty())) root.fail("has steps beside ByteLevel");
+  return d;
+}
+
+}  // namespace
+
+const std::array<char32_t, 256>& byte_characters() {
+  static const std::array<char32_t, 256> all = [] {
+    std::array<char32_t, 256> characters{};
+    char32_t next = 256;
+    for (uint32_t b = 0; b < 256; ++b) {
+      const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+      characters[b] = printable ? b : next++;
+    }
+    return characters;
+  }();
+  return all;
+}
+bool bytes_of(std::string_view token, std::string& to) {
+  static const std::map<char32_t, char> bytes = [] {
+    std::map<char32_t, char> all;
+    for (size_t b = 0; b < 256; ++b) all[byte_characters()[b]] = char(uint8_t(b));
+    return all;
+  }();
+  to.clear();
+  while (!token.empty()) {
+    const Utf8 c = first_of(token);
+    const auto found = bytes.find(c.code);
+    if (c.length == 0 || found == bytes.end()) return false;
+    to += found->second;
+    token.remove_prefix(c.length);
+  }
+  return true;
+}
+
+BpeParts read_bpe(const Json& json, const std::string& source) {
+  const Field root(json, "", source);
+  BpeParts parts;
+  std::vector<bool> taken;
+  for (const char* key : {"truncation", "padding"})
+    if (!root[key].is_null()) root[key].fail("is set, and texts are neither cut nor filled up here; it must be null");
+  read_normalizer(root["normalizer"], parts);
+  read_cuts(root["pre_tokenizer"], parts);
+  read_model(root["model"], parts, taken);
+  const std::vector<AddedToken> added = read_added(root["added_tokens"], parts, taken);
+  read_template(root["post_processor"], parts);
+  const Decoder decoder = read_decoder(root["decoder"], parts);
+
+  parts.texts.resize(taken.size());
+  for (const auto& [name, id] : parts.names) parts.texts[size_t(id)] = decoder.of(name);
+  std::vector<AddedToken> in_text, in_normalized;
+  for (AddedToken t : added) {
+    if (decoder.byte_level) parts.texts[size_t(t.id)] = t.content;
+    if (t.normalized) t.content = normalized(parts.normalizer, t.content);
+    (t.normalized ? in_normalized : in_text).push_back(std::move(t));
+  }
+  parts.added = AddedTokens(std::move(in_text));
+  parts.added_normalized = AddedTokens(std::move(in_normalized));
+  for (const auto* ids : {&parts.before, &parts.after})
+    for (const int32_t id : *ids)
+      if (size_t(id) >= taken.size() || !taken[size_t(id)])
+        root["post_processor"].fail(fmt::format("adds the id {}, which no token has", id));
+  return parts;
+}
+
+}  // namespace tg::detail

@@ -1,0 +1,38 @@
+// A tokenizer.json, read. Internal to models/data.
+#pragma once
+#include <tapegrad/models/data/bpe_model.h>
+#include <tapegrad/models/data/text_steps.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg {
+class Json;
+namespace detail {
+
+struct BpeParts {
+  BpeModel model;
+  std::vector<Normalization> normalizer;
+  std::vector<Cut> cuts;
+  AddedTokens added, added_normalized;  // found in the text, and in the normalised text
+  std::vector<int32_t> before, after;   // the special tokens around a text
+  TokenIds names;                       // ids of all tokens as the file writes them
+  std::vector<std::string> texts;       // what each id decodes to
+  std::string leading;                  // is taken from the front of a decoded text, once
+};
+
+// The parts of a tokenizer.json. An Error names `source` and the path in it.
+BpeParts read_bpe(const Json&, const std::string& source);
+
+// The character that stands for each byte in tokens of byte-level vocabularies: printable ones for themselves.
+const std::array<char32_t, 256>& byte_characters();
+// The bytes of a token of a byte-level vocabulary; false: it has other characters.
+bool bytes_of(std::string_view token, std::string& to);
+
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+}  // namespace detail
+}  // namespace tg

@@ -1,0 +1,30 @@
+// Sets of code points, and the classes of Unicode. Internal to models/data.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tg::detail {
+
+inline constexpr char32_t kCodePoints = 0x110000;
+
+// A set of code points as ranges in order that do not touch.
+class CodeSet {
+ public:
+  CodeSet() = default;
+  CodeSet(char32_t first, char32_t last) : ranges_{{first, last}} {}
+  void add(const CodeSet&);
+  CodeSet inverse() const;
+  bool has(char32_t) const;
+  bool operator==(const CodeSet&) const = default;
+  const std::vector<std::pair<char32_t, char32_t>>& ranges() const { return ranges_; }  // both ends belong to it
+
+ private:
+  std::vector<std::pair<char32_t, char32_t>> ranges_;
+};
+
+// The class of a name: L, M, N, P, S, their parts Lu Ll Lt Lm Lo Nd Nl No, Han, and White_Space. Null for other names.
+const CodeSet* unicode_class(std::string_view name);
+
+}  // namespace tg::detail

@@ -1,0 +1,255 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/data/pattern_tree.h>
+#include <tapegrad/models/data/utf8.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace tg::detail {
+namespace {
+using Kind = PatternNode::Kind;
+
+// Both cases of ASCII letters, U+017F with s and U+212A with k.
+void fold(CodeSet& set) {
+  const CodeSet before = set;
+  for (char32_t small = 'a'; small <= 'z'; ++small) {
+    const char32_t large = small - 'a' + 'A';
+    const char32_t other = small == 's' ? 0x17F : small == 'k' ? 0x212A : small;
+    if (!before.has(small) && !before.has(large) && !before.has(other)) continue;
+    for (const char32_t c : {small, large, other}) set.add({c, c});
+  }
+}
+
+// Whether a part of the tree has one of these characters.
+bool mentions(const PatternNode& node, std::string_view characters) {
+  if (node.kind == Kind::set)
+    return std::any_of(characters.begin(), characters.end(), [&](char c) { return node.set.has(char32_t(c)); });
+  return std::any_of(node.kids.begin(), node.kids.end(),
+                     [&](const PatternNode& kid) { return mentions(kid, characters); });
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view pattern) : text_(pattern) {}
+
+  PatternNode all() {
+    PatternNode root = choice();
+    if (!at_end()) fail("a ')' without its '('");
+    return root;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const { fail_at(at_, what); }
+  [[noreturn]] void fail_at(size_t offset, std::string_view what) const {
+    detail::fail(Error::Kind::value,
+                 fmt::format("[pattern] {} at byte {} of the pattern {}. Patterns have the syntax that "
+                             "models/data/pattern.h lists. Write it in other words.",
+                             what, offset, text_));
+  }
+  bool at_end() const { return at_ == text_.size(); }
+  bool next_is(char c) const { return !at_end() && text_[at_] == c; }
+  bool take(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  char32_t character() {
+    if (at_end()) fail("the pattern ends where a character is needed,");
+    const Utf8 c = first_of(text_.substr(at_));
+    if (c.length == 0) fail("a byte that is no UTF-8");
+    if (folded_ && c.code >= 0x80) fail("a character beyond ASCII inside of (?i:");
+    at_ += c.length;
+    return c.code;
+  }
+
+  // What follows a backslash: a class in `set`, or false and one character in `c`.
+  bool escape(CodeSet& set, char32_t& c) {
+    if (at_end()) fail("a backslash at the end");
+    const size_t begin = at_;
+    const char e = text_[at_++];
+    const auto named = [&](std::string_view name, bool inverse) {
+      const CodeSet* found = unicode_class(name);
+      if (!found) fail_at(begin, fmt::format("the unknown class '{}'", name));
+      if (folded_ && name != "White_Space" && name != "Nd") fail_at(begin, "a class inside of (?i:");
+      set = inverse ? found->inverse() : *found;
+      return true;
+    };
+    switch (e) {
+      case 's':
+      case 'S': return named("White_Space", e == 'S');
+      case 'd': return named("Nd", false);
+      case 'p':
+      case 'P': {
+        const size_t end = text_.find('}', at_);
+        if (!next_is('{') || end == std::string_view::npos) fail_at(begin, "a class without its name in {}");
+        const std::string_view name = text_.substr(at_ + 1, end - at_ - 1);
+        at_ = end + 1;
+        return named(name == "White_Space" ? "" : name, e == 'P');
+      }
+      case 'r': return c = '\r', false;
+      case 'n': return c = '\n', false;
+      case 't': return c = '\t', false;
+      default: break;
+    }
+    const bool letter = (e >= 'a' && e <= 'z') || (e >= 'A' && e <= 'Z');
+    if (letter || (e >= '0' && e <= '9') || e < ' ' || e > '~') fail_at(begin, "an unknown escape");
+    return c = char32_t(e), false;
+  }
+  PatternNode of_set(CodeSet set) const {
+    PatternNode node;
+    node.set = std::move(set);
+    return node;
+  }
+  PatternNode one_of() {  // after '['
+    const size_t begin = at_ - 1;
+    const bool inverse = take("^");
+    CodeSet all;
+    while (!next_is(']')) {
+      if (at_end()) fail_at(begin, "a '[' without its ']'");
+      CodeSet set;
+      char32_t first = 0, last = 0;
+      const size_t here = at_;
+      for (const std::string_view operation : {"[", "&&", "--", "~~"})
+        if (text_.substr(at_).starts_with(operation)) fail(fmt::format("'{}' inside of []", operation));
+      const bool is_class = take("\\") ? escape(set, first) : (first = character(), false);
+      const bool is_range = next_is('-') && !text_.substr(at_).starts_with("-]");
+      if (is_class && is_range) fail("a range that begins with a class");
+      if (is_range) {
+        ++at_;
+        if (take("\\") ? escape(set, last) : (last = character(), false))
+          fail_at(here, "a range that ends with a class");
+        if (last < first) fail_at(here, "a range whose end is before its beginning");
+      }
+      all.add(is_class ? set : CodeSet(first, is_range ? last : first));
+    }
+    ++at_;
+    if (all.ranges().empty()) fail_at(begin, "an empty []");
+    if (folded_) fold(all);
+    return of_set(inverse ? all.inverse() : all);
+  }
+  PatternNode group() {  // after '('
+    const size_t begin = at_ - 1;
+    PatternNode look;
+    look.kind = Kind::look;
+    const bool before = folded_, ahead = text_.substr(at_).starts_with("?=") || text_.substr(at_).starts_with("?!");
+    look.negative = ahead && text_[at_ + 1] == '!';
+    if (ahead)
+      at_ += 2;
+    else if (take("?i:"))
+      folded_ = true;
+    else if (!take("?:") && next_is('?'))
+      fail("an unknown kind of group");
+    constexpr int kDeepest = 50;
+    if (++depth_ > kDeepest) fail_at(begin, "a group inside of 50 others");
+    PatternNode inner = choice();
+    --depth_;
+    if (!take(")")) fail_at(begin, "a '(' without its ')'");
+    folded_ = before;
+    if (!ahead) return inner;
+    look.kids.push_back(std::move(inner));
+    return look;
+  }
+  PatternNode atom() {
+    if (take("(")) return group();
+    if (take("[")) return one_of();
+    if (take(".")) return of_set(CodeSet('\n', '\n').inverse());
+    CodeSet set;
+    char32_t c = 0;
+    const bool escaped = take("\\");
+    if (escaped && escape(set, c)) return of_set(std::move(set));
+    if (!escaped) {
+      if (std::string_view("?*+{}]^$").find(text_[at_]) != std::string_view::npos)
+        fail(fmt::format("a '{}' that repeats nothing or has no meaning here", text_[at_]));
+      c = character();
+    }
+    set = {c, c};
+    if (folded_) fold(set);
+    return of_set(std::move(set));
+  }
+  int count() {
+    constexpr int kMost = 1000;
+    int n = -1;
+    const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), n);
+    if (error != std::errc() || n < 0 || n > kMost) fail("a count that is none of 0 to 1000");
+    at_ = size_t(end - text_.data());
+    return n;
+  }
+  PatternNode repeated(PatternNode inner) {
+    if (at_end() || std::string_view("?*+{").find(text_[at_]) == std::string_view::npos) return inner;
+    const size_t begin = at_;
+    PatternNode node;
+    node.kind = Kind::repeat;
+    const char kind = text_[at_++];
+    node.least = kind == '+';
+    node.most = kind == '?' ? 1 : -1;
+    if (kind == '{') {
+      node.least = node.most = count();
+      if (take(",")) node.most = count();
+      if (!take("}")) fail("a count without its '}'");
+      if (node.most < node.least || node.most == 0) fail_at(begin, "a count that asks for nothing");
+      // Oniguruma repeats once more, Perl and PCRE are possessive.
+      if (next_is('+')) fail("a '+' after a count, which means different things to different programs,");
+    } else {
+      node.possessive = take("+");
+    }
+    if (!at_end() && std::string_view("?*+{").find(text_[at_]) != std::string_view::npos)
+      fail("a second or a lazy repetition");
+    if (inner.kind == Kind::look) fail_at(begin, "a look ahead that is repeated");
+    if (node.most < 0 && can_be_empty(inner)) fail_at(begin, "a repetition of what can be nothing");
+    node.kids.push_back(std::move(inner));
+    return node;
+  }
+  PatternNode sequence() {
+    PatternNode node;
+    node.kind = Kind::sequence;
+    while (!at_end() && !next_is('|') && !next_is(')')) {
+      const size_t begin = at_;
+      PatternNode kid = repeated(atom());
+      // Some programs take one character for two of these letters, such as U+00DF for ss.
+      if (folded_ && !node.kids.empty() &&
+          ((mentions(node.kids.back(), "s") && mentions(kid, "st")) ||
+           (mentions(node.kids.back(), "f") && mentions(kid, "fil"))))
+        fail_at(begin, "two letters inside of (?i: that are one character in another case,");
+      node.kids.push_back(std::move(kid));
+    }
+    return node;
+  }
+  PatternNode choice() {
+    PatternNode node;
+    node.kind = Kind::choice;
+    do node.kids.push_back(sequence());
+    while (take("|"));
+    return node;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  bool folded_ = false;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+bool can_be_empty(const PatternNode& node) {
+  const auto empty = [](const PatternNode& kid) { return can_be_empty(kid); };
+  switch (node.kind) {
+    case Kind::set: return false;
+    case Kind::sequence: return std::all_of(node.kids.begin(), node.kids.end(), empty);
+    case Kind::choice: return std::any_of(node.kids.begin(), node.kids.end(), empty);
+    case Kind::repeat: return node.least == 0 || can_be_empty(node.kids[0]);
+    case Kind::look: return true;
+  }
+  return true;
+}
+
+PatternNode parse_pattern(std::string_view pattern) {
+  PatternNode root = Parser(pattern).all();
+  TG_CHECK(
+      !can_be_empty(root), value,
+      "[pattern] the pattern {} can match nothing, and a text is cut into pieces that have characters. Make it ask "
+      "for a character.",
+      pattern);
+  return root;
+}
+
+}  // namespace tg::detail

@@ -1,0 +1,163 @@
+#include <tapegrad/models/data/code_points.h>
+#include <tapegrad/models/data/text_steps.h>
+#include <tapegrad/models/data/utf8.h>
+
+#include <algorithm>
+
+namespace tg::detail {
+namespace {
+
+// The offset of the character before `end`.
+size_t before(std::string_view text, size_t end) {
+  for (size_t n = 1; n <= std::min<size_t>(4, end); ++n)
+    if (first_of(text.substr(end - n, n)).length == n) return end - n;
+  return end - 1;
+}
+bool is_space(std::string_view character) {
+  static const CodeSet* const spaces = unicode_class("White_Space");
+  const Utf8 c = first_of(character);
+  return c.length > 0 && spaces->has(c.code);
+}
+// Characters of words, as \w of Unicode's regular expressions: letters, marks, numbers of letters, digits, connectors,
+// joiners, and letters in circles and squares.
+bool is_word(std::string_view character) {
+  static const CodeSet words = [] {
+    CodeSet set;
+    for (const char* name : {"L", "M", "Nd", "Nl"}) set.add(*unicode_class(name));
+    constexpr std::pair<char32_t, char32_t> kOthers[] = {
+        {'_', '_'},       {0x200C, 0x200D}, {0x203F, 0x2040},   {0x2054, 0x2054},   {0x24B6, 0x24E9},  {0xFE33, 0xFE34},
+        {0xFE4D, 0xFE4F}, {0xFF3F, 0xFF3F}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+    for (const auto& [first, last] : kOthers) set.add({first, last});
+    return set;
+  }();
+  const Utf8 c = first_of(character);
+  return c.length > 0 && words.has(c.code);
+}
+
+void split_at_literal(std::string_view text, std::string_view literal, const Pattern::Take& take) {
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t found = std::min(text.find(literal, begin), text.size());
+    if (found > begin) take(begin, found, false);
+    if (found < text.size()) take(found, found + literal.size(), true);
+    begin = found + literal.size();
+  }
+}
+
+// Puts matches and what is between them together as a Cut says.
+template <class Split> void join_matches(std::string_view text, const Cut& c, Split split, const TakePiece& take) {
+  size_t begin = 0, end = 0;  // a piece that may still grow
+  bool last_matched = false;
+  const auto pass = [&] {
+    if (end > begin) take(text.substr(begin, end - begin));
+  };
+  split([&](size_t from, size_t to, bool matched) {
+    matched = matched != c.invert;
+    const bool grows = (c.matches == Cut::Matches::with_previous && matched && !last_matched) ||
+                       (c.matches == Cut::Matches::with_next && !matched && last_matched);
+    if (!grows) {
+      pass();
+      begin = from;
+    }
+    end = to;
+    if (c.matches == Cut::Matches::removed && matched) begin = end;
+    last_matched = matched;
+  });
+  pass();
+}
+
+class Cutter {
+ public:
+  Cutter(const std::vector<Cut>& cuts, const TakePiece& take) : cuts_(cuts), take_(take) {}
+  void run(size_t step, std::string_view text, bool begins) const {
+    if (text.empty()) return;
+    if (step == cuts_.size()) return take_(text);
+    const Cut& c = cuts_[step];
+    std::string changed;
+    if (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ') {
+      changed.append(" ").append(text);
+      text = changed;
+    } else if (c.kind == Cut::Kind::metaspace) {
+      changed = Replacement{" ", c.literal}.of(text);
+      const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
+      if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
+      text = changed;
+    }
+    const char* const whole = text.data();
+    const auto next = [&](std::string_view piece) { run(step + 1, piece, begins && piece.data() == whole); };
+    if (c.pattern)
+      join_matches(
+          text, c, [&](const Pattern::Take& take) { c.pattern->split(text, take); }, next);
+    else if (c.kind == Cut::Kind::bytes || c.literal.empty() || !c.splits)
+      next(text);
+    else
+      join_matches(
+          text, c, [&](const Pattern::Take& take) { split_at_literal(text, c.literal, take); }, next);
+  }
+
+ private:
+  const std::vector<Cut>& cuts_;
+  const TakePiece& take_;
+};
+
+}  // namespace
+
+std::string Replacement::of(std::string_view text) const {
+  std::string all;
+  for (size_t at = 0;;) {
+    const size_t found = text.find(from, at);
+    all += text.substr(at, found - at);
+    if (found == std::string_view::npos) return all;
+    all += to;
+    at = found + from.size();
+  }
+}
+std::string normalized(const std::vector<Normalization>& steps, std::string_view text) {
+  std::string all(text);
+  for (const Normalization& step : steps) {
+    if (all.empty()) break;
+    all = step.prepend.empty() ? step.replace.of(all) : step.prepend + all;
+  }
+  return all;
+}
+void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePiece& take) {
+  Cutter(cuts, take).run(0, text, begins);
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
+  for (uint32_t i = 0; i < tokens_.size(); ++i) by_first_byte_[uint8_t(tokens_[i].content[0])].push_back(i);
+}
+const AddedToken* AddedTokens::at(std::string_view text) const {
+  for (const uint32_t i : by_first_byte_[uint8_t(text[0])])
+    if (text.starts_with(tokens_[i].content)) return &tokens_[i];
+  return nullptr;
+}
+void AddedTokens::find(std::string_view text, bool parse_special, const Take& take) const {
+  size_t done = 0;
+  for (size_t at = 0; at < text.size() && !tokens_.empty();) {
+    const AddedToken* token = this->at(text.substr(at));
+    if (!token) {
+      ++at;
+      continue;
+    }
+    size_t begin = at, end = at + token->content.size();
+    at = end;
+    if (token->special && !parse_special) continue;
+    const bool in_word =
+        (begin > 0 && is_word(text.substr(before(text, begin)))) || (end < text.size() && is_word(text.substr(end)));
+    if (token->single_word && in_word) continue;
+    if (token->left_strip)
+      while (begin > done && is_space(text.substr(before(text, begin)))) begin = before(text, begin);
+    if (token->right_strip)
+      while (end < text.size() && is_space(text.substr(end))) end += first_of(text.substr(end)).length;
+    begin = std::max(begin, done);
+    if (begin > done) take(done, begin, nullptr);
+    take(begin, end, token);
+    done = end;
+  }
+  if (done < text.size()) take(done, text.size(), nullptr);
+}
+
+}  // namespace tg::detail

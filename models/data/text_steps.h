@@ -1,0 +1,67 @@
+// What comes before the joins of a tokenizer: special tokens are found, the text is changed, and cut into pieces.
+// Internal to models/data.
+#pragma once
+#include <tapegrad/models/data/pattern.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg::detail {
+
+// Each occurrence of `from`, which is not empty, becomes `to`.
+struct Replacement {
+  std::string from, to;
+  std::string of(std::string_view text) const;
+};
+
+// One step of a normalizer.
+struct Normalization {
+  std::string prepend{};  // before a text that is not empty; else:
+  Replacement replace{};
+};
+std::string normalized(const std::vector<Normalization>&, std::string_view text);
+
+// One step of a pre-tokenizer: pieces to pieces.
+struct Cut {
+  enum class Kind { pattern, literal, bytes, metaspace };
+  enum class Matches { alone, removed, with_previous, with_next };
+  Kind kind = Kind::pattern;
+  std::optional<Pattern> pattern{};  // bytes: none does not cut
+  std::string literal{};             // or the replacement of spaces
+  Matches matches = Matches::alone;
+  bool invert = false;        // what does not match counts as a match
+  bool splits = true;         // metaspace: cuts before each replacement
+  bool prefix_space = false;  // bytes: before a piece that does not begin with a space
+  enum class Prepend { never, first, always } prepend = Prepend::never;  // metaspace
+};
+using TakePiece = std::function<void(std::string_view piece)>;
+// Passes on the pieces of a text. `begins`: nothing is before it.
+void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePiece&);
+
+// A token that is found in the text itself.
+struct AddedToken {
+  std::string content{};
+  int32_t id = 0;
+  bool special = false, left_strip = false, right_strip = false, single_word = false, normalized = false;
+};
+// The added tokens of a tokenizer, to find them in texts: the leftmost, and the longest of those.
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  explicit AddedTokens(std::vector<AddedToken>);
+  // Passes on the parts of a text; `token` is null for what is no token. Special tokens are text unless parse_special.
+  using Take = std::function<void(size_t begin, size_t end, const AddedToken* token)>;
+  void find(std::string_view text, bool parse_special, const Take&) const;
+
+ private:
+  const AddedToken* at(std::string_view text) const;  // the longest at the front
+  std::vector<AddedToken> tokens_;                    // longest first
+  std::array<std::vector<uint32_t>, 256> by_first_byte_;
+};
+
+}  // namespace tg::detail

@@ -1,0 +1,37 @@
+// Characters of UTF-8 texts. Internal to models/data.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tg::detail {
+
+struct Utf8 {
+  char32_t code = 0;
+  size_t length = 0;  // 0: these bytes are no character
+};
+// The character at the front of `text`, which is not empty. Strict: no overlong forms, no surrogates, at most U+10FFFF
+// (The Unicode Standard, table 3-7).
+inline Utf8 first_of(std::string_view text) {
+  const auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  if (lead < 0xC2 || lead > 0xF4) return {};
+  const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (text.size() < length) return {};
+  uint32_t code = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0u) != 0x80u) return {};
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
+  return {code, length};
+}
+
+void append_utf8(std::string& to, char32_t code);
+
+// How many bytes at the end of `text` begin a character that is not complete: 0 to 3.
+size_t unfinished_at_end(std::string_view text);
+
+}  // namespace tg::detail

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Writes models/data/unicode_table.h: which code points are in which class, asked of the library `tokenizers`.
+
+    pip install tokenizers==0.23.3
+    python tests/data/make_unicode.py [--check]
+
+--check writes nothing and fails when the installed library has other classes than the file.
+"""
+import argparse
+import pathlib
+import sys
+
+from tokenizers import Regex, pre_tokenizers
+from tokenizers import __version__ as version
+
+FILE = pathlib.Path(__file__).resolve().parents[2] / "models/data/unicode_table.h"
+# Each code point has one of these categories, or "Other"; White_Space and Han go across them.
+CATEGORIES = ["Lu", "Ll", "Lt", "Lm", "Lo", "M", "Nd", "Nl", "No", "P", "S"]
+SCALARS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def members(pattern):
+    """The code points that the pattern matches: those that the splitter removes."""
+    splitter = pre_tokenizers.Split(Regex(pattern), behavior="removed")
+    found = set()
+    for i in range(0, len(SCALARS), 4096):
+        part = SCALARS[i : i + 4096]
+        text = "".join(map(chr, part))
+        kept = set()
+        for _, (begin, end) in splitter.pre_tokenize_str(text):
+            kept.update(text[begin:end])
+        found.update(c for c in part if chr(c) not in kept)
+    return found
+
+
+def table():
+    value = [0] * 0x110000
+    for i, name in enumerate(CATEGORIES):
+        for c in members(rf"\p{{{name}}}"):
+            assert value[c] == 0, f"U+{c:04X} is in two categories"
+            value[c] = i + 1
+    for bit, pattern in ((16, r"\s"), (32, r"\p{Han}")):
+        for c in members(pattern):
+            value[c] += bit
+    ranges = []  # where each run of equal values begins
+    for c in range(0x110000):
+        if c == 0 or value[c] != value[c - 1]:
+            ranges.append((c, value[c]))
+    cells = [f"0x{c << 8 | v:X}," for c, v in ranges]
+    lines, line = [], ""
+    for cell in cells:
+        if len(line) + len(cell) > 117:
+            lines.append("    " + line.rstrip())
+            line = ""
+        line += cell + " "
+    lines.append("    " + line.rstrip())
+    names = ", ".join(["Other"] + CATEGORIES)
+    return f"""/// @file
+/// Unicode classes of all code points, as tokenizers {version} has them. tests/data/make_unicode.py writes this file.
+#pragma once
+#include <cstdint>
+
+namespace tg::detail {{
+
+// clang-format off
+/// Runs of code points, in order: the first code point << 8, plus the category ({names}
+/// from 0 on), plus 16 for White_Space and 32 for Han.
+inline constexpr uint32_t kUnicodeRuns[] = {{
+{chr(10).join(lines)}
+}};
+// clang-format on
+
+}}  // namespace tg::detail
+"""
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--check", action="store_true")
+    text = table()
+    if arguments.parse_args().check:
+        same = FILE.read_text() == text
+        print("the same classes" if same else f"tokenizers {version} has other classes than {FILE.name}")
+        return 0 if same else 1
+    FILE.write_text(text)
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,235 @@
+// models/data/bpe.h: the ids and texts of Hugging Face's tokenizers and of tiktoken (tests/data/make_tokenizers.py),
+// any bytes and back, other files, and what is refused with its place.
+#include "support/files.h"
+
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/core/rng.h>
+#include <tapegrad/models/data/bpe.h>
+
+namespace {
+using namespace tg;
+using Ids = std::vector<int64_t>;
+
+const Json& fixture() {
+  static const Json json = own_json(read_file(TG_TEST_DATA "/tokenizers.json"));
+  return json;
+}
+Json json_of(std::string_view name) {
+  for (const Json& c : fixture()["cases"])
+    if (c["name"].get<std::string>() == name) return c["tokenizer"];
+  FAIL("no case " << std::string(name));
+  return {};
+}
+BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(text_of(json), "t.json"); }
+std::string refused(const Json& json) {
+  return error_of(Error::Kind::value, [&] { of(json); });
+}
+// A text as the peers show it: what is no UTF-8 is theirs to write, so only texts without U+FFFD are compared.
+bool is_whole(const std::string& text) { return text.find("\xef\xbf\xbd") == std::string::npos; }
+
+std::string any_bytes(Rng& rng, size_t n) {
+  std::string text;
+  constexpr std::string_view kLikely = " \n'ab1\xc3\xa9\xe4\xb8\xad";
+  while (text.size() < n) {
+    const uint64_t x = rng.below(uint64_t(1) << 40);
+    text += x % 2 ? char(uint8_t(x >> 8)) : kLikely[(x >> 8) % kLikely.size()];
+  }
+  return text;
+}
+constexpr const char* kTiny = R"({"added_tokens": [{"id": 5, "content": "<e>", "special": true}], "normalizer": null,
+  "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a+|b"}, "behavior": "Isolated"}, "post_processor": null,
+  "decoder": {"type": "Fuse"},
+  "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2, "aaa": 4}, "merges": ["a a", ["aa", "a"]]}})";
+Json tiny() { return own_json(kTiny); }
+}  // namespace
+
+TEST_CASE("bpe: ids and texts of tokenizers") {
+  const auto texts = fixture()["texts"].get<std::vector<std::string>>();
+  for (const Json& c : fixture()["cases"]) {
+    const std::string name = c["name"].get<std::string>();
+    CAPTURE(name);
+    const BpeTokenizer t = of(c["tokenizer"]);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      CAPTURE(texts[i]);
+      CHECK(t.encode(texts[i]) == c["plain"][i].get<Ids>());
+      const Ids parsed = t.encode(texts[i], {.parse_special = true, .add_special = true});
+      CHECK(parsed == c["parsed"][i].get<Ids>());
+      const auto decoded = c["decoded"][i].get<std::string>();
+      if (is_whole(decoded)) CHECK(t.decode(parsed) == decoded);
+    }
+  }
+}
+
+TEST_CASE("bpe: ids of tiktoken from its ranks") {
+  const auto texts = fixture()["texts"].get<std::vector<std::string>>();
+  const Json& ranks = fixture()["ranks"];
+  const auto t = BpeTokenizer::from_ranks(ranks["file"].get<std::string>(), "llama3", "r.tiktoken");
+  for (size_t i = 0; i < texts.size(); ++i) {
+    CAPTURE(texts[i]);
+    CHECK(t.encode(texts[i]) == ranks["plain"][i].get<Ids>());
+  }
+}
+
+TEST_CASE("bpe: byte-level tokenizers give back any bytes, whole and in a stream") {
+  Rng rng{.seed = 7};
+  for (const char* name : {"gpt2", "llama3", "fallback"}) {
+    const BpeTokenizer t = of(json_of(name));
+    for (int i = 0; i < 300; ++i) {
+      const std::string text = any_bytes(rng, size_t(i % 90));
+      const Ids ids = t.encode(text);
+      CHECK(t.decode(ids) == text);
+      TextStream stream(t, true);
+      std::string streamed;
+      for (const int64_t id : ids) streamed += stream.add(id);
+      CHECK(streamed + stream.end() == text);
+    }
+  }
+}
+
+TEST_CASE("bpe: a stream gives whole characters, and no space is lost after a prompt") {
+  const BpeTokenizer t = of(json_of("gpt2"));
+  TextStream stream(t);
+  const Ids ids = t.encode("\U0001F600");
+  REQUIRE(ids.size() == 4);
+  for (size_t i = 0; i < 3; ++i) CHECK(stream.add(ids[i]).empty());
+  CHECK(stream.add(ids[3]) == "\U0001F600");
+  CHECK(stream.add(ids[0]).empty());
+  CHECK(stream.end() == "\xf0");
+
+  const BpeTokenizer spaced = of(json_of("fallback"));
+  const int64_t word = spaced.id_of("\u2581the");
+  REQUIRE(word >= 0);
+  CHECK(TextStream(spaced).add(word) == " the");
+  CHECK(TextStream(spaced, true).add(word) == "the");
+  CHECK(spaced.decode(Ids{word, word}) == "the the");
+}
+
+TEST_CASE("bpe: long pieces are joined as short ones are") {
+  const BpeTokenizer t = of(json_of("fallback"));
+  const std::string word = "and the runtime has tests, of the kernels and the models;";
+  std::string text;
+  while (text.size() < 100'000) text += word;
+  // One piece; its merges reach over the seams only where tokens do, so parts agree with the whole inside.
+  const Ids whole = t.encode(text);
+  CHECK(t.decode(whole) == text);
+  const Json tiny_json = tiny();
+  const BpeTokenizer few = of(tiny_json);
+  for (size_t n : {1, 2, 3, 4, 5, 30, 31, 32, 33, 34, 1000}) {  // pairs from the left, then threes of what is left
+    const Ids ids = few.encode(std::string(n, 'a'));
+    Ids expected(n / 2, 2);
+    if (n % 2 == 1) n == 1 ? expected.push_back(0) : void(expected.back() = 4);
+    CHECK(ids == expected);
+  }
+}
+
+TEST_CASE("bpe: JSON and back, ids without a token") {
+  const BpeTokenizer t = of(tiny());
+  CHECK(t.vocab_size() == 6);
+  CHECK(t.decode(Ids{2, 3, 1}) == "aab");  // nothing has the id 3
+  CHECK(t.encode("<e>b", {.parse_special = true}) == Ids{5, 1});
+  CHECK(t.id_of("aaa") == 4);
+  CHECK(t.id_of("<e>") == 5);
+  CHECK(t.id_of("c") == -1);
+  CHECK_HAS(error_of(Error::Kind::value, [&] { t.encode("ac"); }), "the vocabulary has no token for the byte 0x63");
+  CHECK_HAS(error_of(Error::Kind::value,
+                     [&] {
+                       t.decode(Ids{0, 6});
+                     }),
+            "id 6 at position 1 is none of the vocabulary's");
+  const auto copy = Tokenizer::from_json(t.to_json());
+  CHECK(copy->encode("aaab") == t.encode("aaab"));
+  CHECK(copy->to_json() == t.to_json());
+}
+
+TEST_CASE("bpe: other files, and the tokenizers of bytes and characters as tokenizer.json") {
+  const BpeTokenizer t = of(json_of("gpt2"));
+  const Json model = json_of("gpt2")["model"];
+  const Folder folder;
+  std::string merges = "#version: 0.2\n";
+  for (const Json& m : model["merges"]) merges += m[0].get<std::string>() + " " + m[1].get<std::string>() + "\r\n";
+  write_file_atomically(folder / "vocab.json", text_of(model["vocab"]));
+  write_file_atomically(folder / "merges.txt", merges);
+  const std::string text = "I'm here, 12 of the models.\n \xff";
+  CHECK(read_tokenizer(folder.path).encode(text) == t.encode(text));
+  write_file_atomically(folder / "tokenizer.json", t.to_json());
+  CHECK(read_tokenizer(folder.path).to_json() == t.to_json());
+  CHECK(read_tokenizer(folder / "tokenizer.json").encode(text) == t.encode(text));
+
+  const BpeTokenizer bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
+  CHECK(bytes.vocab_size() == 256);
+  CHECK(bytes.encode(text) == ByteTokenizer().encode(text));
+  const Json characters = own_json(tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
+  CHECK(text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
+  CHECK(characters["model"]["type"] == Json("WordLevel"));
+  CHECK_HAS(error_of(Error::Kind::io, [&] { read_tokenizer(folder / "none"); }), "none");
+  CHECK_HAS(error_of(Error::Kind::value, [&] { read_tokenizer(folder / "tokenizer.model"); }), "SentencePiece");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { read_tokenizer(Folder().path); }),
+            "has neither tokenizer.json nor vocab.json and merges.txt");
+}
+
+TEST_CASE("bpe: wrong files are refused by line") {
+  const auto vocab = [](const char* json, const char* merges) {
+    return error_of(Error::Kind::value, [&] { BpeTokenizer::from_vocab(json, merges, "merges.txt"); });
+  };
+  CHECK_HAS(vocab(R"({"a":0,"b":1,"ab":2})", "#version\na b c\n"), "merges.txt, line 2: a merge has two words.");
+  CHECK_HAS(vocab(R"({"a":0,"b":1,"ab":2})", "ab\n"), "merges.txt, line 1: a merge has two words.");
+  CHECK_HAS(vocab(R"({"a":0,"a":1})", ""), "'a' comes twice");
+  CHECK_HAS(vocab(R"({"a":0,"b":1})", "a b"),
+            R"(model.merges has the element 0, "a b", and the vocabulary has no "ab")");
+  const auto ranks = [](const char* text, const char* pattern = "gpt2") {
+    return error_of(Error::Kind::value, [&] { BpeTokenizer::from_ranks(text, pattern, "r.tiktoken"); });
+  };
+  CHECK_HAS(ranks("YQ== 0\nY 1\n"), "r.tiktoken, line 2: the token is not base64.");
+  CHECK_HAS(ranks("Y*== 0\n"), "line 1: the token is not base64.");
+  CHECK_HAS(ranks("YQ==\n"), "line 1: it must be a token in base64 and its rank.");
+  CHECK_HAS(ranks("YQ== x\n"), "line 1: it must be a token in base64 and its rank.");
+  CHECK_HAS(ranks("YQ== 0\nYQ== 1\n"), "the token of rank 1 comes twice");
+  CHECK_HAS(ranks("YQ== 0\n", ""), "It must be gpt2, llama3 or qwen2");
+}
+
+TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
+  const auto with = [](auto change) {
+    Json json = tiny();
+    change(json);
+    return refused(json);
+  };
+  const auto set = [&](const char* key, const char* value) { return with([&](Json& j) { j[key] = own_json(value); }); };
+  const auto set_model = [&](const char* key, const char* value) {
+    return with([&](Json& j) { j["model"][key] = own_json(value); });
+  };
+  CHECK(with([](Json&) {}) == "no error");
+  CHECK_HAS(set("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
+            R"(t.json: pre_tokenizer.pretokenizers[1] has the type "Bert", which is not known)");
+  CHECK_HAS(set("pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"(a)\\1"},"behavior":"Isolated"})"),
+            "pre_tokenizer.pattern.Regex is refused: [pattern] an unknown escape at byte 4");
+  CHECK_HAS(set("pre_tokenizer", R"({"type":"Split","pattern":{"String":"a"},"behavior":"Contiguous"})"),
+            R"(pre_tokenizer.behavior is "Contiguous", which is not known)");
+  CHECK_HAS(set("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]})"),
+            "pre_tokenizer.pretokenizers[1] comes after ByteLevel, which must be the last");
+  CHECK_HAS(set("normalizer", R"({"type":"Sequence","normalizers":[{"type":"Lowercase"}]})"),
+            R"(normalizer.normalizers[0] has the type "Lowercase")");
+  CHECK_HAS(set("post_processor", R"({"type":"BertProcessing"})"), R"(post_processor has the type "BertProcessing")");
+  CHECK_HAS(set("decoder", R"({"type":"WordPiece"})"), R"(decoder has the type "WordPiece")");
+  CHECK_HAS(set("decoder", "null"), "decoder is missing");
+  CHECK_HAS(set("truncation", R"({"max_length":3})"), "truncation is set");
+  CHECK_HAS(set("added_tokens", R"([{"id":1,"content":"a"}])"),
+            R"(added_tokens[0] gives "a" the id 1, and the vocabulary 0)");
+  CHECK_HAS(set("added_tokens", R"([{"id":1,"content":"c"}])"),
+            R"(added_tokens[0] gives "c" the id 1, which another token has)");
+  CHECK_HAS(set_model("type", R"("Unigram")"), R"(model has the type "Unigram")");
+  CHECK_HAS(set_model("dropout", "0.5"), "model.dropout is 0.5, and must be null");
+  CHECK_HAS(set_model("end_of_word_suffix", R"("</w>")"), R"(model.end_of_word_suffix is "</w>", and must be null)");
+  CHECK_HAS(set_model("vocab", R"({"a":0,"b":0})"), R"(model.vocab gives "b" the id 0, which another token has)");
+  CHECK_HAS(set_model("vocab", R"({"a":10000000})"), R"(model.vocab["a"] is 10000000, and ids are whole numbers)");
+  CHECK_HAS(set_model("vocab", R"({"a":-1})"), "ids are whole numbers");
+  CHECK_HAS(set_model("vocab", R"({"a":0.5})"), "ids are whole numbers");
+  CHECK_HAS(set_model("merges", R"(["a c"])"),
+            R"(model.merges has the element 0, "a c", and the vocabulary has no "c")");
+  CHECK_HAS(set_model("merges", R"(["a a a"])"), "which is no two words");
+  CHECK_HAS(set_model("merges", R"([["a"]])"), "which is neither two words nor a pair of strings");
+  CHECK_HAS(set_model("unk_token", R"("<unk>")"), R"(model.unk_token is "<unk>", which is not in the vocabulary)");
+  CHECK_HAS(set_model("ignore_merges", "3"), "model.ignore_merges is neither true nor false");
+  CHECK_HAS(refused(own_json("{}")), "model is no object");
+  CHECK_HAS(error_of(Error::Kind::value, [] { BpeTokenizer::from_json("[", "t.json"); }), "t.json is not JSON");
+}
