@@ -87,7 +87,9 @@ void read_normalizer(const Field& root, BpeParts& parts) {
   root.each("normalizers", [&](const Field& step) {
     const std::string type = step.type();
     Normalization n;
-    if (type == "Prepend") {
+    if (type == "NFC") {
+      n.compose = true;
+    } else if (type == "Prepend") {
       n.prepend = step["prepend"].text_that_is_not_empty();
     } else if (type == "Replace") {
       n.replace = {step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()};

@@ -1,4 +1,5 @@
 #include <tapegrad/models/data/code_points.h>
+#include <tapegrad/models/data/nfc.h>
 #include <tapegrad/models/data/text_steps.h>
 #include <tapegrad/models/data/utf8.h>
 
@@ -116,7 +117,10 @@ std::string normalized(const std::vector<Normalization>& steps, std::string_view
   std::string all(text);
   for (const Normalization& step : steps) {
     if (all.empty()) break;
-    all = step.prepend.empty() ? step.replace.of(all) : step.prepend + all;
+    if (step.compose)
+      all = nfc(all);
+    else
+      all = step.prepend.empty() ? step.replace.of(all) : step.prepend + all;
   }
   return all;
 }

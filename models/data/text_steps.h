@@ -21,6 +21,7 @@ struct Replacement {
 
 // One step of a normalizer.
 struct Normalization {
+  bool compose = false;   // to NFC; else:
   std::string prepend{};  // before a text that is not empty; else:
   Replacement replace{};
 };
