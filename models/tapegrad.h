@@ -21,7 +21,9 @@
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/adapter.h>

@@ -67,6 +67,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);
 // The whole of a program that has no subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
 
+Subcommand tokenize_command();
 Subcommand train_command();
 Subcommand finetune_command();
 Subcommand merge_command();

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -33,8 +34,8 @@ struct Base {
   RunConfig run() const {
     RunConfig r;
     r.model = loaded.model.config();
-    const bool bytes = !loaded.tokenizer || loaded.tokenizer->to_json() == ByteTokenizer().to_json();
-    r.tokenizer = bytes ? "byte" : "char";
+    if (dynamic_cast<const CharTokenizer*>(loaded.tokenizer.get())) r.tokenizer = "char";
+    if (dynamic_cast<const BpeTokenizer*>(loaded.tokenizer.get())) r.tokenizer = folder + "/tokenizer.json";
     return r;
   }
   Data read(const std::vector<std::string>& paths, bool skip_unknown) const {

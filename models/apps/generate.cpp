@@ -41,7 +41,8 @@ int run(const Options& o) {
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   const std::string text = o.unknown == "skip" ? known_text(*m.tokenizer, o.prompt, "the prompt") : o.prompt;
-  const std::vector<int64_t> prompt = m.tokenizer->encode(text);
+  const std::vector<int64_t> prompt = m.tokenizer->encode(text, {.parse_special = true, .add_special = true});
+  TextStream stream(*m.tokenizer);
   SampleOptions sampling = o.sampling;
   sampling.vocabulary = m.tokenizer->vocab_size();
   bool begun = false;
@@ -50,13 +51,13 @@ int run(const Options& o) {
   };
   const auto show = [&](int64_t token) {
     begin();
-    put(m.tokenizer->decode({&token, 1}));
+    put(stream.add(token));
     return true;
   };
   try {
     generate(m.model, prompt, o.max_tokens, sampling, {.use_cache = !o.no_cache, .on_token = show});
     begin();
-    put("\n");
+    put(stream.end() + "\n");
   } catch (const ClosedPipe&) {
     (void)!std::freopen("/dev/null", "w", stdout);  // what is buffered is wanted by nobody
     return 128 + SIGPIPE;

@@ -1,7 +1,10 @@
 // `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/io/model_dir.h>
+
+#include <filesystem>
 
 namespace tg::apps {
 namespace {
@@ -10,27 +13,33 @@ struct Options : TrainOptions {
   std::string preset, arch;
 };
 
+// The tokenizer of a setting; null: "char", which is made of the text.
+std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name) {
+  if (name == "char") return nullptr;
+  if (name == "byte") return std::make_unique<ByteTokenizer>();
+  return std::make_unique<BpeTokenizer>(read_tokenizer(name));
+}
+
 // Settles the vocabulary of the run as well.
 Data read_data(const std::vector<std::string>& paths, RunConfig& run) {
   int64_t& vocabulary = run.model.vocab_size;
+  if (run.tokenizer != "byte" && run.tokenizer != "char")  // a resumed run may stand elsewhere
+    run.tokenizer = std::filesystem::absolute(run.tokenizer).lexically_normal().string();
   if (has_token_file(paths)) {
-    Data d{read_token_file(paths), std::make_unique<ByteTokenizer>()};
+    Data d{read_token_file(paths), named_tokenizer(run.tokenizer)};
     TG_CHECK(
-        run.tokenizer == "byte", value,
+        d.tokenizer, value,
         "[data] {} holds token ids, and the tokenizer is \"{}\". Characters come from a text. Pass the text, or use "
         "the byte tokenizer.",
         paths[0], run.tokenizer);
     if (vocabulary == 0) vocabulary = d.tokenizer->vocab_size();
-    if (vocabulary != d.tokenizer->vocab_size()) d.tokenizer.reset();
+    if (run.tokenizer == "byte" && vocabulary != d.tokenizer->vocab_size()) d.tokenizer.reset();
     d.tokens.check_vocabulary(vocabulary);
     return d;
   }
   const std::string text = read_texts(paths);
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (run.tokenizer == "char")
-    tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
-  else
-    tokenizer = std::make_unique<ByteTokenizer>();
+  std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer);
+  if (!tokenizer) tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
   TG_CHECK(
       vocabulary >= tokenizer->vocab_size(), value,

@@ -52,7 +52,7 @@ class Field {
     return value_->get<bool>();
   }
   int32_t id() const {
-    constexpr int64_t kMost = 1 << 22;
+    constexpr int64_t kMost = 1 << 20;
     const int64_t id = value_->is_number_integer() ? value_->get<int64_t>() : -1;
     if (id < 0 || id >= kMost)
       fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", text_of(*value_), kMost - 1));
@@ -87,7 +87,9 @@ void read_normalizer(const Field& root, BpeParts& parts) {
   root.each("normalizers", [&](const Field& step) {
     const std::string type = step.type();
     Normalization n;
-    if (type == "Prepend") {
+    if (type == "NFC") {
+      n.compose = true;
+    } else if (type == "Prepend") {
       n.prepend = step["prepend"].text_that_is_not_empty();
     } else if (type == "Replace") {
       n.replace = {step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()};

@@ -1,4 +1,5 @@
 #include <tapegrad/models/data/code_points.h>
+#include <tapegrad/models/data/nfc.h>
 #include <tapegrad/models/data/text_steps.h>
 #include <tapegrad/models/data/utf8.h>
 
@@ -116,7 +117,10 @@ std::string normalized(const std::vector<Normalization>& steps, std::string_view
   std::string all(text);
   for (const Normalization& step : steps) {
     if (all.empty()) break;
-    all = step.prepend.empty() ? step.replace.of(all) : step.prepend + all;
+    if (step.compose)
+      all = nfc(all);
+    else
+      all = step.prepend.empty() ? step.replace.of(all) : step.prepend + all;
   }
   return all;
 }
@@ -127,7 +131,11 @@ void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
-  for (uint32_t i = 0; i < tokens_.size(); ++i) by_first_byte_[uint8_t(tokens_[i].content[0])].push_back(i);
+  for (uint32_t i = 0; i < tokens_.size(); ++i) {
+    const auto first = uint8_t(tokens_[i].content[0]);
+    by_first_byte_[first].push_back(i);
+    begins_one_[first] = true;
+  }
 }
 const AddedToken* AddedTokens::at(std::string_view text) const {
   for (const uint32_t i : by_first_byte_[uint8_t(text[0])])
@@ -137,6 +145,10 @@ const AddedToken* AddedTokens::at(std::string_view text) const {
 void AddedTokens::find(std::string_view text, bool parse_special, const Take& take) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
+    if (!begins_one_[uint8_t(text[at])]) {  // nearly every byte
+      ++at;
+      continue;
+    }
     const AddedToken* token = this->at(text.substr(at));
     if (!token) {
       ++at;

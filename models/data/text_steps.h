@@ -21,6 +21,7 @@ struct Replacement {
 
 // One step of a normalizer.
 struct Normalization {
+  bool compose = false;   // to NFC; else:
   std::string prepend{};  // before a text that is not empty; else:
   Replacement replace{};
 };
@@ -62,6 +63,7 @@ class AddedTokens {
   const AddedToken* at(std::string_view text) const;  // the longest at the front
   std::vector<AddedToken> tokens_;                    // longest first
   std::array<std::vector<uint32_t>, 256> by_first_byte_;
+  std::array<bool, 256> begins_one_{};
 };
 
 }  // namespace tg::detail

@@ -2,6 +2,7 @@
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -14,6 +15,8 @@ constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
 constexpr size_t kMostConfig = 50'000'000;  // bytes
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
+constexpr const char* kTokenizerFile = "tokenizer.json";  // of tokenizers that are long
+std::string tokenizer_path(const std::string& folder) { return fmt::format("{}/{}", folder, kTokenizerFile); }
 std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
 
 Json read_config(const std::string& folder) {
@@ -43,7 +46,12 @@ void save_model(const std::string& folder, const Model& model, const Params& par
                 const std::string& train_json) {
   Json config;
   config["model"] = own_json(model.config());
-  config["tokenizer"] = tokenizer ? own_json(tokenizer->to_json()) : Json();
+  const bool in_file = dynamic_cast<const BpeTokenizer*>(tokenizer);
+  if (in_file) write_file_atomically(tokenizer_path(folder), tokenizer->to_json());
+  if (in_file)
+    config["tokenizer"] = kTokenizerFile;
+  else
+    config["tokenizer"] = tokenizer ? own_json(tokenizer->to_json()) : Json();
   if (!train_json.empty()) config["train"] = own_json(train_json);
   write_file_atomically(config_path(folder), text_of(config, 2) + "\n");
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
@@ -66,8 +74,12 @@ ModelFile read_model_file(const std::string& folder) {
     own = config.find("tapegrad");
   }
   detail::in_config_file(folder, [&] {
-    if (!own || !own->is_object()) return;
-    if (const Json* t = own->find("tokenizer"); t && !t->is_null()) file.tokenizer = Tokenizer::from_json(text_of(*t));
+    const Json* t = own && own->is_object() ? own->find("tokenizer") : nullptr;
+    const bool in_file = t ? *t == Json(kTokenizerFile) : file.origin && path_exists(tokenizer_path(folder));
+    if (in_file)
+      file.tokenizer = std::make_unique<BpeTokenizer>(read_tokenizer(tokenizer_path(folder)));
+    else if (t && !t->is_null())
+      file.tokenizer = Tokenizer::from_json(text_of(*t));
   });
   return file;
 }

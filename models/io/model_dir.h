@@ -1,8 +1,8 @@
 /// @file
 /// The folder of a trained model: model.safetensors with the parameters, and config.json with the model's
-/// configuration, its tokenizer and how it was trained: all that generation needs. It is not a training state to resume
-/// from. Folders of Hugging Face (huggingface.h) are read as well. The command line uses it, and programs that load
-/// what it trained.
+/// configuration, its tokenizer and how it was trained: all that generation needs. A BpeTokenizer is in tokenizer.json
+/// beside them. It is not a training state to resume from. Folders of Hugging Face (huggingface.h) are read as well,
+/// with their tokenizer.json. The command line uses it, and programs that load what it trained.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
@@ -28,7 +28,7 @@ template <class M> struct Loaded {
 /// A Gpt from a folder.
 using LoadedModel = Loaded<Gpt>;
 
-/// Writes both files into `folder`, which exists; each wholly or not at all. `train_json` is stored as it is, for human
+/// Writes the files into `folder`, which exists; each wholly or not at all. `train_json` is stored as it is, for human
 /// readers; "" leaves it out. An Error if the model has no config() (model.h).
 void save_model(const std::string& folder, const Model&, const Params&, const Tokenizer* tokenizer = nullptr,
                 const std::string& train_json = "");

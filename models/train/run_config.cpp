@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 
 namespace tg {
 namespace {
@@ -101,11 +102,16 @@ template <class T, size_t N> T make_named(std::string_view what, std::string_vie
 template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
   visit_gpt_fields(run.model, f);
   visit_train_fields(run.train, f);
-  f("tokenizer", run.tokenizer, "byte, or char: the characters of the text");
+  f("tokenizer", run.tokenizer,
+    "byte, char: the characters of the text, or the path of a tokenizer.json or its folder");
 }
+bool is_path(std::string_view word) { return word.find_first_of("/.") != std::string_view::npos; }
 void read_field(const FieldName& f, const Json& x, std::string& to) {
-  expect_field(x.is_string() && (f.key != "tokenizer" || x == "byte" || x == "char"), f, x,
-               f.key == "tokenizer" ? "byte or char" : "a text in quotes");
+  const bool known =
+      f.key != "tokenizer" || x == "byte" || x == "char" || (x.is_string() && is_path(x.get<std::string>()));
+  expect_field(
+      x.is_string() && known, f, x,
+      f.key == "tokenizer" ? "byte or char, or the path of a tokenizer, with a '/' or a '.'" : "a text in quotes");
   to = x.get<std::string>();
 }
 Json flat(const RunConfig& run) {
@@ -143,7 +149,9 @@ void collect(const Json& object, std::string_view group, const std::vector<std::
 }
 // The tokenizer of a model's config.json as the setting of a run.
 Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
-  if (x.is_null()) return "byte";  // trained on token ids
+  if (x.is_null()) return "byte";       // trained on token ids
+  if (stored && x == "tokenizer.json")  // it is beside the config
+    return (std::filesystem::path(source).parent_path() / "tokenizer.json").string();
   if (!x.is_object()) return x;
   const auto tokenizer = Tokenizer::from_json(text_of(x));
   if (x["type"] == "bytes") return "byte";

@@ -17,7 +17,8 @@ namespace tg {
 struct RunConfig {
   GptConfig model;  ///< a vocab_size of 0 means that of the tokenizer
   TrainConfig train;
-  std::string tokenizer = "byte";  ///< "byte", or "char": the characters of the text
+  /// "byte", "char": the characters of the text, or the path of a tokenizer.json or of its folder
+  std::string tokenizer = "byte";
   RunConfig() { model.vocab_size = 0, train.dtype = DType::f32; }
 };
 

@@ -52,7 +52,10 @@ def hostile_texts(count, specials):
     others = list("éüßñçøåΩдйעلअก日本語한글𠮷😀👩\u200d🏽\ufe0f\u017fK\u0301\u0308ﬁ½²③٣५\u2581") * 2
     contractions = list("sStTrRmMdDlLvVeE\u017f\u212akK''''''  \n\r\t1a")
     assigned = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
-    pools = (ascii_ + spaces + others, contractions, assigned, ascii_ + list(specials) * 8)
+    marks = [c for c in assigned if unicodedata.combining(c)]
+    jamo = [chr(c) for c in range(0x1100, 0x1200)] * 3 + [chr(c) for c in range(0xAC00, 0xD7A4, 97)]
+    composed = marks * 3 + jamo + list("aeioucnAEIO") * 30 + [c for c in assigned if unicodedata.decomposition(c)]
+    pools = (ascii_ + spaces + others, contractions, assigned, ascii_ + list(specials) * 8, composed)
     step = max(1, len(assigned) * 2 // max(1, count))  # each of them, or every n-th
     fixed += [f"{c}b 1{c}2  {c} {c * 3}\n'{c}! {c}{c}3\t{c}\r\n" for c in assigned[::step]]
     while len(fixed) < count:

@@ -32,7 +32,8 @@ def texts():
     words = CORPUS.split()
     marks = ["<|end|>", "<s>", "</s>", "<mask>", " <mask> ", "MARK", "xMARKx", "<|end|><|end|>", "<unk>"]
     fixed = ["", " ", "  ", "\n \n\n x", "I'M we'LL x'S 'ſ", "1234567", "<|end|>", "a<|end|> b", "<mask>", " a  <mask>  b",
-             "MARK my MARKS", "a MARK.", "\u2581", "\u2581x y", "<0x41>", "e\u0301\u0308", "the the the", "\U0002ebf0"]  # fmt: skip
+             "MARK my MARKS", "a MARK.", "\u2581", "\u2581x y", "<0x41>", "e\u0301\u0308", "the the the", "\U0002ebf0",
+             "a\u0301\u0327 c\u0301\u0327", "\u1100\u1161\u11a8 \uac00\u11a8 \u212b\u0958", "MA\u0301RK e\u0301"]  # fmt: skip
     for _ in range(40):
         fixed.append("".join(draw.choice(pool) for _ in range(draw.randint(1, 30))))
         fixed.append(" ".join(draw.choice([*words, *marks]) for _ in range(draw.randint(1, 6))))
@@ -85,6 +86,12 @@ def fallback(size, cuts=None):
     return Tokenizer.from_str(json.dumps(content))
 
 
+def composed():
+    t = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 300)
+    t.normalizer = normalizers.NFC()
+    return t
+
+
 def without_bytes():  # the bytes have no tokens: unknown ones, fused
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "merged_with_previous"),
@@ -116,6 +123,7 @@ def main():
         case("gpt2", byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 600), all_texts),
         case("llama3", changed(llama3, ignore_merges=True), all_texts),
         case("digits", byte_level(digits, 400), all_texts),
+        case("composed", composed(), all_texts),
         case("fallback", fallback(560), all_texts),
         case("metaspace", fallback(560, metaspace), all_texts),
         case("unknown", without_bytes(), all_texts),

@@ -3,7 +3,7 @@
 #include "fuzz.h"
 
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
@@ -51,6 +51,10 @@ void check_tokenizer(std::string_view text) {
   std::vector<int64_t> ids(size_t((*tokenizer)->vocab_size()));
   std::iota(ids.begin(), ids.end(), 0);
   const std::string all = (*tokenizer)->decode(ids);
+  if (dynamic_cast<const BpeTokenizer*>(tokenizer->get())) {  // other ids may join to the same text
+    fuzz::accepted([&] { return (*tokenizer)->encode(all, {.parse_special = true, .add_special = true}); });
+    return;
+  }
   TG_FUZZ_CHECK((*tokenizer)->encode(all) == ids);
   TG_FUZZ_CHECK(Tokenizer::from_json((*tokenizer)->to_json())->encode(all) == ids);
 }

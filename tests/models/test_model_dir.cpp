@@ -2,6 +2,7 @@
 // what is wrong with it.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
@@ -63,4 +64,26 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK_HAS(error_of([&] { load_model(folder.path); }), "has no object \"model\"");
   write_file_atomically(folder / "config.json", "{");
   CHECK_HAS(error_of([&] { load_model(folder.path); }), "config.json is not JSON");
+}
+
+TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
+  Folder folder;
+  const Run run(tiny_train());
+  const auto bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
+  save_model(folder.path, run.model, run.params, &bytes);
+  CHECK(read_file(folder / "tokenizer.json") == bytes.to_json());
+  CHECK(own_json(model_config_text(folder.path))["tokenizer"] == "tokenizer.json");
+  const LoadedModel m = load_model(folder.path);
+  REQUIRE(m.tokenizer);
+  CHECK(m.tokenizer->encode("\xff the") == bytes.encode("\xff the"));
+
+  Settings settings;  // a run like that one takes the tokenizer from there
+  settings.read(model_config_text(folder.path), folder / "config.json");
+  CHECK(settings.run().tokenizer == folder / "tokenizer.json");
+
+  write_file_atomically(folder / "tokenizer.json", "{}");
+  CHECK_HAS(error_of([&] { load_model(folder.path); }), (folder / "tokenizer.json") + ": model is no object");
+  write_file_atomically(folder / "config.json",
+                        "{\"model\":" + to_json(tiny_model()) + ",\"tokenizer\":\"../t.json\"}");
+  CHECK_HAS(error_of([&] { load_model(folder.path); }), "it is no JSON object");
 }

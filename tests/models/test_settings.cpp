@@ -189,7 +189,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
             "f.json: the tokenizer has 3 characters of its own, and training takes those of its text");
   CHECK_HAS(file(R"({"tokenizer": {"type": "words"}})"), "words");
   CHECK_HAS(file(R"({"tokenizer": {"type": "bytes", "size": 3}})"), "size");
-  CHECK_HAS(file(R"({"tokenizer": 3})"), "'tokenizer' is 3. It must be byte or char.");
+  CHECK_HAS(file(R"({"tokenizer": 3})"), "'tokenizer' is 3. It must be byte or char, or the path of a tokenizer");
   CHECK(file(R"({"tokenizer": {"type": "bytes"}})") == "no error");
   CHECK(of_text(R"({"tokenizer": null})", preset("shakespeare-cpu")).tokenizer == "byte");
 
