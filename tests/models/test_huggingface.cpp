@@ -191,6 +191,32 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
     }
 }
 
+TEST_CASE("hugging face: keys that another program changed count more than what was exported") {
+  GptConfig c = small(Family::llama);
+  c.dropout = 0.25;
+  const Params params;
+  const Gpt model(params, c);
+  const Copy to("llama");
+  save_huggingface(to.path, c, params);
+  CHECK(load_model(to.path).model.config() == c);
+  const Json good = to.config();
+  Json j = good;
+  j["initializer_range"] = 0.5;
+  to.config(j);
+  CHECK(load_model(to.path).model.config().init_std == 0.5);
+  CHECK(load_model(to.path).model.config().dropout == 0);
+  j = good;
+  j["tapegrad"]["model"]["heads"] = "many";
+  to.config(j);
+  CHECK_HAS(to.error(), "'heads' is \"many\"");
+  CHECK_HAS(to.error(), "\n    in " + to.path + "/config.json");
+  for (const Json& other : {Json(5), Json(nullptr), Json::array({1}), Json::object()}) {
+    j["tapegrad"] = other;
+    to.config(j);
+    CHECK(load_model(to.path).model.config().dropout == 0);
+  }
+}
+
 TEST_CASE("hugging face: biases and norms that a model lacks are written, and only zeros and ones are left out again") {
   GptConfig c = small(Family::gpt2);
   REQUIRE(!c.bias);
