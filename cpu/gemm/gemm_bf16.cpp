@@ -90,7 +90,7 @@ void multiply(const Product& p, Bf16Path path, bool parallel) {
       leave_tiles};
   const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
   const packed::Product<bf16, float> product{p.m, p.n, p.k, p.a, p.b, store};
-  Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= (1 << 18)).run();
+  Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= kSerial).run();
 }
 }  // namespace paired
 #endif

@@ -70,7 +70,7 @@ int run(const Options& o) {
 Subcommand generate_command() {
   return {"generate", "continue a prompt with a trained model", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<Options>();
-            c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
+            c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
             c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
                      o->adapter);
             c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",

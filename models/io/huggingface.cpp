@@ -88,28 +88,27 @@ std::set<std::string> names_of(const std::vector<Entry>& layout) {
   return all;
 }
 
-const Json* own_object(const Json& config, const char* key) {
-  const Json* own = config.is_object() ? config.find("tapegrad") : nullptr;
-  return own && own->is_object() ? own->find(key) : nullptr;
+// The configuration that save_huggingface() stored, if there is one.
+std::optional<GptConfig> stored_config(const Json& config) {
+  const Json* own = config.find("tapegrad");
+  const Json* model = own && own->is_object() ? own->find("model") : nullptr;
+  if (!model) return {};
+  return gpt_config_from_json(text_of(*model), {.name = "\"tapegrad\""});
 }
-// The configuration that was exported, if keys and weights still say what it was exported to; else c.
-GptConfig exported_config(const Json& json, const GptConfig& c, const Weights& w) {
-  const Json* own = own_object(json, "model");
-  if (!own) return c;
-  const GptConfig before = gpt_config_from_json(text_of(*own), {.name = "\"tapegrad\""});
+// Whether the keys, which say c, and the weights are still what a model of this configuration was exported to.
+bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
-  if (family_of(before) == Family::none ||
-      gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
-    return c;
+  if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
+    return false;
   const std::set<std::string> has = names_of(huggingface_layout(family, before));
   for (const Entry& e : huggingface_layout(family, c)) {
     if (has.contains(e.ours)) continue;
     for (const Piece& p : e.pieces) {
       w.check(e, p);
-      if (!is_all(w.tensor(p.theirs), filling(e.ours))) return c;
+      if (!is_all(w.tensor(p.theirs), filling(e.ours))) return false;
     }
   }
-  return before;
+  return true;
 }
 
 Tensor read_entry(const Weights& w, const Entry& e) {
@@ -171,11 +170,14 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
 
 Origin read_huggingface(const std::string& folder) {
   Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}};
-  detail::in_config_file(folder,
-                         [&] { origin.model = gpt_config_from_huggingface(origin.config, folder + "/config.json"); });
+  std::optional<GptConfig> before;
+  detail::in_config_file(folder, [&] {
+    origin.model = gpt_config_from_huggingface(origin.config, folder + "/config.json");
+    before = stored_config(own_json(origin.config));
+  });
   const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
-  origin.model = exported_config(own_json(origin.config), origin.model, w);
+  if (before && still_says(*before, origin.model, w)) origin.model = *before;
   return origin;
 }
 

@@ -1,5 +1,6 @@
 // models/io/huggingface: folders that transformers wrote (tests/data/make_huggingface.py) give its logits, weights keep
 // their bits both ways, config.json of both versions is read, and what is damaged or not computed here is an Error.
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/models/gpt/config_json.h>
@@ -190,6 +191,32 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
     }
 }
 
+TEST_CASE("hugging face: keys that another program changed count more than what was exported") {
+  GptConfig c = small(Family::llama);
+  c.dropout = 0.25;
+  const Params params;
+  const Gpt model(params, c);
+  const Copy to("llama");
+  save_huggingface(to.path, c, params);
+  CHECK(load_model(to.path).model.config() == c);
+  const Json good = to.config();
+  Json j = good;
+  j["initializer_range"] = 0.5;
+  to.config(j);
+  CHECK(load_model(to.path).model.config().init_std == 0.5);
+  CHECK(load_model(to.path).model.config().dropout == 0);
+  j = good;
+  j["tapegrad"]["model"]["heads"] = "many";
+  to.config(j);
+  CHECK_HAS(to.error(), "'heads' is \"many\"");
+  CHECK_HAS(to.error(), "\n    in " + to.path + "/config.json");
+  for (const Json& other : {Json(5), Json(nullptr), Json::array({1}), Json::object()}) {
+    j["tapegrad"] = other;
+    to.config(j);
+    CHECK(load_model(to.path).model.config().dropout == 0);
+  }
+}
+
 TEST_CASE("hugging face: biases and norms that a model lacks are written, and only zeros and ones are left out again") {
   GptConfig c = small(Family::gpt2);
   REQUIRE(!c.bias);
@@ -359,4 +386,28 @@ TEST_CASE("hugging face: an index of shards that is wrong") {
   write_file_atomically(index, text_of(good));
   fs::remove(qwen2 / "model-00003-of-00004.safetensors");
   CHECK_HAS(qwen2.error(), "model-00003-of-00004.safetensors is missing");
+}
+
+TEST_CASE("hugging face: loading takes the memory of the model and of its largest tensor") {
+  GptConfig c = small(Family::qwen2);
+  c.layers = 8, c.ff_width = 8 * c.width;
+  const Params params(Device(), 3);
+  const Gpt model(params, c);
+  int64_t all = 0, largest = 0;
+  for (const Parameter& p : params.all()) {
+    all += p.tensor.numel() * 4;
+    largest = std::max(largest, p.tensor.numel() * 4);
+  }
+  REQUIRE(all > 8 * largest);
+  const Folder ours, theirs;
+  save_model(ours.path, model, params);
+  save_huggingface(theirs.path, c, params);
+  for (const std::string& folder : {ours.path, theirs.path}) {
+    const int64_t before = memory_stats().live;
+    reset_peak();
+    const LoadedModel m = load_model(folder);
+    const int64_t peak = memory_stats().peak - before;
+    CHECK(peak >= all);
+    CHECK(peak <= (all + largest) * 11 / 10);  // the allocator rounds sizes
+  }
 }
