@@ -15,7 +15,7 @@
 using namespace tg;
 
 namespace {
-constexpr GptConfig kTiny{.vocab_size = 256, .context = 4, .layers = 1, .heads = 1, .width = 4, .ff_width = 4};
+const GptConfig kTiny{.vocab_size = 256, .context = 4, .layers = 1, .heads = 1, .width = 4, .ff_width = 4};
 
 void check_config(std::string_view text) {
   const auto config = fuzz::accepted([&] { return gpt_config_from_json(text); });
