@@ -47,8 +47,8 @@ int run(const Options& o) {
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params).merge();
   if (m.origin)
     options.origin = &*m.origin;
-  else if (m.tokenizer)
-    options.tokenizer = m.tokenizer->to_json();
+  else
+    options.tokenizer = m.tokenizer.get();
   (void)gpt_config_to_huggingface(m.model.config());  // refused before there is a folder
   make_folder(part);
   try {

@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -153,7 +154,8 @@ void add_tensors(std::vector<ShardTensor>& to, const Entry& e, const Tensor& our
 std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   const DType dtype = o.dtype.value_or(DType::f32);
   Json fresh = own_json(gpt_config_to_huggingface(c, dtype));
-  if (!o.tokenizer.empty()) fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer);
+  if (o.tokenizer && !dynamic_cast<const BpeTokenizer*>(o.tokenizer))  // its tokenizer.json says less, or is not read
+    fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer->to_json());
   if (!o.origin || family_of(o.origin->model) != family_of(c)) return text_of(fresh, 2) + "\n";
   const Json before = own_json(gpt_config_to_huggingface(o.origin->model, dtype));
   Json all = own_json(o.origin->config);
@@ -164,6 +166,14 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
     all[key] = x, changed = true;
   }
   return changed ? text_of(all, 2) + "\n" : o.origin->config;
+}
+
+// Without the class, transformers makes that of the model's type, which adds tokens.
+std::string tokenizer_config(const GptConfig& c) {
+  Json j;
+  j["tokenizer_class"] = "PreTrainedTokenizerFast", j["clean_up_tokenization_spaces"] = false;
+  j["model_max_length"] = c.context;
+  return text_of(j, 2) + "\n";
 }
 
 }  // namespace
@@ -234,6 +244,10 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   for (const char* name : kOthers)
     if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && path_exists(from))
       write_file_atomically(folder + "/" + name, MappedFile(from).text());
+  if (o.tokenizer) {
+    write_file_atomically(folder + "/tokenizer.json", tokenizer_json(*o.tokenizer));
+    write_file_atomically(folder + "/tokenizer_config.json", tokenizer_config(c));
+  }
   write_file_atomically(folder + "/config.json", config);
 }
 

@@ -3,6 +3,7 @@
 /// as shards.h has them. The families are gpt2, llama (and mistral), qwen2 and qwen3. Parameters keep their bits both
 /// ways. load_model() (model_dir.h) reads these folders as it reads its own, and `tapegrad export` writes them.
 #pragma once
+#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/layout.h>
 
 #include <cstdint>
@@ -42,7 +43,9 @@ struct HuggingfaceOptions {
   int64_t max_shard = 5'000'000'000;  ///< bytes of tensors in a file; more are cut into shards
   /// Its config.json is kept where it says the same, and the files of its tokenizer are copied.
   const Origin* origin = nullptr;
-  std::string tokenizer = {};  ///< to_json() of the model's own, which load_model() finds again; "" if there is none
+  /// Of a model that has no origin: written as tokenizer.json, with a tokenizer_config.json. load_model() finds it
+  /// again.
+  const Tokenizer* tokenizer = nullptr;
 };
 /// Writes config.json and the weights of a Gpt into `folder`, which exists, for transformers to load; each file wholly
 /// or not at all. What the family has and the model lacks is written as zeros (biases) and ones (norms). An Error names

@@ -3,6 +3,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -129,13 +130,20 @@ TEST_CASE("hugging face: configurations") {
   CHECK_HAS(error_of([&] { gpt_config_from_huggingface(text_of(five), "5"); }), "Both forms must agree");
 }
 
+constexpr const char* kTokenizer = R"({
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}, "decoder": {"type": "ByteLevel"},
+  "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}}
+
+)";
 TEST_CASE("hugging face: what is imported is exported bit for bit, with the files of its tokenizer") {
   for (const std::string& name : kCases) {
     CAPTURE(name);
     const Copy from(name);
-    write_file_atomically(from / "tokenizer.json", "{\"version\": \"1.0\"}\n\n");
+    write_file_atomically(from / "tokenizer.json", kTokenizer);
     write_file_atomically(from / "merges.txt", "a b\r\n");
     const LoadedModel m = load_model(from.path);
+    REQUIRE(m.tokenizer);
+    CHECK(m.tokenizer->encode("abb") == std::vector<int64_t>{2, 1});
     const Folder to;
     save_model(to.path, m);
     check_same_bits(all_tensors(to.path), all_tensors(from.path));
@@ -167,12 +175,14 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       const Gpt model(params, c);
       const Folder to;
       const ByteTokenizer bytes;
-      save_huggingface(to.path, c, params, {.max_shard = max_shard, .tokenizer = bytes.to_json()});
+      save_huggingface(to.path, c, params, {.max_shard = max_shard, .tokenizer = &bytes});
       CHECK(path_exists(to / "model.safetensors") == (max_shard > 20000));
       CHECK(path_exists(to / "model.safetensors.index.json") == (max_shard <= 20000));
       const LoadedModel m = load_model(to.path);
       CHECK(m.model.config() == c);
       REQUIRE(m.tokenizer);
+      CHECK(read_tokenizer(to.path).encode("a\xff\n") == bytes.encode("a\xff\n"));
+      CHECK(read_file(to.path + "/tokenizer_config.json").find("PreTrainedTokenizerFast") != std::string::npos);
       CHECK(m.tokenizer->to_json() == bytes.to_json());
       check_same_bits(m.params.state(), params.state());
       const Folder again;
