@@ -75,9 +75,9 @@ class Field {
   const std::string* source_;
 };
 
-Pattern pattern_of(const Field& regex) {
+TextPattern pattern_of(const Field& regex) {
   try {
-    return Pattern(regex.text());
+    return TextPattern(regex.text());
   } catch (const Error& e) {
     regex.fail(fmt::format("is refused: {}", e.what()));
   }
@@ -126,7 +126,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
     if (type == "ByteLevel") {
       c.kind = Cut::Kind::bytes;
       c.prefix_space = step["add_prefix_space"].flag(true);
-      if (step["use_regex"].flag(true)) c.pattern = Pattern(kGpt2Pattern);
+      if (step["use_regex"].flag(true)) c.pattern = TextPattern(kGpt2Pattern);
       parts.model.byte_level = true;
     } else if (type == "Split") {
       const Field pattern = step["pattern"];
@@ -139,7 +139,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
         c.literal = pattern["String"].text_that_is_not_empty();
       }
     } else if (type == "Digits") {
-      c.pattern = Pattern(step["individual_digits"].flag() ? R"(\p{N})" : R"(\p{N}+)");
+      c.pattern = TextPattern(step["individual_digits"].flag() ? R"(\p{N})" : R"(\p{N}+)");
     } else if (type == "Metaspace") {
       c.kind = Cut::Kind::metaspace;
       c.literal = step["replacement"].text_that_is_not_empty();

@@ -105,7 +105,7 @@ using Do = Step::Do;
 
 }  // namespace
 
-struct Pattern::Program {
+struct TextPattern::Program {
   explicit Program(const PatternNode& root) : classes(root) {
     std::vector<Begin> begins;
     for (const PatternNode& kid : root.kids) {
@@ -337,10 +337,10 @@ class Cursor {
 
 }  // namespace
 
-Pattern::Pattern(std::string_view pattern)
+TextPattern::TextPattern(std::string_view pattern)
     : program_(std::make_shared<const Program>(detail::parse_pattern(pattern))) {}
 
-void Pattern::split(std::string_view text, const Take& take) const {
+void TextPattern::split(std::string_view text, const Take& take) const {
   const Program& p = *program_;
   std::string classes;
   p.classes.translate(text, classes);

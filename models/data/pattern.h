@@ -15,11 +15,11 @@ namespace tg {
 /// `[...]`, `[^...]`, ranges, `\p{X}`, `\P{X}`, `\s \S \d \r \n \t`, escaped punctuation, `.`, the greedy `? * + {n}
 /// {n,m}` and the possessive `?+ *+ ++`. The first alternative that matches wins. A byte that is no UTF-8 is a
 /// character of no class: nothing matches it, `.` and `[^...]` neither.
-class Pattern {
+class TextPattern {
  public:
   /// An Error that names the offset for any other syntax; an Error for a pattern that can match nothing, or that tells
   /// more than 62 kinds of characters apart.
-  explicit Pattern(std::string_view pattern);
+  explicit TextPattern(std::string_view pattern);
 
   /// Takes bytes [begin, end) of a text and whether the pattern matched them.
   using Take = std::function<void(size_t begin, size_t end, bool matched)>;

@@ -35,7 +35,7 @@ bool is_word(std::string_view character) {
   return c.length > 0 && words.has(c.code);
 }
 
-void split_at_literal(std::string_view text, std::string_view literal, const Pattern::Take& take) {
+void split_at_literal(std::string_view text, std::string_view literal, const TextPattern::Take& take) {
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t found = std::min(text.find(literal, begin), text.size());
@@ -88,12 +88,12 @@ class Cutter {
     const auto next = [&](std::string_view piece) { run(step + 1, piece, begins && piece.data() == whole); };
     if (c.pattern)
       join_matches(
-          text, c, [&](const Pattern::Take& take) { c.pattern->split(text, take); }, next);
+          text, c, [&](const TextPattern::Take& take) { c.pattern->split(text, take); }, next);
     else if (c.kind == Cut::Kind::bytes || c.literal.empty() || !c.splits)
       next(text);
     else
       join_matches(
-          text, c, [&](const Pattern::Take& take) { split_at_literal(text, c.literal, take); }, next);
+          text, c, [&](const TextPattern::Take& take) { split_at_literal(text, c.literal, take); }, next);
   }
 
  private:

@@ -32,8 +32,8 @@ struct Cut {
   enum class Kind { pattern, literal, bytes, metaspace };
   enum class Matches { alone, removed, with_previous, with_next };
   Kind kind = Kind::pattern;
-  std::optional<Pattern> pattern{};  // bytes: none does not cut
-  std::string literal{};             // or the replacement of spaces
+  std::optional<TextPattern> pattern{};  // bytes: none does not cut
+  std::string literal{};                 // or the replacement of spaces
   Matches matches = Matches::alone;
   bool invert = false;        // what does not match counts as a match
   bool splits = true;         // metaspace: cuts before each replacement

@@ -11,7 +11,7 @@ using namespace tg;
 using Pieces = std::vector<std::string>;
 
 // Matches, and what is between them in [].
-Pieces pieces(const Pattern& p, std::string_view text) {
+Pieces pieces(const TextPattern& p, std::string_view text) {
   Pieces all;
   size_t at = 0;
   p.split(text, [&](size_t begin, size_t end, bool matched) {
@@ -24,9 +24,9 @@ Pieces pieces(const Pattern& p, std::string_view text) {
   CHECK(at == text.size());
   return all;
 }
-Pieces pieces(const char* p, std::string_view text) { return pieces(Pattern(p), text); }
+Pieces pieces(const char* p, std::string_view text) { return pieces(TextPattern(p), text); }
 std::string refused(std::string_view p) {
-  return error_of(Error::Kind::value, [&] { Pattern{p}; });
+  return error_of(Error::Kind::value, [&] { TextPattern{p}; });
 }
 
 constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -75,7 +75,7 @@ TEST_CASE("pattern: repetitions, looks ahead and choices") {
 }
 
 TEST_CASE("pattern: bytes that are no UTF-8 match nothing, and keep their places") {
-  const Pattern any(R"([\s\S]|.|[^a]|\P{L})");
+  const TextPattern any(R"([\s\S]|.|[^a]|\P{L})");
   CHECK(pieces(any, "\u00e9\xff\xc3(") == Pieces{"\u00e9", "[\xff\xc3]", "("});
   CHECK(pieces(kGpt2, " a\xff b  \xff") == Pieces{" a", "[\xff]", " b", "  ", "[\xff]"});
 }
@@ -87,7 +87,7 @@ TEST_CASE("pattern: hostile texts take few steps, hostile patterns are stopped")
     CHECK(pieces(p, spaces + "x").size() == 2);
     CHECK(pieces(p, spaces + "\n").size() == 1);
   }
-  const Pattern doubling("(?:a+)+b");
+  const TextPattern doubling("(?:a+)+b");
   CHECK_HAS(error_of(Error::Kind::value, [&] { pieces(doubling, std::string(40, 'a') + "c"); }),
             "[pattern] the search for pieces of the text takes too many steps.");
 }
