@@ -271,12 +271,12 @@ void read_template(const Field& root, BpeParts& parts) {
 // What the decoder makes of a token.
 struct Decoder {
   bool byte_level = false, byte_fallback = false, fused = false;
-  std::vector<Replacement> replacements{};
+  std::vector<TextReplacement> replacements{};
   std::string of(const std::string& token) const {
     std::string text;
     if (byte_level && bytes_of(token, text)) return text;
     text = token;
-    for (const Replacement& r : replacements) text = r.of(text);
+    for (const TextReplacement& r : replacements) text = r.of(text);
     if (!byte_fallback || text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return text;
     const auto digit = [&](size_t at) { return std::string_view("0123456789ABCDEF").find(text[at]); };
     if (digit(3) > 15 || digit(4) > 15) return text;

@@ -79,7 +79,7 @@ class Cutter {
       changed.append(" ").append(text);
       text = changed;
     } else if (c.kind == Cut::Kind::metaspace) {
-      changed = Replacement{" ", c.literal}.of(text);
+      changed = TextReplacement{" ", c.literal}.of(text);
       const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
       if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
       text = changed;
@@ -103,7 +103,7 @@ class Cutter {
 
 }  // namespace
 
-std::string Replacement::of(std::string_view text) const {
+std::string TextReplacement::of(std::string_view text) const {
   std::string all;
   for (size_t at = 0;;) {
     const size_t found = text.find(from, at);

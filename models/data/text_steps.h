@@ -14,7 +14,7 @@
 namespace tg::detail {
 
 // Each occurrence of `from`, which is not empty, becomes `to`.
-struct Replacement {
+struct TextReplacement {
   std::string from, to;
   std::string of(std::string_view text) const;
 };
@@ -23,7 +23,7 @@ struct Replacement {
 struct Normalization {
   bool compose = false;   // to NFC; else:
   std::string prepend{};  // before a text that is not empty; else:
-  Replacement replace{};
+  TextReplacement replace{};
 };
 std::string normalized(const std::vector<Normalization>&, std::string_view text);
 
