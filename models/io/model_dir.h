@@ -35,9 +35,9 @@ void save_model(const std::string& folder, const Model&, const Params&, const To
 /// Writes a Gpt as the kind of folder that it was read from, Hugging Face's or our own.
 void save_model(const std::string& folder, const LoadedModel&);
 /// Reads a model to a device, from a folder of ours or of Hugging Face, which has a Gpt. M is made from Params and the
-/// type that its config() returns, which has visit_fields() (config_json.h). An Error names the file and what is wrong
-/// in it.
-template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {});
+/// type that its config() returns, which has visit_fields() (config_json.h). The weights are converted to the dtype:
+/// f64, f32 or bf16, which rounds wider ones. An Error names the file and what is wrong in it.
+template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {}, DType = DType::f32);
 /// The JSON text of the configuration in folder/config.json, as it was written.
 std::string model_config_text(const std::string& folder);
 
@@ -62,7 +62,7 @@ void check_native(const std::string& folder, const ModelFile&);
 void check_tokenizer(const std::string& folder, const Tokenizer*, int64_t vocab_size);
 }  // namespace detail
 
-template <class M> Loaded<M> load_model(const std::string& folder, Device device) {
+template <class M> Loaded<M> load_model(const std::string& folder, Device device, DType dtype) {
   ModelFile file = read_model_file(folder);
   if constexpr (!std::is_same_v<M, Gpt>) detail::check_native(folder, file);
   std::remove_cvref_t<decltype(std::declval<const M&>().config())> config;
@@ -71,7 +71,7 @@ template <class M> Loaded<M> load_model(const std::string& folder, Device device
   });
   if constexpr (requires { config.vocab_size; })
     detail::check_tokenizer(folder, file.tokenizer.get(), config.vocab_size);
-  const Params params(device);
+  const Params params(device, /*seed=*/0, dtype);
   std::optional<M> model;
   const GptConfig* foreign = file.origin ? &file.origin->model : nullptr;
   detail::in_weights_file(folder, foreign, params, [&] { model.emplace(params, config); });
