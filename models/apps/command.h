@@ -73,6 +73,7 @@ Subcommand finetune_command();
 Subcommand merge_command();
 Subcommand export_command();
 Subcommand generate_command();
+Subcommand eval_command();
 Subcommand inspect_command();
 Subcommand compare_command();
 

@@ -2,8 +2,7 @@
 // `tapegrad merge`, which makes a plain model of both.
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -16,7 +15,7 @@ namespace {
 constexpr const char* kFile = "adapter.safetensors";
 
 struct Options : TrainOptions {
-  std::string model, unknown;
+  std::string model, unknown, base_dtype;
   std::vector<std::string> targets;
   std::optional<int64_t> rank;
   std::optional<double> alpha, lora_dropout;
@@ -28,29 +27,16 @@ struct Base {
   LoadedModel loaded;
   std::string weights;  // weights_hash()
 
-  Base(const std::string& f, Device device)
-      : folder(f), loaded(load_model(f, device)), weights(weights_hash(loaded.params)) {}
+  Base(const std::string& f, Device device, DType dtype)
+      : folder(f), loaded(load_model(f, device, dtype)), weights(weights_hash(loaded.params)) {}
 
+  ModelOfData of_data() const { return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get()}; }
   RunConfig run() const {
     RunConfig r;
     r.model = loaded.model.config();
-    if (dynamic_cast<const CharTokenizer*>(loaded.tokenizer.get())) r.tokenizer = "char";
-    if (dynamic_cast<const BpeTokenizer*>(loaded.tokenizer.get())) r.tokenizer = folder + "/tokenizer.json";
+    r.tokenizer = tokenizer_setting(of_data());
+    r.train.dtype = loaded.params.dtype();
     return r;
-  }
-  Data read(const std::vector<std::string>& paths, bool skip_unknown) const {
-    if (has_token_file(paths)) {
-      Data d{read_token_file(paths), nullptr};
-      d.tokens.check_vocabulary(loaded.model.config().vocab_size);
-      if (loaded.tokenizer) d.tokenizer = Tokenizer::from_json(loaded.tokenizer->to_json());
-      return d;
-    }
-    TG_CHECK(loaded.tokenizer, value,
-             "[finetune] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.bin).",
-             folder, name_of_files(paths));
-    std::string text = read_texts(paths);
-    if (skip_unknown) text = known_text(*loaded.tokenizer, text, name_of_files(paths));
-    return {encoded(*loaded.tokenizer, text, paths), Tokenizer::from_json(loaded.tokenizer->to_json())};
   }
 };
 
@@ -67,12 +53,17 @@ Job new_job(Options& o, Device device) {
   TG_CHECK(!std::filesystem::equivalent(o.model, o.out, none), value,
            "[finetune] --out {} is the folder of the model. The adapter goes into a folder of its own. Choose another.",
            o.out);
-  Base base(o.model, device);
+  const DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
+  Base base(o.model, device, dtype);
   RunConfig run = run_of(o, base.run(), [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name), value,
              "[finetune] {} is {} in {}, and {} is given. Finetuning keeps the model as it is. Leave it out.", d.name,
              d.before, o.model, d.after);
   });
+  TG_CHECK(dtype == DType::f32 || run.train.dtype == dtype, value,
+           "[finetune] dtype is {}, and base-dtype is bf16. Weights in bf16 are multiplied in bf16. Leave --dtype "
+           "away, or --base-dtype.",
+           name_of(*run.train.dtype));
   LoraConfig lora;
   lora.rank = o.rank.value_or(lora.rank);
   lora.alpha = o.alpha.value_or(2 * double(lora.rank));
@@ -80,14 +71,16 @@ Job new_job(Options& o, Device device) {
   lora.seed = run.train.seed;
   if (!o.targets.empty()) lora.targets = o.targets;
   lora_targets(base.loaded.model, lora);  // refused before the data is read
-  Start s =
-      new_run(o, std::move(run), [&](const auto& files, RunConfig&) { return base.read(files, o.unknown == "skip"); });
-  s.finetuning = {std::filesystem::absolute(o.model).lexically_normal().string(), base.weights, lora};
+  Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
+    return read_data(base.of_data(), files, o.unknown == "skip");
+  });
+  s.finetuning = {std::filesystem::absolute(o.model).lexically_normal().string(), base.weights, lora, dtype};
   return {std::move(base), std::move(s)};
 }
 
 // An Error when a flag says another thing than the run that goes on.
-void check_lora(const Options& o, const LoraConfig& c, const std::string& path) {
+void check_lora(const Options& o, const Finetuning& f, const std::string& path) {
+  const LoraConfig& c = f.lora;
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
     TG_CHECK(given == began, value,
              "[finetune] {} is {} in {}, and {} is given. A run goes on with the adapter it began with. Leave it out.",
@@ -96,6 +89,7 @@ void check_lora(const Options& o, const LoraConfig& c, const std::string& path) 
   if (o.rank) same("rank", *o.rank, c.rank);
   if (o.alpha) same("alpha", *o.alpha, c.alpha);
   if (o.lora_dropout) same("lora-dropout", *o.lora_dropout, c.dropout);
+  if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, name_of(f.base));
   TG_CHECK(o.targets.empty() || o.targets == c.targets, value,
            "[finetune] the targets are others in {} than those given. A run goes on with the adapter it began with. "
            "Leave --targets out.",
@@ -106,17 +100,18 @@ Job resumed_job(const Options& o, Device device) {
   Saved saved = open_checkpoint(o);
   const std::string path = saved.path;
   const Finetuning began = *saved.checkpoint.finetuning;
-  check_lora(o, began.lora, path);
+  check_lora(o, began, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
-  Base base = where_it_was(path, "model", !o.model.empty(), [&] { return Base(folder, device); });
+  Base base = where_it_was(path, "model", !o.model.empty(), [&] { return Base(folder, device, began.base); });
   TG_CHECK(
       base.weights == began.weights, value,
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
       "run goes on over the same weights only. Restore them, or name their place with --model.",
       folder, path, base.weights, began.weights);
   // The tokens that are left must be those of before.
-  Start s = resumed_run(o, std::move(saved),
-                        [&](const auto& files, RunConfig&) { return base.read(files, o.unknown != "error"); });
+  Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
+    return read_data(base.of_data(), files, o.unknown != "error");
+  });
   return {std::move(base), std::move(s)};
 }
 
@@ -134,7 +129,8 @@ int finetune(Options& o) {
                                  lora.modules().size()),
             .save = [=, &s, &base] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); },
             .files = {kFile},
-            .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out)};
+            .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out),
+            .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
   });
 }
 
@@ -181,6 +177,9 @@ Subcommand finetune_command() {
                      lora.alpha);
             c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o->lora_dropout,
                      lora.dropout);
+            c.option("--base-dtype",
+                     "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
+                     o->base_dtype, {"f32", "bf16"});
             c.list("--targets", "PATTERN",
                    "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
                    "'*.mlp.proj' lm_head; default: " +

@@ -12,8 +12,9 @@ struct Run {
   RunConfig config;
   Device device;
   const LoraConfig* adapters;
-  int64_t data;  // bytes of the tokens beside the tensors on the device
-  int64_t peak() const { return data + plan_memory(config.model, config.train, device, adapters).peak; }
+  int64_t data;   // bytes of the tokens beside the tensors on the device
+  DType weights;  // dtype of the frozen ones
+  int64_t peak() const { return data + plan_memory(config.model, config.train, device, adapters, weights).peak; }
 };
 
 Variant variant(const Run& run, const std::string& flags) {
@@ -74,8 +75,12 @@ void check_sizes(std::string_view command, const RunConfig& run) {
 
 int in_memory(const TrainOptions& o, const Start& s, Device device, const std::function<int()>& train) {
   check_sizes(o.command, s.run);
-  const Run run{o, s.run, device, s.finetuning ? &s.finetuning->lora : nullptr,
-                device == Device::cpu() ? s.data.tokens.bytes() : 0};
+  const Run run{o,
+                s.run,
+                device,
+                s.finetuning ? &s.finetuning->lora : nullptr,
+                device == Device::cpu() ? s.data.tokens.bytes() : 0,
+                s.finetuning ? s.finetuning->base : DType::f32};
   if (!o.ignore_memory)
     check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,
                [&](int64_t there) { return advice(run, there) + " To begin all the same, pass --ignore-memory."; });

@@ -147,6 +147,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what) {
   if (t.warmup > t.max_steps)
     fmt::print("note    the run ends within its {} steps of warm-up: the rate never reaches lr; see --warmup\n",
                t.warmup);
+  if (!what.note.empty()) fmt::print("note    {}\n", what.note);
   fmt::print("\n");
   std::fflush(stdout);
 }
@@ -171,6 +172,7 @@ class Files {
                      .data = start_.identity,
                      .state = trainer_.state(),
                      .finetuning = start_.finetuning,
+                     .init = start_.init,
                      .kernels = kernels_of(what_.params.device())});
     saved_ = trainer_.steps();
   }
@@ -425,6 +427,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
           std::move(data),
           std::move(identity),
           std::move(saved.checkpoint.finetuning),
+          std::move(saved.checkpoint.init),
           std::move(saved.checkpoint.state),
           std::move(saved.lock),
           changed};

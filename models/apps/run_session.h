@@ -56,6 +56,7 @@ struct Start {
   Data data;
   DataIdentity identity;
   std::optional<Finetuning> finetuning = std::nullopt;
+  std::string init = "";                             // Checkpoint::init
   std::optional<TrainerState> state = std::nullopt;  // of a run that goes on
   std::optional<FileLock> lock = std::nullopt;       // of the folder
   bool changed = false;                              // a run that goes on has other settings now
@@ -89,6 +90,7 @@ struct Trained {
   std::function<void()> save;
   std::vector<std::string> files;  // that save() writes
   std::string hint;                // a command that uses them
+  std::string note = "";           // about the run
 };
 // Makes what is trained, if there is memory for it, and takes the folder; trains until the end or a signal, and writes
 // its files. Returns the exit status.

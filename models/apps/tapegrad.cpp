@@ -8,6 +8,6 @@ int main(int argc, char** argv) {
   return tg::apps::run_command_line(
       argc, argv,
       {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::export_command(),
-       tg::apps::generate_command(), tg::apps::inspect_command(), tg::apps::compare_command(),
+       tg::apps::generate_command(), tg::apps::eval_command(), tg::apps::inspect_command(), tg::apps::compare_command(),
        tg::apps::tokenize_command()});
 }

@@ -1,8 +1,7 @@
 // `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/io/model_dir.h>
 
 #include <filesystem>
 
@@ -10,7 +9,31 @@ namespace tg::apps {
 namespace {
 
 struct Options : TrainOptions {
-  std::string preset, arch;
+  std::string preset, arch, init, unknown;
+};
+
+// The folder of the model that a run begins with.
+struct Init {
+  std::string folder;
+  ModelFile file;
+  GptConfig config;
+
+  explicit Init(const std::string& f) : folder(f), file(read_model_file(f)) {
+    detail::in_config_file(f, [&] {
+      config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
+    });
+  }
+  ModelOfData of_data() const { return {"train", folder, config.vocab_size, file.tokenizer.get()}; }
+  RunConfig run() const {
+    RunConfig r;
+    r.model = config;
+    r.tokenizer = tokenizer_setting(of_data());
+    return r;
+  }
+};
+struct Job {
+  Start start;
+  std::optional<Init> init;
 };
 
 // The tokenizer of a setting; null: "char", which is made of the text.
@@ -21,7 +44,7 @@ std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name) {
 }
 
 // Settles the vocabulary of the run as well.
-Data read_data(const std::vector<std::string>& paths, RunConfig& run) {
+Data read_new_data(const std::vector<std::string>& paths, RunConfig& run) {
   int64_t& vocabulary = run.model.vocab_size;
   if (run.tokenizer != "byte" && run.tokenizer != "char")  // a resumed run may stand elsewhere
     run.tokenizer = std::filesystem::absolute(run.tokenizer).lexically_normal().string();
@@ -49,31 +72,74 @@ Data read_data(const std::vector<std::string>& paths, RunConfig& run) {
   return {encoded(*tokenizer, text, paths), std::move(tokenizer)};
 }
 
-Start start_of(Options& o) {
-  if (!o.resume.empty()) {
-    if (!o.preset.empty() || !o.arch.empty())
-      throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
-    return resumed_run(o, open_checkpoint(o), read_data);
+Job resumed_job(const Options& o) {
+  if (!o.preset.empty() || !o.arch.empty())
+    throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
+  Saved saved = open_checkpoint(o);
+  const std::string path = saved.path, began = saved.checkpoint.init;
+  if (began.empty()) {
+    TG_CHECK(o.init.empty(), value,
+             "[train] {} is of a run that began with random weights, and --model is given. Leave it out.", path);
+    return {resumed_run(o, std::move(saved), read_new_data), {}};
   }
+  Init init = where_it_was(path, "model", !o.init.empty(), [&] { return Init(o.init.empty() ? began : o.init); });
+  Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
+    return read_data(init.of_data(), files, o.unknown != "error");
+  });
+  return {std::move(s), std::move(init)};
+}
+Job new_job(Options& o) {
   if (o.data.empty()) throw UsageError("train needs --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "out";
-  RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
-  if (!o.arch.empty()) base.model = arch(o.arch);
-  return new_run(o, run_of(o, base), read_data);
+  if (o.init.empty()) {
+    if (!o.unknown.empty()) throw UsageError("--unknown is about the tokenizer of --model DIR; leave it away");
+    RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
+    if (!o.arch.empty()) base.model = arch(o.arch);
+    return {new_run(o, run_of(o, base), read_new_data), {}};
+  }
+  if (!o.preset.empty() || !o.arch.empty())
+    throw UsageError("--model takes the model from its folder; leave --preset and --arch away");
+  std::error_code none;
+  TG_CHECK(
+      !std::filesystem::equivalent(o.init, o.out, none), value,
+      "[train] --out {} is the folder of --model. The trained model goes into a folder of its own. Choose another.",
+      o.out);
+  Init init(o.init);
+  RunConfig run = run_of(o, init.run(), [&](const Difference& d) {
+    TG_CHECK(is_train_setting(d.name) || d.name == "dropout", value,
+             "[train] {} is {} in {}, and {} is given. A model that was trained before keeps its shape and its "
+             "tokenizer. Leave it out.",
+             d.name, d.before, o.init, d.after);
+  });
+  Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
+    return read_data(init.of_data(), files, o.unknown == "skip");
+  });
+  s.init = std::filesystem::absolute(o.init).lexically_normal().string();
+  return {std::move(s), std::move(init)};
 }
 
 int train(Options& o) {
   const Device device = prepare(o);
-  Start s = start_of(o);
-  return run_training(o, s, device, [&]() -> Trained {
-    const Params params(device, s.run.train.seed);
-    const Gpt model(params, s.run.model);
+  Job job = o.resume.empty() ? new_job(o) : resumed_job(o);
+  const Start& s = job.start;
+  const std::optional<Origin> origin = job.init ? job.init->file.origin : std::nullopt;
+  return run_training(o, job.start, device, [&]() -> Trained {
+    const bool begins = job.init && !s.state;
+    const Params params = begins ? load_model(job.init->folder, device).params : Params(device, s.run.train.seed);
+    const Gpt model(params.shared(), s.run.model);
     return {.model = model,
             .params = params,
             .title = fmt::format("{} parameters", params.count()),
-            .save = [=, &s] { save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train)); },
+            .save =
+                [=, &s] {
+                  if (origin)
+                    save_huggingface(s.out, s.run.model, params, {.origin = &*origin});
+                  else
+                    save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train));
+                },
             .files = {"model.safetensors", "config.json"},
-            .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out)};
+            .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out),
+            .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};
   });
 }
 
@@ -85,6 +151,11 @@ Subcommand train_command() {
             o->command = "train", o->result = "model";
             c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
+            c.option("--model", "DIR",
+                     "begin with the model in DIR, whose tokenizer and kind of folder stay: what `train --out DIR` "
+                     "wrote, or a folder of Hugging Face",
+                     o->init);
+            add_unknown_option(c, "error, and with --resume skip", o->unknown);
             add_train_options(c, *o, "out", [](const std::string&) { return true; });
             return [o] { return train(*o); };
           }};

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/hash.h>
@@ -28,6 +29,7 @@ struct File {
   std::string path;
   LoraConfig config;
   std::string base;
+  bool rounded;  // the base was in bf16
   StateDict tensors;
 };
 [[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view advice) {
@@ -51,9 +53,24 @@ File read(const std::string& path, Device device) {
   Json fields;
   for (const std::string_view key : kFields)
     fields[std::string(key)] = parse_json(text(key), "adapter", fmt::format("'{}' of {}", key, path));
-  const auto base = metadata.find("base");
+  const auto base = metadata.find("base"), dtype = metadata.find("base_dtype");
+  if (dtype != metadata.end() && dtype->second != name_of(DType::bf16))
+    fail(path, fmt::format("its base_dtype is '{}', and this program reads 'bf16'", dtype->second),
+         "Use the program that wrote it");
   return {path, lora_config_from_json(text_of(fields), path), base == metadata.end() ? "" : base->second,
-          file.tensors(device)};
+          dtype != metadata.end(), file.tensors(device)};
+}
+
+Tensor rounded(const Tensor& t) {
+  NoGradScope off;
+  return t.detach().to(DType::bf16).to(t.dtype());
+}
+// The hash of values in f32, or in f64 if they are.
+std::string hash_of(const Params& params, bool round) {
+  Hash h;
+  for (const auto& [name, t] : params.state())
+    h.add(name, round ? rounded(t).to(DType::f32) : t.dtype() == DType::bf16 ? t.to(DType::f32) : t);
+  return h.hex();
 }
 
 // What the modules of the model take.
@@ -112,11 +129,7 @@ LoraConfig lora_config_from_json(std::string_view text, const std::string& sourc
   return c;
 }
 
-std::string weights_hash(const Params& params) {
-  Hash h;
-  for (const auto& [name, t] : params.state()) h.add(name, t);
-  return h.hex();
-}
+std::string weights_hash(const Params& params) { return hash_of(params, false); }
 
 void save_adapter(const std::string& path, const Lora& lora, const std::string& base) {
   const StateDict tensors = lora.params().state();
@@ -125,6 +138,7 @@ void save_adapter(const std::string& path, const Lora& lora, const std::string& 
   const Json fields = own_json(to_json(lora.config()));
   for (const auto& [key, x] : fields.items()) metadata[key] = text_of(x);
   if (!base.empty()) metadata["base"] = base;
+  if (const DType dtype = lora.base_dtype(); dtype == DType::bf16) metadata["base_dtype"] = name_of(dtype);
   write_safetensors(path, tensors, metadata);
 }
 
@@ -139,13 +153,17 @@ Lora load_adapter(const std::string& path, const Linears& model, const Params& b
   }
   check_fits(f, shapes);
   if (!f.base.empty()) {
-    const std::string here = weights_hash(base);
+    const std::string here = hash_of(base, f.rounded);
     TG_CHECK(f.base == here, value,
              "[adapter] {} was trained over other weights: their hash was {}, and that of this model is {}. An adapter "
              "is a change of the weights that it was trained over. Name that model.",
              path, f.base, here);
   }
   Lora lora = apply_lora(model, base, f.config);
+  if (f.rounded && base.dtype() != DType::bf16) {
+    for (const Parameter& p : base.all()) Tensor(p.tensor).assign(rounded(p.tensor));
+    lora.base_dtype_ = DType::bf16;
+  }
   lora.params().assign(f.tensors);
   return lora;
 }

@@ -17,17 +17,19 @@ std::string to_json(const LoraConfig&);
 /// a field that is missing, unknown or of the wrong type.
 LoraConfig lora_config_from_json(std::string_view text, const std::string& source);
 
-/// A hash of all names, shapes, dtypes and bits: it tells one model's weights from another's. Take it before anything
-/// is merged.
+/// A hash of all names, shapes and values: it tells one model's weights from another's. Weights in bf16 have that of
+/// the same values in f32. Take it before anything is merged.
 std::string weights_hash(const Params&);
 
 /// Writes `path` wholly or not at all. `base` is the weights_hash() of the model without adapters; if it is "",
 /// load_adapter() does not compare it. An Error of kind non_finite names the first weight that is infinite or NaN.
 void save_adapter(const std::string& path, const Lora&, const std::string& base = "");
 
-/// Calls apply_lora() with the file's configuration, and sets the file's values. An Error names the file and what is
-/// wrong: the file is damaged or something else, the adapter was trained over other weights, or a tensor is missing,
-/// unknown or of another shape than the model's module takes. The model is unchanged then.
+/// Calls apply_lora() with the file's configuration, and sets the file's values. If the adapter was trained over
+/// weights in bf16, the model's weights are rounded to bf16 first, whatever their dtype: the adapter is a change of
+/// those. An Error names the file and what is wrong: the file is damaged or something else, the adapter was trained
+/// over other weights, or a tensor is missing, unknown or of another shape than the model's module takes. The model is
+/// unchanged then.
 Lora load_adapter(const std::string& path, const Linears& model, const Params& base);
 /// Gives existing adapters the file's values. An Error if rank, alpha or modules differ; nothing has changed then.
 void assign_adapter(const std::string& path, const Lora&);

@@ -4,6 +4,7 @@
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
+#include <tapegrad/models/train/config.h>
 
 #include <array>
 #include <charconv>
@@ -57,7 +58,9 @@ std::string json_of(const StepRecord& r) {
       Json{{"loss", r.loss}, {"grad_norm", r.grad_norm}, {"lr", r.lr}, {"ms", r.ms}, {"tokens_per_s", r.tokens_per_s}});
 }
 std::string json_of(const Finetuning& f) {
-  return text_of(Json{{"model", f.model}, {"weights", f.weights}, {"lora", own_json(to_json(f.lora))}});
+  Json j{{"model", f.model}, {"weights", f.weights}, {"lora", own_json(to_json(f.lora))}};
+  if (f.base != DType::f32) j["base"] = name_of(f.base);
+  return text_of(j);
 }
 
 // Reads the metadata of one file; every failure names it.
@@ -78,8 +81,9 @@ class Reader {
   // Sets each variable to the field of its name, in the object of that key. It has no other fields.
   template <class... To>
   void fields(const std::string& key, const std::array<const char*, sizeof...(To)>& names, To&... to) const {
-    object(parse_json(text(key), "checkpoint", source(key)), key, names, to...);
+    object(object_of(key), key, names, to...);
   }
+  Json object_of(const std::string& key) const { return parse_json(text(key), "checkpoint", source(key)); }
   bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
@@ -99,7 +103,7 @@ class Reader {
       object(x, key, {"seed", "offset"}, to.seed, to.offset);
     else if constexpr (std::is_same_v<T, LoraConfig>)
       to = lora_config_from_json(text_of(x), source(key));
-    else if constexpr (std::is_arithmetic_v<T>)
+    else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)
       read_field({"checkpoint", key}, x, to);
     else
       to = x.get<T>();
@@ -135,6 +139,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
                     {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
   if (c.finetuning) metadata["finetuning"] = json_of(*c.finetuning);
   if (c.state.unvalidated) metadata["unvalidated"] = json_of(*c.state.unvalidated);
+  if (!c.init.empty()) metadata["init"] = c.init;
   if (!c.kernels.empty()) metadata["kernels"] = c.kernels;
   metadata["checksum"] = checksum(tensors, metadata);
   write_safetensors(path, tensors, metadata);
@@ -167,7 +172,10 @@ Checkpoint load_checkpoint(const std::string& path) {
   if (state.step < 0) r.fail(fmt::format("it is of step {}", state.step));
   if (r.has("finetuning")) {
     Finetuning& f = c.finetuning.emplace();
-    r.fields("finetuning", {"model", "weights", "lora"}, f.model, f.weights, f.lora);
+    if (r.object_of("finetuning").contains("base"))
+      r.fields("finetuning", {"model", "weights", "lora", "base"}, f.model, f.weights, f.lora, f.base);
+    else
+      r.fields("finetuning", {"model", "weights", "lora"}, f.model, f.weights, f.lora);
   }
   if (r.has("unvalidated")) {
     StepRecord& last = state.unvalidated.emplace();
@@ -175,6 +183,7 @@ Checkpoint load_checkpoint(const std::string& path) {
     r.fields("unvalidated", {"loss", "grad_norm", "lr", "ms", "tokens_per_s"}, last.loss, last.grad_norm, last.lr,
              last.ms, last.tokens_per_s);
   }
+  if (r.has("init")) c.init = r.text("init");
   if (r.has("kernels")) c.kernels = r.text("kernels");
   return c;
 }

@@ -32,6 +32,7 @@ struct Finetuning {
   std::string model;    ///< the folder of that model, may be empty; not compared, as folders may move
   std::string weights;  ///< its weights_hash() (adapter.h)
   LoraConfig lora;
+  DType base = DType::f32;  ///< of the frozen weights
 };
 
 /// The content of the file. The tensors are those of state.tensors, with their names; the rest is metadata, as JSON.
@@ -43,6 +44,7 @@ struct Checkpoint {
   DataIdentity data = {};
   TrainerState state;
   std::optional<Finetuning> finetuning = std::nullopt;  ///< empty if the run trains the model
+  std::string init = "";  ///< the folder of the model that the run began with; "" if its weights were drawn
   /// The kernels that computed the run so far, as other kernels give other bits; "" means that they are unknown.
   std::string kernels = "";
 };

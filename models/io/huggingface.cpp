@@ -96,6 +96,12 @@ std::optional<GptConfig> stored_config(const Json& config) {
   if (!model) return {};
   return gpt_config_from_json(text_of(*model), {.name = "\"tapegrad\""});
 }
+double pretraining_dropout(const Json& config) {
+  double most = 0;
+  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout"})
+    if (const Json* x = config.find(key); x && x->is_number()) most = std::max(most, x->get<double>());
+  return most;
+}
 // Whether the keys, which say c, and the weights are still what a model of this configuration was exported to.
 bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
@@ -179,7 +185,7 @@ std::string tokenizer_config(const GptConfig& c) {
 }  // namespace
 
 Origin read_huggingface(const std::string& folder) {
-  Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}};
+  Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
   std::optional<GptConfig> before;
   detail::in_config_file(folder, [&] {
     origin.model = gpt_config_from_huggingface(origin.config, folder + "/config.json");
@@ -187,7 +193,10 @@ Origin read_huggingface(const std::string& folder) {
   });
   const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
-  if (before && still_says(*before, origin.model, w)) origin.model = *before;
+  if (before && still_says(*before, origin.model, w))
+    origin.model = *before;
+  else
+    origin.dropout = pretraining_dropout(own_json(origin.config));
   return origin;
 }
 

@@ -20,6 +20,7 @@ struct Origin {
   std::string config;                   ///< the text of its config.json
   GptConfig model;                      ///< that it was read as
   std::map<std::string, DType> dtypes;  ///< of the tensors in its files, by their names there
+  double dropout = 0;                   ///< that config.json names for pretraining, and `model` does not have
 };
 
 /// What a config.json of transformers says about the model, whose dropout is 0: values there are those of pretraining.

@@ -39,7 +39,7 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
         "the Params that the model was made from.",
         l.name, all.size());
   const DType dtype = base.dtype() == DType::f64 ? DType::f64 : DType::f32;  // an optimiser needs more than 16 bits
-  Lora r(c, Params(base.device(), c.seed, dtype));
+  Lora r(c, Params(base.device(), c.seed, dtype), base.dtype());
   for (const auto& l : layers)
     r.modules_.push_back({l.name, nn::LoraLinear(*l.layer, r.params_.at(l.name), c.options())});
   for (Parameter p : all) p.tensor.requires_grad_(false);

@@ -41,6 +41,8 @@ class Lora {
   /// The adapters' parameters: `<module>.lora_a` (in, r) and `<module>.lora_b` (r, out) of each module, f32, or f64 if
   /// the model is.
   const Params& params() const { return params_; }
+  /// Of the weights that the adapters are trained over.
+  DType base_dtype() const { return base_dtype_; }
 
   /// Adds all deltas to their weights, as nn::LoraLinear::merge() does. All or nothing.
   void merge();
@@ -50,9 +52,11 @@ class Lora {
 
  private:
   friend Lora apply_lora(const Linears&, const Params&, const LoraConfig&);
-  Lora(LoraConfig c, Params p) : config_(std::move(c)), params_(std::move(p)) {}
+  friend Lora load_adapter(const std::string& path, const Linears&, const Params&);  // adapter.h
+  Lora(LoraConfig c, Params p, DType base) : config_(std::move(c)), params_(std::move(p)), base_dtype_(base) {}
   LoraConfig config_;
   Params params_;
+  DType base_dtype_;
   std::vector<Module> modules_;
 };
 

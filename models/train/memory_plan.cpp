@@ -92,11 +92,11 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
 }
 
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
-                       Device device, const LoraConfig* adapters) {
+                       Device device, const LoraConfig* adapters, DType weights) {
   train.validate();
   MemoryPlan plan;
   dry_run([&] {
-    const Params params(device, train.seed);
+    const Params params(device, train.seed, weights);
     Model model = with_linears(make_model(params), train);
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
@@ -105,13 +105,14 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
   });
   return plan;
 }
-MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters) {
+MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
+                       DType weights) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   return plan_memory([&](const Params& params) { return Gpt(params, config); },
                      [&] {
                        return Batch{windows(), windows()};
                      },
-                     train, device, adapters);
+                     train, device, adapters, weights);
 }
 
 }  // namespace tg

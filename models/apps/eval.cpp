@@ -1,0 +1,93 @@
+// `tapegrad eval`: the loss of a model on texts or on a token file.
+#include <fmt/core.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/train/trainer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace tg::apps {
+namespace {
+
+struct Options {
+  std::string model, adapter, device = "cpu", dtype = "f32", unknown, logits;
+  std::vector<std::string> data;
+  int64_t batch = 8, window = 0, threads = 0;
+};
+
+// The bytes of the text of all tokens but the first, which is no target.
+int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
+  constexpr int64_t kPiece = 1 << 16;
+  int64_t bytes = 0;
+  bool begins = true;
+  for (int64_t at = 0; at < tokens.size(); at += kPiece) {
+    std::vector<int32_t> ids(size_t(std::min(kPiece, tokens.size() - at)));
+    tokens.copy(at, ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto n = int64_t(tokenizer.decode_next(ids[i], begins).size());
+      if (at + int64_t(i) > 0) bytes += n;
+    }
+  }
+  return bytes;
+}
+
+void write_logits(const std::string& path, const Gpt& model, const Batch& batch) {
+  NoGradScope off;
+  const Tensor logits = model.forward(batch.inputs.to(model.device()), {}).to(DType::f32);  // (B, T, V)
+  write_safetensors(path, {{"tokens", batch.inputs}, {"logits", logits}});
+}
+
+int run(const Options& o) {
+  if (o.model.empty() || o.data.empty()) throw UsageError("eval needs --model DIR and --data FILE...");
+  const Device device = Device::parse(o.device);
+  runtime_of(device);
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  LoadedModel m = load_model(o.model, device, o.dtype == "bf16" ? DType::bf16 : DType::f32);
+  if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
+  const GptConfig& c = m.model.config();
+  const int64_t window = o.window == 0 ? c.context : o.window;
+  TG_CHECK(window >= 1 && window <= c.context, value,
+           "[eval] window is {}, and the context of {} is {}. It must be from 1 to that, or 0 for it.", o.window,
+           o.model, c.context);
+  const Data data = read_data({"eval", o.model, c.vocab_size, m.tokenizer.get()}, o.data, o.unknown == "skip");
+  const Windows windows(data.tokens, o.batch, window);
+  fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
+             data.tokens.size(), window);
+  if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));
+  const double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = device}).loss;
+  fmt::print("loss        {:.6f} nats per token\nperplexity  {:.4f}\n", loss, std::exp(loss));
+  if (data.tokenizer) {
+    const int64_t bytes = bytes_of_targets(*data.tokenizer, data.tokens);
+    const double bits = loss * double(windows.targets()) / std::numbers::ln2;
+    if (bytes > 0) fmt::print("bits/byte   {:.6f}\n", bits / double(bytes));
+  }
+  if (!o.logits.empty()) fmt::print("wrote {}\n", printable(o.logits));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand eval_command() {
+  return {"eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<Options>();
+            c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
+                     o->adapter);
+            c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o->data);
+            add_unknown_option(c, "error", o->unknown);
+            c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
+            c.option("--batch", "windows in a forward pass", o->batch, 1);
+            c.option("--dtype", "of weights and computation: f32 or bf16", o->dtype, {"f32", "bf16"});
+            c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors",
+                     o->logits);
+            c.option("--device", "NAME", "cpu or cuda", o->device);
+            c.option("--threads", "threads of the CPU, 0: all", o->threads);
+            return [o] { return run(*o); };
+          }};
+}
+
+}  // namespace tg::apps
