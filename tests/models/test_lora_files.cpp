@@ -191,7 +191,42 @@ TEST_CASE("LoRA files: a checkpoint of adapters says over which model and how th
   CHECK(back.finetuning->weights == weights_hash(base));
   CHECK(back.finetuning->lora == config);
   trainer.load_state(back.state);
+  CHECK(back.finetuning->base == DType::f32);
+  CHECK(back.init.empty());
+  c.finetuning->base = DType::bf16;
+  save_checkpoint(path, c);
+  CHECK(load_checkpoint(path).finetuning->base == DType::bf16);
   c.finetuning.reset();
+  c.init = "/some/folder";
   save_checkpoint(path, c);
   CHECK(!load_checkpoint(path).finetuning);
+  CHECK(load_checkpoint(path).init == "/some/folder");
+}
+
+TEST_CASE("LoRA files: an adapter over weights in bf16 is one over the same weights in f32, rounded") {
+  const Folder folder;
+  const std::string path = folder / "adapter.safetensors", second = folder / "second.safetensors";
+  const Params whole(Device(), 1), half(Device(), 0, DType::bf16), again(Device(), 1), other(Device(), 2);
+  Gpt model(whole, kTwo);
+  half.load(whole.state());
+  Gpt narrow(half, kTwo), fresh(again, kTwo), else_(other, kTwo);
+  const std::string hash = weights_hash(half);
+  CHECK(hash != weights_hash(whole));
+  Lora lora = apply_lora(narrow, half, {.targets = {"*.mlp.*"}, .rank = 2});
+  CHECK(lora.base_dtype() == DType::bf16);
+  CHECK(lora.params().dtype() == DType::f32);
+  fill(lora);
+  save_adapter(path, lora, hash);
+
+  const auto before = bits_of(else_.forward(tensor({1, 2}, {1, 2})));
+  CHECK_HAS(error_of([&] { load_adapter(path, else_, other); }), "was trained over other weights");
+  CHECK(bits_of(else_.forward(tensor({1, 2}, {1, 2}))) == before);
+  const Lora loaded = load_adapter(path, fresh, again);
+  CHECK(loaded.base_dtype() == DType::bf16);
+  CHECK(weights_hash(again) == hash);  // rounded, and the same values
+  for (const auto& [name, t] : again.state()) CHECK(bits_of(t.to(DType::bf16)) == bits_of(half.state().at(name)));
+  save_adapter(second, loaded, weights_hash(again));
+  CHECK(read_file(second) == read_file(path));
+  const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
+  CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // that of bf16
 }

@@ -139,16 +139,18 @@ TEST_CASE("memory plan: the peak is where activations or gradients make it") {
     CHECK(update.gradients_at_peak == update.gradients);
   }
 }
-TEST_CASE("memory plan: adapters over a frozen model") {
+TEST_CASE("memory plan: adapters over a frozen model, in bf16 too") {
   const GptConfig g = small_model();
   const LoraConfig adapters{.targets = {"*.attn.qkv", "*.mlp.*"}, .rank = 4, .dropout = 0.1};
-  for (const Recompute recompute : {Recompute::none, Recompute::block}) {
+  for (const auto& [recompute, weights] :
+       {std::pair(Recompute::none, DType::f32), {Recompute::block, DType::f32}, {Recompute::none, DType::bf16}}) {
     TrainConfig c = short_run();
     c.recompute = recompute;
-    const MemoryPlan plan = plan_memory(g, c, {}, &adapters);
+    c.dtype = weights;
+    const MemoryPlan plan = plan_memory(g, c, {}, &adapters, weights);
     int64_t trained = 0;
     const int64_t measured = peak_of([&] {
-      const Params params(Device::cpu(), c.seed);
+      const Params params(Device::cpu(), c.seed, weights);
       Gpt model(params, g);
       const Lora lora = apply_lora(model, params, adapters);
       trained = lora.params().count();
