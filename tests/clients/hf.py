@@ -1,22 +1,29 @@
 """Model folders of Hugging Face, both ways, against transformers itself. Run by hand, with 4.57.6 and with 5.23.0:
 
-    python tests/clients/hf.py [--tapegrad build/release/bin/tapegrad]
+    python tests/clients/hf.py [--tapegrad build/release/bin/tapegrad] [--tokenizer tokenizer.json] [--text FILE]
 
-needs torch and transformers. Each family's random model goes through `tapegrad export` and must load without a missing,
-unexpected or mismatched key, with the same weights bit for bit and the same logits. A model that tapegrad trained must
-load in the same way after `tapegrad export`, and make the same greedy tokens as `tapegrad generate`. Ends with status 1
-at the first difference.
+needs torch and transformers. Each family's random model has the logits of transformers (`tapegrad eval --logits`), its
+greedy tokens, and its weights after ten steps of AdamW (`tapegrad train --model`). It goes through `tapegrad export` and
+must load without a missing, unexpected or mismatched key, with the same weights bit for bit and the same logits. A model
+that tapegrad trained must load in the same way after `tapegrad export`, and make the same greedy tokens as `tapegrad
+generate`. A llama with the tokenizer of --tokenizer is finetuned on --text, merged and exported. Ends with status 1 at
+the first difference.
 """
 
 import argparse
+import json
 import pathlib
+import shutil
+import string
+import struct
 import subprocess
 import sys
 import tempfile
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
 from make_huggingface import CASES
@@ -51,6 +58,87 @@ def run(*words):
     return done.stdout
 
 
+def bytes_to_tokens(folder, count):
+    """The tokenizer.json of `count` characters, each a token."""
+    vocabulary = {c: i for i, c in enumerate((string.ascii_letters + string.digits)[:count])}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    (folder / "tokenizer.json").write_text(json.dumps(
+        {"pre_tokenizer": level, "decoder": {"type": "ByteLevel"},
+         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
+    return "".join(vocabulary)
+
+
+def write_ids(path, ids):
+    path.write_bytes(struct.pack(f"<{len(ids)}H", *ids))
+
+
+def distance(a, b):
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+def same_logits(tapegrad, name, model, folder, length=20):
+    """`tapegrad eval --logits` on one window of tokens."""
+    ids = torch.randint(0, model.config.vocab_size, (1, length + 1))
+    write_ids(folder / "ids.bin", ids[0].tolist())
+    run(tapegrad, "eval", "--model", folder / "from", "--data", folder / "ids.bin", "--window", length, "--logits",
+        folder / "logits.safetensors")
+    ours = load_file(folder / "logits.safetensors")
+    check(torch.equal(ours["tokens"].long(), ids[:, :length]), f"{name}: eval saw other tokens")
+    with torch.no_grad():
+        error = distance(ours["logits"], model(ids[:, :length]).logits)
+    check(error <= 2e-5, f"{name}: logits differ by {error}")
+    return error
+
+
+def same_greedy_tokens(tapegrad, name, model, folder):
+    characters = bytes_to_tokens(folder / "from", model.config.vocab_size)
+    prompt = characters[3:11]
+    context = getattr(model.config, "n_positions", None) or model.config.max_position_embeddings
+    sliding = getattr(model.config, "sliding_window", None)
+    count = sliding - len(prompt) if sliding else 32  # beyond its window a mistral is not read as one
+    ours = run(tapegrad, "generate", "--model", folder / "from", "--prompt", prompt, "--temperature", 0, "--max-tokens",
+               count)  # TMP
+    ids = torch.tensor([[characters.index(c) for c in prompt]])
+    for _ in range(count):
+        with torch.no_grad():
+            ids = torch.cat([ids, model(ids[:, -context:]).logits[:, -1:].argmax(-1)], 1)
+    theirs = "".join(characters[i] for i in ids[0].tolist())
+    check(ours.decode() == theirs + "\n", f"{name}: greedy tokens are {ours} here and {theirs} there")
+    return count
+
+
+def same_steps(tapegrad, name, model, folder, steps=10, length=16):
+    """Ten steps of AdamW on one window, against torch's: all weights, by norm."""
+    ids = torch.randint(0, model.config.vocab_size, (1, length + 1))
+    write_ids(folder / "window.bin", ids[0].tolist())
+    run(tapegrad, "train", "--model", folder / "from", "--data", folder / "window.bin", "--out", folder / "tuned",
+        "--window", length, "--batch", 1, "--val-fraction", 0, "--max-steps", steps, "--warmup", 0, "--schedule",
+        "constant", "--lr", 1e-3, "--beta1", 0.9, "--beta2", 0.99, "--weight-decay", 0.1, "--clip-norm", 1, "--eval-every",
+        0, "--quiet")
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+                                  lr=1e-3, betas=(0.9, 0.99), eps=1e-8)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        logits = model(ids[:, :length]).logits
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[0, 1:]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    tuned = load(folder / "tuned", dtype=torch.float32)
+    check(AutoConfig.from_pretrained(folder / "tuned").model_type == model.config.model_type, f"{name}: kind of folder")
+    worst = 0
+    for (key, p), (_, q) in zip(tuned.named_parameters(), model.named_parameters()):
+        if key.endswith("k_proj.bias"):  # no loss depends on it: Adam makes steps of what its gradient is rounded to
+            continue
+        if key.endswith("c_attn.bias"):
+            p, q = (torch.cat([b.chunk(3)[0], b.chunk(3)[2]]) for b in (p, q))
+        error = ((p - q).norm() / q.norm()).item()
+        check(error <= 1e-4, f"{name}: {key} differs by {error} after {steps} steps")
+        worst = max(worst, error)
+    return worst
+
+
 def published(tapegrad, name, config, folder):
     """transformers -> tapegrad -> transformers, whole and in shards, and through bf16."""
     torch.manual_seed(len(name))
@@ -73,6 +161,10 @@ def published(tapegrad, name, config, folder):
         check(out == "half" or error == 0, f"{name} {out}: logits differ by {error}")
         check(AutoConfig.from_pretrained(folder / out).model_type == config.model_type, f"{name}: model_type")
     print(f"  {name}: same weights and logits after export, in shards too; bf16 is rounded once")
+    error = same_logits(tapegrad, name, model, folder)
+    count = same_greedy_tokens(tapegrad, name, model, folder)
+    worst = same_steps(tapegrad, name, model, folder)
+    print(f"  {name}: logits to {error:.1e}, the same {count} greedy tokens, weights after ten steps to {worst:.1e}")
 
 
 def trained(tapegrad, name, flags, folder, text):
@@ -91,11 +183,52 @@ def trained(tapegrad, name, flags, folder, text):
     print(f"  {name}: {model.config.model_type}, the same 32 greedy tokens")
 
 
+def finetuned(tapegrad, tokenizer, text, folder):
+    """A folder of transformers -> finetune -> merge -> export -> transformers, with a tokenizer of the world."""
+    torch.manual_seed(0)
+    source = folder / "from"
+    source.mkdir()
+    shutil.copy(tokenizer, source / "tokenizer.json")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(source / "tokenizer.json"))
+    config = LlamaConfig(vocab_size=len(fast) + 3, hidden_size=128, intermediate_size=352, num_hidden_layers=4,
+                         num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=2048)
+    AutoModelForCausalLM.from_config(config).save_pretrained(source)
+    fast.save_pretrained(source)
+    before = json.loads((source / "config.json").read_text())
+    run(tapegrad, "finetune", "--model", source, "--data", text, "--out", folder / "adapter", "--window", 64, "--batch", 4,
+        "--max-steps", 40, "--lr", "3e-3", "--rank", 8, "--targets", "*.attn.*", "*.mlp.*")
+    run(tapegrad, "merge", "--model", source, "--adapter", folder / "adapter", "--out", folder / "merged")
+    run(tapegrad, "export", "--model", source, "--adapter", folder / "adapter", "--out", folder / "exported")
+    check(json.loads((folder / "merged/config.json").read_text()) == before, "finetuned: config.json changed")
+    line = "KING:\nWhat say you now, my lords? 漢字 🙂\n"
+    ids = AutoTokenizer.from_pretrained(folder / "merged")(line)["input_ids"]
+    write_ids(folder / "ids.bin", ids)
+    for of, flags in (("merged", []), ("exported", []), ("from", ["--adapter", folder / "adapter"])):
+        run(tapegrad, "eval", "--model", folder / of, *flags, "--data", folder / "ids.bin", "--logits",
+            folder / f"{of}.safetensors")
+    ours = load_file(folder / "merged.safetensors")
+    check(ours["tokens"][0].tolist() == ids[:-1], "finetuned: other tokens")
+    for of in ("merged", "exported"):
+        model = load(folder / of)
+        with torch.no_grad():
+            error = distance(load_file(folder / f"{of}.safetensors")["logits"], model(torch.tensor([ids[:-1]])).logits)
+        check(error <= 2e-5, f"finetuned, {of}: logits differ by {error}")
+    apart = distance(load_file(folder / "from.safetensors")["logits"], ours["logits"])
+    check(apart <= 2e-5, f"finetuned: merging changes the logits by {apart}")
+    with torch.no_grad():
+        moved = distance(load(source)(torch.tensor([ids[:-1]])).logits, ours["logits"])
+    check(moved > 1e-2, "finetuned: nothing was learned")
+    print(f"  llama with {len(fast)} tokens: finetuned, merged, exported: logits of transformers to {error:.1e}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     root = pathlib.Path(__file__).resolve().parents[2]
     parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
-    tapegrad = parser.parse_args().tapegrad.resolve()
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json of up to 65 533 ids")
+    parser.add_argument("--text", type=pathlib.Path, default=root / "tests/data/prose.txt")
+    arguments = parser.parse_args()
+    tapegrad = arguments.tapegrad.resolve()
     torch.set_num_threads(1)
     print("torch", torch.__version__, "transformers", transformers.__version__)
     transformers.logging.set_verbosity_error()
@@ -106,6 +239,11 @@ def main():
     for name, flags in TRAINED.items():
         with tempfile.TemporaryDirectory() as folder:
             trained(tapegrad, name, flags, pathlib.Path(folder), root / "tests/data/prose.txt")
+    if arguments.tokenizer:
+        with tempfile.TemporaryDirectory() as folder:
+            finetuned(tapegrad, arguments.tokenizer, arguments.text, pathlib.Path(folder))
+    else:
+        print("  skipped: finetuning with a tokenizer of the world; name one by --tokenizer")
     print("all is well")
 
 
