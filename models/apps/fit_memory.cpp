@@ -73,7 +73,7 @@ void check_sizes(std::string_view command, const RunConfig& run) {
       command, m.vocab_size, m.context, m.width, run.train.batch, std::max(weights, activations));
 }
 
-int in_memory(const TrainOptions& o, const Start& s, Device device, const std::function<int()>& train) {
+int in_memory(const TrainOptions& o, const Start& s, Device device, const std::function<int(int64_t)>& train) {
   check_sizes(o.command, s.run);
   const Run run{o,
                 s.run,
@@ -86,7 +86,7 @@ int in_memory(const TrainOptions& o, const Start& s, Device device, const std::f
                [&](int64_t there) { return advice(run, there) + " To begin all the same, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
   try {
-    return train();
+    return train(o.ignore_memory || o.quiet ? 0 : run.peak());
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
     const int64_t most = run.data + memory_stats(device).peak - before;  // that was there

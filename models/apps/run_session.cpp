@@ -128,7 +128,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   return run;
 }
 
-void print_header(const TrainOptions& o, const Start& s, const Trained& what) {
+void print_header(const TrainOptions& o, const Start& s, const Trained& what, int64_t planned) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
   const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
@@ -141,6 +141,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what) {
   fmt::print("run     {} steps of {}{} x {} tokens{}, seed {}, into {}/\n", t.max_steps,
              t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, t.window_in(m.context),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
+  if (planned > 0) fmt::print("memory  {} at the peak of a step\n", readable_bytes(planned));
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   if (s.state && s.state->step >= t.max_steps)
     fmt::print("note    the run is finished: a larger --max-steps goes on with it\n");
@@ -266,7 +267,7 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   return 0;
 }
 
-int train(const TrainOptions& o, Start& s, const Trained& what) {
+int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned) {
   Trainer trainer(what.model, what.params, s.data.tokens, s.run.train);
   if (s.state) {
     trainer.load_state(*s.state);
@@ -278,7 +279,7 @@ int train(const TrainOptions& o, Start& s, const Trained& what) {
   }
   Files files(s, what, trainer);
   s.lock->keep();  // until here it is a run that was refused
-  if (!o.quiet) print_header(o, s, what);
+  if (!o.quiet) print_header(o, s, what, planned);
   if (files.log().missing() > 0)
     note_of(
         fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
@@ -437,7 +438,7 @@ int run_training(const TrainOptions& o, Start& s, Device device, const std::func
   TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of_files(s.identity.files));
-  return in_memory(o, s, device, [&] { return train(o, s, make()); });
+  return in_memory(o, s, device, [&](int64_t planned) { return train(o, s, make(), planned); });
 }
 
 }  // namespace tg::apps

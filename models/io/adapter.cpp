@@ -65,11 +65,14 @@ Tensor rounded(const Tensor& t) {
   NoGradScope off;
   return t.detach().to(DType::bf16).to(t.dtype());
 }
-// The hash of values in f32, or in f64 if they are.
 std::string hash_of(const Params& params, bool round) {
+  NoGradScope off;
   Hash h;
   for (const auto& [name, t] : params.state())
-    h.add(name, round ? rounded(t).to(DType::f32) : t.dtype() == DType::bf16 ? t.to(DType::f32) : t);
+    if (round || t.dtype() == DType::bf16)
+      h.add_as_f32(name, t.to(DType::bf16));
+    else
+      h.add(name, t);
   return h.hex();
 }
 

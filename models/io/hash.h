@@ -5,6 +5,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/safetensors.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -34,16 +35,33 @@ class Hash {
   /// Adds the name, dtype, shape and elements of a tensor of any device and layout.
   void add(std::string_view name, const Tensor& t) {
     const Tensor here = t.detach().to(Device::cpu()).contiguous();
-    add(name);
-    add(name_of(t.dtype()));
-    for (const int64_t size : t.shape()) add(uint64_t(size));
+    add_layout(name, t.dtype(), t.shape());
     const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return here.data<T>(); });
     add(std::span(static_cast<const std::byte*>(p), here.layout().bytes()));
+  }
+  /// What add() adds for the tensor t.to(DType::f32), which is not made. t is bf16.
+  void add_as_f32(std::string_view name, const Tensor& t) {
+    const Tensor here = t.detach().to(Device::cpu()).contiguous();
+    add_layout(name, DType::f32, t.shape());
+    const std::span<const bf16> all(here.data<bf16>(), size_t(t.numel()));
+    add(4 * all.size());
+    for (size_t i = 0; i <= all.size(); i += 2) {  // the last word has one element or none
+      float two[2] = {};
+      for (size_t k = i; k < std::min(i + 2, all.size()); ++k) two[k - i] = float(all[k]);
+      uint64_t word;
+      std::memcpy(&word, two, 8);
+      add(word);
+    }
   }
   uint64_t value() const { return h_; }
   std::string hex() const { return fmt::format("{:016x}", h_); }
 
  private:
+  void add_layout(std::string_view name, DType dtype, const Shape& shape) {
+    add(name);
+    add(name_of(dtype));
+    for (const int64_t size : shape) add(uint64_t(size));
+  }
   uint64_t h_ = 0xcbf29ce484222325;
 };
 

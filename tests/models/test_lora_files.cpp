@@ -212,6 +212,10 @@ TEST_CASE("LoRA files: an adapter over weights in bf16 is one over the same weig
   Gpt narrow(half, kTwo), fresh(again, kTwo), else_(other, kTwo);
   const std::string hash = weights_hash(half);
   CHECK(hash != weights_hash(whole));
+  const Params widened(Device(), 0);
+  widened.load(half.state());
+  const Gpt of_widened(widened, kTwo);
+  CHECK(hash == weights_hash(widened));
   Lora lora = apply_lora(narrow, half, {.targets = {"*.mlp.*"}, .rank = 2});
   CHECK(lora.base_dtype() == DType::bf16);
   CHECK(lora.params().dtype() == DType::f32);
