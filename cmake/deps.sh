@@ -9,7 +9,7 @@ set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
 tools='c++ cmake ninja'
-ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen'
+ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen python3-venv'
 table='
 what             apt                 dnf            brew           vcpkg
 c++              g++                 gcc-c++        -              -
@@ -25,7 +25,8 @@ pkg-config       pkg-config          -              -              -
 clang++-16       clang-16            -              -              -
 clang-rt-16      libclang-rt-16-dev  -              -              -
 clang-format-16  clang-format-16     -              -              -
-doxygen          doxygen             -              -              -'
+doxygen          doxygen             -              -              -
+python3-venv     python3-venv        -              -              -'
 
 fail() {
   printf '[deps] %s\n' "$*" >&2
@@ -53,6 +54,9 @@ missing_tools() {
   for tool in $tools; do
     if [ "$tool" = clang-rt-16 ]; then # no program: the libraries that sanitizers link
       echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
+    fi
+    if [ "$tool" = python3-venv ]; then # a part of python3
+      python3 -c 'import ensurepip, venv' 2>/dev/null && continue
     fi
     for candidate in $(case $tool in c++) echo "${CXX:-c++ g++ clang++}" ;; *) echo "$tool" ;; esac); do
       command -v "$candidate" >/dev/null && continue 2

