@@ -34,6 +34,7 @@
 #include <tapegrad/models/io/shards.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>
+#include <tapegrad/models/model/sample.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>

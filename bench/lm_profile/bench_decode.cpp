@@ -1,12 +1,14 @@
-// Tokens per second of decoding with a Gpt of random weights: with the cache that grows, with one of fixed capacity,
-// and that one compiled. Every way must give the same tokens. The ways take turns, so that a noisy machine disturbs
-// all.
+// Tokens per second of decoding with a Gpt, of random weights or from a folder, after prompts of several lengths: with
+// the cache that grows, with one of fixed capacity, and that one compiled. Every way must give the same tokens. The
+// ways take turns, so that a noisy machine disturbs all.
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/run_config.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/topk.h>
@@ -19,9 +21,10 @@ using namespace tg;
 using namespace tg::bench;
 namespace {
 struct DecodeFlags : SharedFlags {
-  std::string arch = "gpt2";
+  std::string arch = "gpt2", model;
   std::vector<std::string> dtypes{"f32", "bf16"};
-  int64_t batch = 1, prompt = 32, tokens = 64, rounds = 5, threads = 0;
+  std::vector<int64_t> prompts{32, 256, 512, 900};
+  int64_t batch = 1, tokens = 32, rounds = 5, threads = 0;
   uint64_t seed = 1;
 };
 enum class Way { growing, fixed, compiled };
@@ -30,7 +33,9 @@ constexpr std::array kNames{"growing cache, eager", "fixed cache, eager", "fixed
 
 struct DecodeRun {
   std::string dtype;
-  std::array<Timing, 3> seconds;  // of all tokens after the prompt, by Way
+  int64_t prompt;
+  std::vector<int64_t> prompt_tokens, tokens;  // of the first text
+  std::array<Timing, 3> seconds;               // of all tokens after the first new one, by Way
 };
 
 GptConfig config_of(const DecodeFlags& f) {
@@ -38,66 +43,69 @@ GptConfig config_of(const DecodeFlags& f) {
   if (c.vocab_size == 0) c.vocab_size = 256;  // left to a tokenizer
   return c;
 }
-class DecodeModel {
+Gpt model_of(const DecodeFlags& f, DType dtype, Device device) {
+  if (!f.model.empty()) return load_model(f.model, device, dtype).model;
+  return Gpt(Params(device, f.seed, dtype), config_of(f));
+}
+// Greedy decoding after one prompt.
+class Decoding {
  public:
-  DecodeModel(const DecodeFlags& f, DType dtype, Device device)
-      : flags_(f), params_(device, f.seed, dtype), model_(params_, config_of(f)) {
-    fixed_ = model_.fixed_cache(f.batch, f.prompt + f.tokens);
+  Decoding(const DecodeFlags& f, const Gpt& model, int64_t prompt) : flags_(f), prompt_(prompt), model_(model) {
+    fixed_ = model.fixed_cache(f.batch, prompt + f.tokens);
     Rng rng{f.seed + 1};
-    std::vector<int64_t> ids;
-    for (int64_t i = 0; i < f.batch * f.prompt; ++i)
-      ids.push_back(int64_t(rng.below(uint64_t(model_.config().vocab_size))));
-    prompt_ = tensor(ids, {f.batch, f.prompt}, device);
+    for (int64_t i = 0; i < f.batch * prompt; ++i)
+      ids_.push_back(int64_t(rng.below(uint64_t(model.config().vocab_size))));
+    const Tensor tokens = tensor(ids_, {f.batch, prompt}, model.device());
+    first_ = next(tokens, grown_);
+    next(tokens, fixed_);
   }
-  // Decodes greedily; the seconds after the prompt.
+  // The seconds after the first new token.
   double run(Way way, std::vector<int64_t>& tokens) {
-    KvCache growing;
+    KvCache growing = grown_;
     KvCache& cache = way == Way::growing ? growing : fixed_;
-    cache.clear();
-    std::vector<Tensor> all{next(prompt_, cache)};  // (B, 1) each
-    synchronize(prompt_.device());
+    fixed_.set_lengths(full({flags_.batch}, double(prompt_), DType::i64, model_.device()));
+    std::vector<Tensor> all{first_};  // (B, 1) each
+    synchronize(model_.device());
     const double seconds = timed([&] {
       for (int64_t i = 1; i < flags_.tokens; ++i)
         all.push_back(way == Way::compiled ? step_({all.back()})[0] : next(all.back(), cache));
-      synchronize(prompt_.device());
+      synchronize(model_.device());
     });
     tokens = concat(all, 1).to_vector<int64_t>();
     return seconds;
   }
-  int64_t parameters() const {
-    int64_t n = 0;
-    for (const auto& [name, t] : params_.state()) n += t.numel();
-    return n;
-  }
+  const std::vector<int64_t>& prompt() const { return ids_; }
 
  private:
   Tensor next(const Tensor& tokens, KvCache& cache) const {
     return argmax(model_.forward(tokens, {.cache = &cache, .last_only = true}));
   }
   DecodeFlags flags_;
+  int64_t prompt_;
   NoGradScope off_;
-  Params params_;
   Gpt model_;
-  KvCache fixed_;
-  Tensor prompt_;  // (B, prompt) i64
+  KvCache grown_, fixed_;  // with the prompt in them
+  std::vector<int64_t> ids_;
+  Tensor first_;
   Compiled step_{[this](Inputs in) { return std::vector{next(in[0], fixed_)}; }};
 };
 
-DecodeRun measured(const DecodeFlags& f, const std::string& dtype, Device device) {
-  DecodeModel model(f, dtype_from_name(dtype), device);
-  fmt::print("\n{}, {}: {} parameters, {} text(s), {} tokens after a prompt of {}\n", f.arch, dtype, model.parameters(),
-             f.batch, f.tokens, f.prompt);
+DecodeRun measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, int64_t prompt) {
+  Decoding decoding(f, model, prompt);
+  fmt::print("\n{}, {}: {} text(s), {} tokens after a prompt of {}\n", f.model.empty() ? f.arch : f.model, dtype,
+             f.batch, f.tokens, prompt);
   std::array<std::vector<double>, 3> seconds;
   std::vector<int64_t> want;
   for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up, and traces
     for (size_t k = 0; k < kWays.size(); ++k) {
       std::vector<int64_t> got;
-      const double s = model.run(kWays[k], got);
+      const double s = decoding.run(kWays[k], got);
       if (want.empty()) want = got;
       TG_CHECK(got == want, internal, "[bench_decode] {} gives other tokens than {}.", kNames[k], kNames[0]);
       if (round >= 0) seconds[k].push_back(s);
     }
-  DecodeRun r{dtype, {}};
+  const auto& ids = decoding.prompt();
+  DecodeRun r{dtype, prompt, {ids.begin(), ids.begin() + prompt}, {want.begin(), want.begin() + f.tokens}, {}};
   for (size_t k = 0; k < kWays.size(); ++k) {
     r.seconds[k] = summary(seconds[k]);
     const auto rate = [&](double s) { return double(f.batch * (f.tokens - 1)) / s; };
@@ -107,31 +115,35 @@ DecodeRun measured(const DecodeFlags& f, const std::string& dtype, Device device
   }
   return r;
 }
+Json json_of(const DecodeFlags& f, const DecodeRun& r) {
+  Json ways = Json::array();
+  for (size_t k = 0; k < kWays.size(); ++k) {
+    const Timing& t = r.seconds[k];
+    const double per_token = 1.0 / double(f.batch * (f.tokens - 1));
+    ways.push_back({{"way", kNames[k]},
+                    {"tokens_per_second", 1 / (t.median * per_token)},
+                    {"seconds_per_token",
+                     {{"median", t.median * per_token}, {"p10", t.p10 * per_token}, {"p90", t.p90 * per_token}}},
+                    {"runs", t.runs}});
+  }
+  return {{"arch", f.model.empty() ? f.arch : f.model},
+          {"dtype", r.dtype},
+          {"batch", f.batch},
+          {"prompt", r.prompt},
+          {"tokens", f.tokens},
+          {"equal_tokens", true},
+          {"first_text", {{"prompt", r.prompt_tokens}, {"tokens", r.tokens}}},
+          {"ways", std::move(ways)}};
+}
 int decode(const DecodeFlags& f, int argc, char** argv) {
   check_within("bench_decode", "batch", f.batch, 1, 1 << 16);
-  check_within("bench_decode", "prompt", f.prompt, 1, 1 << 20);
+  for (const int64_t n : f.prompts) check_within("bench_decode", "prompt", n, 1, 1 << 20);
   check_within("bench_decode", "tokens", f.tokens, 2, 1 << 20);
   check_within("bench_decode", "rounds", f.rounds, 1, 1 << 20);
   Json all = json_of(begin(f, argc, argv, "", f.threads)), runs = Json::array();
   for (const std::string& dtype : f.dtypes) {
-    const DecodeRun r = measured(f, dtype, Device::parse(f.device));
-    Json ways = Json::array();
-    for (size_t k = 0; k < kWays.size(); ++k) {
-      const Timing& t = r.seconds[k];
-      const double per_token = 1.0 / double(f.batch * (f.tokens - 1));
-      ways.push_back({{"way", kNames[k]},
-                      {"tokens_per_second", 1 / (t.median * per_token)},
-                      {"seconds_per_token",
-                       {{"median", t.median * per_token}, {"p10", t.p10 * per_token}, {"p90", t.p90 * per_token}}},
-                      {"runs", t.runs}});
-    }
-    runs.push_back({{"arch", f.arch},
-                    {"dtype", r.dtype},
-                    {"batch", f.batch},
-                    {"prompt", f.prompt},
-                    {"tokens", f.tokens},
-                    {"equal_tokens", true},
-                    {"ways", std::move(ways)}});
+    const Gpt model = model_of(f, dtype_from_name(dtype), Device::parse(f.device));
+    for (const int64_t prompt : f.prompts) runs.push_back(json_of(f, measured(f, dtype, model, prompt)));
   }
   all["decoding"] = std::move(runs);
   if (!f.json.empty()) write_json(f.json, all);
@@ -143,10 +155,11 @@ int main(int argc, char** argv) {
   DecodeFlags f;
   const auto declare = [&](Command& c) {
     c.option("--arch", "NAME", "a named architecture; its weights are random", f.arch);
+    c.option("--model", "DIR", "a model folder instead, also of Hugging Face", f.model);
     c.option("--dtypes", "of the parameters: of f32, bf16", f.dtypes);
     c.option("--batch", "texts at once", f.batch);
-    c.option("--prompt", "tokens of the prompt, which are not timed", f.prompt);
-    c.option("--tokens", "tokens after it", f.tokens);
+    c.option("--prompt", "tokens of prompts, which are not timed", f.prompts);
+    c.option("--tokens", "tokens after each", f.tokens);
     c.option("--rounds", "times that each way decodes, after one to warm up", f.rounds);
     c.option("--threads", "of the CPU backend, 0: all", f.threads);
     c.option("--seed", "of weights and prompt", f.seed);

@@ -1,6 +1,10 @@
-// `tapegrad generate`: continues a prompt, token by token as they are made.
+// `tapegrad generate`: continues a prompt, token by token as they are made, or many prompts in batches.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -16,10 +20,13 @@ namespace tg::apps {
 namespace {
 
 struct Options {
-  std::string model, adapter, prompt = "\n", device = "cpu", unknown;
-  int64_t max_tokens = 200, threads = 0;
+  std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown;
+  std::optional<std::string> prompt;
+  std::optional<int64_t> batch;
+  std::vector<std::string> stops;
+  int64_t max_tokens = 200, samples = 1, threads = 0;
   SampleOptions sampling;
-  bool no_cache = false;
+  bool ignore_eos = false, no_cache = false;
 };
 
 struct ClosedPipe {};  // the reader has read enough, as `head` does
@@ -30,34 +37,182 @@ void put(const std::string& text) {
   TG_CHECK(done, io, "[generate] standard output cannot be written.");
 }
 
-int run(const Options& o) {
+// The text after a prompt, from its tokens as they come, and why it ends.
+class Continuation {
+ public:
+  Continuation(const LoadedModel& m, const Options& o) : stream_(*m.tokenizer), stops_(o.stops) {
+    if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
+  }
+  // The text that the next token makes certain.
+  std::string add(int64_t token) {
+    if (std::ranges::find(eos_, token) != eos_.end()) {
+      reason_ = "eos";
+      return {};
+    }
+    return cut(stream_.add(token));
+  }
+  // The rest of the text.
+  std::string end() {
+    std::string text = cut(stream_.end());
+    return text + stops_.end();
+  }
+  bool ended() const { return reason_ != kLength; }
+  std::string_view reason() const { return reason_; }
+
+ private:
+  static constexpr std::string_view kLength = "length";
+  std::string cut(const std::string& piece) {
+    std::string text = stops_.add(piece);
+    if (stops_.found()) reason_ = "stop";
+    return text;
+  }
+
+  TextStream stream_;
+  StopStrings stops_;
+  std::vector<int64_t> eos_;
+  std::string_view reason_ = kLength;
+};
+
+struct Prompt {
+  Json line;  // what a line of --prompts says
+  std::string text;
+  std::vector<int64_t> tokens;
+};
+Prompt encoded(const LoadedModel& m, const Options& o, const std::string& text, const std::string& name) {
+  Prompt p{{}, o.unknown == "skip" ? known_text(*m.tokenizer, text, name) : text, {}};
+  p.tokens = m.tokenizer->encode(p.text, {.parse_special = true, .add_special = true});
+  return p;
+}
+constexpr const char* kResults[] = {"text", "tokens", "finish_reason"};  // what --out adds to a line
+std::vector<Prompt> read_prompts(const LoadedModel& m, const Options& o) {
+  const MappedFile file(o.prompts);
+  TG_CHECK(!file.text().empty(), value, "[generate] {} is empty. Each line is an object {{\"prompt\": \"...\"}}.",
+           o.prompts);
+  std::vector<Prompt> all;
+  std::string_view rest = file.text();
+  for (size_t number = 1; !rest.empty(); ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    const std::string name = fmt::format("{}, line {}", o.prompts, number);
+    Json json = parse_json(line, "generate", name);
+    const Json* prompt = json.is_object() ? json.find("prompt") : nullptr;
+    TG_CHECK(prompt && prompt->is_string(), value,
+             "[generate] {} has no text \"prompt\". Each line is an object {{\"prompt\": \"...\"}}.", name);
+    for (const char* key : kResults)
+      TG_CHECK(!json.contains(key), value,
+               "[generate] {} has \"{}\", which is a result. Other keys than the results' are copied; rename it.", name,
+               key);
+    try {
+      all.push_back(encoded(m, o, prompt->get<std::string>(), name));
+    } catch (const Error& e) {
+      throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), name), e.scoped());
+    }
+    all.back().line = std::move(json);
+    TG_CHECK(!all.back().tokens.empty(), value,
+             "[generate] the prompt of {} is empty. Pass at least one token, such as that of a line break.", name);
+  }
+  return all;
+}
+
+// Continues the prompt on standard output.
+void stream(const LoadedModel& m, const Options& o, const Prompt& prompt) {
+  Continuation text(m, o);
+  bool begun = false;
+  const auto begin = [&] {  // not before the first token: what fails until then prints nothing
+    if (!std::exchange(begun, true)) put(prompt.text);
+  };
+  const auto show = [&](int64_t token) {
+    begin();
+    put(text.add(token));
+    return !text.ended();
+  };
+  generate(m.model, prompt.tokens, o.max_tokens, o.sampling, {.use_cache = !o.no_cache, .on_token = show});
+  begin();
+  put(text.end() + "\n");
+}
+
+struct Result {
+  std::string text;
+  std::vector<int64_t> tokens;
+  std::string_view reason;
+};
+// Continues each prompt o.samples times, in batches. take(prompt, sample, result) gets them in order.
+template <class F> void in_batches(const LoadedModel& m, const Options& o, const std::vector<Prompt>& prompts, F take) {
+  const auto samples = size_t(o.samples), rows = prompts.size() * samples, batch = size_t(o.batch.value_or(8));
+  for (size_t first = 0; first < rows; first += batch) {
+    std::vector<std::vector<int64_t>> tokens;
+    for (size_t row = first; row < std::min(rows, first + batch); ++row)
+      tokens.push_back(prompts[row / samples].tokens);
+    std::vector<Continuation> texts(tokens.size(), Continuation(m, o));
+    std::vector<Result> results(tokens.size());
+    const auto add = [&](int64_t row, int64_t token) {
+      results[size_t(row)].text += texts[size_t(row)].add(token);
+      return !texts[size_t(row)].ended();
+    };
+    auto made = generate_batch(m.model, tokens, o.max_tokens, o.sampling,
+                               {.use_cache = !o.no_cache, .on_row_token = add, .first_row = int64_t(first)});
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      results[i].text += texts[i].end();
+      results[i].tokens = std::move(made[i]);
+      results[i].reason = texts[i].reason();
+      take(prompts[(first + i) / samples], (first + i) % samples, results[i]);
+    }
+  }
+}
+void write_results(const LoadedModel& m, const Options& o, const std::vector<Prompt>& prompts) {
+  write_file_atomically(o.out, [&](const Sink& sink) {
+    in_batches(m, o, prompts, [&](const Prompt& p, size_t, const Result& r) {
+      Json line = p.line;
+      line["text"] = r.text;
+      line["tokens"] = r.tokens;
+      line["finish_reason"] = r.reason;
+      const std::string text = text_of(line) + "\n";
+      sink(std::as_bytes(std::span(text)));
+    });
+  });
+  fmt::print("{} texts in {}\n", prompts.size() * size_t(o.samples), printable(o.out));
+}
+void check_usage(const Options& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
+  if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts exclude each other");
+  if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE, for what is made of them");
+  if (o.batch && *o.batch < 1) throw UsageError(fmt::format("--batch is {}. It must be 1 or more.", *o.batch));
+  if (o.batch && o.prompts.empty() && o.samples == 1)
+    throw UsageError("--batch is of many texts. Pass --prompts or --samples with it, or leave it away");
+}
+bool is_result(std::string_view text) {
+  const Json line = json_or_null(text.substr(0, text.find('\n')));
+  return line.is_object() && std::ranges::all_of(kResults, [&](const char* key) { return line.contains(key); });
+}
+
+int run(Options o) {
+  check_usage(o);
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  LoadedModel m = load_model(o.model, device);
+  if (!o.out.empty()) check_output("generate", "--out", o.out, "result of generate", is_result);
+  LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
   TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
-  const std::string text = o.unknown == "skip" ? known_text(*m.tokenizer, o.prompt, "the prompt") : o.prompt;
-  const std::vector<int64_t> prompt = m.tokenizer->encode(text, {.parse_special = true, .add_special = true});
-  TextStream stream(*m.tokenizer);
-  SampleOptions sampling = o.sampling;
-  sampling.vocabulary = m.tokenizer->vocab_size();
-  bool begun = false;
-  const auto begin = [&] {  // not before the first token: what fails until then prints nothing
-    if (!std::exchange(begun, true)) put(text);
-  };
-  const auto show = [&](int64_t token) {
-    begin();
-    put(stream.add(token));
-    return true;
-  };
+  o.sampling.vocabulary = m.tokenizer->vocab_size();
+  std::vector<Prompt> prompts;
+  if (o.prompts.empty()) {
+    prompts.push_back(encoded(m, o, o.prompt.value_or("\n"), "the prompt"));
+    prompts[0].line = {{"prompt", prompts[0].text}};
+  } else {
+    prompts = read_prompts(m, o);
+  }
   try {
-    generate(m.model, prompt, o.max_tokens, sampling, {.use_cache = !o.no_cache, .on_token = show});
-    begin();
-    put(stream.end() + "\n");
+    if (!o.out.empty())
+      write_results(m, o, prompts);
+    else if (o.samples == 1)
+      stream(m, o, prompts[0]);
+    else
+      in_batches(m, o, prompts, [](const Prompt& p, size_t sample, const Result& r) {
+        put(fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, r.text));
+      });
   } catch (const ClosedPipe&) {
     (void)!std::freopen("/dev/null", "w", stdout);  // what is buffered is wanted by nobody
     return 128 + SIGPIPE;
@@ -68,24 +223,41 @@ int run(const Options& o) {
 }  // namespace
 
 Subcommand generate_command() {
-  return {"generate", "continue a prompt with a trained model", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
-            c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
-                     o->adapter);
-            c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
-                     [o](const std::string& word) { o->prompt = word; });
-            add_unknown_option(c, "error", o->unknown);
-            c.option("--max-tokens", "tokens to make", o->max_tokens);
-            c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
-            c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);
-            c.option("--top-p", "draw from the most likely tokens that reach this probability", o->sampling.top_p);
-            c.option("--seed", "of the draws", o->sampling.seed);
-            c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
-            c.option("--device", "NAME", "cpu or cuda", o->device);
-            c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            return [o] { return run(*o); };
-          }};
+  return {
+      "generate", "continue prompts with a trained model", [](Command& c) -> std::function<int()> {
+        auto o = std::make_shared<Options>();
+        c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
+        c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
+                 o->adapter);
+        c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
+                 [o](const std::string& word) { o->prompt = word; });
+        c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o->prompts);
+        c.option("--out", "FILE", "write a line each: the line of --prompts with text, tokens and finish_reason",
+                 o->out);
+        c.option("--samples", "texts to make of each prompt", o->samples, 1);
+        c.option("--batch", "texts that are made at once", o->batch, 8);
+        add_unknown_option(c, "error", o->unknown);
+        c.option("--max-tokens", "tokens to make", o->max_tokens);
+        c.list("--stop", "STR", "texts that end the text; they are not printed", o->stops);
+        c.toggle("--ignore-eos", "go on after the end-of-sequence tokens of a folder of Hugging Face", o->ignore_eos);
+        c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
+        c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);
+        c.option("--top-p", "draw from the most likely tokens that reach this probability", o->sampling.top_p);
+        c.option("--min-p", "draw from tokens that are so likely, relative to the most likely one", o->sampling.min_p);
+        c.option("--repetition-penalty", "divides positive logits of tokens that came before, multiplies others",
+                 o->sampling.repetition_penalty);
+        c.option("--frequency-penalty", "taken from a logit for each time that its token came before",
+                 o->sampling.frequency_penalty);
+        c.option("--presence-penalty", "taken from a logit once, if its token came before",
+                 o->sampling.presence_penalty);
+        c.option("--penalty-last", "tokens before that penalties look at, 0: all", o->sampling.penalty_last);
+        c.option("--seed", "of the draws", o->sampling.seed);
+        c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
+        c.option("--dtype", "of the weights", o->dtype, {"f32", "bf16"});
+        c.option("--device", "NAME", "cpu or cuda", o->device);
+        c.option("--threads", "threads of the CPU, 0: all", o->threads);
+        return [o] { return run(*o); };
+      }};
 }
 
 }  // namespace tg::apps

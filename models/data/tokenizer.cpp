@@ -89,6 +89,33 @@ std::string TextStream::add(int64_t id) {
 }
 std::string TextStream::end() { return std::exchange(kept_, {}); }
 
+StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  for (size_t i = 0; i < stops_.size(); ++i)
+    TG_CHECK(!stops_[i].empty(), value,
+             "[tokenizer] stop {} is empty, which every text begins with. A stop has at least one byte.", i);
+}
+std::string StopStrings::add(std::string_view piece) {
+  if (found_) return {};
+  for (const char c : piece) {
+    held_ += c;
+    size_t stop = 0;
+    for (const std::string& s : stops_)
+      if (held_.ends_with(s)) stop = std::max(stop, s.size());
+    if (stop == 0) continue;
+    found_ = true;
+    held_.resize(held_.size() - stop);
+    return std::exchange(held_, {});
+  }
+  size_t held = 0;
+  for (const std::string& s : stops_)
+    for (size_t n = s.size() - 1; n > held; --n)
+      if (held_.ends_with(std::string_view(s).substr(0, n))) held = n;
+  std::string text = held_.substr(0, held_.size() - held);
+  held_.erase(0, text.size());
+  return text;
+}
+std::string StopStrings::end() { return std::exchange(held_, {}); }
+
 KnownText Tokenizer::known(std::string_view text) const { return {std::string(text), int64_t(text.size()), 0, ""}; }
 
 void ByteTokenizer::encode(std::string_view text, const Take& take) const {

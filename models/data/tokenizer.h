@@ -71,6 +71,25 @@ class TextStream {
   std::string kept_;
 };
 
+/// Ends a text that comes in pieces, such as those of a TextStream, at a stop: one of some strings. What may begin a
+/// stop is held back. The stop that is complete first ends the text, of several the longest, however the text is cut.
+class StopStrings {
+ public:
+  /// An Error if a stop is empty. Stops are bytes: those of whole characters do not cut one.
+  explicit StopStrings(std::vector<std::string> stops);
+  /// The text before any stop that the next piece makes certain. Nothing comes after a stop.
+  std::string add(std::string_view piece);
+  /// What is held back; the text has no more pieces.
+  std::string end();
+  /// A stop has ended the text.
+  bool found() const { return found_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;  // the longest end of the text that begins a stop
+  bool found_ = false;
+};
+
 /// The tokenizer.json of a tokenizer: what Hugging Face's `tokenizers` and BpeTokenizer read. That of characters is
 /// read by the former only.
 std::string tokenizer_json(const Tokenizer&);

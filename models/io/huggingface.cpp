@@ -191,6 +191,10 @@ Origin read_huggingface(const std::string& folder) {
     origin.model = gpt_config_from_huggingface(origin.config, folder + "/config.json");
     before = stored_config(own_json(origin.config));
   });
+  if (const std::string path = folder + "/generation_config.json"; path_exists(path))
+    origin.eos_tokens = eos_tokens_from_huggingface(MappedFile(path).text(), path);
+  if (origin.eos_tokens.empty())
+    origin.eos_tokens = eos_tokens_from_huggingface(origin.config, folder + "/config.json");
   const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w))

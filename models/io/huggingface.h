@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tg {
 
@@ -21,12 +22,16 @@ struct Origin {
   GptConfig model;                      ///< that it was read as
   std::map<std::string, DType> dtypes;  ///< of the tensors in its files, by their names there
   double dropout = 0;                   ///< that config.json names for pretraining, and `model` does not have
+  /// The tokens that end a text: eos_token_id of its generation_config.json, else of its config.json.
+  std::vector<int64_t> eos_tokens = {};
 };
 
 /// What a config.json of transformers says about the model, whose dropout is 0: values there are those of pretraining.
 /// Unknown keys are ignored. An Error names key and value for a model_type that is not read, for a key that would
 /// change results, and for all that GptConfig::validate() refuses. `source` is the name of the text in messages.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
+/// The eos_token_id of a config.json or generation_config.json: a number or a list; empty if it has none.
+std::vector<int64_t> eos_tokens_from_huggingface(std::string_view text, const std::string& source);
 /// The config.json of such a model, which both versions of transformers read. It has the configuration itself too, for
 /// what the family cannot say. `dtype` is that of the weights. An Error names the fields that no family has.
 std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32);

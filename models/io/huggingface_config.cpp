@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace tg {
 namespace {
@@ -289,6 +290,19 @@ GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& 
   simplify(c);
   c.validate();
   return c;
+}
+
+std::vector<int64_t> eos_tokens_from_huggingface(std::string_view text, const std::string& source) {
+  const Json json = parse_json(text, "huggingface", source, kDepth);
+  const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
+  if (!x) return {};
+  const auto is_token = [](const Json& t) {
+    return t.is_number_unsigned() && std::in_range<int64_t>(t.get<uint64_t>());
+  };
+  TG_CHECK(x->is_array() ? std::all_of(x->begin(), x->end(), is_token) : is_token(*x), value,
+           "[huggingface] 'eos_token_id' of {} is {}. It must be the id of a token, or a list of ids.", source,
+           shown(*x));
+  return x->is_array() ? x->get<std::vector<int64_t>>() : std::vector{x->get<int64_t>()};
 }
 
 std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {

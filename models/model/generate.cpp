@@ -5,39 +5,9 @@
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 namespace tg {
 namespace {
-void check_logits(std::span<const float> logits) {
-  bool any = false;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    TG_CHECK(!std::isnan(logits[i]) && logits[i] != INFINITY, value,
-             "[sample] the logit of token {} is {}. Logits must be finite or -inf; did the training diverge?", i,
-             logits[i]);
-    any |= std::isfinite(logits[i]);
-  }
-  TG_CHECK(any, value, "[sample] {} logits, none of them finite. At least one token must be possible.", logits.size());
-}
-
-// Tokens that may be drawn, the most likely first where an order is needed.
-std::vector<int64_t> candidates(std::span<const float> logits, const SampleOptions& o) {
-  std::vector<int64_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  auto likelier = [&](int64_t a, int64_t b) {
-    const float x = logits[size_t(a)], y = logits[size_t(b)];
-    return x != y ? x > y : a < b;
-  };
-  if (o.top_k > 0 && size_t(o.top_k) < ids.size()) {
-    std::partial_sort(ids.begin(), ids.begin() + o.top_k, ids.end(), likelier);
-    ids.resize(size_t(o.top_k));
-  } else if (o.top_p < 1) {
-    std::sort(ids.begin(), ids.end(), likelier);
-  }
-  return ids;
-}
-
 struct Text {
   std::vector<int64_t> tokens;
   size_t prompt;  // so many of them
@@ -157,7 +127,7 @@ std::vector<std::vector<int64_t>> continue_all(const Model& model, std::vector<T
     for (size_t i = 0; i < texts.size(); ++i) {
       Text& t = texts[i];
       if (t.ended) continue;
-      const int64_t token = sample(logits[i], o, t.rng);
+      const int64_t token = sample(logits[i], o, t.rng, t.tokens);
       t.tokens.push_back(token);
       t.ended = std::ranges::find(how.stop, token) != how.stop.end();
       if (how.on_token && !how.on_token(token)) t.ended = true;
@@ -170,37 +140,6 @@ std::vector<std::vector<int64_t>> continue_all(const Model& model, std::vector<T
 }
 }  // namespace
 
-void SampleOptions::validate() const {
-  TG_CHECK(temperature >= 0 && std::isfinite(temperature), value,
-           "[sample] temperature is {}. It must be finite and 0 or more; 0 takes the most likely token.", temperature);
-  TG_CHECK(top_k >= 0, value, "[sample] top_k is {}. It must be 1 or more, or 0 for all tokens.", top_k);
-  TG_CHECK(top_p > 0 && top_p <= 1, value, "[sample] top_p is {}. It must be in (0, 1]; 1 keeps all tokens.", top_p);
-  TG_CHECK(vocabulary >= 0, value, "[sample] vocabulary is {}. It must be 1 or more, or 0 for all tokens.", vocabulary);
-}
-
-int64_t sample(std::span<const float> logits, const SampleOptions& o, Rng& rng) {
-  o.validate();
-  if (o.vocabulary > 0 && size_t(o.vocabulary) < logits.size()) logits = logits.first(size_t(o.vocabulary));
-  check_logits(logits);
-  const float top = *std::max_element(logits.begin(), logits.end());
-  if (o.temperature == 0) return std::find(logits.begin(), logits.end(), top) - logits.begin();
-
-  const std::vector<int64_t> ids = candidates(logits, o);
-  std::vector<double> sums(ids.size());  // of the weights up to and with each candidate
-  double sum = 0;
-  for (size_t i = 0; i < ids.size(); ++i)
-    sums[i] = sum += std::exp((double(logits[size_t(ids[i])]) - double(top)) / o.temperature);
-  if (o.top_p < 1) {
-    const auto last = std::lower_bound(sums.begin(), sums.end(), o.top_p * sum);
-    sums.resize(std::min(sums.size(), size_t(last - sums.begin()) + 1));
-    sum = sums.back();
-  }
-  const double u = double(rng.below(uint64_t(1) << 53)) * 0x1p-53 * sum;  // in [0, sum)
-  // The first sum above u: a candidate of weight 0 adds nothing to its sum and is never the first.
-  const auto chosen = std::upper_bound(sums.begin(), sums.end(), u);
-  return ids[size_t(std::min<int64_t>(chosen - sums.begin(), int64_t(sums.size()) - 1))];
-}
-
 std::vector<int64_t> generate(const Model& model, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& o, const GenerateOptions& how) {
   check_prompt(model, prompt, "the prompt");
@@ -209,10 +148,11 @@ std::vector<int64_t> generate(const Model& model, std::span<const int64_t> promp
 std::vector<std::vector<int64_t>> generate_batch(const Model& model, std::span<const std::vector<int64_t>> prompts,
                                                  int64_t max_tokens, const SampleOptions& o,
                                                  const GenerateOptions& how) {
+  TG_CHECK(how.first_row >= 0, value, "[generate] first_row is {}. Rows count from 0.", how.first_row);
   std::vector<Text> texts;
   for (size_t i = 0; i < prompts.size(); ++i) {
     check_prompt(model, prompts[i], fmt::format("prompt {}", i));
-    texts.push_back({prompts[i], prompts[i].size(), Rng{o.seed}.split(i)});
+    texts.push_back({prompts[i], prompts[i].size(), Rng{o.seed}.split(uint64_t(how.first_row) + i)});
   }
   return continue_all(model, std::move(texts), max_tokens, o, how);
 }

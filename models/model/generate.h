@@ -1,29 +1,15 @@
 /// @file
-/// Sampling from a language model: sample() draws one token from logits, generate() continues a prompt,
-/// generate_batch() several at once. Text and tokenizers are in models/data. Equal seeds give equal tokens, on any
-/// number of threads.
+/// Sampling from a language model: generate() continues a prompt, generate_batch() several at once; sample.h draws the
+/// tokens. Text, tokenizers and stop strings are in models/data. Equal seeds give equal tokens, on any number of
+/// threads.
 #pragma once
 #include <tapegrad/models/model/model.h>
+#include <tapegrad/models/model/sample.h>
 
 #include <functional>
 #include <span>
 
 namespace tg {
-
-/// How tokens are drawn.
-struct SampleOptions {
-  double temperature = 1;  ///< divides the logits; 0 means always the most likely token
-  int64_t top_k = 0;       ///< draw from the k most likely tokens only; 0 means all
-  double top_p = 1;        ///< draw from the most likely tokens that together reach this probability; 1 means all
-  int64_t vocabulary = 0;  ///< draw only tokens below it, for a tokenizer with fewer ids than the model; 0 means all
-  uint64_t seed = 0;       ///< of generate(); sample() is given its generator
-  void validate() const;   ///< throws an Error that names the first wrong field
-};
-
-/// A token drawn from softmax(logits / temperature), cut to the top k and then, with the remaining probabilities, to
-/// the top p (nucleus sampling: Holtzman et al. 2019). Among equal logits the lower token counts as more likely. A
-/// logit of -infinity excludes its token. An Error if a logit is NaN or +infinity, or if all are -infinity.
-int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&);
 
 /// Options of generate() and generate_batch().
 struct GenerateOptions {
@@ -33,6 +19,9 @@ struct GenerateOptions {
   std::function<bool(int64_t token)> on_token = {};  ///< called with each new token; false ends the text after it
   /// The same of generate_batch(), with the number of the prompt.
   std::function<bool(int64_t row, int64_t token)> on_row_token = {};
+  /// The number of the first prompt of generate_batch(), when the prompts are a part of more: draws do not depend on
+  /// how these are divided.
+  int64_t first_row = 0;
 };
 /// Continues the prompt (at least one token) by at most max_tokens, and returns the new tokens only. The model sees the
 /// last context() tokens, or all of them if it has no context(). While the text fits into the context, the cache makes
@@ -41,8 +30,9 @@ struct GenerateOptions {
 std::vector<int64_t> generate(const Model&, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& = {}, const GenerateOptions& = {});
 /// Continues several prompts, of any lengths, as generate() does each: a token of all texts costs one forward pass. The
-/// new tokens of each are returned. Row i draws from Rng{seed}.split(i), whatever the other rows do. A text that has
-/// ended is computed on, without effect, until all have; one that is longer than the context is computed alone.
+/// new tokens of each are returned. Row i draws from Rng{seed}.split(first_row + i), whatever the other rows do. A text
+/// that has ended is computed on, without effect, until all have; one that is longer than the context is computed
+/// alone.
 std::vector<std::vector<int64_t>> generate_batch(const Model&, std::span<const std::vector<int64_t>> prompts,
                                                  int64_t max_tokens, const SampleOptions& = {},
                                                  const GenerateOptions& = {});

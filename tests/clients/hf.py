@@ -97,7 +97,7 @@ def same_greedy_tokens(tapegrad, name, model, folder):
     sliding = getattr(model.config, "sliding_window", None)
     count = sliding - len(prompt) if sliding else 32  # beyond its window a mistral is not read as one
     ours = run(tapegrad, "generate", "--model", folder / "from", "--prompt", prompt, "--temperature", 0, "--max-tokens",
-               count)  # TMP
+               count, "--ignore-eos")
     ids = torch.tensor([[characters.index(c) for c in prompt]])
     for _ in range(count):
         with torch.no_grad():

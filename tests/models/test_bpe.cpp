@@ -105,6 +105,63 @@ TEST_CASE("bpe: a stream gives whole characters, and no space is lost after a pr
   CHECK(spaced.decode(Ids{word, word}) == "the the");
 }
 
+TEST_CASE("StopStrings: the stop that is complete first ends the text, however the text is cut") {
+  const auto read = [](std::vector<std::string> stops, const std::vector<std::string>& pieces) {
+    StopStrings s(std::move(stops));
+    std::string all;
+    for (const std::string& piece : pieces) {
+      all += s.add(piece);
+      all += s.found() ? "|" : ".";
+    }
+    return all + s.end();
+  };
+  CHECK(read({"\n\n"}, {"a\n", "b\n", "\nc", "d"}) == "a.\nb.||");
+  CHECK(read({"abcd", "bc"}, {"xab", "cd"}) == "x.a|");
+  CHECK(read({"bc", "abc"}, {"xab", "cd"}) == "x.|");
+  CHECK(read({"aab"}, {"aaa", "a"}) == "a.a.aa");
+  CHECK(read({"aab"}, {"aaa", "b"}) == "a.|");
+  CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");  // inside of a character
+  CHECK(read({"é"}, {"caf\xC3", "\xA9 x"}) == "caf.|");
+  CHECK(read({}, {"a", "", "b"}) == "a..b.");
+  CHECK_HAS(error_of([] { StopStrings({"x", ""}); }), "stop 1 is empty");
+
+  Rng rng{4};
+  const auto word = [&](uint64_t most) {
+    std::string s(1 + rng.below(most), 'a');
+    for (char& c : s) c = char('a' + rng.below(2));
+    return s;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<std::string> stops{word(5), word(5), word(5)};
+    const std::string text = word(20);
+    size_t end = text.size(), begin = end;  // of the stop
+    bool found = false;
+    for (size_t e = 1; e <= text.size() && !found; ++e)
+      for (const std::string& s : stops)
+        if (std::string_view(text).substr(0, e).ends_with(s))
+          begin = std::min(found ? begin : e, e - s.size()), end = e, found = true;
+    StopStrings s(stops);
+    std::string got;
+    for (size_t at = 0; at < text.size() && !s.found();) {
+      const size_t n = 1 + rng.below(4);
+      got += s.add(text.substr(at, n));
+      at = std::min(text.size(), at + n);
+      if (s.found()) break;
+      // What is held back begins a stop, and nothing longer does.
+      size_t most = 0;
+      for (const std::string& stop : stops)
+        for (size_t k = 1; k < stop.size(); ++k)
+          if (std::string_view(text).substr(0, at).ends_with(std::string_view(stop).substr(0, k)))
+            most = std::max(most, k);
+      REQUIRE(got.size() == at - most);
+    }
+    CAPTURE(text);
+    REQUIRE(s.found() == found);
+    got += s.end();
+    REQUIRE(got == text.substr(0, found ? begin : end));
+  }
+}
+
 TEST_CASE("bpe: long pieces are joined as short ones are") {
   const BpeTokenizer t = of(json_of("fallback"));
   const std::string word = "and the runtime has tests, of the kernels and the models;";

@@ -1,4 +1,4 @@
-// Sampling, and generation with the cache and without it.
+// Generation with the cache and without it.
 #include "support/files.h"
 #include "support/helpers.h"
 
@@ -158,57 +158,35 @@ TEST_CASE("generate_batch: texts end at different times, and the others go on") 
             "[generate] token 1 of prompt 0 is 11");
 }
 
-TEST_CASE("sample: frequencies are the probabilities") {
-  const std::vector<float> logits{1, 3, -INFINITY, 2, 0};
-  const int n = 20000;
-  auto frequencies = [&](const SampleOptions& o) {
-    Rng rng{11};
-    std::vector<double> f(logits.size());
-    for (int i = 0; i < n; ++i) ++f[size_t(sample(logits, o, rng))];
-    for (double& x : f) x /= n;
-    return f;
-  };
-  // keep: the tokens that may come; the others never do. 4.5 standard deviations of a frequency.
-  auto check = [&](const SampleOptions& o, const std::vector<size_t>& keep) {
-    const auto f = frequencies(o);
-    double sum = 0;
-    for (size_t i : keep) sum += std::exp(logits[i] / o.temperature);
-    double seen = 0;
-    for (size_t i : keep) {
-      const double p = std::exp(logits[i] / o.temperature) / sum;
-      CAPTURE(i);
-      CHECK(std::abs(f[i] - p) <= 4.5 * std::sqrt(p * (1 - p) / n));
-      seen += f[i];
+TEST_CASE("generate: penalties see the prompt and what was made, and rows keep their draws in parts of a batch") {
+  const Params params(Device(), 9);
+  const Gpt model(params, tiny());
+  const std::vector<int64_t> prompt{3, 4, 4, 4};
+  for (const double temperature : {0.0, 1.2}) {
+    const SampleOptions o{.temperature = temperature,
+                          .repetition_penalty = 1.4,
+                          .frequency_penalty = 0.5,
+                          .presence_penalty = -0.1,
+                          .penalty_last = 6,
+                          .seed = 3};
+    std::vector<int64_t> text = prompt;
+    Rng rng{o.seed};
+    NoGradScope off;
+    for (int i = 0; i < 12; ++i) {
+      const auto n = std::min<int64_t>(int64_t(text.size()), 8);
+      const Tensor in = tensor(std::vector<int64_t>(text.end() - n, text.end()), {1, n});
+      const auto logits = model.forward(in, {.last_only = true}).to_vector<float>();
+      text.push_back(sample(logits, o, rng, text));
     }
-    CHECK(seen == doctest::Approx(1).epsilon(1e-9));
-  };
-  check({}, {0, 1, 3, 4});
-  check({.temperature = 0.5}, {0, 1, 3, 4});
-  check({.temperature = 3}, {0, 1, 3, 4});
-  check({.top_k = 2}, {1, 3});
-  check({.top_k = 100}, {0, 1, 3, 4});
-  // Probabilities in order: 0.644, 0.237, 0.087, 0.032; together 0.644, 0.881, 0.968, 1.
-  check({.top_p = 0.6}, {1});
-  check({.top_p = 0.7}, {1, 3});
-  check({.top_p = 0.9}, {0, 1, 3});
-  check({.top_p = 0.97}, {0, 1, 3, 4});
-  check({.top_k = 3, .top_p = 0.9}, {1, 3});  // of the three left, two have 0.910
-  check({.vocabulary = 4}, {0, 1, 3});
-  check({.vocabulary = 9}, {0, 1, 3, 4});
-}
-
-TEST_CASE("sample: the most likely token") {
-  Rng rng{1};
-  const std::vector<float> tie{0, 5, 5, -INFINITY};
-  for (int i = 0; i < 20; ++i) {
-    CHECK(sample(tie, {.temperature = 0}, rng) == 1);
-    CHECK(sample(tie, {.top_k = 1}, rng) == 1);
-    CHECK(sample(tie, {.top_p = 1e-9}, rng) == 1);
-    CHECK(sample(std::vector<float>{-1000, 1000, 999}, {.temperature = 1e-3}, rng) == 1);
-    CHECK(sample(std::vector<float>{-INFINITY, -INFINITY, 7}, {}, rng) == 2);
+    const auto made = generate(model, prompt, 12, o);
+    CHECK(made == std::vector<int64_t>(text.begin() + 4, text.end()));
+    CHECK(made != generate(model, prompt, 12, {.temperature = temperature, .seed = 3}));
   }
-  CHECK_HAS(error_of([&] { sample(std::vector<float>{0, NAN}, {}, rng); }), "the logit of token 1 is nan");
-  CHECK_HAS(error_of([&] { sample(std::vector<float>{INFINITY, 0}, {}, rng); }), "the logit of token 0 is inf");
-  CHECK_HAS(error_of([&] { sample(std::vector<float>{-INFINITY}, {}, rng); }), "none of them finite");
-  CHECK_HAS(error_of([&] { sample({}, {}, rng); }), "0 logits");
+  const std::vector<std::vector<int64_t>> prompts{{1}, {2, 3}, {4, 5, 6}};
+  const SampleOptions o{.temperature = 2, .seed = 6};
+  const auto all = generate_batch(model, prompts, 9, o);
+  const auto last = generate_batch(model, std::span(prompts).subspan(1), 9, o, {.first_row = 1});
+  CHECK(last == std::vector(all.begin() + 1, all.end()));
+  CHECK(last != generate_batch(model, std::span(prompts).subspan(1), 9, o));
+  CHECK_HAS(error_of([&] { generate_batch(model, prompts, 1, o, {.first_row = -1}); }), "first_row is -1");
 }

@@ -421,3 +421,26 @@ TEST_CASE("hugging face: loading takes the memory of the model and of its larges
     CHECK(peak <= (all + largest) * 11 / 10);  // the allocator rounds sizes
   }
 }
+
+TEST_CASE("huggingface: the tokens that end a text") {
+  const Copy folder("gpt2");
+  const std::string generation = folder.path + "/generation_config.json";
+  const auto tokens = [&] { return load_model(folder.path).origin->eos_tokens; };
+  CHECK(tokens() == std::vector<int64_t>{60});
+  write_file_atomically(generation, R"({"eos_token_id": [3, 60]})");
+  CHECK(tokens() == std::vector<int64_t>{3, 60});
+  write_file_atomically(generation, R"({"eos_token_id": 7})");
+  CHECK(tokens() == std::vector<int64_t>{7});
+  write_file_atomically(generation, R"({"eos_token_id": null, "do_sample": true})");
+  CHECK(tokens() == std::vector<int64_t>{60});
+  folder.config([&] {
+    Json j = folder.config();
+    j["eos_token_id"] = nullptr;
+    return j;
+  }());
+  CHECK(tokens().empty());
+  for (const char* wrong : {R"("</s>")", "-1", "[1, 2.5]", "{}"}) {
+    write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", wrong));
+    CHECK_HAS(error_of(tokens), "'eos_token_id' of " + generation + " is ");
+  }
+}

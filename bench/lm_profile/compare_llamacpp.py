@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Greedy decoding by bench_decode beside llama.cpp, with the same weights, prompts and number of threads.
+
+    pip install numpy gguf==0.19.0 xllamacpp==2026.10.11549
+    python bench/lm_profile/compare_llamacpp.py build/release/bin/bench_decode [--size 124m|tiny] [--dtypes f32,bf16]
+        [--prompts 32,256,512,900] [--tokens N] [--rounds N] [--threads N] [--json FILE]
+
+Writes a GPT-2 of random weights, whose values bf16 holds, as a folder of Hugging Face and as GGUF files of both dtypes.
+The two sides take turns, a process of ours and a completion of theirs; both warm up first, and prompts are not timed.
+llama.cpp runs as it is by default, with keys and values in f16 and a GELU that is a table of f16; ours has all in the
+dtype of the weights, and counts by its compiled way. Tokens must be equal. Where they are not, the logits of llama.cpp
+at the first other token decide: those of the two tokens must be as near as these roundings allow. The ratio is the
+median over the rounds of our tokens per second over theirs.
+"""
+import argparse, json, math, os, statistics, struct, subprocess, sys, tempfile
+
+import gguf
+import numpy as np
+import xllamacpp
+
+SIZES = {"124m": dict(width=768, layers=12, heads=12, vocab=50257, context=1024),
+         "tiny": dict(width=64, layers=2, heads=2, vocab=300, context=128)}  # fmt: skip
+NEAR = {"f32": 4e-3, "bf16": 4e-2}  # of log-probabilities: f16 tables and caches; bf16 activations
+
+
+def weights(size, seed=0):
+    """Hugging Face's names; Linear weights are (in, out) there. Values that bf16 holds."""
+    c, draw = size["width"], np.random.default_rng(seed)
+
+    def normal(*shape, std=0.02):
+        bits = (draw.standard_normal(shape, np.float32) * np.float32(std)).view(np.uint32)
+        return (bits & 0xFFFF0000).view(np.float32)
+
+    w = {"wte.weight": normal(size["vocab"], c), "wpe.weight": normal(size["context"], c)}
+    norms = ["ln_f"]
+    for i in range(size["layers"]):
+        h = f"h.{i}."
+        norms += [h + "ln_1", h + "ln_2"]
+        for name, n, m in (("attn.c_attn", c, 3 * c), ("attn.c_proj", c, c), ("mlp.c_fc", c, 4 * c), ("mlp.c_proj", 4 * c, c)):
+            w[h + name + ".weight"], w[h + name + ".bias"] = normal(n, m, std=0.05), normal(m)
+    for name in norms:
+        w[name + ".weight"], w[name + ".bias"] = 1 + normal(c), normal(c)
+    return w
+
+
+def write_folder(path, size, w):
+    os.makedirs(path)
+    with open(path + "/config.json", "w", encoding="utf-8") as f:
+        json.dump({"model_type": "gpt2", "vocab_size": size["vocab"], "n_positions": size["context"], "n_embd": size["width"],
+                   "n_layer": size["layers"], "n_head": size["heads"], "activation_function": "gelu_new"}, f)  # fmt: skip
+    header, at = {}, 0
+    for name, x in w.items():
+        header["transformer." + name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        at += x.nbytes
+    text = json.dumps(header).encode()
+    with open(path + "/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for x in w.values():
+            f.write(x.tobytes())
+
+
+def write_gguf(path, size, w, dtype):
+    g = gguf.GGUFWriter(path, "gpt2")
+    bf16 = dtype == "bf16"
+    g.add_name("random")
+    g.add_file_type(32 if bf16 else 0)
+    g.add_context_length(size["context"])
+    g.add_embedding_length(size["width"])
+    g.add_block_count(size["layers"])
+    g.add_feed_forward_length(4 * size["width"])
+    g.add_head_count(size["heads"])
+    g.add_layer_norm_eps(1e-5)
+    g.add_tokenizer_model("gpt2")
+    g.add_tokenizer_pre("gpt-2")
+    g.add_token_list([f"<{i}>" for i in range(size["vocab"])])
+    g.add_token_types([1] * size["vocab"])
+    g.add_token_merges(["a b"])
+    g.add_bos_token_id(0)
+    g.add_eos_token_id(0)
+    theirs = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
+    for i in range(size["layers"]):
+        for ours, name in (("ln_1", "attn_norm"), ("attn.c_attn", "attn_qkv"), ("attn.c_proj", "attn_output"),
+                           ("ln_2", "ffn_norm"), ("mlp.c_fc", "ffn_up"), ("mlp.c_proj", "ffn_down")):  # fmt: skip
+            theirs[f"h.{i}.{ours}"] = f"blk.{i}.{name}"
+    for name, x in w.items():
+        layer, kind = name.rsplit(".", 1)
+        if ".c_" in layer:
+            x = np.ascontiguousarray(x.T)
+        if bf16 and x.ndim == 2 and layer != "wpe":
+            g.add_tensor(f"{theirs[layer]}.{kind}", gguf.quants.quantize(x, gguf.GGMLQuantizationType.BF16),
+                         raw_dtype=gguf.GGMLQuantizationType.BF16)  # fmt: skip
+        else:
+            g.add_tensor(f"{theirs[layer]}.{kind}", x)
+    g.write_header_to_file()
+    g.write_kv_data_to_file()
+    g.write_tensors_to_file()
+    g.close()
+
+
+class LlamaCpp:
+    def __init__(self, path, context, threads):
+        p = xllamacpp.CommonParams()
+        p.model.path, p.n_ctx, p.n_parallel, p.verbosity = path, context, 1, -1
+        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = threads
+        self.server = xllamacpp.Server(p)
+
+    def complete(self, prompt, n, **more):
+        r = self.server.handle_completions({"prompt": prompt, "n_predict": n, "temperature": 0.0, "samplers": ["top_k"],
+                                            "top_k": 1, "ignore_eos": True, "cache_prompt": False, **more})  # fmt: skip
+        r = r if isinstance(r, dict) else json.loads(r)
+        if "timings" not in r:
+            sys.exit(f"llama.cpp answers {str(r)[:500]}")
+        return r
+
+    def decode(self, prompt, n):
+        """The tokens, whose texts are "<id>", and the rate of those after the first."""
+        r = self.complete(prompt, n)
+        text = r["choices"][0]["text"] if "choices" in r else r["content"]
+        return [int(t) for t in text.strip("<>").split("><")], r["timings"]
+
+    def gap(self, prompt, one, other):
+        """Between the log-probabilities of two tokens to come; infinite for a token that is not among the first."""
+        r = self.complete(prompt, 1, logprobs=50, n_probs=50)
+        top = {x["id"]: x["logprob"] for x in r["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
+        return abs(top.get(one, math.inf) - top.get(other, -math.inf))
+
+
+def ours(a, folder, dtype):
+    with tempfile.TemporaryDirectory() as d:
+        out = d + "/run.json"
+        subprocess.run([a.bench, "--model", folder, "--dtypes", dtype, "--prompt", a.prompts, "--tokens", str(a.tokens),
+                        "--rounds", "1", "--threads", str(a.threads), "--json", out],
+                       check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        with open(out, encoding="utf-8") as f:
+            return json.load(f)["decoding"]
+
+
+def check_tokens(peer, dtype, prompt, mine, theirs):
+    first = next((i for i in range(len(mine)) if mine[i] != theirs[i]), None)
+    if first is None:
+        return "equal"
+    gap = peer.gap(prompt + mine[:first], mine[first], theirs[first])
+    if not gap <= NEAR[dtype]:
+        sys.exit(f"{dtype}, prompt of {len(prompt)}: token {first} is {mine[first]} here and {theirs[first]} in llama.cpp, "
+                 f"which has them {gap:.3g} apart. At most {NEAR[dtype]} is rounding.")  # fmt: skip
+    return f"equal to token {first}, where two are {gap:.2g} apart"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bench")
+    parser.add_argument("--size", choices=SIZES, default="124m")
+    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--prompts", default="32,256,512,900")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--json")
+    a = parser.parse_args()
+    size, rows = SIZES[a.size], []
+    with tempfile.TemporaryDirectory() as d:
+        w = weights(size)
+        write_folder(d + "/hf", size, w)
+        for dtype in a.dtypes.split(","):
+            path = f"{d}/{dtype}.gguf"
+            write_gguf(path, size, w, dtype)
+            peer = LlamaCpp(path, size["context"], a.threads)
+            rates = {}
+            for r in range(a.rounds):
+                for run in ours(a, d + "/hf", dtype):
+                    prompt, n = run["first_text"]["prompt"], a.tokens
+                    if r == 0:
+                        agree = check_tokens(peer, dtype, prompt, run["first_text"]["tokens"], peer.decode(prompt, n)[0])
+                        rates[run["prompt"]] = ([], [], agree)
+                    t = peer.decode(prompt, n)[1]
+                    rates[run["prompt"]][0].append(run["ways"][2]["tokens_per_second"])
+                    rates[run["prompt"]][1].append(t["predicted_per_second"])
+            for length, (mine, theirs, agree) in rates.items():
+                row = {"dtype": dtype, "prompt": length, "ours": statistics.median(mine), "llamacpp": statistics.median(theirs),
+                       "ratio": statistics.median(m / t for m, t in zip(mine, theirs)), "tokens": agree}  # fmt: skip
+                rows.append(row)
+                print("{dtype:5} after {prompt:4}: ours {ours:7.2f} tokens/s, llama.cpp {llamacpp:7.2f}, ratio {ratio:.3f}; "
+                      "tokens {tokens}".format(**row), flush=True)
+            del peer
+    if a.json:
+        with open(a.json, "w", encoding="utf-8") as f:
+            json.dump({"size": a.size, "threads": a.threads, "rounds": a.rounds, "rows": rows}, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

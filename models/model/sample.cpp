@@ -1,0 +1,148 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/model/sample.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+namespace tg {
+namespace {
+// The logits of the tokens that may be drawn, after the penalties.
+class Logits {
+ public:
+  Logits(std::span<const float> all, const SampleOptions& o, std::span<const int64_t> before) : logits_(all) {
+    o.validate();
+    if (o.vocabulary > 0 && size_t(o.vocabulary) < all.size()) logits_ = all.first(size_t(o.vocabulary));
+    if (o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0) {
+      if (o.penalty_last > 0 && size_t(o.penalty_last) < before.size()) before = before.last(size_t(o.penalty_last));
+      penalise(o, before, all.size());
+    }
+    check();
+    most_likely_ = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
+  }
+  size_t size() const { return logits_.size(); }
+  float operator[](int64_t token) const { return logits_[size_t(token)]; }
+  int64_t most_likely() const { return most_likely_; }
+  bool likelier(int64_t a, int64_t b) const {
+    const float x = (*this)[a], y = (*this)[b];
+    return x != y ? x > y : a < b;
+  }
+
+ private:
+  void penalise(const SampleOptions& o, std::span<const int64_t> before, size_t most) {
+    std::map<int64_t, int64_t> times;
+    for (const int64_t token : before) {
+      TG_CHECK(token >= 0 && size_t(token) < most, value,
+               "[sample] token {} came before, and there are {} logits. Tokens are in [0, {}).", token, most, most);
+      ++times[token];
+    }
+    changed_.assign(logits_.begin(), logits_.end());
+    for (const auto& [token, n] : times) {
+      if (size_t(token) >= changed_.size()) continue;  // none that may be drawn
+      float& logit = changed_[size_t(token)];
+      const double x = logit, repeated = x > 0 ? x / o.repetition_penalty : x * o.repetition_penalty;
+      logit = float(repeated - double(n) * o.frequency_penalty - o.presence_penalty);
+    }
+    logits_ = changed_;
+  }
+  void check() const {
+    bool any = false;
+    for (size_t i = 0; i < logits_.size(); ++i) {
+      TG_CHECK(!std::isnan(logits_[i]) && logits_[i] != INFINITY, value,
+               "[sample] the logit of token {} is {}. Logits must be finite or -inf; did the training diverge?", i,
+               logits_[i]);
+      any |= std::isfinite(logits_[i]);
+    }
+    TG_CHECK(any, value, "[sample] {} logits, none of them finite. At least one token must be possible.",
+             logits_.size());
+  }
+
+  std::vector<float> changed_;
+  std::span<const float> logits_;
+  int64_t most_likely_ = 0;
+};
+
+// What may be drawn, and how likely each is relative to the most likely token.
+struct Candidates {
+  std::vector<int64_t> tokens;
+  std::vector<double> weights;
+  double sum = 0;
+};
+Candidates candidates(const Logits& logits, const SampleOptions& o) {
+  const double top = logits[logits.most_likely()];
+  const auto weight = [&](int64_t token) { return std::exp((double(logits[token]) - top) / o.temperature); };
+  Candidates c;
+  std::vector<int64_t>& t = c.tokens;
+  t.resize(logits.size());
+  std::iota(t.begin(), t.end(), 0);
+  size_t in_order = 0;  // so many at the front
+  const auto order = [&](size_t n) {
+    n = std::min(n, t.size());
+    std::partial_sort(t.begin() + ptrdiff_t(in_order), t.begin() + ptrdiff_t(n), t.end(),
+                      [&](int64_t a, int64_t b) { return logits.likelier(a, b); });
+    in_order = n;
+  };
+  if (o.top_k > 0 && size_t(o.top_k) < t.size()) {
+    order(size_t(o.top_k));
+    t.resize(in_order);
+  }
+  if (o.top_p < 1) {
+    double all = 0, reached = 0;
+    for (const int64_t token : t) all += weight(token);
+    size_t n = 0;
+    while (n < t.size() && reached < o.top_p * all) {
+      if (n == in_order) order(std::max<size_t>(128, 4 * n));  // a sharp distribution needs few of a large vocabulary
+      reached += weight(t[n++]);
+    }
+    t.resize(n);
+  }
+  if (o.min_p > 0) std::erase_if(t, [&](int64_t token) { return weight(token) < o.min_p; });
+  for (const int64_t token : t) c.sum += c.weights.emplace_back(weight(token));
+  return c;
+}
+}  // namespace
+
+void SampleOptions::validate() const {
+  TG_CHECK(temperature >= 0 && std::isfinite(temperature), value,
+           "[sample] temperature is {}. It must be finite and 0 or more; 0 takes the most likely token.", temperature);
+  TG_CHECK(top_k >= 0, value, "[sample] top_k is {}. It must be 1 or more, or 0 for all tokens.", top_k);
+  TG_CHECK(top_p > 0 && top_p <= 1, value, "[sample] top_p is {}. It must be in (0, 1]; 1 keeps all tokens.", top_p);
+  TG_CHECK(min_p >= 0 && min_p <= 1, value, "[sample] min_p is {}. It must be in [0, 1]; 0 keeps all tokens.", min_p);
+  TG_CHECK(repetition_penalty > 0 && std::isfinite(repetition_penalty), value,
+           "[sample] repetition_penalty is {}. It must be finite and more than 0; 1 changes nothing.",
+           repetition_penalty);
+  TG_CHECK(std::isfinite(frequency_penalty), value,
+           "[sample] frequency_penalty is {}. It must be finite; 0 changes nothing.", frequency_penalty);
+  TG_CHECK(std::isfinite(presence_penalty), value,
+           "[sample] presence_penalty is {}. It must be finite; 0 changes nothing.", presence_penalty);
+  TG_CHECK(penalty_last >= 0, value, "[sample] penalty_last is {}. It must be 1 or more, or 0 for all tokens.",
+           penalty_last);
+  TG_CHECK(vocabulary >= 0, value, "[sample] vocabulary is {}. It must be 1 or more, or 0 for all tokens.", vocabulary);
+}
+
+int64_t sample(std::span<const float> all, const SampleOptions& o, Rng& rng, std::span<const int64_t> before) {
+  const Logits logits(all, o, before);
+  if (o.temperature == 0) return logits.most_likely();
+  const Candidates c = candidates(logits, o);
+  const double u = double(rng.below(uint64_t(1) << 53)) * 0x1p-53 * c.sum;  // in [0, sum)
+  // The first whose sum is above u: a candidate of weight 0 adds nothing and is never the first.
+  double sum = 0;
+  for (size_t i = 0; i + 1 < c.tokens.size(); ++i)
+    if ((sum += c.weights[i]) > u) return c.tokens[i];
+  return c.tokens.back();
+}
+std::vector<double> sample_probabilities(std::span<const float> all, const SampleOptions& o,
+                                         std::span<const int64_t> before) {
+  const Logits logits(all, o, before);
+  std::vector<double> r(all.size());
+  if (o.temperature == 0) {
+    r[size_t(logits.most_likely())] = 1;
+    return r;
+  }
+  const Candidates c = candidates(logits, o);
+  for (size_t i = 0; i < c.tokens.size(); ++i) r[size_t(c.tokens[i])] = c.weights[i] / c.sum;
+  return r;
+}
+
+}  // namespace tg
