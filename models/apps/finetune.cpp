@@ -157,10 +157,8 @@ int merge(const MergeOptions& o) {
   lora.merge();
   make_folder(o.out);
   save_model(o.out, m);
-  fmt::print(
-      "merged {} modules\nwrote {}/model.safetensors and config.json\ntry: tapegrad generate --model {} "
-      "--prompt \"...\"\n",
-      lora.modules().size(), o.out, o.out);
+  fmt::print("merged {} modules\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
+             lora.modules().size(), o.out, o.out);
   return 0;
 }
 

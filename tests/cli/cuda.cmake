@@ -61,6 +61,17 @@ expect("5/5")
 run(0 train --resume cpu --max-steps 5 --device cuda)
 expect("5/5")
 
+# The loss of a model, and one that was trained before
+foreach(device cpu cuda)
+  run(0 eval --model cuda --data text.txt --device ${device})
+  string(REGEX MATCH "loss +[0-9].[0-9][0-9][0-9]" loss_${device} "${out}")
+endforeach()
+same("${loss_cpu}" "${loss_cuda}" "losses of a text differ")
+run(0 train --model cuda --data text.txt --out further --batch 2 --max-steps 2 --eval-every 0 --device cuda)
+expect("2/2")
+run(0 finetune --model cuda --data text.txt --out half --batch 2 --max-steps 2 --eval-every 0 --device cuda --base-dtype bf16)
+expect("2/2")
+
 # A training step against the CPU's, tensor by tensor
 run(0 compare --model cuda --batch 1 --json report.json)
 expect("cuda:0/f32 against cpu/f32: ")
