@@ -3,6 +3,7 @@
 #include <tapegrad/cpu/exp.h>
 #include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/loop.h>
+#include <tapegrad/cpu/one_query.h>
 #include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/attention.h>
 
@@ -150,9 +151,32 @@ template <class C> C softmax_step(C* s, int64_t seen, int64_t n, C scale, C& max
   return factor;
 }
 
+// The only query of a head. y is (HS).
+template <class T>
+void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, compute_t<T>& lse) {
+  using C = compute_t<T>;
+  const int64_t n = std::max<int64_t>(0, z.seen(0)), hs = z.hs;
+  Scratch scratch(Scratch::need<C>(padded(n)) + 2 * Scratch::need<C>(hs));
+  C *s = scratch.take<C>(padded(n)), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
+  for (int64_t i = 0; i < hs; ++i) wide[i] = q.p[i * q.col];
+  one_query::scores(wide, key.p, key.row, n, hs, s);
+  C max = -std::numeric_limits<C>::infinity(), sum = 0;
+  softmax_step(s, n, padded(n), C(z.scale), max, sum);
+  one_query::weigh(s, value.p, value.row, n, hs, sums);
+  const C inverse = n > 0 ? C(1) / sum : C(0);
+  for (int64_t i = 0; i < hs; ++i) y[i] = T(sums[i] * inverse);
+  lse = max + math::log(sum);
+}
+
 template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t q0) {
   using C = compute_t<T>;
   const int64_t nq = std::min(kQueries, z.tq - q0), hs = z.hs, end = z.seen(q0 + nq - 1), wide = kWidens<T> ? hs : 0;
+  const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
+  const Strides& st = out[0].strides();
+  T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
+  C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
+  if (z.tq == 1 && key.col == 1 && value.col == 1)
+    return forward_one<T>(z, head_of<T>(in[0], b, h), key, value, to, *lse);
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
   Scratch scratch(need(nq * kKeys) + need(nq * hs) + 2 * need(nq) + need(nq * wide) + need(kKeys * wide));
   C *s = scratch.take<C>(nq * kKeys), *y = scratch.take<C>(nq * hs), *max = scratch.take<C>(nq),
@@ -162,7 +186,6 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   std::fill(sum, sum + nq, C(0));
   if (end <= 0) std::fill(y, y + nq * hs, C(0));
   const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs);
-  const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
   for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
     const int64_t nk = std::min(kKeys, end - k0);
     gemm_serial<C>(nq, nk, hs, q, rows_of<T>(key, k0, nk, hs, ks).transposed(), s, kKeys);
@@ -172,9 +195,6 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
     }
     gemm_serial<C>(nq, hs, nk, {s, kKeys, 1}, rows_of<T>(value, k0, nk, hs, ks), y, hs, {.accumulate = k0 > 0});
   }
-  const Strides& st = out[0].strides();
-  T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
-  C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
   for (int64_t i = 0; i < nq; ++i) {
     const C inverse = end > 0 ? C(1) / sum[i] : C(0);
     for (int64_t j = 0; j < hs; ++j) to[i * st[2] + j] = T(y[i * hs + j] * inverse);

@@ -163,6 +163,7 @@ int main(int argc, char** argv) {
     c.option("--rounds", "times that each way decodes, after one to warm up", f.rounds);
     c.option("--threads", "of the CPU backend, 0: all", f.threads);
     c.option("--seed", "of weights and prompt", f.seed);
+    declare_cpu_time(c, f);
     declare_results(c, f);
     return [&] { return decode(f, argc, argv); };
   };

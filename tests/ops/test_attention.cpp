@@ -47,6 +47,26 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
       }
     }
 }
+TEST_CASE("attention: one query alone gives what it gives among many") {
+  // Heads around the lanes of the CPU's kernel for one query, and chains of its sums.
+  for (const DType t : {DType::f32, DType::bf16, DType::f64})
+    for (const int64_t hs : {1, 15, 16, 40, 64, 90, 150})
+      for (const int64_t tk : {1, 4, 129, 300}) {
+        const Inputs4 in(2, 4, 2, tk, tk, hs, t);
+        CAPTURE(name_of(t));
+        CAPTURE(hs);
+        CAPTURE(tk);
+        const Tensor want = slice(attention(in.q, in.k, in.v), 2, tk - 1, tk), q = slice(in.q, 2, tk - 1, tk);
+        const double most = t == DType::f64 ? 1e-13 : t == DType::f32 ? 2e-6 : 1e-2;
+        CHECK(distance(attention(q, in.k, in.v), want) <= most);
+        const auto turned = [](const Tensor& x) { return transpose(transpose(x).contiguous()); };
+        CHECK(distance(attention(q, turned(in.k), in.v), want) <= most);
+        CHECK(distance(attention(q, in.k, turned(in.v)), want) <= most);
+        const Tensor none = attention(q, in.k, in.v, {.lengths = i64({0, tk})});
+        CHECK(distance(of_sequence(none, 0), zeros(of_sequence(none, 0).shape(), t)) == 0);
+        CHECK(distance(of_sequence(none, 1), of_sequence(want, 1)) <= most);
+      }
+}
 TEST_CASE("attention: queries from a start on give the rows of the whole sequence") {
   for (const DType t : {DType::f32, DType::bf16, DType::f64}) {
     constexpr int64_t kText = 150, kCapacity = 170, kQueries = 3;
