@@ -5,6 +5,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/profile/work.h>
 #include <tapegrad/core/run_node.h>
 
 #include <algorithm>
@@ -234,6 +235,8 @@ Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
     made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], buffers));
     out.emplace_back(&l, made[i]->data);
   }
+  if (t_work && !view) [[unlikely]]
+    count_work(*n.op, {in.data(), in.size()}, {out.data(), out.size()});
   if (!view && !running_dry()) {
     Context c{n.out[0].layout.device, running().op};
     std::optional<AnomalyCheck> check;

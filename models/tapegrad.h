@@ -45,6 +45,7 @@
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/log.h>
 #include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/train/roofline.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/ops.h>

@@ -5,6 +5,11 @@
 #include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
+Work op::Embedding::work(Bufs in, Bufs out) const {  // of the rows that are chosen
+  Work w = Op::work(in.first(1), out);
+  w.read += w.written;
+  return w;
+}
 Layouts op::Embedding::infer(Inputs in) const {
   const Tensor &ids = in[0], &table = in[1];
   check::index(kName, ids);

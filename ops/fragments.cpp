@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/factories.h>
@@ -42,6 +43,13 @@ Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout
                       row, fragment, score, x)};
 }
 
+Work op::IndexMatmul::work(Bufs in, Bufs out) const {
+  Work w = Op::work(in, out);
+  const int64_t rows = in[0].size(0), matrices = in[1].size(0), all = detail::distinct_bytes(*in[1].layout);
+  if (rows < matrices) w.read -= all / matrices * (matrices - rows);
+  w.multiply_adds = double(out[0].numel()) * double(in[0].size(1));
+  return w;
+}
 Layouts op::IndexMatmul::infer(Inputs in) const {
   const Tensor &a = in[0], &b = in[1], &index = in[2];
   check::same_dtype(kName, a, b);

@@ -22,6 +22,11 @@ size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
+Work op::Gather::work(Bufs in, Bufs out) const {  // of the elements that are chosen
+  Work w = Op::work(in.last(1), out);
+  w.read += w.written;
+  return w;
+}
 Layouts op::Gather::infer(Inputs in) const {
   check_elements(kName, in[0], in[1], dim);
   return {Layout::contiguous(in[1].shape(), in[0].dtype(), in[0].device())};
@@ -47,6 +52,11 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
 }
 
+Work op::IndexSelect::work(Bufs in, Bufs out) const {  // of the elements that are chosen
+  Work w = Op::work(in.last(1), out);
+  w.read += w.written;
+  return w;
+}
 Layouts op::IndexSelect::infer(Inputs in) const {
   check::number(kName, in[0]);
   check::index(kName, in[1]);
@@ -71,6 +81,9 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
 }
 
+Work op::SliceUpdate::work(Bufs in, Bufs) const {  // in place
+  return Op::work(in.subspan(1), in.subspan(1, 1));
+}
 Layouts op::SliceUpdate::infer(Inputs in) const {
   const Tensor &x = in[0], &update = in[1], &start = in[2];
   check::number(kName, x);

@@ -62,6 +62,11 @@ Layouts op::Matmul::infer(Inputs in) const {
   r.push_back(n);
   return {Layout::contiguous(r, in[0].dtype(), in[0].device())};
 }
+Work op::Matmul::work(Bufs in, Bufs out) const {
+  Work w = Op::work(in, out);
+  w.multiply_adds = double(out[0].numel()) * double(in[0].size(in[0].shape().size() - (o.trans_a ? 2 : 1)));
+  return w;
+}
 Tensors op::Matmul::vjp(const Vjp& v) const {
   const Tensor& g = v.grad();
   const auto [ta, tb, how] = o;
@@ -104,6 +109,11 @@ Layouts op::Linear::infer(Inputs in) const {
   Shape r = x.shape();
   r.back() = w.shape()[0];
   return {Layout::contiguous(r, x.dtype(), x.device())};
+}
+Work op::Linear::work(Bufs in, Bufs out) const {
+  Work w = Op::work(in, out);
+  w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
+  return w;
 }
 Tensors op::Linear::vjp(const Vjp& v) const {
   const Tensor& g = v.grad();

@@ -2,6 +2,7 @@
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/plan/run_group.h>
 #include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/profile/work.h>
 #include <tapegrad/core/scope.h>
 
 #include <optional>
@@ -20,6 +21,17 @@ void run_chain_kernel(std::string_view name, const Chain& c) {
 }
 
 namespace {
+void count_chain(std::string_view name, std::span<const Ref<Node>> nodes, const ChainPlan& plan) {
+  using Kind = ChainPlan::Buffer::Kind;
+  Work work;
+  for (const ChainPlan::Buffer& b : plan.buffers) {
+    const Node& n = *nodes[b.node];
+    if (b.kind == Kind::input) work.read += distinct_bytes(n.in[b.index].value->layout);
+    if (b.kind == Kind::output) work.written += distinct_bytes(n.out[0].layout);
+  }
+  const DType to = nodes.back()->out[0].layout.dtype;
+  t_work->add(name, nodes[0]->in.empty() ? to : nodes[0]->in[0].dtype, to, work);
+}
 std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan, std::span<const Donors> donors,
                                 const BufferAssignment& buffers) {
   using Kind = ChainPlan::Buffer::Kind;
@@ -33,8 +45,9 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
   }
   std::string_view name = nodes[0]->op->name();
   OpSpan span;
-  if (profiling()) [[unlikely]] {
+  if (profiling() || t_work) [[unlikely]]
     name = chain_name({ops.data(), ops.size()});
+  if (profiling()) [[unlikely]] {
     span.begin(name, nodes.back()->scope, nodes.back()->range, {});
   }
   SmallVec<std::byte*, 16> data;
@@ -51,6 +64,8 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
       data.emplace_back(nullptr);
     }
   }
+  if (t_work) [[unlikely]]
+    count_chain(name, nodes, plan);
   const Device device = nodes[0]->out[0].layout.device;
   if (!running_dry()) {
     run_chain_kernel(name, {plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
@@ -85,6 +100,8 @@ void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, cons
     s = from ? nodes[from->node]->in[from->index].value->storage : new_storage(*nodes[p.node], p.index, buffers);
     out.emplace_back(&f.layouts[k], s->data);
   }
+  if (t_work) [[unlikely]]
+    count_work(*op, {in.data(), in.size()}, {out.data(), out.size()});
   Context c{nodes.back()->out[0].layout.device, op->name()};
   if (!running_dry()) {
     run_kernel(*op, {in.data(), in.size()}, {out.data(), out.size()}, c);

@@ -7,6 +7,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
+#include <tapegrad/models/apps/roofline.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/shards.h>
@@ -19,7 +20,7 @@ namespace {
 
 struct Options : TrainOptions {  // of which settings, --config and --device count
   std::string model, arch;
-  bool json = false, plan = false;
+  bool json = false, plan = false, roofline = false;
 };
 
 struct Entry {
@@ -184,25 +185,41 @@ void print_plans(const Json& all) {
 bool is_of_plan(std::string_view name) {
   return name == "batch" || name == "accumulate" || name == "optimizer" || name == "linear";
 }
+bool is_of_roofline(std::string_view name) {  // dtype and recompute are the rows of a plan
+  return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
+}
+bool given(const Options& o, bool (*which)(std::string_view)) {
+  return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
+}
 
 int run(const Options& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
-  if (!o.plan && (o.device != "cpu" || std::ranges::any_of(o.settings, is_of_plan, [](auto& s) { return s.first; })))
+  if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
+  const bool of_step = o.plan || o.roofline;
+  if (!of_step && (o.device != "cpu" || given(o, is_of_roofline)))
     throw UsageError(
-        "--batch, --accumulate, --optimizer, --linear and --device are of a training step; ask for its --plan");
-  if (!o.plan && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
+        "--batch, --accumulate, --optimizer, --linear and --device are of a training step; ask for its --plan or "
+        "--roofline");
+  if (o.plan && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
+    throw UsageError("--dtype, --recompute, --window and --clip-norm are of a --roofline");
+  if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
+  const std::string name = o.model.empty() ? o.arch : o.model;
   const Json all = o.plan           ? describe_plans(o)
+                   : o.roofline     ? roofline_of(name, planned_run(o), o.device)
                    : o.arch.empty() ? of_file(o.model)
                                     : of_arch(o.arch, planned_run(o).model);
-  o.json ? fmt::print("{}\n", text_of(all, 2)) : o.plan ? print_plans(all) : print_table(all);
+  if (o.json)
+    fmt::print("{}\n", text_of(all, 2));
+  else
+    o.plan ? print_plans(all) : o.roofline ? print_roofline(all) : print_table(all);
   return 0;
 }
 
-// Of those of a run, what decides on shapes and memory; dtype and recompute are the rows of a plan.
-bool is_inspected(const std::string& name) { return is_of_plan(name) || is_model_setting(name); }
+// Of those of a run, what decides on shapes, memory and work.
+bool is_inspected(const std::string& name) { return is_of_roofline(name) || is_model_setting(name); }
 
 }  // namespace
 
@@ -216,6 +233,10 @@ Subcommand inspect_command() {
                 "--plan",
                 "print the memory that training it takes instead; of a folder, with the settings it was trained with",
                 o->plan);
+            c.toggle("--roofline",
+                     "print what a training step of it moves and computes instead, op by op, and the least time for "
+                     "it on --device: h100, h200 or a JSON file; default: both",
+                     o->roofline);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);
             return [o] { return run(*o); };

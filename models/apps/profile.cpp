@@ -102,6 +102,32 @@ std::string summary(const Profile& p) {
   return s;
 }
 
+// Bytes and products of ops beside the time that they took: what they reach of a device's bandwidth and speed.
+ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work) {
+  using Format = ProfileTable::Format;
+  Times times;
+  for (const Profile::Kernel& k : p.kernels) times[std::string(k.op.empty() ? k.name : k.op)] += k.end - k.begin;
+  struct Sum {
+    int64_t calls = 0, bytes = 0;
+    double flops = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const WorkOfOp& o : work) {
+    Sum& s = sums[o.op];
+    s.calls += o.calls, s.bytes += o.work.read + o.work.written, s.flops += 2 * o.work.multiply_adds;
+  }
+  ProfileTable t;
+  t.report = "work_by_op";
+  t.columns = {{"Total Time (ns)", Format::integer}, {"Calls", Format::integer},
+               {"Moved (MB)", Format::one_decimal},  {"GB/s", Format::one_decimal},
+               {"GFLOP/s", Format::one_decimal},     {"Op", Format::text}};
+  for (const auto& [op, s] : sums)
+    if (const auto ns = double(times[op]); ns > 0)
+      t.rows.push_back({ns, double(s.calls), double(s.bytes) / 1e6, double(s.bytes) / ns, s.flops / ns, op});
+  std::ranges::stable_sort(t.rows, std::greater<>(), [](const auto& row) { return std::get<double>(row[0]); });
+  return t;
+}
+
 }  // namespace
 
 StepProfile::StepProfile(std::string file, int64_t steps_left)
@@ -116,19 +142,22 @@ void StepProfile::check(std::string_view command, const std::string& file) {
                [](std::string_view text) { return text.starts_with(kTablesBegin); });
 }
 void StepProfile::before_step() {
-  if (done_ == warm_up_) profiler_.emplace();
+  if (done_ == warm_up_) profiler_.emplace(), work_.emplace();
 }
 std::string StepProfile::after_step() { return ++done_ == warm_up_ + steps_ ? end() : ""; }
 std::string StepProfile::end() {
   if (!profiler_) return "";
   const Profile p = profiler_->stop();
   profiler_.reset();
+  const std::vector<WorkOfOp> work = work_->ops();
+  work_.reset();
   write_trace(p, file_);
   const std::string head =
       fmt::format("{}{} to {} of this run: {}{}", kTablesBegin, warm_up_ + 1, done_, summary(p), notes_of(p));
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
   tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that made them");
+  tables += text_of(work_by_op(p, work), "What ops moved and computed in the time of their kernels");
   write_file_atomically(tables_path(file_), tables);
   return fmt::format("{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, file_,
                      tables_path(file_));

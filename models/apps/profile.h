@@ -2,6 +2,7 @@
 // FILE.txt as tables, and summed up in a few lines. User: run_session.cpp.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
+#include <tapegrad/core/profile/work.h>
 
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ class StepProfile {
   std::string file_;
   int64_t warm_up_, steps_, done_ = 0;
   std::optional<Profiler> profiler_;
+  std::optional<WorkScope> work_;
 };
 
 }  // namespace tg::apps

@@ -1,0 +1,37 @@
+#include <tapegrad/core/profile/work.h>
+
+#include <algorithm>
+
+namespace tg {
+namespace detail {
+constinit thread_local WorkScope* t_work = nullptr;
+
+int64_t distinct_bytes(const Layout& l) {
+  auto n = int64_t(size_of(l.dtype));
+  for (size_t d = 0; d < l.shape.size(); ++d)
+    if (l.strides[d] != 0 || l.shape[d] == 0) n *= l.shape[d];
+  return n;
+}
+void count_work(const Op& op, Bufs in, Bufs out) {
+  const DType to = out[0].dtype();
+  t_work->add(op.name(), in.empty() ? to : in[0].dtype(), to, op.work(in, out));
+}
+}  // namespace detail
+
+Work Op::work(Bufs in, Bufs out) const {
+  Work w;
+  for (const Buf& b : in) w.read += detail::distinct_bytes(*b.layout);
+  for (const Buf& b : out) w.written += detail::distinct_bytes(*b.layout);
+  return w;
+}
+
+void WorkScope::add(std::string_view op, DType from, DType to, const Work& w) {
+  auto it = std::ranges::find_if(ops_, [&](const WorkOfOp& o) { return o.op == op && o.from == from && o.to == to; });
+  if (it == ops_.end()) it = ops_.insert(it, {std::string(op), from, to});
+  ++it->calls;
+  it->work.read += w.read;
+  it->work.written += w.written;
+  it->work.multiply_adds += w.multiply_adds;
+}
+
+}  // namespace tg

@@ -1,0 +1,43 @@
+/// @file
+/// WorkScope: counts what the ops of a program move and compute. With the bandwidth and the speed of a device that is
+/// the least time they can take there (the roofline of Williams et al. 2009). In a dry_run() nothing is computed, so
+/// the work of steps of any size is known in milliseconds. models/train/roofline.h uses it.
+#pragma once
+#include <tapegrad/core/op.h>
+#include <tapegrad/core/scoped_value.h>
+
+#include <string>
+#include <vector>
+
+namespace tg {
+
+/// The runs of one op between two dtypes.
+struct WorkOfOp {
+  std::string op;  ///< a chain of pointwise ops is one: "mul+add+gelu"
+  DType from, to;  ///< dtypes of the first input (of the first output, if there is none) and the first output
+  int64_t calls = 0;
+  Work work = {};  ///< of all calls together
+};
+
+/// Counts the work of the ops that the calling thread runs, dry or not, while it lives. Views run nothing. An inner
+/// scope counts for itself alone.
+class WorkScope {
+ public:
+  WorkScope() : counting_(detail::t_work, this) {}
+  const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of their first calls
+  /// Adds the work of a run.
+  void add(std::string_view op, DType from, DType to, const Work&);
+
+ private:
+  std::vector<WorkOfOp> ops_;
+  ScopedValue<WorkScope*> counting_;
+};
+
+namespace detail {
+// The bytes of the elements of a layout, each once.
+int64_t distinct_bytes(const Layout&);
+// An op that is about to run.
+void count_work(const Op&, Bufs in, Bufs out);
+}  // namespace detail
+
+}  // namespace tg

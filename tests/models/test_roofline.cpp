@@ -1,0 +1,213 @@
+// models/train/roofline: the work of training steps, counted without computing them. The steps of the benchmarked
+// documents are pinned to the call and to the byte: a cast or a copy that comes back, and a norm that nobody asked for,
+// fail here.
+#include <tapegrad/core/dry_run.h>
+#include <tapegrad/models/nn/fragmented.h>
+#include <tapegrad/models/nn/lora.h>
+#include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/models/train/roofline.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/ops/ops.h>
+
+#include "support/refusals.h"
+#include "support/small_run.h"
+
+using namespace tg;
+namespace {
+
+struct Sum {
+  int64_t calls = 0, bytes = 0;
+  double flops = 0;
+};
+Sum sum_of(const std::vector<WorkOfOp>& ops, std::string_view op = "") {
+  Sum s;
+  for (const WorkOfOp& o : ops)
+    if (op.empty() || o.op == op)
+      s.calls += o.calls, s.bytes += o.work.read + o.work.written, s.flops += 2 * o.work.multiply_adds;
+  return s;
+}
+std::vector<WorkOfOp> counted(const std::function<void()>& f) {
+  const WorkScope counting;
+  f();
+  return counting.ops();
+}
+TrainConfig step_of(int64_t batch, DType dtype) {
+  TrainConfig t;
+  t.batch = batch, t.dtype = dtype;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("work: each op counts its inputs, outputs and products once, computed or not") {
+  const Tensor a = random({3, 5}, 1), b = random({5, 7}, 2), x = random({4, 6, 8}, 3), w = random({10, 8}, 4);
+  const auto f32 = [](int64_t elements) { return 4 * elements; };
+  const auto check = [&](const std::function<void()>& f, std::string_view op, int64_t read, int64_t written,
+                         double ma) {
+    for (const bool dry : {false, true}) {
+      CAPTURE(op), CAPTURE(dry);
+      std::vector<WorkOfOp> ops;
+      if (dry)
+        dry_run([&] { ops = counted(f); });
+      else
+        ops = counted(f);
+      REQUIRE(ops.size() == 1);
+      CHECK(ops[0].op == op);
+      CHECK(ops[0].calls == 1);
+      CHECK(ops[0].work.read == read);
+      CHECK(ops[0].work.written == written);
+      CHECK(ops[0].work.multiply_adds == ma);
+    }
+  };
+  check([&] { matmul(a, b); }, "matmul", f32(15 + 35), f32(21), 3 * 5 * 7);
+  check([&] { matmul(b, a, {.trans_a = true, .trans_b = true}); }, "matmul", f32(15 + 35), f32(21), 7 * 5 * 3);
+  check([&] { linear(x, w); }, "linear", f32(192 + 80), f32(240), 24 * 8 * 10);
+  const Tensor row = random({1, 5}, 5), ids = tensor({1, 2, 1}, {3});
+  check([&] { (void)(a + row); }, "add", f32(15 + 5), f32(15), 0);
+  check([&] { (void)(a + expand(row, {3, 5})); }, "add", f32(15 + 5), f32(15), 0);  // stride 0 counts once
+  check([&] { embedding(ids, w); }, "embedding", 3 * 8 + f32(24), f32(24), 0);
+  check([&] { index_select(w, 0, ids); }, "index_select", 3 * 8 + f32(24), f32(24), 0);
+  check([&] { a.to(DType::bf16); }, "cast", f32(15), 2 * 15, 0);
+  const Tensor down = random({8, 2}, 6), up = random({2, 10}, 7), m = zeros({10, 8}), v = zeros({10, 8});
+  check([&] { lora(x, down, up, 2.0); }, "lora", f32(192 + 16 + 20), f32(240 + 48), 24 * 8 * 2 + 24 * 2 * 10);
+  const Tensor q = random({2, 4, 6, 8}, 8), k = random({2, 2, 9, 8}, 9);
+  const double pairs = 2 * 4 * (6 * 3 + 21);  // query i sees keys up to i + 3
+  check([&] { attention(q, k, k); }, "attention", f32(384 + 288 + 288), f32(384 + 48), 2 * pairs * 8);
+  check([&] { attention(q, k, k, {.causal = false}); }, "attention", f32(384 + 576), f32(384 + 48),
+        2. * 2 * 4 * 54 * 8);
+}
+
+TEST_CASE("work: a chain of a lazy program is one op, and an inner scope counts for itself") {
+  const Tensor a = random({8, 16}, 1), b = random({16}, 2);
+  Tensor y;
+  const auto ops = counted([&] {
+    LazyScope lazy;
+    y = gelu(a * b + 1.0);
+    evaluate({&y, 1});
+  });
+  REQUIRE(ops.size() == 1);
+  CHECK(ops[0].op == "mul+add_scalar+gelu");
+  CHECK(ops[0].work.read == 4 * (128 + 16));
+  CHECK(ops[0].work.written == 4 * 128);
+  const auto outer = counted([&] { CHECK(counted([&] { (void)(a + a); }).size() == 1); });
+  CHECK(outer.empty());
+}
+
+TEST_CASE("roofline: a training step that runs does the work that was counted") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t accumulate : {1, 2, 3}) {
+      CAPTURE(dtype), CAPTURE(accumulate);
+      GptConfig g = tiny_model();
+      TrainConfig t = tiny_train();
+      t.dtype = dtype, t.accumulate = accumulate, t.eval_every = 0, t.val_fraction = 0;
+      const Params params(Device(), t.seed);
+      const Gpt model(params, g);
+      Trainer trainer(model, params, bytes_of(rhyme()), t);
+      const auto real = counted([&] { trainer.step(); }), planned = step_work(g, t);
+      for (const WorkOfOp& o : planned) {
+        CAPTURE(o.op);
+        const auto it = std::ranges::find_if(
+            real, [&](const WorkOfOp& r) { return r.op == o.op && r.from == o.from && r.to == o.to; });
+        REQUIRE(it != real.end());
+        CHECK(it->calls == o.calls);
+        CHECK(it->work.read == o.work.read);
+        CHECK(it->work.written == o.work.written);
+        CHECK(it->work.multiply_adds == o.work.multiply_adds);
+      }
+    }
+}
+
+TEST_CASE("roofline: machines, and what takes longest") {
+  const Machine m = machine("h200");
+  WorkOfOp o{"linear", DType::bf16, DType::bf16, 2, {3'000'000, 1'000'000, 0}};
+  CHECK(floor_seconds(o, m) == doctest::Approx(1e-6 + 2e-6));
+  o.work.multiply_adds = 315e9;
+  CHECK(floor_seconds(o, m) == doctest::Approx(1e-3 + 2e-6));
+  o.from = DType::f32;
+  CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 50e12 + 2e-6));
+  o.from = DType::i8;
+  CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 1100e12 + 2e-6));
+
+  CHECK_HAS(error_of([] { machine("h400"); }), "there is no device 'h400'. Name h100, h200, or a JSON file");
+  const Folder folder;
+  const std::string path = folder / "own.json";
+  const auto with = [&](const std::string& text) {
+    write_file_atomically(path, text);
+    return error_of([&] { machine(path); });
+  };
+  CHECK_HAS(with("[]"), "It must be an object");
+  CHECK_HAS(with(R"({"gb_per_s": 50})"), "has no 'f32_tflops'");
+  const std::string rest = R"("f32_tflops": 0.2, "bf16_tflops": 0.4, "int8_tflops": 1, "us_per_call": 0})";
+  CHECK_HAS(with(R"({"gb_per_s": 0, )" + rest), "'gb_per_s' is 0");
+  CHECK_HAS(with(R"({"gb_per_s": "fast", )" + rest), "It must be a number");
+  CHECK_HAS(with(R"({"gb_per_s": 50, "gbps": 1, )" + rest), "'gbps' is not known");
+  CHECK(with(R"({"gb_per_s": 50, )" + rest) == "no error");
+  CHECK(machine(path).bf16_tflops == 0.4);
+}
+
+namespace {
+// A training step of one layer by AdamW, on a batch of rows.
+template <class Make> std::vector<WorkOfOp> step_of_layer(int64_t rows, int64_t in, Make make) {
+  std::vector<WorkOfOp> ops;
+  dry_run([&] {
+    const Params params(Device(), 1);
+    const auto forward = make(params);
+    AdamW optimizer(params.trainable());
+    const Tensor x = zeros({rows, in});
+    ops = counted([&] { optimizer.backward_and_step(mean(square(forward(x)))); });
+  });
+  return ops;
+}
+}  // namespace
+
+TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to the byte") {
+  const auto check = [](const char* what, const std::vector<WorkOfOp>& ops, int64_t calls, int64_t bytes,
+                        double flops) {
+    CAPTURE(what);
+    const Sum s = sum_of(ops);
+    CHECK(s.calls == calls);
+    CHECK(s.bytes == bytes);
+    CHECK(s.flops == flops);
+  };
+  const auto of_arch = [](const char* name, int64_t batch, DType dtype) {
+    return step_work(arch(name), step_of(batch, dtype));
+  };
+  check("000: LoRA 512 to 512 of rank 8, 256 rows",
+        step_of_layer(256, 512,
+                      [](const Params& p) {
+                        const nn::LoraDelta layer(p, 512, 512, {.rank = 8, .alpha = 16});
+                        return [=](const Tensor& x) { return layer.forward(x); };
+                      }),
+        0, 0, 0);
+  check("001: SwitchBack 1024 to 4096, 2048 rows",
+        step_of_layer(2048, 1024,
+                      [](const Params& p) {
+                        const nn::SwitchBackLinear layer(p, 1024, 4096);
+                        return [=](const Tensor& x) { return layer.forward(x); };
+                      }),
+        0, 0, 0);
+  check("002: linear of 2048, 16 rows",
+        step_of_layer(16, 2048,
+                      [](const Params& p) {
+                        const nn::Linear layer(p, 2048, 2048);
+                        return [=](const Tensor& x) { return layer.forward(x); };
+                      }),
+        0, 0, 0);
+  check("002: 8 fragments of 2048, 16 rows",
+        step_of_layer(16, 2048,
+                      [](const Params& p) {
+                        const nn::FragmentedLinear layer(p, 2048, 2048, {.fragments = 8});
+                        return [=](const Tensor& x) { return layer.forward(x, nn::Selection::soft); };
+                      }),
+        0, 0, 0);
+  check("003: 2.7B, f32", of_arch("cs336-2.7b", 4, DType::f32), 910, 244'429'273'120, 42'148'728'668'160);
+  check("003: 2.7B, bf16", of_arch("cs336-2.7b", 4, DType::bf16), 1426, 230'946'797'600, 42'148'728'668'160);
+  check("004: small", of_arch("gpt-small-10k", 16, DType::f32), 0, 0, 0);
+  check("004: medium", of_arch("gpt-medium-10k", 16, DType::f32), 0, 0, 0);
+
+  // What a document's step is made of: 28 bytes of each parameter in the update, and a norm that reads each gradient.
+  const auto ops = of_arch("cs336-2.7b", 4, DType::bf16);
+  const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
+  CHECK(sum_of(ops, "adamw_step").bytes == 28 * parameters + 4);
+  CHECK(sum_of(ops, "global_norm").bytes == 4 * parameters + 4);
+}
