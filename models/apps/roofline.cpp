@@ -79,7 +79,7 @@ void print_roofline(const Json& all) {
     for (const Json& ms : row["floor_ms"]) floors += fmt::format(" {:9.3f}", number(ms));
     calls += number(row["calls"]), read += number(row["read"]), written += number(row["written"]);
     flops += number(row["flops"]);
-    fmt::print("{:{}} {:7} {:11.3f} {:11.3f} {:11.3f}{}\n", text(row["op"]), width, text_of(row["calls"]),
+    fmt::print("{:{}} {:>7} {:11.3f} {:11.3f} {:11.3f}{}\n", text(row["op"]), width, text_of(row["calls"]),
                number(row["read"]) / 1e6, number(row["written"]) / 1e6, number(row["flops"]) / 1e9, floors);
   }
   fmt::print("{:{}} {:7.0f} {:11.3f} {:11.3f} {:11.3f}{}\n", "all", width, calls, read / 1e6, written / 1e6,

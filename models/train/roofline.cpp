@@ -79,16 +79,15 @@ std::vector<WorkOfOp> step_work(const MakeModel& make_model, const std::function
       const std::vector<Batch> batches(size_t(micro_batches), batch());
       const WorkScope counting;
       StepGradients g = step_gradients(model, trained, train, batches, dropout);
+      (void)g.norm.item<double>();  // as Trainer does
       optimizer->step(g.grads, {.clip_norm = train.clip_norm, .norm = g.norm});
       return counting.ops();
     };
-    // Each micro-batch beyond the second costs what the second does.
-    const std::vector<WorkOfOp> one = step(1);
-    if (train.accumulate == 1) return void(all = one);
-    const std::vector<WorkOfOp> two = step(2);
-    all = two;
-    add(all, two, train.accumulate - 2);
-    add(all, one, -(train.accumulate - 2));
+    if (train.accumulate <= 3) return void(all = step(train.accumulate));
+    const std::vector<WorkOfOp> two = step(2), three = step(3);  // each micro-batch beyond costs what the third does
+    all = three;
+    add(all, three, train.accumulate - 3);
+    add(all, two, -(train.accumulate - 3));
   });
   return all;
 }
