@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace tg::cpu::TG_ISA_NS::one_query {
 template <class C> struct LanesOf {
@@ -15,12 +16,15 @@ template <class C> struct LanesOf {
 template <class C> using Lanes = typename LanesOf<C>::type;
 static_assert(kLanes == 16);
 
-template <class C> inline void load(const C* p, Lanes<C>& x) { std::memcpy(&x, p, sizeof x); }
-inline void load(const bf16* p, Lanes<float>& x) {
-  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-  Halves h;
-  std::memcpy(&h, p, sizeof h);
-  x = reinterpret_cast<Lanes<float>>(__builtin_convertvector(h, Lanes<uint32_t>) << 16);
+template <class T> inline void load(const T* p, Lanes<compute_t<T>>& x) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+    Halves h;
+    std::memcpy(&h, p, sizeof h);
+    x = reinterpret_cast<Lanes<float>>(__builtin_convertvector(h, Lanes<uint32_t>) << 16);
+  } else {
+    std::memcpy(&x, p, sizeof x);
+  }
 }
 
 // s[j] = q . row j of keys, `ld` apart; a row has hs elements.

@@ -126,14 +126,16 @@ Json json_of(const DecodeFlags& f, const DecodeRun& r) {
                      {{"median", t.median * per_token}, {"p10", t.p10 * per_token}, {"p90", t.p90 * per_token}}},
                     {"runs", t.runs}});
   }
-  return {{"arch", f.model.empty() ? f.arch : f.model},
-          {"dtype", r.dtype},
-          {"batch", f.batch},
-          {"prompt", r.prompt},
-          {"tokens", f.tokens},
-          {"equal_tokens", true},
-          {"first_text", {{"prompt", r.prompt_tokens}, {"tokens", r.tokens}}},
-          {"ways", std::move(ways)}};
+  Json all = {{"arch", f.model.empty() ? f.arch : f.model},
+              {"dtype", r.dtype},
+              {"batch", f.batch},
+              {"prompt", r.prompt},
+              {"tokens", f.tokens},
+              {"equal_tokens", true},
+              {"ways", std::move(ways)}};
+  if (!f.model.empty())
+    all["first_text"] = {{"prompt", r.prompt_tokens}, {"tokens", r.tokens}};  // others have the model
+  return all;
 }
 int decode(const DecodeFlags& f, int argc, char** argv) {
   check_within("bench_decode", "batch", f.batch, 1, 1 << 16);

@@ -18,8 +18,7 @@ class Logits {
       if (o.penalty_last > 0 && size_t(o.penalty_last) < before.size()) before = before.last(size_t(o.penalty_last));
       penalise(o, before, all.size());
     }
-    check();
-    most_likely_ = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
+    find_most_likely();
   }
   size_t size() const { return logits_.size(); }
   float operator[](int64_t token) const { return logits_[size_t(token)]; }
@@ -46,16 +45,31 @@ class Logits {
     }
     logits_ = changed_;
   }
-  void check() const {
-    bool any = false;
-    for (size_t i = 0; i < logits_.size(); ++i) {
-      TG_CHECK(!std::isnan(logits_[i]) && logits_[i] != INFINITY, value,
-               "[sample] the logit of token {} is {}. Logits must be finite or -inf; did the training diverge?", i,
-               logits_[i]);
-      any |= std::isfinite(logits_[i]);
+  // In lanes, since a large vocabulary is seen for each token. NaN is no maximum, and is not below infinity.
+  void find_most_likely() {
+    constexpr size_t kLanes = 16;
+    float lane[kLanes];
+    std::fill_n(lane, kLanes, -INFINITY);
+    uint32_t below[kLanes];
+    std::fill_n(below, kLanes, 1);
+    const auto see = [&](size_t k, float x) {
+      lane[k] = x > lane[k] ? x : lane[k];
+      below[k] &= uint32_t(x < INFINITY);
+    };
+    size_t i = 0;
+    for (; i + kLanes <= logits_.size(); i += kLanes)
+      for (size_t k = 0; k < kLanes; ++k) see(k, logits_[i + k]);
+    for (; i < logits_.size(); ++i) see(0, logits_[i]);
+    if (std::find(below, below + kLanes, 0) != below + kLanes) {
+      const auto wrong = std::ranges::find_if(logits_, [](float x) { return !(x < INFINITY); });
+      TG_CHECK(false, value,
+               "[sample] the logit of token {} is {}. Logits must be finite or -inf; did the training diverge?",
+               wrong - logits_.begin(), *wrong);
     }
-    TG_CHECK(any, value, "[sample] {} logits, none of them finite. At least one token must be possible.",
+    const float top = *std::max_element(lane, lane + kLanes);
+    TG_CHECK(top > -INFINITY, value, "[sample] {} logits, none of them finite. At least one token must be possible.",
              logits_.size());
+    most_likely_ = std::ranges::find(logits_, top) - logits_.begin();
   }
 
   std::vector<float> changed_;
@@ -78,14 +92,17 @@ Candidates candidates(const Logits& logits, const SampleOptions& o) {
   std::iota(t.begin(), t.end(), 0);
   size_t in_order = 0;  // so many at the front
   const auto order = [&](size_t n) {
-    n = std::min(n, t.size());
-    std::partial_sort(t.begin() + ptrdiff_t(in_order), t.begin() + ptrdiff_t(n), t.end(),
-                      [&](int64_t a, int64_t b) { return logits.likelier(a, b); });
-    in_order = n;
+    constexpr size_t kFew = 2048;
+    const auto likelier = [&](int64_t a, int64_t b) { return logits.likelier(a, b); };
+    const auto from = t.begin() + ptrdiff_t(in_order);
+    in_order = n <= kFew && n < t.size() ? n : t.size();
+    in_order < t.size() ? std::partial_sort(from, t.begin() + ptrdiff_t(in_order), t.end(), likelier)
+                        : std::sort(from, t.end(), likelier);
   };
   if (o.top_k > 0 && size_t(o.top_k) < t.size()) {
     order(size_t(o.top_k));
-    t.resize(in_order);
+    t.resize(size_t(o.top_k));
+    in_order = t.size();
   }
   if (o.top_p < 1) {
     double all = 0, reached = 0;

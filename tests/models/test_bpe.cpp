@@ -1,6 +1,7 @@
 // models/data/bpe.h: the ids and texts of Hugging Face's tokenizers and of tiktoken (tests/data/make_tokenizers.py),
 // any bytes and back, other files, and what is refused with its place.
 #include "support/files.h"
+#include "support/helpers.h"
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>

@@ -1,4 +1,5 @@
 // Drawing a token: values of transformers (tests/data/make_sampling.py), frequencies, and what is refused.
+#include "support/files.h"
 #include "support/helpers.h"
 
 #include <tapegrad/core/file.h>
