@@ -42,10 +42,10 @@ BpeTokenizer BpeTokenizer::from_json(std::string_view json, const std::string& s
 void BpeTokenizer::encode(std::string_view text, EncodeOptions options, const Take& take) const {
   const Parts& p = *parts_;
   Outlet out(take);
-  detail::PieceCache cache;
+  detail::BpeMemory memory;
   const auto add = [&](const std::vector<int32_t>& ids) { out.next.insert(out.next.end(), ids.begin(), ids.end()); };
-  const detail::TakePiece join = [&](std::string_view piece) {
-    p.model.encode(piece, cache, out.next);
+  const detail::TakePieces join = [&](std::span<const std::string_view> pieces) {
+    p.model.encode(pieces, memory, out.next);
     out.pass();
   };
   // Finds added tokens in `part`; plain(text, whether nothing is before it) takes the rest.
