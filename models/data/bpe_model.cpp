@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace tg::detail {
 namespace {
@@ -19,50 +20,6 @@ uint64_t lowest_of(const uint64_t* values) {
   return std::min(a, b);
 }
 }  // namespace
-
-void Joiner::begin(size_t n) {
-  levels_.clear();
-  size_t all = 0;
-  for (size_t size = n; levels_.empty() || size > 1; size = (size + 15) / 16) {
-    levels_.push_back(all);
-    all += (size + 15) / 16 * 16;
-  }
-  lowest_.assign(all, kNothing);
-  next_.resize(n + 1);
-  before_.resize(n + 1);
-  for (uint32_t i = 0; i <= n; ++i) next_[i] = i + 1, before_[i] = i - 1;
-}
-void Joiner::set(size_t place, uint32_t rank) {
-  uint64_t lowest = rank == kNone ? kNothing : uint64_t(rank) << 32 | place;
-  lowest_[place] = lowest;
-  for (size_t level = 1; level < levels_.size(); ++level) {
-    lowest = lowest_of(&lowest_[levels_[level - 1] + place / 16 * 16]);
-    place /= 16;
-    uint64_t& up = lowest_[levels_[level] + place];
-    if (up == lowest) return;
-    up = lowest;
-  }
-}
-size_t Joiner::join(const MergeTable& merges, std::span<int32_t> ids) {
-  const auto look = [&](uint32_t at) {
-    set(at, next_[at] < ids.size() ? merges.rank_of(ids[at], ids[next_[at]]) : kNone);
-  };
-  while (true) {
-    const uint64_t lowest = lowest_of(&lowest_[levels_.back()]);
-    if (lowest == kNothing) break;
-    const auto at = uint32_t(lowest);
-    const uint32_t right = next_[at];
-    ids[at] = merges.id_of(uint32_t(lowest >> 32));
-    set(right, kNone);
-    next_[at] = next_[right];
-    before_[next_[right]] = at;
-    look(at);
-    if (at > 0) look(before_[at]);
-  }
-  size_t left = 0;
-  for (size_t at = 0; at < ids.size(); at = next_[at]) ids[left++] = ids[at];
-  return left;
-}
 
 MergeTable::MergeTable(size_t merges)
     : filter_(std::bit_ceil(2 * merges + 32) / 16), slots_(16 * filter_.size(), kNothing), ids_(merges) {
@@ -84,7 +41,54 @@ uint32_t MergeTable::rank_of(int32_t left, int32_t right) const {
   const uint64_t pair = uint64_t(left) << 20 | uint64_t(right), bit = pair * kGolden >> (shift_ - 2);
   if (!(filter_[bit / 64] >> bit % 64 & 1)) return kNone;
   const uint64_t found = slots_[slot_of(pair)];
-  return found == kNothing ? kNone : uint32_t(found & kMost);
+  if (found == kNothing) return kNone;
+  __builtin_prefetch(&ids_[found & kMost]);
+  return uint32_t(found & kMost);
+}
+
+void Joiner::begin(size_t n) {
+  levels_.clear();
+  size_t all = 0;
+  for (size_t size = n; levels_.empty() || size > 1; size = (size + 15) / 16) {
+    levels_.push_back(all);
+    all += (size + 15) / 16 * 16;
+  }
+  lowest_.assign(all, kNothing);
+  next_.resize(n + 1);
+  before_.resize(n + 1);
+  for (uint32_t i = 0; i <= n; ++i) next_[i] = i + 1, before_[i] = i - 1;
+}
+void Joiner::set(size_t place, uint32_t rank) {
+  uint64_t now = rank == kNone ? kNothing : uint64_t(rank) << 32 | place;
+  uint64_t before = std::exchange(lowest_[place], now);
+  for (size_t level = 1; level < levels_.size(); ++level) {
+    const size_t block = levels_[level - 1] + place / 16 * 16;
+    place /= 16;
+    uint64_t& up = lowest_[levels_[level] + place];
+    if (now > up && before != up) return;  // neither was it the lowest nor is it now
+    if (now > up) now = lowest_of(&lowest_[block]);
+    before = std::exchange(up, now);
+  }
+}
+size_t Joiner::join(const MergeTable& merges, std::span<int32_t> ids) {
+  while (true) {
+    const uint64_t lowest = lowest_of(&lowest_[levels_.back()]);
+    if (lowest == kNothing) break;
+    const auto at = uint32_t(lowest);
+    const uint32_t right = next_[at], after = next_[right], before = before_[at];
+    const int32_t id = ids[at] = merges.id_of(uint32_t(lowest >> 32));
+    next_[at] = after;
+    before_[after] = at;
+    // Both are looked for before either is used: memory takes most of the time.
+    const uint32_t with_after = after < ids.size() ? merges.rank_of(id, ids[after]) : kNone;
+    const uint32_t with_before = at > 0 ? merges.rank_of(ids[before], id) : kNone;
+    set(right, kNone);
+    set(at, with_after);
+    if (at > 0) set(before, with_before);
+  }
+  size_t left = 0;
+  for (size_t at = 0; at < ids.size(); at = next_[at]) ids[left++] = ids[at];
+  return left;
 }
 
 PieceKey::PieceKey(std::string_view text) : piece(text) {

@@ -22,7 +22,7 @@ class MergeTable {
 
  private:
   size_t slot_of(uint64_t pair) const;
-  std::vector<uint64_t> filter_;  // a bit of each pair that is there, four times as many as slots: most are not
+  std::vector<uint64_t> filter_;  // a bit of each pair that is there, four for each slot: most are not
   std::vector<uint64_t> slots_;   // left, right, rank
   std::vector<int32_t> ids_;      // by rank
   int shift_;

@@ -155,6 +155,12 @@ void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const
   pieces.pass();
 }
 
+size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from) {
+  const bool by_pattern =
+      !cuts.empty() && cuts[0].pattern && !cuts[0].prefix_space && cuts[0].matches == Cut::Matches::alone;
+  return by_pattern && from < text.size() ? cuts[0].pattern->cut_from(text, from) : text.size();
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });

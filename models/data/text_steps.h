@@ -44,6 +44,9 @@ struct Cut {
 using TakePieces = std::function<void(std::span<const std::string_view> pieces)>;
 // Passes on the pieces of a text, some at a time. `begins`: nothing is before it.
 void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePieces&);
+// The first offset from `from` on where a text can be cut in two whose pieces are those of the whole; its size if there
+// is none.
+size_t part_end(const std::vector<Cut>&, std::string_view text, size_t from);
 
 // A token that is found in the text itself.
 struct AddedToken {
