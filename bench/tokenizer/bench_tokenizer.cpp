@@ -16,7 +16,7 @@ constexpr const char* kProgram = "bench_tokenizer";
 struct TokenizerFlags : SharedFlags {
   std::string pattern;
   std::vector<std::string> tokenizers, texts;
-  std::vector<int64_t> threads{1, 2};
+  std::vector<int64_t> threads{};
   int64_t rounds = 7;
 };
 
@@ -58,13 +58,14 @@ Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std:
           {"bytes", text.size()},
           {"tokens", want.size()},
           {"checksum", fmt::format("{:016x}", checksum(want))},
-          {"encoding", std::move(runs)}};
+          {"runs", std::move(runs)}};
 }
 
 int run(TokenizerFlags& f, int argc, char** argv) {
   if (f.tokenizers.empty() || f.texts.empty())
     throw apps::UsageError("bench_tokenizer needs --tokenizer PATH... and --text FILE...");
   check_within(kProgram, "rounds", f.rounds, 1, 1 << 20);
+  if (f.threads.empty()) f.threads = num_threads() > 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1};
   if (f.cpu_time) f.threads = {1};
   Json all = json_of(begin(f, argc, argv)), rows = Json::array();
   for (const std::string& path : f.tokenizers) {
@@ -83,7 +84,7 @@ int main(int argc, char** argv) {
     c.list("--tokenizer", "PATH", "tokenizer.json files, .tiktoken files, or folders with tokenizers", f.tokenizers);
     c.option("--pattern", "NAME", "of .tiktoken files: gpt2, llama3 or qwen2", f.pattern);
     c.list("--text", "FILE", "texts, each encoded by itself", f.texts);
-    c.option("--threads", "of the CPU, each in turn", f.threads);
+    c.option("--threads", "of the CPU, each in turn; default: 1 and 2", f.threads);
     c.option("--rounds", "times that each text is encoded, after one to warm up", f.rounds);
     declare_cpu_time(c, f);
     declare_results(c, f);

@@ -85,7 +85,7 @@ def rounds_of(args, path, name, text, peers):
             for threads in (1, args.threads):
                 report, row = ours(args, path, file.name, threads, ["--cpu-time"] if threads == 1 else [])
                 machine = report["machine"]
-                seconds.setdefault(("tapegrad", threads), []).append(row["encoding"][0]["seconds"]["median"])
+                seconds.setdefault(("tapegrad", threads), []).append(row["runs"][0]["seconds"]["median"])
                 now = time.process_time if threads == 1 else time.perf_counter
                 for peer, (whole, batch, exact) in peers.items():
                     if threads == 1:
@@ -149,7 +149,7 @@ def main():
     if args.json:
         result = {"machine": machine, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": args.commit,
                   "command": " ".join(["python", *sys.argv]), "tiktoken": tiktoken.__version__,
-                  "tokenizers": tokenizers.__version__, "rows": rows}  # fmt: skip
+                  "tokenizers": tokenizers.__version__, "clients": rows}  # fmt: skip
         pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 
 

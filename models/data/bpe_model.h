@@ -58,8 +58,8 @@ class PieceTable {
   static constexpr uint32_t kMany = 1u << 31;
   size_t slot_of(const PieceKey&) const;
   void grow();
-  std::vector<Slot> slots_{std::vector<Slot>(256)};
-  int shift_ = 56;
+  std::vector<Slot> slots_{std::vector<Slot>(64)};
+  int shift_ = 58;
   size_t used_ = 0;
   std::string texts_;
   std::vector<int32_t> ids_;

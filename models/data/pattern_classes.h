@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tg::detail {
@@ -69,8 +70,13 @@ class CharacterClasses {
       std::fill(all.begin() + ptrdiff_t(begins[i]), all.begin() + ptrdiff_t(begins[i + 1]), char(entry->second));
     }
     std::map<std::string_view, uint16_t> blocks;
+    std::string_view block;
     for (uint32_t at = 0; at < kCodePoints; at += kBlock) {
-      const std::string_view block = std::string_view(all).substr(at, kBlock);
+      const std::string_view before = std::exchange(block, std::string_view(all).substr(at, kBlock));
+      if (block == before) {  // most are
+        block_of_.push_back(block_of_.back());
+        continue;
+      }
       const auto [entry, is_new] = blocks.emplace(block, uint16_t(blocks.size()));
       if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
       block_of_.push_back(entry->second);

@@ -274,7 +274,12 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   CHECK_HAS(set_model("unk_token", R"("<unk>")"), R"(model.unk_token is "<unk>", which is not in the vocabulary)");
   CHECK_HAS(set_model("ignore_merges", "3"), "model.ignore_merges is neither true nor false");
   CHECK_HAS(refused(own_json("{}")), "model is no object");
-  CHECK_HAS(error_of(Error::Kind::value, [] { BpeTokenizer::from_json("[", "t.json"); }), "t.json is not JSON");
+  const auto refused_text = [](const std::string& text) {
+    return error_of(Error::Kind::value, [&] { BpeTokenizer::from_json(text, "t.json"); });
+  };
+  CHECK_HAS(refused_text("["), "t.json is not JSON");
+  CHECK_HAS(refused_text(R"({"model": {"vocab": {"a": 0, "a": 1}}})"), "'a' comes twice");
+  CHECK_HAS(refused_text(std::string(1'000'000, '[')), "nested too deeply");
 }
 
 TEST_CASE("bpe: NFC composes, sorts marks, and leaves other bytes alone") {

@@ -93,6 +93,12 @@ TEST_CASE("pattern: hostile texts take few steps, hostile patterns are stopped")
             "[pattern] the search for pieces of the text takes too many steps.");
 }
 
+TEST_CASE("pattern: a long list of characters is read as a short one") {
+  std::string list = "\\p{L}";
+  for (int i = 0; i < 15'000; ++i) list += i % 2 ? "0" : "\u2028";
+  CHECK(pieces(TextPattern("[" + list + "]+"), "a0\u20281") == Pieces{"a0\u2028", "[1]"});
+}
+
 TEST_CASE("pattern: a text can be cut where a pattern says, and its pieces stay") {
   const std::string_view parts[] = {"a",   "B",  "'s", "'",  " ",      "  ",     "\n",         "\r\n", "7",
                                     "123", "!",  ".",  "é",  "\u0301", "\u4e2d", "\U0001F600", "\xff", "\xe4\xb8",
@@ -172,6 +178,7 @@ TEST_CASE("pattern: other syntax is refused with its offset") {
   for (const auto& [p, part] : wrong) CHECK_HAS(refused(p), part);
   for (const char* p : {"", "a*", "a|", "(?=a)", "a?b{0,2}"}) CHECK_HAS(refused(p), "can match nothing");
   CHECK_HAS(refused(std::string(60, '(') + "a" + std::string(60, ')')), "a group inside of 50 others at byte 50");
+  CHECK_HAS(refused(std::string(40'000, 'a')), "the pattern has 40000 bytes, and may have 32768.");
   CHECK_HAS(refused("(?:(?:(?:ab){1000}){1000}){1000}"), "has more than 20000 steps");
   std::string many;
   for (char c = '!'; c <= '~'; ++c)
