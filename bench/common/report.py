@@ -242,6 +242,7 @@ def switchback(page, path, d):
 # bench_fragmented
 
 MILLISECONDS = ((1, "ms"), (1e-3, "µs"))
+RATES = ((1, "MB/s"),)
 MIB = ((1, "MiB"),)  # steps are round in it, up to gigabytes
 MILLIONS = ((1, "M"),)
 FORMULA = {"separate": "stored", "folded": "folded"}
@@ -342,6 +343,23 @@ def decode(page, path, d):
     page.file("bench_decode", path, facts(d))
     page.part("Time of a token", "Bars: the median of a token of one text. Whiskers: 10 % to 90 % of the rounds.",
               bars(rows, SECONDS, "decoding"))
+
+
+def encoding(page, path, d):
+    page.file("bench_tokenizer", path, facts(d))
+    rows = [Bar(f"{os.path.basename(r['tokenizer'])}, {os.path.basename(r['text'])}, threads {t['threads']}", t["mb_per_second"],
+                f"{t['mb_per_second']:.1f} MB/s") for r in d["encoding"] for t in r["runs"]]
+    page.part("Encoding of texts", "Megabytes per second, the median of all rounds.", bars(rows, RATES, "encoding"))
+
+
+def clients(page, path, d):
+    page.file(f"Beside tiktoken {d['tiktoken']} and tokenizers {d['tokenizers']}", path, facts(d))
+    rows = []
+    for r in d["clients"]:
+        rows.append(Bar(f"{r['tokenizer']}, {r['text']}"))
+        rows += [Bar(f"{x['program']}, threads {x['threads']}", x["mb_per_second"], f"{x['mb_per_second']:.1f} MB/s",
+                     "ours" if x["program"] == "tapegrad" else "theirs") for x in r["rates"]]
+    page.part("Encoding of texts", "Megabytes per second. One thread: by its processor time.", bars(rows, RATES, "clients"))
 
 
 def ops(page, path, d):
@@ -477,6 +495,7 @@ def trace(page, path, d):
 
 
 KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm),
+         ("encoding", "bench_tokenizer", encoding), ("clients", "bench/tokenizer/compare_clients.py", clients),
          ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("cells", "bench_fragmented", fragmented),
          ("torch", "compare_torch*.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
@@ -496,7 +515,7 @@ def add(page, path):
     for key, program, show in KINDS:
         if not isinstance(d, dict) or key not in d:
             continue
-        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "grid", "cells", "traceEvents")):
+        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "encoding", "clients", "grid", "cells", "traceEvents")):
             raise Bad(f"{path} is a file of {program} without results")
         try:
             return show(page, path, d)

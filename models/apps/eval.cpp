@@ -72,22 +72,22 @@ int run(const Options& o) {
 }  // namespace
 
 Subcommand eval_command() {
-  return {"eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
-            c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
-                     o->adapter);
-            c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o->data);
-            add_unknown_option(c, "error", o->unknown);
-            c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
-            c.option("--batch", "windows in a forward pass", o->batch, 1);
-            c.option("--dtype", "of weights and computation: f32 or bf16", o->dtype, {"f32", "bf16"});
-            c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors",
-                     o->logits);
-            c.option("--device", "NAME", "cpu or cuda", o->device);
-            c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            return [o] { return run(*o); };
-          }};
+  return {
+      "eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
+        auto o = std::make_shared<Options>();
+        c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
+        c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
+                 o->adapter);
+        c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o->data);
+        add_unknown_option(c, "error", o->unknown);
+        c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
+        c.option("--batch", "windows in a forward pass", o->batch, 1);
+        c.option("--dtype", "of weights and computation: f32 or bf16", o->dtype, {"f32", "bf16"});
+        c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors", o->logits);
+        c.option("--device", "NAME", "cpu or cuda", o->device);
+        c.option("--threads", "threads of the CPU, 0: all", o->threads);
+        return [o] { return run(*o); };
+      }};
 }
 
 }  // namespace tg::apps

@@ -11,7 +11,7 @@ Data read_data(const ModelOfData& m, const std::vector<std::string>& paths, bool
     return d;
   }
   TG_CHECK(m.tokenizer, value,
-           "[{}] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.bin).",
+           "[{}] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.npy or .bin).",
            m.command, m.folder, name_of_files(paths));
   std::string text = read_texts(paths);
   if (skip_unknown) text = known_text(*m.tokenizer, text, name_of_files(paths));

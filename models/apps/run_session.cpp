@@ -324,7 +324,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, muon-lr, "
            "warmup, eval-every and checkpoint-every may change",
            o.resume);
-  c.list("--data", "FILE", "texts, or one .bin of 16-bit token ids", o.data);
+  c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
@@ -358,11 +358,11 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
 }
 
 bool has_token_file(const std::vector<std::string>& paths) {
-  return std::any_of(paths.begin(), paths.end(), [](const std::string& path) { return path.ends_with(".bin"); });
+  return std::any_of(paths.begin(), paths.end(), is_token_file);
 }
 TokenData read_token_file(const std::vector<std::string>& paths) {
-  TG_CHECK(paths.size() == 1, value,
-           "[data] {} files, one of them a token file (.bin). Pass one token file, or texts only.", paths.size());
+  TG_CHECK(paths.size() == 1, value, "[data] {} files, one of them a token file. Pass one token file, or texts only.",
+           paths.size());
   return TokenData::from_file(paths[0]);
 }
 TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {

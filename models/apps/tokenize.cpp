@@ -1,10 +1,12 @@
 // `tapegrad tokenize`: texts to a token file, which `train` and `finetune` read.
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -16,28 +18,26 @@ struct Options {
   std::string tokenizer, pattern, out;
   std::vector<std::string> in;
   bool parse_special = false;
+  int64_t threads = 0;
 };
 
 int run(const Options& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
     throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE");
+  if (!is_token_file(o.out)) throw UsageError("--out must end in .npy or .bin: it is a token file");
   const BpeTokenizer tokenizer = read_tokenizer(o.tokenizer, o.pattern);
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
-  TG_CHECK(tokenizer.vocab_size() <= kMost, value,
-           "[tokenize] {} has {} ids. A token file holds 16-bit ids, at most {}. Pass the texts themselves to `train` "
-           "with --tokenizer.",
+  TG_CHECK(tokenizer.vocab_size() <= kMost || !o.out.ends_with(".bin"), value,
+           "[tokenize] {} has {} ids. A .bin file holds 16-bit ids, at most {}. Write a .npy file, which holds ids of "
+           "32 bits too.",
            o.tokenizer, tokenizer.vocab_size(), kMost);
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  check_writable(o.out);
   const std::string text = read_texts(o.in);
-  int64_t tokens = 0;
-  write_file_atomically(o.out, [&](const Sink& sink) {
-    std::vector<uint16_t> narrow;
-    tokenizer.encode(text, {.parse_special = o.parse_special}, [&](std::span<const int64_t> ids) {
-      narrow.assign(ids.begin(), ids.end());
-      sink(std::as_bytes(std::span(narrow)));
-      tokens += int64_t(ids.size());
-    });
-  });
-  fmt::print("{} bytes are {} tokens of {}, in {}\n", text.size(), tokens, tokenizer.vocab_size(), printable(o.out));
+  const TokenData tokens = TokenData::from_text(tokenizer, text, o.out, {.parse_special = o.parse_special});
+  tokens.write(o.out);
+  fmt::print("{} bytes are {} tokens of {}, in {}\n", text.size(), tokens.size(), tokenizer.vocab_size(),
+             printable(o.out));
   return 0;
 }
 
@@ -52,7 +52,12 @@ Subcommand tokenize_command() {
                 o->tokenizer);
             c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o->pattern);
             c.list("--in", "FILE", "texts, one after the other", o->in);
-            c.option("--out", "FILE", "the token file (.bin): 16-bit little-endian ids", o->out);
+            c.option(
+                "--out", "FILE",
+                "the token file: .npy, a NumPy array of uint16, or uint32 for more than 65536 ids; or .bin, 16-bit "
+                "little-endian ids",
+                o->out);
+            c.option("--threads", "threads of the CPU, 0: all", o->threads);
             c.toggle("--special", "special tokens in the texts are themselves, and not text", o->parse_special);
             return [o] { return run(*o); };
           }};

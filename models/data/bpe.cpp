@@ -1,3 +1,4 @@
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/file.h>
 #include <tapegrad/core/json.h>
@@ -5,26 +6,94 @@
 #include <tapegrad/models/data/bpe_parts.h>
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <thread>
 
 namespace tg {
 namespace {
 constexpr size_t kDepth = 16;  // a post_processor nests seven deep
 
-// Ids on their way out, in pieces.
-class Outlet {
+// Encodes parts of a text, some at a time on as many threads as the CPU backend has, and passes on their ids in order.
+class Encoder {
  public:
-  explicit Outlet(const Tokenizer::Take& take) : take_(take) {}
-  std::vector<int32_t> next;  // is passed on when it is long
-  void pass(bool all = false) {
-    constexpr size_t kMany = 1 << 13;
-    if (next.empty() || (!all && next.size() < kMany)) return;
-    const std::vector<int64_t> wide(next.begin(), next.end());
-    next.clear();
-    take_(wide);
+  Encoder(const detail::BpeParts& parts, const Tokenizer::Take& take) : parts_(parts), take_(take) {}
+  void add(std::span<const int32_t> ids) {
+    for (const int32_t id : ids) {
+      open_.push_back({{}, false, id});
+      bytes_ += sizeof(Part);
+    }
+    if (bytes_ >= kPart * kParts) run();
+  }
+  // A text for add(), which lives until the next one.
+  std::string_view keep(std::string text) { return kept_.emplace_back(std::move(text)); }
+  // `begins`: nothing is before the text. It must live until run().
+  void add(std::string_view text, bool begins) {
+    while (!text.empty()) {
+      const size_t end = detail::part_end(parts_.cuts, text, kPart);
+      open_.push_back({text.substr(0, end), begins, -1});
+      bytes_ += end;
+      text.remove_prefix(end);
+      begins = false;
+      if (bytes_ >= kPart * kParts) run();
+    }
+  }
+  void run() {
+    std::vector<Result> results(open_.size());
+    std::atomic<size_t> next = 0;
+    const auto work = [&](detail::BpeMemory& memory) {
+      for (size_t i; (i = next++) < open_.size();) results[i] = encoded(open_[i], memory);
+    };
+    {
+      const size_t threads = bytes_ > 2 * kPart ? std::min(size_t(num_threads()), open_.size()) : 1;
+      while (memories_.size() < threads) memories_.push_back(std::make_unique<detail::BpeMemory>());
+      std::vector<std::jthread> others;
+      for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
+      work(*memories_[0]);
+    }
+    std::vector<int64_t> wide;
+    for (const Result& r : results) {
+      wide.assign(r.ids.begin(), r.ids.end());
+      if (!wide.empty()) take_(wide);
+      if (r.error) std::rethrow_exception(r.error);
+    }
+    open_.clear();
+    bytes_ = 0;
+    while (kept_.size() > 1) kept_.pop_front();
   }
 
  private:
+  static constexpr size_t kPart = 1 << 16, kParts = 64;  // bytes, and parts at a time
+  struct Part {
+    std::string_view text;
+    bool begins;
+    int32_t id;  // of a part without a text
+  };
+  struct Result {
+    std::vector<int32_t> ids{};
+    std::exception_ptr error{};
+  };
+  Result encoded(const Part& part, detail::BpeMemory& memory) const {
+    Result result;
+    if (part.text.empty()) {
+      result.ids.push_back(part.id);
+      return result;
+    }
+    try {
+      detail::cut(parts_.cuts, part.text, part.begins,
+                  [&](std::span<const std::string_view> pieces) { parts_.model.encode(pieces, memory, result.ids); });
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    return result;
+  }
+  const detail::BpeParts& parts_;
   const Tokenizer::Take& take_;
+  std::vector<Part> open_;
+  size_t bytes_ = 0;
+  std::deque<std::string> kept_;  // of texts in open_, and of the one that is added
+  std::vector<std::unique_ptr<detail::BpeMemory>> memories_;
 };
 }  // namespace
 
@@ -41,30 +110,24 @@ BpeTokenizer BpeTokenizer::from_json(std::string_view json, const std::string& s
 
 void BpeTokenizer::encode(std::string_view text, EncodeOptions options, const Take& take) const {
   const Parts& p = *parts_;
-  Outlet out(take);
-  detail::PieceCache cache;
-  const auto add = [&](const std::vector<int32_t>& ids) { out.next.insert(out.next.end(), ids.begin(), ids.end()); };
-  const detail::TakePiece join = [&](std::string_view piece) {
-    p.model.encode(piece, cache, out.next);
-    out.pass();
-  };
+  Encoder out(p, take);
   // Finds added tokens in `part`; plain(text, whether nothing is before it) takes the rest.
   const auto find = [&](const detail::AddedTokens& tokens, std::string_view part, const auto& plain) {
     tokens.find(part, options.parse_special, [&](size_t begin, size_t end, const detail::AddedToken* token) {
       if (token)
-        out.next.push_back(token->id);
+        out.add({&token->id, 1});
       else
         plain(part.substr(begin, end - begin), begin == 0);
     });
   };
-  if (options.add_special) add(p.before);
+  if (options.add_special) out.add(p.before);
   find(p.added, text, [&](std::string_view part, bool begins) {
-    const std::string changed = p.normalizer.empty() ? "" : detail::normalized(p.normalizer, part);
-    find(p.added_normalized, p.normalizer.empty() ? part : changed,
-         [&](std::string_view rest, bool rest_begins) { detail::cut(p.cuts, rest, begins && rest_begins, join); });
+    if (!p.normalizer.empty()) part = out.keep(detail::normalized(p.normalizer, part));
+    find(p.added_normalized, part,
+         [&](std::string_view rest, bool rest_begins) { out.add(rest, begins && rest_begins); });
   });
-  if (options.add_special) add(p.after);
-  out.pass(true);
+  if (options.add_special) out.add(p.after);
+  out.run();
 }
 
 std::string BpeTokenizer::decode(std::span<const int64_t> ids) const {

@@ -26,6 +26,7 @@ class BpeTokenizer final : public Tokenizer {
   /// "qwen2".
   static BpeTokenizer from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source);
 
+  /// A large text is encoded on num_threads() threads; the ids are those of one. `take` is called by the caller's.
   using Tokenizer::encode;
   void encode(std::string_view text, const Take& take) const override { encode(text, EncodeOptions(), take); }
   void encode(std::string_view text, EncodeOptions, const Take& take) const override;

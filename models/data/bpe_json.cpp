@@ -149,7 +149,8 @@ void read_cuts(const Field& root, BpeParts& parts) {
     } else {
       step.unknown(type);
     }
-    parts.cuts.push_back(std::move(c));
+    const bool passes = c.kind == Cut::Kind::bytes && !c.pattern && !c.prefix_space;  // what comes before does it all
+    if (!passes) parts.cuts.push_back(std::move(c));
   });
 }
 
@@ -164,6 +165,7 @@ void read_merges(const Field& merges, BpeParts& parts) {
   const std::vector<Json>::const_iterator begin = merges.value().begin();
   if (!merges.value().is_array()) merges.fail("is no array");
   const size_t count = merges.value().size();
+  if (count > MergeTable::kMost) merges.fail(fmt::format("has {} elements, and may have {}", count, MergeTable::kMost));
   parts.model.merges = MergeTable(count);
   for (size_t i = 0; i < count; ++i) {
     const Json& merge = begin[ptrdiff_t(i)];
@@ -187,7 +189,7 @@ void read_merges(const Field& merges, BpeParts& parts) {
       return found->second;
     };
     const int32_t a = id_of(left), b = id_of(right);
-    parts.model.merges.set(a, b, {uint32_t(i), id_of(left + right)});
+    parts.model.merges.set(a, b, uint32_t(i), id_of(left + right));
   }
 }
 
@@ -220,13 +222,18 @@ void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
     if (model.byte_level) append_utf8(name = "", byte_characters()[byte]);
     if (const auto found = parts.names.find(name); found != parts.names.end()) model.byte_ids[byte] = found->second;
   }
+  model.look_at_bytes();
   std::string bytes;
-  for (const auto& [name, id] : parts.names) {
-    if (!model.byte_level)
-      model.ids.emplace(name, id);
-    else if (bytes_of(name, bytes))
-      model.ids.emplace(bytes, id);
-  }
+  Joiner joiner;
+  for (const bool characters : {true, false})
+    for (const auto& [name, id] : parts.names) {
+      const bool is_character = !name.empty() && first_of(name).length == name.size();
+      if (is_character != characters) continue;
+      if (!model.byte_level)
+        model.add(name, id, joiner);
+      else if (bytes_of(name, bytes))
+        model.add(bytes, id, joiner);
+    }
 }
 
 std::vector<AddedToken> read_added(const Field& root, BpeParts& parts, std::vector<bool>& taken) {

@@ -5,162 +5,183 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <queue>
-#include <tuple>
+#include <utility>
 
 namespace tg::detail {
 namespace {
 constexpr uint32_t kNone = MergeTable::kNone;
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // 2^64 over the golden ratio: spreads by multiplication
 
-// The merge of lowest rank again and again, the leftmost of equals: a scan, for few symbols.
-void join_few(const MergeTable& merges, std::vector<int32_t>& ids) {
-  std::vector<MergeTable::Merge> pairs(ids.size());  // pairs[i]: of ids[i] and ids[i + 1]
-  const auto look = [&](size_t i) { pairs[i] = merges.find(ids[i], ids[i + 1]); };
-  for (size_t i = 0; i + 1 < ids.size(); ++i) look(i);
-  while (ids.size() > 1) {
-    const auto lowest =
-        std::min_element(pairs.begin(), pairs.end() - 1, [](const auto& a, const auto& b) { return a.rank < b.rank; });
-    if (lowest->rank == kNone) return;
-    const auto at = size_t(lowest - pairs.begin());
-    ids[at] = lowest->id;
-    ids.erase(ids.begin() + ptrdiff_t(at + 1));
-    pairs.erase(pairs.begin() + ptrdiff_t(at));
-    if (at + 1 < ids.size()) look(at);
-    if (at > 0) look(at - 1);
-  }
-}
+constexpr uint64_t kNothing = ~uint64_t(0);
 
-// The same with a queue of merges, for many symbols: a list of those that are left, and entries that may be out of
-// date.
-class LongPiece {
- public:
-  LongPiece(const MergeTable& merges, std::vector<int32_t>& ids) : merges_(merges), ids_(ids) {
-    for (uint32_t i = 0; i < ids.size(); ++i) {
-      next_.push_back(i + 1);
-      before_.push_back(i - 1);
-    }
-    for (uint32_t i = 0; i + 1 < ids.size(); ++i) look(i);
-  }
-  void join() {
-    while (!open_.empty()) {
-      const Entry e = open_.top();
-      open_.pop();
-      const uint32_t right = next_[e.at];
-      if (right >= ids_.size() || ids_[e.at] != e.left || ids_[right] != e.right) continue;
-      ids_[e.at] = e.id;
-      ids_[right] = kGone;
-      next_[e.at] = next_[right];
-      if (next_[e.at] < ids_.size()) before_[next_[e.at]] = e.at;
-      look(e.at);
-      if (before_[e.at] < ids_.size()) look(before_[e.at]);
-    }
-    std::erase(ids_, kGone);
-  }
-
- private:
-  static constexpr int32_t kGone = -1;
-  struct Entry {
-    uint32_t rank, at;
-    int32_t left, right, id;
-    bool operator<(const Entry& o) const { return std::tie(rank, at) > std::tie(o.rank, o.at); }
-  };
-  void look(uint32_t at) {
-    const uint32_t right = next_[at];
-    if (right >= ids_.size()) return;
-    const MergeTable::Merge m = merges_.find(ids_[at], ids_[right]);
-    if (m.rank != kNone) open_.push({m.rank, at, ids_[at], ids_[right], m.id});
-  }
-  const MergeTable& merges_;
-  std::vector<int32_t>& ids_;
-  std::vector<uint32_t> next_, before_;
-  std::priority_queue<Entry> open_;
-};
-
-void join(const MergeTable& merges, std::vector<int32_t>& ids) {
-  constexpr size_t kFew = 32;
-  if (ids.size() < kFew)
-    join_few(merges, ids);
-  else
-    LongPiece(merges, ids).join();
+uint64_t lowest_of(const uint64_t* values) {
+  uint64_t a = values[0], b = values[1];
+  for (size_t i = 2; i < 16; i += 2) a = std::min(a, values[i]), b = std::min(b, values[i + 1]);
+  return std::min(a, b);
 }
 }  // namespace
 
-MergeTable::MergeTable(size_t merges) : slots_(std::bit_ceil(2 * merges + 2)) {
+MergeTable::MergeTable(size_t merges)
+    : filter_(std::bit_ceil(2 * merges + 32) / 16), slots_(16 * filter_.size(), kNothing), ids_(merges) {
   shift_ = 64 - std::countr_zero(slots_.size());
 }
-size_t MergeTable::slot_of(uint64_t key) const {
-  size_t at = size_t(key * 0x9E3779B97F4A7C15u >> shift_);
-  while (slots_[at].merge.rank != kNone && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
+size_t MergeTable::slot_of(uint64_t pair) const {
+  size_t at = size_t(pair * kGolden >> shift_);
+  while (slots_[at] != kNothing && slots_[at] >> 24 != pair) at = (at + 1) & (slots_.size() - 1);
   return at;
 }
-void MergeTable::set(int32_t left, int32_t right, Merge merge) {
-  const uint64_t key = key_of(left, right);
-  slots_[slot_of(key)] = {key, merge};
+void MergeTable::set(int32_t left, int32_t right, uint32_t rank, int32_t id) {
+  const uint64_t pair = uint64_t(left) << 20 | uint64_t(right);
+  const uint64_t bit = pair * kGolden >> (shift_ - 2);
+  filter_[bit / 64] |= uint64_t(1) << bit % 64;
+  slots_[slot_of(pair)] = pair << 24 | rank;
+  ids_[rank] = id;
 }
-MergeTable::Merge MergeTable::find(int32_t left, int32_t right) const {
-  return slots_[slot_of(key_of(left, right))].merge;
+uint32_t MergeTable::rank_of(int32_t left, int32_t right) const {
+  const uint64_t pair = uint64_t(left) << 20 | uint64_t(right), bit = pair * kGolden >> (shift_ - 2);
+  if (!(filter_[bit / 64] >> bit % 64 & 1)) return kNone;
+  const uint64_t found = slots_[slot_of(pair)];
+  if (found == kNothing) return kNone;
+  __builtin_prefetch(&ids_[found & kMost]);
+  return uint32_t(found & kMost);
 }
 
-namespace {
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = text.size();
-  const auto mix = [&](uint64_t word) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  };
-  uint64_t word = 0;
-  for (; text.size() >= sizeof word; text.remove_prefix(sizeof word)) {
-    std::memcpy(&word, text.data(), sizeof word);
-    mix(word);
+void Joiner::begin(size_t n) {
+  levels_.clear();
+  size_t all = 0;
+  for (size_t size = n; levels_.empty() || size > 1; size = (size + 15) / 16) {
+    levels_.push_back(all);
+    all += (size + 15) / 16 * 16;
   }
-  word = 0;
-  for (const char c : text) word = word << 8 | uint8_t(c);
-  mix(word);
-  return hash;
+  lowest_.assign(all, kNothing);
+  next_.resize(n + 1);
+  before_.resize(n + 1);
+  for (uint32_t i = 0; i <= n; ++i) next_[i] = i + 1, before_[i] = i - 1;
 }
-}  // namespace
+void Joiner::set(size_t place, uint32_t rank) {
+  uint64_t now = rank == kNone ? kNothing : uint64_t(rank) << 32 | place;
+  uint64_t before = std::exchange(lowest_[place], now);
+  for (size_t level = 1; level < levels_.size(); ++level) {
+    const size_t block = levels_[level - 1] + place / 16 * 16;
+    place /= 16;
+    uint64_t& up = lowest_[levels_[level] + place];
+    if (now > up && before != up) return;  // neither was it the lowest nor is it now
+    if (now > up) now = lowest_of(&lowest_[block]);
+    before = std::exchange(up, now);
+  }
+}
+size_t Joiner::join(const MergeTable& merges, std::span<int32_t> ids) {
+  while (true) {
+    const uint64_t lowest = lowest_of(&lowest_[levels_.back()]);
+    if (lowest == kNothing) break;
+    const auto at = uint32_t(lowest);
+    const uint32_t right = next_[at], after = next_[right], before = before_[at];
+    const int32_t id = ids[at] = merges.id_of(uint32_t(lowest >> 32));
+    next_[at] = after;
+    before_[after] = at;
+    // Both are looked for before either is used: memory takes most of the time.
+    const uint32_t with_after = after < ids.size() ? merges.rank_of(id, ids[after]) : kNone;
+    const uint32_t with_before = at > 0 ? merges.rank_of(ids[before], id) : kNone;
+    set(right, kNone);
+    set(at, with_after);
+    if (at > 0) set(before, with_before);
+  }
+  size_t left = 0;
+  for (size_t at = 0; at < ids.size(); at = next_[at]) ids[left++] = ids[at];
+  return left;
+}
 
-size_t PieceCache::slot_of(uint64_t hash, std::string_view piece) const {
-  const auto is_it = [&](const Slot& s) {
-    return s.hash == hash && s.bytes == piece.size() && std::memcmp(&texts_[s.text], piece.data(), s.bytes) == 0;
+PieceKey::PieceKey(std::string_view text) : piece(text) {
+  const auto word = [&]<class T>(T zero, size_t at) {
+    std::memcpy(&zero, text.data() + at, sizeof(T));
+    return uint64_t(zero);
   };
-  size_t at = hash & (slots_.size() - 1);
+  const size_t n = text.size();
+  if (n > kWhole) {
+    for (size_t at = 0; at + 8 < n; at += 8) {
+      first = (first ^ word(uint64_t(0), at)) * kGolden;
+      first ^= first >> 32;
+    }
+    first = (first ^ word(uint64_t(0), n - 8)) * kGolden;
+  } else if (n >= 8) {
+    first = word(uint64_t(0), 0), second = word(uint64_t(0), n - 8);
+  } else if (n >= 4) {
+    first = word(uint32_t(0), 0), second = word(uint32_t(0), n - 4);
+  } else if (n > 0) {
+    first = word(uint8_t(0), 0) | word(uint8_t(0), n / 2) << 8 | word(uint8_t(0), n - 1) << 16;
+  }
+  hash = hash_of(first, second, n);
+}
+uint64_t PieceKey::hash_of(uint64_t first, uint64_t second, size_t bytes) {
+  const uint64_t hash = (first ^ std::rotl(second * kGolden, 32) ^ bytes) * kGolden;
+  return (hash ^ hash >> 32) * kGolden;
+}
+
+size_t PieceTable::slot_of(const PieceKey& key) const {
+  const size_t n = key.piece.size();
+  const auto is_it = [&](const Slot& s) {
+    if (s.bytes != n || s.first != key.first) return false;
+    return n <= PieceKey::kWhole ? s.second == key.second
+                                 : std::memcmp(texts_.data() + s.second, key.piece.data(), n) == 0;
+  };
+  size_t at = size_t(key.hash >> shift_);
   while (slots_[at].bytes != 0 && !is_it(slots_[at])) at = (at + 1) & (slots_.size() - 1);
   return at;
 }
-bool PieceCache::find(std::string_view piece, std::vector<int32_t>& to) {
-  const Slot& s = slots_[slot_of(hash_of(piece), piece)];
+bool PieceTable::find(const PieceKey& key, std::vector<int32_t>& to) const {
+  const Slot& s = slots_[slot_of(key)];
   if (s.bytes == 0) return false;
-  const auto first = ids_.begin() + s.ids;
-  if (s.id_count == 1)
-    to.push_back(*first);  // most pieces
-  else
-    to.insert(to.end(), first, first + s.id_count);
+  if (s.id < kMany) {  // most pieces
+    to.push_back(int32_t(s.id));
+  } else {
+    const auto list = ids_.begin() + (s.id - kMany);
+    to.insert(to.end(), list + 1, list + 1 + *list);
+  }
   return true;
 }
-void PieceCache::keep(std::string_view piece, std::span<const int32_t> ids) {
-  if (2 * used_ >= slots_.size()) grow();
-  const uint64_t hash = hash_of(piece);
-  slots_[slot_of(hash, piece)] = {hash, uint32_t(texts_.size()), uint32_t(ids_.size()), uint16_t(piece.size()),
-                                  uint16_t(ids.size())};
-  texts_ += piece;
-  ids_.insert(ids_.end(), ids.begin(), ids.end());
-  ++used_;
-}
-void PieceCache::grow() {
-  constexpr size_t kMost = 1 << 17;
-  std::vector<Slot> before(std::min(2 * slots_.size(), kMost));
-  std::swap(before, slots_);
-  if (before.size() == kMost) {
-    used_ = 0;
-    texts_.clear();
-    ids_.clear();
-    return;
+void PieceTable::keep(const PieceKey& key, std::span<const int32_t> ids) {
+  if (2 * ++used_ > slots_.size()) grow();
+  const size_t n = key.piece.size();
+  Slot s{key.first, key.second, uint32_t(n), 0};
+  if (n > PieceKey::kWhole) {
+    s.second = texts_.size();
+    texts_ += key.piece;
   }
-  for (const Slot& s : before)
-    if (s.bytes != 0) slots_[slot_of(s.hash, std::string_view(texts_).substr(s.text, s.bytes))] = s;
+  if (ids.size() == 1) {
+    s.id = uint32_t(ids[0]);
+  } else {
+    s.id = kMany | uint32_t(ids_.size());
+    ids_.push_back(int32_t(ids.size()));
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+  }
+  slots_[slot_of(key)] = s;
+}
+void PieceTable::grow() {
+  std::vector<Slot> before(2 * slots_.size());
+  std::swap(before, slots_);
+  --shift_;
+  for (const Slot& s : before) {
+    if (s.bytes == 0) continue;
+    auto at = size_t(PieceKey::hash_of(s.first, s.bytes > PieceKey::kWhole ? 0 : s.second, s.bytes) >> shift_);
+    while (slots_[at].bytes != 0) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = s;
+  }
 }
 
+void BpeModel::join_characters(std::string_view piece, Joiner& joiner, std::vector<int32_t>& to) const {
+  const size_t begin = to.size();
+  if (byte_pairs.empty()) {
+    first_ids(piece, to);
+  } else {
+    for (const char byte : piece) to.push_back(byte_ids[uint8_t(byte)]);
+  }
+  const std::span<int32_t> ids = std::span(to).subspan(begin);
+  joiner.begin(ids.size());
+  for (size_t i = 0; i + 1 < ids.size(); ++i)
+    joiner.set(i, byte_pairs.empty() ? merges.rank_of(ids[i], ids[i + 1])
+                                     : byte_pairs[size_t(uint8_t(piece[i])) << 8 | uint8_t(piece[i + 1])]);
+  to.resize(begin + joiner.join(merges, ids));
+}
 void BpeModel::first_ids(std::string_view piece, std::vector<int32_t>& to) const {
   bool after_unknown = false;
   const auto put_unknown = [&](std::string_view character) {
@@ -184,8 +205,8 @@ void BpeModel::first_ids(std::string_view piece, std::vector<int32_t>& to) const
     if (byte_level) {
       const int32_t id = id_of_byte(character[0]);
       id >= 0 ? put(id) : put_unknown(character);
-    } else if (const auto found = ids.find(character); found != ids.end()) {
-      put(found->second);
+    } else if (whole.find(PieceKey(character), to)) {
+      after_unknown = false;
     } else if (byte_fallback &&
                std::all_of(character.begin(), character.end(), [&](char b) { return id_of_byte(b) >= 0; })) {
       for (const char b : character) put(id_of_byte(b));
@@ -195,19 +216,42 @@ void BpeModel::first_ids(std::string_view piece, std::vector<int32_t>& to) const
   }
 }
 
-void BpeModel::encode(std::string_view piece, PieceCache& cache, std::vector<int32_t>& to) const {
-  const bool brief = piece.size() <= PieceCache::kLongest;
-  if (piece.empty() || (brief && cache.find(piece, to))) return;
-  std::vector<int32_t> found;
-  const auto whole = ignore_merges ? ids.find(piece) : ids.end();
-  if (whole != ids.end()) {
-    found.push_back(whole->second);
-  } else {
-    first_ids(piece, found);
-    join(merges, found);
+void BpeModel::look_at_bytes() {
+  if (!byte_level || std::ranges::find(byte_ids, -1) != byte_ids.end()) return;
+  byte_pairs.resize(1 << 16);
+  for (size_t i = 0; i < byte_pairs.size(); ++i) byte_pairs[i] = merges.rank_of(byte_ids[i >> 8], byte_ids[i & 255]);
+}
+void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
+  if (text.empty()) return;
+  const bool is_character = !byte_level && first_of(text).length == text.size();
+  if (!ignore_merges && !is_character) {
+    if (byte_pairs.empty()) return;
+    std::vector<int32_t> ids;
+    join_characters(text, joiner, ids);
+    if (ids != std::vector{id}) return;
   }
-  to.insert(to.end(), found.begin(), found.end());
-  if (brief) cache.keep(piece, found);
+  whole.keep(PieceKey(text), {&id, 1});
+}
+
+void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memory, std::vector<int32_t>& to) const {
+  constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes of a piece that is worth a place, and pieces
+  auto& keys = memory.keys;
+  for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), keys.size()))) {
+    const size_t n = std::min(pieces.size(), keys.size());
+    for (size_t i = 0; i < n; ++i) {
+      keys[i] = PieceKey(pieces[i]);
+      memory.known.prefetch(keys[i]);
+      whole.prefetch(keys[i]);
+    }
+    for (const PieceKey& key : std::span(keys).first(n)) {
+      if (memory.known.find(key, to)) continue;
+      const size_t begin = to.size();
+      if (!whole.find(key, to)) join_characters(key.piece, memory.joiner, to);
+      if (key.piece.size() > kLongest) continue;
+      if (memory.known.size() == kMost) memory.known.clear();
+      memory.known.keep(key, std::span(to).subspan(begin));
+    }
+  }
 }
 
 }  // namespace tg::detail

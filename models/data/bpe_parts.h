@@ -6,11 +6,18 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace tg {
 class Json;
 namespace detail {
+
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+using TokenIds = std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>>;
 
 struct BpeParts {
   BpeModel model;

@@ -32,6 +32,15 @@ CodeSet set_of(const Class& c) {
 
 }  // namespace
 
+CodeSet::CodeSet(Ranges all) {
+  std::sort(all.begin(), all.end());
+  for (const auto& r : all) {
+    if (!ranges_.empty() && r.first <= ranges_.back().second + 1)
+      ranges_.back().second = std::max(ranges_.back().second, r.second);
+    else
+      ranges_.push_back(r);
+  }
+}
 void CodeSet::add(const CodeSet& o) {
   if (o.ranges_.empty()) return;
   const char32_t end = ranges_.empty() ? 0 : ranges_.back().second + 1;
@@ -41,16 +50,9 @@ void CodeSet::add(const CodeSet& o) {
     ranges_.insert(ranges_.end(), o.ranges_.begin() + touches, o.ranges_.end());
     return;
   }
-  std::vector<std::pair<char32_t, char32_t>> all(ranges_), merged;
+  Ranges all(ranges_);
   all.insert(all.end(), o.ranges_.begin(), o.ranges_.end());
-  std::sort(all.begin(), all.end());
-  for (const auto& r : all) {
-    if (!merged.empty() && r.first <= merged.back().second + 1)
-      merged.back().second = std::max(merged.back().second, r.second);
-    else
-      merged.push_back(r);
-  }
-  ranges_ = std::move(merged);
+  *this = CodeSet(std::move(all));
 }
 CodeSet CodeSet::inverse() const {
   CodeSet set;

@@ -12,16 +12,18 @@ inline constexpr char32_t kCodePoints = 0x110000;
 // A set of code points as ranges in order that do not touch.
 class CodeSet {
  public:
+  using Ranges = std::vector<std::pair<char32_t, char32_t>>;  // both ends belong to each
   CodeSet() = default;
   CodeSet(char32_t first, char32_t last) : ranges_{{first, last}} {}
+  explicit CodeSet(Ranges);  // in any order
   void add(const CodeSet&);
   CodeSet inverse() const;
   bool has(char32_t) const;
   bool operator==(const CodeSet&) const = default;
-  const std::vector<std::pair<char32_t, char32_t>>& ranges() const { return ranges_; }  // both ends belong to it
+  const Ranges& ranges() const { return ranges_; }
 
  private:
-  std::vector<std::pair<char32_t, char32_t>> ranges_;
+  Ranges ranges_;
 };
 
 // The class of a name: L, M, N, P, S, their parts Lu Ll Lt Lm Lo Nd Nl No, Han, and White_Space. Null for other names.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <limits>
 
 namespace tg {
@@ -30,7 +31,65 @@ template <class Begin> Batch gather(const TokenData& data, int64_t windows, int6
   }
   return batch;
 }
+
+// NumPy's format: the magic, a version, the size of a header, the header, and the array.
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
+bool is_npy(std::string_view path) { return path.ends_with(".npy"); }
+
+std::string npy_header(bool wide, int64_t count) {
+  std::string dict = fmt::format("{{'descr': '<u{}', 'fortran_order': False, 'shape': ({},), }}", wide ? 4 : 2, count);
+  constexpr size_t kBefore = 10, kAlign = 64;
+  dict.append(kAlign - (kBefore + dict.size() + 1) % kAlign, ' ').push_back('\n');
+  return std::string(kNpyMagic) + std::string{1, 0, char(uint8_t(dict.size())), char(uint8_t(dict.size() >> 8))} + dict;
+}
+std::string read_text(const InputFile& file, size_t offset, size_t size) {
+  std::string text(std::min(size, file.size() - std::min(offset, file.size())), '\0');
+  file.read(offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+struct NpyArray {
+  size_t begin, width;
+  int64_t count;
+};
+NpyArray read_npy(const InputFile& file) {
+  const auto check = [&](bool holds, std::string_view what) {
+    TG_CHECK(holds, io,
+             "[data] {} {}. A token file of NumPy is an array of one dimension of uint16 or uint32, little-endian. "
+             "Save it by np.save(path, np.asarray(tokens, dtype=np.uint32)).",
+             file.path(), what);
+  };
+  const std::string start = read_text(file, 0, 12);
+  check(start.starts_with(kNpyMagic) && start.size() == 12, "does not begin as a file of NumPy");
+  const auto byte = [&](size_t i) { return size_t(uint8_t(start[i])); };
+  check(byte(6) >= 1 && byte(6) <= 3, "has an unknown version of the format");
+  const bool brief = byte(6) == 1;
+  const size_t before = brief ? 10 : 12;
+  const size_t size = byte(8) | byte(9) << 8 | (brief ? 0 : byte(10) << 16 | byte(11) << 24);
+  constexpr size_t kMost = 1 << 16;
+  check(size <= kMost && size <= file.size() - before, "has a header that is cut off, or too long");
+  std::string dict = read_text(file, before, size);
+  std::erase_if(dict, [](char c) { return c == ' ' || c == '\n'; });
+  std::replace(dict.begin(), dict.end(), '"', '\'');
+  NpyArray array{before + size, 0, -1};
+  for (const size_t width : {2, 4}) {
+    const std::string expected = fmt::format("{{'descr':'<u{}','fortran_order':False,'shape':(", width);
+    if (!dict.starts_with(expected)) continue;
+    const char* const last = dict.data() + dict.size();
+    const auto [end, error] = std::from_chars(dict.data() + expected.size(), last, array.count);
+    const std::string_view rest(end, size_t(last - end));
+    if (error == std::errc() && (rest == ",),}" || rest == ",)}")) array.width = width;
+  }
+  check(array.width != 0 && array.count >= 0, fmt::format("holds {}", dict.substr(0, 200)));
+  const size_t bytes = file.size() - array.begin;
+  check(bytes % array.width == 0 && int64_t(bytes / array.width) == array.count,
+        fmt::format("has {} bytes after its header, which says that it has {} tokens of {} bytes", bytes, array.count,
+                    array.width));
+  check(array.count > 0, "has no tokens");
+  return array;
+}
 }  // namespace
+
+bool is_token_file(std::string_view path) { return path.ends_with(".bin") || is_npy(path); }
 
 std::string read_texts(std::span<const std::string> paths) {
   TG_CHECK(!paths.empty(), value, "[data] no text is named. Training needs at least one file. Pass its path.");
@@ -62,10 +121,12 @@ TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string na
     return keep(std::vector<uint16_t>(tokens.begin(), tokens.end()), std::move(name));
   return keep(std::vector<int32_t>(tokens.begin(), tokens.end()), std::move(name));
 }
-TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text, std::string name) {
+TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text, std::string name,
+                               EncodeOptions options) {
   const auto encoded = [&]<class T>(std::vector<T> all) {
     all.reserve(text.size());  // a token has a byte or more
-    tokenizer.encode(text, [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
+    tokenizer.encode(text, options,
+                     [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
     return keep(std::move(all), std::move(name));
   };
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
@@ -75,13 +136,42 @@ TokenData TokenData::from_file(const std::string& path) {
   auto file = std::make_shared<const InputFile>(path);
   const size_t bytes = file->size();
   TG_CHECK(bytes > 0, io, "[data] {} is empty. A token file has 2 bytes for each token. Write it again.", path);
-  TG_CHECK(
-      bytes % 2 == 0, io,
-      "[data] {} has {} bytes. A token file has 2 bytes for each token and no header. Check that it is complete and "
-      "that it is no text.",
-      path, bytes);
-  const InFile view{file.get(), 0, int64_t(bytes / 2)};
+  NpyArray array{0, 2, int64_t(bytes / 2)};
+  if (is_npy(path)) {
+    array = read_npy(*file);
+  } else {
+    TG_CHECK(read_text(*file, 0, kNpyMagic.size()) != kNpyMagic, io,
+             "[data] {} is a file of NumPy, whose name must end in .npy. Rename it.", path);
+    TG_CHECK(bytes % 2 == 0, io,
+             "[data] {} has {} bytes. A token file has 2 bytes for each token and no header. Check that it is complete "
+             "and that it is no text.",
+             path, bytes);
+  }
+  const InFile view{file.get(), array.begin, array.width, array.count};
   return TokenData(std::move(file), view, path);
+}
+bool TokenData::is_wide() const {
+  if (const auto* view = std::get_if<InFile>(&view_)) return view->width == 4;
+  return std::holds_alternative<std::span<const int32_t>>(view_);
+}
+void TokenData::write(const std::string& path) const {
+  TG_CHECK(is_token_file(path), value, "[data] {} is no name of a token file. It must end in .npy or .bin. Rename it.",
+           path);
+  TG_CHECK(is_npy(path) || !is_wide(), value,
+           "[data] {} has tokens of 4 bytes, and a .bin file holds 16-bit ids. Write {} as .npy, which holds both.",
+           name_, path);
+  write_file_atomically(path, [&](const Sink& sink) {
+    const std::string header = is_npy(path) ? npy_header(is_wide(), size()) : "";
+    if (!header.empty()) sink(std::as_bytes(std::span(header)));
+    std::vector<int32_t> some;
+    std::vector<uint16_t> narrow;
+    for (int64_t at = 0; at < size(); at += std::ssize(some)) {
+      some.resize(size_t(std::min<int64_t>(1 << 14, size() - at)));
+      copy(at, some);
+      narrow.assign(some.begin(), some.end());
+      sink(is_wide() ? std::as_bytes(std::span(some)) : std::as_bytes(std::span(narrow)));
+    }
+  });
 }
 void TokenData::check_unchanged() const {
   if (const auto* view = std::get_if<InFile>(&view_)) view->file->check_unchanged();
@@ -107,10 +197,12 @@ void TokenData::copy(int64_t begin, std::span<int32_t> to) const {
     if constexpr (!std::is_same_v<V, InFile>) {
       std::copy_n(v.begin() + begin, to.size(), to.begin());
     } else {
+      const size_t from = v.begin + v.width * size_t(begin);
+      if (v.width == 4) return v.file->read(from, std::as_writable_bytes(to));
       std::array<uint16_t, 2048> some;
       for (size_t at = 0; at < to.size(); at += some.size()) {
         const size_t n = std::min(some.size(), to.size() - at);
-        v.file->read(2 * size_t(v.begin + begin + int64_t(at)), std::as_writable_bytes(std::span(some).first(n)));
+        v.file->read(from + 2 * at, std::as_writable_bytes(std::span(some).first(n)));
         std::copy_n(some.begin(), n, to.begin() + std::ptrdiff_t(at));
       }
     }
@@ -139,11 +231,11 @@ void TokenData::check_vocabulary(int64_t vocab_size) const {
   for (int64_t at = 0; at < size(); at += std::ssize(some)) {
     some.resize(size_t(std::min(std::ssize(some), size() - at)));
     copy(at, some);
-    const auto bad = std::find_if(some.begin(), some.end(), [&](int32_t t) { return t >= vocab_size; });
+    const auto bad = std::find_if(some.begin(), some.end(), [&](int32_t t) { return t < 0 || t >= vocab_size; });
     TG_CHECK(bad == some.end(), value,
              "[data] token {} at position {} of {} is not in the vocabulary. The model takes ids in [0, {}). Use the "
              "tokenizer and the vocabulary size of the data.",
-             *bad, at + (bad - some.begin()), name_, vocab_size);
+             uint32_t(*bad), at + (bad - some.begin()), name_, vocab_size);
   }
 }
 

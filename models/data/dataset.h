@@ -3,6 +3,7 @@
 /// order to evaluate on. There is no model here; models/train puts data and models together.
 #pragma once
 #include <tapegrad/models/data/batch.h>
+#include <tapegrad/models/data/tokenizer.h>
 
 #include <memory>
 #include <span>
@@ -13,11 +14,13 @@
 
 namespace tg {
 class InputFile;
-class Tokenizer;
 
 /// The bytes of all files, one after the other. An Error if the list is empty, or a path is missing, a folder or an
 /// empty file.
 std::string read_texts(std::span<const std::string> paths);
+
+/// Whether a path is that of a token file, by its end: .bin or .npy.
+bool is_token_file(std::string_view path);
 
 /// A sequence of token ids. Copies and slices share the memory. Positions count from 0.
 class TokenData {
@@ -25,10 +28,15 @@ class TokenData {
   /// A copy of token ids in [0, 2^31). `name` is the name of the data in messages.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
   /// The tokens of a text, 2 bytes each if the vocabulary has at most 65536 ids, else 4.
-  static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
-  /// A file of 16-bit little-endian ids without a header. Only the tokens that are asked for are read. An Error if the
-  /// file is empty or of odd size.
+  static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data",
+                             EncodeOptions = {});
+  /// A token file: of NumPy (.npy), an array of one dimension of uint16 or uint32; any other is 16-bit little-endian
+  /// ids without a header. Only the tokens that are asked for are read. An Error if the file is empty, of another size
+  /// than its tokens have, or an array of another kind.
   static TokenData from_file(const std::string& path);
+  /// Creates or replaces a token file: .npy, of uint16 or uint32 as the vocabulary needs, or .bin, of 16 bits. An Error
+  /// for another path, and for .bin when the tokens take 4 bytes each.
+  void write(const std::string& path) const;
   /// Throws an Error if the data is in a file that was changed since it was opened. It does no harm to rename another
   /// file to its path.
   void check_unchanged() const;
@@ -51,11 +59,13 @@ class TokenData {
  private:
   struct InFile {
     const InputFile* file;
-    int64_t begin, count;  // of tokens
+    size_t begin, width;  // of the first token, and of each, in bytes
+    int64_t count;
     int64_t size() const { return count; }
-    InFile subspan(size_t at, size_t n) const { return {file, begin + int64_t(at), int64_t(n)}; }
+    InFile subspan(size_t at, size_t n) const { return {file, begin + width * at, width, int64_t(n)}; }
   };
   using View = std::variant<std::span<const uint16_t>, std::span<const int32_t>, InFile>;
+  bool is_wide() const;  // 4 bytes for each token
   template <class T> static TokenData keep(std::vector<T> tokens, std::string name);
   TokenData(std::shared_ptr<const void> owner, View view, std::string name)
       : owner_(std::move(owner)), view_(view), name_(std::move(name)) {}

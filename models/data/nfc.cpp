@@ -19,11 +19,19 @@ struct Tables {
   std::unordered_map<char32_t, std::span<const uint32_t>> parts;
   std::unordered_map<uint64_t, char32_t> together;
   std::unordered_map<char32_t, uint8_t> classes;
+  // Whether NFC of a character is another, or it may join those before it. No character from 0x30000 on does.
+  std::vector<bool> changes{std::vector<bool>(0x30000)};
   Tables() {
     for (size_t i = 0; i < std::size(kDecompositions); i += 2 + kDecompositions[i + 1])
       parts[kDecompositions[i]] = std::span(kDecompositions).subspan(i + 2, kDecompositions[i + 1]);
     for (const auto& [first, second, both] : kCompositions) together[uint64_t(first) << 32 | second] = both;
     for (const uint32_t x : kCombiningClasses) classes[x >> 8] = uint8_t(x & 0xFF);
+    for (const auto& [c, list] : parts) changes[c] = true;
+    for (const auto& [first, second, both] : kCompositions) changes[both] = false;
+    for (const auto& [first, second, both] : kCompositions) changes[second] = true;
+    for (const auto& [c, order] : classes) changes[c] = true;
+    std::fill_n(changes.begin() + kVowel, kVowels, true);
+    std::fill_n(changes.begin() + kTrail, kTrails, true);
   }
 };
 const Tables& tables() {
@@ -99,22 +107,34 @@ class Text {
 }  // namespace
 
 std::string nfc(std::string_view text) {
-  constexpr uint8_t kFirstMark = 0xCC;  // U+0300 begins with this byte; without later characters nothing changes
-  if (std::all_of(text.begin(), text.end(), [](char b) { return uint8_t(b) < kFirstMark; })) return std::string(text);
+  const std::vector<bool>& changes = tables().changes;
   std::string to;
   Text part;
-  while (!text.empty()) {
-    const Utf8 c = first_of(text);
-    if (c.length > 0) {
-      part.add(c.code);
-    } else {
-      part.flush(to);
-      to += text[0];
+  size_t done = 0,
+         from = 0;  // what is in `to`; where a part would begin: the last character that stays, which may join
+  for (size_t at = 0; at < text.size();) {
+    if (uint8_t(text[at]) < 0x80) {
+      from = at++;
+      continue;
     }
-    text.remove_prefix(std::max<size_t>(c.length, 1));
+    Utf8 c = first_of(text.substr(at));
+    const auto changing = [&] { return c.length > 0 && c.code < changes.size() && changes[c.code]; };
+    if (!changing()) {
+      at += std::max<size_t>(c.length, 1);
+      from = c.length > 0 ? at - c.length : at;  // no part goes over what is no character
+      continue;
+    }
+    to += text.substr(done, from - done);
+    if (from < at) part.add(first_of(text.substr(from)).code);
+    do {
+      part.add(c.code);
+      at += c.length;
+      c = at < text.size() ? first_of(text.substr(at)) : Utf8();
+    } while (changing());
+    part.flush(to);
+    done = from = at;
   }
-  part.flush(to);
-  return to;
+  return to += text.substr(done);
 }
 
 }  // namespace tg::detail

@@ -1,90 +1,18 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/pattern.h>
-#include <tapegrad/models/data/pattern_tree.h>
+#include <tapegrad/models/data/pattern_classes.h>
 #include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
-#include <map>
 
 namespace tg {
 namespace {
-using detail::CodeSet;
-using detail::kCodePoints;
+using detail::kNoClass;
 using detail::PatternNode;
 using Kind = PatternNode::Kind;
-
-constexpr uint8_t kNoClass = 63;  // of a byte that is no UTF-8
-constexpr uint32_t kBlock = 128;
-
-// Code points that all sets of a pattern treat alike are one class: a text becomes one byte for each character, and a
-// set one bit for each class.
-class Classes {
- public:
-  explicit Classes(const PatternNode& root) {
-    collect(root);
-    number();
-  }
-  uint64_t mask(const CodeSet& set) const {
-    return masks_[size_t(std::find(sets_.begin(), sets_.end(), set) - sets_.begin())];
-  }
-  void translate(std::string_view text, std::string& to) const {
-    to.resize(text.size());
-    size_t n = 0;
-    for (size_t at = 0; at < text.size();) {
-      const auto byte = uint8_t(text[at]);
-      if (byte < kBlock) {
-        to[n++] = char(blocks_[byte]);  // the first block is the one of ASCII
-        ++at;
-        continue;
-      }
-      const detail::Utf8 c = detail::first_of(text.substr(at));
-      to[n++] = char(c.length ? blocks_[block_of_[c.code / kBlock] * kBlock + c.code % kBlock] : kNoClass);
-      at += std::max<size_t>(c.length, 1);
-    }
-    to.resize(n);
-  }
-
- private:
-  void collect(const PatternNode& node) {
-    if (node.kind == Kind::set && std::find(sets_.begin(), sets_.end(), node.set) == sets_.end())
-      sets_.push_back(node.set);
-    for (const PatternNode& kid : node.kids) collect(kid);
-  }
-  void number() {
-    std::vector<char32_t> begins{0, kCodePoints};
-    for (const CodeSet& set : sets_)
-      for (const auto& [first, last] : set.ranges()) begins.insert(begins.end(), {first, last + 1});
-    std::sort(begins.begin(), begins.end());
-    begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
-    masks_.resize(sets_.size());
-    std::map<std::vector<bool>, uint8_t> known;
-    std::string all(kCodePoints, '\0');
-    for (size_t i = 0; i + 1 < begins.size(); ++i) {
-      std::vector<bool> in;
-      for (const CodeSet& set : sets_) in.push_back(set.has(begins[i]));
-      const auto [entry, is_new] = known.emplace(in, uint8_t(known.size()));
-      TG_CHECK(known.size() < kNoClass, value,
-               "[pattern] the pattern tells more than 62 kinds of characters apart. Make it simpler.");
-      if (is_new)
-        for (size_t s = 0; s < sets_.size(); ++s) masks_[s] |= uint64_t(in[s]) << entry->second;
-      std::fill(all.begin() + ptrdiff_t(begins[i]), all.begin() + ptrdiff_t(begins[i + 1]), char(entry->second));
-    }
-    std::map<std::string_view, uint16_t> blocks;
-    for (uint32_t at = 0; at < kCodePoints; at += kBlock) {
-      const std::string_view block = std::string_view(all).substr(at, kBlock);
-      const auto [entry, is_new] = blocks.emplace(block, uint16_t(blocks.size()));
-      if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
-      block_of_.push_back(entry->second);
-    }
-  }
-
-  std::vector<CodeSet> sets_;
-  std::vector<uint64_t> masks_;
-  std::vector<uint8_t> blocks_;
-  std::vector<uint16_t> block_of_;
-};
 
 struct Step {
   enum class Do : uint8_t {
@@ -119,12 +47,21 @@ struct TextPattern::Program {
     for (uint8_t c = 0; c < starts.size(); ++c)
       for (size_t h = 0; h < heads.size(); ++h)
         if (begins[h].empty || (begins[h].mask >> c & 1)) starts[c].push_back(heads[h]);
+    neighbours(root);
+    for (const PatternNode& kid : root.kids) alone |= alone_in(kid);
+  }
+  // Whether a text can be cut between two characters. No match and no look ahead has both, so what comes before is read
+  // as at the end of a text; and a match begins at the second.
+  bool cuts(uint8_t before, uint8_t after) const {
+    return before != kNoClass && after != kNoClass && !(follows[before] >> after & 1) && (alone >> after & 1);
   }
 
-  Classes classes;
+  detail::CharacterClasses classes;
   std::vector<Step> steps;
   std::vector<int> heads;                   // of the alternatives
   std::array<std::vector<int>, 64> starts;  // of the alternatives that can begin with each class
+  std::array<uint64_t, 64> follows{};       // what can come after each class inside of a match or a look ahead
+  uint64_t alone = 0;                       // what is a match by itself, whatever comes after it
 
  private:
   struct Begin {
@@ -151,6 +88,52 @@ struct TextPattern::Program {
         }
     }
     return all;
+  }
+  struct Ends {
+    uint64_t first = 0, last = 0;
+    bool empty = false;
+  };
+  Ends neighbours(const PatternNode& node) {
+    const auto link = [&](uint64_t last, uint64_t first) {
+      for (; last != 0; last &= last - 1) follows[size_t(std::countr_zero(last))] |= first;
+    };
+    Ends all;
+    switch (node.kind) {
+      case Kind::set: return {classes.mask(node.set), classes.mask(node.set), false};
+      case Kind::look: return {neighbours(node.kids[0]).first, 0, true};
+      case Kind::repeat:
+        all = neighbours(node.kids[0]);
+        link(all.last, all.first);
+        return {all.first, all.last, all.empty || node.least == 0};
+      case Kind::sequence:
+        all.empty = true;
+        for (const PatternNode& kid : node.kids) {
+          const Ends e = neighbours(kid);
+          link(all.last, e.first);
+          all = {all.first | (all.empty ? e.first : 0), e.last | (e.empty ? all.last : 0), all.empty && e.empty};
+        }
+        return all;
+      case Kind::choice:
+        for (const PatternNode& kid : node.kids) {
+          const Ends e = neighbours(kid);
+          all = {all.first | e.first, all.last | e.last, all.empty || e.empty};
+        }
+    }
+    return all;
+  }
+  // Of an alternative: what matches it when all other parts match nothing.
+  uint64_t alone_in(const PatternNode& alternative) const {
+    const auto optional = [](const PatternNode& kid) { return kid.kind == Kind::repeat && kid.least == 0; };
+    uint64_t mask = 0;
+    for (size_t k = 0; k < alternative.kids.size(); ++k) {
+      const PatternNode& kid = alternative.kids[k];
+      const PatternNode& inner = kid.kind == Kind::repeat ? kid.kids[0] : kid;
+      const bool others = std::all_of(alternative.kids.begin(), alternative.kids.end(), [&](const PatternNode& other) {
+        return &other == &kid || (optional(other) && (&other > &kid || !other.possessive));
+      });
+      if (inner.kind == Kind::set && (&inner == &kid || kid.least <= 1) && others) mask |= classes.mask(inner.set);
+    }
+    return mask;
   }
   size_t add(Step step) {
     constexpr size_t kMost = 20000;
@@ -364,6 +347,22 @@ void TextPattern::split(std::string_view text, const Take& take) const {
     at = end;
   }
   pass(text.size(), false);
+}
+
+size_t TextPattern::cut_from(std::string_view text, size_t from) const {
+  constexpr size_t kWindow = 4096;
+  std::string classes;
+  for (size_t at = from; at < text.size(); at += kWindow) {
+    size_t begin = at;
+    while (begin > 0 && at - begin < 4 && (begin == at || (uint8_t(text[begin]) & 0xC0) == 0x80)) --begin;
+    const std::string_view window = text.substr(begin, at - begin + kWindow + 4);  // over the seam of two windows
+    program_->classes.translate(window, classes);
+    Cursor cursor(window, classes);
+    for (size_t i = 1; i < classes.size(); ++i)
+      if (program_->cuts(uint8_t(classes[i - 1]), uint8_t(classes[i])))
+        if (const size_t found = begin + cursor.forward(i); found >= from) return found;
+  }
+  return text.size();
 }
 
 }  // namespace tg

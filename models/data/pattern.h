@@ -26,6 +26,9 @@ class TextPattern {
   /// Passes on all matches, and what is between them, in order. An Error when the search takes more steps than
   /// 10^6 + 64 for each byte, as hostile patterns need.
   void split(std::string_view text, const Take& take) const;
+  /// The first offset from `from` on where a text can be cut: the pieces of both parts are those of the whole. The
+  /// size of the text if there is none.
+  size_t cut_from(std::string_view text, size_t from) const;
 
  private:
   struct Program;

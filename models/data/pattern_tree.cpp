@@ -103,7 +103,7 @@ class Parser {
   PatternNode one_of() {  // after '['
     const size_t begin = at_ - 1;
     const bool inverse = take("^");
-    CodeSet all;
+    CodeSet::Ranges ranges;  // sorted once, so that long lists of characters take no longer than others
     while (!next_is(']')) {
       if (at_end()) fail_at(begin, "a '[' without its ']'");
       CodeSet set;
@@ -120,9 +120,13 @@ class Parser {
           fail_at(here, "a range that ends with a class");
         if (last < first) fail_at(here, "a range whose end is before its beginning");
       }
-      all.add(is_class ? set : CodeSet(first, is_range ? last : first));
+      if (is_class)
+        ranges.insert(ranges.end(), set.ranges().begin(), set.ranges().end());
+      else
+        ranges.emplace_back(first, is_range ? last : first);
     }
     ++at_;
+    CodeSet all(std::move(ranges));
     if (all.ranges().empty()) fail_at(begin, "an empty []");
     if (folded_) fold(all);
     return of_set(inverse ? all.inverse() : all);
@@ -243,6 +247,9 @@ bool can_be_empty(const PatternNode& node) {
 }
 
 PatternNode parse_pattern(std::string_view pattern) {
+  constexpr size_t kLongest = 1 << 15;
+  TG_CHECK(pattern.size() <= kLongest, value, "[pattern] the pattern has {} bytes, and may have {}. Make it shorter.",
+           pattern.size(), kLongest);
   PatternNode root = Parser(pattern).all();
   TG_CHECK(
       !can_be_empty(root), value,

@@ -46,7 +46,7 @@ void split_at_literal(std::string_view text, std::string_view literal, const Tex
 }
 
 // Puts matches and what is between them together as a Cut says.
-template <class Split> void join_matches(std::string_view text, const Cut& c, Split split, const TakePiece& take) {
+template <class Split, class Take> void join_matches(std::string_view text, const Cut& c, Split split, Take take) {
   size_t begin = 0, end = 0;  // a piece that may still grow
   bool last_matched = false;
   const auto pass = [&] {
@@ -67,25 +67,51 @@ template <class Split> void join_matches(std::string_view text, const Cut& c, Sp
   pass();
 }
 
+// Pieces on their way out. Their texts must live until pass().
+class Pieces {
+ public:
+  explicit Pieces(const TakePieces& take) : take_(take) {}
+  void add(std::string_view piece) {
+    some_[count_++] = piece;
+    if (count_ == some_.size()) pass();
+  }
+  void pass() {
+    if (count_ > 0) take_({some_.data(), count_});
+    count_ = 0;
+  }
+
+ private:
+  const TakePieces& take_;
+  std::array<std::string_view, 32> some_;
+  size_t count_ = 0;
+};
+
 class Cutter {
  public:
-  Cutter(const std::vector<Cut>& cuts, const TakePiece& take) : cuts_(cuts), take_(take) {}
+  Cutter(const std::vector<Cut>& cuts, Pieces& pieces) : cuts_(cuts), pieces_(pieces) {}
   void run(size_t step, std::string_view text, bool begins) const {
     if (text.empty()) return;
-    if (step == cuts_.size()) return take_(text);
+    if (step == cuts_.size()) return pieces_.add(text);
     const Cut& c = cuts_[step];
+    if (!changes(c, text)) return cut(c, step, text, begins);
     std::string changed;
-    if (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ') {
+    if (c.kind == Cut::Kind::bytes) {
       changed.append(" ").append(text);
-      text = changed;
-    } else if (c.kind == Cut::Kind::metaspace) {
+    } else {
       changed = TextReplacement{" ", c.literal}.of(text);
       const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
       if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
-      text = changed;
     }
-    const char* const whole = text.data();
-    const auto next = [&](std::string_view piece) { run(step + 1, piece, begins && piece.data() == whole); };
+    cut(c, step, changed, begins);
+    pieces_.pass();  // before their text goes
+  }
+
+ private:
+  static bool changes(const Cut& c, std::string_view text) {
+    return c.kind == Cut::Kind::metaspace || (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ');
+  }
+  void cut(const Cut& c, size_t step, std::string_view text, bool begins) const {
+    const auto next = [&](std::string_view piece) { run(step + 1, piece, begins && piece.data() == text.data()); };
     if (c.pattern)
       join_matches(
           text, c, [&](const TextPattern::Take& take) { c.pattern->split(text, take); }, next);
@@ -95,10 +121,8 @@ class Cutter {
       join_matches(
           text, c, [&](const TextPattern::Take& take) { split_at_literal(text, c.literal, take); }, next);
   }
-
- private:
   const std::vector<Cut>& cuts_;
-  const TakePiece& take_;
+  Pieces& pieces_;
 };
 
 }  // namespace
@@ -114,31 +138,47 @@ std::string TextReplacement::of(std::string_view text) const {
   }
 }
 std::string normalized(const std::vector<Normalization>& steps, std::string_view text) {
-  std::string all(text);
+  std::string all;
   for (const Normalization& step : steps) {
-    if (all.empty()) break;
+    if (text.empty()) break;
     if (step.compose)
-      all = nfc(all);
+      all = nfc(text);
     else
-      all = step.prepend.empty() ? step.replace.of(all) : step.prepend + all;
+      all = step.prepend.empty() ? step.replace.of(text) : step.prepend + std::string(text);
+    text = all;
   }
-  return all;
+  return steps.empty() || text.empty() ? std::string(text) : all;
 }
-void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePiece& take) {
-  Cutter(cuts, take).run(0, text, begins);
+void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePieces& take) {
+  Pieces pieces(take);
+  Cutter(cuts, pieces).run(0, text, begins);
+  pieces.pass();
+}
+
+size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from) {
+  const bool by_pattern =
+      !cuts.empty() && cuts[0].pattern && !cuts[0].prefix_space && cuts[0].matches == Cut::Matches::alone;
+  return by_pattern && from < text.size() ? cuts[0].pattern->cut_from(text, from) : text.size();
 }
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
   for (uint32_t i = 0; i < tokens_.size(); ++i) {
-    const auto first = uint8_t(tokens_[i].content[0]);
-    by_first_byte_[first].push_back(i);
+    const std::string& content = tokens_[i].content;
+    const auto first = uint8_t(content[0]);
+    Group& group = by_first_byte_[first];
+    std::string& prefix = group.prefix;
+    if (group.tokens.empty()) prefix = content;
+    prefix.erase(std::mismatch(prefix.begin(), prefix.end(), content.begin(), content.end()).first, prefix.end());
+    group.tokens.push_back(i);
     begins_one_[first] = true;
   }
 }
 const AddedToken* AddedTokens::at(std::string_view text) const {
-  for (const uint32_t i : by_first_byte_[uint8_t(text[0])])
+  const auto& [prefix, tokens] = by_first_byte_[uint8_t(text[0])];
+  if (!text.starts_with(prefix)) return nullptr;
+  for (const uint32_t i : tokens)
     if (text.starts_with(tokens_[i].content)) return &tokens_[i];
   return nullptr;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,9 +41,12 @@ struct Cut {
   bool prefix_space = false;  // bytes: before a piece that does not begin with a space
   enum class Prepend { never, first, always } prepend = Prepend::never;  // metaspace
 };
-using TakePiece = std::function<void(std::string_view piece)>;
-// Passes on the pieces of a text. `begins`: nothing is before it.
-void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePiece&);
+using TakePieces = std::function<void(std::span<const std::string_view> pieces)>;
+// Passes on the pieces of a text, some at a time. `begins`: nothing is before it.
+void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePieces&);
+// The first offset from `from` on where a text can be cut in two whose pieces are those of the whole; its size if there
+// is none.
+size_t part_end(const std::vector<Cut>&, std::string_view text, size_t from);
 
 // A token that is found in the text itself.
 struct AddedToken {
@@ -61,8 +65,12 @@ class AddedTokens {
 
  private:
   const AddedToken* at(std::string_view text) const;  // the longest at the front
-  std::vector<AddedToken> tokens_;                    // longest first
-  std::array<std::vector<uint32_t>, 256> by_first_byte_;
+  struct Group {                                      // of tokens with the same first byte
+    std::string prefix{};                             // that all of them have
+    std::vector<uint32_t> tokens{};
+  };
+  std::vector<AddedToken> tokens_;  // longest first
+  std::array<Group, 256> by_first_byte_;
   std::array<bool, 256> begins_one_{};
 };
 

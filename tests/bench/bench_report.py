@@ -142,8 +142,12 @@ def main():
                                                     "all": {"eager": 3e-3, "compiled": 2e-3},
                                                     "torch_all": {"fused eager": 1e-3, "fused compile": 9}}]})
     write("run.json", {"stages": {"build": {"status": 0, "seconds": 400}, "tests": {"status": 1, "seconds": 3}}, "gpu": {"name": "H"}})
+    write("tokenizer.json", {**common, "encoding": [{"tokenizer": "gpt2", "text": "a.txt", "runs": [{"threads": 1, "mb_per_second": 40.5}]}]})
+    write("clients.json", {**common, "tiktoken": "0", "tokenizers": "0", "clients": [
+        {"tokenizer": "gpt2", "text": "a", "rates": [{"program": p, "threads": 1, "mb_per_second": x} for p, x in (("tapegrad", 9), ("tiktoken", 3))]}]})
     big_grid(at("switchback.json"), at("grid.json"))
-    names = ["ops", "training", "switchback", "grid", "fragmented", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run"]
+    names = ["ops", "training", "switchback", "grid", "fragmented", "timeit", "lm", "decode", "trace", "torch", "torch_timeit", "run",
+             "tokenizer", "clients"]
     files = [at(f"{name}.json") for name in names] + [os.path.join(BENCH, "results", "cpu", "xeon_torch_training.json")]
     plots = checked_page(files, at("report.html"))
     with open(files[-1], encoding="utf-8") as f:
@@ -163,7 +167,7 @@ def main():
     parts = drawn & {f"p{i}" for i in range(12)}  # short kernels may be too narrow for a name, or part of a neighbour
     check(len(parts) >= 3, f"kernels of {len(parts)} parts of the model are in the timeline")
     for plot in ("Timeline", "The last profiled_step", "kernel time by part", "bandwidth", "tiny", "phases of train, fused, bf16",
-                 "stages", "decoding", "products", "quantising", "time saved, rowwise", "share of quantising", "layers as a whole",
+                 "stages", "decoding", "encoding", "clients", "products", "quantising", "time saved, rowwise", "share of quantising", "layers as a whole",
                  "steps of layers", "forward, 64: separate, eager", "backward, 96: folded, eager", "peak memory, 96: separate, eager",
                  "parameters, 64: folded, eager", "peaks"):
         check(plot in plots, f"there is no plot '{plot}'")

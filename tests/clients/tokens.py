@@ -22,21 +22,7 @@ import sys
 import tempfile
 import unicodedata
 
-import tiktoken
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-NAMES = {GPT2: "gpt2", LLAMA3: "llama3", LLAMA3.replace("{1,3}", ""): "qwen2"}
-
-
-def byte_characters():
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+from peers import NAMES, load, pattern_of, ranks_of, tiktoken_of
 
 
 def hostile_texts(count, specials):
@@ -64,18 +50,6 @@ def hostile_texts(count, specials):
     return fixed
 
 
-def load(path):
-    """The peer's tokenizer, and its tokenizer.json."""
-    if path.is_dir() and not (path / "tokenizer.json").exists():
-        peer = Tokenizer(models.BPE.from_file(str(path / "vocab.json"), str(path / "merges.txt")))
-        peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        peer.decoder = decoders.ByteLevel()
-        peer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
-        return peer, json.loads(peer.to_str())
-    file = path / "tokenizer.json" if path.is_dir() else path
-    return Tokenizer.from_file(str(file)), json.loads(file.read_text(encoding="utf-8"))
-
-
 def run(program, tokenizer, texts, *pattern):
     with tempfile.TemporaryDirectory() as folder:
         at, out = pathlib.Path(folder, "texts"), pathlib.Path(folder, "out")
@@ -93,15 +67,6 @@ def run(program, tokenizer, texts, *pattern):
         pos += 8 + 4 * n + size
         results.append((ids, data[pos - size : pos]))
     return results[0::2], results[1::2], done.stdout.strip()
-
-
-def pattern_of(cuts):
-    for step in cuts.get("pretokenizers", [cuts]) if cuts else []:
-        if step["type"] == "Split":
-            return step["pattern"].get("Regex")
-        if step["type"] == "ByteLevel" and step["use_regex"]:
-            return GPT2
-    return None
 
 
 def report(name, texts, expected, found):
@@ -132,11 +97,8 @@ def compare(path, program, count):
     pattern = pattern_of(content["pre_tokenizer"])
     if not byte_level or content["normalizer"] or pattern not in NAMES:
         return wrong
-    bytes_of = {c: b for b, c in byte_characters().items()}
-    ranks = {bytes(bytes_of[c] for c in token): i
-             for token, i in content["model"]["vocab"].items() if token not in specials}  # fmt: skip
-    added = {t["content"]: t["id"] for t in content["added_tokens"]}
-    other = tiktoken.Encoding("peer", pat_str=pattern, mergeable_ranks=ranks, special_tokens=added)
+    ranks = ranks_of(content)
+    other = tiktoken_of(content)
     brief = [t for t in texts if len(t) <= 100_000]  # tiktoken takes minutes for a piece of 10^6 letters
     ordinary = [other.encode_ordinary(t) for t in brief]
     found = {t: r[0] for t, r in zip(texts, as_text, strict=True)}

@@ -1,6 +1,5 @@
 // Any text as each kind of JSON that people write: the configuration of a model, the settings of a run, a tokenizer,
-// and the config.json beside a model's weights, ours and Hugging Face's. `name=word` is a setting as the command line
-// takes it.
+// and the config.json beside a model's weights. `name=word` is a setting as the command line takes it.
 #include "fuzz.h"
 
 #include <tapegrad/core/mode.h>
@@ -20,10 +19,6 @@ const GptConfig kTiny{.vocab_size = 256, .context = 4, .layers = 1, .heads = 1, 
 void check_config(std::string_view text) {
   const auto config = fuzz::accepted([&] { return gpt_config_from_json(text); });
   if (config) TG_FUZZ_CHECK(gpt_config_from_json(to_json(*config)) == *config);
-}
-void check_huggingface(std::string_view text) {
-  const auto config = fuzz::accepted([&] { return gpt_config_from_huggingface(text, "config.json"); });
-  if (config) TG_FUZZ_CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(*config), "again") == *config);
 }
 void check_same(const RunConfig& a, const RunConfig& b) {
   TG_FUZZ_CHECK(a.model == b.model && to_json(a.train) == to_json(b.train) && a.tokenizer == b.tokenizer);
@@ -87,7 +82,6 @@ void check_model(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   check_config(text);
-  check_huggingface(text);
   if (const auto settings = fuzz::accepted([&] { return read(text); })) check_run(*settings);
   check_word(text);
   check_tokenizer(text);

@@ -1,5 +1,5 @@
-// Any bytes as the data of a training. Five bytes of choices; the rest is a token file and a text: split, checked and
-// cut into batches and windows, tokenized and decoded.
+// Any bytes as the data of a training. Five bytes of choices; the rest is a token file, of NumPy when it begins so, and
+// a text: split, checked and cut into batches and windows, tokenized and decoded.
 #include "fuzz.h"
 
 #include <tapegrad/models/data/dataset.h>
@@ -41,11 +41,19 @@ void check_data(const TokenData& data, int64_t batch, int64_t context, int64_t v
 }
 void check_tokens(const uint8_t* choice, std::string_view content) {
   static const fuzz::Scratch scratch;
-  const auto data = fuzz::accepted([&] { return TokenData::from_file(scratch.file("tokens", content)); });
-  TG_FUZZ_CHECK(data.has_value() == (!content.empty() && content.size() % 2 == 0));
+  const bool npy = content.starts_with("\x93NUMPY");
+  const std::string path = scratch.file(npy ? "tokens.npy" : "tokens", content);
+  const auto data = fuzz::accepted([&] { return TokenData::from_file(path); });
+  TG_FUZZ_CHECK(npy || data.has_value() == (!content.empty() && content.size() % 2 == 0));
   if (!data) return;
-  // Memory of its own, so that a read past its end is seen.
   const auto ids = all_of(*data);
+  data->write(scratch / "again.npy");
+  TG_FUZZ_CHECK(all_of(TokenData::from_file(scratch / "again.npy")) == ids);
+  if (std::any_of(ids.begin(), ids.end(), [](int32_t id) { return id < 0; })) {  // of 32 bits
+    TG_FUZZ_CHECK(!fuzz::accepted([&] { return data->check_vocabulary(INT32_MAX), true; }));
+    return;
+  }
+  // Memory of its own, so that a read past its end is seen.
   const auto memory = TokenData::from_tokens(std::vector<int64_t>(ids.begin(), ids.end()));
   TG_FUZZ_CHECK(all_of(memory) == ids);
 

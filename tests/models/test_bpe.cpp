@@ -3,10 +3,12 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/json.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/pattern.h>
 
 namespace {
 using namespace tg;
@@ -181,6 +183,47 @@ TEST_CASE("bpe: long pieces are joined as short ones are") {
   }
 }
 
+TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threads") {
+  struct Threads {
+    int before = num_threads();
+    ~Threads() { set_num_threads(before); }
+  } restored;
+  Rng rng{.seed = 5};
+  std::string text;
+  while (text.size() < 600'000) text += any_bytes(rng, 50) + "The runtime's kernels, 1234 of them.\n\n  e\u0301";
+  const TextPattern pattern(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
+  const BpeTokenizer t = of(json_of("gpt2"));
+  Ids expected;
+  pattern.split(text, [&](size_t begin, size_t end, bool) {
+    const Ids ids = t.encode(text.substr(begin, end - begin));
+    expected.insert(expected.end(), ids.begin(), ids.end());
+  });
+  for (const int threads : {1, restored.before}) {
+    set_num_threads(threads);
+    CHECK(t.encode(text) == expected);
+  }
+  // Texts between special tokens, normalised; the first error is that of the text.
+  Json json = json_of("llama3");
+  json["normalizer"] = Json{{"type", "NFC"}};
+  const BpeTokenizer special = of(json);
+  const std::string token = json["added_tokens"][0]["content"].get<std::string>();
+  std::string documents;
+  Ids parts;
+  for (int i = 0; i < 40; ++i) {
+    const std::string_view document = std::string_view(text).substr(size_t(i) * 15'000, 10'000);
+    documents.append(document).append(token);
+    for (const int64_t id : special.encode(document)) parts.push_back(id);
+    parts.push_back(special.id_of(token));
+  }
+  CHECK(special.encode(documents, {.parse_special = true}) == parts);
+  std::string bad(200'000, 'b');
+  for (size_t i = 0; i < bad.size(); i += 10) bad.replace(i, 5, "aaaaa");
+  const BpeTokenizer few = of(tiny());
+  CHECK(few.encode(bad).size() == few.encode(bad.substr(0, 1000)).size() * 200);
+  bad[150'001] = 'y', bad[150'003] = 'z';
+  CHECK_HAS(error_of(Error::Kind::value, [&] { few.encode(bad); }), "the byte 0x79");
+}
+
 TEST_CASE("bpe: JSON and back, ids without a token") {
   const BpeTokenizer t = of(tiny());
   CHECK(t.vocab_size() == 6);
@@ -289,7 +332,12 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   CHECK_HAS(set_model("unk_token", R"("<unk>")"), R"(model.unk_token is "<unk>", which is not in the vocabulary)");
   CHECK_HAS(set_model("ignore_merges", "3"), "model.ignore_merges is neither true nor false");
   CHECK_HAS(refused(own_json("{}")), "model is no object");
-  CHECK_HAS(error_of(Error::Kind::value, [] { BpeTokenizer::from_json("[", "t.json"); }), "t.json is not JSON");
+  const auto refused_text = [](const std::string& text) {
+    return error_of(Error::Kind::value, [&] { BpeTokenizer::from_json(text, "t.json"); });
+  };
+  CHECK_HAS(refused_text("["), "t.json is not JSON");
+  CHECK_HAS(refused_text(R"({"model": {"vocab": {"a": 0, "a": 1}}})"), "'a' comes twice");
+  CHECK_HAS(refused_text(std::string(1'000'000, '[')), "nested too deeply");
 }
 
 TEST_CASE("bpe: NFC composes, sorts marks, and leaves other bytes alone") {

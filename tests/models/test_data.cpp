@@ -10,6 +10,7 @@
 
 namespace {
 using namespace tg;
+using namespace std::string_view_literals;
 using Ids = std::vector<int64_t>;
 
 template <class F> std::string value_error(F f) { return error_of(Error::Kind::value, f); }
@@ -204,6 +205,76 @@ TEST_CASE("data: tokens in memory and in a file read the same") {
             }),
             "[data] token -1 at position 1 of x does not fit.");
   CHECK_HAS(value_error([] { TokenData::from_tokens(Ids{int64_t(INT32_MAX) + 1}); }), "token 2147483648 at position 0");
+}
+
+TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
+  const Folder folder;
+  const auto array = [&](std::string_view dict, std::string_view content, char version = 1) {
+    std::string text = "\x93NUMPY";
+    text += {version, 0, char(uint8_t(dict.size() + 1)), 0};
+    if (version > 1) text += std::string(2, '\0');
+    write_file_atomically(folder / "t.npy", text.append(dict).append("\n").append(content));
+    return folder / "t.npy";
+  };
+  const auto read = [&](auto... words) { return all_of(TokenData::from_file(array(words...))); };
+  constexpr const char *kNarrow = "{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }   ",
+                       *kWide = "{'descr': '<u4', 'fortran_order': False, 'shape': (2,), }";
+  CHECK(read(kNarrow, "\1\2\xff\xff"sv) == std::vector<int32_t>{513, 65535});
+  CHECK(read(kNarrow, "\1\2\xff\xff"sv, char(2)) == std::vector<int32_t>{513, 65535});
+  CHECK(read(kWide, "\1\0\1\0\xff\xff\xff\x7f"sv) == std::vector<int32_t>{65537, INT32_MAX});
+  CHECK(read(R"({"descr":"<u4","fortran_order":False,"shape":(1,)})", "\1\0\1\0"sv) == std::vector<int32_t>{65537});
+  const TokenData wide = TokenData::from_file(array(kWide, "\1\0\1\0\xff\xff\xff\xff"sv));
+  CHECK_HAS(value_error([&] { wide.check_vocabulary(65537); }), "token 65537 at position 0 of ");
+  CHECK_HAS(value_error([&] { wide.check_vocabulary(1 << 20); }), "token 4294967295 at position 1 of ");
+  CHECK(all_of(wide.slice(0, 1)) == std::vector<int32_t>{65537});
+  CHECK(wide.bytes() == 0);
+
+  const auto refused = [&](auto... words) {
+    return error_of(Error::Kind::io, [&] { TokenData::from_file(array(words...)); });
+  };
+  const std::pair<const char*, const char*> others[] = {
+      {"<u2", "<i8"},     {"<u2", ">u2"},    {"<u2", "<f4"},   {"False", "True"}, {"(2,)", "()"},
+      {"(2,)", "(2, 1)"}, {"(2,)", "(-2,)"}, {"(2,)", "(x,)"}, {"(2,)", "(2,"},   {"(2,)", "(2,), 'x': 1"}};
+  for (const auto& [from, to] : others) {
+    std::string dict = kNarrow;
+    dict.replace(dict.find(from), std::string_view(from).size(), to);
+    CHECK_HAS(refused(dict, "\1\2\3\4"sv), "holds {'descr':");
+  }
+  CHECK_HAS(refused(kNarrow, "\1\2\3"sv), "has 3 bytes after its header, which says that it has 2 tokens of 2 bytes");
+  CHECK_HAS(refused(kNarrow, "\1\2\3\4\5\6"sv), "has 6 bytes after its header");
+  CHECK_HAS(refused(kWide, "\1\2\3\4"sv), "which says that it has 2 tokens of 4 bytes");
+  CHECK_HAS(refused("{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", ""sv), "has no tokens");
+  CHECK_HAS(refused("{'descr': '<u2', 'fortran_order': False, 'shape': (18446744073709551617,), }", ""sv), "holds {");
+  CHECK_HAS(refused(kNarrow, "\1\2\3\4"sv, char(4)), "has an unknown version");
+  write_file_atomically(folder / "t.npy", std::string_view("\x93NUMPY\1\0\xff\xff{'descr'", 17));
+  CHECK_HAS(error_of(Error::Kind::io, [&] { TokenData::from_file(folder / "t.npy"); }), "a header that is cut off");
+  write_file_atomically(folder / "t.npy", "\x93NUMP");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { TokenData::from_file(folder / "t.npy"); }), "does not begin as a file of");
+  fs::rename(array(kNarrow, "\1\2\3\4"sv), folder / "t.bin");
+  CHECK_HAS(error_of(Error::Kind::io, [&] { TokenData::from_file(folder / "t.bin"); }), "whose name must end in .npy");
+}
+
+TEST_CASE("data: token files are written as they are read") {
+  const Folder folder;
+  Ids ids(40'000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i * 7919 % 65536);
+  const auto written = [&](const TokenData& data, const char* name) {
+    data.write(folder / name);
+    const TokenData again = TokenData::from_file(folder / name);
+    CHECK(all_of(again) == all_of(data));
+    again.write(folder / "again.npy");
+    CHECK(all_of(TokenData::from_file(folder / "again.npy")) == all_of(data));
+    return fs::file_size(folder / name);
+  };
+  const TokenData narrow = TokenData::from_tokens(ids);
+  CHECK(written(narrow, "t.bin") == 2 * 40'000);
+  CHECK(written(narrow, "t.npy") == 128 + 2 * 40'000);
+  ids[20'000] = 65536;
+  const TokenData wide = TokenData::from_tokens(ids, "x");
+  CHECK(written(wide, "wide.npy") == 128 + 4 * 40'000);
+  CHECK_HAS(value_error([&] { wide.write(folder / "wide.bin"); }), "[data] x has tokens of 4 bytes");
+  CHECK_HAS(value_error([&] { wide.write(folder / "wide.txt"); }), "It must end in .npy or .bin");
+  CHECK(!fs::exists(folder / "wide.bin"));
 }
 
 TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabulary takes") {

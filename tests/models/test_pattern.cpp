@@ -2,6 +2,7 @@
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/rng.h>
 #include <tapegrad/models/data/pattern.h>
 
 #include <vector>
@@ -92,6 +93,53 @@ TEST_CASE("pattern: hostile texts take few steps, hostile patterns are stopped")
             "[pattern] the search for pieces of the text takes too many steps.");
 }
 
+TEST_CASE("pattern: a long list of characters is read as a short one") {
+  std::string list = "\\p{L}";
+  for (int i = 0; i < 15'000; ++i) list += i % 2 ? "0" : "\u2028";
+  CHECK(pieces(TextPattern("[" + list + "]+"), "a0\u20281") == Pieces{"a0\u2028", "[1]"});
+}
+
+TEST_CASE("pattern: a text can be cut where a pattern says, and its pieces stay") {
+  const std::string_view parts[] = {"a",   "B",  "'s", "'",  " ",      "  ",     "\n",         "\r\n", "7",
+                                    "123", "!",  ".",  "é",  "\u0301", "\u4e2d", "\U0001F600", "\xff", "\xe4\xb8",
+                                    "x",   "xy", "y",  "\t", "\u00a0", "the ",   "Ab",         "#",    "\u0663"};
+  const char* const patterns[] = {kGpt2,
+                                  kLlama3,
+                                  "\\p{N}",
+                                  "x(?=y)|y|\\s+",
+                                  "x(?!y)|y|.",
+                                  "(?:x+y)?\\s|x|\\p{L}{1,2}",
+                                  "(?:ab)++c?|a|b|\\s+(?!\\S)|\\s",
+                                  "[^x]",
+                                  "x?+y|x|.(?=\\s*x)|."};
+  Rng rng{.seed = 3};
+  for (const char* p : patterns) {
+    CAPTURE(p);
+    const TextPattern pattern(p);
+    size_t inside = 0;
+    for (int i = 0; i < 400; ++i) {
+      std::string text;
+      for (int n = 0; n < 1 + i % 30; ++n) text += parts[rng.below(std::size(parts))];
+      const size_t from = 1 + rng.below(text.size()), at = pattern.cut_from(text, from);
+      CAPTURE(text);
+      CAPTURE(at);
+      REQUIRE(at >= from);
+      REQUIRE(at <= text.size());
+      Pieces both = pieces(pattern, text.substr(0, at));
+      for (const std::string& piece : pieces(pattern, text.substr(at))) both.push_back(piece);
+      CHECK(both == pieces(pattern, text));
+      inside += at < text.size();
+    }
+    CHECK(inside > 50);
+  }
+  // Letters are one piece; at the end of a window of the search, too.
+  const TextPattern gpt2(kGpt2);
+  const std::string word(10'000, 'a');
+  CHECK(gpt2.cut_from(word, 1) == word.size());
+  CHECK(gpt2.cut_from(word + " b", 1) == word.size());
+  CHECK(gpt2.cut_from(word + " b", word.size()) == word.size());
+}
+
 TEST_CASE("pattern: other syntax is refused with its offset") {
   const std::pair<const char*, const char*> wrong[] = {
       {"ab\\1", "an unknown escape at byte 3 of the pattern ab\\1."},
@@ -130,6 +178,7 @@ TEST_CASE("pattern: other syntax is refused with its offset") {
   for (const auto& [p, part] : wrong) CHECK_HAS(refused(p), part);
   for (const char* p : {"", "a*", "a|", "(?=a)", "a?b{0,2}"}) CHECK_HAS(refused(p), "can match nothing");
   CHECK_HAS(refused(std::string(60, '(') + "a" + std::string(60, ')')), "a group inside of 50 others at byte 50");
+  CHECK_HAS(refused(std::string(40'000, 'a')), "the pattern has 40000 bytes, and may have 32768.");
   CHECK_HAS(refused("(?:(?:(?:ab){1000}){1000}){1000}"), "has more than 20000 steps");
   std::string many;
   for (char c = '!'; c <= '~'; ++c)

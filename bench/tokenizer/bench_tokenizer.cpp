@@ -1,0 +1,94 @@
+// How fast a tokenizer of a published model encodes texts, in megabytes per second, on one thread and on more. All
+// numbers of threads must give the same ids; a checksum of them is for programs that compare other libraries with ours.
+#include <fmt/format.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/dataset.h>
+
+#include "common/program.h"
+
+using namespace tg;
+using namespace tg::bench;
+namespace {
+constexpr const char* kProgram = "bench_tokenizer";
+
+struct TokenizerFlags : SharedFlags {
+  std::string pattern;
+  std::vector<std::string> tokenizers, texts;
+  std::vector<int64_t> threads{};
+  int64_t rounds = 7;
+};
+
+// Sum of id_i (i + 1) modulo 2^64.
+uint64_t checksum(const std::vector<int64_t>& ids) {
+  uint64_t sum = 0, i = 0;
+  for (const int64_t id : ids) sum += uint64_t(id) * ++i;
+  return sum;
+}
+
+Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std::string& name,
+              const std::string& path) {
+  const std::string text = read_texts(std::vector{path});
+  std::vector<std::vector<double>> seconds(f.threads.size());
+  std::vector<int64_t> want;
+  for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up
+    for (size_t k = 0; k < f.threads.size(); ++k) {    // in turn, so that a noisy machine disturbs all
+      set_num_threads(int(f.threads[k]));
+      std::vector<int64_t> got;
+      const double s = timed([&] { got = tokenizer.encode(text); });
+      if (want.empty()) want = got;
+      TG_CHECK(got == want, internal, "[{}] {} threads give other ids of {} than {}.", kProgram, f.threads[k], path,
+               f.threads[0]);
+      if (round >= 0) seconds[k].push_back(s);
+    }
+  Json runs = Json::array();
+  const auto rate = [&](double s) { return 1e-6 * double(text.size()) / s; };
+  for (size_t k = 0; k < f.threads.size(); ++k) {
+    const Timing t = summary(seconds[k]);
+    fmt::print("{:<24} {:<24} {:3} thread(s) {:8.1f} MB/s  (p10 {:.1f}, p90 {:.1f})\n", name, path, f.threads[k],
+               rate(t.median), rate(t.p90), rate(t.p10));
+    runs.push_back({{"threads", f.threads[k]},
+                    {"mb_per_second", rate(t.median)},
+                    {"seconds", {{"median", t.median}, {"p10", t.p10}, {"p90", t.p90}}},
+                    {"runs", t.runs}});
+  }
+  return {{"tokenizer", name},
+          {"text", path},
+          {"bytes", text.size()},
+          {"tokens", want.size()},
+          {"checksum", fmt::format("{:016x}", checksum(want))},
+          {"runs", std::move(runs)}};
+}
+
+int run(TokenizerFlags& f, int argc, char** argv) {
+  if (f.tokenizers.empty() || f.texts.empty())
+    throw apps::UsageError("bench_tokenizer needs --tokenizer PATH... and --text FILE...");
+  check_within(kProgram, "rounds", f.rounds, 1, 1 << 20);
+  if (f.threads.empty()) f.threads = num_threads() > 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1};
+  if (f.cpu_time) f.threads = {1};
+  Json all = json_of(begin(f, argc, argv)), rows = Json::array();
+  for (const std::string& path : f.tokenizers) {
+    const BpeTokenizer tokenizer = read_tokenizer(path, path.ends_with(".tiktoken") ? f.pattern : "");
+    for (const std::string& text : f.texts) rows.push_back(measured(f, tokenizer, path, text));
+  }
+  all["encoding"] = std::move(rows);
+  if (!f.json.empty()) write_json(f.json, all);
+  return 0;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  TokenizerFlags f;
+  const auto declare = [&](Command& c) {
+    c.list("--tokenizer", "PATH", "tokenizer.json files, .tiktoken files, or folders with tokenizers", f.tokenizers);
+    c.option("--pattern", "NAME", "of .tiktoken files: gpt2, llama3 or qwen2", f.pattern);
+    c.list("--text", "FILE", "texts, each encoded by itself", f.texts);
+    c.option("--threads", "of the CPU, each in turn; default: 1 and 2", f.threads);
+    c.option("--rounds", "times that each text is encoded, after one to warm up", f.rounds);
+    declare_cpu_time(c, f);
+    declare_results(c, f);
+    return [&] { return run(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv, {kProgram, "Megabytes per second of encoding texts.", declare});
+}

@@ -1,0 +1,76 @@
+// Any text as what tokenizers of published models are read from. The first byte chooses: a tokenizer.json (j), a
+// pattern (p), vocab.json and merges.txt (v), ranks of tiktoken (r); the other parts follow after bytes of 0, the last
+// of them a text to encode. Whatever is read encodes any text, by pieces as a whole, and a byte-level vocabulary gives
+// it back.
+#include "fuzz.h"
+
+#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/pattern.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+using namespace tg;
+
+namespace {
+// The ends of the pieces of a text, if the search does not take too long.
+auto ends_of(const TextPattern& p, std::string_view text) {
+  return fuzz::accepted([&] {
+    std::vector<size_t> ends{0};
+    p.split(text, [&](size_t begin, size_t end, bool) {
+      TG_FUZZ_CHECK(begin == ends.back() && end > begin && end <= text.size());
+      ends.push_back(end);
+    });
+    TG_FUZZ_CHECK(ends.back() == text.size());
+    return ends;
+  });
+}
+void check_pattern(std::string_view pattern, std::string_view text) {
+  const auto p = fuzz::accepted([&] { return TextPattern(pattern); });
+  if (!p) return;
+  const auto whole = ends_of(*p, text);
+  const size_t cut = p->cut_from(text, text.size() / 2);
+  auto first = ends_of(*p, text.substr(0, cut));
+  const auto second = ends_of(*p, text.substr(cut));
+  if (!whole || !first || !second) return;
+  for (size_t i = 1; i < second->size(); ++i) first->push_back(cut + (*second)[i]);
+  TG_FUZZ_CHECK(cut == 0 || first == whole);
+}
+void check_tokenizer(const BpeTokenizer& t, std::string_view text) {
+  for (const bool special : {false, true}) {
+    const EncodeOptions options{.parse_special = special, .add_special = special};
+    const auto ids = fuzz::accepted([&] { return t.encode(text, options); });
+    if (!ids) continue;
+    const std::string decoded = t.decode(*ids);
+    TextStream stream(t, true);
+    std::string streamed;
+    for (const int64_t id : *ids) streamed += stream.add(id);
+    TG_FUZZ_CHECK(streamed + stream.end() == decoded);
+  }
+}
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  std::array<std::string, 3> parts;  // memory of their own, so that a read past an end is seen
+  std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  for (std::string& part : parts) {
+    const size_t end = std::min(rest.find('\0'), rest.size());
+    part = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  const auto read = [&]() -> BpeTokenizer {
+    switch (data[0]) {
+      case 'v': return BpeTokenizer::from_vocab(parts[0], parts[1], "merges.txt");
+      case 'r': return BpeTokenizer::from_ranks(parts[0], parts[1], "ranks");
+      default: return BpeTokenizer::from_json(parts[0], "tokenizer.json");
+    }
+  };
+  if (data[0] == 'p') {
+    check_pattern(parts[0], parts[1]);
+  } else if (const auto tokenizer = fuzz::accepted(read)) {
+    check_tokenizer(*tokenizer, data[0] == 'v' || data[0] == 'r' ? parts[2] : parts[1]);
+  }
+  return 0;
+}
