@@ -176,8 +176,6 @@ void check_usage(const Options& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts exclude each other");
   if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE, for what is made of them");
-  if (!o.adapter.empty() && o.dtype != "f32")
-    throw UsageError("--adapter is of the weights in f32. Merge it with `tapegrad merge` first, or leave --dtype away");
   if (o.batch && *o.batch < 1) throw UsageError(fmt::format("--batch is {}. It must be 1 or more.", *o.batch));
   if (o.batch && o.prompts.empty() && o.samples == 1)
     throw UsageError("--batch is of many texts. Pass --prompts or --samples with it, or leave it away");

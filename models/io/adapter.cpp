@@ -159,8 +159,8 @@ Lora load_adapter(const std::string& path, const Linears& model, const Params& b
     const std::string here = hash_of(base, f.rounded);
     TG_CHECK(f.base == here, value,
              "[adapter] {} was trained over other weights: their hash was {}, and that of this model is {}. An adapter "
-             "is a change of the weights that it was trained over. Name that model.",
-             path, f.base, here);
+             "is a change of the weights that it was trained over. Name that model{}.",
+             path, f.base, here, !f.rounded && base.dtype() == DType::bf16 ? ", in f32" : "");
   }
   Lora lora = apply_lora(model, base, f.config);
   if (f.rounded && base.dtype() != DType::bf16) {

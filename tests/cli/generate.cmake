@@ -121,7 +121,6 @@ refused(2 "--prompts needs --out FILE" generate --model model --prompts prompts.
 refused(2 "--prompt and --prompts exclude each other" generate --model model --prompt x --prompts prompts.jsonl --out never)
 refused(2 "--batch is of many texts" generate --model model --batch 3)
 refused(2 "--batch is 0" generate --model model --samples 2 --batch 0)
-refused(2 "--adapter is of the weights in f32" generate --model model --adapter model --dtype bf16)
 refused(2 "--samples is 0" generate --model model --samples 0)
 refused(2 "--dtype is 'f16'. It is one of f32, bf16." generate --model model --dtype f16)
 refused(1 "min_p is 2. It must be in [0, 1]" generate --model model --min-p 2)
