@@ -192,7 +192,8 @@ def main():
             del peer
     if a.json:
         with open(a.json, "w", encoding="utf-8") as f:
-            json.dump({"size": a.size, "threads": a.threads, "clock": "processor" if a.cpu_time else "wall", "rounds": a.rounds, "rows": rows}, f, indent=1)
+            json.dump({"size": a.size, "threads": a.threads, "clock": "processor" if a.cpu_time else "wall",
+                       "rounds": a.rounds, "rows": rows}, f, indent=1)  # fmt: skip
 
 
 if __name__ == "__main__":
