@@ -59,7 +59,7 @@ void Joiner::begin(size_t n) {
   for (uint32_t i = 0; i <= n; ++i) next_[i] = i + 1, before_[i] = i - 1;
 }
 void Joiner::set(size_t place, uint32_t rank) {
-  uint64_t now = rank == kNone ? kNothing : uint64_t(rank) << 32 | place;
+  uint64_t now = of(place, rank);
   uint64_t before = std::exchange(lowest_[place], now);
   for (size_t level = 1; level < levels_.size(); ++level) {
     const size_t block = levels_[level - 1] + place / 16 * 16;
@@ -71,6 +71,9 @@ void Joiner::set(size_t place, uint32_t rank) {
   }
 }
 size_t Joiner::join(const MergeTable& merges, std::span<int32_t> ids) {
+  for (size_t level = 1; level < levels_.size(); ++level)
+    for (size_t at = levels_[level - 1], up = levels_[level]; at < levels_[level]; at += 16)
+      lowest_[up++] = lowest_of(&lowest_[at]);
   while (true) {
     const uint64_t lowest = lowest_of(&lowest_[levels_.back()]);
     if (lowest == kNothing) break;
@@ -178,7 +181,7 @@ void BpeModel::join_characters(std::string_view piece, Joiner& joiner, std::vect
   const std::span<int32_t> ids = std::span(to).subspan(begin);
   joiner.begin(ids.size());
   for (size_t i = 0; i + 1 < ids.size(); ++i)
-    joiner.set(i, byte_pairs.empty() ? merges.rank_of(ids[i], ids[i + 1])
+    joiner.put(i, byte_pairs.empty() ? merges.rank_of(ids[i], ids[i + 1])
                                      : byte_pairs[size_t(uint8_t(piece[i])) << 8 | uint8_t(piece[i + 1])]);
   to.resize(begin + joiner.join(merges, ids));
 }

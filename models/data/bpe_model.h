@@ -69,11 +69,15 @@ class PieceTable {
 // the lowest of each 16 of those, and so on.
 class Joiner {
  public:
-  void begin(size_t n);                                    // of so many ids, whose ranks are set next
-  void set(size_t at, uint32_t rank);                      // of the merge of an id with the next one
-  size_t join(const MergeTable&, std::span<int32_t> ids);  // to how many ids
+  void begin(size_t n);                                               // of so many ids, whose ranks come next
+  void put(size_t at, uint32_t rank) { lowest_[at] = of(at, rank); }  // of the merge of an id with the next one
+  size_t join(const MergeTable&, std::span<int32_t> ids);             // to how many ids
 
  private:
+  static uint64_t of(size_t at, uint32_t rank) {
+    return rank == MergeTable::kNone ? ~uint64_t(0) : uint64_t(rank) << 32 | at;
+  }
+  void set(size_t at, uint32_t rank);
   std::vector<uint64_t> lowest_;         // the rank << 32 and its place
   std::vector<size_t> levels_;           // where they begin in lowest_
   std::vector<uint32_t> next_, before_;  // of ids that are left
