@@ -16,7 +16,9 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kSide = 64;  // elements that are gathered together
+constexpr int64_t kSide = 64;                   // elements that are gathered together
+constexpr int64_t kInCache = int64_t(1) << 22;  // bytes that are read twice in turn
+constexpr int64_t kPanel = 256;                 // of their places, at least: stretches of memory
 
 // Magnitudes by the bits of their own type, which order as magnitudes do.
 template <class T> using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
@@ -33,7 +35,12 @@ template <class T> uint32_t largest(const T* x, int64_t n) {
 }
 template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) {
   if (!(absmax > 0)) return void(std::fill_n(to, n, int8_t(0)));
-  for (int64_t i = 0; i < n; ++i) to[i] = int8_t(int32_t(code_of(float(x[i]), absmax)));
+  if (has_factor<T>(absmax)) {
+    const float factor = factor_of(absmax);
+    for (int64_t i = 0; i < n; ++i) to[i] = int8_t(by_product(float(x[i]), factor));
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = int8_t(by_quotient(float(x[i]), absmax));
+  }
 }
 thread_local Scratch t_parts, t_most, t_absmax;
 
@@ -80,13 +87,13 @@ void set_state(const Buf& out, int64_t i, float absmax) {
   else
     out.data<float>()[i] = absmax;
 }
-// The states of places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
-const float* set_states(const Buf& out, int64_t n, const uint32_t* most) {
+// The states of n places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
+const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t* most) {
   float* const divisors = t_absmax.get<float>(n);
   for (int64_t i = 0; i < n; ++i) {
     if (is_bad(most[i], out.dtype())) return nullptr;
     const float absmax = math::detail::float_of(most[i]);
-    set_state(out, i, absmax);
+    set_state(out, first + i, absmax);
     divisors[i] = absmax > 0 ? absmax : 1.0f;
   }
   return divisors;
@@ -98,10 +105,18 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
+      // Some places of all lines, which are read for their magnitudes and are still in a cache for their codes.
       const Lines<T> c = columns_of<T>(x);
-      const float* const absmax = set_states(state, c.n, largest_by_place(c));
-      if (!absmax) return bad.store(true);
-      return encode_turned<1>(c, absmax, codes);
+      const int64_t wide =
+          std::max(kPanel, kInCache / int64_t(sizeof(T)) / std::max<int64_t>(1, c.lines) / kPanel * kPanel);
+      for (int64_t i = 0; i < c.n && !bad; i += wide) {
+        const Lines<T> panel{c.p + i, c.lines, std::min(wide, c.n - i), c.ld};
+        if (const float* const absmax = set_states(state, i, panel.n, largest_by_place(panel)))
+          encode_turned<1>(panel, absmax, codes + i * c.lines);
+        else
+          bad = true;
+      }
+      return;
     }
     const Rows<T> row(x);
     for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
@@ -215,7 +230,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
     };
     const uint32_t* const most = largest_by_place(c, encode_lines);
     if (bad) fail_without_code(op.name(), x, op.state);
-    encode_turned<1>(c, set_states(across[1], c.n, most), across[0].data<int8_t>());
+    encode_turned<1>(c, set_states(across[1], 0, c.n, most), across[0].data<int8_t>());
   });
 }
 

@@ -1,12 +1,13 @@
 // Codes of 8 bits on their way from the rows of a matrix to the columns of another, for cpu/quantize.cpp: those of four
 // lines become 32 bits at each place, which turn in registers and leave as whole lines of the cache.
 #pragma once
+#include <tapegrad/cpu/codes.h>
 #include <tapegrad/cpu/scratch.h>
 #include <tapegrad/cpu/thread_pool.h>
-#include <tapegrad/ops/quantized/codes.h>
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -60,16 +61,52 @@ inline void transpose(Words (&x)[kLanes]) {
   }
 }
 
-inline uint32_t byte_of(float x, float absmax) { return uint32_t(int32_t(code_of(x, absmax))) & 255u; }
-// The codes of four lines, four at each place. absmax[i] belongs to place i, or to all if Step is 0.
-template <int Step, class T>
-void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, const float* absmax, uint32_t* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float m = absmax[i * Step];
-    to[i] = byte_of(float(a[i]), m) | byte_of(float(b[i]), m) << 8 | byte_of(float(c[i]), m) << 16 |
-            byte_of(float(d[i]), m) << 24;
+// The codes of n places of four lines, four at each place: by its factor by[i] or else absmax, or by[0] for all if Step
+// is 0. What lies `ahead` is fetched meanwhile: processors foresee no more than a page.
+template <int Step, bool Factor, class T>
+void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int64_t ahead, const float* by,
+                 uint32_t* to) {
+  constexpr int64_t kFetched = kLine / int64_t(sizeof(T));
+  const auto byte = [](T x, float m) {
+    return uint32_t(Factor ? by_product(float(x), m) : by_quotient(float(x), m)) & 255u;
+  };
+  const auto some = [&](int64_t begin, int64_t end) {
+    TG_SAME_INDEX
+    for (int64_t i = begin; i < end; ++i) {
+      const float m = by[i * Step];
+      to[i] = byte(a[i], m) | byte(b[i], m) << 8 | byte(c[i], m) << 16 | byte(d[i], m) << 24;
+    }
+  };
+  int64_t i = 0;
+  for (; i + kFetched <= n; i += kFetched) {
+    for (const T* const line : {a, b, c, d}) __builtin_prefetch(line + i + ahead);
+    some(i, i + kFetched);
   }
+  some(i, n);
 }
+// By what codes of places are made, or of all if Step is 0.
+template <int Step, class T> struct Scales {
+  const float* absmax;
+  std::vector<float> factors;
+  std::vector<int64_t> without;  // places that have no factor
+  Scales(const float* a, int64_t n) : absmax(a) {
+    if constexpr (sizeof(T) == 2) {
+      factors.resize(size_t(Step ? n : 1));
+      for (size_t i = 0; i < factors.size(); ++i)
+        has_factor<T>(a[i]) ? void(factors[i] = factor_of(a[i])) : without.push_back(int64_t(i));
+    }
+  }
+  // Of places [i, i + n) of four lines.
+  void encode(const T* a, const T* b, const T* c, const T* d, int64_t i, int64_t n, int64_t ahead, uint32_t* to) const {
+    if (sizeof(T) != 2 || (Step == 0 && !without.empty()))
+      return encode_four<Step, false>(a, b, c, d, n, ahead, absmax + i * Step, to);
+    encode_four<Step, true>(a, b, c, d, n, ahead, factors.data() + i * Step, to);
+    for (auto at = std::lower_bound(without.begin(), without.end(), i); at != without.end() && *at < i + n; ++at) {
+      const int64_t j = *at - i;
+      encode_four<0, false>(a + j, b + j, c + j, d + j, 1, 0, absmax + *at, to + j);
+    }
+  }
+};
 
 // A line of the cache, or as many bytes of one as count.
 inline void store(const std::byte* line, int64_t some, int8_t* to, bool streamed) {
@@ -111,14 +148,14 @@ template <int Step, class T> void encode_turned(const Lines<T>& x, const float* 
   using namespace turned;
   const int64_t down = (x.lines + kTall - 1) / kTall, across = (x.n + kWide - 1) / kWide;
   const bool streamed = x.lines * x.n >= kStreamed && x.lines % kLine == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0;
+  const Scales<Step, T> scales(absmax, x.n);
   parallel_for(down * across, [&](int64_t t) {
     const int64_t block = down * across - 1 - t, first = block / across * kTall, i = block % across * kWide;
     const int64_t some = std::min(kTall, x.lines - first), width = std::min(kWide, x.n - i);
     uint32_t* const words = t_block.get<uint32_t>(kTall / 4 * kPitch);
     for (int64_t l = 0; l < some; l += 4) {
       const auto line = [&](int64_t at) { return x[first + std::min(at, some - 1)] + i; };
-      encode_four<Step>(line(l), line(l + 1), line(l + 2), line(l + 3), width, absmax + i * Step,
-                        words + l / 4 * kPitch);
+      scales.encode(line(l), line(l + 1), line(l + 2), line(l + 3), i, width, 4 * x.ld, words + l / 4 * kPitch);
     }
     for (int64_t l = 0; l < some; l += kLine)
       store_columns(words + l / 4 * kPitch, std::min(kLine, some - l), width, to + i * x.lines + first + l, x.lines,
