@@ -4,8 +4,8 @@
 #include <tapegrad/cpu/gemm_int8.h>
 #include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/scratch.h>
+#include <tapegrad/cpu/turned_codes.h>
 #include <tapegrad/ops/pointwise.h>
-#include <tapegrad/ops/quantized/codes.h>
 #include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback_mlp.h>
@@ -16,99 +16,69 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kSide = 64;  // a tile of codes that is transposed; a cache line
+constexpr int64_t kSide = 64;                   // elements that are gathered together
+constexpr int64_t kInCache = int64_t(1) << 22;  // bytes that are read twice in turn
+constexpr int64_t kPanel = 256;                 // of their places, at least: stretches of memory
 
-template <class T> uint32_t largest(const T* x, int64_t n) {
-  uint32_t most = 0;
-  for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude_bits(float(x[i])));
-  return most;
+// Magnitudes by the bits of their own type, which order as magnitudes do.
+template <class T> using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+uint32_t magnitude(float x) { return magnitude_bits(x); }
+template <class T> uint16_t magnitude(T x) { return uint16_t(x.bits & 0x7fff); }
+template <class T> uint32_t widened(Bits<T> magnitude) {
+  return magnitude_bits(float(__builtin_bit_cast(T, magnitude)));
 }
-template <class T> void add_largest(const T* x, int64_t n, uint32_t* most) {
-  TG_SAME_INDEX
-  for (int64_t i = 0; i < n; ++i) most[i] = std::max(most[i], magnitude_bits(float(x[i])));
+// As the bits of a float.
+template <class T> uint32_t largest(const T* x, int64_t n) {
+  Bits<T> most = 0;
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
+  return widened<T>(most);
 }
 template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) {
   if (!(absmax > 0)) return void(std::fill_n(to, n, int8_t(0)));
-  for (int64_t i = 0; i < n; ++i) to[i] = int8_t(int32_t(code_of(float(x[i]), absmax)));
-}
-// Each column by its own magnitude; that of zeros is 1 here.
-template <class T> void encode(const T* x, int64_t n, const float* absmax, int8_t* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = int8_t(int32_t(code_of(float(x[i]), absmax[i])));
-}
-
-// 16 x 16 bytes, transposed.
-typedef uint8_t Bytes __attribute__((vector_size(16)));
-inline void transpose_block(const int8_t* from, int64_t ld, int8_t* to, int64_t ld_to) {
-  Bytes x[16], y[16];
-  for (int64_t i = 0; i < 16; ++i) std::memcpy(&x[i], from + i * ld, 16);
-  const auto stage = [](Bytes(&a)[16], Bytes(&b)[16]) {  // four times this turns rows into columns
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      b[2 * i] = __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      b[2 * i + 1] =
-          __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    }
-  };
-  stage(x, y), stage(y, x), stage(x, y), stage(y, x);
-  for (int64_t i = 0; i < 16; ++i) std::memcpy(to + i * ld_to, &x[i], 16);
-}
-// kSide rows of codes, as many as have been filled, on their way to columns.
-constexpr int64_t kChunk = 2048, kPitch = kChunk + 64;  // of a row; no power of two, for the caches' sake
-using Band = int8_t[kSide * kPitch];
-// Codes (rows, cols) to columns ld apart, each written as a whole: lines that lie a power of two apart do not stay in
-// the cache for a second visit.
-void store_transposed(const Band& band, int64_t rows, int64_t cols, int8_t* to, int64_t ld) {
-  alignas(64) int8_t lines[16 * kSide];
-  for (int64_t j = 0; j < cols; j += 16) {
-    for (int64_t i = 0; i < rows; i += 16) transpose_block(band + i * kPitch + j, kPitch, lines + i, kSide);
-    for (int64_t k = 0; k < std::min<int64_t>(16, cols - j); ++k) {
-      if (rows == kSide)
-        std::memcpy(to + (j + k) * ld, lines + k * kSide, kSide);
-      else
-        std::memcpy(to + (j + k) * ld, lines + k * kSide, size_t(rows));
-    }
+  if (has_factor<T>(absmax)) {
+    const float factor = factor_of(absmax);
+    for (int64_t i = 0; i < n; ++i) to[i] = int8_t(by_product(float(x[i]), factor));
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = int8_t(by_quotient(float(x[i]), absmax));
   }
 }
-thread_local Scratch t_band, t_most, t_absmax;
+thread_local Scratch t_parts, t_most, t_absmax;
 
-// The largest magnitudes of places 0 to n of all lines, as bits. line(l, most) adds those of line l.
-template <class F> const uint32_t* largest_by_place(int64_t lines, int64_t n, F&& line) {
-  constexpr int64_t kParts = 16;
-  const int64_t part = std::max<int64_t>(1, (lines + kParts - 1) / kParts);
-  uint32_t* const most = t_most.get<uint32_t>(kParts * n);
-  std::fill_n(most, kParts * n, 0u);
-  parallel_for((lines + part - 1) / part, [&](int64_t q) {
-    for (int64_t l = q * part; l < std::min(lines, (q + 1) * part); ++l) line(l, most + q * n);
+// The largest magnitudes of places 0 to n of all lines, as bits of a float. first(lines) is called with each stretch of
+// lines before it is read.
+template <class T, class F> const uint32_t* largest_by_place(const Lines<T>& x, F&& first) {
+  constexpr int64_t kParts = 16, kTogether = 4;
+  const int64_t part = std::max<int64_t>(1, (x.lines + kParts - 1) / kParts);
+  uint32_t* const result = t_most.get<uint32_t>(x.n);
+  Bits<T>* const most = t_parts.get<Bits<T>>(kParts * x.n);
+  std::fill_n(most, kParts * x.n, Bits<T>(0));
+  parallel_for((x.lines + part - 1) / part, [&](int64_t q) {
+    const int64_t end = std::min(x.lines, (q + 1) * part);
+    for (int64_t l = q * part; l < end; l += kTogether) {
+      first(l, std::min(l + kTogether, end));
+      const T *const a = x[l], *const b = x[std::min(l + 1, end - 1)], *const c = x[std::min(l + 2, end - 1)],
+                     *const d = x[std::min(l + 3, end - 1)];
+      Bits<T>* const to = most + q * x.n;
+      TG_SAME_INDEX
+      for (int64_t i = 0; i < x.n; ++i)
+        to[i] = std::max(std::max(to[i], magnitude(a[i])),
+                         std::max(magnitude(b[i]), std::max(magnitude(c[i]), magnitude(d[i]))));
+    }
   });
   for (int64_t q = 1; q < kParts; ++q)
-    for (int64_t i = 0; i < n; ++i) most[i] = std::max(most[i], most[q * n + i]);
-  return most;
+    for (int64_t i = 0; i < x.n; ++i) most[i] = std::max(most[i], most[q * x.n + i]);
+  for (int64_t i = 0; i < x.n; ++i) result[i] = widened<T>(most[i]);
+  return result;
+}
+template <class T> const uint32_t* largest_by_place(const Lines<T>& x) {
+  return largest_by_place(x, [](int64_t, int64_t) {});
 }
 
-// Rows of neighbours in memory, n of them, ld apart.
-template <class T> struct Lines {
-  const T* p;
-  int64_t lines, n, ld;
-};
 // Of a matrix whose columns are neighbours in memory: they are the lines.
 template <class T> bool lies_in_columns(const Buf& x) {
   return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
 }
 template <class T> Lines<T> columns_of(const Buf& x) { return {x.data<T>(), x.size(1), x.size(0), x.strides()[1]}; }
-
-// Codes of lines, transposed: (n, lines). encode_some(line, i, n, codes) makes those of n neighbours, from place i on.
-// Whole lines are read, as hardware foresees.
-template <class F> void encode_turned(int64_t lines, int64_t n, int8_t* to, F&& encode_some) {
-  parallel_for((lines + kSide - 1) / kSide, [&](int64_t b) {
-    Band& codes = *reinterpret_cast<Band*>(t_band.get<int8_t>(sizeof(Band)));
-    const int64_t first = b * kSide, some = std::min(kSide, lines - first);
-    for (int64_t i = 0; i < n; i += kChunk) {
-      const int64_t width = std::min(kChunk, n - i);
-      for (int64_t s = 0; s < some; ++s) encode_some(first + s, i, width, codes + s * kPitch);
-      store_transposed(codes, some, width, to + i * lines + first, lines);
-    }
-  });
-}
 
 // The state of a row; an Error is for the caller to find.
 void set_state(const Buf& out, int64_t i, float absmax) {
@@ -117,13 +87,13 @@ void set_state(const Buf& out, int64_t i, float absmax) {
   else
     out.data<float>()[i] = absmax;
 }
-// The states of places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
-const float* set_states(const Buf& out, int64_t n, const uint32_t* most) {
+// The states of n places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
+const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t* most) {
   float* const divisors = t_absmax.get<float>(n);
   for (int64_t i = 0; i < n; ++i) {
     if (is_bad(most[i], out.dtype())) return nullptr;
     const float absmax = math::detail::float_of(most[i]);
-    set_state(out, i, absmax);
+    set_state(out, first + i, absmax);
     divisors[i] = absmax > 0 ? absmax : 1.0f;
   }
   return divisors;
@@ -135,14 +105,18 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
+      // Some places of all lines, which are read for their magnitudes and are still in a cache for their codes.
       const Lines<T> c = columns_of<T>(x);
-      const uint32_t* const most =
-          largest_by_place(c.lines, c.n, [&](int64_t l, uint32_t* to) { add_largest(c.p + l * c.ld, c.n, to); });
-      const float* const absmax = set_states(state, c.n, most);
-      if (!absmax) return bad.store(true);
-      return encode_turned(c.lines, c.n, codes, [&](int64_t l, int64_t i, int64_t count, int8_t* to) {
-        encode(c.p + l * c.ld + i, count, absmax + i, to);
-      });
+      const int64_t wide =
+          std::max(kPanel, kInCache / int64_t(sizeof(T)) / std::max<int64_t>(1, c.lines) / kPanel * kPanel);
+      for (int64_t i = 0; i < c.n && !bad; i += wide) {
+        const Lines<T> panel{c.p + i, c.lines, std::min(wide, c.n - i), c.ld};
+        if (const float* const absmax = set_states(state, i, panel.n, largest_by_place(panel)))
+          encode_turned<1>(panel, absmax, codes + i * c.lines);
+        else
+          bad = true;
+      }
+      return;
     }
     const Rows<T> row(x);
     for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
@@ -220,17 +194,16 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
     const Lines<T> c = in_columns ? columns_of<T>(x) : Lines<T>{};
     if (in_columns)
       for_row_tiles(c.lines, c.n, [&](int64_t begin, int64_t end) {
-        for (int64_t l = begin; l < end; ++l) see(largest(c.p + l * c.ld, c.n));
+        for (int64_t l = begin; l < end; ++l) see(largest(c[l], c.n));
       });
     else
       for_stretches<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
     if (is_bad(most, op.state)) fail_without_code(op.name(), x, op.state);
     const float absmax = math::detail::float_of(most);
     set_state(out[1], 0, absmax);
+    const float divisor = absmax > 0 ? absmax : 1.0f;
     if (in_columns)
-      encode_turned(c.lines, c.n, codes, [&](int64_t l, int64_t i, int64_t count, int8_t* to) {
-        encode(c.p + l * c.ld + i, count, absmax, to);
-      });
+      encode_turned<0>(c, &divisor, codes);
     else
       for_stretches<T>(x, [&](const T* p, int64_t at, int64_t n) { encode(p, n, absmax, codes + at); });
   });
@@ -238,27 +211,26 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
 
 void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Context&) {
   const Buf& x = in[0];
-  const int64_t m = x.size(0), n = x.size(1);
-  int8_t *const codes = out[0].data<int8_t>(), *const turned = out[2].data<int8_t>();
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
-    const Rows<T> row(x);
-    const uint32_t* const most = largest_by_place(m, n, [&](int64_t r, uint32_t* to) {
-      std::vector<T> gathered;
-      const T* const p = row(r, gathered);
-      const uint32_t of_row = largest(p, n);
-      if (is_bad(of_row, op.state)) return bad.store(true, std::memory_order_relaxed);
-      const float absmax = math::detail::float_of(of_row);
-      set_state(out[1], r, absmax);
-      encode(p, n, absmax, codes + r * n);
-      add_largest(p, n, to);
-    });
+    std::vector<T> copy;
+    const bool in_columns = lies_in_columns<T>(x);  // then the lines' codes are those of columns
+    const Lines<T> c = in_columns            ? columns_of<T>(x)
+                       : x.strides()[1] == 1 ? Lines<T>{x.data<T>(), x.size(0), x.size(1), x.strides()[0]}
+                                             : Lines<T>{contiguous_data<T>(x, copy), x.size(0), x.size(1), x.size(1)};
+    const Bufs along = out.subspan(in_columns ? 2 : 0, 2), across = out.subspan(in_columns ? 0 : 2, 2);
+    const auto encode_lines = [&](int64_t begin, int64_t end) {
+      for (int64_t l = begin; l < end; ++l) {
+        const uint32_t most = largest(c[l], c.n);
+        if (is_bad(most, op.state)) return bad.store(true, std::memory_order_relaxed);
+        const float absmax = math::detail::float_of(most);
+        set_state(along[1], l, absmax);
+        encode(c[l], c.n, absmax, along[0].data<int8_t>() + l * c.n);
+      }
+    };
+    const uint32_t* const most = largest_by_place(c, encode_lines);
     if (bad) fail_without_code(op.name(), x, op.state);
-    const float* const absmax = set_states(out[3], n, most);
-    encode_turned(m, n, turned, [&](int64_t r, int64_t i, int64_t count, int8_t* to) {
-      std::vector<T> gathered;
-      encode(row(r, gathered) + i, count, absmax + i, to);
-    });
+    encode_turned<1>(c, set_states(across[1], 0, c.n, most), across[0].data<int8_t>());
   });
 }
 

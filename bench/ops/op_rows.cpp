@@ -112,6 +112,17 @@ void int8_rows(Rows& rows) {
                          Linear{4096, 1024, 4096}, Linear{8192, 1024, 1024}, Linear{1, 4096, 4096}})
     add_int8_linear(rows, l);
 }
+// Codes of (R, C). What is read twice counts once.
+void quantize_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  const auto add = [&](const std::string& op, int codes, const std::function<Tensors(Inputs)>& f) {
+    add_forward(rows, {op, {r, c}, d, {{r, c}}, f}, {.bytes = double(r * c) * (double(size_of(d)) + codes)});
+  };
+  add("quantize_rowwise", 1, [](Inputs x) { return Tensors{quantize_rowwise(x[0]).codes}; });
+  add("quantize_global", 1, [](Inputs x) { return Tensors{quantize_global(x[0]).codes}; });
+  add("quantize_columnwise_transpose", 1, [](Inputs x) { return Tensors{quantize_columnwise_transpose(x[0]).codes}; });
+  add("quantize_global_transpose", 1, [](Inputs x) { return Tensors{quantize_global_transpose(x[0]).codes}; });
+  add("quantize_both_ways", 2, [](Inputs x) { return Tensors{quantize_both_ways(x[0]).rows.codes}; });
+}
 
 // Ops on `inputs` tensors (R, C) that read and write whole tensors; `forward` and `backward` count them. 0: no row.
 void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d, double forward, double backward,
@@ -197,6 +208,7 @@ void cpu_rows(Rows& rows) {
   for (const DType d : {DType::f32, DType::bf16}) {
     norm_rows(rows, 768, 128, d);
     norm_rows(rows, 4096, 768, d);
+    for (const int64_t r : {1024, 4096}) quantize_rows(rows, r, 4096, d);
   }
   for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3072, 64}, {4096, 1024}}) softmax_rows(rows, r, c, DType::f32);
   cross_entropy_rows(rows, 768, 256);

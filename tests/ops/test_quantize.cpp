@@ -90,6 +90,46 @@ TEST_CASE("codes and states are those of the definition, for every dtype and lay
         }
 }
 
+TEST_CASE("large matrices: blocks and panels of what is transposed, whole lines of the cache and parts of them") {
+  for (const auto& [s, t] :
+       {std::pair{Shape{1088, 1030}, DType::f32}, {Shape{1090, 1030}, DType::bf16}, {Shape{1030, 1088}, DType::bf16}}) {
+    CAPTURE(s);
+    CAPTURE(name_of(t));
+    const Tensor x = some(s, 6).to(t), turned = transpose(x, 0, 1).contiguous();
+    const Expected rows = by_rows(x), columns = by_rows(turned);
+    expect_codes(quantize_columnwise_transpose(x), columns);
+    expect_codes(quantize_global_transpose(x), by_all(turned));
+    for (const Store how : {Store::contiguous, Store::transposed}) {
+      const QuantizedBothWays both = quantize_both_ways(stored(x, how));
+      expect_codes(both.rows, rows);
+      expect_codes(both.columns, columns);
+    }
+  }
+}
+
+TEST_CASE("codes of every bf16 and f16 beside absmax of every fraction: the products that take a quotient's place") {
+  // Row a: all numbers from 0 to absmax, which has the bits first + a.
+  const auto check = [](DType t, int first, int count) {
+    const int n = first + count;
+    std::vector<float> v;
+    for (int a = first; a < n; ++a)
+      for (int x = 0; x < n; ++x) {
+        const auto bits = uint16_t(std::min(x, a));
+        const float size =
+            t == DType::f16 ? float(__builtin_bit_cast(f16, bits)) : float(__builtin_bit_cast(bf16, bits));
+        v.push_back(x % 2 ? -size : size);
+      }
+    const Tensor x = tensor(v, {count, n}).to(t);
+    const Expected e = by_rows(x);
+    expect_codes(quantize_rowwise(x), e);
+    expect_codes(quantize_columnwise_transpose(transpose(x, 0, 1).contiguous()), e);
+  };
+  check(DType::bf16, 0x3f80, 0x80);
+  check(DType::bf16, 1, 0x180);      // no factor would be finite
+  check(DType::f16, 0x3c00, 0x100);  // 127 divides two of them
+  check(DType::f16, 1, 0x400);
+}
+
 TEST_CASE("quantising rows of any number of dimensions, and none") {
   for (const Shape& s : {Shape{9}, Shape{2, 3, 11}, Shape{2, 1, 3, 5}, Shape{3, 0}, Shape{0}}) {
     CAPTURE(s);
