@@ -173,7 +173,7 @@ class DTypes {
 };
 
 /// What a run of an op takes at least.
-struct Work {
+struct OpWork {
   int64_t read = 0, written = 0;  ///< bytes of inputs and outputs: each element once, also if it is broadcast
   double multiply_adds = 0;       ///< of products of matrices, without what a mask leaves out
 };
@@ -225,7 +225,7 @@ struct Op : Counted<Op> {
   virtual Expression expression() const { return {}; }
   /// What a run on these tensors takes at least; their elements are not read. The default is all inputs and outputs,
   /// and no product.
-  virtual Work work(Bufs in, Bufs out) const;
+  virtual OpWork work(Bufs in, Bufs out) const;
   /// The state from which the op draws random numbers; null if it draws none.
   virtual const Rng* rng_state() const { return nullptr; }
   /// A copy of the op for the next call of a compiled function: with this generator state, or the next step number.

@@ -27,17 +27,17 @@ Layout heads_last(const Tensor& x) {
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
-}  // namespace
-
 // Of `products` products between each query and the keys that it sees.
-static Work work_of_pairs(const op::AttentionForm& o, Work w, const Buf& q, const Buf& k, double products) {
+OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Buf& q, const Buf& k, double products) {
   const auto heads = double(q.size(0) * q.size(1)), from = double(q.size(2)), to = double(k.size(2));
   const double pairs = o.causal && !o.starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
   w.multiply_adds = products * heads * pairs * double(q.size(3));
   return w;
 }
-Work op::Attention::work(Bufs in, Bufs out) const { return work_of_pairs(o, Op::work(in, out), in[0], in[1], 2); }
-Work op::AttentionGrad::work(Bufs in, Bufs out) const {  // the scores once more, and those of dy, dq, dk and dv
+}  // namespace
+
+OpWork op::Attention::work(Bufs in, Bufs out) const { return work_of_pairs(o, Op::work(in, out), in[0], in[1], 2); }
+OpWork op::AttentionGrad::work(Bufs in, Bufs out) const {  // the scores once more, and those of dy, dq, dk and dv
   return work_of_pairs(o, Op::work(in, out), in[0], in[1], 5);
 }
 

@@ -39,7 +39,7 @@ struct Attention : OpOf<Attention> {
   Mask saves_out(Mask) const override { return bits(0, 1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { o.key(k); }
-  Work work(Bufs in, Bufs out) const override;  ///< of all keys, where lengths or starts decide
+  OpWork work(Bufs in, Bufs out) const override;  ///< of all keys, where lengths or starts decide
 };
 /// (q, k, v, y, lse, dy, lengths?, starts?) -> (dq, dk, dv).
 struct AttentionGrad : OpOf<AttentionGrad> {
@@ -49,7 +49,7 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;  ///< computes the matrices of scores
   void key(StructuralHash& k) const override { o.key(k); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 }  // namespace op
 

@@ -5,8 +5,8 @@
 #include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
-Work op::Embedding::work(Bufs in, Bufs out) const {  // of the rows that are chosen
-  Work w = Op::work(in.first(1), out);
+OpWork op::Embedding::work(Bufs in, Bufs out) const {  // of the rows that are chosen
+  OpWork w = Op::work(in.first(1), out);
   w.read += w.written;
   return w;
 }

@@ -13,7 +13,7 @@ struct Embedding : OpOf<Embedding> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0); }
   Tensors vjp(const Vjp&) const override;
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 }  // namespace op
 

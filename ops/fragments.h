@@ -25,7 +25,7 @@ struct IndexMatmul : OpOf<IndexMatmul> {
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1 | bits(2); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(trans_b); }
-  Work work(Bufs in, Bufs out) const override;  ///< of one matrix for each row, if there are so many
+  OpWork work(Bufs in, Bufs out) const override;  ///< of one matrix for each row, if there are so many
 };
 }  // namespace op
 

@@ -22,8 +22,8 @@ size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-Work op::Gather::work(Bufs in, Bufs out) const {  // of the elements that are chosen
-  Work w = Op::work(in.last(1), out);
+OpWork op::Gather::work(Bufs in, Bufs out) const {  // of the elements that are chosen
+  OpWork w = Op::work(in.last(1), out);
   w.read += w.written;
   return w;
 }
@@ -52,8 +52,8 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
 }
 
-Work op::IndexSelect::work(Bufs in, Bufs out) const {  // of the elements that are chosen
-  Work w = Op::work(in.last(1), out);
+OpWork op::IndexSelect::work(Bufs in, Bufs out) const {  // of the elements that are chosen
+  OpWork w = Op::work(in.last(1), out);
   w.read += w.written;
   return w;
 }
@@ -81,7 +81,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
 }
 
-Work op::SliceUpdate::work(Bufs in, Bufs) const {  // in place
+OpWork op::SliceUpdate::work(Bufs in, Bufs) const {  // in place
   return Op::work(in.subspan(1), in.subspan(1, 1));
 }
 Layouts op::SliceUpdate::infer(Inputs in) const {

@@ -21,7 +21,7 @@ struct Gather : OpOf<Gather> {
   Mask saves_in(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 /// (x, index, src) -> x with src added.
 struct ScatterAdd : OpOf<ScatterAdd> {
@@ -43,7 +43,7 @@ struct IndexSelect : OpOf<IndexSelect> {
   Mask saves_in(Mask) const override { return bits(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 /// (index, dy) -> dx with `size` slices along dim. Slices of dy with equal indices are added in their order. Never
 /// sparse.
@@ -65,7 +65,7 @@ struct SliceUpdate : OpOf<SliceUpdate> {
   Traits traits() const override { return {.updates_in_place = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 }  // namespace op
 

@@ -23,7 +23,7 @@ struct Lora : OpOf<Lora> {
   Tensors vjp(const Vjp&) const override;
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(scale); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 }  // namespace op
 

@@ -62,8 +62,8 @@ Layouts op::Matmul::infer(Inputs in) const {
   r.push_back(n);
   return {Layout::contiguous(r, in[0].dtype(), in[0].device())};
 }
-Work op::Matmul::work(Bufs in, Bufs out) const {
-  Work w = Op::work(in, out);
+OpWork op::Matmul::work(Bufs in, Bufs out) const {
+  OpWork w = Op::work(in, out);
   w.multiply_adds = double(out[0].numel()) * double(in[0].size(in[0].shape().size() - (o.trans_a ? 2 : 1)));
   return w;
 }
@@ -110,8 +110,8 @@ Layouts op::Linear::infer(Inputs in) const {
   r.back() = w.shape()[0];
   return {Layout::contiguous(r, x.dtype(), x.device())};
 }
-Work op::Linear::work(Bufs in, Bufs out) const {
-  Work w = Op::work(in, out);
+OpWork op::Linear::work(Bufs in, Bufs out) const {
+  OpWork w = Op::work(in, out);
   w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
   return w;
 }

@@ -24,7 +24,7 @@ struct Matmul : OpOf<Matmul> {
   }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(o.trans_a), k.add(o.trans_b), k.add(int(o.products)); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 /// (x, weight[, bias]) -> x weight^T + bias.
 struct Linear : OpOf<Linear> {
@@ -35,7 +35,7 @@ struct Linear : OpOf<Linear> {
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(products)); }
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
 };
 }  // namespace op
 

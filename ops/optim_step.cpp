@@ -163,8 +163,8 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   emit_update(make_ref<op::AdamWStep>(o, std::move(each), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
 }
 
-Work op::AdamWProductStep::work(Bufs in, Bufs out) const {
-  Work w = Op::work(in, out);
+OpWork op::AdamWProductStep::work(Bufs in, Bufs out) const {
+  OpWork w = Op::work(in, out);
   w.multiply_adds = double(in[3].numel()) * double(in[4].numel() / std::max<int64_t>(in[4].size(0), 1));
   return w;
 }

@@ -105,7 +105,7 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
   }
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
     k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
     k.add(own.lr_scale), k.add(*own.weight_decay), k.add(*own.beta1), k.add(*own.beta2);

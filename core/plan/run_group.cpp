@@ -23,7 +23,7 @@ void run_chain_kernel(std::string_view name, const Chain& c) {
 namespace {
 void count_chain(std::string_view name, std::span<const Ref<Node>> nodes, const ChainPlan& plan) {
   using Kind = ChainPlan::Buffer::Kind;
-  Work work;
+  OpWork work;
   for (const ChainPlan::Buffer& b : plan.buffers) {
     const Node& n = *nodes[b.node];
     if (b.kind == Kind::input) work.read += distinct_bytes(n.in[b.index].value->layout);

@@ -18,14 +18,14 @@ void count_work(const Op& op, Bufs in, Bufs out) {
 }
 }  // namespace detail
 
-Work Op::work(Bufs in, Bufs out) const {
-  Work w;
+OpWork Op::work(Bufs in, Bufs out) const {
+  OpWork w;
   for (const Buf& b : in) w.read += detail::distinct_bytes(*b.layout);
   for (const Buf& b : out) w.written += detail::distinct_bytes(*b.layout);
   return w;
 }
 
-void WorkScope::add(std::string_view op, DType from, DType to, const Work& w) {
+void WorkScope::add(std::string_view op, DType from, DType to, const OpWork& w) {
   auto it = std::ranges::find_if(ops_, [&](const WorkOfOp& o) { return o.op == op && o.from == from && o.to == to; });
   if (it == ops_.end()) it = ops_.insert(it, {std::string(op), from, to});
   ++it->calls;

@@ -16,7 +16,7 @@ struct WorkOfOp {
   std::string op;  ///< a chain of pointwise ops is one: "mul+add+gelu"
   DType from, to;  ///< dtypes of the first input (of the first output, if there is none) and the first output
   int64_t calls = 0;
-  Work work = {};  ///< of all calls together
+  OpWork work = {};  ///< of all calls together
 };
 
 /// Counts the work of the ops that the calling thread runs, dry or not, while it lives. Views run nothing. An inner
@@ -26,7 +26,7 @@ class WorkScope {
   WorkScope() : counting_(detail::t_work, this) {}
   const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of their first calls
   /// Adds the work of a run.
-  void add(std::string_view op, DType from, DType to, const Work&);
+  void add(std::string_view op, DType from, DType to, const OpWork&);
 
  private:
   std::vector<WorkOfOp> ops_;

@@ -35,8 +35,8 @@ Layouts op::DequantizeFp8::infer(Inputs in) const {
   detail::check_dequantised(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
-Work op::Fp8Linear::work(Bufs in, Bufs out) const {
-  Work w = Op::work(in, out);
+OpWork op::Fp8Linear::work(Bufs in, Bufs out) const {
+  OpWork w = Op::work(in, out);
   w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
   return w;
 }

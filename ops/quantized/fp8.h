@@ -40,7 +40,7 @@ struct Fp8Linear : OpOf<Fp8Linear> {
   Fp8Linear(Fp8Format x, Fp8Format w, DType d) : of_x(x), of_weight(w), dtype(d) {}
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override { k.add(int(of_x)), k.add(int(of_weight)), k.add(int(dtype)); }
 };
 }  // namespace op

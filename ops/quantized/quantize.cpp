@@ -77,8 +77,8 @@ Layouts op::Dequantize::infer(Inputs in) const {
   detail::check_dequantised(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
-Work op::Int8Linear::work(Bufs in, Bufs out) const {
-  Work w = Op::work(in, out);
+OpWork op::Int8Linear::work(Bufs in, Bufs out) const {
+  OpWork w = Op::work(in, out);
   w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
   return w;
 }

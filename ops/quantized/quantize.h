@@ -48,7 +48,7 @@ struct Int8Linear : OpOf<Int8Linear> {
   DType dtype;
   explicit Int8Linear(DType d) : dtype(d) {}
   Layouts infer(Inputs) const override;
-  Work work(Bufs in, Bufs out) const override;
+  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override { k.add(int(dtype)); }
 };
 }  // namespace op

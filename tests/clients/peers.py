@@ -1,4 +1,5 @@
-"""Tokenizers as `tokenizers` and `tiktoken` have them. No program. Users: tokens.py, bench/tokenizer/compare_clients.py."""
+"""Tokenizers as `tokenizers` and `tiktoken` have them. No program. Users: tokens.py,
+vocabularies.py, bench/tokenizer/compare_clients.py."""
 import json
 
 import tiktoken

