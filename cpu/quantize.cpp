@@ -33,6 +33,12 @@ template <class T> uint32_t largest(const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
   return widened<T>(most);
 }
+template <class T>
+void add_largest(const T* a, const T* b, const T* c, const T* d, int64_t n, Bits<T>* __restrict most) {
+  for (int64_t i = 0; i < n; ++i)
+    most[i] = std::max(std::max(most[i], magnitude(a[i])),
+                       std::max(magnitude(b[i]), std::max(magnitude(c[i]), magnitude(d[i]))));
+}
 template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) {
   if (!(absmax > 0)) return void(std::fill_n(to, n, int8_t(0)));
   if (has_factor<T>(absmax)) {
@@ -58,11 +64,7 @@ template <class T, class F> const uint32_t* largest_by_place(const Lines<T>& x, 
       first(l, std::min(l + kTogether, end));
       const T *const a = x[l], *const b = x[std::min(l + 1, end - 1)], *const c = x[std::min(l + 2, end - 1)],
                      *const d = x[std::min(l + 3, end - 1)];
-      Bits<T>* const to = most + q * x.n;
-      TG_SAME_INDEX
-      for (int64_t i = 0; i < x.n; ++i)
-        to[i] = std::max(std::max(to[i], magnitude(a[i])),
-                         std::max(magnitude(b[i]), std::max(magnitude(c[i]), magnitude(d[i]))));
+      add_largest(a, b, c, d, x.n, most + q * x.n);
     }
   });
   for (int64_t q = 1; q < kParts; ++q)

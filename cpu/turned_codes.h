@@ -62,27 +62,32 @@ inline void transpose(Words (&x)[kLanes]) {
 }
 
 // The codes of n places of four lines, four at each place: by its factor by[i] or else absmax, or by[0] for all if Step
-// is 0. What lies `ahead` is fetched meanwhile: processors foresee no more than a page.
+// is 0.
+template <int Step, bool Factor, class T>
+inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_t n, const float* by,
+                          uint32_t* __restrict to) {
+  const auto byte = [](T x, float m) {
+    return uint32_t(Factor ? by_product(float(x), m) : by_quotient(float(x), m)) & 255u;
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    const float m = by[i * Step];
+    to[i] = byte(a[i], m) | byte(b[i], m) << 8 | byte(c[i], m) << 16 | byte(d[i], m) << 24;
+  }
+}
+// The same, while what lies `ahead` is fetched: processors foresee no more than a page.
 template <int Step, bool Factor, class T>
 void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int64_t ahead, const float* by,
                  uint32_t* to) {
   constexpr int64_t kFetched = kLine / int64_t(sizeof(T));
-  const auto byte = [](T x, float m) {
-    return uint32_t(Factor ? by_product(float(x), m) : by_quotient(float(x), m)) & 255u;
-  };
-  const auto some = [&](int64_t begin, int64_t end) {
-    TG_SAME_INDEX
-    for (int64_t i = begin; i < end; ++i) {
-      const float m = by[i * Step];
-      to[i] = byte(a[i], m) | byte(b[i], m) << 8 | byte(c[i], m) << 16 | byte(d[i], m) << 24;
-    }
+  const auto some = [&](int64_t i, int64_t count) {
+    encode_places<Step, Factor>(a + i, b + i, c + i, d + i, count, by + i * Step, to + i);
   };
   int64_t i = 0;
   for (; i + kFetched <= n; i += kFetched) {
     for (const T* const line : {a, b, c, d}) __builtin_prefetch(line + i + ahead);
-    some(i, i + kFetched);
+    some(i, kFetched);
   }
-  some(i, n);
+  some(i, n - i);
 }
 // By what codes of places are made, or of all if Step is 0.
 template <int Step, class T> struct Scales {
