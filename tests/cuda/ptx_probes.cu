@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int k = 0; k < 4; ++k) wgmma_m64n64k16(r, oa + uint64_t(2 * k), ob + uint64_t(2 * k));
   wgmma_commit();
-  wgmma_wait();
+  wgmma_wait(r);
 #pragma unroll
   for (int i = 0; i < 32; ++i) d[(row + i / 2 % 2 * 8) * 64 + column + i / 4 * 8 + i % 2] = r[i];
 #endif
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int k = 0; k < 4; ++k) wgmma_m64n256k32(r, oa + uint64_t(2 * k), ob + uint64_t(2 * k));
   wgmma_commit();
-  wgmma_wait();
+  wgmma_wait(r);
 #pragma unroll
   for (int i = 0; i < 128; ++i) d[(row + i / 2 % 2 * 8) * 256 + column + i / 4 * 8 + i % 2] = r[i / 4][i % 4];
 #endif

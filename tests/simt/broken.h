@@ -49,6 +49,7 @@ enum class Hopper {
   no_full_wait,
   no_empty_wait,
   no_product_wait,
+  other_registers,
   early_release,
   no_arrive,
   few_bytes,

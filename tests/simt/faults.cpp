@@ -273,6 +273,7 @@ TEST_CASE("mistakes with TMA, mbarriers and wgmma") {
   with(Hopper::no_arrive, {Fault::deadlock});
   with(Hopper::few_bytes, {Fault::async_copy, Fault::race, Fault::uninitialised, Fault::usage, Fault::deadlock});
   with(Hopper::no_product_wait, {Fault::async_copy});
+  with(Hopper::other_registers, {Fault::usage});
   with(Hopper::no_init_fence, {Fault::usage});
   finds({Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
     const Buffer<float> y(64 * 64);
