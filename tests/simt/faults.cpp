@@ -114,7 +114,12 @@ TEST_CASE("wrong shuffle masks") {
   finds_copy({Fault::lane_mask}, broken::divergent_shuffle);
   finds_copy({Fault::lane_mask}, broken::shuffle_absent);
 }
-TEST_CASE("a misaligned vector") { finds_copy({Fault::misaligned}, broken::misaligned); }
+TEST_CASE("a misaligned vector, and one stored to another memory than it names") {
+  finds_copy({Fault::misaligned}, broken::misaligned);
+  finds_write({Fault::misaligned}, broken::misaligned_store);
+  finds_write({Fault::usage}, broken::global_store);
+  finds_write({Fault::usage}, broken::shared_store);
+}
 TEST_CASE("blocks without order") {
   finds_write({Fault::block_race}, broken::shared_output);
   finds({Fault::block_race, Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
