@@ -68,7 +68,7 @@ function(tg_add_cuda target)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
   # What kernels that are compiled at run time include, as texts in the library.
-  set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h ops/binary.h ops/comparison.h
+  set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
   list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE depends)

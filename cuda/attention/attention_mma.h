@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& 
     Vec<bf16> x;
 #pragma unroll
     for (int v = 0; v < V; ++v) x.x[v] = inside && d + v < hs ? p[(d + v) * from.col] : narrow<bf16>(0);
-    *reinterpret_cast<Vec<bf16>*>(at) = x;
+    store16_shared(at, x);
   }
 }
 // s = the warp's rows, which begin at a, times the N * 8 rows of b, all of D columns.
@@ -126,10 +126,10 @@ __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float
   for (int i = int(threadIdx.x) % 32; i < kTall * 16 * kParts; i += 32) {
     const int r = i / kParts, d = i % kParts * V;
     if (first + r >= rows || d >= hs) continue;
-    const auto x = *reinterpret_cast<const Vec<bf16>*>(own + r * kStep<D> + d);
+    const auto x = load16(own + r * kStep<D> + d);
     bf16* p = to.p + (first + r) * to.row + d * to.col;
     if (to.vectors) {
-      *reinterpret_cast<Vec<bf16>*>(p) = x;
+      store16(p, x);
     } else {
 #pragma unroll
       for (int v = 0; v < V; ++v)

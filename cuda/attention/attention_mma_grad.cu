@@ -74,8 +74,8 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_gr
       multiply_rows<D>(ds, v, dy);
 #pragma unroll
       for (int j = 0; j < S::N; ++j) {
-        const auto lse = *reinterpret_cast<const Vec<float, 2>*>(stats + j * 8 + lane_column());
-        const auto delta = *reinterpret_cast<const Vec<float, 2>*>(stats + S::kOthers + j * 8 + lane_column());
+        const auto lse = load16<2>(stats + j * 8 + lane_column());
+        const auto delta = load16<2>(stats + S::kOthers + j * 8 + lane_column());
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int64_t query = q0 + j * 8 + lane_column() + e % 2;

@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, 
     const T* p = from.p + (first + r) * from.row;
     Vec<T> x;
     if (from.vectors && inside && d < hs) {
-      x = *reinterpret_cast<const Vec<T>*>(p + d);
+      x = load16(p + d);
     } else {
 #pragma unroll
       for (int v = 0; v < V; ++v) x.x[v] = inside && d + v < hs ? p[(d + v) * from.col] : narrow<T>(0);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, 
       Vec<C, kPiece> y;
 #pragma unroll
       for (int w = 0; w < kPiece; ++w) y.x[w] = widen(x.x[v + w]);
-      *reinterpret_cast<Vec<C, kPiece>*>(to + r * kStep<C, D> + d + v) = y;
+      store16_shared(to + r * kStep<C, D> + d + v, y);
     }
   }
 }
@@ -57,10 +57,10 @@ __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C*
   for (int d = 0; d < D; d += V) {
     Vec<C> y[N];
 #pragma unroll
-    for (int n = 0; n < N; ++n) y[n] = *reinterpret_cast<const Vec<C>*>(b + n * kSide * kStep<C, D> + d);
+    for (int n = 0; n < N; ++n) y[n] = load16(b + n * kSide * kStep<C, D> + d);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      const auto x = *reinterpret_cast<const Vec<C>*>(a + r * kStep<C, D> + d);
+      const auto x = load16(a + r * kStep<C, D> + d);
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -88,12 +88,12 @@ __device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, c
   for (int k = 0; k < K; k += V) {
     Vec<C> x[R];
 #pragma unroll
-    for (int r = 0; r < R; ++r) x[r] = *reinterpret_cast<const Vec<C>*>(p + r * kStep<C, K> + k);
+    for (int r = 0; r < R; ++r) x[r] = load16(p + r * kStep<C, K> + k);
 #pragma unroll
     for (int v = 0; v < V; ++v)
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
-        const auto y = *reinterpret_cast<const Vec<C, W>*>(b + (k + v) * kStep<C, D> + j * kSide * W);
+        const auto y = load16<W>(b + (k + v) * kStep<C, D> + j * kSide * W);
 #pragma unroll
         for (int r = 0; r < R; ++r)
 #pragma unroll
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_tile(const HeadRows<T>& to, const C (&o)[R
       for (int w = 0; w < W; ++w) x.x[w] = narrow<T>(o[r][j * W + w] * factor[r]);
       T* p = to.p + row * to.row + d * to.col;
       if (to.vectors) {
-        *reinterpret_cast<Vec<T, W>*>(p) = x;
+        store16(p, x);
       } else {
 #pragma unroll
         for (int w = 0; w < W; ++w)

@@ -15,7 +15,7 @@ template <int V> struct TurnedTile {
   // Column e of the thread's pack, in its four rows.
   __device__ __forceinline__ void put(int e, const Vec<int8_t, 4>& q) {
     auto& part = parts[pack() * V + e][group() / 4 ^ pack()];
-    *reinterpret_cast<Vec<int8_t, 4>*>(part.x + group() % 4 * 4) = q;
+    store16_shared(part.x + group() % 4 * 4, q);
   }
   // The columns to rows of memory, ld apart, but not more than those sizes. wide: 16 bytes at a time, of rows a
   // multiple of 16. All threads call it, after a barrier.
@@ -23,8 +23,7 @@ template <int V> struct TurnedTile {
     if (wide) {
       for (int k = int(threadIdx.x); k < kWide * (kTall / 16); k += kThreads) {
         const int c = k / (kTall / 16), part = k % (kTall / 16);
-        if (c < columns && part * 16 < rows)
-          *reinterpret_cast<Vec<int8_t, 16>*>(to + c * ld + part * 16) = parts[c][part ^ c / V];
+        if (c < columns && part * 16 < rows) store16(to + c * ld + part * 16, parts[c][part ^ c / V]);
       }
       return;
     }

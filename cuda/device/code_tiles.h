@@ -18,7 +18,7 @@ template <class T> struct Matrix {
   // V elements of row i from column j on; 0 where there are none.
   __device__ __forceinline__ Vec<T> at(int64_t i, int64_t j) const {
     Vec<T> v;
-    if (vectors && i < rows && j < cols) return *reinterpret_cast<const Vec<T>*>(p + i * ld + j);
+    if (vectors && i < rows && j < cols) return load16(p + i * ld + j);
 #pragma unroll
     for (int e = 0; e < kVec<T>; ++e) v.x[e] = i < rows && j + e < cols ? p[i * ld + j + e] : narrow<T>(0);
     return v;
@@ -65,10 +65,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
       if (threadIdx.x == 0) atomicMax(of_columns, as_f32<T>(all));
     } else {
       __syncthreads();  // the last tile's parts were read
-#pragma unroll
-      for (int e = 0; e < V; e += 4)
-        *reinterpret_cast<Vec<uint32_t, 4>*>(part + warp * kStretch<T> + lane * V + e) =
-            *reinterpret_cast<const Vec<uint32_t, 4>*>(most.x + e);
+      store16_shared(part + warp * kStretch<T> + lane * V, most);
       __syncthreads();
       if (int(threadIdx.x) < kStretch<T> && left + threadIdx.x < x.cols) {
         uint32_t column = 0;
@@ -119,7 +116,7 @@ __global__ void __launch_bounds__(kTileThreads)
         for (int e = 0; e < V; ++e) q.x[e] = code(value(v[k].x[e]));
         int8_t* const to = codes + (i + k) * x.cols + j;
         if (x.cols % V == 0) {
-          *reinterpret_cast<Vec<int8_t, V>*>(to) = q;
+          store16(to, q);
         } else {
 #pragma unroll
           for (int e = 0; e < V; ++e)

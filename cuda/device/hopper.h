@@ -83,8 +83,6 @@ __device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all products of the warpgroup.
-__device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define TG_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 // d[64 x 64] += a[64 x 16] b[64 x 16]^T by a warpgroup.
@@ -96,6 +94,14 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)
       : "l"(a), "l"(b)
       : "memory");
+}
+// Waits for all products of the warpgroup, which add to d. It names these registers, so that no read of them moves
+// above it.
+__device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+               : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)
+               :
+               : "memory");
 }
 #undef TG_D4
 #define TG_D4(i) "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
@@ -116,6 +122,9 @@ __device__ __forceinline__ void wgmma_m64n256k32(int (&d)[32][4], std::uint64_t 
       : TG_D32(0), TG_D32(8), TG_D32(16), TG_D32(24)
       : "l"(a), "l"(b)
       : "memory");
+}
+__device__ __forceinline__ void wgmma_wait(int (&d)[32][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" : TG_D32(0), TG_D32(8), TG_D32(16), TG_D32(24) : : "memory");
 }
 #undef TG_D32
 #undef TG_D4
@@ -155,7 +164,8 @@ void async_fence();
 std::uint64_t wgmma_operand(const void* shared);
 void wgmma_fence();
 void wgmma_commit();
-void wgmma_wait(simt::Site = simt::Site::current());
+void wgmma_wait(float (&d)[32], simt::Site = simt::Site::current());
+void wgmma_wait(int (&d)[32][4], simt::Site = simt::Site::current());
 void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b, simt::Site = simt::Site::current());
 void wgmma_m64n256k32(int (&d)[32][4], std::uint64_t a, std::uint64_t b, simt::Site = simt::Site::current());
 

@@ -79,7 +79,7 @@ template <class S, class T> struct Results {
     for (int j = 0; j < kPart; ++j) {
       const int column = j * 8 + lane % 4 * 2;
       Vec<float, 4> of = {};
-      if constexpr (kScaled) of = *reinterpret_cast<const Vec<float, 4>*>(columns + 2 * (begin * 8 + column));
+      if constexpr (kScaled) of = load16<4>(columns + 2 * (begin * 8 + column));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         Vec<T, 2> r;
@@ -91,7 +91,7 @@ template <class S, class T> struct Results {
           else
             r.x[e] = sum;
         }
-        *reinterpret_cast<Vec<T, 2>*>(own + (lane / 4 + h * 8) * kStep + column) = r;
+        store16_shared(own + (lane / 4 + h * 8) * kStep + column, r);
       }
     }
   }
@@ -106,7 +106,7 @@ template <class S, class T> struct Results {
     for (int i = 0; i < 16; i += kAtOnce, to += kAtOnce * p.n) {
       if (first + row + i >= p.m) continue;
       if (p.wide)
-        *reinterpret_cast<Vec<uint32_t>*>(to) = *reinterpret_cast<const Vec<uint32_t>*>(own + i * kStep);
+        store16(to, load16(own + i * kStep));
       else
         for (int e = 0; e < V && left + e < p.n; ++e) to[e] = own[i * kStep + e];
     }

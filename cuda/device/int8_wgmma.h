@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
       for (int k = 0; k < S::kDepth / 32; ++k)
         wgmma_m64n256k32(sums[0], rows + uint64_t(2 * k), columns + uint64_t(2 * k));
       wgmma_commit();
-      wgmma_wait();
+      wgmma_wait(sums[0]);
       if (lane == 0) mbarrier_arrive(empty + s);
     }
     const TileOrigin at(p, S::kRows, S::kColumns, t);

@@ -16,6 +16,7 @@
 #include <tapegrad/cuda/device/device.h>
 #include <tapegrad/cuda/device/grid_loop.h>
 #include <tapegrad/cuda/device/numeric.h>
+#include <tapegrad/cuda/device/vec.h>
 
 namespace tg::cuda {
 

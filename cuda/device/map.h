@@ -16,21 +16,16 @@ template <class F> inline constexpr bool kGrouped = true;
 // What f calls X, in memory: bf16 for float where the call is about bf16.
 template <bool kHalf, class X> using stored_t = std::conditional_t<kHalf && std::is_same_v<X, float>, bf16, X>;
 
-template <int V, class S> constexpr int part_of = std::min(V, kVec<S>);  // elements of one access
 template <int V, class S> __device__ __forceinline__ void load(S (&to)[V], const S* from, bool repeat) {
-  using Part = Vec<S, part_of<V, S>>;
   if (repeat) {
     const S x = *from;
 #pragma unroll
     for (int k = 0; k < V; ++k) to[k] = x;
     return;
   }
+  const auto v = load16<V>(from);
 #pragma unroll
-  for (int j = 0; j < V / part_of<V, S>; ++j) {
-    const Part part = reinterpret_cast<const Part*>(from)[j];
-#pragma unroll
-    for (int k = 0; k < part_of<V, S>; ++k) to[j * part_of<V, S> + k] = part.x[k];
-  }
+  for (int k = 0; k < V; ++k) to[k] = v.x[k];
 }
 // V elements of one operand. All operands are loaded before any is converted, which would wait for the memory.
 template <int V, class X> struct Elements {
@@ -50,14 +45,10 @@ template <int V, class X> struct Elements {
 };
 template <bool kHalf, int V, class Y> __device__ __forceinline__ void write(Y* y, int64_t at, const Y (&r)[V]) {
   using S = stored_t<kHalf, Y>;
-  using Part = Vec<S, part_of<V, S>>;
+  Vec<S, V> v;
 #pragma unroll
-  for (int j = 0; j < V / part_of<V, S>; ++j) {
-    Part part;
-#pragma unroll
-    for (int k = 0; k < part_of<V, S>; ++k) part.x[k] = narrow<S>(r[j * part_of<V, S> + k]);
-    reinterpret_cast<Part*>(reinterpret_cast<S*>(y) + at)[j] = part;
-  }
+  for (int k = 0; k < V; ++k) v.x[k] = narrow<S>(r[k]);
+  store16(reinterpret_cast<S*>(y) + at, v);
 }
 template <class X> __device__ __forceinline__ X read_one(const X* x, int64_t at, bool half) {
   if constexpr (std::is_same_v<X, float>)

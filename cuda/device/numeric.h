@@ -1,13 +1,10 @@
-// Device functions for kernels: 16-byte vectors, conversion to and from the type that is computed in, and sums, maxima
+// Device functions for kernels: conversion to and from the type that is computed in, and sums, maxima
 // over a warp and a block in a fixed order (the same bits on every run). Everything is __forceinline__.
 #pragma once
 #include <tapegrad/core/dtype.h>
 
 namespace tg::cuda {
 
-/// N elements that are loaded and stored by one instruction when they are 16 bytes.
-template <class T, int N = int(16 / sizeof(T))> struct __align__(sizeof(T) * N) Vec { T x[N]; };
-template <class T> inline constexpr int kVec = int(16 / sizeof(T));
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 /// To the type that is computed in, and back rounded to nearest even: widen(x), narrow<T>(y).

@@ -15,6 +15,31 @@ template <class T> __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(tg_dynamic_shared);
 }
 
+template <int N> struct Registers {
+  uint32_t x[N];
+};
+#define TG_STORE(name, instruction, constraint, address)                                                               \
+  template <class V> __device__ __forceinline__ void name(V* p, const V& x) {                                          \
+    if constexpr (sizeof(V) % 4 != 0) {                                                                                \
+      *p = x;                                                                                                          \
+    } else {                                                                                                           \
+      static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16);                                              \
+      const auto w = __builtin_bit_cast(Registers<sizeof(V) / 4>, x);                                                  \
+      if constexpr (sizeof(V) == 4)                                                                                    \
+        asm volatile(instruction ".b32 [%0], %1;" ::constraint(address), "r"(w.x[0]) : "memory");                      \
+      else if constexpr (sizeof(V) == 8)                                                                               \
+        asm volatile(instruction ".v2.b32 [%0], {%1,%2};" ::constraint(address), "r"(w.x[0]), "r"(w.x[1]) : "memory"); \
+      else                                                                                                             \
+        asm volatile(instruction ".v4.b32 [%0], {%1,%2,%3,%4};" ::constraint(address), "r"(w.x[0]), "r"(w.x[1]),       \
+                     "r"(w.x[2]), "r"(w.x[3])                                                                          \
+                     : "memory");                                                                                      \
+    }                                                                                                                  \
+  }
+TG_STORE(store_global, "st.global", "l", p)
+TG_STORE(store_global_streaming, "st.global.cs", "l", p)
+TG_STORE(store_shared, "st.shared", "r", shared_address(p))
+#undef TG_STORE
+
 __device__ __forceinline__ void cp_async16(void* shared, const void* global, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                "r"(valid ? 16 : 0)
@@ -85,6 +110,12 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 
 // Dynamic shared memory of the block, 1024-byte aligned.
 template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }
+
+// *p = x, of at most 16 bytes, by one instruction (of 1 or 2 bytes, or elements of them in 2: as the compiler likes).
+// The memory is what the name says. Streaming: what is not read again soon.
+template <class V> __forceinline__ void store_global(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), false); }
+template <class V> __forceinline__ void store_global_streaming(V* p, const V& x) { store_global(p, x); }
+template <class V> __forceinline__ void store_shared(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), true); }
 
 // 16 bytes from global to shared memory; zeros when !valid. Visible to the issuing thread after cp_async_wait, to
 // others after a barrier that follows it.

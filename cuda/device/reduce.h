@@ -65,11 +65,10 @@ __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int6
   const auto past = int64_t(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
   const int64_t head = std::min<int64_t>(n, (V - past) % V), packs = (n - head) / V, tail = head + packs * V;
   if (t < head) total = r.join(total, r.value(widen(p[t]), out));
-  const auto* vectors = reinterpret_cast<const Vec<T>*>(p + head);
   [[maybe_unused]] constexpr int kAtOnce = forms_of<R> == Forms::few ? 2 : 4;
 #pragma unroll kAtOnce
   for (int64_t k = t; k < packs; k += kThreads) {
-    const Vec<T> v = vectors[k];
+    const auto v = load16(p + head + k * V);
 #pragma unroll
     for (int e = 0; e < V; ++e) total = r.join(total, r.value(widen(v.x[e]), out));
   }
@@ -125,7 +124,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     for (int e = 0; e < V; ++e) total[e] = r.start();
     if (o < z.outputs) {
       const auto add = [&](const T* p) {
-        const auto v = *reinterpret_cast<const Vec<T, V>*>(p);
+        const auto v = load16<V>(p);
 #pragma unroll
         for (int e = 0; e < V; ++e) total[e] = r.join(total[e], r.value(widen(v.x[e]), o + e));
       };

@@ -14,7 +14,7 @@ template <int kThreads, class T, class F> __device__ __forceinline__ void for_ro
   if (int64_t(threadIdx.x) < head) f(int64_t(threadIdx.x), p[threadIdx.x]);
   for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
     const int64_t at = head + i * V;
-    const auto v = *reinterpret_cast<const Vec<T>*>(p + at);
+    const auto v = load16(p + at);
 #pragma unroll
     for (int k = 0; k < V; ++k) f(at + k, v.x[k]);
   }

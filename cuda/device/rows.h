@@ -37,7 +37,7 @@ template <class S, class F> __device__ __forceinline__ void store_pack(typename 
   Vec<typename S::T, S::V> r;
 #pragma unroll
   for (int e = 0; e < S::V; ++e) r.x[e] = narrow<typename S::T>(f(e));
-  *reinterpret_cast<Vec<typename S::T, S::V>*>(y + j) = r;
+  store16(y + j, r);
 }
 template <class S> class RowOf {
  public:
@@ -51,7 +51,7 @@ template <class S> class RowOf {
   __device__ __forceinline__ void load_sum(int64_t n, const T* r, T* s) {
     load(n);  // all that is kept is on its way before the first store
     const auto sum = [&](int k, int64_t j) {
-      const auto v = *reinterpret_cast<const Vec<T, S::V>*>(r + j);
+      const auto v = load16<S::V>(r + j);
       auto& x = at(k, j);
 #pragma unroll
       for (int e = 0; e < S::V; ++e) x[e] = widen(narrow<T>(x[e] + widen(v.x[e])));
@@ -75,7 +75,7 @@ template <class S> class RowOf {
 
  private:
   __device__ __forceinline__ void read(int k, int64_t j) {
-    const auto v = *reinterpret_cast<const Vec<T, S::V>*>(p_ + j);
+    const auto v = load16<S::V>(p_ + j);
 #pragma unroll
     for (int e = 0; e < S::V; ++e) kept_[k][e] = widen(v.x[e]);
   }

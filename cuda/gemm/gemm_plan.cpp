@@ -41,13 +41,13 @@ LtLayout layout(cudaDataType t, int64_t rows, int64_t cols, int64_t ld, int64_t 
   return r;
 }
 
-LtPreference preference(const GemmKey& key, std::string_view op) {
+// reductions: how parts of a sum split over k may be added.
+LtPreference preference(const GemmKey& key, cublasLtReductionScheme_t reductions, std::string_view op) {
   cublasLtMatmulPreference_t p = nullptr;
   check_lt(cublasLtMatmulPreferenceCreate(&p), op, "making preferences");
   LtPreference r(p);
   set(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(kGemmWorkspace), op);
-  // Parts of a sum split over k may be added in the type that is computed in, never in the narrower one of the output.
-  set(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), op);
+  set(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(reductions), op);
   set(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(1) << key.align_a, op);
   set(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(1) << key.align_b, op);
   set(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(1) << key.align_d, op);
@@ -108,13 +108,22 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
   b_ = layout(t.data, rows(key.trans_b, key.k, key.n), rows(key.trans_b, key.n, key.k), key.ldb, key.batch,
               key.stride_b, op);
   d_ = layout(t.result, key.m, key.n, key.ldd, key.batch, key.stride_d, op);
-  candidates_.resize(kCandidates);
-  int found = 0;
-  check_lt(cublasLtMatmulAlgoGetHeuristic(handle, d, a_.get(), b_.get(), d_.get(), d_.get(), preference(key, op).get(),
-                                          kCandidates, candidates_.data(), &found),
-           op, "choosing an algorithm for " + describe(key));
-  candidates_.resize(size_t(found));
-  std::erase_if(candidates_, [](auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
+  const auto find = [&](cublasLtReductionScheme_t reductions) {
+    candidates_.resize(kCandidates);
+    int found = 0;
+    const cublasStatus_t s =
+        cublasLtMatmulAlgoGetHeuristic(handle, d, a_.get(), b_.get(), d_.get(), d_.get(),
+                                       preference(key, reductions, op).get(), kCandidates, candidates_.data(), &found);
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED)
+      found = 0;
+    else
+      check_lt(s, op, "choosing an algorithm for " + describe(key));
+    candidates_.resize(size_t(found));
+    std::erase_if(candidates_, [](auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
+  };
+  // In the type that is computed in; in the narrower one of the output where the library has nothing else.
+  find(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  if (candidates_.empty()) find(CUBLASLT_REDUCTION_SCHEME_MASK);
   TG_CHECK(!candidates_.empty(), cuda, "[{}] cuBLASLt has no algorithm for {}. Update the CUDA toolkit.", op,
            describe(key));
   choose(0);

@@ -8,7 +8,7 @@
 #include <tapegrad/cuda/simt/language.h>
 #endif
 #include <tapegrad/cuda/device/grid_loop.h>
-#include <tapegrad/cuda/device/ptx.h>
+#include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
 // Names that the functions of ops/ have beside them, for the gradients of their ops; nothing here calls them.
@@ -21,10 +21,6 @@ template <class... I> constexpr Mask bits(I... i) { return ((Mask(1) << i) | ...
 
 namespace tg::cuda {
 namespace {
-template <class T, int V> struct alignas(sizeof(T) * V) Vec {
-  T x[V];
-};
-
 // Filled word by word by ChainKernel::launch.
 template <int kBuffers, int kNumbers> struct Arguments {
   int64_t elements, groups, columns;  // groups of neighbours, from the first element on, and the rest one by one
@@ -57,10 +53,10 @@ template <class T> __device__ __forceinline__ T element(const void* data, int64_
   return static_cast<const T*>(data)[i];
 }
 template <class T, int V> __device__ __forceinline__ Vec<T, V> load(const void* data, int64_t i) {
-  return *reinterpret_cast<const Vec<T, V>*>(static_cast<const T*>(data) + i);
+  return load16<V>(static_cast<const T*>(data) + i);
 }
 template <class T, int V> __device__ __forceinline__ void store(void* data, int64_t i, const Vec<T, V>& x) {
-  *reinterpret_cast<Vec<T, V>*>(static_cast<T*>(data) + i) = x;
+  store16(static_cast<T*>(data) + i, x);
 }
 
 // To the type that is computed in, and back.

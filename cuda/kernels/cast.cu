@@ -69,14 +69,15 @@ template <class From, class To> __global__ void cast_dense(const From* x, To* y,
   for (GridLoop i((n + kWide - 1) / kWide); i; ++i) {
     const int64_t at = *i * kWide;
     if (at + kWide > n) {
+#pragma unroll 1
       for (int64_t k = at; k < n; ++k) y[k] = narrow<To>(compute_t<To>(widen(x[k])));
       continue;
     }
-    const auto v = *reinterpret_cast<const Vec<From, kWide>*>(x + at);
+    const auto v = load16<kWide>(x + at);
     Vec<To, kWide> r;
 #pragma unroll
     for (int k = 0; k < kWide; ++k) r.x[k] = narrow<To>(compute_t<To>(widen(v.x[k])));
-    *reinterpret_cast<Vec<To, kWide>*>(y + at) = r;
+    store16(y + at, r);
   }
 }
 

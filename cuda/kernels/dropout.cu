@@ -23,20 +23,15 @@ template <class T, int V>
 __global__ void dropout_values(Rng at, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors, int64_t n,
                                const T* x, T* y) {
   using C = compute_t<T>;
-  using Part = Vec<T>;
   for (GridLoop g((n + V - 1) / V); g; ++g) {
     int32_t word[V];
     draw(at, *g, word);
     const int64_t i = *g * V;
     if (vectors && i + V <= n) {
+      auto v = load16<V>(x + i);
 #pragma unroll
-      for (int j = 0; j < V / kVec<T>; ++j) {
-        Part part = reinterpret_cast<const Part*>(x + i)[j];
-#pragma unroll
-        for (int k = 0; k < kVec<T>; ++k)
-          part.x[k] = narrow<T>(word[j * kVec<T> + k] < limit ? C(0) : widen(part.x[k]) * scale);
-        reinterpret_cast<Part*>(y + i)[j] = part;
-      }
+      for (int k = 0; k < V; ++k) v.x[k] = narrow<T>(word[k] < limit ? C(0) : widen(v.x[k]) * scale);
+      store16(y + i, v);
     } else {
 #pragma unroll
       for (int k = 0; k < V; ++k) {

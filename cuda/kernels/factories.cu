@@ -12,7 +12,7 @@ template <class U> __global__ void full_values(U value, int64_t vectors, int64_t
   Vec<U> all;
 #pragma unroll
   for (int k = 0; k < V; ++k) all.x[k] = value;
-  for (GridLoop i(vectors); i; ++i) reinterpret_cast<Vec<U>*>(y)[*i] = all;
+  for (GridLoop i(vectors); i; ++i) store16(y + *i * V, all);
   for (GridLoop i(n - vectors * V); i; ++i) y[vectors * V + *i] = value;
 }
 void full(const op::Full& op, Bufs, Bufs out, Context& c) {
@@ -50,26 +50,19 @@ template <op::Distribution D> __device__ __forceinline__ void values_of(Words w,
 // y[i] = shift + scale * the i-th value, rounded once to float and then to T. Threads: one per block of words.
 template <class T, op::Distribution D>
 __global__ void random_values(Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
-  constexpr int kPart = sizeof(T) == 8 ? 2 : 4;
   for (GridLoop b((n + 3) / 4); b; ++b) {
     float v[4];
     values_of<D>(random_block(at, uint64_t(*b)), v);
-    T r[4];
+    Vec<T, 4> r;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) r[k] = narrow<T>(compute_t<T>(math::detail::fma(v[k], scale, shift)));
+    for (int k = 0; k < 4; ++k) r.x[k] = narrow<T>(compute_t<T>(math::detail::fma(v[k], scale, shift)));
     T* to = y + *b * 4;
     if (aligned && *b * 4 + 4 <= n) {
-#pragma unroll
-      for (int j = 0; j < 4 / kPart; ++j) {
-        Vec<T, kPart> part;
-#pragma unroll
-        for (int k = 0; k < kPart; ++k) part.x[k] = r[j * kPart + k];
-        reinterpret_cast<Vec<T, kPart>*>(to)[j] = part;
-      }
+      store16(to, r);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        if (*b * 4 + k < n) to[k] = r[k];
+        if (*b * 4 + k < n) to[k] = r.x[k];
     }
   }
 }

@@ -47,9 +47,6 @@ __device__ __forceinline__ int64_t next_rows(const Which& which, int64_t matrix,
   __syncthreads();
   return next;
 }
-template <class T, int V> __device__ __forceinline__ Vec<T, V> load(const T* p) {
-  return *reinterpret_cast<const Vec<T, V>*>(p);
-}
 
 constexpr int kLines = 4, kTurnedWarps = 4;
 template <class T, int V, int kRows, class Which>
@@ -71,11 +68,11 @@ __global__ void __launch_bounds__(kTurnedWarps * 32)
     for (int64_t i = int64_t(threadIdx.x) * V; i < p.k; i += kTurnedWarps * 32 * V) {
       Vec<T, V> w[kLines];
 #pragma unroll
-      for (int l = 0; l < kLines; ++l) w[l] = load<T, V>(matrix + (l < lines ? l : 0) * p.ld + i);
+      for (int l = 0; l < kLines; ++l) w[l] = load16<V>(matrix + (l < lines ? l : 0) * p.ld + i);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (r >= count) break;
-        const auto x = load<T, V>(p.x + list.row[r] * p.x_ld + i);
+        const auto x = load16<V>(p.x + list.row[r] * p.x_ld + i);
 #pragma unroll
         for (int l = 0; l < kLines; ++l)
 #pragma unroll
@@ -129,7 +126,7 @@ __global__ void __launch_bounds__(kPlainWarps * 32)
     C sum[kRows][V] = {};
 #pragma unroll(kRows > 4 ? 2 : 4)
     for (int t = warp; t < int(terms); t += kPlainWarps) {
-      const auto w = load<T, V>(matrix + t * p.ld);
+      const auto w = load16<V>(matrix + t * p.ld);
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(S::kBlock) encode_rows(const typename S::T* x,
   for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()) {
     const T* p = x + r * step;
     Pack kept[S::kKept ? S::kPacks : 1];
-    const auto read = [&](int k, int64_t j) { kept[k] = *reinterpret_cast<const Pack*>(p + j); };
+    const auto read = [&](int k, int64_t j) { kept[k] = load16<S::V>(p + j); };
     const auto pack = [&](int k, int64_t j) -> const Pack& {
       if constexpr (!S::kKept) read(k, j);
       return kept[k];
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(S::kBlock) encode_rows(const typename S::T* x,
       Vec<uint8_t, S::V> q;
 #pragma unroll
       for (int e = 0; e < S::V; ++e) q.x[e] = code(value(v.x[e]));
-      *reinterpret_cast<Vec<uint8_t, S::V>*>(codes + r * n + j) = q;
+      store16(codes + r * n + j, q);
     });
     if (threadIdx.x % S::kThreads == 0) absmax[r] = math::detail::float_of(of_row);
     if (watch.bad(of_row))
@@ -139,12 +139,12 @@ __global__ void __launch_bounds__(kThreads)
   for (GridLoop g(packs); g; ++g) {
     const int64_t at = *g * V;
     const int64_t row = at >> 32 == 0 && n >> 32 == 0 ? int64_t(uint32_t(at) / uint32_t(n)) : at / n;
-    const auto q = reinterpret_cast<const Vec<uint8_t, V>*>(codes)[*g];
+    const auto q = load16<V>(codes + *g * V);
     const float scale = absmax ? fp8_scale<f>(absmax[row]) : 1.0f;
     Vec<T, V> v;
 #pragma unroll
     for (int e = 0; e < V; ++e) v.x[e] = narrow<T>(decoded<f>(q.x[e]) * scale);
-    reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
+    store16(y + *g * V, v);
   }
 }
 
@@ -170,7 +170,7 @@ template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums
     const int64_t at = *g * V;
     const int64_t row = at >> 32 == 0 && s.n >> 32 == 0 ? int64_t(uint32_t(at) / uint32_t(s.n)) : at / s.n;
     const int64_t j = at - row * s.n;
-    const auto sum = reinterpret_cast<const Vec<float, V>*>(s.p)[*g];
+    const auto sum = load16<V>(s.p + *g * V);
     const float scale = s.absmax_x ? s.absmax_x[row] / s.largest_x : 0.0f;
     Vec<T, V> v;
 #pragma unroll
@@ -179,7 +179,7 @@ template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums
       v.x[e] = narrow<T>(s.absmax_x ? scaled_fp8(sum.x[e], scale, s.absmax_weight[j + e] / s.largest_weight, bias)
                                     : sum.x[e] + bias);
     }
-    reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
+    store16(y + *g * V, v);
   }
 }
 

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
       const T *a = x + (r * f + k) * d, *b = selector + k * d;
       C sum = 0;
       for (int64_t i = int64_t(lane) * V; i < d; i += 32 * V) {
-        const auto p = *reinterpret_cast<const Vec<T, V>*>(a + i), q = *reinterpret_cast<const Vec<T, V>*>(b + i);
+        const auto p = load16<V>(a + i), q = load16<V>(b + i);
 #pragma unroll
         for (int e = 0; e < V; ++e) sum += widen(p.x[e]) * widen(q.x[e]);
       }

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
     const Run run = runs[t - o * size];
     const auto load = [&](int64_t k) {
       const auto position = int64_t(pairs[k] & position_mask);
-      return *reinterpret_cast<const Vec<T, V>*>(dy + (o * m + position) * n + column);
+      return load16<V>(dy + (o * m + position) * n + column);
     };
     compute_t<T> sum[V] = {};
     const auto add = [&](const Vec<T, V>& d) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
     Vec<T, V> r;
 #pragma unroll
     for (int v = 0; v < V; ++v) r.x[v] = narrow<T>(sum[v]);
-    *reinterpret_cast<Vec<T, V>*>(dx + *i * V) = r;
+    store16(dx + *i * V, r);
   }
 }
 

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
     Bytes v;
 #pragma unroll
     for (int e = 0; e < 16; ++e) v.x[e] = first + e < k ? from[row * row_step + (first + e) * step] : int8_t(0);
-    reinterpret_cast<Bytes*>(to)[*g] = v;
+    store16(to + *g * 16, v);
   }
 }
 // The same of a step that is not 1 and a row_step of 1: `vectors` of 16 rows at a time.
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int l = 0; l < 4; ++l) {
       if (vectors && j + l < k && i < rows) {
-        v[l] = *reinterpret_cast<const Bytes*>(from + (j + l) * step + i);
+        v[l] = load16(from + (j + l) * step + i);
         continue;
       }
 #pragma unroll
@@ -173,14 +173,14 @@ template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums
   for (GridLoop g(p.m * packs); g; ++g) {
     const int64_t row = *g >> 32 == 0 ? int64_t(uint32_t(*g) / uint32_t(packs)) : *g / packs;
     const int64_t column = (*g - row * packs) * V;
-    const auto sum = reinterpret_cast<const Vec<int32_t, V>*>(sums)[*g];
+    const auto sum = load16<V>(sums + *g * V);
     const float absmax = p.absmax_x[row * p.step_x];
     Vec<T, V> v;
 #pragma unroll
     for (int e = 0; e < V; ++e)
       v.x[e] = narrow<T>(
           scaled(sum.x[e], absmax, p.absmax_weight[(column + e) * p.step_weight], p.bias ? p.bias[column + e] : 0.0f));
-    reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
+    store16(y + *g * V, v);
   }
 }
 // How products are made: where the wanted way cannot make one, another does.

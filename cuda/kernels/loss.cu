@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o,
     for (int64_t j = int64_t(threadIdx.x) * V; j < o.n; j += int64_t(blockDim.x) * V) {
       Vec<T, V> v{};
       if (good) {
-        v = *reinterpret_cast<const Vec<T, V>*>(o.x + r * o.n + j);
+        v = load16<V>(o.x + r * o.n + j);
 #pragma unroll
         for (int k = 0; k < V; ++k) {
           C d = math::exp(C(widen(v.x[k])) - lse) - even;
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o,
           v.x[k] = narrow<T>(g * d);
         }
       }
-      *reinterpret_cast<Vec<T, V>*>(o.dx + r * o.n + j) = v;
+      store16(o.dx + r * o.n + j, v);
     }
   }
 }
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
   double sum = 0;
   const int64_t whole = vectors ? n / V : 0;
   for (int64_t i = first; i < whole; i += step) {
-    const auto a = reinterpret_cast<const Vec<T>*>(x)[i], b = reinterpret_cast<const Vec<T>*>(t)[i];
+    const auto a = load16(x + i * V), b = load16(t + i * V);
     C s = 0;
 #pragma unroll
     for (int k = 0; k < V; ++k) s += f(C(widen(a.x[k])), C(widen(b.x[k])));

@@ -20,7 +20,7 @@ template <class S>
 __device__ __forceinline__ void load_pack(const typename S::T* p, int64_t j, typename S::C otherwise,
                                           typename S::C (&to)[S::V]) {
   Vec<typename S::T, S::V> v;
-  if (p) v = *reinterpret_cast<const Vec<typename S::T, S::V>*>(p + j);
+  if (p) v = load16<S::V>(p + j);
 #pragma unroll
   for (int e = 0; e < S::V; ++e) to[e] = p ? widen(v.x[e]) : otherwise;
 }
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
   constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // for more than two rows in registers
   const auto n = f.n;
   for (int64_t group = first_row<S>(); group < f.groups; group += row_step<S>()) {
-    [[maybe_unused]] C dw[kRoom ? S::kPacks : 1][S::V] = {}, db[kRoom && kCentred ? S::kPacks : 1][S::V] = {};
+    [[maybe_unused]] Vec<C, S::V> dw[kRoom ? S::kPacks : 1] = {}, db[kRoom && kCentred ? S::kPacks : 1] = {};
     const int64_t begin = kRoom ? group * f.per_group : group;  // others have groups of one row
     const int64_t end = kRoom ? std::min(f.rows, begin + f.per_group) : group + 1;
     for (int64_t r = begin; r < end; ++r) {
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
           h[e] = (h[e] - mean) * scale;
-          if constexpr (kRoom) dw[k][e] += g[e] * h[e];
-          if constexpr (kRoom && kCentred) db[k][e] += g[e];
+          if constexpr (kRoom) dw[k].x[e] += g[e] * h[e];
+          if constexpr (kRoom && kCentred) db[k].x[e] += g[e];
           g[e] *= w[e];
           along += g[e] * h[e];
           shift += g[e];
@@ -145,12 +145,9 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
     }
     if constexpr (kRoom) {
       each_pack<S>(n, [&](int k, int64_t j) {
-#pragma unroll
-        for (int e = 0; e < S::V; ++e) {
-          if (f.dw) f.dw[group * f.step + j + e] = dw[k][e];
-          if constexpr (kCentred)
-            if (f.db) f.db[group * f.step + j + e] = db[k][e];
-        }
+        if (f.dw) store16(f.dw + group * f.step + j, dw[k]);
+        if constexpr (kCentred)
+          if (f.db) store16(f.db + group * f.step + j, db[k]);
       });
     }
   }

@@ -41,7 +41,7 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
   if (reinterpret_cast<uintptr_t>(x) % 16 == 0) {
     scalars = begin + (end - begin) / V * V;
     for (int64_t i = begin + int64_t(threadIdx.x) * V; i < scalars; i += int64_t(kThreads) * V) {
-      const auto v = *reinterpret_cast<const Vec<T>*>(x + i);
+      const auto v = load16(x + i);
 #pragma unroll
       for (int k = 0; k < V; ++k) sum += double(widen(v.x[k])) * double(widen(v.x[k]));
     }
@@ -176,7 +176,7 @@ template <int V, class Entry, class T> __device__ __forceinline__ void step_at(c
   constexpr int kIn = Entry::kIn;
   Vec<T, V> x[kIn];
 #pragma unroll
-  for (int i = 0; i < kIn; ++i) x[i] = *reinterpret_cast<const Vec<T, V>*>(t.in[i] + at);
+  for (int i = 0; i < kIn; ++i) x[i] = load16<V>(t.in[i] + at);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     T one[kIn];
@@ -187,7 +187,7 @@ template <int V, class Entry, class T> __device__ __forceinline__ void step_at(c
     for (int i = 0; i < kIn - 1; ++i) x[i].x[k] = one[i];
   }
 #pragma unroll
-  for (int i = 0; i < kIn - 1; ++i) *reinterpret_cast<Vec<T, V>*>(t.out[i] + at) = x[i];
+  for (int i = 0; i < kIn - 1; ++i) store16_streaming(t.out[i] + at, x[i]);
 }
 template <class Entry, int kMost>
 __global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch,
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kThreads)
     T g[kTall][V] = {};
 #pragma unroll 2
     for (int64_t q = 0; q < terms; ++q) {
-      const auto right = *reinterpret_cast<const Vec<T, V>*>(b + q * columns + j);
+      const auto right = load16<V>(b + q * columns + j);
 #pragma unroll
       for (int r = 0; r < kTall; ++r) {
         const T left = a[q * rows + (first + r < rows ? first + r : first)];
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t at = (first + r) * columns + j;
       Vec<T, V> x[kIn - 1];
 #pragma unroll
-      for (int k = 0; k < kIn - 1; ++k) x[k] = *reinterpret_cast<const Vec<T, V>*>(t.in[k] + at);
+      for (int k = 0; k < kIn - 1; ++k) x[k] = load16<V>(t.in[k] + at);
 #pragma unroll
       for (int e = 0; e < V; ++e) {
         T one[kIn] = {x[0].x[e], x[1].x[e], x[2].x[e], g[r][e]};
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kThreads)
         x[0].x[e] = one[0], x[1].x[e] = one[1], x[2].x[e] = one[2];
       }
 #pragma unroll
-      for (int k = 0; k < kIn - 1; ++k) *reinterpret_cast<Vec<T, V>*>(t.out[k] + at) = x[k];
+      for (int k = 0; k < kIn - 1; ++k) store16_streaming(t.out[k] + at, x[k]);
     }
   }
 }

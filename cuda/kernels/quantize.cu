@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(S::kBlock) quantize_rows(const typename S::T* 
     const T* p = x + r * step;
     Pack kept[S::kKept ? S::kPacks : 1];
     const auto read = [&](int k, int64_t j) {
-      kept[k] = *reinterpret_cast<const Pack*>(p + j);
+      kept[k] = load16<S::V>(p + j);
 #pragma unroll
       for (int e = 0; e < S::V; ++e) kept[k].x[e] = F::f(kept[k].x[e]);
     };
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(S::kBlock) quantize_rows(const typename S::T* 
       Vec<int8_t, S::V> q;
 #pragma unroll
       for (int e = 0; e < S::V; ++e) q.x[e] = code(value(v.x[e]));
-      *reinterpret_cast<Vec<int8_t, S::V>*>(codes + r * n + j) = q;
+      store16(codes + r * n + j, q);
     });
     if (threadIdx.x % S::kThreads == 0) state.set(r, absmax);
     if (watch.bad(absmax))
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int V = kVec<T>;
   uint32_t own = 0;
   for (GridLoop g(packs); g; ++g) {
-    const auto v = reinterpret_cast<const Vec<T>*>(x)[*g];
+    const auto v = load16(x + *g * V);
 #pragma unroll
     for (int e = 0; e < V; ++e) own = larger(own, magnitude(v.x[e]));
   }
@@ -103,11 +103,11 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int V = kVec<T>;
   const Coder code(*most);
   for (GridLoop g(packs); g; ++g) {
-    const auto v = reinterpret_cast<const Vec<T>*>(x)[*g];
+    const auto v = load16(x + *g * V);
     Vec<int8_t, V> q;
 #pragma unroll
     for (int e = 0; e < V; ++e) q.x[e] = code(value(v.x[e]));
-    reinterpret_cast<Vec<int8_t, V>*>(codes)[*g] = q;
+    store16(codes + *g * V, q);
   }
   for (GridLoop g(n - packs * V); g; ++g) codes[packs * V + *g] = code(value(x[packs * V + *g]));
 }
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads)
   for (GridLoop g(packs); g; ++g) {
     const int64_t at = *g * V;
     const int64_t row = at >> 32 == 0 && n >> 32 == 0 ? int64_t(uint32_t(at) / uint32_t(n)) : at / n;
-    const auto q = reinterpret_cast<const Vec<int8_t, V>*>(codes)[*g];
+    const auto q = load16<V>(codes + *g * V);
     const float of_row = absmax[row * absmax_step];
     if (!usual(of_row)) {
 #pragma unroll 1
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kThreads)
     Vec<T, V> v;
 #pragma unroll
     for (int e = 0; e < V; ++e) v.x[e] = narrow<T>(usual_value(q.x[e], of_row));
-    reinterpret_cast<Vec<T, V>*>(y)[*g] = v;
+    store16(y + *g * V, v);
   }
 }
 void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context& c) {

@@ -54,44 +54,34 @@ struct Rows {  // of x: row (b, t) begins at batch.offsets(b) + t * step; of y: 
 template <class T, int V, bool kStarts>
 __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   using C = compute_t<T>;
-  using Part = Vec<T, V == 2 ? 1 : V>;  // a pair may lie anywhere
-  constexpr int kParts = int(V * sizeof(T) / sizeof(Part));
   const int64_t groups = rows.positions * (rows.hs / V);
   for (GridLoop i(threads); i; ++i) {
     const int64_t first = *i / groups, g = *i - first * groups;
     const int64_t t = g / (rows.hs / V), j = (g - t * (rows.hs / V)) * V;
-    Turn<C> by[V / 2];
-    const auto load = [&](int64_t row) {
-#pragma unroll
-      for (int k = 0; k < V / 2; ++k) by[k] = turns[(row * rows.hs + j) / 2 + k];
-    };
+    Vec<Turn<C>, V / 2> by;
+    const auto load = [&](int64_t row) { by = load16<V / 2>(turns + (row * rows.hs + j) / 2); };
     if constexpr (!kStarts) load(t);
     for (int64_t b = first; b < rows.count; b += threads / groups) {
       if constexpr (kStarts) load(b / rows.same * rows.positions + t);
       int64_t at[1];
       rows.batch.offsets(b, at);
-      const Part* from = reinterpret_cast<const Part*>(x + at[0] + t * rows.step + j);
-      Part* to = reinterpret_cast<Part*>(y + (b * rows.positions + t) * rows.hs + j);
-      T v[V];
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        const Part part = from[p];
-#pragma unroll
-        for (int k = 0; k < V / kParts; ++k) v[p * (V / kParts) + k] = part.x[k];
-      }
+      const T* from = x + at[0] + t * rows.step + j;
+      T* to = y + (b * rows.positions + t) * rows.hs + j;
+      Vec<T, V> v;
+      if constexpr (V == 2)  // a pair may lie anywhere
+        v.x[0] = from[0], v.x[1] = from[1];
+      else
+        v = load16<V>(from);
 #pragma unroll
       for (int k = 0; k < V / 2; ++k) {
-        const C p = widen(v[2 * k]), q = widen(v[2 * k + 1]);
-        v[2 * k] = narrow<T>(by[k].c * p - by[k].s * q);
-        v[2 * k + 1] = narrow<T>(by[k].s * p + by[k].c * q);
+        const C p = widen(v.x[2 * k]), q = widen(v.x[2 * k + 1]);
+        v.x[2 * k] = narrow<T>(by.x[k].c * p - by.x[k].s * q);
+        v.x[2 * k + 1] = narrow<T>(by.x[k].s * p + by.x[k].c * q);
       }
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        Part part;
-#pragma unroll
-        for (int k = 0; k < V / kParts; ++k) part.x[k] = v[p * (V / kParts) + k];
-        to[p] = part;
-      }
+      if constexpr (V == 2)
+        to[0] = v.x[0], to[1] = v.x[1];
+      else
+        store16(to, v);
     }
   }
 }

@@ -15,28 +15,26 @@ template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f
 }
 template <class T, int V> __global__ void swiglu_forward(int64_t groups, int64_t f, const T* x, T* y) {
   using C = compute_t<T>;
-  using Group = Vec<T, V>;
   for (GridLoop g(groups); g; ++g) {
     const int64_t at = gate_at<V>(*g, f);
-    const Group gates = *reinterpret_cast<const Group*>(x + at), values = *reinterpret_cast<const Group*>(x + at + f);
-    Group r;
+    const auto gates = load16<V>(x + at), values = load16<V>(x + at + f);
+    Vec<T, V> r;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const C gate = widen(gates.x[k]);
       r.x[k] = narrow<T>(gate * math::sigmoid(gate) * widen(values.x[k]));
     }
-    *reinterpret_cast<Group*>(y + *g * V) = r;
+    store16(y + *g * V, r);
   }
 }
 // dx may be x.
 template <class T, int V> __global__ void swiglu_grad(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {
   using C = compute_t<T>;
-  using Group = Vec<T, V>;
   for (GridLoop g(groups); g; ++g) {
     const int64_t at = gate_at<V>(*g, f);
-    const Group gates = *reinterpret_cast<const Group*>(x + at), values = *reinterpret_cast<const Group*>(x + at + f);
-    const Group grads = *reinterpret_cast<const Group*>(dy + *g * V);
-    Group dgate, dvalue;
+    const auto gates = load16<V>(x + at), values = load16<V>(x + at + f);
+    const auto grads = load16<V>(dy + *g * V);
+    Vec<T, V> dgate, dvalue;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const C gate = widen(gates.x[k]), value = widen(values.x[k]), grad = widen(grads.x[k]);
@@ -44,8 +42,8 @@ template <class T, int V> __global__ void swiglu_grad(int64_t groups, int64_t f,
       dgate.x[k] = narrow<T>(grad * value * s * (C(1) + gate * (C(1) - s)));
       dvalue.x[k] = narrow<T>(grad * gate * s);
     }
-    *reinterpret_cast<Group*>(dx + at) = dgate;
-    *reinterpret_cast<Group*>(dx + at + f) = dvalue;
+    store16(dx + at, dgate);
+    store16(dx + at + f, dvalue);
   }
 }
 

@@ -258,6 +258,16 @@ void absent_lane(unsigned reader, unsigned source) {
 
 void* dynamic_shared() { return dynamic_storage; }
 
+// --- stores of vectors ---------------------------------------------------------------------------
+void store(void* to, const void* from, unsigned bytes, bool shared) {
+  const void* pc = __builtin_return_address(0);
+  if (reinterpret_cast<std::uintptr_t>(to) % bytes) fail(Fault::misaligned, pc, "store of %u bytes at %p", bytes, to);
+  if (!(shared ? is_shared(to) : is_global(to)))
+    fail(Fault::usage, pc, "store to %s memory at %p, which is none", shared ? "shared" : "global", to);
+  touch(to, bytes, Access::write, pc);
+  std::memcpy(to, from, bytes);
+}
+
 // --- cp.async ------------------------------------------------------------------------------------
 // The bytes arrive at the wait that covers them; until then the destination holds a NaN pattern.
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid) {

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t version = 130100;
 std::string why;
 Statistics counters;
+std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;  // of all algorithms
 
 cublasStatus_t accept() {
   why.clear();
@@ -94,6 +95,7 @@ bool overlap(const Layout& l, const void* p, const Layout& d, const void* q) {
 
 }  // namespace
 
+void set_reductions(std::uint32_t schemes) { reductions = schemes; }
 const std::string& refusal() { return why; }
 Statistics statistics() { return counters; }
 
@@ -209,11 +211,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
   const std::uint64_t least = *std::ranges::min_element(pref->alignment);
   for (std::uint64_t rank = 0; rank < std::size(candidates) && *found < wanted; ++rank) {
     const Candidate& want = candidates[rank];
-    if (want.alignment > least || want.workspace > pref->workspace) continue;
+    if (want.alignment > least || want.workspace > pref->workspace || !(pref->reductions & reductions)) continue;
     auto& r = results[(*found)++];
     r = {{{magic, rank, kind_of(p), want.alignment, want.workspace}}, want.workspace, CUBLAS_STATUS_SUCCESS, 1, {}};
     r.algo.data[kSum] = sum_of(r.algo);
   }
+  if (*found == 0) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm has what is preferred");
   return accept();
 }
 

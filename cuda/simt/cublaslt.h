@@ -171,6 +171,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void
                               const cublasLtMatmulAlgo_t*, void* workspace, std::size_t workspace_bytes, cudaStream_t);
 
 namespace simt::lt {
+// From now on algorithms add parts of a sum in these ways alone (any, unless set), as for some shapes of the library.
+void set_reductions(std::uint32_t schemes);
 const std::string& refusal();  // why the last call was refused; empty after one that was not
 struct Statistics {
   std::uint64_t heuristics, products;

@@ -28,7 +28,7 @@ enum class Fault {
   stream_order,   // two operations on the same bytes, no stream or event order between
   missing_fence,  // a read of another block's write with no __threadfence after it
   block_race,     // two blocks wrote the same bytes in one launch
-  usage,          // an invalid launch, copy or handle
+  usage,          // an invalid launch, copy or handle; a store to another memory than it names
 };
 const char* name(Fault);
 
@@ -96,6 +96,9 @@ void sync_warp(unsigned mask, Site);
 
 enum class Access { read, write, atomic };
 void touch(const void* p, std::size_t bytes, Access, const void* pc);
+
+// One instruction, to global or shared memory.
+void store(void* to, const void* from, unsigned bytes, bool shared);
 
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid);
 void cp_async_commit();

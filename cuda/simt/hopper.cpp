@@ -239,7 +239,10 @@ void wgmma_commit() {
   for (Product& p : current->products) p.committed = true;
 }
 
-void wgmma_wait(Site at) {
+namespace {
+void wait_for_products(const void* d, Site at) {
+  for (const Product& p : current->products)
+    if (p.d != d) fail(Fault::usage, at, "wgmma_wait names other registers than those of a product");
   const unsigned group = current->index / 128;
   current->fenced = false;
   if (++meeting[group] < 128) {
@@ -251,7 +254,7 @@ void wgmma_wait(Site at) {
       if (t->products.size() != team->products.size())
         fail(Fault::divergence, at, "threads of a warpgroup with %zu and %zu products", t->products.size(),
              team->products.size());
-      for (const auto& [d, v] : t->saved) std::memcpy(d, v.data(), v.size());
+      for (const auto& [to, v] : t->saved) std::memcpy(to, v.data(), v.size());
     }
     for (std::size_t i = 0; i < team->products.size(); ++i) {
       const Product& p = team->products[i];
@@ -273,5 +276,8 @@ void wgmma_wait(Site at) {
     }
   }
 }
+}  // namespace
+void wgmma_wait(float (&d)[32], Site at) { wait_for_products(d, at); }
+void wgmma_wait(int (&d)[32][4], Site at) { wait_for_products(d, at); }
 
 }  // namespace tg::cuda

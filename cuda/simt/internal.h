@@ -127,7 +127,9 @@ extern Statistics counters;
 
 // Shadow memory of what kernels may touch.
 void shadow_launch(const Launch&);
-void shadow_block();                         // a block begins
+void shadow_block();          // a block begins
+bool is_global(const void*);  // device memory, or pinned memory of the host
+bool is_shared(const void* p);
 void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
 void async_end(char* to, unsigned bytes, unsigned unit);
 // A read of shared memory by an unit, on behalf of the current thread.

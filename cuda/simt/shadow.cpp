@@ -242,6 +242,12 @@ void library_access(const void* p, std::size_t n, Access a, const Operation& op,
   global_access(p, n, a, op, {});
 }
 
+bool is_global(const void* p) { return in_arena(p) || is_pinned(p, 1); }
+bool is_shared(const void* p) {
+  const auto x = reinterpret_cast<std::uintptr_t>(p);
+  return x - reinterpret_cast<std::uintptr_t>(dynamic_arena) < max_dynamic_shared || object->statics.has(x);
+}
+
 void touch(const void* p, std::size_t n, Access a, const void* pc) {
   if (!current || engine_busy) return;
   const auto x = reinterpret_cast<std::uintptr_t>(p);

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int k = 0; k < 4; ++k) wgmma_m64n64k16(r, oa + uint64_t(2 * k), ob + uint64_t(2 * k));
   wgmma_commit();
-  wgmma_wait();
+  wgmma_wait(r);
 #pragma unroll
   for (int i = 0; i < 32; ++i) d[(row + i / 2 % 2 * 8) * 64 + column + i / 4 * 8 + i % 2] = r[i];
 #endif
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int k = 0; k < 4; ++k) wgmma_m64n256k32(r, oa + uint64_t(2 * k), ob + uint64_t(2 * k));
   wgmma_commit();
-  wgmma_wait();
+  wgmma_wait(r);
 #pragma unroll
   for (int i = 0; i < 128; ++i) d[(row + i / 2 % 2 * 8) * 256 + column + i / 4 * 8 + i % 2] = r[i / 4][i % 4];
 #endif
@@ -136,9 +136,31 @@ __global__ void __launch_bounds__(128)
 __global__ void scalars_kernel(const float* x, float* y, const f16* h, float* z, int64_t n) {
   for (GridLoop i(n); i; ++i) y[*i] = reciprocal(x[*i]), z[*i] = to_float(h[*i]);
 }
+// 32, 16, 8 and, of elements no larger, 4 bytes.
+template <class T> __device__ void store_all(const uint8_t* from, uint8_t* to, uint8_t* shared) {
+  const auto part = [&]<int kBytes>(std::integral_constant<int, kBytes>, int at) {
+    const auto x = load16<kBytes / int(sizeof(T))>(reinterpret_cast<const T*>(from + at));
+    store16(reinterpret_cast<T*>(to + at), x);
+    store16_streaming(reinterpret_cast<T*>(to + 64 + at), x);
+    store16_shared(reinterpret_cast<T*>(shared + at), x);
+    for (int k = 0; k < kBytes; ++k) to[128 + at + k] = shared[at + k];
+  };
+  part(std::integral_constant<int, 32>(), 0);
+  part(std::integral_constant<int, 16>(), 32);
+  part(std::integral_constant<int, 8>(), 48);
+  if constexpr (sizeof(T) <= 4) part(std::integral_constant<int, 4>(), 56);
+}
+__global__ void stores_kernel(const uint8_t* from, uint8_t* to) {  // one thread
+  __shared__ __align__(16) uint8_t shared[64];
+  store_all<uint8_t>(from, to, shared);
+  store_all<uint16_t>(from, to + 192, shared);
+  store_all<uint32_t>(from, to + 384, shared);
+  store_all<uint64_t>(from, to + 576, shared);
+}
 
 }  // namespace
 
+void probe_stores(const Context& c, const uint8_t* from, uint8_t* to) { launch(c, stores_kernel, 1, 1, 0, from, to); }
 void probe_cp_async(const Context& c, const uint32_t* from, uint32_t* to) {
   launch(c, cp_async_kernel, 1, 32, 0, from, to);
 }

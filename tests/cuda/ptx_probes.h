@@ -5,6 +5,9 @@
 
 namespace tg::cuda {
 
+// For elements of 1, 2, 4 and 8 bytes: vectors of 32, 16, 8 and 4 bytes (none of 4 for the last) copied by store16(),
+// its streaming and its shared form.
+void probe_stores(const Context&, const uint8_t* from /* (64) */, uint8_t* to /* (4, 3, 64) */);
 // Of 64 chunks of 16 bytes those with an even index are copied, the others become zeros; first half and second half are
 // groups of their own.
 void probe_cp_async(const Context&, const uint32_t* from /* (64, 4) */, uint32_t* to /* (64, 4) */);

@@ -10,6 +10,9 @@
 
 #include <filesystem>
 
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/cublaslt.h>
+#endif
 #include "support/helpers.h"
 
 using namespace tg;
@@ -79,6 +82,25 @@ TEST_CASE("a long sum is right to the tolerance of its dtype") {
     CHECK(distance(matmul(on_cuda(a), on_cuda(b)), matmul(a, b)) < tolerance(t));
   }
 }
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("without an algorithm that adds in the computed type, another is taken; without any, an Error says so") {
+  struct Reductions {  // for the length of a test
+    explicit Reductions(uint32_t r) { simt::lt::set_reductions(r); }
+    ~Reductions() { simt::lt::set_reductions(CUBLASLT_REDUCTION_SCHEME_MASK); }
+  };
+  const Tensor a = make({40, 41}, 1, DType::bf16), b = make({41, 7}, 2, DType::bf16),
+               none = make({41, 9}, 3, DType::bf16);
+  const Tensor x = on_cuda(a), y = on_cuda(b), z = on_cuda(none);
+  {
+    const Reductions only(CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+    const auto before = simt::lt::statistics().heuristics;
+    CHECK(distance(matmul(x, y), matmul(a, b)) < tolerance(DType::bf16));
+    CHECK(simt::lt::statistics().heuristics == before + 2);
+  }
+  const Reductions no(0);
+  CHECK_THROWS_WITH_AS(matmul(x, z), doctest::Contains("cuBLASLt has no algorithm for bf16 of 9 x 40 x 41"), Error);
+}
+#endif
 TEST_CASE("size 0 anywhere, and a sum of nothing") {
   for (DType t : kTypes) {
     for (auto [m, k, n] : {std::array<int64_t, 3>{0, 3, 2}, {2, 3, 0}, {2, 0, 3}, {0, 0, 0}}) {

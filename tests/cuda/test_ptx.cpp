@@ -19,6 +19,16 @@ template <class T> T* data(const Tensor& t) { return reinterpret_cast<T*>(t.valu
 std::vector<float> floats(const std::vector<bf16>& v) { return {v.begin(), v.end()}; }
 }  // namespace
 
+TEST_CASE("PTX: vectors are stored whole, and nothing beside them") {
+  const auto x = numbers<uint8_t>(64, 1, 0, 256);
+  const Tensor from = device(x), to = device(std::vector<uint8_t>(4 * 3 * 64, 7));
+  cuda::probe_stores(kContext, data<uint8_t>(from), data<uint8_t>(to));
+  const auto y = values<uint8_t>(to);
+  for (size_t i = 0; i < y.size(); ++i) {
+    CAPTURE(i);
+    CHECK(y[i] == (i % 64 < (i < 576 ? 60 : 56) ? x[i % 64] : 7));
+  }
+}
 TEST_CASE("PTX: cp_async16, with groups and zeros") {
   const auto x = numbers<int32_t>(64 * 4, 1, 1, 1000000);
   const Tensor from = device(x), to = device(std::vector<int32_t>(64 * 4, -1));

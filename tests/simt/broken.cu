@@ -1,6 +1,8 @@
 // Kernels with one deliberate mistake each, and their launches (broken.h).
 #include "broken.h"
 
+#include <tapegrad/cuda/device/vec.h>
+
 namespace {
 
 __device__ int linear() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
@@ -126,6 +128,18 @@ __global__ void shuffle_absent_kernel(const float* x, float* y, bool mistake) {
 __global__ void misaligned_kernel(const float* x, float* y, bool mistake) {
   const float4 v = *reinterpret_cast<const float4*>(x + (mistake ? 1 : 0));
   y[0] = v.x + v.y + v.z + v.w;
+}
+
+__global__ void misaligned_store_kernel(float* y, bool mistake) {
+  tg::cuda::store16(y + (mistake ? 2 : 0), tg::cuda::Vec<float>{});
+}
+__global__ void global_store_kernel(float* y, bool mistake) {
+  __shared__ __align__(16) float s[4];
+  mistake ? tg::cuda::store16(s, tg::cuda::Vec<float>{}) : tg::cuda::store16_shared(s, tg::cuda::Vec<float>{});
+  y[0] = s[0];
+}
+__global__ void shared_store_kernel(float* y, bool mistake) {
+  mistake ? tg::cuda::store16_shared(y, tg::cuda::Vec<float>{}) : tg::cuda::store16(y, tg::cuda::Vec<float>{});
 }
 
 __global__ void missing_fence_kernel(float* scratch, unsigned* ticket, float* y, bool mistake) {
@@ -320,6 +334,9 @@ BROKEN_COPY(arrive, 64, 0)
 BROKEN_COPY(unwaited_copy, 128, 0)
 BROKEN_COPY(one_group_short, 128, 0)
 BROKEN_COPY(misaligned_copy, 32, 0)
+BROKEN_WRITE(misaligned_store, 1, 1)
+BROKEN_WRITE(global_store, 1, 1)
+BROKEN_WRITE(shared_store, 1, 1)
 BROKEN_WRITE(two_global_readers, 1, 32)
 BROKEN_WRITE(arrive_twice, 1, 64)
 BROKEN_WRITE(wrong_count, 1, 64)

@@ -20,6 +20,9 @@ cudaError_t shuffle_absent(const float* x, float* y, bool mistake, cudaStream_t)
 cudaError_t own_lane(const float* x, float* y, bool mistake, cudaStream_t);              // 32
 cudaError_t divergent_shuffle(const float* x, float* y, bool mistake, cudaStream_t);     // 32
 cudaError_t misaligned(const float* x, float* y, bool mistake, cudaStream_t);            // 8
+cudaError_t misaligned_store(float* y, bool mistake, cudaStream_t);                      // 6
+cudaError_t global_store(float* y, bool mistake, cudaStream_t);                          // 1
+cudaError_t shared_store(float* y, bool mistake, cudaStream_t);                          // 4
 cudaError_t missing_fence(float* scratch, unsigned* ticket, float* y, bool mistake, cudaStream_t);
 cudaError_t shared_output(float* y, bool mistake, cudaStream_t);                    // 64
 cudaError_t in_place(float* x, bool mistake, cudaStream_t);                         // 64
@@ -49,6 +52,7 @@ enum class Hopper {
   no_full_wait,
   no_empty_wait,
   no_product_wait,
+  other_registers,
   early_release,
   no_arrive,
   few_bytes,

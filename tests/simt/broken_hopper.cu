@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(256, 1)
     for (unsigned i = 0; i < 4; ++i) tg::cuda::wgmma_m64n64k16(d, a + 2 * i, b + 2 * i);
     tg::cuda::wgmma_commit();
     if (mistake == Hopper::early_release && t == 0) tg::cuda::mbarrier_arrive(&empty);
-    if (mistake != Hopper::no_product_wait) tg::cuda::wgmma_wait();
+    float others[32] = {};
+    if (mistake != Hopper::no_product_wait) tg::cuda::wgmma_wait(mistake == Hopper::other_registers ? others : d);
     if (mistake != Hopper::early_release && mistake != Hopper::no_arrive && t == 0) tg::cuda::mbarrier_arrive(&empty);
     for (int i = 0; i < 32; ++i)
       y[(half * 64 + t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8) * 64 + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(128, 1) stored_operand_kernel(float* y, bool m
   tg::cuda::wgmma_fence();
   for (unsigned i = 0; i < 4; ++i) tg::cuda::wgmma_m64n64k16(d, operand + 2 * i, operand + 2 * i);
   tg::cuda::wgmma_commit();
-  tg::cuda::wgmma_wait();
+  tg::cuda::wgmma_wait(d);
   for (unsigned i = 0; i < 32; ++i)
     y[(t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8) * 64 + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];
 }

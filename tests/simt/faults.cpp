@@ -114,7 +114,12 @@ TEST_CASE("wrong shuffle masks") {
   finds_copy({Fault::lane_mask}, broken::divergent_shuffle);
   finds_copy({Fault::lane_mask}, broken::shuffle_absent);
 }
-TEST_CASE("a misaligned vector") { finds_copy({Fault::misaligned}, broken::misaligned); }
+TEST_CASE("a misaligned vector, and one stored to another memory than it names") {
+  finds_copy({Fault::misaligned}, broken::misaligned);
+  finds_write({Fault::misaligned}, broken::misaligned_store);
+  finds_write({Fault::usage}, broken::global_store);
+  finds_write({Fault::usage}, broken::shared_store);
+}
 TEST_CASE("blocks without order") {
   finds_write({Fault::block_race}, broken::shared_output);
   finds({Fault::block_race, Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
@@ -273,6 +278,7 @@ TEST_CASE("mistakes with TMA, mbarriers and wgmma") {
   with(Hopper::no_arrive, {Fault::deadlock});
   with(Hopper::few_bytes, {Fault::async_copy, Fault::race, Fault::uninitialised, Fault::usage, Fault::deadlock});
   with(Hopper::no_product_wait, {Fault::async_copy});
+  with(Hopper::other_registers, {Fault::usage});
   with(Hopper::no_init_fence, {Fault::usage});
   finds({Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
     const Buffer<float> y(64 * 64);

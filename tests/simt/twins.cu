@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(128)
     wgmma_fence();
     for (unsigned i = 0; i < 4; ++i) wgmma_m64n64k16(d, oa + 2 * i, ob + 2 * i);
     wgmma_commit();
-    wgmma_wait();
+    wgmma_wait(d);
     __syncthreads();
   }
   for (int i = 0; i < 32; ++i)
