@@ -11,7 +11,7 @@ set(kernel_headers cpu/function_ref.h cpu/isa.h cpu/kernel.h cpu/loop.h cpu/map.
 get_property(tg_kernels GLOBAL PROPERTY TAPEGRAD_KERNELS)
 if(tg_kernels)
   list(APPEND kernel_headers cuda/kernel.h cuda/unary.h cuda/device/device.h cuda/device/grid_loop.h cuda/device/kernel.h
-       cuda/device/map.h cuda/device/numeric.h cuda/device/ptx.h cuda/device/row_loop.h cuda/runtime/api.h cuda/runtime/errors.h
+       cuda/device/map.h cuda/device/numeric.h cuda/device/ptx.h cuda/device/row_loop.h cuda/device/vec.h cuda/runtime/api.h cuda/runtime/errors.h
        cuda/runtime/runtime.h)
 endif()
 if(tg_kernels STREQUAL "emulator")

@@ -156,15 +156,16 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o,
     if (kept && !good && threadIdx.x == 0) check.note(target, r);
     const C g = good ? o.dloss[o.each ? r : 0] / divisor : C(0), lse = o.lse[r];
     for (int64_t j = int64_t(threadIdx.x) * V; j < o.n; j += int64_t(blockDim.x) * V) {
-      Vec<T, V> v{};
-      if (good) {
-        v = load16<V>(o.x + r * o.n + j);
+      if (!good) {
+        store16(o.dx + r * o.n + j, Vec<T, V>{});
+        continue;
+      }
+      auto v = load16<V>(o.x + r * o.n + j);
 #pragma unroll
-        for (int k = 0; k < V; ++k) {
-          C d = math::exp(C(widen(v.x[k])) - lse) - even;
-          if (j + k == target) d -= C(1) - o.smoothing;
-          v.x[k] = narrow<T>(g * d);
-        }
+      for (int k = 0; k < V; ++k) {
+        C d = math::exp(C(widen(v.x[k])) - lse) - even;
+        if (j + k == target) d -= C(1) - o.smoothing;
+        v.x[k] = narrow<T>(g * d);
       }
       store16(o.dx + r * o.n + j, v);
     }

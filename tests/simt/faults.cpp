@@ -120,6 +120,18 @@ TEST_CASE("a misaligned vector, and one stored to another memory than it names")
   finds_write({Fault::usage}, broken::global_store);
   finds_write({Fault::usage}, broken::shared_store);
 }
+TEST_CASE("a vector is stored by one access") {
+  simt::reset();
+  {
+    const Stream s;
+    const Buffer<float> y(4);
+    const auto before = simt::statistics().accesses;
+    check(broken::shared_store(y, false, s));
+    check(cudaDeviceSynchronize());
+    CHECK(simt::statistics().accesses == before + 3 + 1);  // the launch reads the kernel and its two arguments
+  }
+  simt::reset();
+}
 TEST_CASE("blocks without order") {
   finds_write({Fault::block_race}, broken::shared_output);
   finds({Fault::block_race, Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
