@@ -9,6 +9,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
+#include <tapegrad/core/file.h>
+#include <tapegrad/core/json.h>
 #include <tapegrad/core/registry.h>
 
 using namespace tg;
@@ -17,6 +19,7 @@ namespace {
 struct Flags : SharedFlags {
   double seconds = 0.3;
   bool quick = false;
+  std::string machine;
 };
 MeasureOptions options(const Flags& flags) {
   if (flags.quick) return {.warmup = 0, .min_seconds = 0, .min_runs = 1};
@@ -66,11 +69,25 @@ void print_peaks(Peaks& peaks) {
     fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f}, read {:>6.1f} GB/s\n", bytes / 1024,
                b.copy, b.triad, b.update, b.read);
 }
+// What the device sustains, for `tapegrad inspect --roofline` and `train --profile`.
+void write_machine(const std::string& path, Peaks& peaks, Device device) {
+  constexpr double kBytes = 512 << 20;  // beyond all caches
+  Json j;
+  j["gb_per_s"] = peaks.bandwidth(kBytes).best();
+  j["f32_tflops"] = 1e-3 * peaks.gflops("f32");
+  j["bf16_tflops"] = 1e-3 * peaks.gflops("bf16");
+  // On a GPU no product of 8 bits is measured, and the floor is that of bf16.
+  j["int8_tflops"] = 1e-3 * peaks.gflops(device == Device::cpu() ? "i8" : "bf16");
+  j["us_per_call"] = 0;
+  write_file_atomically(path, text_of(j, 2) + "\n");
+  fmt::print("wrote {}\n", path);
+}
 int run(const Flags& f, int argc, char** argv) {
   const Origin origin = begin(f, argc, argv);
   const Device device = Device::parse(f.device);
   Peaks peaks(f.quick ? 0 : f.seconds, device);
   const std::vector<Result> results = measure_all(f, device, peaks);
+  if (!f.machine.empty()) write_machine(f.machine, peaks, device);
   print_peaks(peaks);
   if (!f.json.empty()) write_json(f.json, json_of(origin, results, peaks));
   return 0;
@@ -81,6 +98,8 @@ int main(int argc, char** argv) {
   Flags f;
   const auto declare = [&](Command& c) {
     c.option("--seconds", "at least, for each row", f.seconds, 0, 60);
+    c.option("--machine", "FILE", "write what the device sustains, for `tapegrad inspect --roofline --device FILE`",
+             f.machine);
     c.toggle("--quick", "one run of the small rows: does it work?", f.quick);
     declare_filter(c, f, "only rows with this in their text: linear, 'softmax 4096', bf16");
     declare_cpu_time(c, f);

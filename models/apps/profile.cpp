@@ -102,38 +102,48 @@ std::string summary(const Profile& p) {
   return s;
 }
 
-// Bytes and products of ops beside the time that they took: what they reach of a device's bandwidth and speed.
-ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work) {
+// Bytes and products of ops beside the time that they took, and the share of it that the machine needs at least.
+ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, const std::optional<Machine>& machine) {
   using Format = ProfileTable::Format;
   Times times;
   for (const Profile::Kernel& k : p.kernels) times[std::string(k.op.empty() ? k.name : k.op)] += k.end - k.begin;
   struct Sum {
     int64_t calls = 0, bytes = 0;
-    double flops = 0;
+    double flops = 0, floor = 0;
   };
   std::map<std::string, Sum> sums;
   for (const WorkOfOp& o : work) {
     Sum& s = sums[o.op];
     s.calls += o.calls, s.bytes += o.work.read + o.work.written, s.flops += 2 * o.work.multiply_adds;
+    if (machine) s.floor += 1e9 * floor_seconds(o, *machine);
   }
   ProfileTable t;
   t.report = "work_by_op";
-  t.columns = {{"Total Time (ns)", Format::integer}, {"Calls", Format::integer},
-               {"Moved (MB)", Format::one_decimal},  {"GB/s", Format::one_decimal},
-               {"GFLOP/s", Format::one_decimal},     {"Op", Format::text}};
+  t.columns = {{"Total Time (ns)", Format::integer},
+               {"Calls", Format::integer},
+               {"Moved (MB)", Format::one_decimal},
+               {"GB/s", Format::one_decimal},
+               {"GFLOP/s", Format::one_decimal}};
+  if (machine) t.columns.push_back({"Floor (%)", Format::one_decimal});
+  t.columns.push_back({"Op", Format::text});
   for (const auto& [op, s] : sums)
-    if (const auto ns = double(times[op]); ns > 0)
-      t.rows.push_back({ns, double(s.calls), double(s.bytes) / 1e6, double(s.bytes) / ns, s.flops / ns, op});
+    if (const auto ns = double(times[op]); ns > 0) {
+      auto& row = t.rows.emplace_back(std::vector<ProfileTable::Cell>{ns, double(s.calls), double(s.bytes) / 1e6,
+                                                                      double(s.bytes) / ns, s.flops / ns});
+      if (machine) row.push_back(100 * s.floor / ns);
+      row.push_back(op);
+    }
   std::ranges::stable_sort(t.rows, std::greater<>(), [](const auto& row) { return std::get<double>(row[0]); });
   return t;
 }
 
 }  // namespace
 
-StepProfile::StepProfile(std::string file, int64_t steps_left)
+StepProfile::StepProfile(std::string file, int64_t steps_left, std::optional<Machine> machine)
     : file_(std::move(file)),
       warm_up_(std::min(kWarmUp, steps_left / 2)),
-      steps_(std::min(kSteps, steps_left - warm_up_)) {}
+      steps_(std::min(kSteps, steps_left - warm_up_)),
+      machine_(std::move(machine)) {}
 
 void StepProfile::check(std::string_view command, const std::string& file) {
   check_output(command, "--profile", file, "trace",
@@ -157,7 +167,7 @@ std::string StepProfile::end() {
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
   tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that made them");
-  tables += text_of(work_by_op(p, work), "What ops moved and computed in the time of their kernels");
+  tables += text_of(work_by_op(p, work, machine_), "What ops moved and computed in the time of their kernels");
   write_file_atomically(tables_path(file_), tables);
   return fmt::format("{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, file_,
                      tables_path(file_));

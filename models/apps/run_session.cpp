@@ -40,6 +40,10 @@ const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" :
 // Whose bits those of other backends and instruction sets differ from.
 std::string kernels_of(Device d) { return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)); }
 
+std::optional<Machine> machine_of(const TrainOptions& o) {
+  return o.machine.empty() ? std::nullopt : std::optional(machine(o.machine));
+}
+
 // One process at a time writes the files of a run.
 FileLock lock_folder(const std::string& folder) {
   try {
@@ -233,7 +237,7 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   const Interrupt interrupt;
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
-  if (!o.profile.empty()) profile.emplace(o.profile, t.max_steps - trainer.steps());
+  if (!o.profile.empty()) profile.emplace(o.profile, t.max_steps - trainer.steps(), machine_of(o));
   const auto report = [&](const std::string& text) {
     if (!text.empty()) progress.print(text);
   };
@@ -329,6 +333,9 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
            o.profile);
+  c.option("--machine", "FILE",
+           "with --profile: what this machine sustains (`bench_ops --machine FILE`, h100 or h200), for each op's share",
+           o.machine);
   c.toggle("--quiet", "print nothing but errors and notes", o.quiet);
   c.toggle("--overwrite", "begin a new run over the one, or the model, in the folder of --out", o.overwrite);
   c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
@@ -343,6 +350,8 @@ Device prepare(const TrainOptions& o) {
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   (void)runtime_of(Device::cpu()).describe(0);  // variables of the environment are read before anything is written
   if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
+  if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
+  (void)machine_of(o);
   TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
   return device;
 }

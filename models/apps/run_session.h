@@ -19,7 +19,7 @@ namespace tg::apps {
 struct TrainOptions {
   std::string command, result;  // "train" and "model", or "finetune" and "adapter"
   std::vector<std::string> data;
-  std::string config_file, out, resume, device = "cpu", profile;
+  std::string config_file, out, resume, device = "cpu", profile, machine;
   int64_t threads = 0, sample_every = 0;
   bool quiet = false, ignore_memory = false, overwrite = false;
   std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
