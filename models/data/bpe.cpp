@@ -9,6 +9,7 @@
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 namespace tg {
@@ -49,7 +50,11 @@ class Encoder {
       const size_t threads = bytes_ > 2 * kPart ? std::min(size_t(num_threads()), open_.size()) : 1;
       while (memories_.size() < threads) memories_.push_back(std::make_unique<detail::BpeMemory>());
       std::vector<std::jthread> others;
-      for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
+      try {
+        for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
+      } catch (const std::system_error&) {
+        // The system has no more threads: those that there are do all of it.
+      }
       work(*memories_[0]);
     }
     std::vector<int64_t> wide;
