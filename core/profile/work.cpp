@@ -25,13 +25,14 @@ OpWork Op::work(Bufs in, Bufs out) const {
   return w;
 }
 
-void WorkScope::add(std::string_view op, DType from, DType to, const OpWork& w) {
-  auto it = std::ranges::find_if(ops_, [&](const WorkOfOp& o) { return o.op == op && o.from == from && o.to == to; });
-  if (it == ops_.end()) it = ops_.insert(it, {std::string(op), from, to});
-  ++it->calls;
-  it->work.read += w.read;
-  it->work.written += w.written;
-  it->work.multiply_adds += w.multiply_adds;
+void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times) {
+  auto it = std::ranges::find_if(
+      to, [&](const WorkOfOp& o) { return o.op == more.op && o.from == more.from && o.to == more.to; });
+  if (it == to.end()) it = to.insert(it, {more.op, more.from, more.to});
+  it->calls += times * more.calls;
+  it->work.read += times * more.work.read;
+  it->work.written += times * more.work.written;
+  it->work.multiply_adds += double(times) * more.work.multiply_adds;
 }
 
 }  // namespace tg

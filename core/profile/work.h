@@ -19,6 +19,9 @@ struct WorkOfOp {
   OpWork work = {};  ///< of all calls together
 };
 
+/// Adds so many times the calls and the work of `more` to those of its op and dtypes in `to`.
+void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times = 1);
+
 /// Counts the work of the ops that the calling thread runs, dry or not, while it lives. Views run nothing. An inner
 /// scope counts for itself alone.
 class WorkScope {
@@ -26,7 +29,9 @@ class WorkScope {
   WorkScope() : counting_(detail::t_work, this) {}
   const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of their first calls
   /// Adds the work of a run.
-  void add(std::string_view op, DType from, DType to, const OpWork&);
+  void add(std::string_view op, DType from, DType to, const OpWork& w) {
+    add_work(ops_, {std::string(op), from, to, 1, w});
+  }
 
  private:
   std::vector<WorkOfOp> ops_;

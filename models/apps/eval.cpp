@@ -46,7 +46,7 @@ int run(const Options& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  LoadedModel m = load_model(o.model, device, o.dtype == "bf16" ? DType::bf16 : DType::f32);
+  LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;

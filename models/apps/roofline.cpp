@@ -37,14 +37,11 @@ Json roofline_of(const std::string& model, const RunConfig& run, const std::stri
                     {"flops", 2 * o.work.multiply_adds},
                     {"floor_ms", std::move(floors)}});
   }
-  for (const Machine& m : machines)
-    of_machines.push_back({{"name", m.name},
-                           {"gb_per_s", m.gb_per_s},
-                           {"f32_tflops", m.f32_tflops},
-                           {"bf16_tflops", m.bf16_tflops},
-                           {"int8_tflops", m.int8_tflops},
-                           {"us_per_call", m.us_per_call},
-                           {"step_ms", 1e3 * floor_seconds(ops, m)}});
+  for (const Machine& m : machines) {
+    Json of = {{"name", m.name}, {"step_ms", 1e3 * floor_seconds(ops, m)}};
+    visit_machine_fields(m, [&](const char* key, double x) { of[key] = x; });
+    of_machines.push_back(std::move(of));
+  }
   const TrainConfig& t = run.train;
   return {{"model", model},
           {"config", own_json(to_json(run.model))},

@@ -16,22 +16,6 @@ namespace {
 // 989 (bf16) and 1979 (8 bits) TFLOP/s at the sizes of these models.
 const std::array kMachines{Machine{"h100", 2900, 50, 630, 1100, 1}, Machine{"h200", 4000, 50, 630, 1100, 1}};
 
-template <class M, class F> void visit_fields_of(M& m, F&& f) {
-  f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
-  f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
-}
-
-void add(std::vector<WorkOfOp>& to, const std::vector<WorkOfOp>& more, int64_t times) {
-  for (const WorkOfOp& m : more) {
-    auto it = std::ranges::find_if(to, [&](auto& o) { return o.op == m.op && o.from == m.from && o.to == m.to; });
-    if (it == to.end()) it = to.insert(it, {m.op, m.from, m.to});
-    it->calls += times * m.calls;
-    it->work.read += times * m.work.read;
-    it->work.written += times * m.work.written;
-    it->work.multiply_adds += double(times) * m.work.multiply_adds;
-  }
-}
-
 }  // namespace
 
 std::vector<std::string_view> machine_names() {
@@ -51,9 +35,9 @@ Machine machine(const std::string& name) {
            fields.type_name());
   Machine m{.name = name};
   std::vector<std::string_view> known;
-  visit_fields_of(m, [&](const char* key, double&) { known.push_back(key); });
+  visit_machine_fields(m, [&](const char* key, double&) { known.push_back(key); });
   check_keys("roofline", name, fields, known);
-  visit_fields_of(m, [&](const char* key, double& to) {
+  visit_machine_fields(m, [&](const char* key, double& to) {
     TG_CHECK(fields.contains(key), value, "[roofline] {} has no '{}'. Every field must be there: {}.", name, key,
              listed(known));
     read_field({"roofline", key}, fields.at(key), to);
@@ -86,8 +70,8 @@ std::vector<WorkOfOp> step_work(const MakeModel& make_model, const std::function
     if (train.accumulate <= 3) return void(all = step(train.accumulate));
     const std::vector<WorkOfOp> two = step(2), three = step(3);  // each micro-batch beyond costs what the third does
     all = three;
-    add(all, three, train.accumulate - 3);
-    add(all, two, -(train.accumulate - 3));
+    for (const WorkOfOp& o : three) add_work(all, o, train.accumulate - 3);
+    for (const WorkOfOp& o : two) add_work(all, o, 3 - train.accumulate);
   });
   return all;
 }

@@ -21,6 +21,11 @@ struct Machine {
   double int8_tflops = 0;  ///< of products of 8-bit codes
   double us_per_call = 0;  ///< between two ops, microseconds
 };
+/// Calls f(name, field) for each number, in order.
+template <class M, class F> void visit_machine_fields(M& m, F&& f) {
+  f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
+  f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
+}
 /// "h100", "h200", or the path of a JSON file with the fields of Machine. An Error lists the names, or names the field
 /// that is missing, unknown, not a number or not above 0.
 Machine machine(const std::string& name_or_path);
