@@ -47,6 +47,7 @@ std::unique_ptr<DeviceState> open_device(int device) {
   p.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
   p.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
   p.shared_per_block = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  p.l2_cache = size_t(attribute(cudaDevAttrL2CacheSize, device));
   size_t free = 0;
   check(cudaMemGetInfo(&free, &p.memory), "device", "reading the size of its memory");
 #ifdef TG_CUDA_EMULATED

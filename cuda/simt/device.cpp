@@ -8,7 +8,8 @@
 namespace simt::engine {
 namespace {
 
-// An H100's, but for the number of multiprocessors, which is small so that grids loop.
+// An H100's, but for the number of multiprocessors, which is small so that grids loop, and for the L2 cache, which is
+// small so that what does not fit in it takes little time.
 constexpr int multiprocessors = 4, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 1024, shared_default = 48 * 1024;
 
@@ -170,7 +171,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxBlocksPerMultiProcessor = blocks_per_multiprocessor;
   p->multiProcessorCount = multiprocessors;
   p->major = 9;
-  p->l2CacheSize = 50 << 20;
+  p->l2CacheSize = 1 << 16;
   const int threads_dim[] = {1024, 1024, 64}, grid[] = {0x7fffffff, 65535, 65535};
   std::ranges::copy(threads_dim, p->maxThreadsDim);
   std::ranges::copy(grid, p->maxGridSize);
@@ -191,6 +192,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
   return status();
 }
 cudaError_t cudaDeviceSynchronize() {
+    case cudaDevAttrL2CacheSize: *v = p.l2CacheSize; break;
   const Entry entry;
   if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
   finish_all();
