@@ -194,7 +194,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
 cudaError_t cudaDeviceSynchronize() {
     case cudaDevAttrL2CacheSize: *v = p.l2CacheSize; break;
   const Entry entry;
-  if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
+  if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   finish_all();
   return status();
 }

@@ -99,6 +99,8 @@ void queue_reset();
 cudaError_t submit(Stream&, Work);
 // Invalidates the captures that forbid the calling thread what could synchronise; an error if there is one.
 cudaError_t forbid_while_capturing();
+// The same for what waits for the whole device: every capture, of any thread and mode.
+cudaError_t forbid_device_wide();
 cudaError_t forbid_on(Stream&);          // synchronisation of a stream that captures, or that a capture excludes
 cudaError_t forbid_event(const Event&);  // that was captured
 cudaError_t wait_in_capture(Stream&, const Event&);
