@@ -75,6 +75,12 @@ std::size_t dynamic_shared_limit(const void* kernel) {
   return it == opted_in.end() ? shared_default : std::max(it->second, shared_default);
 }
 
+bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes) {
+  const auto it = opted_in.find(kernel);
+  const bool opted = it != opted_in.end() && it->second >= dynamic_bytes;
+  return dynamic_bytes + static_bytes <= (opted ? max_dynamic_shared : shared_default);
+}
+
 cudaError_t set_kernel_attribute(const void* kernel, cudaFuncAttribute a, int value) {
   const Entry entry;
   if (a == cudaFuncAttributePreferredSharedMemoryCarveout) return status();
@@ -186,13 +192,13 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
     case cudaDevAttrComputeCapabilityMajor: *v = p.major; break;
     case cudaDevAttrComputeCapabilityMinor: *v = p.minor; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = int(p.sharedMemPerBlockOptin); break;
+    case cudaDevAttrL2CacheSize: *v = p.l2CacheSize; break;
     case cudaDevAttrMemoryPoolsSupported: *v = 1; break;
     default: return status(cudaErrorInvalidValue);
   }
   return status();
 }
 cudaError_t cudaDeviceSynchronize() {
-    case cudaDevAttrL2CacheSize: *v = p.l2CacheSize; break;
   const Entry entry;
   if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   finish_all();

@@ -105,6 +105,8 @@ cudaError_t forbid_on(Stream&);          // synchronisation of a stream that cap
 cudaError_t forbid_event(const Event&);  // that was captured
 cudaError_t wait_in_capture(Stream&, const Event&);
 std::size_t dynamic_shared_limit(const void* kernel);
+// Static shared memory counts too: whether the kernel may have both.
+bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes);
 void graph_reset();
 void device_reset();
 void reset_handles();
