@@ -220,6 +220,13 @@ TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not
     runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
   };
   CHECK(has(run_layers(layers_with(reads, w), w, 5).why_no_graph, "test_copied cannot be recorded: [copy] copying"));
+  const auto writes = [](const Copied&, Bufs, Bufs, Context& c) {
+    const float host[1] = {};
+    const Scratch scratch(c, 4);
+    runtime_of(c.device).copy_from_host(0, scratch.as<void>(), host, 4);
+  };
+  CHECK(has(run_layers(layers_with(writes, w), w, 5).why_no_graph,
+            "test_copied cannot be recorded: [copy] from the host while a graph is recorded: "));
   const auto allocates = [](const Copied&, Bufs, Bufs, Context& c) {
     void* p = nullptr;
     cuda::check(cudaMalloc(&p, 16), c.op, "cudaMalloc");
