@@ -244,6 +244,16 @@ TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not
   CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // as if nothing had been
 }
 
+TEST_CASE("graphs: a line on stderr says why there is none, once for each plan") {
+  const Alone r = run_alone("graphs: an op that waits*");
+  CHECK(r.status == 0);
+  CAPTURE(r.output);
+  const std::string line = "[compile] 9 ops run one by one, not as one graph: test_copied cannot be recorded: ";
+  size_t lines = 0;
+  for (size_t at = 0; (at = r.output.find(line, at)) != std::string::npos; ++at) ++lines;
+  CHECK(lines == 5);
+}
+
 TEST_CASE("graphs: an error of the host while a call is recorded is that of the run") {
   const Tensor w = on_gpu({6, 6}, 1);
   const auto fails = [](const Copied& op, Bufs, Bufs, Context& c) {
