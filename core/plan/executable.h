@@ -87,11 +87,11 @@ class Executable {
   void undo_steps();
   void call(const Call&);
   void start_recording();
-  void run_singly(std::string why);  // from now on; stderr says so
   bool record_changes();
   bool call_as_one();
   void call_all();
   void assign_variables();
+  void run_singly(std::string why);  // from now on; stderr says so
   std::vector<Tensor> results() const;
   bool free(const MemorySource&, Inputs) const;
   Ref<Value> value_of(uint32_t slot) const;

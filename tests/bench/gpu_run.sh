@@ -20,5 +20,7 @@ expect() {
 expect 0 ops 'all is well' 'all is well'
 expect 1 ops 'run.sh: compiled functions ran without a graph:' '[compile] 9 ops run one by one, not as one graph: add cannot be recorded'
 expect 0 ops 'TG_CUDA_GRAPHS' '[compile] 9 ops run one by one, not as one graph: TG_CUDA_GRAPHS=0 forbids CUDA graphs'
+expect 0 ops 'other arguments' '[compile] 1 ops run one by one, not as one graph: 1 of its 1 ops had other arguments, in 5 runs one after the other'
+expect 1 ops 'run.sh: ' '[compile] 9 ops run one by one, not as one graph: 1 of its 9 ops had work of another form, in 5 runs one after the other'
 command -v cuobjdump >/dev/null || expect 0 sass 'skipped: there is no cuobjdump here' ''
 exit $failed

@@ -198,7 +198,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
   };
   const CompileStats never = run_layers(layers_with(always, w), w, 10);
   CHECK(never.graph_launches == 5);  // of five recordings
-  CHECK(has(never.why_no_graph, "1 of its 9 ops had other arguments or work of another form, in 5 runs"));
+  CHECK(has(never.why_no_graph, "1 of its 9 ops had work of another form, in 5 runs"));
   const Compiled small = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * w, x[0] + w}; });
   std::vector<Tensor> all;
   for (uint64_t i = 0; i < 9; ++i) {
@@ -206,7 +206,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
     CHECK(bits_of(small({all.back()})[1]) == bits_of(all.back() + w));
   }
   CHECK(small.stats().graph_launches == 5);
-  CHECK(has(small.stats().why_no_graph, "2 of its 2 ops had other arguments"));
+  CHECK(has(small.stats().why_no_graph, "2 of its 2 ops had other arguments, in 5 runs"));
 }
 
 TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not recorded") {
