@@ -112,14 +112,18 @@ struct Clip {
     return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
   }
 };
-// A tensor with its numbers, which are computed in double and used in T: kIn inputs, of which all but the gradient, the
-// last, are updated.
-template <class T> struct AdamW {
+// A tensor: kLists parts, which are updated, and its gradient, in T or, where that is f32, in bf16.
+template <class T, int kLists_> struct StepTensor {
   using Type = T;
-  static constexpr int kIn = 4;
-  const T* in[kIn];
-  T* out[kIn - 1];  // may be the inputs
+  static constexpr int kLists = kLists_;
+  const T* in[kLists];
+  T* out[kLists];  // may be the inputs
+  const void* grad;
   int64_t n;
+  bool narrow;  // whether the gradient is in bf16
+};
+// With its numbers, which are computed in double and used in T.
+template <class T> struct AdamW : StepTensor<T, 3> {
   T beta1, rest1, beta2, rest2, rate, root, eps, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
   WeightDecay kind;
 
@@ -134,22 +138,17 @@ template <class T> struct AdamW {
     root = T(corrected ? 1 / second : 1);
     decay = T(kind == WeightDecay::l2 ? *x.weight_decay : 1 - lr * *x.weight_decay);
   }
-  __device__ __forceinline__ void update(T clip, T (&x)[kIn]) const {
+  __device__ __forceinline__ void update(T clip, T (&x)[3], T grad) const {
     const T before = kind == WeightDecay::before ? decay : T(1), after = kind == WeightDecay::after ? decay : T(1),
             l2 = kind == WeightDecay::l2 ? decay : T(0);
     T &w = x[0], &m = x[1], &v = x[2];
-    const T g = x[3] * clip + l2 * w;
+    const T g = grad * clip + l2 * w;
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * (g * g);
     w = (w * before - rate * (m / (sqrt(v) * root + eps))) * after;
   }
 };
-template <class T, bool kMomentum> struct Sgd {
-  using Type = T;
-  static constexpr int kIn = kMomentum ? 3 : 2;
-  const T* in[kIn];
-  T* out[kIn - 1];  // may be the inputs
-  int64_t n;
+template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1> {
   T keep, take, ahead, rate, decay;
   bool nesterov;
 
@@ -160,9 +159,9 @@ template <class T, bool kMomentum> struct Sgd {
     keep = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening), ahead = T(op.o.momentum);
     rate = T(op.lr * x.lr_scale), decay = T(*x.weight_decay);
   }
-  __device__ __forceinline__ void update(T clip, T (&x)[kIn]) const {
+  __device__ __forceinline__ void update(T clip, T (&x)[kMomentum ? 2 : 1], T grad) const {
     T& w = x[0];
-    T g = x[kIn - 1] * clip + decay * w;
+    T g = grad * clip + decay * w;
     if constexpr (kMomentum) {
       T& b = x[1];
       b = keep * b + take * g;
@@ -171,49 +170,61 @@ template <class T, bool kMomentum> struct Sgd {
     w -= rate * g;
   }
 };
-// Elements [at, at + V) of what t points at.
-template <int V, class Entry, class T> __device__ __forceinline__ void step_at(const Entry& t, T clip, int64_t at) {
-  constexpr int kIn = Entry::kIn;
-  Vec<T, V> x[kIn];
+// Elements [at, at + V) of what t points at, with a gradient of G.
+template <int V, class G, class Entry, class T>
+__device__ __forceinline__ void step_at(const Entry& t, T clip, int64_t at) {
+  constexpr int kLists = Entry::kLists;
+  Vec<T, V> x[kLists];
 #pragma unroll
-  for (int i = 0; i < kIn; ++i) x[i] = load16<V>(t.in[i] + at);
+  for (int i = 0; i < kLists; ++i) x[i] = load16<V>(t.in[i] + at);
+  const auto grad = load16<V>(static_cast<const G*>(t.grad) + at);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    T one[kIn];
+    T one[kLists];
 #pragma unroll
-    for (int i = 0; i < kIn; ++i) one[i] = x[i].x[k];
-    t.update(clip, one);
+    for (int i = 0; i < kLists; ++i) one[i] = x[i].x[k];
+    t.update(clip, one, T(widen(grad.x[k])));
 #pragma unroll
-    for (int i = 0; i < kIn - 1; ++i) x[i].x[k] = one[i];
+    for (int i = 0; i < kLists; ++i) x[i].x[k] = one[i];
   }
 #pragma unroll
-  for (int i = 0; i < kIn - 1; ++i) store16_streaming(t.out[i] + at, x[i]);
+  for (int i = 0; i < kLists; ++i) store16_streaming(t.out[i] + at, x[i]);
+}
+// Elements [begin, begin + n), by vectors where all pointers are multiples of 16 bytes.
+template <class G, class Entry, class T>
+__device__ __forceinline__ void step_chunk(const Entry& t, T clip, int64_t begin, int n) {
+  constexpr int V = kVec<T>;
+  auto low = reinterpret_cast<uintptr_t>(t.grad);
+#pragma unroll
+  for (int i = 0; i < Entry::kLists; ++i)
+    low |= reinterpret_cast<uintptr_t>(t.in[i]) | reinterpret_cast<uintptr_t>(t.out[i]);
+  const int scalars = low % 16 == 0 ? n / V * V : 0;
+  for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V, G>(t, clip, begin + i);
+  for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, begin + i);
 }
 template <class Entry, int kMost>
 __global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch,
                                                            int64_t chunks, const __grid_constant__ Clip clip) {
   using T = typename Entry::Type;
-  constexpr int V = kVec<T>;
   const T factor = T(clip.factor());
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Entry& t = batch.item[k];
     const int64_t begin = (c - batch.first[k]) * kBatchChunk;  // a multiple of 16 bytes
-    uintptr_t low = 0;
-#pragma unroll
-    for (int i = 0; i < Entry::kIn; ++i) low |= reinterpret_cast<uintptr_t>(t.in[i]);
-#pragma unroll
-    for (int i = 0; i < Entry::kIn - 1; ++i) low |= reinterpret_cast<uintptr_t>(t.out[i]);
     const int n = int(t.n - begin < kBatchChunk ? t.n - begin : kBatchChunk);
-    const int scalars = low % 16 == 0 ? n / V * V : 0;
-    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V>(t, factor, begin + i);
-    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1>(t, factor, begin + i);
+    if constexpr (std::is_same_v<T, float>) {
+      if (t.narrow) {
+        step_chunk<bf16>(t, factor, begin, n);
+        continue;
+      }
+    }
+    step_chunk<T>(t, factor, begin, n);
   }
 }
 // The entries of one dtype.
 template <class Entry> struct Entries {
   using T = typename Entry::Type;
-  std::deque<Dense<T>> dense;
+  std::deque<Contiguous> dense;
   std::vector<Entry> all;
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
@@ -221,13 +232,17 @@ template <class Entry> struct Entries {
     for (size_t k = 0; k < n; ++k) {
       if (out[k].dtype() != dtype_of<T>()) continue;
       Entry& e = all.emplace_back(op, k);
-      for (size_t i = 0; i < Entry::kIn; ++i) e.in[i] = dense.emplace_back(c, in[i * n + k]);
-      for (size_t i = 0; i + 1 < Entry::kIn; ++i) e.out[i] = out[i * n + k].template data<T>();
+      const auto at = [&](size_t list) { return dense.emplace_back(c, in[list * n + k]).data(); };
+      for (size_t i = 0; i < Entry::kLists; ++i) {
+        e.in[i] = static_cast<const T*>(at(i));
+        e.out[i] = out[i * n + k].template data<T>();
+      }
+      e.grad = at(Entry::kLists), e.narrow = in[Entry::kLists * n + k].dtype() != dtype_of<T>();
       e.n = out[k].numel();
     }
   }
   void step(const Clip& clip, const Context& c) const {
-    constexpr int kMany = 216;
+    constexpr int kMany = 200;
     using Most = Batch<Entry, kMany>;
     static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Clip) <= kMostParameters);
     for_batches<Entry, kMany>(all, [&]<int kMost>(const Batch<Entry, kMost>& b) {
@@ -237,7 +252,7 @@ template <class Entry> struct Entries {
 };
 // Entry is a template of the dtype.
 template <template <class> class Entry, class Op> void step(const Op& op, Bufs in, Bufs out, Context& c) {
-  const Clip clip(in, Entry<float>::kIn * op.tensors(), op.max_norm);
+  const Clip clip(in, (Entry<float>::kLists + 1) * op.tensors(), op.max_norm);
   const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
   const Entries<Entry<double>> f64(op, in, out, c);
   f32.step(clip, c);
@@ -254,7 +269,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     adamw_product_tiles(const __grid_constant__ AdamW<T> t, const T* a, const T* b, int64_t terms, int64_t rows,
                         int64_t columns, const __grid_constant__ Clip clip) {
-  constexpr int kIn = AdamW<T>::kIn;
+  constexpr int kLists = AdamW<T>::kLists;
   const int64_t across = columns / V, down = (rows + kTall - 1) / kTall;
   const T factor = T(clip.factor());
   for (GridLoop i(across * down); i; ++i) {
@@ -274,17 +289,17 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < kTall; ++r) {
       if (first + r >= rows) break;
       const int64_t at = (first + r) * columns + j;
-      Vec<T, V> x[kIn - 1];
+      Vec<T, V> x[kLists];
 #pragma unroll
-      for (int k = 0; k < kIn - 1; ++k) x[k] = load16<V>(t.in[k] + at);
+      for (int k = 0; k < kLists; ++k) x[k] = load16<V>(t.in[k] + at);
 #pragma unroll
       for (int e = 0; e < V; ++e) {
-        T one[kIn] = {x[0].x[e], x[1].x[e], x[2].x[e], g[r][e]};
-        t.update(factor, one);
+        T one[kLists] = {x[0].x[e], x[1].x[e], x[2].x[e]};
+        t.update(factor, one, g[r][e]);
         x[0].x[e] = one[0], x[1].x[e] = one[1], x[2].x[e] = one[2];
       }
 #pragma unroll
-      for (int k = 0; k < kIn - 1; ++k) store16_streaming(t.out[k] + at, x[k]);
+      for (int k = 0; k < kLists; ++k) store16_streaming(t.out[k] + at, x[k]);
     }
   }
 }

@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/glob.h>
@@ -114,7 +115,7 @@ void Muon::update(const Step& s) {
   for (size_t k = 0; k < s.which.size(); ++k) {  // before anything has changed
     const Entry& e = entries()[s.which[k]];
     const Tensor& g = s.grads[k];
-    TG_CHECK(g.shape() == e.w.shape() && g.dtype() == e.w.dtype(), shape,
+    TG_CHECK(g.shape() == e.w.shape() && widened(g).dtype() == e.w.dtype(), shape,
              "[muon] the gradient of '{}' is {}, and the parameter {}. Their shapes and dtypes must be equal.", e.name,
              g.layout(), e.w.layout());
   }
@@ -134,7 +135,7 @@ void Muon::update(const Step& s) {
       continue;
     }
     const LazyScope fused;  // elementwise ops run with their neighbours
-    const Tensor g = s.grads[k] * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
+    const Tensor g = widened(s.grads[k]) * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
     momentum.push_back(m.momentum * beta + in);
     updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
     which.push_back(i), own.push_back(m.own);

@@ -46,7 +46,7 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
   Accumulated a = accumulate(loss, micro_batches, params.device(), kNoPlace);
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
+    if (const Tensor g = a.grads.as_computed(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
   NoGradScope off;
   const ProfileRange norm(Phase::optimizer);
   return {a.loss, a.targets, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
