@@ -172,7 +172,7 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       const auto odd = [&](const Tensor& a) { return rope(slice(a, 1, 1, hs + 1), o); };
       CHECK(distance(odd(on_cuda(wide)), odd(wide)) <= 1e-6);
       const auto back = [&](const Tensor& a) {
-        return emit1(make_ref<op::Rope>(o.theta, o.scaling, o.start, true, false), {rope(a, o)});
+        return emit1(make_ref<op::Rope>(o.theta, o.scaling, o.start, true, false, 0), {rope(a, o)});
       };
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
