@@ -74,7 +74,8 @@ class BackendRuntime {
   /// Returns when all work queued on the device so far is done.
   virtual void synchronize(int index) = 0;
   /// Copies `bytes` bytes from the host to the device, in the order of the calling thread's work: kernels that it
-  /// queued before run first. Returns when the copy is done. The caller owns both buffers.
+  /// queued before run first. Returns when `from` has been read, perhaps before the copy is done. The caller owns both
+  /// buffers.
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;
   /// Copies `bytes` bytes from the device to the host, in the order of the calling thread's work: kernels that it
   /// queued before run first. Returns when the copy is done. The caller owns both buffers. Errors of queued work, such

@@ -1,7 +1,8 @@
 /// @file
-/// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even. There is no arithmetic
-/// on them: kernels compute in compute_t<T> and store T. The header includes only cstdint of the standard library,
-/// because run-time compilers read it too (cuda/jit/chain_kernel.h). All other code includes dtype.h.
+/// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even; every NaN becomes
+/// 0x7fff, as by the instructions of a GPU. There is no arithmetic on them: kernels compute in compute_t<T> and store
+/// T. The header includes only cstdint of the standard library, because run-time compilers read it too
+/// (cuda/jit/chain_kernel.h). All other code includes dtype.h.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +15,7 @@ struct bf16 {
   constexpr explicit bf16(float x) {
     const uint32_t u = __builtin_bit_cast(uint32_t, x);
     const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
-    bits = nan ? uint16_t(u >> 16 | 0x40u) : uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    bits = nan ? uint16_t(0x7fff) : uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
   }
   constexpr operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
 };
@@ -25,7 +26,7 @@ struct f16 {
   constexpr explicit f16(float x) {
     const uint32_t u = __builtin_bit_cast(uint32_t, x), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) {
-      bits = uint16_t(sign | 0x7e00u);
+      bits = 0x7fff;
     } else if (mag >= 0x477ff000u) {  // rounds to 65 536 or more
       bits = uint16_t(sign | 0x7c00u);
     } else if (mag < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded fraction in the low bits

@@ -3,6 +3,7 @@
 #include <tapegrad/core/profile/profiler_record.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace tg::detail {
 // Lays a plan out: first where each value lies, then the calls, whose pointers are entered as the roots are known.
@@ -244,12 +245,17 @@ void Executable::call(const Call& c) {
   }
 }
 
+void Executable::run_singly(std::string why) {
+  recording_ = nullptr;
+  why_not_ = std::move(why);
+  std::fputs(fmt::format("[compile] {} ops run one by one, not as one graph: {}\n", calls_.size(), why_not_).c_str(),
+             stderr);
+}
 // What never changes from run to run is asked once: after that there is a recording, or why there is none.
 void Executable::start_recording() {
   const Device d = calls_[0].device;
   if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
-    why_not_ = "its ops run on several devices";
-    return;
+    return run_singly("its ops run on several devices");
   }
   recording_ = runtime_of(d).recording(d.index, calls_.size(), [this](size_t k) {
     now_ = k;
@@ -273,9 +279,9 @@ bool Executable::record_changes() {
   if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return recording_->record(k); })) {
     whole_records_ = 0;
   } else if (launches_ > 0 && ++whole_records_ > kMost) {
-    why_not_ =
+    run_singly(
         fmt::format("{} of its {} ops had other arguments or work of another form, in {} runs one after the other",
-                    changed_.size(), calls_.size(), whole_records_);
+                    changed_.size(), calls_.size(), whole_records_));
     return false;
   } else {
     recording_->record();
@@ -289,15 +295,13 @@ bool Executable::call_as_one() {
   try {
     now_ = calls_.size();
     if (!recording_) start_recording();
-    if (!recording_ || !record_changes()) return recording_ = nullptr, false;
+    if (!recording_ || !record_changes()) return false;
   } catch (const Error& e) {
-    recording_ = nullptr;
-    why_not_ = now_ < calls_.size() ? fmt::format("{} cannot be recorded: {}", calls_[now_].name, e.what()) : e.what();
+    run_singly(now_ < calls_.size() ? fmt::format("{} cannot be recorded: {}", calls_[now_].name, e.what()) : e.what());
     return false;
   }
   if (!recording_->launch()) {
-    recording_ = nullptr;
-    why_not_ = "it was recorded for another stream";
+    run_singly("it was recorded for another stream");
     return false;
   }
   ++launches_;

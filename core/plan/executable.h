@@ -87,6 +87,7 @@ class Executable {
   void undo_steps();
   void call(const Call&);
   void start_recording();
+  void run_singly(std::string why);  // from now on; stderr says so
   bool record_changes();
   bool call_as_one();
   void call_all();

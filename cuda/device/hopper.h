@@ -15,8 +15,12 @@ inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, c
                                      std::uint32_t box_columns) {
   void* f = nullptr;
   cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
   const cudaError_t e =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t e = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
+#endif
   if (e != cudaSuccess) return e;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
   const cuuint64_t size[2] = {columns, rows}, stride[1] = {row_bytes};

@@ -20,12 +20,16 @@
 
 namespace tg::cuda {
 
-/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More than 48 KiB of shared memory is opted in to. An
-/// Error names the op if the launch fails; one of the kernel itself comes with the next synchronisation.
+/// A block has this much dynamic shared memory without asking for more: static and dynamic together may be 48 KiB then,
+/// and no kernel has more than 32 KiB of static.
+inline constexpr size_t kSharedWithoutOptIn = 16 * 1024;
+
+/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More shared memory than all kernels may have is opted
+/// in to. An Error names the op if the launch fails; one of the kernel itself comes with the next synchronisation.
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
-  if (shared_bytes > 48 * 1024)
+  if (shared_bytes > kSharedWithoutOptIn)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
           "opting in to shared memory");
 #ifdef __CUDACC__

@@ -6,6 +6,8 @@
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
+#include <tapegrad/cuda/gemm/measure.h>
+#include <tapegrad/cuda/gemm/plain_product.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
 #include <algorithm>
@@ -25,8 +27,9 @@ struct Part : Gemm {
   bool accumulate = false;
 };
 
+// No algorithm asks for more than 16 bytes: higher powers would only be other keys of the same product.
 uint8_t alignment(const void* p) {
-  return p ? uint8_t(std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(p)))) : uint8_t(0);
+  return p ? uint8_t(std::min(kMostAlignment, std::countr_zero(reinterpret_cast<uintptr_t>(p)))) : uint8_t(0);
 }
 GemmKey key_of(const Part& g) {
   GemmKey k;
@@ -54,57 +57,6 @@ GemmKey key_of(const Part& g) {
   return k;
 }
 
-// Measuring waits for the device, which the capture of a stream forbids.
-bool may_measure(cudaStream_t s, std::string_view op) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(s, &status), op, "asking whether its stream is captured");
-  return status == cudaStreamCaptureStatusNone;
-}
-
-class Stopwatch {  // of a stream
- public:
-  Stopwatch(cudaStream_t s, std::string_view op) : stream_(s), op_(op) {
-    for (auto& e : events_) check(cudaEventCreate(&e), op, "making an event");
-  }
-  ~Stopwatch() {
-    for (auto& e : events_) (void)cudaEventDestroy(e);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  template <class F> double microseconds(F&& work) {
-    check(cudaEventRecord(events_[0], stream_), op_, "recording an event");
-    work();
-    check(cudaEventRecord(events_[1], stream_), op_, "recording an event");
-    check(cudaEventSynchronize(events_[1]), op_, "waiting for a measured product");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, events_[0], events_[1]), op_, "reading a time");
-    return ms * 1e3;
-  }
-
- private:
-  cudaStream_t stream_;
-  std::string_view op_;
-  cudaEvent_t events_[2] = {};
-};
-
-// Chooses the candidate with the least median of its times; returns that. D is overwritten.
-double measure(GemmPlan& plan, const GemmPointers& p, cudaStream_t stream, std::string_view op) {
-  constexpr int kRuns = 7;
-  Stopwatch watch(stream, op);
-  double best = 0;
-  size_t winner = 0;
-  for (size_t i = 0; i < plan.candidates().size(); ++i) {
-    plan.choose(i);
-    plan.run(p, stream, op);  // loads the kernel
-    double times[kRuns];
-    for (double& t : times) t = watch.microseconds([&] { plan.run(p, stream, op); });
-    std::nth_element(times, times + kRuns / 2, times + kRuns);
-    if (i == 0 || times[kRuns / 2] < best) best = times[kRuns / 2], winner = i;
-  }
-  plan.choose(winner);
-  return best;
-}
-
 // Everything of one device; made at its first product, so programs that never ask for one need no GPU.
 class Gemms {
  public:
@@ -128,8 +80,18 @@ class Gemms {
     const cudaStream_t stream = stream_of(device_);
     open(c.op);
     const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, workspace(order_of(device_), c.op), g.accumulate};
-    ++stats_.products;
-    plan(key_of(g), p, stream, c.op).run(p, stream, c.op);
+    const GemmKey key = key_of(g);
+    if (plan(c, key, p, stream).run(p, stream, c.op)) {
+      ++stats_.products;
+      return;
+    }
+    if (++stats_.plain == 1)
+      fmt::print(
+          stderr,
+          "tapegrad: [gemm] cuBLASLt has no algorithm for {}: this product, and others that it has none for, are "
+          "made by a plain kernel, which is slow.\n",
+          describe(key));
+    plain_product(c, g, g.ldd, g.accumulate);
   }
 
  private:
@@ -174,14 +136,14 @@ class Gemms {
     check(cudaMalloc(&p, kGemmWorkspace), op, "allocating the workspace of matrix products");
     return p;
   }
-  GemmPlan& plan(const GemmKey& key, const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+  GemmPlan& plan(const Context& c, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
     if (const auto it = plans_.find(key); it != plans_.end()) {
       ++stats_.hits;
       recent_.splice(recent_.begin(), recent_, it->second);
       return it->second->second;
     }
-    GemmPlan fresh(handle_.get(), key, p.bias, op);
-    choose(fresh, key, p, stream, op);
+    GemmPlan fresh(handle_.get(), key, p.bias, c.op);
+    choose(c, fresh, key, p, stream);
     if (plans_.size() >= std::max<size_t>(options_.plans, 1)) {
       plans_.erase(recent_.back().first);
       recent_.pop_back();
@@ -190,24 +152,33 @@ class Gemms {
     plans_[key] = recent_.begin();
     return recent_.front().second;
   }
-  void choose(GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+  void choose(const Context& c, GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
     if (const auto* known = file_ ? file_->find(key) : nullptr) {
       if (!plan.adopt(known->algorithm)) file_->damaged("the library does not take the algorithm for " + describe(key));
       ++stats_.from_file;
       return;
     }
-    if (!options_.autotune || p.accumulate || !may_measure(stream, op)) return;
-    const double us = measure(plan, p, stream, op);
+    if (!options_.autotune || plan.candidates().empty() || p.accumulate || !may_measure(stream, c.op)) return;
+    const double us = measure(c, plan, key, p, stream);
+    if (us == 0) return;  // the library refuses all of them
     ++stats_.timed;
-    if (file_) file_->add(key, {plan.algorithm(), us});
+    file_->add(key, {plan.algorithm(), us});
   }
 };
 
+// Measured times, and so the choice and the bits of results, differ from run to run, unless the choice is kept.
+void check_tuning(const GemmOptions& o) {
+  TG_CHECK(
+      !o.autotune || !o.file.empty(), value,
+      "[gemm] algorithms are to be measured (TG_AUTOTUNE=1) and there is no file for them. Results would differ from "
+      "run to run. Set TG_GEMM_CACHE=FILE: later runs choose what it says.");
+}
 GemmOptions options_from_environment() {
   GemmOptions o;
   const char *tune = std::getenv("TG_AUTOTUNE"), *file = std::getenv("TG_GEMM_CACHE");
   o.autotune = tune && *tune && std::string_view(tune) != "0";
   if (file) o.file = file;
+  check_tuning(o);
   return o;
 }
 struct All {
@@ -252,6 +223,7 @@ void set_gemm_options(const GemmOptions& o) {
   TG_CHECK(o.plans > 0 && o.largest > 0 && o.largest_batch > 0, value,
            "[gemm] options of {} plans, sizes up to {} and batches up to {}. Each must be 1 or more.", o.plans,
            o.largest, o.largest_batch);
+  check_tuning(o);
   All& a = all();
   const std::lock_guard lock(a.mutex);
   a.options = o;

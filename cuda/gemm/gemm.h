@@ -1,6 +1,6 @@
-// Matrix products of the CUDA backend, by cuBLASLt: one product, or a batch of equal ones, on row-major operands.
-// Plans (descriptors and the chosen algorithm) are kept per device and shape, so a repeated call is one call of the
-// library and allocates nothing. For the kernel files; views and broadcasting are theirs (matmul.cu).
+// Matrix products of the CUDA backend, by cuBLASLt where it has an algorithm: one product, or a batch of equal ones, on
+// row-major operands. Plans (descriptors and the chosen algorithm) are kept per device and shape, so a repeated call is
+// one call of the library and allocates nothing. For the kernel files; views and broadcasting are theirs (matmul.cu).
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -27,14 +27,14 @@ struct Gemm {
   void* out = nullptr;         // contiguous matrices, out_stride elements apart
   int64_t out_stride = 0;
 };
-// Any sizes; of size 0 nothing is done, and k = 0 gives zeros (contiguous batches). An Error(cuda) when the library
-// refuses.
+// Any sizes; of size 0 nothing is done, and k = 0 gives zeros (contiguous batches). What the library has no algorithm
+// for is multiplied by plain_product.h, and a line on stderr names the first. An Error(cuda) when the library fails.
 void gemm(const Context&, const Gemm&);
 
 // How algorithms are chosen. The environment's values hold until set_gemm_options().
 struct GemmOptions {
-  // Times the library's candidates at the first call of each shape and keeps the fastest, else takes its first.
-  // TG_AUTOTUNE=1.
+  // Times the library's candidates at the first call of each shape and keeps the fastest in the file, without which
+  // this is an Error: results differ from algorithm to algorithm. Else takes the library's first. TG_AUTOTUNE=1.
   bool autotune = false;
   // A file of measured choices (JSON), read at the first product and, with autotune, written after each measurement.
   // Choices of another version of the library or another GPU are kept in the file and not used. TG_GEMM_CACHE=path.
@@ -47,7 +47,8 @@ GemmOptions gemm_options();
 void set_gemm_options(const GemmOptions&);  // forgets all plans; not while products are being queued
 
 struct GemmStats {                    // of a device, since the options were last set
-  uint64_t products = 0, hits = 0;    // calls of the library, and those whose plan was held
+  uint64_t products = 0, plain = 0;   // made by the library, and by plain_product.h
+  uint64_t hits = 0;                  // whose plan was held
   uint64_t timed = 0, from_file = 0;  // plans whose algorithm was measured here, or read
   uint64_t held = 0;                  // plans now
   uint64_t foreign = 0;               // entries of the file for another version or GPU

@@ -101,9 +101,11 @@ bool gemm_fp8(const Context& c, const GemmFp8& g) {
   }
   const Scratch workspace(c, kGemmWorkspace);
   const float one = 1, zero = 0;
-  check_lt(cublasLtMatmul(handle.get(), desc.get(), &one, g.weight, a.get(), g.x, b.get(), &zero, g.out, d.get(), g.out,
-                          d.get(), &*algorithm, workspace.as<void>(), kGemmWorkspace, stream_of(c.device.index)),
-           c.op, fmt::format("the product of 8-bit floats of {} x {} x {}", g.m, g.n, g.k));
+  const auto status =
+      cublasLtMatmul(handle.get(), desc.get(), &one, g.weight, a.get(), g.x, b.get(), &zero, g.out, d.get(), g.out,
+                     d.get(), &*algorithm, workspace.as<void>(), kGemmWorkspace, stream_of(c.device.index));
+  if (refused(status)) return algorithm.reset(), false;
+  check_lt(status, c.op, fmt::format("the product of 8-bit floats of {} x {} x {}", g.m, g.n, g.k));
   launched(c);
   return true;
 }

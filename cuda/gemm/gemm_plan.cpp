@@ -67,6 +67,7 @@ SharedLibrary& lt_library() {  // leaked: products may be asked for until the pr
 }
 #endif
 
+bool refused(cublasStatus_t s) { return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_ARCH_MISMATCH; }
 void check_lt(cublasStatus_t s, std::string_view op, const std::string& what) {
   if (s == CUBLAS_STATUS_SUCCESS) return;
   throw Error(Error::Kind::cuda, fmt::format("[{}] cuBLASLt: {} failed: {} ({}).", op, what, cublasLtGetStatusString(s),
@@ -114,7 +115,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
     const cublasStatus_t s =
         cublasLtMatmulAlgoGetHeuristic(handle, d, a_.get(), b_.get(), d_.get(), d_.get(),
                                        preference(key, reductions, op).get(), kCandidates, candidates_.data(), &found);
-    if (s == CUBLAS_STATUS_NOT_SUPPORTED)
+    if (refused(s))
       found = 0;
     else
       check_lt(s, op, "choosing an algorithm for " + describe(key));
@@ -124,9 +125,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
   // In the type that is computed in; in the narrower one of the output where the library has nothing else.
   find(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   if (candidates_.empty()) find(CUBLASLT_REDUCTION_SCHEME_MASK);
-  TG_CHECK(!candidates_.empty(), cuda, "[{}] cuBLASLt has no algorithm for {}. Update the CUDA toolkit.", op,
-           describe(key));
-  choose(0);
+  if (!candidates_.empty()) choose(0);
 }
 
 bool GemmPlan::adopt(const cublasLtMatmulAlgo_t& algorithm) {
@@ -135,11 +134,11 @@ bool GemmPlan::adopt(const cublasLtMatmulAlgo_t& algorithm) {
           CUBLAS_STATUS_SUCCESS ||
       r.workspaceSize > kGemmWorkspace)
     return false;
-  algorithm_ = algorithm;
+  algorithm_ = algorithm, chosen_ = true;
   return true;
 }
 
-void GemmPlan::run(const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+bool GemmPlan::run_chosen(const GemmPointers& p, cudaStream_t stream, std::string_view op) {
   if (key_.bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias, op);
   // Host scalars, in the scale type.
   const double f64[] = {1, double(p.accumulate)};
@@ -150,9 +149,19 @@ void GemmPlan::run(const GemmPointers& p, cudaStream_t stream, std::string_view 
     if (key_.dtype == DType::i8) return i32 + i;
     return f32 + i;
   };
-  check_lt(cublasLtMatmul(handle_, desc_.get(), scalar(0), p.a, a_.get(), p.b, b_.get(), scalar(1), p.d, d_.get(), p.d,
-                          d_.get(), &algorithm_, p.workspace, kGemmWorkspace, stream),
-           op, "the product " + describe(key_));
+  const cublasStatus_t s = cublasLtMatmul(handle_, desc_.get(), scalar(0), p.a, a_.get(), p.b, b_.get(), scalar(1), p.d,
+                                          d_.get(), p.d, d_.get(), &algorithm_, p.workspace, kGemmWorkspace, stream);
+  if (!refused(s)) check_lt(s, op, "the product " + describe(key_));
+  return !refused(s);
+}
+
+bool GemmPlan::run(const GemmPointers& p, cudaStream_t stream, std::string_view op) {
+  if (!chosen_ || run_chosen(p, stream, op)) return chosen_;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    choose(i);
+    if (run_chosen(p, stream, op)) return true;
+  }
+  return chosen_ = false;
 }
 
 }  // namespace tg::cuda

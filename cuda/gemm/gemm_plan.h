@@ -11,6 +11,8 @@
 
 namespace tg::cuda {
 
+inline constexpr int kMostAlignment = 4;  // of a key, log2 of bytes
+
 // All that the choice of an algorithm depends on, in the library's column-major terms: D (m, n) = op(A) op(B).
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
@@ -28,6 +30,8 @@ struct GemmKeyHash {
 };
 std::string describe(const GemmKey&);  // "bf16 768 x 4096 x 3072", for messages
 
+// The library has no way to make this product on this GPU: another way must.
+bool refused(cublasStatus_t);
 // Throws an Error(cuda) "[op] what failed: ...", unless s is success.
 void check_lt(cublasStatus_t s, std::string_view op, const std::string& what);
 
@@ -56,13 +60,17 @@ struct GemmPointers {
 // Not thread-safe: the bias pointer is part of the descriptor.
 class GemmPlan {
  public:
-  // The library's first candidates, for operands of this alignment; `bias` stands for its alignment.
+  // The library's first candidates, which may be none, for operands of this alignment; `bias` stands for its alignment.
   GemmPlan(cublasLtHandle_t, const GemmKey&, const void* bias, std::string_view op);
   const std::vector<cublasLtMatmulHeuristicResult_t>& candidates() const { return candidates_; }
-  void choose(size_t candidate) { algorithm_ = candidates_[candidate].algo; }
+  void choose(size_t candidate) { algorithm_ = candidates_[candidate].algo, chosen_ = true; }
   bool adopt(const cublasLtMatmulAlgo_t&);  // false: the library does not take it for this product
   const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
-  void run(const GemmPointers&, cudaStream_t, std::string_view op);
+  // By the chosen algorithm; false if the library refuses it: then nothing was done.
+  bool run_chosen(const GemmPointers&, cudaStream_t, std::string_view op);
+  // By the chosen algorithm, or where the library refuses that, by the first candidate which it does not refuse. False
+  // if there is none: then nothing was done.
+  bool run(const GemmPointers&, cudaStream_t, std::string_view op);
 
  private:
   cublasLtHandle_t handle_;
@@ -70,7 +78,8 @@ class GemmPlan {
   LtDesc desc_;
   LtLayout a_, b_, d_;
   std::vector<cublasLtMatmulHeuristicResult_t> candidates_;
-  cublasLtMatmulAlgo_t algorithm_;
+  cublasLtMatmulAlgo_t algorithm_{};
+  bool chosen_ = false;  // there is an algorithm
 };
 
 }  // namespace tg::cuda

@@ -21,6 +21,7 @@ TG_CUPTI_FUNCTION(cuptiUnsubscribe);
 TG_CUPTI_FUNCTION(cuptiEnableCallback);
 TG_CUPTI_FUNCTION(cuptiGetCallbackName);
 TG_CUPTI_FUNCTION(cuptiGetGraphNodeId);
+TG_CUPTI_FUNCTION(cuptiGetTimestamp);
 TG_CUPTI_FUNCTION(cuptiActivityRegisterCallbacks);
 TG_CUPTI_FUNCTION(cuptiActivityRegisterTimestampCallback);
 TG_CUPTI_FUNCTION(cuptiActivityEnable);

@@ -62,8 +62,8 @@ constexpr CUpti_ActivityKind kKinds[] = {
 constexpr auto kExternal = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 constexpr size_t kBuffer = 4 << 20, kAlign = 8;
 
-void check(CUptiResult r, const char* what) {
-  if (r == CUPTI_SUCCESS) return;
+// "CUPTI refuses what: why. The way out."
+std::string refusal(CUptiResult r, const char* what) {
   const char* text = nullptr;
   (void)cuptiGetResultString(r, &text);
   std::string way_out = "Run without a profiler, or see NVIDIA's manual of CUPTI for this error";
@@ -75,8 +75,10 @@ void check(CUptiResult r, const char* what) {
     way_out =
         "Another tool profiles or debugs this process (nsys, ncu, a debugger), and one can: end it, or take its "
         "report";
-  throw Error(Error::Kind::cuda,
-              fmt::format("[profiler] CUPTI refuses {}: {}. {}.", what, text ? text : "it gives no reason", way_out));
+  return fmt::format("CUPTI refuses {}: {}. {}.", what, text ? text : "it gives no reason", way_out);
+}
+void check(CUptiResult r, const char* what) {
+  if (r != CUPTI_SUCCESS) throw Error(Error::Kind::cuda, "[profiler] " + refusal(r, what));
 }
 
 std::string demangled(const char* name) {
@@ -97,6 +99,7 @@ struct Link {  // of a record to what it belongs to
 struct Arrived {
   std::mutex mutex;
   DeviceRecords records;
+  int64_t behind = 0;                                // how much CUPTI's clock is behind the host's, in nanoseconds
   bool totals = false;                               // are all that is kept
   std::vector<Link> kernels, copies;                 // of the records
   std::vector<std::pair<uint32_t, uint32_t>> calls;  // their numbers and threads
@@ -286,6 +289,10 @@ DeviceRecords joined(Arrived& a) {
     r.copies[i].has_origin = of;
     if (of) r.copies[i].copy.path = of->range;
   }
+  const auto shift = [&](auto& x) { x.begin += a.behind, x.end += a.behind; };
+  for (auto& c : r.calls) shift(c.call);
+  for (auto& k : r.kernels) shift(k.kernel);
+  for (auto& c : r.copies) shift(c.copy);
   return std::move(r);
 }
 
@@ -296,8 +303,9 @@ class CuptiProfiler final : public DeviceProfiler {
     check(cuptiSubscribe(&subscriber_, node_made, nullptr), "to be used");
     try {
       for (const CUpti_CallbackId id : {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED})
-        check(cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id), "to name kernels of graphs");
-      check(cuptiActivityRegisterTimestampCallback(timestamp), "the clock of the host");
+        note(cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id),
+             "to say which op a kernel of a graph belongs to");
+      use_host_clock();
       check(cuptiActivityRegisterCallbacks(buffer_wanted, buffer_full), "to hand records over");
       for (const CUpti_ActivityKind k : kKinds) check(cuptiActivityEnable(k), "to record");
     } catch (...) {
@@ -316,6 +324,7 @@ class CuptiProfiler final : public DeviceProfiler {
     Arrived& a = arrived();
     const std::lock_guard lock(a.mutex);
     DeviceRecords r = joined(a);
+    r.notes.insert(r.notes.end(), notes_.begin(), notes_.end());
 #ifdef TG_CUDA_EMULATED
     r.notes.emplace_back("the GPU is emulated: counts are true, times are those of the host and say nothing of a GPU");
 #endif
@@ -330,6 +339,24 @@ class CuptiProfiler final : public DeviceProfiler {
     a.totals = profiler_keeps() == ProfileOptions::Keep::totals;
     a.kernels = {}, a.copies = {}, a.calls = {}, a.driver_calls = {};
     a.ranges = {}, a.nodes = {};
+    a.behind = 0;
+  }
+  // A profile is whole without it.
+  void note(CUptiResult r, const char* what) {
+    if (r == CUPTI_SUCCESS) return;
+    if (std::string text = refusal(r, what); std::ranges::find(notes_, text) == notes_.end())
+      notes_.push_back(std::move(text));
+  }
+  // Else its own, which is compared with the host's once.
+  void use_host_clock() {
+    const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
+    if (r == CUPTI_SUCCESS) return;
+    note(r, "the clock of the host, and its own is moved to it");
+    uint64_t own = 0;
+    check(cuptiGetTimestamp(&own), "to say the time");
+    Arrived& a = arrived();
+    const std::lock_guard lock(a.mutex);
+    a.behind = int64_t(timestamp() - own);
   }
   void end() noexcept {
     if (!subscriber_) return;
@@ -338,6 +365,7 @@ class CuptiProfiler final : public DeviceProfiler {
     (void)cuptiUnsubscribe(std::exchange(subscriber_, nullptr));
   }
   CUpti_SubscriberHandle subscriber_ = nullptr;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace

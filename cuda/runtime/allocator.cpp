@@ -1,9 +1,11 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/cuda/runtime/allocator.h>
-#include <tapegrad/cuda/runtime/runtime.h>
+#include <tapegrad/cuda/runtime/graph.h>
+#include <tapegrad/cuda/runtime/recording.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <tuple>
 #ifdef TG_CUDA_EMULATED
@@ -58,20 +60,20 @@ void end_use(void*, size_t, cudaStream_t) {}
 
 void* DeviceAllocator::allocate(size_t bytes) {
   const cudaStream_t stream = stream_of(device_);
-  const std::lock_guard lock(mutex_);
-  Block* b = take(bytes, stream, Full::release);
+  Lock lock(mutex_);
+  Block* b = take(bytes, stream, lock);
   begin_use(b->at, bytes, stream);
   return b->at;
 }
 void* DeviceAllocator::hold(size_t bytes, cudaStream_t stream) {
   const MayAllocate known;
-  const std::lock_guard lock(mutex_);
-  return take(bytes, stream, Full::fail)->at;  // releasing would wait for the device, which a capture forbids
+  Lock lock(mutex_);
+  return take(bytes, stream, lock)->at;
 }
-Block* DeviceAllocator::take(size_t bytes, cudaStream_t stream, Full full) {
+Block* DeviceAllocator::take(size_t bytes, cudaStream_t stream, Lock& lock) {
   if (bytes > kMostBytes) fail(bytes);
   Block* b = pool_.take(bytes + kRedZone, stream);
-  if (!b) b = grow(bytes, stream, full);
+  if (!b) b = grow(bytes, stream, lock);
   b->asked = bytes;
   b->op = running().op;
   b->scope = running().scope ? running().scope : current_scope();
@@ -141,8 +143,11 @@ DeviceAllocator::Counts DeviceAllocator::counts() const {
 }
 void DeviceAllocator::empty_cache() {
   check_alive();
-  const std::lock_guard lock(mutex_);
-  release();
+  TG_CHECK(!held_memory(), state,
+           "[empty_cache] waits for the device, and what is being recorded runs later. Call it outside of the function "
+           "that is compiled.");
+  Lock lock(mutex_);
+  release(lock);
 }
 
 void* DeviceAllocator::segment(size_t bytes) {
@@ -157,22 +162,34 @@ void* DeviceAllocator::segment(size_t bytes) {
   segment_made(p, bytes);
   return p;
 }
-Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Full full) {
+Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   const size_t bytes = asked + kRedZone, least = BlockPool::least_segment(bytes);
   size_t size = pool_.next_segment(bytes, stream), free = 0, total = 0;
   void* p = segment(size);
   if (!p && size > least) p = segment(size = least);
   if (!p) {
     check(cudaMemGetInfo(&free, &total), "allocate", "reading the size of its memory");
-    if (full == Full::fail || least > total) fail(asked);  // nothing that could be released would help
-    release();
+    // Releasing waits for the device, which the capture of this thread forbids, or would not help.
+    if (held_memory() || least > total) fail(asked);
+    release(lock);
     p = segment(size);
     if (!p) fail(asked);
   }
   pool_.add_segment(p, size, bytes, stream);
   return pool_.take(bytes, stream);
 }
-void DeviceAllocator::release() {
+void DeviceAllocator::release(Lock& lock) {
+  // Another thread that captures may need our lock to end, or one that our caller has: then it gets this time and no
+  // more.
+  constexpr std::chrono::seconds kMost{10};
+  lock.unlock();
+  const std::unique_lock alone(captures(), kMost);
+  lock.lock();
+  TG_CHECK(
+      alone, state,
+      "[empty_cache] another thread has recorded a graph for {} s, and memory cannot be given back meanwhile. Lower "
+      "what the program holds, or set TG_CUDA_GRAPHS=0.",
+      kMost.count());
   const auto segments = pool_.release();
   if (segments.empty()) return;
   check(cudaDeviceSynchronize(), "empty_cache", "waiting for kernels");

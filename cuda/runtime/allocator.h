@@ -27,7 +27,9 @@ class DeviceAllocator final : public Allocator {
   void name(const void* p, const std::string* label) override;
   MemoryStats stats() const override;
   void reset_peak() override;
-  void empty_cache() override;  // waits for the device
+  // Waits for the device, and for other threads that record graphs: some seconds at most, then it is an Error(state),
+  // as it is while the calling thread records.
+  void empty_cache() override;
 
   struct Counts {
     int64_t segments = 0;    // held now
@@ -37,12 +39,12 @@ class DeviceAllocator final : public Allocator {
 
  private:
   // These need the lock.
-  enum class Full { release, fail };  // what to do when the card is full
-  Block* take(size_t bytes, cudaStream_t, Full);
+  using Lock = std::unique_lock<std::mutex>;
+  Block* take(size_t bytes, cudaStream_t, Lock&);
   void give(Block*, size_t bytes);
-  Block* grow(size_t bytes, cudaStream_t, Full);
+  Block* grow(size_t bytes, cudaStream_t, Lock&);
   void* segment(size_t bytes);
-  void release();
+  void release(Lock&);  // gives the lock up for a while
   [[noreturn]] void fail(size_t bytes) const;
   std::string largest_live() const;
 

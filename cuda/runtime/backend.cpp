@@ -21,13 +21,13 @@
 namespace tg::cuda {
 namespace {
 
-constexpr size_t kStagingChunk = 4 << 20, kStagingSlots = 4;
+constexpr size_t kStagingChunk = 4 << 20, kStagingChunks = 4;
 
 struct DeviceState {
   Properties properties;
   Stream stream;
   DeviceAllocator allocator;
-  Staging staging{kStagingChunk, kStagingSlots};
+  Staging staging{kStagingChunk, kStagingChunks};
   explicit DeviceState(int device) : allocator(device) {}
 };
 
@@ -47,6 +47,7 @@ std::unique_ptr<DeviceState> open_device(int device) {
   p.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
   p.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
   p.shared_per_block = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  p.l2_cache = size_t(attribute(cudaDevAttrL2CacheSize, device));
   size_t free = 0;
   check(cudaMemGetInfo(&free, &p.memory), "device", "reading the size of its memory");
 #ifdef TG_CUDA_EMULATED
@@ -139,9 +140,11 @@ class CudaRuntime final : public BackendRuntime {
     throw_bad_index(i);
   }
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
+    TG_CHECK(
+        !held_memory(), state,
+        "[copy] from the host while a graph is recorded: these numbers would be copied once, and the graph runs again "
+        "and again. Make them an input of the function that is compiled.");
     state(i).staging.to_device(to, from, bytes, stream_of(i));
-    note_synchronised();
-    throw_bad_index(i);
   }
   void copy_to_host(int i, void* to, const void* from, size_t bytes) override {
     state(i).staging.to_host(to, from, bytes, stream_of(i));

@@ -2,9 +2,17 @@
 #pragma once
 #include <tapegrad/cuda/runtime/errors.h>
 
+#include <shared_mutex>
 #include <utility>
 
 namespace tg::cuda {
+
+// Shared by captures; owned alone by who waits for the whole device (cudaDeviceSynchronize, cudaFree): CUDA ends the
+// captures of other threads then, whatever their mode.
+inline std::shared_timed_mutex& captures() {  // leaked, as the devices are
+  static auto& m = *new std::shared_timed_mutex;
+  return m;
+}
 
 inline constexpr std::string_view kGraphOp = "compile";  // in whose name errors of graphs are
 
@@ -84,6 +92,7 @@ class Capture {
   }
 
  private:
+  std::shared_lock<std::shared_timed_mutex> shared_{captures()};
   cudaStream_t stream_;
 };
 

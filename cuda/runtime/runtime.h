@@ -17,6 +17,7 @@ struct Properties {
   int multiprocessors = 0;      // streaming multiprocessors
   size_t shared_per_block = 0;  // bytes, with the opt-in above 48 KiB
   size_t memory = 0;            // bytes of the card
+  size_t l2_cache = 0;          // bytes
 };
 
 const Properties& properties(int device);

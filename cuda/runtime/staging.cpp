@@ -14,36 +14,46 @@ void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStr
 
 }  // namespace
 
-Staging::~Staging() {
-  for (const Slot& s : slots_) (void)cudaFreeHost(s.pinned);
-}
+Staging::~Staging() { (void)cudaFreeHost(ring_); }
 bool Staging::open() {
-  while (slots_.size() < count_) {
-    void* p = nullptr;
-    if (cudaMallocHost(&p, chunk_) != cudaSuccess) {
-      (void)cudaGetLastError();
-      break;
-    }
-    slots_.push_back({p, Event()});
+  void* p = ring_;
+  if (!p && cudaMallocHost(&p, size_) != cudaSuccess) (void)cudaGetLastError();
+  ring_ = static_cast<std::byte*>(p);
+  return ring_;
+}
+std::byte* Staging::reserve(size_t n) {
+  constexpr size_t kMostPieces = 64;
+  begin_ = end_;
+  if (begin_ % size_ + n > size_) begin_ += size_ - begin_ % size_;  // pieces do not wrap round
+  end_ = begin_ + (n + 255) / 256 * 256;
+  while (!pieces_.empty() && (end_ - pieces_.front().begin > size_ || pieces_.size() == kMostPieces)) {
+    pieces_.front().done.synchronize();
+    spare_.push_back(std::move(pieces_.front().done));
+    pieces_.pop_front();
   }
-  return !slots_.empty();
+  return ring_ + begin_ % size_;
+}
+void Staging::used(cudaStream_t stream) {
+  if (spare_.empty()) spare_.emplace_back();
+  spare_.back().record(stream);
+  pieces_.push_back({begin_, std::move(spare_.back())});
+  spare_.pop_back();
 }
 
 void Staging::to_device(void* to, const void* from, size_t bytes, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
-  if (bytes < chunk_ || !open()) {
+  if (!open()) {
     copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
-  } else {
-    for (size_t at = 0, k = 0; at < bytes; at += chunk_, ++k) {
-      const Slot& slot = slots_[k % slots_.size()];
-      const size_t n = std::min(chunk_, bytes - at);
-      if (k >= slots_.size()) slot.done.synchronize();  // its last chunk has left it
-      std::memcpy(slot.pinned, static_cast<const std::byte*>(from) + at, n);
-      copy(static_cast<std::byte*>(to) + at, slot.pinned, n, cudaMemcpyHostToDevice, stream);
-      slot.done.record(stream);
-    }
+    check(cudaStreamSynchronize(stream), "copy", kTo);
+    return;
   }
-  check(cudaStreamSynchronize(stream), "copy", kTo);
+  for (size_t at = 0; at < bytes; at += chunk_) {
+    const size_t n = std::min(chunk_, bytes - at);
+    std::byte* const pinned = reserve(n);
+    std::memcpy(pinned, static_cast<const std::byte*>(from) + at, n);
+    copy(static_cast<std::byte*>(to) + at, pinned, n, cudaMemcpyHostToDevice, stream);
+    used(stream);
+  }
 }
 
 void Staging::to_host(void* to, const void* from, size_t bytes, cudaStream_t stream) {
@@ -53,20 +63,20 @@ void Staging::to_host(void* to, const void* from, size_t bytes, cudaStream_t str
     check(cudaStreamSynchronize(stream), "copy", kFrom);
     return;
   }
-  const size_t chunks = (bytes + chunk_ - 1) / chunk_;
-  const auto size_of_chunk = [&](size_t k) { return std::min(chunk_, bytes - k * chunk_); };
-  const auto fetch = [&](size_t k) {
-    const Slot& slot = slots_[k % slots_.size()];
-    copy(slot.pinned, static_cast<const std::byte*>(from) + k * chunk_, size_of_chunk(k), cudaMemcpyDeviceToHost,
+  // One chunk is on its way while the host copies the one before.
+  const auto fetch = [&](size_t at) {
+    std::byte* const pinned = reserve(std::min(chunk_, bytes - at));
+    copy(pinned, static_cast<const std::byte*>(from) + at, std::min(chunk_, bytes - at), cudaMemcpyDeviceToHost,
          stream);
-    slot.done.record(stream);
+    used(stream);
+    return pinned;
   };
-  for (size_t k = 0; k < std::min(chunks, slots_.size()); ++k) fetch(k);
-  for (size_t k = 0; k < chunks; ++k) {
-    const Slot& slot = slots_[k % slots_.size()];
-    slot.done.synchronize();
-    std::memcpy(static_cast<std::byte*>(to) + k * chunk_, slot.pinned, size_of_chunk(k));
-    if (k + slots_.size() < chunks) fetch(k + slots_.size());
+  const std::byte* ready = fetch(0);
+  for (size_t at = 0; at < bytes; at += chunk_) {
+    pieces_.back().done.synchronize();
+    const std::byte* const next = at + chunk_ < bytes ? fetch(at + chunk_) : nullptr;
+    std::memcpy(static_cast<std::byte*>(to) + at, ready, std::min(chunk_, bytes - at));
+    ready = next;
   }
 }
 

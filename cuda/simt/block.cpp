@@ -6,6 +6,8 @@
 
 #include <tapegrad/cuda/simt/internal.h>
 #include <tapegrad/cuda/simt/order.h>
+#include <tapegrad/cuda/simt/queue.h>
+#include <tapegrad/cuda/simt/symbolize.h>
 
 namespace simt::engine {
 
@@ -192,6 +194,9 @@ void run(const Launch& l) {
     if (failed()) break;
   }
   launch_now = nullptr;
+  if (const std::size_t fixed = static_shared(); !failed() && !may_share(l.call.kernel, l.shared_bytes, fixed))
+    fail(Fault::usage, {}, "%s has %zu bytes of dynamic shared memory and %zu of static: not opted in to, or too many",
+         function_name(l.call.kernel).c_str(), l.shared_bytes, fixed);
 }
 
 void sync_threads(Site at) {

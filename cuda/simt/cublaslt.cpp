@@ -16,6 +16,7 @@ constexpr std::size_t version = 130100;
 std::string why;
 Statistics counters;
 std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;  // of all algorithms
+std::uint32_t refused = 0;                                  // candidates
 
 cublasStatus_t accept() {
   why.clear();
@@ -96,6 +97,7 @@ bool overlap(const Layout& l, const void* p, const Layout& d, const void* q) {
 }  // namespace
 
 void set_reductions(std::uint32_t schemes) { reductions = schemes; }
+void set_refused(std::uint32_t candidates) { refused = candidates; }
 const std::string& refusal() { return why; }
 Statistics statistics() { return counters; }
 
@@ -250,6 +252,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
       if (reinterpret_cast<std::uintptr_t>(at) % algo->data[kAlignment])
         return refuse(CUBLAS_STATUS_INVALID_VALUE, "the algorithm was chosen for operands aligned to " +
                                                        std::to_string(algo->data[kAlignment]) + " bytes");
+    if (refused >> algo->data[kRank] & 1)
+      return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the algorithm cannot be run after all");
     x.workspace_used = algo->data[kWorkspace];
     if (x.workspace_used > workspace_bytes || (x.workspace_used && !workspace))
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "the algorithm needs " + std::to_string(x.workspace_used) +

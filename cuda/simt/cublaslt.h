@@ -173,6 +173,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void
 namespace simt::lt {
 // From now on algorithms add parts of a sum in these ways alone (any, unless set), as for some shapes of the library.
 void set_reductions(std::uint32_t schemes);
+// From now on cublasLtMatmul refuses these candidates of the heuristic (none, unless set): bit i stands for number i.
+void set_refused(std::uint32_t candidates);
 const std::string& refusal();  // why the last call was refused; empty after one that was not
 struct Statistics {
   std::uint64_t heuristics, products;

@@ -21,6 +21,7 @@ using Record = std::variant<CUpti_ActivityKernel9, CUpti_ActivityMemcpy5, CUpti_
 
 struct State {
   CUptiResult answer = CUPTI_SUCCESS;
+  std::string refuser;  // the function whose answer that is
   std::set<CUpti_ActivityKind> kinds;
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;
@@ -59,6 +60,7 @@ std::uint32_t name_number(const std::string& name) {
   names.push_back(name);
   return static_cast<std::uint32_t>(names.size() - 1);
 }
+CUptiResult answer(std::string_view function) { return function == state().refuser ? state().answer : CUPTI_SUCCESS; }
 bool wanted(CUpti_ActivityKind k) { return state().kinds.contains(k); }
 CUgraphNode handle_of(std::uint64_t node) { return reinterpret_cast<CUgraphNode>(node); }
 void tell(CUpti_CallbackId id, std::uint64_t node, std::uint64_t original) {
@@ -78,7 +80,7 @@ const char* kernel_name(const Work& w) {
 std::uint32_t call_now() { return call.depth ? call.number : 0; }
 std::uint64_t activity_clock() {
   if (state().clock) return state().clock();
-  const auto t = std::chrono::steady_clock::now().time_since_epoch();
+  const auto t = std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // no other clock's
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(t).count());
 }
 void call_begins(const std::source_location& site) {
@@ -177,7 +179,10 @@ std::size_t size_of(CUpti_ActivityKind k) {
 
 using namespace simt::engine;
 
-void simt::set_cupti(CUptiResult r) { state().answer = r; }
+void simt::set_cupti(CUptiResult r, const char* function) {
+  state().answer = r;
+  state().refuser = function;
+}
 
 CUptiResult cuptiGetResultString(CUptiResult r, const char** text) {
   *text = r == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES              ? "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
@@ -188,7 +193,7 @@ CUptiResult cuptiGetResultString(CUptiResult r, const char** text) {
 CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* h, CUpti_CallbackFunc f, void* data) {
   const std::lock_guard lock(entry_mutex);
   State& s = state();
-  if (s.answer != CUPTI_SUCCESS) return s.answer;
+  if (const CUptiResult r = answer("cuptiSubscribe"); r != CUPTI_SUCCESS) return r;
   if (s.callback) return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
   s.callback = f;
   s.callback_data = data;
@@ -203,6 +208,7 @@ CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle) {
 }
 CUptiResult cuptiEnableCallback(std::uint32_t on, CUpti_SubscriberHandle, CUpti_CallbackDomain d, CUpti_CallbackId id) {
   const std::lock_guard lock(entry_mutex);
+  if (const CUptiResult r = answer("cuptiEnableCallback"); r != CUPTI_SUCCESS) return r;
   if (d != CUPTI_CB_DOMAIN_RESOURCE) return CUPTI_ERROR_INVALID_PARAMETER;
   on ? void(state().callbacks.insert(id)) : void(state().callbacks.erase(id));
   return CUPTI_SUCCESS;
@@ -218,6 +224,11 @@ CUptiResult cuptiGetGraphNodeId(CUgraphNode n, std::uint64_t* id) {
   *id = reinterpret_cast<std::uintptr_t>(n);
   return CUPTI_SUCCESS;
 }
+CUptiResult cuptiGetTimestamp(std::uint64_t* t) {
+  const std::lock_guard lock(entry_mutex);
+  *t = activity_clock();
+  return CUPTI_SUCCESS;
+}
 CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc request,
                                            CUpti_BuffersCallbackCompleteFunc complete) {
   const std::lock_guard lock(entry_mutex);
@@ -227,11 +238,13 @@ CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc requ
 }
 CUptiResult cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc f) {
   const std::lock_guard lock(entry_mutex);
-  state().clock = f;
-  return CUPTI_SUCCESS;
+  const CUptiResult r = answer("cuptiActivityRegisterTimestampCallback");
+  state().clock = r == CUPTI_SUCCESS ? f : nullptr;
+  return r;
 }
 CUptiResult cuptiActivityEnable(CUpti_ActivityKind k) {
   const std::lock_guard lock(entry_mutex);
+  if (const CUptiResult r = answer("cuptiActivityEnable"); r != CUPTI_SUCCESS) return r;
   state().kinds.insert(k);
   recording_activity = true;
   return CUPTI_SUCCESS;

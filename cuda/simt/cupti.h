@@ -40,6 +40,7 @@ CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle);
 CUptiResult cuptiEnableCallback(std::uint32_t on, CUpti_SubscriberHandle, CUpti_CallbackDomain, CUpti_CallbackId);
 CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain, std::uint32_t id, const char** name);
 CUptiResult cuptiGetGraphNodeId(CUgraphNode, std::uint64_t*);
+CUptiResult cuptiGetTimestamp(std::uint64_t*);
 
 enum CUpti_ActivityKind {
   CUPTI_ACTIVITY_KIND_MEMCPY = 1,
@@ -106,5 +107,7 @@ CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last);
 
 namespace simt {
-void set_cupti(CUptiResult);  // for tests: what cuptiSubscribe() answers from now on
-}
+// For tests: what a function answers from now on, and the others do what they should: cuptiSubscribe,
+// cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or cuptiActivityEnable.
+void set_cupti(CUptiResult, const char* function = "cuptiSubscribe");
+}  // namespace simt

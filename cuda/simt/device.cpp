@@ -8,7 +8,8 @@
 namespace simt::engine {
 namespace {
 
-// An H100's, but for the number of multiprocessors, which is small so that grids loop.
+// An H100's, but for the number of multiprocessors, which is small so that grids loop, and for the L2 cache, which is
+// small so that what does not fit in it takes little time.
 constexpr int multiprocessors = 4, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 1024, shared_default = 48 * 1024;
 
@@ -72,6 +73,12 @@ cudaError_t status(cudaError_t e) {
 std::size_t dynamic_shared_limit(const void* kernel) {
   const auto it = opted_in.find(kernel);
   return it == opted_in.end() ? shared_default : std::max(it->second, shared_default);
+}
+
+bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes) {
+  const auto it = opted_in.find(kernel);
+  const bool opted = it != opted_in.end() && it->second >= dynamic_bytes;
+  return dynamic_bytes + static_bytes <= (opted ? max_dynamic_shared : shared_default);
 }
 
 cudaError_t set_kernel_attribute(const void* kernel, cudaFuncAttribute a, int value) {
@@ -170,7 +177,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxBlocksPerMultiProcessor = blocks_per_multiprocessor;
   p->multiProcessorCount = multiprocessors;
   p->major = 9;
-  p->l2CacheSize = 50 << 20;
+  p->l2CacheSize = 1 << 16;
   const int threads_dim[] = {1024, 1024, 64}, grid[] = {0x7fffffff, 65535, 65535};
   std::ranges::copy(threads_dim, p->maxThreadsDim);
   std::ranges::copy(grid, p->maxGridSize);
@@ -185,6 +192,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
     case cudaDevAttrComputeCapabilityMajor: *v = p.major; break;
     case cudaDevAttrComputeCapabilityMinor: *v = p.minor; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = int(p.sharedMemPerBlockOptin); break;
+    case cudaDevAttrL2CacheSize: *v = p.l2CacheSize; break;
     case cudaDevAttrMemoryPoolsSupported: *v = 1; break;
     default: return status(cudaErrorInvalidValue);
   }
@@ -192,7 +200,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
 }
 cudaError_t cudaDeviceSynchronize() {
   const Entry entry;
-  if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
+  if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   finish_all();
   return status();
 }

@@ -172,6 +172,11 @@ cudaError_t forbid_while_capturing() {
     if (forbids(*c)) e = refuse(*c, cudaErrorStreamCaptureUnsupported);
   return e;
 }
+cudaError_t forbid_device_wide() {
+  cudaError_t e = cudaSuccess;
+  for (const auto& c : captures) e = refuse(*c, cudaErrorStreamCaptureUnsupported);
+  return e;
+}
 cudaError_t forbid_on(Stream& s) {
   return s.capture ? refuse(*s.capture, cudaErrorStreamCaptureUnsupported) : forbid_legacy(s);
 }

@@ -128,6 +128,7 @@ extern Statistics counters;
 // Shadow memory of what kernels may touch.
 void shadow_launch(const Launch&);
 void shadow_block();          // a block begins
+std::size_t static_shared();  // bytes of static shared memory that a block of the launch wrote so far, at most
 bool is_global(const void*);  // device memory, or pinned memory of the host
 bool is_shared(const void* p);
 void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight

@@ -99,10 +99,14 @@ void queue_reset();
 cudaError_t submit(Stream&, Work);
 // Invalidates the captures that forbid the calling thread what could synchronise; an error if there is one.
 cudaError_t forbid_while_capturing();
+// The same for what waits for the whole device: every capture, of any thread and mode.
+cudaError_t forbid_device_wide();
 cudaError_t forbid_on(Stream&);          // synchronisation of a stream that captures, or that a capture excludes
 cudaError_t forbid_event(const Event&);  // that was captured
 cudaError_t wait_in_capture(Stream&, const Event&);
 std::size_t dynamic_shared_limit(const void* kernel);
+// Static shared memory counts too: whether the kernel may have both.
+bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes);
 void graph_reset();
 void device_reset();
 void reset_handles();

@@ -149,7 +149,7 @@ cudaError_t cudaMalloc(void** p, std::size_t n) {
 }
 cudaError_t cudaFree(void* p) {
   const Entry entry;
-  if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
+  if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   finish_all();
   if (!p) return status();
   if (!is_allocation(p)) return status(cudaErrorInvalidValue);
@@ -169,7 +169,7 @@ cudaError_t cudaMallocHost(void** p, std::size_t n) {
 }
 cudaError_t cudaFreeHost(void* p) {
   const Entry entry;
-  if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
+  if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   finish_all();
   free_pinned(p);
   return status();
@@ -177,7 +177,7 @@ cudaError_t cudaFreeHost(void* p) {
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t n, cudaMemcpyKind k) {
   const Entry entry;
-  if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
+  if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   return copy({static_cast<char*>(to), n, static_cast<const char*>(from), n, n, 1}, k, find(cudaStream_t{}), true);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t n, cudaMemcpyKind k, cudaStream_t s) {
@@ -205,7 +205,7 @@ cudaError_t cudaMemsetAsync(void* p, int value, std::size_t n, cudaStream_t stre
 }
 cudaError_t cudaMemset(void* p, int value, std::size_t n) {
   const Entry entry;
-  if (const cudaError_t e = forbid_while_capturing(); e != cudaSuccess) return status(e);
+  if (const cudaError_t e = forbid_device_wide(); e != cudaSuccess) return status(e);
   return cudaMemsetAsync(p, value, n, nullptr);
 }
 

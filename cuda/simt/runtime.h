@@ -56,6 +56,7 @@ enum cudaMemcpyKind {
 };
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrL2CacheSize = 38,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
@@ -167,7 +168,7 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
                              cudaStream_t);
 
 // Kernels. Above 48 KiB of dynamic shared memory a kernel must be opted in. Occupancy is by threads and dynamic shared
-// memory alone: the emulator knows neither registers nor static shared memory.
+// memory alone: the emulator knows no registers, and static shared memory only once a kernel has used it.
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9

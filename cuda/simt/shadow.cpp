@@ -41,7 +41,9 @@ struct Object {  // a program or shared library with kernels
   Range constants, statics;
   Cell* cells = nullptr;
 };
-const Object* object;  // that holds the running kernel
+const Object* object;      // that holds the running kernel
+std::size_t static_bytes;  // of static shared memory that the running block has written,
+std::size_t static_most;   // and the most that a block of the launch has
 std::map<std::uintptr_t, Object>& objects = *new std::map<std::uintptr_t, Object>;
 Cell* dynamic_cells;
 
@@ -81,6 +83,11 @@ void shared_access(Cell* cell, std::size_t bytes, Access a, Where w, const Stamp
     shared_byte(cell[i], bytes, i, a, w, me);
     after_it = cell[i];
   }
+}
+
+void count_static(const Cell* cell, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) static_bytes += cell[i].write.epoch < block_epoch;
+  static_most = std::max(static_most, static_bytes);
 }
 
 Cell* cell_of(const void* p) {
@@ -269,7 +276,10 @@ void touch(const void* p, std::size_t n, Access a, const void* pc) {
   static const Range builtins{reinterpret_cast<std::uintptr_t>(__start_simt_builtin),
                               reinterpret_cast<std::uintptr_t>(__stop_simt_builtin)};
   if (builtins.has(x)) return;
-  if (object->statics.has(x)) return shared_access(cell_of(p), n, a, pc, now());
+  if (object->statics.has(x)) {
+    if (a != Access::read) count_static(cell_of(p), n);
+    return shared_access(cell_of(p), n, a, pc, now());
+  }
   const auto args = reinterpret_cast<std::uintptr_t>(launch_now->call.self.get());
   if (a == Access::read && (object->constants.has(x) || x - args < launch_now->call.bytes)) return;
   if (is_pinned(p, n)) return;  // mapped, unchecked
@@ -316,12 +326,15 @@ void shadow_launch(const Launch& l) {
   fences_of.clear();
   fenced = false;
   began.clear();
+  static_most = 0;
 }
+std::size_t static_shared() { return static_most; }
 
 void shadow_block() {
   if (fenced) fences_of[began.back().second] = fences;
   fences.fill(0);
   fenced = block_atomics = false;
+  static_bytes = 0;
   order_begin();
   began.emplace_back(epoch, block_now);
 }
@@ -332,6 +345,7 @@ void fence() {
 }
 
 void async_begin(char* to, unsigned bytes) {
+  if (object->statics.has(reinterpret_cast<std::uintptr_t>(to))) count_static(cell_of(to), bytes);
   std::for_each_n(cell_of(to), bytes, [](Cell& c) { c.write = {epoch, in_flight, 0}; });
 }
 void async_end(char* to, unsigned bytes, unsigned unit) {

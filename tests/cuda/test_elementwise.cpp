@@ -76,6 +76,17 @@ TEST_CASE("casts between all dtypes: ends of ranges, infinities and NaN, in any 
       }
   }
 }
+TEST_CASE("every NaN becomes the same bits in bf16 and f16 as on the CPU") {
+  std::vector<float> some;
+  for (uint32_t i = 0; i < 83; ++i)
+    some.push_back(std::bit_cast<float>(0x7f800000u | i << 31 | (i % 3 ? 1u << i % 23 : 0x7fffffu)));
+  const Tensor x = tensor<float>(some, {83});
+  for (const DType t : {DType::bf16, DType::f16}) {
+    check_bits([&](const auto& a) { return a.to(t); }, x);
+    check_bits([&](const auto& a) { return slice(a, 0, 1, 80).to(t); }, x);
+  }
+  check_bits([](const auto& a) { return a + 1.0; }, x.to(DType::bf16));
+}
 TEST_CASE("comparisons, extremes and clamp: NaN, infinities, and numbers that are equal to a bound") {
   const std::vector<double> some{-kInf, -1, -0., 0, 1, 2, kInf, kNan};
   for (const DType t : {DType::f64, DType::f32, DType::bf16}) {

@@ -9,10 +9,10 @@
 #include <tapegrad/ops/ops.h>
 
 #include <filesystem>
-
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/cuda/simt/cublaslt.h>
 #endif
+
 #include "support/helpers.h"
 
 using namespace tg;
@@ -82,25 +82,6 @@ TEST_CASE("a long sum is right to the tolerance of its dtype") {
     CHECK(distance(matmul(on_cuda(a), on_cuda(b)), matmul(a, b)) < tolerance(t));
   }
 }
-#ifdef TG_CUDA_EMULATED
-TEST_CASE("without an algorithm that adds in the computed type, another is taken; without any, an Error says so") {
-  struct Reductions {  // for the length of a test
-    explicit Reductions(uint32_t r) { simt::lt::set_reductions(r); }
-    ~Reductions() { simt::lt::set_reductions(CUBLASLT_REDUCTION_SCHEME_MASK); }
-  };
-  const Tensor a = make({40, 41}, 1, DType::bf16), b = make({41, 7}, 2, DType::bf16),
-               none = make({41, 9}, 3, DType::bf16);
-  const Tensor x = on_cuda(a), y = on_cuda(b), z = on_cuda(none);
-  {
-    const Reductions only(CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
-    const auto before = simt::lt::statistics().heuristics;
-    CHECK(distance(matmul(x, y), matmul(a, b)) < tolerance(DType::bf16));
-    CHECK(simt::lt::statistics().heuristics == before + 2);
-  }
-  const Reductions no(0);
-  CHECK_THROWS_WITH_AS(matmul(x, z), doctest::Contains("cuBLASLt has no algorithm for bf16 of 9 x 40 x 41"), Error);
-}
-#endif
 TEST_CASE("size 0 anywhere, and a sum of nothing") {
   for (DType t : kTypes) {
     for (auto [m, k, n] : {std::array<int64_t, 3>{0, 3, 2}, {2, 3, 0}, {2, 0, 3}, {0, 0, 0}}) {
@@ -304,6 +285,45 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
             "[gemm] there is no file of measured algorithms '" + file.path + "'. Choose another with TG_GEMM_CACHE"));
   file.write(text);
   CHECK(right());
+}
+
+TEST_CASE("measuring: many launches of each algorithm, on copies of operands of any form; it needs a file") {
+  cuda::GemmOptions o;
+  o.autotune = true;
+  CHECK(has(
+      error_of([&] { cuda::set_gemm_options(o); }),
+      "[gemm] algorithms are to be measured (TG_AUTOTUNE=1) and there is no file for them. Results would differ from "
+      "run to run. Set TG_GEMM_CACHE=FILE"));
+  const TemporaryFile file;
+  o.file = file.path;
+  const Options options(o);
+  for (const DType t : kTypes)
+    for (const int64_t n : {5, 40}) {  // of few bytes, and of more than the emulator's cache
+      const Tensor base = make({3, n + 1, n + 3}, 1, t), there = on_cuda(base);
+      const auto view = [&](const Tensor& x) { return slice(slice(x, 1, 1, n + 1), 2, 2, n + 2); };  // odd steps
+      CHECK(distance(matmul(view(there), view(there)), matmul(view(base), view(base))) < tolerance(t));
+      const auto one = [](const Tensor& x) { return reshape(slice(x, 0, 0, 1), {x.size(1), x.size(2)}); };
+      CHECK(distance(matmul(view(there), one(view(there)), {.trans_a = true}),
+                     matmul(view(base), one(view(base)), {.trans_a = true})) < tolerance(t));
+      const Tensor bias = make({n}, 2, t), bias_there = on_cuda(bias);
+      CHECK(distance(linear(view(there), one(view(there)), bias_there), linear(view(base), one(view(base)), bias)) <
+            tolerance(t));
+    }
+  const auto stats = cuda::gemm_stats();
+  CHECK(stats.timed == stats.products);
+#ifdef TG_CUDA_EMULATED
+  const auto before = simt::lt::statistics().products;
+  const Tensor x = on_cuda(make({8, 8}, 1, DType::f32));
+  matmul(x, x);
+  // Four candidates, three rounds, a launch that loads the kernel, and the product.
+  CHECK(simt::lt::statistics().products - before == 4 * (3 * 20 + 1) + 1);
+#endif
+}
+TEST_CASE("one product at addresses of any alignment above 16 bytes is planned once") {
+  const Options options;
+  const Tensor x = on_cuda(make({64, 8}, 1, DType::f32));
+  for (const int64_t row : {0, 1, 2, 4, 16}) matmul(slice(x, 0, row, row + 8), x, {.trans_b = true});
+  CHECK(cuda::gemm_stats().hits == 4);
 }
 
 TEST_CASE("TF32 by choice: operands of 10 bits, and the gradients likewise, lazy and checkpointed too") {

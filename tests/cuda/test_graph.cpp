@@ -220,6 +220,13 @@ TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not
     runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
   };
   CHECK(has(run_layers(layers_with(reads, w), w, 5).why_no_graph, "test_copied cannot be recorded: [copy] copying"));
+  const auto writes = [](const Copied&, Bufs, Bufs, Context& c) {
+    const float host[1] = {};
+    const Scratch scratch(c, 4);
+    runtime_of(c.device).copy_from_host(0, scratch.as<void>(), host, 4);
+  };
+  CHECK(has(run_layers(layers_with(writes, w), w, 5).why_no_graph,
+            "test_copied cannot be recorded: [copy] from the host while a graph is recorded: "));
   const auto allocates = [](const Copied&, Bufs, Bufs, Context& c) {
     void* p = nullptr;
     cuda::check(cudaMalloc(&p, 16), c.op, "cudaMalloc");
@@ -235,6 +242,16 @@ TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not
             "test_copied cannot be recorded: [compile] ending a capture failed: "));
   const auto nothing = [](const Copied&, Bufs, Bufs, Context&) {};
   CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // as if nothing had been
+}
+
+TEST_CASE("graphs: a line on stderr says why there is none, once for each plan") {
+  const Alone r = run_alone("graphs: an op that waits*");
+  CHECK(r.status == 0);
+  CAPTURE(r.output);
+  const std::string line = "[compile] 9 ops run one by one, not as one graph: test_copied cannot be recorded: ";
+  size_t lines = 0;
+  for (size_t at = 0; (at = r.output.find(line, at)) != std::string::npos; ++at) ++lines;
+  CHECK(lines == 5);
 }
 
 TEST_CASE("graphs: an error of the host while a call is recorded is that of the run") {

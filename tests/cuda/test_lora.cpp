@@ -85,13 +85,14 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
   CHECK(lora.params().device() == Device::cpu());
 }
 
-TEST_CASE("LoRA: the largest rank that a block has room for, and the next one") {
+TEST_CASE("LoRA: ranks about the 48 KiB that a block has unasked, the largest that it has room for, and the next one") {
   const Device d = Device::cuda();
   // (x a) of four rows and the shares of 256 threads.
   const auto largest = int64_t((cuda::properties(0).shared_per_block / sizeof(float) - 256) / 4);
   const auto apply = [&](int64_t rank) {
     return tg::lora(ones({1, 1}).to(d), ones({1, rank}).to(d), ones({rank, 1}).to(d), 0.5);
   };
+  CHECK(apply(3040).item<float>() == 1520);
   CHECK(apply(largest).item<float>() == 0.5f * float(largest));
   CHECK(has(error_of([&] { apply(largest + 1); }), fmt::format("[lora] the rank is {}", largest + 1)));
 }

@@ -5,7 +5,9 @@
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "support/alone.h"
 #include "support/helpers.h"
@@ -233,6 +235,30 @@ TEST_CASE("allocations of a thread on another stream are that stream's") {
   const OnStream on(0, other);
   CHECK(bytes_on_gpu(400).device_data<float>() != q);
   empty_cache(kGpu);  // the stream ends: nothing of it may stay
+}
+
+TEST_CASE("the cache is given back by one thread while another records") {
+  const Tensor x = random({1000}, 1).to(kGpu), y = random({1000}, 2).to(kGpu);
+  const auto copy = [&] {
+    cuda::check(
+        cudaMemcpyAsync(y.value()->storage->data, x.device_data<float>(), 4000, cudaMemcpyDeviceToDevice, stream_of(0)),
+        "test", "a copy");
+  };
+  std::thread other;
+  std::string refused;
+  const auto recording = runtime_of(kGpu).recording(0, 1, [&](size_t) {
+    copy();
+    refused = error_of([] { empty_cache(kGpu); });
+    if (!other.joinable()) other = std::thread([] { bytes_on_gpu(4 * kMiB), empty_cache(kGpu); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it would end this capture meanwhile
+    copy();
+  });
+  REQUIRE(recording);
+  recording->record();
+  other.join();
+  CHECK(has(refused, "[empty_cache] waits for the device, and what is being recorded runs later."));
+  CHECK(recording->launch());
+  CHECK(values(y) == values(x));
 }
 
 #ifdef TG_CUDA_EMULATED

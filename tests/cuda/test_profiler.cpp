@@ -257,4 +257,31 @@ TEST_CASE("profiler: a driver that refuses leaves a note, and the rest of the pr
         "driver lets administrators profile only: set NVreg_RestrictProfilingToAdminUsers=0 for its module, or run as "
         "root.");
 }
+TEST_CASE("profiler: without what a profile can do without it is whole, and a note says so") {
+  const Tensor x = random({16}, 1).to(Device::cuda());
+  const auto profile = [&](const char* refuser) {
+    simt::set_cupti(CUPTI_ERROR_INVALID_OPERATION, refuser);
+    Profiler profiler;
+    simt::set_cupti(CUPTI_SUCCESS);
+    const Tensor y = tg::exp(x);
+    synchronize(Device::cuda());
+    Profile p = profiler.stop();
+    CAPTURE(refuser);
+    CHECK(p.kernels.size() == 1);
+    check_times(p);
+    return p.notes;
+  };
+  for (int again = 0; again < 2; ++again) {
+    const auto clock = profile("cuptiActivityRegisterTimestampCallback"), nodes = profile("cuptiEnableCallback");
+    REQUIRE(clock.size() == 2);  // and that the GPU is emulated
+    CHECK(has(clock[0] + clock[1], "CUPTI refuses the clock of the host, and its own is moved to it: "));
+    REQUIRE(nodes.size() == 2);
+    CHECK(has(nodes[0] + nodes[1], "CUPTI refuses to say which op a kernel of a graph belongs to: "));
+    CHECK(profile("nothing").size() == 1);
+  }
+  simt::set_cupti(CUPTI_ERROR_INVALID_OPERATION, "cuptiActivityEnable");
+  Profiler profiler;
+  simt::set_cupti(CUPTI_SUCCESS);
+  REQUIRE(!profiler.stop().notes.empty());
+}
 #endif

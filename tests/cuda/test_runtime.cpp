@@ -77,6 +77,41 @@ TEST_CASE("copies in chunks are exact, whatever their size, and wait for what wa
     CHECK(a.to_vector<uint8_t>() == other);
   }
 }
+TEST_CASE("what was given to a copy may be changed at once, however late the copy runs") {
+  Staging staging(1024, 3);
+  const Stream other;
+  for (const cudaStream_t stream : {stream_of(0), cudaStream_t(other)}) {
+    const OnStream on(0, stream);
+    std::vector<uint8_t> host(2500);
+    std::vector<Tensor> there;
+    std::vector<std::vector<uint8_t>> sent;
+    for (size_t i = 0; i < 300; ++i) {
+      const size_t n = i % 7 == 3 ? 1024 + i * 4 : 1 + i * 37 % 900;
+      sent.push_back(pattern(n, i));
+      there.push_back(empty(Layout::contiguous({int64_t(n)}, DType::u8, kGpu)));
+      std::copy(sent[i].begin(), sent[i].end(), host.begin());
+      staging.to_device(there[i].value()->storage->data, host.data(), n, stream);
+      std::fill(host.begin(), host.end(), uint8_t(0xab));
+    }
+    for (size_t i = 0; i < sent.size(); ++i) CHECK(there[i].to_vector<uint8_t>() == sent[i]);
+  }
+  empty_cache(kGpu);  // the stream ends
+}
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("small copies to the device do not wait for what is queued") {
+  const uint64_t before = simt::schedule();
+  synchronize(kGpu);
+  simt::set_schedule(1);  // each operation as late as it may be
+  const Tensor x = random({1000}, 1).to(kGpu), y = exp(x);
+  const uint64_t pending = simt::statistics().pending;
+  CHECK(pending > 1);
+  const Tensor z = random({1000}, 2).to(kGpu);
+  CHECK(simt::statistics().pending > pending);
+  CHECK(bits_of(z) == bits_of(random({1000}, 2)));
+  CHECK(simt::statistics().pending == 0);
+  simt::set_schedule(before);
+}
+#endif
 TEST_CASE("tensors of many chunks go to the device and back, from several threads") {
   const auto round_trip = [](uint64_t seed) {
     const Tensor x = random({2'300'000}, seed);  // two chunks of 4 MiB and a part

@@ -248,6 +248,21 @@ TEST_CASE("where and masked_fill move every dtype bit by bit") {
                                 DType::bf16);  // a signalling NaN, -0 and a denormal
   CHECK(bits_of(where(bools({1, 1, 1}), odd, zeros_like(odd))) == bits_of(odd));
 }
+TEST_CASE("every NaN is 0x7fff in bf16 and f16, at any place of a vector") {
+  std::vector<float> some;
+  for (uint32_t i = 0; i < 83; ++i)  // quiet and signalling, of both signs, payloads of high and of low bits
+    some.push_back(std::bit_cast<float>(0x7f800000u | i << 31 | (i % 3 ? 1u << i % 23 : 0x7fffffu)));
+  const Tensor x = tensor<float>(some, {83});
+  for (const DType t : {DType::bf16, DType::f16}) {
+    CAPTURE(name_of(t));
+    for (const Tensor& y : {x.to(t), slice(x, 0, 3, 80).to(t), (x * 2.0).to(t), transpose(expand(x, {5, 83})).to(t)}) {
+      const Tensor bits = from_bytes(bits_of(y), y.shape(), DType::u16);
+      CHECK(values<int>(ne(bits.to(DType::i32), 0x7fff).to(DType::i32)) == std::vector<int>(size_t(y.numel()), 0));
+    }
+  }
+  const Tensor both = x.to(DType::bf16) + 1.0;
+  CHECK(bits_of(both) == bits_of(x.to(DType::bf16)));
+}
 TEST_CASE("integers: neg, abs, relu, maximum, minimum, comparisons") {
   for (DType t : {DType::i64, DType::i32}) {
     const Tensor x = tensor<int64_t>({-3, 0, 7}, {3}).to(t), y = tensor<int64_t>({1, 0, -7}, {3}).to(t);

@@ -292,6 +292,13 @@ __global__ void wide_shared_kernel(float* y) {
   y[0] = s[15000];
 }
 
+__global__ void fixed_and_dynamic_shared_kernel(float* y) {
+  __shared__ float fixed[32];
+  fixed[threadIdx.x] = tg::cuda::dynamic_shared<float>()[threadIdx.x] = 1.0F;
+  __syncthreads();
+  y[threadIdx.x] = fixed[31 - threadIdx.x];
+}
+
 __global__ void many_barriers_kernel(int n) {
   for (int i = 0; i < n; ++i) __syncthreads();
 }
@@ -367,6 +374,12 @@ cudaError_t many_warp_barriers(int n, cudaStream_t s) {
 cudaError_t wide_shared(float* y, bool opt_in, cudaStream_t s) {
   if (opt_in) (void)cudaFuncSetAttribute(wide_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024);
   return simt::launch(wide_shared_kernel, 1, 1, 64 * 1024, s, y);
+}
+cudaError_t fixed_and_dynamic_shared(float* y, bool mistake, cudaStream_t s) {
+  constexpr int bytes = 48 * 1024 - 64;  // with 128 of static memory
+  const auto kernel = fixed_and_dynamic_shared_kernel;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, mistake ? 1024 : bytes);
+  return simt::launch(kernel, 1, 32, bytes, s, y);
 }
 int resident(int threads, std::size_t shared_bytes) {
   int blocks = -1;

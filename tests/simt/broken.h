@@ -42,6 +42,7 @@ cudaError_t misaligned_copy(const float* x, float* y, bool mistake, cudaStream_t
 cudaError_t locals_of_another(float* y, bool mistake, cudaStream_t);                // 64
 cudaError_t many_warp_barriers(int n, cudaStream_t);                                // wrong above 65534
 cudaError_t wide_shared(float* y, bool opt_in, cudaStream_t);                       // 1
+cudaError_t fixed_and_dynamic_shared(float* y, bool mistake, cudaStream_t);         // 32
 int resident(int threads, std::size_t shared_bytes);                                // blocks per multiprocessor
 cudaError_t add_one(const float* x, float* y, int n, cudaStream_t);                 // correct
 cudaError_t many_barriers(int n, cudaStream_t);                                     // correct

@@ -120,6 +120,9 @@ TEST_CASE("a misaligned vector, and one stored to another memory than it names")
   finds_write({Fault::usage}, broken::global_store);
   finds_write({Fault::usage}, broken::shared_store);
 }
+TEST_CASE("static and dynamic shared memory of more than 48 KiB, not opted in to") {
+  finds_write({Fault::usage}, broken::fixed_and_dynamic_shared);
+}
 TEST_CASE("a vector is stored by one access") {
   simt::reset();
   {

@@ -253,6 +253,29 @@ TEST_CASE("captures that end wrongly") {
   simt::reset();
 }
 
+TEST_CASE("what waits for the device ends the captures of all threads, whatever their mode") {
+  simt::reset();
+  const Stream s;
+  float *x = nullptr, y[1] = {}, *pinned = nullptr;
+  check(cudaMalloc(&x, 4));
+  check(cudaMallocHost(&pinned, 4));
+  check(cudaMemset(x, 0, 4));
+  const std::function<cudaError_t()> calls[] = {
+      [] { return cudaDeviceSynchronize(); }, [&] { return cudaFree(x); }, [&] { return cudaFreeHost(pinned); },
+      [&] { return cudaMemset(x, 0, 4); }, [&] { return cudaMemcpy(y, x, 4, cudaMemcpyDeviceToHost); }};
+  for (const auto mode : {thread_local_mode, cudaStreamCaptureModeRelaxed})
+    for (const auto& call : calls) {
+      check(cudaStreamBeginCapture(s, mode));
+      cudaError_t e = cudaSuccess;
+      std::thread([&] { e = call(); }).join();
+      CHECK(e == cudaErrorStreamCaptureUnsupported);
+      cudaGraph_t g = nullptr;
+      CHECK(cudaStreamEndCapture(s, &g) == cudaErrorStreamCaptureInvalidated);
+    }
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  simt::reset();
+}
+
 TEST_CASE("the mode of a capture says what other threads may do") {
   simt::reset();
   const Stream s;
