@@ -177,3 +177,27 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
 }
+TEST_CASE("swiglu of bf16 is within 2^-16 before it is rounded, at every gate from -87 up") {
+  std::vector<bf16> x;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    bf16 gate;
+    gate.bits = uint16_t(bits);
+    if (float(gate) >= -87 && float(gate) <= 0x1p100f) x.push_back(gate);
+  }
+  x.resize(x.size() / 8 * 8, bf16(0));
+  const size_t n = x.size();
+  x.resize(2 * n, bf16(1));  // the values
+  const Tensor leaf = tensor<bf16>(x, {1, int64_t(2 * n)}).to(Device::cuda()).requires_grad_(), y = swiglu(leaf);
+  const auto got = values<bf16>(y), slopes = values<bf16>(backward(sum(y))[leaf]);
+  const auto off = [](double value, double exact, double scale) {  // more than rounding and that
+    const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 7);
+    return std::fabs(value - exact) > 0.5 * unit + 0x1p-16 * scale;
+  };
+  size_t wrong = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double gate = x[i], s = 1 / (1 + std::exp(-gate)), silu = gate * s, below = gate / (1 + std::exp(gate));
+    wrong += off(got[i], silu, std::fabs(silu)) + off(slopes[n + i], silu, std::fabs(silu));
+    wrong += off(slopes[i], s * (1 + below), s * (1 + std::fabs(below)));
+  }
+  CHECK(wrong == 0);
+}
