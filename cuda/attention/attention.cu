@@ -3,6 +3,7 @@
 #include <tapegrad/ops/attention.h>
 // first the op's header
 #include <tapegrad/cuda/attention/attention_kernels.h>
+#include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
 
 #include <cmath>
@@ -55,6 +56,28 @@ class Spans {
   bool given_;
 };
 
+// An operand as attention_mma wants it: its own memory, or a copy whose rows are whole vectors, filled up with zeros.
+class WholeRows {
+ public:
+  WholeRows(const Context& c, const Buf& x) : heads(x) {
+    if (heads.vectors || x.numel() == 0) return;
+    const Shape& s = x.shape();
+    const int64_t hs = s[3], row = (hs + kVec<bf16> - 1) / kVec<bf16> * kVec<bf16>, head = s[2] * row,
+                  batch = s[1] * head;
+    bf16* p = copy_.emplace(c, size_t(s[0] * batch) * sizeof(bf16)).as<bf16>();
+    const Strides to{batch, head, row, 1};
+    const auto bytes = [](const bf16* at) { return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(at)); };
+    const Region parts[] = {{s, bytes(heads.p), x.strides(), bytes(p), to},
+                            {{s[0], s[1], s[2], row - hs}, nullptr, {}, bytes(p + hs), to}};
+    copy_regions(c, sizeof(bf16), parts);
+    heads.p = p, heads.batch = batch, heads.head = head, heads.row = row, heads.col = 1, heads.vectors = true;
+  }
+  Heads<const bf16> heads;
+
+ private:
+  std::optional<Scratch> copy_;
+};
+
 AttentionSizes sizes_of(const op::AttentionForm& o, const Buf& q, const Buf& k, const Context& c) {
   const int64_t hs = q.size(3), most = q.dtype() == DType::f64 ? kMostF64HeadSize : kMostHeadSize;
   TG_CHECK(
@@ -71,14 +94,18 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   const Spans spans(op.o, z, in.subspan(3), c);
   z.spans = spans.get();
   visit_float(out[0].dtype(), [&]<class T>() {
-    const AttentionArgs<T> a{z,
-                             Heads<const T>(in[0]),
-                             Heads<const T>(in[1]),
-                             Heads<const T>(in[2]),
-                             Heads<T>(out[0]),
-                             out[1].data<compute_t<T>>()};
+    AttentionArgs<T> a{z,
+                       Heads<const T>(in[0]),
+                       Heads<const T>(in[1]),
+                       Heads<const T>(in[2]),
+                       Heads<T>(out[0]),
+                       out[1].data<compute_t<T>>()};
     if constexpr (std::is_same_v<T, bf16>)
-      if (z.hs <= kMostMmaHeadSize) return attention_mma(c, a);
+      if (z.hs <= kMostMmaHeadSize && z.scale > 0) {
+        const WholeRows q(c, in[0]), k(c, in[1]), v(c, in[2]);
+        a.q = q.heads, a.k = k.heads, a.v = v.heads;
+        return attention_mma(c, a);
+      }
     attention_tiled<T>(c, a);
   });
 }
@@ -110,18 +137,22 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     if (rows > 0)
       launch(c, attention_row_products<T>, blocks_for(c, rows, kRows), kThreads, 0, z, Heads<const T>(in[3]), dy,
              scratch.as<C>());
-    const AttentionGradArgs<T> a{z,
-                                 Heads<const T>(in[0]),
-                                 Heads<const T>(in[1]),
-                                 Heads<const T>(in[2]),
-                                 dy,
-                                 in[4].data<const C>(),
-                                 scratch.as<C>(),
-                                 Heads<T>(out[0]),
-                                 Heads<T>(out[1]),
-                                 Heads<T>(out[2])};
+    AttentionGradArgs<T> a{z,
+                           Heads<const T>(in[0]),
+                           Heads<const T>(in[1]),
+                           Heads<const T>(in[2]),
+                           dy,
+                           in[4].data<const C>(),
+                           scratch.as<C>(),
+                           Heads<T>(out[0]),
+                           Heads<T>(out[1]),
+                           Heads<T>(out[2])};
     if constexpr (std::is_same_v<T, bf16>)
-      if (z.hs <= kMostMmaHeadSize) return attention_grad_mma(c, a);
+      if (z.hs <= kMostMmaHeadSize) {
+        const WholeRows q(c, in[0]), k(c, in[1]), v(c, in[2]), g(c, in[5]);
+        a.q = q.heads, a.k = k.heads, a.v = v.heads, a.dy = g.heads;
+        return attention_grad_mma(c, a);
+      }
     attention_grad_tiled<T>(c, a);
   });
 }
