@@ -10,7 +10,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kThreads = 256, kRows = kThreads / 32;
+constexpr int kThreads = 256;
 
 Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
   return attention_span_outside(s.op, "lengths", value, position, s.size - 1);
@@ -110,19 +110,49 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// One warp per row: delta[i] = dy[i] . y[i].
-template <class T>
-__global__ void attention_row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
-  const int64_t rows = z.batch * z.heads * z.tq;
-  for (int64_t i = blockIdx.x * int64_t(kRows) + threadIdx.x / 32; i < rows; i += int64_t(gridDim.x) * kRows) {
-    const int64_t h = i / z.tq, t = i % z.tq;
-    const auto a = y.at(h / z.heads, h % z.heads), b = dy.at(h / z.heads, h % z.heads);
+// delta[i] = dy[i] . y[i]: kLanes of a warp per row, each with 16 bytes at a time. kVectors: of both operands.
+constexpr int kProductRows = 64;  // of a block
+template <class T, int kLanes, bool kVectors>
+__global__ void __launch_bounds__(kThreads, 6)
+    attention_row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
+  constexpr int V = kVec<T>;
+  const HeadBlock at(z.batch, z.heads);
+  const auto a = y.at(at.b, at.h), b = dy.at(at.b, at.h);
+  const int lane = int(threadIdx.x) % kLanes;
+#pragma unroll 1
+  for (int r = int(threadIdx.x) / kLanes; r < kProductRows; r += kThreads / kLanes) {
+    const int64_t t = at.i * kProductRows + r;
     compute_t<T> sum = 0;
-    for (int64_t d = threadIdx.x % 32; d < z.hs; d += 32)
-      sum += widen(a.p[t * a.row + d * a.col]) * widen(b.p[t * b.row + d * b.col]);
-    sum = warp_all<SumOp>(sum);
-    if (threadIdx.x % 32 == 0) delta[i] = sum;
+#pragma unroll 1
+    for (int64_t d = lane * V; t < z.tq && d < z.hs; d += kLanes * V) {
+      if constexpr (kVectors) {
+        const auto p = load16(a.p + t * a.row + d), q = load16(b.p + t * b.row + d);
+#pragma unroll
+        for (int v = 0; v < V; ++v) sum += widen(p.x[v]) * widen(q.x[v]);
+      } else {
+        for (int64_t e = d; e < min(d + V, z.hs); ++e)
+          sum += widen(a.p[t * a.row + e * a.col]) * widen(b.p[t * b.row + e * b.col]);
+      }
+    }
+#pragma unroll
+    for (int s = kLanes / 2; s > 0; s /= 2) sum += __shfl_xor_sync(~0u, sum, s);
+    if (lane == 0 && t < z.tq) delta[(at.b * z.heads + at.h) * z.tq + t] = sum;
   }
+}
+template <class T>
+void row_products(const AttentionSizes& z, const Heads<const T>& y, const Heads<const T>& dy, compute_t<T>* delta,
+                  const Context& c) {
+  const int64_t blocks = (z.tq + kProductRows - 1) / kProductRows * z.batch * z.heads;
+  if (blocks == 0) return;
+  const auto run = [&]<int kLanes>() {
+    launch(c,
+           y.vectors && dy.vectors ? attention_row_products<T, kLanes, true> : attention_row_products<T, kLanes, false>,
+           unsigned(blocks), kThreads, 0, z, y, dy, delta);
+  };
+  const int64_t parts = (z.hs + kVec<T> - 1) / kVec<T>;
+  parts <= 8    ? run.template operator()<8>()
+  : parts <= 16 ? run.template operator()<16>()
+                : run.template operator()<32>();
 }
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {
   AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
@@ -134,9 +164,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     const int64_t rows = z.batch * z.heads * z.tq;
     const Scratch scratch(c, size_t(rows) * sizeof(C));
     const Heads<const T> dy(in[5]);
-    if (rows > 0)
-      launch(c, attention_row_products<T>, blocks_for(c, rows, kRows), kThreads, 0, z, Heads<const T>(in[3]), dy,
-             scratch.as<C>());
+    row_products<T>(z, Heads<const T>(in[3]), dy, scratch.as<C>(), c);
     AttentionGradArgs<T> a{z,
                            Heads<const T>(in[0]),
                            Heads<const T>(in[1]),
