@@ -1,6 +1,5 @@
 // Kernels of ops/swiglu.h on rows (2F), gate first. Threads: one per V neighbours of a row's F, both halves; V is
 // 16 bytes where rows are aligned, else 1.
-#include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/swiglu.h>
 
@@ -8,15 +7,6 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 template <class T> constexpr int kCtas = sizeof(T) == 8 ? 4 : 6;  // per SM
-
-// 1 / (1 + e^-x) for a result in T. For bf16 by the approximate instructions: the relative error is below 2^-16, which
-// is 1/128 of half a unit of bf16, from x = -87 up; below, where the result is less than 2^-125, it may be 0.
-template <class T> __device__ __forceinline__ compute_t<T> sigmoid_for(compute_t<T> x) {
-  if constexpr (std::is_same_v<T, bf16>)
-    return reciprocal_approx(1.0f + exp2_approx(x * -1.44269504f));
-  else
-    return math::sigmoid(x);
-}
 
 // Where the g-th group of V lies in x (rows, 2F); in y (rows, F) it lies at g V.
 template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f) {

@@ -5,7 +5,7 @@ Disassembles the objects in BUILT. One that is missing, or older than a source, 
 kernel: registers; instructions that access local memory (spills); static shared memory in bytes; blocks per SM, by these
 and by the threads of __launch_bounds__ (dynamic shared memory is not seen); instructions of the hot loop per 16 bytes of
 global memory that it moves, and per HMMA. The hot loop is the shortest of those with the most HMMA; where there are none,
-the innermost loop that moves the most bytes, or the whole kernel if it has no loop. What a branch skips is counted, a loop
+the innermost loop that moves the most bytes, and of such the longest; or the whole kernel. What a branch skips is counted, a loop
 within it once. --update writes sass.txt. Another nvcc than the one that it names gives other numbers: these are printed,
 and are no error.
 """
@@ -55,7 +55,7 @@ def hot_loop(code):
         products, moved, length, *_ = min((m for m in measured if m[0] == most), key=lambda m: m[2])
     else:
         inner = [m for m in measured if not any(m != o and m[3] <= o[3] and o[4] <= m[4] for o in measured)]
-        products, moved, length, *_ = max(inner, key=lambda m: (m[1], -m[2]))
+        products, moved, length, *_ = max(inner)
     return length, moved, products
 
 
