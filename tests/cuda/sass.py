@@ -10,6 +10,7 @@ within it once. --update writes sass.txt. Another nvcc than the one that it name
 and are no error.
 """
 import concurrent.futures
+import os
 import pathlib
 import re
 import shutil
@@ -90,9 +91,10 @@ def measure(binary, cuobjdump):
 
 def main(nvcc, include, root, built, out, update=""):
     root, built, out = map(pathlib.Path, (root, built, out))
-    cuobjdump = shutil.which("cuobjdump", path=pathlib.Path(nvcc).resolve().parent) or shutil.which("cuobjdump")
-    if not cuobjdump:
-        print("skipped: cuobjdump is neither beside nvcc nor in PATH; PyPI's nvidia-cuda-cuobjdump has it")
+    places = f"{pathlib.Path(nvcc).resolve().parent}:{os.environ['PATH']}"
+    cuobjdump, disassembler = (shutil.which(tool, path=places) for tool in ("cuobjdump", "nvdisasm"))
+    if not cuobjdump or not disassembler:
+        print("skipped: cuobjdump and nvdisasm are neither beside nvcc nor in PATH; PyPI has them as nvidia-cuda-...")
         return
     out.mkdir(parents=True, exist_ok=True)
     version = re.search(r"V([\d.]+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)[1]
