@@ -118,7 +118,7 @@ struct Clip {
 // last, are updated.
 template <class T> struct AdamW {
   using Type = T;
-  static constexpr int kIn = 4;
+  static constexpr int kIn = 4, kCtas = sizeof(T) == 8 ? 3 : 5;  // blocks per SM
   const T* in[kIn];
   T* out[kIn - 1];  // may be the inputs
   int64_t n;
@@ -148,7 +148,7 @@ template <class T> struct AdamW {
 };
 template <class T, bool kMomentum> struct Sgd {
   using Type = T;
-  static constexpr int kIn = kMomentum ? 3 : 2;
+  static constexpr int kIn = kMomentum ? 3 : 2, kCtas = sizeof(T) == 8 ? 3 : 4;
   const T* in[kIn];
   T* out[kIn - 1];  // may be the inputs
   int64_t n;
@@ -192,7 +192,7 @@ template <int V, class Entry, class T> __device__ __forceinline__ void step_at(c
   for (int i = 0; i < kIn - 1; ++i) store16_streaming(t.out[i] + at, x[i]);
 }
 template <class Entry, int kMost>
-__global__ void __launch_bounds__(kThreads, sizeof(typename Entry::Type) == 8 ? 3 : 5)
+__global__ void __launch_bounds__(kThreads, Entry::kCtas)
     optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks,
                    const __grid_constant__ Clip clip) {
   using T = typename Entry::Type;
