@@ -99,9 +99,11 @@ template <class C> __device__ __forceinline__ C rounded_sum(C a, C b) {
   return a + b;
 #endif
 }
+// Blocks per SM that are meant, where ptxas would take more registers; centred there is one sum more.
+template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
 // A group of rows per warp or block. Rows that are not kept leave dw and db to norm_grad_columns.
 template <class S, class B, bool kCentred>
-__global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S::T, B> f) {
+__global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
   using C = typename S::C;
   constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // for more than two rows in registers
@@ -221,8 +223,10 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
   B* const dr = wants.dr ? out[next].data<B>() : nullptr;
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
-  const int64_t most = n > 32 * kKeptElements<T> ? 512 : 2048;  // groups: of blocks, of warps
-  const int64_t per_group = std::max<int64_t>(8, (rows + most - 1) / most);
+  // Groups are blocks, or warps of which a block has 4: what 132 SMs hold at once. Each writes sums, so of 4 rows at
+  // least.
+  const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
+  const int64_t per_group = std::max<int64_t>(4, (rows + most - 1) / most);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;
   std::optional<Scratch> part;
   C* sum_w = nullptr;

@@ -1,5 +1,5 @@
-// Kernels of ops/optim_step.h: all tensors of an op in one launch (batch.h), 16 bytes at a time. The norm is summed in
-// f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every run.
+// Kernels of ops/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time. The norm is
+// summed in f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every run.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/ops/optim_step.h>
 
@@ -13,8 +13,10 @@ constexpr int kThreads = 256;
 // A batch of as few or as many as there are: small launches carry small parameters.
 template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, F&& run) {
   constexpr size_t kFew = 4;
+  int64_t n = 0;
+  for (const D& d : all) n += d.n;
   const auto fill = [&]<int kMost>(size_t from) {
-    Batch<D, kMost> b;
+    Batch<D, kMost> b(batch_chunk(n));
     size_t i = from;
     for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
     if (b.count > 0) run(b);
@@ -30,7 +32,8 @@ struct Gradient {
   int64_t n;
   DType dtype;
 };
-constexpr int64_t kPartials = 1024;  // at most, of one launch
+constexpr int kNormCtas = 5;                    // per SM
+constexpr int64_t kPartials = 132 * kNormCtas;  // at most, of one launch
 
 // Of elements [begin, end), a multiple of 16 bytes from the start of the tensor; each thread its own.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
@@ -50,14 +53,13 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
   return sum;
 }
 template <int kMost>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kNormCtas)
     global_norm_squares(const __grid_constant__ Batch<Gradient, kMost> batch, int64_t chunks, double* part) {
   double sum = 0;
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Gradient& g = batch.item[k];
-    const int64_t begin = (c - batch.first[k]) * kBatchChunk,
-                  end = g.n < begin + kBatchChunk ? g.n : begin + kBatchChunk;
+    const int64_t begin = (c - batch.first[k]) * batch.chunk, end = std::min(g.n, begin + batch.chunk);
     if (g.dtype == DType::f32)
       sum += square_sum<float>(g.data, begin, end);
     else if (g.dtype == DType::bf16)
@@ -124,6 +126,7 @@ template <class T, int kLists_> struct StepTensor {
 };
 // With its numbers, which are computed in double and used in T.
 template <class T> struct AdamW : StepTensor<T, 3> {
+  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 5;   // blocks per SM
   T beta1, rest1, beta2, rest2, rate, root, eps, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
   WeightDecay kind;
 
@@ -149,6 +152,7 @@ template <class T> struct AdamW : StepTensor<T, 3> {
   }
 };
 template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1> {
+  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
   T keep, take, ahead, rate, decay;
   bool nesterov;
 
@@ -203,15 +207,16 @@ __device__ __forceinline__ void step_chunk(const Entry& t, T clip, int64_t begin
   for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, begin + i);
 }
 template <class Entry, int kMost>
-__global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch,
-                                                           int64_t chunks, const __grid_constant__ Clip clip) {
+__global__ void __launch_bounds__(kThreads, Entry::kCtas)
+    optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks,
+                   const __grid_constant__ Clip clip) {
   using T = typename Entry::Type;
   const T factor = T(clip.factor());
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Entry& t = batch.item[k];
-    const int64_t begin = (c - batch.first[k]) * kBatchChunk;  // a multiple of 16 bytes
-    const int n = int(t.n - begin < kBatchChunk ? t.n - begin : kBatchChunk);
+    const int64_t begin = (c - batch.first[k]) * batch.chunk;  // a multiple of 16 bytes
+    const int n = int(std::min(t.n - begin, batch.chunk));
     if constexpr (std::is_same_v<T, float>) {
       if (t.narrow) {
         step_chunk<bf16>(t, factor, begin, n);
