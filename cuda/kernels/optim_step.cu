@@ -126,7 +126,7 @@ template <class T, int kLists_> struct StepTensor {
 };
 // With its numbers, which are computed in double and used in T.
 template <class T> struct AdamW : StepTensor<T, 3> {
-  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 5;   // blocks per SM
+  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
   T beta1, rest1, beta2, rest2, rate, root, eps, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
   WeightDecay kind;
 
