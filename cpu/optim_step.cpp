@@ -70,6 +70,9 @@ double clip_of(double max_norm, const std::optional<double>& norm) {
   const double c = max_norm / (*norm + 1e-6);
   return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
 }
+template <class Op> bool skips(const Op& op, const std::optional<double>& norm) {
+  return op.o.skip_non_finite && !std::isfinite(*norm);
+}
 template <class T> struct AdamWNumbers {  // of one tensor; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
   template <class Op>
@@ -163,6 +166,12 @@ template <size_t Ins, size_t Outs, class Block> void update(size_t n, Bufs in, B
     out[k].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
   });
 }
+// A step that is skipped: what would be updated comes first among the inputs.
+void keep(Bufs in, Bufs out) {
+  update<1, 1>(out.size(), in, out, []<class T>(size_t, int64_t n, const auto& from, const auto& to) {
+    if (from[0] != to[0]) std::copy_n(from[0], n, to[0]);
+  });
+}
 // The numbers of all tensors, in each dtype that one of them has.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
@@ -184,7 +193,9 @@ template <template <class> class Numbers> struct Both {
 };
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors();
-  const Both<AdamWNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, 4 * n)));
+  const auto norm = norm_of(in, 4 * n);
+  if (skips(op, norm)) return keep(in, out);
+  const Both<AdamWNumbers> numbers(op, out, clip_of(op.max_norm, norm));
   update<4, 3>(n, in, out, [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
     adamw_block<T>(size, numbers.of<T>(k), from, to);
   });
@@ -195,9 +206,11 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // long rows: in the order of memory
   const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
+  const auto norm = norm_of(in, 5);
+  if (skips(op, norm)) return keep(in, out);
   const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);
   const auto run = [&]<class T>() {
-    const AdamWNumbers<T> numbers(op, op.own, clip_of(op.max_norm, norm_of(in, 5)));
+    const AdamWNumbers<T> numbers(op, op.own, clip_of(op.max_norm, norm));
     const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
     const int64_t across = (columns + wide - 1) / wide, down = (rows + high - 1) / high;
     parallel_for(across * down, [&](int64_t t) {
@@ -216,7 +229,9 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
 }
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors(), lists = op.updated() + 1;
-  const Both<SgdNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, lists * n)));
+  const auto norm = norm_of(in, lists * n);
+  if (skips(op, norm)) return keep(in, out);
+  const Both<SgdNumbers> numbers(op, out, clip_of(op.max_norm, norm));
   const auto block = [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
     sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, to);
   };

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <deque>
+#include <limits>
 
 namespace tg::cuda {
 namespace {
@@ -101,15 +102,20 @@ struct Clip {
   const double* wide = nullptr;
   const float* narrow = nullptr;
   double max_norm;
+  bool skip_non_finite;
 
-  Clip(Bufs in, size_t lists, double most) : max_norm(most) {
+  Clip(Bufs in, size_t lists, double most, bool skip) : max_norm(most), skip_non_finite(skip) {
     if (in.size() > lists)
       in[lists].dtype() == DType::f64 ? void(wide = in[lists].data<double>()) : void(narrow = in[lists].data<float>());
   }
+  __device__ __forceinline__ double norm() const { return wide ? *wide : double(*narrow); }
   __device__ __forceinline__ double factor() const {
     if (!wide && !narrow) return 1;
-    const double c = max_norm / ((wide ? *wide : double(*narrow)) + 1e-6);
+    const double c = max_norm / (norm() + 1e-6);
     return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+  }
+  __device__ __forceinline__ bool skips() const {
+    return skip_non_finite && !(norm() < std::numeric_limits<double>::infinity());
   }
 };
 // A tensor with its numbers, which are computed in double and used in T: kIn inputs, of which all but the gradient, the
@@ -172,7 +178,8 @@ template <class T, bool kMomentum> struct Sgd {
   }
 };
 // Elements [at, at + V) of what t points at.
-template <int V, class Entry, class T> __device__ __forceinline__ void step_at(const Entry& t, T clip, int64_t at) {
+template <int V, class Entry, class T>
+__device__ __forceinline__ void step_at(const Entry& t, T clip, bool skip, int64_t at) {
   constexpr int kIn = Entry::kIn;
   Vec<T, V> x[kIn];
 #pragma unroll
@@ -182,7 +189,7 @@ template <int V, class Entry, class T> __device__ __forceinline__ void step_at(c
     T one[kIn];
 #pragma unroll
     for (int i = 0; i < kIn; ++i) one[i] = x[i].x[k];
-    t.update(clip, one);
+    if (!skip) t.update(clip, one);
 #pragma unroll
     for (int i = 0; i < kIn - 1; ++i) x[i].x[k] = one[i];
   }
@@ -195,6 +202,7 @@ __global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant
   using T = typename Entry::Type;
   constexpr int V = kVec<T>;
   const T factor = T(clip.factor());
+  const bool skip = clip.skips();
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Entry& t = batch.item[k];
@@ -206,8 +214,8 @@ __global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant
     for (int i = 0; i < Entry::kIn - 1; ++i) low |= reinterpret_cast<uintptr_t>(t.out[i]);
     const int n = int(t.n - begin < kBatchChunk ? t.n - begin : kBatchChunk);
     const int scalars = low % 16 == 0 ? n / V * V : 0;
-    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V>(t, factor, begin + i);
-    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1>(t, factor, begin + i);
+    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V>(t, factor, skip, begin + i);
+    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1>(t, factor, skip, begin + i);
   }
 }
 // The entries of one dtype.
@@ -237,7 +245,7 @@ template <class Entry> struct Entries {
 };
 // Entry is a template of the dtype.
 template <template <class> class Entry, class Op> void step(const Op& op, Bufs in, Bufs out, Context& c) {
-  const Clip clip(in, Entry<float>::kIn * op.tensors(), op.max_norm);
+  const Clip clip(in, Entry<float>::kIn * op.tensors(), op.max_norm, op.o.skip_non_finite);
   const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
   const Entries<Entry<double>> f64(op, in, out, c);
   f32.step(clip, c);
@@ -257,6 +265,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kIn = AdamW<T>::kIn;
   const int64_t across = columns / V, down = (rows + kTall - 1) / kTall;
   const T factor = T(clip.factor());
+  const bool skip = clip.skips();
   for (GridLoop i(across * down); i; ++i) {
     const int64_t first = *i / across * kTall, j = (*i % across) * V;
     T g[kTall][V] = {};
@@ -280,7 +289,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int e = 0; e < V; ++e) {
         T one[kIn] = {x[0].x[e], x[1].x[e], x[2].x[e], g[r][e]};
-        t.update(factor, one);
+        if (!skip) t.update(factor, one);
         x[0].x[e] = one[0], x[1].x[e] = one[1], x[2].x[e] = one[2];
       }
 #pragma unroll
@@ -291,7 +300,7 @@ __global__ void __launch_bounds__(kThreads)
 void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context& c) {
   const int64_t terms = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
-  const Clip clip(in, 5, op.max_norm);
+  const Clip clip(in, 5, op.max_norm, op.o.skip_non_finite);
   const auto run = [&]<class T>() {
     AdamW<T> t(op, op.own);
     bool aligned = columns % kVec<T> == 0 && aligned16(in[4].data<T>());

@@ -37,8 +37,9 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const auto others = [&](const Tensor& t) {
       return zeros(Shape{std::max(c.accumulate - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
     };
-    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets);
-    return step_gradients(model, trained, c, micro, dropout);
+    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
+                 weights = others(zeros({1}, DType::f64));
+    return step_gradients(model, trained, c, MicroBatches(micro), dropout);
   };
   int64_t complete = 0;  // gradients of this backward
   const auto look = [&] {
@@ -54,7 +55,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     });
   const StepGradients g = gradients();
   look();
-  optimizer->step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
+  optimizer->step(g.grads, step_options(c, g.norm));
   look();
   return plan;
 }
