@@ -10,11 +10,12 @@
 namespace tg {
 namespace {
 using Roles = std::span<const std::string_view>;  // of the inputs of an entry: what is updated, then the gradient
-constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", "gradient"};
+constexpr std::string_view kGradient = "gradient";
+constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", kGradient};
 constexpr std::array<std::string_view, 5> kAdamWProduct = {
     "weight", "first moment", "second moment", "left factor of the gradient", "right factor of the gradient"};
-constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", "gradient"};
-constexpr std::array<std::string_view, 2> kPlain = {"weight", "gradient"};
+constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", kGradient};
+constexpr std::array<std::string_view, 2> kPlain = {"weight", kGradient};
 constexpr size_t kMoments = 3;  // updated by AdamW
 Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) : Roles(kPlain); }
 
@@ -117,9 +118,12 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
       const Tensor& x = in[role * n + i];
       TG_CHECK(x.shape() == w.shape(), shape, "[{}] {} {} is {}, the weight is {}. Their shapes must be equal.", op,
                roles[role], i, x, w);
-      TG_CHECK(x.dtype() == w.dtype(), dtype,
-               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal: use .to(dtype).", op, roles[role], i, x,
-               w);
+      // Gradients of f32 weights come in bf16 where the model computes in it.
+      const bool narrow = roles[role] == kGradient && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
+      TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
+               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, but for bf16 gradients of f32 weights: "
+               "use .to(dtype).",
+               op, roles[role], i, x, w);
     }
   }
   check_norm(op, in.subspan(std::min(roles.size() * n, in.size())));

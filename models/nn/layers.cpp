@@ -97,6 +97,8 @@ Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
 Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, bool bias, const BlockOptions& o) {
   return Linear(p, in, out, {.bias = bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
 }
+// Whether a norm takes the stream x and makes a branch of this dtype in one op.
+bool is_mixed(const Tensor& x, std::optional<DType> branch) { return x.dtype() == DType::f32 && branch == DType::bf16; }
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
   return init;
@@ -159,15 +161,16 @@ Norm::Norm(const Params& p, int64_t width, NormOptions o) : Layer{p.scope()}, ki
   weight = p.get("weight", {width}, Init::constant(1));
   if (o.bias && kind == NormKind::layer_norm) bias = p.get("bias", {width}, Init::constant(0));
 }
-Tensor Norm::forward(const Tensor& x) const {
+Tensor Norm::forward(const Tensor& x, std::optional<DType> compute) const {
   NameScope here = enter();
-  return kind == NormKind::layer_norm ? layer_norm(x, weight, bias, eps) : rms_norm(x, weight, eps);
+  const DType to = is_mixed(x, compute) ? DType::bf16 : x.dtype();
+  return kind == NormKind::layer_norm ? layer_norm(x, weight, bias, eps, to) : rms_norm(x, weight, eps, to);
 }
-AddedNorm Norm::add(const Tensor& x, const Tensor& branch) const {
-  if (!branch) return {x, forward(x)};
+AddedNorm Norm::add(const Tensor& x, const Tensor& branch, std::optional<DType> compute) const {
+  if (!branch) return {x, forward(x, compute)};
   NameScope here = enter();
-  return kind == NormKind::layer_norm ? add_layer_norm(x, branch, weight, bias, eps)
-                                      : add_rms_norm(x, branch, weight, eps);
+  const Tensor r = is_mixed(x, branch.dtype()) ? branch : branch.to(x.dtype());
+  return kind == NormKind::layer_norm ? add_layer_norm(x, r, weight, bias, eps) : add_rms_norm(x, r, weight, eps);
 }
 
 SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions& o)
@@ -209,7 +212,8 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   Tensors parts = split(qkv.forward(x, c.compute, c.rng), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
   for (size_t i = 0; qk_norm && i < 2; ++i) {
     const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
-    parts[i] = norm.forward(in_heads(parts[i]).to(norm.weight.dtype())).to(parts[i].dtype());
+    const DType compute = parts[i].dtype();
+    parts[i] = norm.forward(in_heads(parts[i]).to(norm.weight.dtype()), compute).to(compute);
   }
   Tensor q = split_heads(parts[0]);                                // (B, NH, T, HS)
   KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};  // (B, NHkv, T, HS) x 2

@@ -1,3 +1,4 @@
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/step.h>
 #include <tapegrad/ops/factories.h>
@@ -35,7 +36,7 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
   Accumulated a = accumulate(loss, micro, params.device(), kNoPlace);
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
+    if (const Tensor g = a.grads.as_computed(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
   NoGradScope off;
   const ProfileRange norm(Phase::optimizer);
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
@@ -71,15 +72,29 @@ TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
   return o;
 }
 
+// `to` on the device gets the elements of x, where it lies if it can: a recorded step reads its inputs there.
+void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
+  const Device device = params_.device();
+  const bool fits = to && to.device() != Device::cpu() && x.device() == Device::cpu() && to.shape() == x.shape() &&
+                    to.dtype() == x.dtype() && to.layout().is_contiguous() && to.layout().offset == 0;
+  if (!fits) {
+    to = x.to(device);
+    return;
+  }
+  const Tensor from = x.detach().contiguous();
+  evaluate({from});
+  const Layout& l = from.layout();
+  runtime_of(device).copy_from_host(device.index, to.value()->storage->data,
+                                    from.value()->storage->data + size_t(l.offset) * size_of(l.dtype), l.bytes());
+}
 // Inputs and targets of each micro-batch, then their weights, if there are several.
 TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {
   std::vector<Tensor> in;
-  for (const Batch& b : m.batches) {
-    const Batch there = b.to(params_.device());
-    in.push_back(there.inputs), in.push_back(there.targets);
-  }
-  if (m.weights) in.push_back(m.weights.to(params_.device()));
-  const Outcome o = read((*compiled_)(in)[0]);
+  for (const Batch& b : m.batches) in.push_back(b.inputs), in.push_back(b.targets);
+  if (m.weights) in.push_back(m.weights);
+  inputs_.resize(in.size());
+  for (size_t k = 0; k < in.size(); ++k) move_to_device(in[k], inputs_[k]);
+  const Outcome o = read((*compiled_)(inputs_)[0]);
   if (!o.finite()) optimizer_->uncount_step();  // it has changed nothing else
   return o;
 }

@@ -58,11 +58,13 @@ class TrainStep {
  private:
   std::vector<Tensor> traced(Inputs);
   Outcome run_compiled(const MicroBatches&);
+  void move_to_device(const Tensor&, Tensor& to) const;
   Model model_;
   Params params_;
   TrainConfig config_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Compiled> compiled_;
+  std::vector<Tensor> inputs_;  // of the compiled function, on the device
 };
 
 }  // namespace tg

@@ -187,7 +187,10 @@ TEST_CASE("bf16 against f32: within its own tolerance, casts left out") {
   CHECK(the(c, Stage::forward, "logits").error > 1e-4);
   CHECK(the(c, Stage::weights, "wte.weight").error == 0);
   REQUIRE(!c.unpaired.empty());
-  for (auto& u : c.unpaired) CHECK_HAS(u, " cast");
+  for (auto& u : c.unpaired) {  // and gradients of norms, which give that of the branch in bf16 as well
+    CAPTURE(u);
+    CHECK((has(u, " cast") || has(u, " layer_norm_grad[")));
+  }
 }
 
 TEST_CASE("a weight that is not the same is found, and named first") {
