@@ -75,8 +75,8 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
   const StepValue<Rng> state(op, [](const op::Random<D>& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
-    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, state, scale, shift,
-           aligned16(y), n, y);
+    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, state, scale, shift, aligned16(y),
+           n, y);
   });
 }
 TG_STRIDED_KERNEL(op::Full, cuda, full);
