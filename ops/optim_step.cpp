@@ -95,6 +95,13 @@ void check_count(std::string_view op, bool count, double lr, int64_t t) {
            "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
            op, t, lr);
 }
+void check_skip(std::string_view op, bool skip, const Tensor& norm) {
+  TG_CHECK(
+      !skip || norm, value,
+      "[{}] skip_non_finite is set, and no norm was given. It decides whether the step is made: pass the norm, with "
+      "a max_norm of infinity if nothing is to be clipped.",
+      op);
+}
 // The norm behind the other inputs, if there is one.
 void check_norm(std::string_view op, Inputs rest) {
   for (const Tensor& norm : rest)
@@ -163,6 +170,7 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   const std::vector<Tensor> in =
       checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
   check_step(kName, lr, t);
+  check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, o);
   emit_update(make_ref<op::AdamWStep>(o, std::move(each), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
 }
@@ -199,6 +207,7 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   const std::array lists{one(w), one(m), one(v), one(grad.a), one(grad.b)};
   const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
   check_step(kName, lr, t);
+  check_skip(kName, o.skip_non_finite, norm);
   const AdamWOverrides numbers = adamw_numbers(kName, {&own, 1}, one(w), o)[0];
   emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
 }
@@ -225,6 +234,7 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
       checked_inputs(kName, roles_of(o), o.momentum > 0 ? 2 : 1,
                      o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
   check_step(kName, lr, t);
+  check_skip(kName, o.skip_non_finite, norm);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
   auto step = make_ref<op::SgdStep>(o, std::move(each), lr, t, max_norm, std::move(count), counts);

@@ -36,8 +36,9 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const auto others = [&](const Tensor& t) {
       return zeros(Shape{std::max(c.accumulate - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
     };
-    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets);
-    return step_gradients(model, trained, c, micro, dropout);
+    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
+                 weights = others(zeros({1}, DType::f64));
+    return step_gradients(model, trained, c, MicroBatches(micro), dropout);
   };
   size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward
@@ -55,7 +56,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   const StepGradients g = gradients();
   for (const auto& [id, gradient] : g.grads.map()) plan.gradients += int64_t(gradient.layout().bytes());
   look();
-  optimizer->step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
+  optimizer->step(g.grads, step_options(c, g.norm));
   look();
   return plan;
 }
