@@ -108,6 +108,9 @@ def report_of(args, flags, path):
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(run.stderr)
+    for line in run.stderr.splitlines():
+        if line.startswith("[compile]"):  # why a compiled function is no graph
+            print(line, file=sys.stderr)
     with open(path) as f:
         return json.load(f)
 

@@ -41,6 +41,9 @@ std::unique_ptr<DeviceState> open_device(int device) {
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess)
     throw Error(Error::Kind::device, fmt::format("[device] {} cannot be opened: {}. Use another device.",
                                                  Device::cuda(device), why_no_device(e)));
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver), "device", "asking the driver for its version");
+  check_driver(driver);
   auto s = std::make_unique<DeviceState>(device);
   Properties& p = s->properties;
   p.major = attribute(cudaDevAttrComputeCapabilityMajor, device);

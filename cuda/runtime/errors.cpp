@@ -31,6 +31,7 @@ bool ends_device(cudaError_t e) {
     default: return false;
   }
 }
+std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 std::string text_of(cudaError_t e) { return fmt::format("{} ({})", cudaGetErrorString(e), cudaGetErrorName(e)); }
 
 // Ops whose kernels nothing has waited for, the newest kSize of them.
@@ -115,9 +116,16 @@ void note_launch(std::string_view op, cudaStream_t stream) {
 }
 void note_synchronised() { launches().clear(); }
 
+void check_driver(int v) {
+  TG_CHECK(
+      v >= 12010, device,
+      "[device] the NVIDIA driver is too old: it supports CUDA {}, and kernels with many parameters need 12.1. Update "
+      "the driver to version 530 or newer.",
+      version(v));
+}
+
 std::string why_no_device(cudaError_t e) {
   int driver = 0, runtime = 0;
-  const auto version = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
   (void)cudaDriverGetVersion(&driver);
   (void)cudaRuntimeGetVersion(&runtime);
   (void)cudaGetLastError();

@@ -24,6 +24,10 @@ void note_synchronised();
 bool sync_after_each();
 void set_sync_after_each(bool);  // for tests
 
+// An Error(device) if the NVIDIA driver, by the version of CUDA that it supports (12010 for 12.1), cannot launch all of
+// our kernels: the parameters of some take up to 32 764 bytes, and before 12.1 they had 4096.
+void check_driver(int version);
+
 // What this machine lacks and the way out, from the error of cudaGetDeviceCount.
 std::string why_no_device(cudaError_t);
 

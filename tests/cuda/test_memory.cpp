@@ -249,7 +249,11 @@ TEST_CASE("the cache is given back by one thread while another records") {
   const auto recording = runtime_of(kGpu).recording(0, 1, [&](size_t) {
     copy();
     refused = error_of([] { empty_cache(kGpu); });
-    if (!other.joinable()) other = std::thread([] { bytes_on_gpu(4 * kMiB), empty_cache(kGpu); });
+    if (!other.joinable())
+      other = std::thread([] {
+        bytes_on_gpu(4 * kMiB);  // freed at once, and in the cache
+        empty_cache(kGpu);
+      });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it would end this capture meanwhile
     copy();
   });

@@ -63,8 +63,14 @@ void check_integers() {
 }  // namespace
 
 TEST_CASE("products of odd shapes and steps, with bias and in batches") {
+  const Options options;
   check_products();
   check_integers();
+#ifdef TG_CUDA_EMULATED  // whose library has an algorithm for all of them
+  CHECK(cuda::gemm_stats().plain == 0);
+#else
+  MESSAGE("cuBLASLt has no algorithm for ", cuda::gemm_stats().plain, " of these products");
+#endif
 }
 #ifdef TG_CUDA_EMULATED
 namespace {
@@ -94,7 +100,7 @@ TEST_CASE("products that the library has no algorithm for") {
   check_products();
   check_integers();
   CHECK(cuda::gemm_stats().products == 0);
-  CHECK(cuda::gemm_stats().plain > 300);
+  CHECK(cuda::gemm_stats().plain > 250);
 }
 TEST_CASE("products that the library refuses after all: by another algorithm, or by none") {
   const Tensor x = make({17, 24}, 1, DType::bf16), w = make({40, 24}, 2, DType::bf16),

@@ -165,6 +165,12 @@ TEST_CASE("devices that do not exist, and two devices in one op") {
   }
 }
 
+TEST_CASE("a driver from before kernels had many parameters") {
+  cuda::check_driver(12010);
+  CHECK(
+      has(error_of([] { cuda::check_driver(12000); }),
+          "[device] the NVIDIA driver is too old: it supports CUDA 12.0, and kernels with many parameters need 12.1."));
+}
 TEST_CASE("errors that leave the device alive name the op and are not repeated") {
   const auto e = error_of([] { cuda::check(cudaErrorInvalidConfiguration, "softmax", "launching its kernel"); });
   CHECK(e == "[softmax] launching its kernel failed: invalid configuration argument (cudaErrorInvalidConfiguration).");
