@@ -1,4 +1,5 @@
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/run_node.h>
 #include <tapegrad/ops/factories.h>
@@ -81,25 +82,32 @@ void call_hooks(const Hooks* hooks, Tensor& g) {
 // A tensor of its own with the same value, which gradients flow through.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 using Gradients = std::unordered_map<uint64_t, Tensor>;
-void accumulate(Gradients& grads, uint64_t id, const Tensor& g) {
+// Adds g to the gradient of a tensor of this dtype.
+void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
-  if (!first) it->second = add(it->second, g);
+  if (!first) it->second = add(it->second.to(dtype), g.to(dtype));
 }
+// A gradient that may come in bf16 for an f32 tensor, as what goes through a cast does: leaves keep it so, for
+// GradMap::as_computed().
+bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
 // Adds gin to the gradients of n's inputs; calls the hooks of those that are complete.
-void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads) {
+void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, bool create_graph) {
+  const bool is_cast = n.op->type() == &Kernels<op::Cast>::table;
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Edge& e = n.in[i];
     if (!e.tracked) continue;
     if (i < gin.size() && gin[i]) {
-      check_like(n.op->name(), gin[i], e.shape, e.dtype, n.out[0].layout.device);
-      accumulate(grads, e.id, gin[i]);
+      const bool narrow = is_narrow(gin[i], e), kept = narrow && !e.producer && !create_graph;
+      const Tensor g = (is_cast || narrow) && !kept ? gin[i].to(e.dtype) : gin[i];
+      check_like(n.op->name(), g, e.shape, kept ? g.dtype() : e.dtype, n.out[0].layout.device);
+      accumulate(grads, e.id, e.dtype, g);
     }
     if (--tape.uses[e.id] != 0 || !e.hooks || tape.ends.contains(e.id)) continue;
     if (auto it = grads.find(e.id); it != grads.end()) call_hooks(e.hooks.get(), it->second);
   }
 }
 void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
-  for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), given[k]);
+  for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), outputs[k].dtype(), given[k]);
   for (auto& o : outputs) {  // the others are called when what flows into them is complete
     if (tape.uses.contains(o.id()) || tape.ends.contains(o.id())) continue;
     if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks.get(), it->second);
@@ -128,7 +136,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const 
     const bool last = !opt.retain_graph && !opt.create_graph;
     if (any) gin = run_vjp(*n, {g.data(), g.size()}, last);
     g.clear();
-    distribute(*n, gin, tape, grads);
+    distribute(*n, gin, tape, grads, opt.create_graph);
     if (last) n->release();  // frees what was saved as we go
     n = nullptr;
   }
@@ -162,6 +170,10 @@ GradMap backward_from(const Tensor& loss, BackwardOptions opt, const Ids& kept) 
 }  // namespace
 
 Tensor GradMap::operator[](const Tensor& t) const {
+  const Tensor g = as_computed(t);
+  return g ? g.to(t.dtype()) : g;
+}
+Tensor GradMap::as_computed(const Tensor& t) const {
   const auto it = map_.find(t.id());
   return it == map_.end() ? Tensor() : it->second;
 }
@@ -169,12 +181,12 @@ bool GradMap::contains(const Tensor& t) const { return map_.contains(t.id()); }
 GradMap& GradMap::operator+=(const GradMap& other) {
   for (auto& [id, g] : other.map_) {
     Tensor& sum = map_[id];
-    sum = sum ? sum + g : g;
+    sum = sum ? widened(sum) + widened(g) : g;
   }
   return *this;
 }
 GradMap& GradMap::operator*=(double s) {
-  for (auto& [id, g] : map_) g = g * s;
+  for (auto& [id, g] : map_) g = widened(g) * s;
   return *this;
 }
 
@@ -248,7 +260,7 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
   if (!from.empty()) g = walk(from, given, std::move(ends), {.create_graph = create});
   Tensors r;
   for (auto& t : x) r.emplace_back(t.requires_grad() ? g[t] : Tensor());
-  for (auto& t : captured) r.emplace_back(g[t]);
+  for (auto& t : captured) r.emplace_back(create ? g[t] : g.as_computed(t));
   return r;
 }
 }  // namespace tg

@@ -21,6 +21,10 @@ class GradMap {
  public:
   /// The gradient of t, in t's shape and dtype, or an empty Tensor if backward() did not reach t.
   Tensor operator[](const Tensor& t) const;
+  /// The same in the dtype in which backward() computed it: bf16 for an f32 leaf that a single op cast to bf16, and
+  /// whose gradient nothing was added to. It has the values of operator[], which converts it. For optimisers: they read
+  /// half the bytes.
+  Tensor as_computed(const Tensor& t) const;
   /// Whether backward() reached t.
   bool contains(const Tensor& t) const;
   size_t size() const { return map_.size(); }
@@ -28,8 +32,11 @@ class GradMap {
   GradMap& operator+=(const GradMap&);
   /// Multiplies every gradient by a number.
   GradMap& operator*=(double);
+  /// The gradients as_computed(), by the ids of the leaves.
+  /// @{
   std::unordered_map<uint64_t, Tensor>& map() { return map_; }
   const std::unordered_map<uint64_t, Tensor>& map() const { return map_; }
+  /// @}
 
  private:
   std::unordered_map<uint64_t, Tensor> map_;

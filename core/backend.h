@@ -29,6 +29,9 @@ class Recording {
   /// Records one call again, because its arguments changed. Returns false if its kernels have changed too; then the
   /// caller must call record().
   virtual bool record(size_t call) = 0;
+  /// The op of a call is the one of the next step. Returns true if the next launch() reads what has changed in it from
+  /// memory; false if the call must be recorded again.
+  virtual bool update(size_t call, const Op&) = 0;
   /// Queues all calls; the host does not wait. Returns false, and does nothing, if the calling thread uses another
   /// stream than the one that was recorded.
   virtual bool launch() = 0;

@@ -201,8 +201,8 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
     lse[i] = max[i] + math::log(sum[i]);
   }
 }
-void attention(const op::Attention& op, Bufs in, Bufs out, Context&) {
-  const Sequences sequences(op.o, in, in.subspan(3), op.name());
+void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
+  const Sequences sequences(op.o, in, in.subspan(3), c.op);
   const int64_t heads = in[0].size(1), blocks = (in[0].size(2) + kQueries - 1) / kQueries;
   visit_float(out[0].dtype(), [&]<class T>() {
     parallel_for(in[0].size(0) * heads * blocks, [&](int64_t t) {
@@ -307,8 +307,8 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
     gemm_serial<C>(rows, hs, depth, a, x, to.p, to.ld, {.accumulate = true});
   }
 };
-void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context&) {
-  const Sequences sequences(op.o, in, in.subspan(6), op.name());
+void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {
+  const Sequences sequences(op.o, in, in.subspan(6), c.op);
   const int64_t heads = in[1].size(1);
   visit_float(out[0].dtype(), [&]<class T>() {
     parallel_for(in[1].size(0) * heads, [&](int64_t t) {
@@ -317,7 +317,13 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
+void self_attention(const op::SelfAttention& op, Bufs in, Bufs out, Context& c) { by_parts(op, in, out, c, attention); }
+void self_attention_grad(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c) {
+  by_parts(op, in, out, c, attention_grad);
+}
 TG_STRIDED_KERNEL(op::Attention, cpu, attention);
 TG_STRIDED_KERNEL(op::AttentionGrad, cpu, attention_grad);
+TG_STRIDED_KERNEL(op::SelfAttention, cpu, self_attention);
+TG_STRIDED_KERNEL(op::SelfAttentionGrad, cpu, self_attention_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -34,21 +34,25 @@ template <class T> class Parameter {
 };
 
 // Of one term, or of two, whose sum is then the second output. Which norm it is costs nothing at run time, and one
-// function for all four is compiled once.
-template <class T> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
+// function for all four is compiled once. r and y are of B.
+template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
   const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
-  const Rows<T> x(in[0]), more(in[terms - 1]);
+  const Rows<T> x(in[0]);
+  std::optional<Rows<B>> more;
+  if (terms > 1) more.emplace(in[1]);
   const Parameter<T> w(in, terms, n, 1), b(in, terms + 1, n, 0);
-  T *const y = out[0].data<T>(), *const sum = terms > 1 ? out[1].data<T>() : nullptr;
+  B* const y = out[0].data<B>();
+  T* const sum = terms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-    std::vector<T> scratch, more_scratch;
+    std::vector<T> scratch;
+    std::vector<B> more_scratch;
     for (int64_t r = begin; r < end; ++r) {
       const T* p = x(r, scratch);
       if (sum) {
-        const T* q = more(r, more_scratch);
+        const B* q = (*more)(r, more_scratch);
         T* const s = sum + r * n;
         TG_SAME_INDEX
         for (int64_t j = 0; j < n; ++j) s[j] = T(C(p[j]) + C(q[j]));
@@ -58,9 +62,9 @@ template <class T> void forward(size_t terms, bool centred, double eps, Bufs in,
       const auto from_mean = [p, m](int64_t j) { return C(p[j]) - m; };
       const C var = n ? lane_sum<C>(n, [&](int64_t j) { return from_mean(j) * from_mean(j); }) / C(n) : C(0);
       const C scale = C(1) / std::sqrt(var + C(eps));
-      T* to = y + r * n;
+      B* to = y + r * n;
       TG_SAME_INDEX
-      for (int64_t j = 0; j < n; ++j) to[j] = T(from_mean(j) * scale * w[j] + b[j]);
+      for (int64_t j = 0; j < n; ++j) to[j] = B(from_mean(j) * scale * w[j] + b[j]);
       if (mean) mean[r] = m;
       rstd[r] = scale;
     }
@@ -69,14 +73,18 @@ template <class T> void forward(size_t terms, bool centred, double eps, Bufs in,
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
 // db = sum of dy over rows; without a mean, mean(g) is left out; ds is added to what dx is rounded to. Sums over rows:
-// at most 64 chunks fixed by the shape, rows in order within a chunk, chunks in order.
-template <class T> struct Backward {
+// at most 64 chunks fixed by the shape, rows in order within a chunk, chunks in order. dy and dr, which is dx, are of
+// B.
+template <class T, class B> struct Backward {
   using C = compute_t<T>;
-  Rows<T> dy, x;
+  Rows<B> dy;
+  Rows<T> x;
   std::vector<C> mean, rstd;  // mean: empty for RMSNorm
   Parameter<T> w;
   std::optional<Rows<T>> ds;
-  T *dx = nullptr, *dw = nullptr, *db = nullptr;
+  T* dx = nullptr;
+  B* dr = nullptr;
+  T *dw = nullptr, *db = nullptr;
 
   template <class Op>
   Backward(const Op& op, Bufs in, Bufs out)
@@ -89,16 +97,19 @@ template <class T> struct Backward {
     if (op.wants.dx) dx = out[next++].data<T>();
     if (op.wants.dw) dw = out[next++].data<T>();
     if (op.wants.db) db = out[next++].data<T>();
+    if (op.wants.dr) dr = out[next++].data<B>();
   }
 
   // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
   void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
     const int64_t n = x.n;
-    std::vector<T> x_scratch, dy_scratch, ds_scratch;
+    std::vector<T> x_scratch, ds_scratch;
+    std::vector<B> dy_scratch;
     std::vector<C> hat(static_cast<size_t>(n)), grad(hat.size());
     C *const h = hat.data(), *const g = grad.data();
     for (int64_t r = begin; r < end; ++r) {
-      const T *p = x(r, x_scratch), *d = dy(r, dy_scratch);
+      const T* p = x(r, x_scratch);
+      const B* d = dy(r, dy_scratch);
       const C m = mean.empty() ? C(0) : mean[size_t(r)], scale = rstd[size_t(r)];
       for (int64_t j = 0; j < n; ++j) h[j] = (C(p[j]) - m) * scale;
       if (dw)
@@ -111,15 +122,19 @@ template <class T> struct Backward {
       const C shift = mean.empty() ? C(0) : lane_sum<C>(n, [&](int64_t j) { return g[j]; }) / C(n);
       T* to = dx + r * n;
       const auto slope = [&](int64_t j) { return T(scale * (g[j] - shift - h[j] * along)); };
-      if (!ds) {
+      if (ds) {
+        // Two loops: in one, the product and the sum could become one rounding.
+        for (int64_t j = 0; j < n; ++j) g[j] = C(slope(j));
+        const T* more = (*ds)(r, ds_scratch);
+        TG_SAME_INDEX
+        for (int64_t j = 0; j < n; ++j) to[j] = T(g[j] + C(more[j]));
+      } else {
         for (int64_t j = 0; j < n; ++j) to[j] = slope(j);
-        continue;
       }
-      // Two loops: in one, the product and the sum could become one rounding.
-      for (int64_t j = 0; j < n; ++j) g[j] = C(slope(j));
-      const T* more = (*ds)(r, ds_scratch);
+      if (!dr) continue;
+      B* const narrow = dr + r * n;
       TG_SAME_INDEX
-      for (int64_t j = 0; j < n; ++j) to[j] = T(g[j] + C(more[j]));
+      for (int64_t j = 0; j < n; ++j) narrow[j] = B(C(to[j]));
     }
   }
   void run() const {
@@ -142,11 +157,17 @@ template <class T> struct Backward {
   }
 };
 
+// Of the stream, and of what is computed from it.
+template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
+  if (stream != branch) return f.template operator()<float, bf16>();
+  visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });
+}
 template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(Op::kTerms, Op::kCentred, op.eps, in, out); });
+  visit_dtypes(in[0].dtype(), op.to,
+               [&]<class T, class B>() { forward<T, B>(Op::kTerms, Op::kCentred, op.eps, in, out); });
 }
 template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context&) {
-  visit_float(in[0].dtype(), [&]<class T>() { Backward<T>(op, in, out).run(); });
+  visit_dtypes(in[1].dtype(), in[0].dtype(), [&]<class T, class B>() { Backward<T, B>(op, in, out).run(); });
 }
 TG_STRIDED_KERNEL(op::LayerNorm, cpu, norm<op::LayerNorm>);
 TG_STRIDED_KERNEL(op::RmsNorm, cpu, norm<op::RmsNorm>);

@@ -65,15 +65,26 @@ std::optional<double> norm_of(Bufs in, size_t lists) {
   const Buf& x = in[lists];
   return x.dtype() == DType::f64 ? *x.data<double>() : double(*x.data<float>());
 }
-double clip_of(double max_norm, const std::optional<double>& norm) {
-  if (!norm) return 1;
-  const double c = max_norm / (*norm + 1e-6);
-  return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+struct Clip {
+  double factor = 1;
+  bool skip = false;  // nothing changes
+  template <class Op> Clip(const Op& op, const std::optional<double>& norm) {
+    if (!norm) return;
+    const double c = op.max_norm / (*norm + 1e-6);
+    factor = c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+    skip = op.o.skip_non_finite && !std::isfinite(*norm);
+  }
+};
+template <class T, size_t N> void keep(int64_t n, const std::array<const T*, N>& in, const std::array<T*, N>& out) {
+  for (size_t k = 0; k < N; ++k)
+    if (in[k] != out[k]) std::copy_n(in[k], n, out[k]);
 }
 template <class T> struct AdamWNumbers {  // of one tensor; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
+  bool skip;
   template <class Op>
-  AdamWNumbers(const Op& op, const AdamWOverrides& x, double factor) : eps(T(op.o.eps)), clip(T(factor)) {
+  AdamWNumbers(const Op& op, const AdamWOverrides& x, const Clip& c)
+      : eps(T(op.o.eps)), clip(T(c.factor)), skip(c.skip) {
     const double b1 = *x.beta1, b2 = *x.beta2, decay = *x.weight_decay, lr = op.lr * x.lr_scale;
     beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
     const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
@@ -86,88 +97,100 @@ template <class T> struct AdamWNumbers {  // of one tensor; computed in double, 
       (op.o.decay == WeightDecay::before ? before : after) = T(1 - lr * decay);
   }
 };
-template <class T>
-void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<const T*, 4>& in,
+template <class T, class G>
+void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<const T*, 3>& in, const G* g,
                  const std::array<T*, 3>& out) {
   const AdamWNumbers<T> c = numbers;
-  const T *w = in[0], *m = in[1], *v = in[2], *g = in[3];
+  if (c.skip) return keep(n, in, out);
+  const T *w = in[0], *m = in[1], *v = in[2];
   T *w1 = out[0], *m1 = out[1], *v1 = out[2];
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) {
-    const T x = g[i] * c.clip + c.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x, b = c.beta2 * v[i] + c.rest2 * (x * x);
+    const T x = T(g[i]) * c.clip + c.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x,
+            b = c.beta2 * v[i] + c.rest2 * (x * x);
     const T y = w[i] * c.before - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
     w1[i] = y * c.after, m1[i] = a, v1[i] = b;
   }
 }
 template <class T> struct SgdNumbers {  // of one tensor; computed in double, used in T
-  T keep, take, ahead, rate, decay, clip;
-  SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, double factor)
-      : rate(T(op.lr * x.lr_scale)), decay(T(*x.weight_decay)), clip(T(factor)) {
+  T stays, take, ahead, rate, decay, clip;
+  bool skip;
+  SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, const Clip& c)
+      : rate(T(op.lr * x.lr_scale)), decay(T(*x.weight_decay)), clip(T(c.factor)), skip(c.skip) {
     const bool first = op.t == 1;  // the buffer is the gradient then
-    keep = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening);
+    stays = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening);
     ahead = T(op.o.nesterov ? op.o.momentum : 0);
   }
 };
-template <class T>
-void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::array<const T*, 3>& in,
+template <class T, class G>
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::array<const T*, 2>& in, const G* g,
                const std::array<T*, 2>& out) {
   const SgdNumbers<T> c = numbers;
-  const T *w = in[0], *b = in[1], *g = in[2];
+  if (c.skip) return keep(n, in, out);
+  const T *w = in[0], *b = in[1];
   T *w1 = out[0], *b1 = out[1];
   const auto loop = [&](auto direction) {
     TG_SAME_INDEX
     for (int64_t i = 0; i < n; ++i) {
-      const T x = g[i] * c.clip + c.decay * w[i], y = c.keep * b[i] + c.take * x;
+      const T x = T(g[i]) * c.clip + c.decay * w[i], y = c.stays * b[i] + c.take * x;
       w1[i] = w[i] - c.rate * direction(x, y), b1[i] = y;
     }
   };
   nesterov ? loop([&](T x, T y) { return x + c.ahead * y; }) : loop([](T, T y) { return y; });
 }
-template <class T>
-void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<const T*, 2>& in,
+template <class T, class G>
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<const T*, 1>& in, const G* g,
                const std::array<T*, 1>& out) {
   const SgdNumbers<T> c = numbers;
-  const T *w = in[0], *g = in[1];
+  if (c.skip) return keep(n, in, out);
+  const T* w = in[0];
   T* w1 = out[0];
   TG_SAME_INDEX
-  for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (g[i] * c.clip + c.decay * w[i]);
+  for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// block<T>(tensor, n, inputs, outputs) on all elements of n entries, whose lists of inputs and outputs are Ins and
-// Outs.
-template <size_t Ins, size_t Outs, class Block> void update(size_t n, Bufs in, Bufs out, const Block& block) {
-  constexpr size_t kAll = Ins + 1;  // w of out, then all of in
+// block<T>(tensor, n, inputs, gradient, outputs) on all elements of n entries, of which kLists tensors are updated. The
+// gradient is the next list; it may be bf16 where T is f32.
+template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs out, const Block& block) {
+  constexpr size_t kAll = kLists + 2;  // w of out, then all of in
   const std::vector<Tile> tiles = tiles_of(out.first(n));
   std::vector<Walk<kAll>> walks;
   walks.reserve(n);
   for (size_t k = 0; k < n; ++k) {
     std::array<Strides, kAll> strides{out[k].strides()};
-    for (size_t role = 0; role < Ins; ++role) strides[role + 1] = in[role * n + k].strides();
+    for (size_t role = 0; role <= kLists; ++role) strides[role + 1] = in[role * n + k].strides();
     walks.emplace_back(out[k].shape(), strides);
   }
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
     const auto& [k, begin, end] = tiles[size_t(t)];
-    const auto run = [&]<class T>() {
-      walks[k].rows(begin, end,
-                    [&](int64_t size, const std::array<int64_t, kAll>& at, const std::array<int64_t, kAll>& step) {
-                      [&]<size_t... I, size_t... O>(std::index_sequence<I...>, std::index_sequence<O...>) {
-                        std::array<RowOperand<T>, Ins> from{
-                            RowOperand<T>(in[I * n + k].template data<T>() + at[I + 1], step[I + 1])...};
-                        for (int64_t i = 0; i < size; i += kBlock) {
-                          const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
-                          block.template operator()<T>(k, some, std::array<const T*, Ins>{from[I].block(i, some)...},
-                                                       std::array<T*, Outs>{out[O * n + k].template data<T>() + o...});
-                        }
-                      }(std::make_index_sequence<Ins>(), std::make_index_sequence<Outs>());
-                    });
+    const auto run = [&]<class T, class G>() {
+      using At = std::array<int64_t, kAll>;
+      walks[k].rows(begin, end, [&](int64_t size, const At& at, const At& step) {
+        [&]<size_t... I>(std::index_sequence<I...>) {
+          std::array<RowOperand<T>, kLists> from{
+              RowOperand<T>(in[I * n + k].template data<T>() + at[I + 1], step[I + 1])...};
+          RowOperand<G> grad(in[kLists * n + k].template data<G>() + at[kLists + 1], step[kLists + 1]);
+          for (int64_t i = 0; i < size; i += kBlock) {
+            const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
+            block.template operator()<T>(k, some, std::array<const T*, kLists>{from[I].block(i, some)...},
+                                         grad.block(i, some),
+                                         std::array<T*, kLists>{out[I * n + k].template data<T>() + o...});
+          }
+        }(std::make_index_sequence<kLists>());
+      });
     };
-    out[k].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+    if (out[k].dtype() == DType::f64)
+      run.template operator()<double, double>();
+    else if (in[kLists * n + k].dtype() == DType::bf16)
+      run.template operator()<float, bf16>();
+    else
+      run.template operator()<float, float>();
   });
 }
 // The numbers of all tensors, in each dtype that one of them has.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
   std::vector<Numbers<double>> f64;
-  template <class Op> Both(const Op& op, Bufs out, double clip) {
+  template <class Op> Both(const Op& op, Bufs out, const Clip& clip) {
     const auto fill = [&]<class T>(std::vector<Numbers<T>>& to) {
       if (std::ranges::find(out, dtype_of<T>(), &Buf::dtype) == out.end()) return;
       to.reserve(op.tensors());
@@ -184,9 +207,9 @@ template <template <class> class Numbers> struct Both {
 };
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors();
-  const Both<AdamWNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, 4 * n)));
-  update<4, 3>(n, in, out, [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
-    adamw_block<T>(size, numbers.of<T>(k), from, to);
+  const Both<AdamWNumbers> numbers(op, out, Clip(op, norm_of(in, 4 * n)));
+  update<3>(n, in, out, [&]<class T>(size_t k, int64_t size, const auto& from, const auto* grad, const auto& to) {
+    adamw_block<T>(size, numbers.of<T>(k), from, grad, to);
   });
 }
 // Tiles of the gradient, made in the cache where they are used.
@@ -197,7 +220,7 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   if (out[0].numel() == 0) return;
   const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);
   const auto run = [&]<class T>() {
-    const AdamWNumbers<T> numbers(op, op.own, clip_of(op.max_norm, norm_of(in, 5)));
+    const AdamWNumbers<T> numbers(op, op.own, Clip(op, norm_of(in, 5)));
     const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
     const int64_t across = (columns + wide - 1) / wide, down = (rows + high - 1) / high;
     parallel_for(across * down, [&](int64_t t) {
@@ -207,8 +230,8 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
       gemm_serial<T>(m, n, r, a.at(i, 0), b.at(0, j), g, n);
       for (int64_t q = 0; q < m; ++q) {
         const int64_t at = (i + q) * columns + j;
-        adamw_block<T>(n, numbers, {in[0].data<T>() + at, in[1].data<T>() + at, in[2].data<T>() + at, g + q * n},
-                       {out[0].data<T>() + at, out[1].data<T>() + at, out[2].data<T>() + at});
+        adamw_block<T, T>(n, numbers, {in[0].data<T>() + at, in[1].data<T>() + at, in[2].data<T>() + at}, g + q * n,
+                          {out[0].data<T>() + at, out[1].data<T>() + at, out[2].data<T>() + at});
       }
     });
   };
@@ -216,11 +239,11 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
 }
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors(), lists = op.updated() + 1;
-  const Both<SgdNumbers> numbers(op, out, clip_of(op.max_norm, norm_of(in, lists * n)));
-  const auto block = [&]<class T>(size_t k, int64_t size, const auto& from, const auto& to) {
-    sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, to);
+  const Both<SgdNumbers> numbers(op, out, Clip(op, norm_of(in, lists * n)));
+  const auto block = [&]<class T>(size_t k, int64_t size, const auto& from, const auto* grad, const auto& to) {
+    sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, grad, to);
   };
-  lists == 3 ? update<3, 2>(n, in, out, block) : update<2, 1>(n, in, out, block);
+  lists == 3 ? update<2>(n, in, out, block) : update<1>(n, in, out, block);
 }
 TG_STRIDED_KERNEL(op::GlobalNorm, cpu, global_norm);
 TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);

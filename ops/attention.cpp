@@ -11,6 +11,7 @@
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/softmax.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -27,18 +28,61 @@ Layout heads_last(const Tensor& x) {
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
+// What does not depend on heads. `extra`: lengths and starts, as the form says; x begins with the batch.
+void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
+  TG_CHECK(o.causal || !o.starts, value,
+           "[{}] starts were given, and the mask is not causal. Without a mask the position of a query means nothing: "
+           "leave starts out, or pass {{.causal = true}}.",
+           op);
+  for (size_t i = 0; i < extra.size(); ++i) {
+    check::index(op, extra[i]);
+    TG_CHECK(extra[i].shape() == Shape{x.size(0)}, shape,
+             "[{}] {} is {}, and q is {}. It must be ({}): one number for each sequence.", op,
+             i == 0 && o.lengths ? "lengths" : "starts", extra[i], x, x.size(0));
+  }
+  TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 stands for 1 / sqrt({}).", op,
+           o.scale, x.size(3));
+}
+// Heads [first, first + n) of x (B, T, H, HS): (B, n, T, HS).
+Layout heads_of(const Layout& x, int64_t first, int64_t n) {
+  Layout l = x;
+  l.offset += first * x.strides[2];
+  l.shape = {x.shape[0], n, x.shape[1], x.shape[3]};
+  l.strides = {x.strides[0], x.strides[2], x.strides[1], x.strides[3]};
+  return l;
+}
+Layout heads_of(const Layout& y) { return heads_of(y, 0, y.shape[2]); }
+struct Parts {  // q, k and v of x (B, T, NH + 2 kv, HS)
+  Layout q, k, v;
+  Parts(const Layout& x, int64_t kv)
+      : q(heads_of(x, 0, x.shape[2] - 2 * kv)),
+        k(heads_of(x, x.shape[2] - 2 * kv, kv)),
+        v(heads_of(x, x.shape[2] - kv, kv)) {}
+};
 // Of `products` products between each query and the keys that it sees.
-OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Buf& q, const Buf& k, double products) {
-  const auto heads = double(q.size(0) * q.size(1)), from = double(q.size(2)), to = double(k.size(2));
+OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const Shape& k, double products) {
+  const auto heads = double(q[0] * q[1]), from = double(q[2]), to = double(k[2]);
   const double pairs = o.causal && !o.starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
-  w.multiply_adds = products * heads * pairs * double(q.size(3));
+  w.multiply_adds = products * heads * pairs * double(q[3]);
   return w;
 }
 }  // namespace
 
-OpWork op::Attention::work(Bufs in, Bufs out) const { return work_of_pairs(o, Op::work(in, out), in[0], in[1], 2); }
-OpWork op::AttentionGrad::work(Bufs in, Bufs out) const {  // the scores once more, and those of dy, dq, dk and dv
-  return work_of_pairs(o, Op::work(in, out), in[0], in[1], 5);
+// Backward: the scores once more, and those of dy, dq, dk and dv.
+constexpr double kForward = 2, kBackward = 5;
+OpWork op::Attention::work(Bufs in, Bufs out) const {
+  return work_of_pairs(o, Op::work(in, out), in[0].shape(), in[1].shape(), kForward);
+}
+OpWork op::AttentionGrad::work(Bufs in, Bufs out) const {
+  return work_of_pairs(o, Op::work(in, out), in[0].shape(), in[1].shape(), kBackward);
+}
+OpWork op::SelfAttention::work(Bufs in, Bufs out) const {
+  const Parts x(*in[0].layout, kv_heads);
+  return work_of_pairs(o, Op::work(in, out), x.q.shape, x.k.shape, kForward);
+}
+OpWork op::SelfAttentionGrad::work(Bufs in, Bufs out) const {
+  const Parts x(*in[0].layout, kv_heads);
+  return work_of_pairs(o, Op::work(in, out), x.q.shape, x.k.shape, kBackward);
 }
 
 Layouts op::Attention::infer(Inputs in) const {
@@ -64,17 +108,7 @@ Layouts op::Attention::infer(Inputs in) const {
       "[attention] q is {}, k and v are {}: with the causal mask the first {} queries see no key. Pass at least as "
       "many keys as queries, or {{.causal = false}}.",
       q, k, s[2] - ks[2]);
-  TG_CHECK(o.causal || !o.starts, value,
-           "[attention] starts were given, and the mask is not causal. Without a mask the position of a query means "
-           "nothing: leave starts out, or pass {{.causal = true}}.");
-  for (size_t i = 3; i < in.size(); ++i) {
-    check::index(kName, in[i]);
-    TG_CHECK(in[i].shape() == Shape{s[0]}, shape,
-             "[attention] {} is {}, and q is {}. It must be ({}): one number for each sequence.",
-             i == 3 && o.lengths ? "lengths" : "starts", in[i], q, s[0]);
-  }
-  TG_CHECK(std::isfinite(o.scale), value, "[attention] scale is {}. It must be finite; 0 stands for 1 / sqrt({}).",
-           o.scale, s[3]);
+  check_form(kName, o, q, in.subspan(3));
   const DType stat = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
   return {heads_last(q), Layout::contiguous({s[0], s[1], s[2]}, stat, q.device())};
 }
@@ -132,6 +166,68 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
     if (*extra) in.emplace_back(*extra);
   const op::AttentionForm form{o.causal, o.scale, bool(o.lengths), bool(o.starts)};
   return std::move(emit(make_ref<op::Attention>(form), Inputs(in.data(), in.size()))[0]);
+}
+
+Layouts op::SelfAttention::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  TG_CHECK(x.ndim() == 4, shape, "[self_attention] got {}. x is (batch, time, heads, head size). Use reshape().", x);
+  check::computes(kName, x);
+  const int64_t heads = x.size(2) - 2 * kv_heads;
+  TG_CHECK(
+      kv_heads >= 1 && heads >= 1 && heads % kv_heads == 0, shape,
+      "[self_attention] x is {}, and kv_heads is {}: {} heads of queries. They must be 1 or more, and a multiple of "
+      "kv_heads, which must be 1 or more.",
+      x, kv_heads, heads);
+  TG_CHECK(x.size(1) > 0, shape, "[self_attention] x is {}: there are no keys to attend to. Pass at least one row.", x);
+  check_form(kName, o, x, in.subspan(1));
+  const DType stat = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  return {Layout::contiguous({x.size(0), x.size(1), heads, x.size(3)}, x.dtype(), x.device()),
+          Layout::contiguous({x.size(0), heads, x.size(1)}, stat, x.device())};
+}
+Tensors op::SelfAttention::vjp(const Vjp& v) const {
+  Tensors in{v.in(0), v.out(0), v.out(1), with_rows(v.grad())};
+  for (size_t i = 1; i < v.inputs(); ++i) in.emplace_back(v.in(i));
+  Tensors r{emit(make_ref<op::SelfAttentionGrad>(o, kv_heads), Inputs(in.data(), in.size()))[0]};
+  for (size_t i = 1; i < v.inputs(); ++i) r.emplace_back();
+  return r;
+}
+Layouts op::SelfAttentionGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
+Tensors op::SelfAttentionGrad::compose(Inputs in) const {
+  const auto in_heads = [](const Tensor& x) { return transpose(x, 1, 2); };
+  const int64_t heads = in[0].size(2) - 2 * kv_heads;
+  Tensors parts;
+  for (const Tensor& x : split(in[0], {heads, kv_heads, kv_heads}, 2)) parts.emplace_back(in_heads(x));
+  parts.emplace_back(in_heads(in[1])), parts.emplace_back(in[2]), parts.emplace_back(in_heads(in[3]));
+  for (const Tensor& extra : in.subspan(4)) parts.emplace_back(extra);
+  const Tensors d = op::AttentionGrad(o).compose(Inputs(parts.data(), parts.size()));
+  return {concat({in_heads(d[0]), in_heads(d[1]), in_heads(d[2])}, 2)};
+}
+Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& o) {
+  Tensors in{with_rows(x)};
+  for (const Tensor* extra : {&o.lengths, &o.starts})
+    if (*extra) in.emplace_back(*extra);
+  const op::AttentionForm form{o.causal, o.scale, bool(o.lengths), bool(o.starts)};
+  return std::move(emit(make_ref<op::SelfAttention>(form, kv_heads), Inputs(in.data(), in.size()))[0]);
+}
+
+void by_parts(const op::SelfAttention& op, Bufs in, Bufs out, Context& c,
+              void (*attention)(const op::Attention&, Bufs, Bufs, Context&)) {
+  const Parts x(*in[0].layout, op.kv_heads);
+  const Layout y = heads_of(*out[0].layout);
+  SmallVec<Buf, 5> from{{&x.q, in[0].bytes}, {&x.k, in[0].bytes}, {&x.v, in[0].bytes}};
+  for (const Buf& extra : in.subspan(1)) from.emplace_back(extra);
+  const std::array to{Buf{&y, out[0].bytes}, out[1]};
+  attention(op::Attention(op.o), {from.data(), from.size()}, to, c);
+}
+void by_parts(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c,
+              void (*attention)(const op::AttentionGrad&, Bufs, Bufs, Context&)) {
+  const Parts x(*in[0].layout, op.kv_heads), dx(*out[0].layout, op.kv_heads);
+  const Layout y = heads_of(*in[1].layout), dy = heads_of(*in[3].layout);
+  SmallVec<Buf, 8> from{{&x.q, in[0].bytes}, {&x.k, in[0].bytes}, {&x.v, in[0].bytes}, {&y, in[1].bytes}, in[2],
+                        {&dy, in[3].bytes}};
+  for (const Buf& extra : in.subspan(4)) from.emplace_back(extra);
+  const std::array to{Buf{&dx.q, out[0].bytes}, Buf{&dx.k, out[0].bytes}, Buf{&dx.v, out[0].bytes}};
+  attention(op::AttentionGrad(op.o), {from.data(), from.size()}, to, c);
 }
 
 Error attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position,

@@ -51,6 +51,31 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   void key(StructuralHash& k) const override { o.key(k); }
   OpWork work(Bufs in, Bufs out) const override;
 };
+/// Attention among the heads of one tensor: (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS) has queries, then
+/// kv_heads of keys, then as many of values. y is (B, T, NH, HS), lse (B, NH, T).
+struct SelfAttention : OpOf<SelfAttention> {
+  static constexpr auto kName = "self_attention";
+  AttentionForm o;
+  int64_t kv_heads;
+  SelfAttention(AttentionForm form, int64_t n) : o(form), kv_heads(n) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return bit(1 + o.extra()) - 1; }
+  Mask saves_out(Mask) const override { return bits(0, 1); }
+  Tensors vjp(const Vjp&) const override;
+  void key(StructuralHash& k) const override { o.key(k), k.add(kv_heads); }
+  OpWork work(Bufs in, Bufs out) const override;
+};
+/// (x, y, lse, dy, lengths?, starts?) -> dx.
+struct SelfAttentionGrad : OpOf<SelfAttentionGrad> {
+  static constexpr auto kName = "self_attention_grad";
+  AttentionForm o;
+  int64_t kv_heads;
+  SelfAttentionGrad(AttentionForm form, int64_t n) : o(form), kv_heads(n) {}
+  Layouts infer(Inputs) const override;
+  Tensors compose(Inputs) const override;
+  void key(StructuralHash& k) const override { o.key(k), k.add(kv_heads); }
+  OpWork work(Bufs in, Bufs out) const override;
+};
 }  // namespace op
 
 /// Attention of q (B, NH, Tq, HS) to k and v (B, NHkv, Tk, HS): softmax(scale q k^T) v, (B, NH, Tq, HS). f64, f32, or
@@ -63,6 +88,18 @@ struct AttentionGrad : OpOf<AttentionGrad> {
 /// part of the gradient. One outside [0, Tk] is an Error that names it, when the op runs; on a CUDA device as
 /// indexing.h says.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& = {});
+/// The same of what one projection makes: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and values, one
+/// after the other. The result is (B, T, NH, HS), with the bits of attention(), and neither it nor the gradient is
+/// copied together from parts. An Error if x has no head of queries, or as for attention().
+Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
+
+/// Runs a kernel of attention() for self_attention(), on views of its buffers. For kernels.
+/// @{
+void by_parts(const op::SelfAttention&, Bufs in, Bufs out, Context&,
+              void (*attention)(const op::Attention&, Bufs in, Bufs out, Context&));
+void by_parts(const op::SelfAttentionGrad&, Bufs in, Bufs out, Context&,
+              void (*attention)(const op::AttentionGrad&, Bufs in, Bufs out, Context&));
+/// @}
 
 /// The Error of a length or start outside of [0, most]; `position` is that of its sequence, `what` is "lengths" or
 /// "starts". For kernels.

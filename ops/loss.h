@@ -59,7 +59,7 @@ struct MseLoss : OpOf<MseLoss> {
 /// The loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
 /// i64, in [0, V). With label smoothing s it is (1 - s) times that, plus s times the mean of -log softmax over all V
 /// (Szegedy et al. 2016). The result is 0-d for mean and sum, and has the shape of the targets for none; its dtype is
-/// f64 for f64 logits, else f32.
+/// f64 for f64 logits, else f32; of bf16 logits a GPU takes exponentials to 2^-16.
 ///
 /// When the op runs, a target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows. On a
 /// CUDA device the loss of such a row is NaN, and the next read, copy or synchronize() throws the Error; with TG_SYNC=1

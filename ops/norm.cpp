@@ -24,7 +24,11 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
   check::computes(kName, x);
   TG_CHECK(op.eps >= 0 && std::isfinite(op.eps), value, "[{}] eps is {}. It must be 0 or more, and finite.", kName,
            op.eps);
-  for (size_t i = 1; i < in.size(); ++i) check::same_dtype(kName, x, in[i]);
+  TG_CHECK(op.to == x.dtype() || (op.to == DType::bf16 && x.dtype() == DType::f32), dtype,
+           "[{}] x is {}, and {} is {}. It must have x's dtype, or be bf16 where x is f32: use .to(dtype).", kName, x,
+           Op::kTerms > 1 ? "r" : "the dtype of the result",
+           Op::kTerms > 1 ? fmt::format("{}", in[1]) : std::string(name_of(op.to)));
+  for (size_t i = Op::kTerms; i < in.size(); ++i) check::same_dtype(kName, x, in[i]);
   if constexpr (Op::kTerms > 1)
     TG_CHECK(in[1].shape() == x.shape(), shape,
              "[{}] x is {}, r is {}. They are added as they are: give them one shape with expand() or reshape().",
@@ -37,15 +41,17 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
   }
   Layouts l;
   for (size_t k = 0; k < Op::kTerms; ++k) l.emplace_back(contiguous_like(x));  // y, and s of two terms
+  l[0].dtype = op.to;
   for (size_t k = 0; k < 1 + size_t(Op::kCentred); ++k) l.emplace_back(statistic(x));
   return l;
 }
-Layouts gradients(const Tensor& x, op::NormWants wants) {
+Layouts gradients(const Tensor& dy, const Tensor& x, op::NormWants wants) {
   const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
   Layouts l;
   if (wants.dx) l.emplace_back(contiguous_like(x));
   if (wants.dw) l.emplace_back(column);
   if (wants.db) l.emplace_back(column);
+  if (wants.dr) l.emplace_back(contiguous_like(dy));
   return l;
 }
 Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
@@ -75,6 +81,7 @@ template <class Op> Tensors composed(const Op& op, Inputs in) {
   }
   if (wants.dw) r.emplace_back(sum_to(dy * h, column).to(to));
   if (wants.db) r.emplace_back(sum_to(dy, column).to(to));
+  if (wants.dr) r.emplace_back(r[0].to(in[0].dtype()));
   return r;
 }
 // What flows into x through the statistics, which are outputs too: only a second backward reads them. d mean = 1 / n,
@@ -94,10 +101,12 @@ template <class Op> Tensors norm_vjp(const Vjp& v) {
   constexpr bool kSum = Op::kTerms > 1;
   const auto wants = [&](size_t i) { return i < v.inputs() && v.wants(i); };
   const auto x = [&] { return kSum ? v.out(1) : v.in(0); };
-  const op::NormWants w{v.wants(0) || (kSum && v.wants(1)), wants(kWeight), wants(kWeight + 1)};
-  Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dw, db;  // what reached the sum itself
+  const bool dx_wanted = v.wants(0) || (kSum && v.wants(1));
+  const bool dr_wanted = kSum && v.wants(1) && v.in_dtype(1) != v.in_dtype(0);
+  const op::NormWants w{dx_wanted, wants(kWeight), wants(kWeight + 1), dr_wanted};
+  Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dr, dw, db;  // dx: what reached the sum itself
   if (v.grad() && !w.dx && !w.dw) {
-    db = sum_to(v.grad(), v.in_shape(kWeight + 1));
+    db = sum_to(v.grad().to(v.in_dtype(kWeight + 1)), v.in_shape(kWeight + 1));
   } else if (v.grad()) {
     SmallVec<Tensor, 6> in{v.grad(), x()};
     for (size_t k = kMean; k <= kRstd; ++k) in.emplace_back(v.out(k));
@@ -108,22 +117,25 @@ template <class Op> Tensors norm_vjp(const Vjp& v) {
     if (w.dx) dx = made[next++];
     if (w.dw) dw = made[next++];
     if (w.db) db = made[next++];
+    if (w.dr) dr = made[next++];
   }
   const Tensor dmean = Op::kCentred ? v.grad(kMean) : Tensor(), drstd = v.grad(kRstd);
   if (w.dx && (dmean || drstd)) {
     const Tensor centred = Op::kCentred ? widened(x()) - as_column(v.out(kMean)) : widened(x());
     const Tensor more = through_statistics(centred, as_column(v.out(kRstd)), dmean, drstd).to(v.in_dtype(0));
-    dx = dx ? dx + more : more;
+    dx = dx ? dx + more : more, dr = {};
   }
+  if (w.dr && dx && !dr) dr = dx.to(v.in_dtype(1));
   Tensors r;
-  for (size_t i = 0; i < Op::kTerms; ++i) r.emplace_back(v.wants(i) ? dx : Tensor());
+  for (size_t i = 0; i < Op::kTerms; ++i) r.emplace_back(!v.wants(i) ? Tensor() : i > 0 && w.dr ? dr : dx);
   r.emplace_back(dw), r.emplace_back(db);
   return r;
 }
-template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in) {
+// y has the dtype `to`, or that of the last term.
+template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in, std::optional<DType> to = {}) {
   size_t n = Op::kTerms;
   while (n < in.size() && in.begin()[n]) ++n;
-  return emit(make_ref<Op>(eps), {in.begin(), n});
+  return emit(make_ref<Op>(eps, to.value_or(in.begin()[Op::kTerms - 1].dtype())), {in.begin(), n});
 }
 void check_shift(std::string_view op, const Tensor& weight, const Tensor& bias) {
   TG_CHECK(weight || !bias, value,
@@ -141,9 +153,9 @@ template <size_t terms, bool centred> Tensor op::Norm<terms, centred>::recompute
   if (terms == 1) return Op::recompute(v, k);
   SmallVec<Tensor, 3> in{v.out(1)};
   for (size_t i = terms; i < v.inputs(); ++i) in.emplace_back(v.in(i));
-  return emit(make_ref<Norm<1, centred>>(eps), {in.data(), in.size()})[0];
+  return emit(make_ref<Norm<1, centred>>(eps, to), {in.data(), in.size()})[0];
 }
-template <bool centred> Layouts op::NormGrad<centred>::infer(Inputs in) const { return gradients(in[1], wants); }
+template <bool centred> Layouts op::NormGrad<centred>::infer(Inputs in) const { return gradients(in[0], in[1], wants); }
 template <bool centred> Tensors op::NormGrad<centred>::compose(Inputs in) const { return composed(*this, in); }
 template struct op::Norm<1, true>;
 template struct op::Norm<1, false>;
@@ -152,12 +164,12 @@ template struct op::Norm<2, false>;
 template struct op::NormGrad<true>;
 template struct op::NormGrad<false>;
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, std::optional<DType> to) {
   check_shift(op::LayerNorm::kName, weight, bias);
-  return emit_norm<op::LayerNorm>(eps, {x, weight, bias})[0];
+  return emit_norm<op::LayerNorm>(eps, {x, weight, bias}, to)[0];
 }
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  return emit_norm<op::RmsNorm>(eps, {x, weight})[0];
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, std::optional<DType> to) {
+  return emit_norm<op::RmsNorm>(eps, {x, weight}, to)[0];
 }
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight, const Tensor& bias, double eps) {
   check_shift(op::AddLayerNorm::kName, weight, bias);

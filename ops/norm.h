@@ -5,13 +5,16 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <optional>
+
 namespace tg {
 namespace op {
 
 /// The norm of a tensor (terms 1) or of the sum of two (terms 2), with its mean subtracted (LayerNorm) or not
 /// (RMSNorm). Inputs: x, with two terms r, then weight and, where centred, bias; both may be missing. Outputs: y, with
-/// two terms s = x + r in their dtype, then mean where centred, and rstd. The statistics have one element per row;
-/// their dtype is f64 for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
+/// two terms s = x + r in x's dtype, then mean where centred, and rstd. r has the dtype of y: that of x, or bf16 where
+/// x is f32. The statistics have one element per row; their dtype is f64 for f64 inputs, else f32. Backward of two
+/// terms keeps s, not x or r.
 template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   static constexpr auto kName =
       terms == 1 ? (centred ? "layer_norm" : "rms_norm") : (centred ? "add_layer_norm" : "add_rms_norm");
@@ -20,7 +23,8 @@ template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   static constexpr Mask kX = (1u << terms) - 1, kWeight = 1u << terms;  ///< inputs
   static constexpr Mask kKept = (2u << (terms + centred)) - 2;          ///< outputs: all but y
   double eps;
-  explicit Norm(double e) : eps(e) {}
+  DType to;  ///< of y
+  Norm(double e, DType y) : eps(e), to(y) {}
   Traits traits() const override { return {.may_alias = kX, .cheap_to_recompute = terms == 1}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override {
@@ -33,7 +37,7 @@ template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   }
   Tensor recompute(const Vjp&, size_t k) const override;  ///< y; of two terms, from s
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(eps); }
+  void key(StructuralHash& k) const override { k.add(eps), k.add(int(to)); }
 };
 /// The four norms.
 /// @{
@@ -42,12 +46,14 @@ using RmsNorm = Norm<1, false>;
 using AddLayerNorm = Norm<2, true>;
 using AddRmsNorm = Norm<2, false>;
 /// @}
-/// The outputs of a gradient op of a norm: those that are true, in this order.
+/// The outputs of a gradient op of a norm: those that are true, in this order. dr is dx in the dtype of dy, for a
+/// second term that has it.
 struct NormWants {
-  bool dx = false, dw = false, db = false;
+  bool dx = false, dw = false, db = false, dr = false;
 };
-/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias) as `wants` says, with mean where centred. ds is a
-/// gradient that reached x on another way; it is added to dx after rounding.
+/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias, dr) as `wants` says, with mean where centred. ds is a
+/// gradient that reached x on another way; it is added to dx after rounding. dy has the dtype of y, dr too; all else
+/// that of x.
 template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   static constexpr auto kName = centred ? "layer_norm_grad" : "rms_norm_grad";
   static constexpr bool kCentred = centred;
@@ -57,7 +63,9 @@ template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   Traits traits() const override { return {.may_alias = bits(0) | Mask(has_ds) << (centred ? 4 : 3)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(has_ds); }
+  void key(StructuralHash& k) const override {
+    k.add(wants.dx), k.add(wants.dw), k.add(wants.db), k.add(wants.dr), k.add(has_ds);
+  }
 };
 /// The two gradients.
 /// @{
@@ -68,23 +76,24 @@ using RmsNormGrad = NormGrad<false>;
 
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C), in x's shape and dtype: f64,
 /// f32, or bf16 (computed in f32). var is divided by C. weight and bias are (C) with x's dtype; an empty one means no
-/// scale or no shift. A bias without a weight is an Error.
-Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// scale or no shift. A bias without a weight is an Error. `to` is the dtype of the result instead of x's: bf16 for an
+/// f32 x.
+Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
+                  std::optional<DType> to = {});
 /// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x (..., C), in x's shape and dtype: f64, f32, or bf16
-/// (computed in f32). weight is (C) with x's dtype; an empty one means no scale.
-Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+/// (computed in f32). weight is (C) with x's dtype; an empty one means no scale. `to` is as for layer_norm().
+Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5, std::optional<DType> to = {});
 
-/// The results of add_layer_norm() and add_rms_norm(), each in the shape and dtype of x.
+/// The results of add_layer_norm() and add_rms_norm(), in the shape of x: the sum in x's dtype, y in r's.
 struct AddedNorm {
   Tensor sum, y;
 };
-/// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, the same bits as by two ops. It
-/// serves a residual stream x, to which a block adds r before the next norm reads it. x and r have one shape and one
-/// dtype.
+/// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, the same bits as by two ops and
+/// casts. It serves a residual stream x, to which a block adds r before the next norm reads it. x and r have one shape.
+/// r has x's dtype, or bf16 where x is f32: then it is a branch computed in bf16, and so is y.
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
                          double eps = 1e-5);
-/// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory, the same bits as by two ops. x and r have
-/// one shape and one dtype.
+/// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory, as add_layer_norm().
 AddedNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, double eps = 1e-5);
 
 }  // namespace tg

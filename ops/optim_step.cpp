@@ -10,11 +10,12 @@
 namespace tg {
 namespace {
 using Roles = std::span<const std::string_view>;  // of the inputs of an entry: what is updated, then the gradient
-constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", "gradient"};
+constexpr std::string_view kGradient = "gradient";
+constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", kGradient};
 constexpr std::array<std::string_view, 5> kAdamWProduct = {
     "weight", "first moment", "second moment", "left factor of the gradient", "right factor of the gradient"};
-constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", "gradient"};
-constexpr std::array<std::string_view, 2> kPlain = {"weight", "gradient"};
+constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", kGradient};
+constexpr std::array<std::string_view, 2> kPlain = {"weight", kGradient};
 constexpr size_t kMoments = 3;  // updated by AdamW
 Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) : Roles(kPlain); }
 
@@ -94,6 +95,13 @@ void check_count(std::string_view op, bool count, double lr, int64_t t) {
            "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
            op, t, lr);
 }
+void check_skip(std::string_view op, bool skip, const Tensor& norm) {
+  TG_CHECK(
+      !skip || norm, value,
+      "[{}] skip_non_finite is set, and no norm was given. It decides whether the step is made: pass the norm, with "
+      "a max_norm of infinity if nothing is to be clipped.",
+      op);
+}
 // The norm behind the other inputs, if there is one.
 void check_norm(std::string_view op, Inputs rest) {
   for (const Tensor& norm : rest)
@@ -110,9 +118,12 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
       const Tensor& x = in[role * n + i];
       TG_CHECK(x.shape() == w.shape(), shape, "[{}] {} {} is {}, the weight is {}. Their shapes must be equal.", op,
                roles[role], i, x, w);
-      TG_CHECK(x.dtype() == w.dtype(), dtype,
-               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal: use .to(dtype).", op, roles[role], i, x,
-               w);
+      // Gradients of f32 weights come in bf16 where the model computes in it.
+      const bool narrow = roles[role] == kGradient && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
+      TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
+               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, but for bf16 gradients of f32 weights: "
+               "use .to(dtype).",
+               op, roles[role], i, x, w);
     }
   }
   check_norm(op, in.subspan(std::min(roles.size() * n, in.size())));
@@ -159,6 +170,7 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   const std::vector<Tensor> in =
       checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
   check_step(kName, lr, t);
+  check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, o);
   emit_update(make_ref<op::AdamWStep>(o, std::move(each), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
 }
@@ -195,6 +207,7 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   const std::array lists{one(w), one(m), one(v), one(grad.a), one(grad.b)};
   const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
   check_step(kName, lr, t);
+  check_skip(kName, o.skip_non_finite, norm);
   const AdamWOverrides numbers = adamw_numbers(kName, {&own, 1}, one(w), o)[0];
   emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
 }
@@ -221,6 +234,7 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
       checked_inputs(kName, roles_of(o), o.momentum > 0 ? 2 : 1,
                      o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
   check_step(kName, lr, t);
+  check_skip(kName, o.skip_non_finite, norm);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
   auto step = make_ref<op::SgdStep>(o, std::move(each), lr, t, max_norm, std::move(count), counts);

@@ -35,6 +35,8 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
+  /// A step whose norm is not finite changes no tensor. It needs the norm; a max_norm of infinity clips nothing.
+  bool skip_non_finite = false;
 };
 /// What one tensor of an AdamW step has of its own. What is unset is that of the options.
 struct AdamWOverrides {
@@ -43,10 +45,11 @@ struct AdamWOverrides {
 };
 /// The numbers of a step of SGD that rarely change.
 struct SgdOptions {
-  double momentum = 0;      ///< 0: there are no buffers
-  double dampening = 0;     ///< part of a gradient that does not enter the buffer, but for the first
-  double weight_decay = 0;  ///< weight_decay w is added to the gradient
-  bool nesterov = false;    ///< needs momentum above 0 and dampening 0
+  double momentum = 0;           ///< 0: there are no buffers
+  double dampening = 0;          ///< part of a gradient that does not enter the buffer, but for the first
+  double weight_decay = 0;       ///< weight_decay w is added to the gradient
+  bool nesterov = false;         ///< needs momentum above 0 and dampening 0
+  bool skip_non_finite = false;  ///< see AdamWOptions
 };
 /// What one tensor of a step of SGD has of its own. What is unset is that of the options.
 struct SgdOverrides {
@@ -82,7 +85,7 @@ struct AdamWStep : OpOf<AdamWStep> {
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override {
-    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
+    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
     for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
   }
 };
@@ -107,7 +110,7 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
   Layouts infer(Inputs) const override;
   OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
-    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement));
+    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
     k.add(own.lr_scale), k.add(*own.weight_decay), k.add(*own.beta1), k.add(*own.beta2);
   }
 };
@@ -133,7 +136,7 @@ struct SgdStep : OpOf<SgdStep> {
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override {
-    k.add(o.momentum), k.add(o.dampening), k.add(o.nesterov), k.add(max_norm);
+    k.add(o.momentum), k.add(o.dampening), k.add(o.nesterov), k.add(max_norm), k.add(o.skip_non_finite);
     for (const SgdOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay);
   }
 };

@@ -21,8 +21,10 @@ Pattern with_more(Pattern p) {
 
 // norm(x + r), the same bits. The sum is made too: it is the residual stream.
 template <class Norm, class AddedNorm> OpPtr added_norm(Ops ops, LayoutsIn in) {
+  const auto* norm = static_cast<const Norm*>(ops[0]);
   if (in[0]->shape != in[1]->shape) return nullptr;  // one is broadcast
-  return make_ref<AddedNorm>(static_cast<const Norm*>(ops[0])->eps);
+  if (norm->to != in[1]->dtype) return nullptr;      // y would have the dtype of r
+  return make_ref<AddedNorm>(norm->eps, norm->to);
 }
 const Pattern kSum = made_by<op::Binary<op::Add>>({kAny, kAny});
 

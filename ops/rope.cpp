@@ -27,20 +27,42 @@ void RopeScaling::validate(std::string_view op, std::string_view prefix) const {
            "more than the first, and the context 1 or more.",
            op, prefix, low_freq, prefix, high_freq, prefix, original_context);
 }
+namespace {
+// Heads [first, end) of x (..., T, H, HS): (..., H, T, HS).
+Layout heads_of(const Layout& x, int64_t first, int64_t end) {
+  Layout l = x;
+  const size_t h = x.shape.size() - 2;
+  l.offset += first * x.strides[h];
+  l.shape[h] = end - first;
+  std::swap(l.shape[h], l.shape[h - 1]), std::swap(l.strides[h], l.strides[h - 1]);
+  return l;
+}
+}  // namespace
+Layout op::Rope::turned(const Layout& x) const { return heads > 0 ? heads_of(x, 0, heads) : x; }
+Layout op::Rope::kept(const Layout& x) const {
+  Layout none = x;
+  none.shape.back() = 0;
+  return heads > 0 ? heads_of(x, heads, x.shape[x.shape.size() - 2]) : none;
+}
 Layouts op::Rope::infer(Inputs in) const {
   const Tensor& x = in[0];
-  check::ndim_at_least(kName, x, 2);
+  check::ndim_at_least(kName, x, heads > 0 ? 3 : 2);
+  TG_CHECK(
+      heads >= 0 && (heads == 0 || heads <= x.size(-2)), value,
+      "[rope] heads is {}, and x is {}. They must be from 1 to {}, the last size but one, or 0 where x is (..., T, "
+      "HS).",
+      heads, x, x.size(-2));
   check::computes(kName, x);
   TG_CHECK(x.shape().back() % 2 == 0, shape,
            "[rope] {} has rows of {} elements. They are turned in pairs: the last size must be even.", x,
            x.shape().back());
   TG_CHECK(theta >= 1 && std::isfinite(theta), value, "[rope] theta is {}. It must be finite and 1 or more.", theta);
   scaling.validate(kName);
-  const int64_t t = x.size(-2);
+  const int64_t t = x.size(heads > 0 ? -3 : -2);
   TG_CHECK(start >= 0 && start <= kRopeEnd && t <= kRopeEnd - start, value,
            "[rope] {} rows from position {} on, of {}. Positions must be in [0, {}).", t, start, x, kRopeEnd);
   if (starts) {
-    check::ndim_at_least(kName, x, 3);
+    check::ndim_at_least(kName, x, heads > 0 ? 4 : 3);
     check::index(kName, in[1]);
     TG_CHECK(in[1].shape() == Shape{x.shape()[0]}, shape,
              "[rope] starts are {}, x is {}. They must be ({}): one number for each sequence.", in[1], x, x.shape()[0]);
@@ -49,12 +71,12 @@ Layouts op::Rope::infer(Inputs in) const {
   return {contiguous_like(x)};
 }
 Tensors op::Rope::vjp(const Vjp& v) const {
-  const OpPtr back = make_ref<op::Rope>(theta, scaling, start, !inverse, starts);
+  const OpPtr back = make_ref<op::Rope>(theta, scaling, start, !inverse, starts, heads);
   if (starts) return {emit1(back, {v.grad(), v.in(1)}), Tensor()};
   return {emit1(back, {v.grad()})};
 }
 Tensor rope(const Tensor& x, const RopeOptions& o) {
-  const OpPtr op = make_ref<op::Rope>(o.theta, o.scaling, o.start, false, bool(o.starts));
+  const OpPtr op = make_ref<op::Rope>(o.theta, o.scaling, o.start, false, bool(o.starts), o.heads);
   return o.starts ? emit1(op, {x, o.starts}) : emit1(op, {x});
 }
 

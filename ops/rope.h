@@ -37,6 +37,9 @@ struct RopeOptions {
   /// is read when the op runs: for sequences of unequal lengths, and for compiled functions.
   Tensor starts = {};
   RopeScaling scaling = {};
+  /// More than 0: x is (..., T, H, HS), as a projection makes queries, keys and values, and of the H heads the first so
+  /// many are rotated. The others stay as they are. 0: x is (..., T, HS).
+  int64_t heads = 0;
 };
 namespace op {
 
@@ -48,8 +51,9 @@ struct Rope : OpOf<Rope> {
   int64_t start;
   bool inverse;  ///< rotates back: the gradient of a rotation
   bool starts;   ///< whether the starts are input 1
-  Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several)
-      : theta(base), scaling(s), start(first), inverse(back), starts(several) {}
+  int64_t heads;
+  Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several, int64_t turned)
+      : theta(base), scaling(s), start(first), inverse(back), starts(several), heads(turned) {}
   Traits traits() const override { return {.may_alias = bits(0), .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return starts ? bits(1) : 0; }
@@ -57,8 +61,13 @@ struct Rope : OpOf<Rope> {
   void key(StructuralHash& k) const override {
     const RopeScaling& s = scaling;
     k.add(theta), k.add(int(s.kind)), k.add(s.factor), k.add(s.low_freq), k.add(s.high_freq), k.add(s.original_context);
-    k.add(inverse), k.add(starts);
+    k.add(inverse), k.add(starts), k.add(heads);
   }
+  /// The rows of x that are rotated, (..., T, HS), and those that are not: no elements without heads.
+  /// @{
+  Layout turned(const Layout& x) const;
+  Layout kept(const Layout& x) const;
+  /// @}
 };
 inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< positions are below it: where math::sincos ends
 }  // namespace op

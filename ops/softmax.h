@@ -39,10 +39,10 @@ struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
 };
 }  // namespace op
 
-/// exp(x - max) / sum(exp(x - max)) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32). Entries
-/// of -infinity become 0; a row of nothing else is NaN.
+/// exp(x - max) / sum(exp(x - max)) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32, on a GPU
+/// with exponentials to 2^-16). Entries of -infinity become 0; a row of nothing else is NaN.
 Tensor softmax(const Tensor& x, int64_t dim = -1);
-/// x - max - log(sum(exp(x - max))) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32). Entries
+/// x - max - log(sum(exp(x - max))) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed as above). Entries
 /// of -infinity stay -infinity; a row of nothing else is NaN.
 Tensor log_softmax(const Tensor& x, int64_t dim = -1);
 

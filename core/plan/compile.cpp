@@ -236,11 +236,12 @@ std::vector<Tensor> Compiled::State::call(Inputs in) {
     ++stats.replays;
   else
     p = trace(key, in);
-  const uint64_t launches = p->launches();
+  const uint64_t launches = p->launches(), recorded = p->recorded();
   std::vector<Tensor> r = p->run(in);
   stats.ops = p->ops();
   stats.bytes = p->bytes();
   stats.graph_launches += p->launches() - launches;
+  stats.recorded_ops += p->recorded() - recorded;
   if (stats.why_no_graph != p->why_not_recorded()) stats.why_no_graph = p->why_not_recorded();
   return r;
 }

@@ -38,6 +38,8 @@ struct CompileStats {
   size_t bytes = 0;        ///< memory that this plan holds between calls
   /// Replays that were one launch of a CUDA graph. They begin with the third call of a signature.
   uint64_t graph_launches = 0;
+  /// Ops that were recorded for these graphs: all of a plan once, and later those whose tensors lie elsewhere.
+  uint64_t recorded_ops = 0;
   /// Why the plan that ran last runs kernel by kernel, and will go on so; empty if there is no reason.
   std::string why_no_graph = {};
 };

@@ -219,7 +219,7 @@ void Executable::update_dynamic_ops() {
     if (!next) continue;  // nothing in it changes
     if (c.in_chain) *c.in_chain = next.get();
     ops_[c.op] = std::move(next);
-    if (recording_) changed_.push_back(c.call);
+    if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
     if (&dynamic_ops_[kept] != &c) dynamic_ops_[kept] = std::move(c);
     ++kept;
   }
@@ -264,26 +264,30 @@ void Executable::start_recording() {
   });
   if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
 }
+void Executable::record_all() {
+  recording_->record();
+  recorded_ += calls_.size();
+}
 // The recording has the arguments of this run then; false if it is not worth it.
 bool Executable::record_changes() {
   constexpr size_t kMost = 4;
   if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
     profiler_ = profiler;  // it learns that as the parts are made
-    recording_->record();
+    record_all();
     changed_.clear();
     return true;
   }
   std::ranges::sort(changed_);
   changed_.erase(std::ranges::unique(changed_).begin(), changed_.end());
   const bool few = launches_ > 0 && 2 * changed_.size() <= calls_.size();
-  if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return recording_->record(k); })) {
+  if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return ++recorded_, recording_->record(k); })) {
     whole_records_ = 0;
   } else if (launches_ > 0 && ++whole_records_ > kMost) {
     run_singly(fmt::format("{} of its {} ops had {}, in {} runs one after the other", changed_.size(), calls_.size(),
                            few ? "work of another form" : "other arguments", whole_records_));
     return false;
   } else {
-    recording_->record();
+    record_all();
   }
   changed_.clear();
   return true;

@@ -41,6 +41,7 @@ class Executable {
   size_t ops() const { return calls_.size(); }
   size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
   uint64_t launches() const { return launches_; }  // of runs as one recording
+  uint64_t recorded() const { return recorded_; }  // calls, again and again
   const std::string& why_not_recorded() const { return why_not_; }
 
  private:
@@ -87,6 +88,7 @@ class Executable {
   void undo_steps();
   void call(const Call&);
   void start_recording();
+  void record_all();
   bool record_changes();
   bool call_as_one();
   void call_all();
@@ -116,7 +118,7 @@ class Executable {
   std::vector<Call> calls_;
   std::vector<Ref<Value>> new_values_;  // empty between runs
   size_t bytes_ = 0;
-  uint64_t runs_ = 0, launches_ = 0;
+  uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls whose arguments are not those of the recording
   size_t now_ = 0;                 // the call that is made, or was last
   size_t whole_records_ = 0;       // in a row

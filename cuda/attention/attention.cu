@@ -3,13 +3,14 @@
 #include <tapegrad/ops/attention.h>
 // first the op's header
 #include <tapegrad/cuda/attention/attention_kernels.h>
+#include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
 
 #include <cmath>
 
 namespace tg::cuda {
 namespace {
-constexpr int kThreads = 256, kRows = kThreads / 32;
+constexpr int kThreads = 256;
 
 Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
   return attention_span_outside(s.op, "lengths", value, position, s.size - 1);
@@ -55,6 +56,28 @@ class Spans {
   bool given_;
 };
 
+// An operand as attention_mma wants it: its own memory, or a copy whose rows are whole vectors, filled up with zeros.
+class WholeRows {
+ public:
+  WholeRows(const Context& c, const Buf& x) : heads(x) {
+    if (heads.vectors || x.numel() == 0) return;
+    const Shape& s = x.shape();
+    const int64_t hs = s[3], row = (hs + kVec<bf16> - 1) / kVec<bf16> * kVec<bf16>, head = s[2] * row,
+                  batch = s[1] * head;
+    bf16* p = copy_.emplace(c, size_t(s[0] * batch) * sizeof(bf16)).as<bf16>();
+    const Strides to{batch, head, row, 1};
+    const auto bytes = [](const bf16* at) { return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(at)); };
+    const Region parts[] = {{s, bytes(heads.p), x.strides(), bytes(p), to},
+                            {{s[0], s[1], s[2], row - hs}, nullptr, {}, bytes(p + hs), to}};
+    copy_regions(c, sizeof(bf16), parts);
+    heads.p = p, heads.batch = batch, heads.head = head, heads.row = row, heads.col = 1, heads.vectors = true;
+  }
+  Heads<const bf16> heads;
+
+ private:
+  std::optional<Scratch> copy_;
+};
+
 AttentionSizes sizes_of(const op::AttentionForm& o, const Buf& q, const Buf& k, const Context& c) {
   const int64_t hs = q.size(3), most = q.dtype() == DType::f64 ? kMostF64HeadSize : kMostHeadSize;
   TG_CHECK(
@@ -71,31 +94,65 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   const Spans spans(op.o, z, in.subspan(3), c);
   z.spans = spans.get();
   visit_float(out[0].dtype(), [&]<class T>() {
-    const AttentionArgs<T> a{z,
-                             Heads<const T>(in[0]),
-                             Heads<const T>(in[1]),
-                             Heads<const T>(in[2]),
-                             Heads<T>(out[0]),
-                             out[1].data<compute_t<T>>()};
+    AttentionArgs<T> a{z,
+                       Heads<const T>(in[0]),
+                       Heads<const T>(in[1]),
+                       Heads<const T>(in[2]),
+                       Heads<T>(out[0]),
+                       out[1].data<compute_t<T>>()};
     if constexpr (std::is_same_v<T, bf16>)
-      if (z.hs <= kMostMmaHeadSize) return attention_mma(c, a);
+      if (z.hs <= kMostMmaHeadSize && z.scale > 0) {
+        const WholeRows q(c, in[0]), k(c, in[1]), v(c, in[2]);
+        a.q = q.heads, a.k = k.heads, a.v = v.heads;
+        return attention_mma(c, a);
+      }
     attention_tiled<T>(c, a);
   });
 }
 
-// One warp per row: delta[i] = dy[i] . y[i].
-template <class T>
-__global__ void attention_row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
-  const int64_t rows = z.batch * z.heads * z.tq;
-  for (int64_t i = blockIdx.x * int64_t(kRows) + threadIdx.x / 32; i < rows; i += int64_t(gridDim.x) * kRows) {
-    const int64_t h = i / z.tq, t = i % z.tq;
-    const auto a = y.at(h / z.heads, h % z.heads), b = dy.at(h / z.heads, h % z.heads);
+// delta[i] = dy[i] . y[i]: kLanes of a warp per row, each with 16 bytes at a time. kVectors: of both operands.
+constexpr int kProductRows = 64;  // of a block
+template <class T, int kLanes, bool kVectors>
+__global__ void __launch_bounds__(kThreads, 6)
+    attention_row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {
+  constexpr int V = kVec<T>;
+  const HeadBlock at(z.batch, z.heads);
+  const auto a = y.at(at.b, at.h), b = dy.at(at.b, at.h);
+  const int lane = int(threadIdx.x) % kLanes;
+#pragma unroll 1
+  for (int r = int(threadIdx.x) / kLanes; r < kProductRows; r += kThreads / kLanes) {
+    const int64_t t = at.i * kProductRows + r;
     compute_t<T> sum = 0;
-    for (int64_t d = threadIdx.x % 32; d < z.hs; d += 32)
-      sum += widen(a.p[t * a.row + d * a.col]) * widen(b.p[t * b.row + d * b.col]);
-    sum = warp_all<SumOp>(sum);
-    if (threadIdx.x % 32 == 0) delta[i] = sum;
+#pragma unroll 1
+    for (int64_t d = lane * V; t < z.tq && d < z.hs; d += kLanes * V) {
+      if constexpr (kVectors) {
+        const auto p = load16(a.p + t * a.row + d), q = load16(b.p + t * b.row + d);
+#pragma unroll
+        for (int v = 0; v < V; ++v) sum += widen(p.x[v]) * widen(q.x[v]);
+      } else {
+        for (int64_t e = d; e < min(d + V, z.hs); ++e)
+          sum += widen(a.p[t * a.row + e * a.col]) * widen(b.p[t * b.row + e * b.col]);
+      }
+    }
+#pragma unroll
+    for (int s = kLanes / 2; s > 0; s /= 2) sum += __shfl_xor_sync(~0u, sum, s);
+    if (lane == 0 && t < z.tq) delta[(at.b * z.heads + at.h) * z.tq + t] = sum;
   }
+}
+template <class T>
+void row_products(const AttentionSizes& z, const Heads<const T>& y, const Heads<const T>& dy, compute_t<T>* delta,
+                  const Context& c) {
+  const int64_t blocks = (z.tq + kProductRows - 1) / kProductRows * z.batch * z.heads;
+  if (blocks == 0) return;
+  const auto run = [&]<int kLanes>() {
+    launch(c,
+           y.vectors && dy.vectors ? attention_row_products<T, kLanes, true> : attention_row_products<T, kLanes, false>,
+           unsigned(blocks), kThreads, 0, z, y, dy, delta);
+  };
+  const int64_t parts = (z.hs + kVec<T> - 1) / kVec<T>;
+  parts <= 8    ? run.template operator()<8>()
+  : parts <= 16 ? run.template operator()<16>()
+                : run.template operator()<32>();
 }
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {
   AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
@@ -107,25 +164,35 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     const int64_t rows = z.batch * z.heads * z.tq;
     const Scratch scratch(c, size_t(rows) * sizeof(C));
     const Heads<const T> dy(in[5]);
-    if (rows > 0)
-      launch(c, attention_row_products<T>, blocks_for(c, rows, kRows), kThreads, 0, z, Heads<const T>(in[3]), dy,
-             scratch.as<C>());
-    const AttentionGradArgs<T> a{z,
-                                 Heads<const T>(in[0]),
-                                 Heads<const T>(in[1]),
-                                 Heads<const T>(in[2]),
-                                 dy,
-                                 in[4].data<const C>(),
-                                 scratch.as<C>(),
-                                 Heads<T>(out[0]),
-                                 Heads<T>(out[1]),
-                                 Heads<T>(out[2])};
+    row_products<T>(z, Heads<const T>(in[3]), dy, scratch.as<C>(), c);
+    AttentionGradArgs<T> a{z,
+                           Heads<const T>(in[0]),
+                           Heads<const T>(in[1]),
+                           Heads<const T>(in[2]),
+                           dy,
+                           in[4].data<const C>(),
+                           scratch.as<C>(),
+                           Heads<T>(out[0]),
+                           Heads<T>(out[1]),
+                           Heads<T>(out[2])};
     if constexpr (std::is_same_v<T, bf16>)
-      if (z.hs <= kMostMmaHeadSize) return attention_grad_mma(c, a);
+      if (z.hs <= kMostMmaHeadSize) {
+        const WholeRows q(c, in[0]), k(c, in[1]), v(c, in[2]), g(c, in[5]);
+        a.q = q.heads, a.k = k.heads, a.v = v.heads, a.dy = g.heads;
+        return attention_grad_mma(c, a);
+      }
     attention_grad_tiled<T>(c, a);
   });
 }
+void self_attention(const op::SelfAttention& op, Bufs in, Bufs out, Context& c) {
+  by_parts(op, in, out, c, attention);
+}
+void self_attention_grad(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c) {
+  by_parts(op, in, out, c, attention_grad);
+}
 TG_STRIDED_KERNEL(op::Attention, cuda, attention);
 TG_STRIDED_KERNEL(op::AttentionGrad, cuda, attention_grad);
+TG_STRIDED_KERNEL(op::SelfAttention, cuda, self_attention);
+TG_STRIDED_KERNEL(op::SelfAttentionGrad, cuda, self_attention_grad);
 }  // namespace
 }  // namespace tg::cuda

@@ -88,7 +88,7 @@ template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
 // Head sizes up to kMostHeadSize, of f64 kMostF64HeadSize.
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
-// Head sizes up to kMostMmaHeadSize.
+// Head sizes up to kMostMmaHeadSize; q, k, v and dy in whole vectors; forward a scale above 0.
 void attention_mma(const Context&, const AttentionArgs<bf16>&);
 void attention_grad_mma(const Context&, const AttentionGradArgs<bf16>&);
 

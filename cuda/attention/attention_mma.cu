@@ -9,10 +9,13 @@ template <int D> struct Tile {
   static constexpr int kOwn = kTall * 16;               // rows of a warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
+  static constexpr int kCtas = 2;  // per SM
+  static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
 // The online softmax of a warp's rows, whose two halves are 8 rows apart. mask: the scores of keys that a row does not
-// see become -infinity. step: s becomes exponentials; o and sum are scaled to the new maximum.
+// see become -infinity. step: s becomes powers of 2 of scale (s - maximum), with a scale above 0; o and sum are scaled
+// to the new maximum.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
@@ -28,7 +31,8 @@ template <int kTall, int N, int O> struct Softmax {
     for (int m = 0; m < kTall; ++m)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int64_t seen = z.seen(span, row0 + m * 16 + i * 8 + lane_row()) - k0 - lane_column();
+        const int64_t last = z.seen(span, row0 + m * 16 + i * 8 + lane_row()) - k0;
+        const int seen = int(min(last, int64_t(N * 8))) - lane_column();
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -36,7 +40,7 @@ template <int kTall, int N, int O> struct Softmax {
             if (n * 8 + e >= seen) s[m][n][2 * i + e] = -std::numeric_limits<float>::infinity();
       }
   }
-  __device__ __forceinline__ void step(float (&s)[kTall][N][4], float (&o)[kTall][O][4]) {
+  __device__ __forceinline__ void step(float (&s)[kTall][N][4], float scale, float (&o)[kTall][O][4]) {
 #pragma unroll
     for (int m = 0; m < kTall; ++m)
 #pragma unroll
@@ -46,14 +50,14 @@ template <int kTall, int N, int O> struct Softmax {
         for (int n = 0; n < N; ++n) next = fmaxf(next, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
         next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
         next = fmaxf(next, __shfl_xor_sync(~0u, next, 2));
-        const float factor = exp2_approx(max[m][i] - next);
+        const float factor = exp2_approx((max[m][i] - next) * scale), shift = next * -scale;
         max[m][i] = next;
         sum[m][i] *= factor;
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll
           for (int e = 2 * i; e < 2 * i + 2; ++e) {
-            s[m][n][e] = exp2_approx(s[m][n][e] - next);
+            s[m][n][e] = exp2_approx(s[m][n][e] * scale + shift);
             sum[m][i] += s[m][n][e];
           }
 #pragma unroll
@@ -62,7 +66,8 @@ template <int kTall, int N, int O> struct Softmax {
   }
 };
 
-template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_forward(AttentionArgs<bf16> a) {
+template <int D>
+__global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forward(AttentionArgs<bf16> a) {
   using S = Tile<D>;
   const AttentionSizes& z = a.z;
   bf16 *queries = dynamic_shared<bf16>(), *keys = queries + S::kQueries * kStep<D>,
@@ -92,14 +97,8 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_fo
     cp_async_commit();
     if (busy) {
       multiply_rows<D>(s, own, keys);
-#pragma unroll
-      for (int m = 0; m < S::kTall; ++m)
-#pragma unroll
-        for (int n = 0; n < S::N; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) s[m][n][e] *= scale;
       if (k0 + S::kKeys > z.seen(span, row0)) softmax.mask(s, z, span, row0, k0);
-      softmax.step(s, o);
+      softmax.step(s, scale, o);
     }
     cp_async_wait<0>();
     __syncthreads();  // V is here, and nobody reads K
@@ -122,7 +121,7 @@ template <int D> __global__ __launch_bounds__(kThreads, 1) void attention_mma_fo
       inverse[m][i] = end > 0 ? 1 / sum : 0;
       const int64_t row = row0 + m * 16 + i * 8 + lane_row();
       if (lane_column() == 0 && row < z.tq)
-        a.lse[(at.b * z.heads + at.h) * z.tq + row] = (softmax.max[m][i] + log2f(sum)) * float(kLn2);
+        a.lse[(at.b * z.heads + at.h) * z.tq + row] = (softmax.max[m][i] * scale + log2f(sum)) * float(kLn2);
     }
   store_rows<D>(a.y.at(at.b, at.h), o, inverse, own, row0, z.tq, z.hs);
 }

@@ -8,6 +8,7 @@
 namespace tg::cuda {
 namespace {
 constexpr int kWarps = 4, kThreads = kWarps * 32;
+constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // of sm_90; the latter is the system's own
 // Elements from row to row of a tile: an odd number of 16 bytes, so that 8 rows lie in all banks.
 template <int D> constexpr int kStep = D + 8;
 
@@ -24,25 +25,19 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 }
 
 // Rows first ... first + kRows of `rows`, and hs of D columns; zeros beyond. Here after cp_async_wait and a barrier.
+// The rows of `from` are whole vectors: a thread has one of every kAtOnce-th row.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
-  constexpr int V = 8, kParts = D / V;
-  for (int i = threadIdx.x; i < kRows * kParts; i += kThreads) {
-    const int r = i / kParts, d = i % kParts * V;
-    const bool inside = first + r < rows;
-    const bf16* p = inside ? from.p + (first + r) * from.row : from.p;
-    bf16* at = to + r * kStep<D> + d;
-    if (from.vectors) {
-      const bool valid = inside && d < hs;
-      cp_async16(at, valid ? p + d : from.p, valid);
-      continue;
-    }
-    Vec<bf16> x;
+  constexpr int kParts = D / kVec<bf16>, kAtOnce = kThreads / kParts;
+  const int row = int(threadIdx.x) / kParts, column = int(threadIdx.x) % kParts * kVec<bf16>;
+  if (kThreads % kParts != 0 && row == kAtOnce) return;
+  const int left = column < hs ? int(min(rows - first, int64_t(kRows))) - row : 0;
+  const bf16* p = from.p + (first + row) * from.row + column;
+  to += row * kStep<D> + column;
 #pragma unroll
-    for (int v = 0; v < V; ++v) x.x[v] = inside && d + v < hs ? p[(d + v) * from.col] : narrow<bf16>(0);
-    store16_shared(at, x);
-  }
+  for (int r = 0; r < kRows; r += kAtOnce, p += kAtOnce * from.row)
+    if (r + kAtOnce <= kRows || r + row < kRows) cp_async16(to + r * kStep<D>, p, r < left);
 }
 // s = the warp's rows, which begin at a, times the N * 8 rows of b, all of D columns.
 template <int D, int kTall, int N>

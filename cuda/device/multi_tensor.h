@@ -4,9 +4,13 @@
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
+#include <algorithm>
+
 namespace tg::cuda {
 
-inline constexpr int64_t kBatchChunk = 16384;      // elements
+// Elements of a chunk, of tensors of n in all: four chunks for each of 132 SMs, where n is enough for that. The sizes
+// alone decide, as sums go by chunks; a multiple of 16 bytes of any dtype.
+inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
 inline constexpr size_t kMostParameters = 32'764;  // bytes, of all parameters of a kernel
 
 // At most kMost descriptors D, which have a member n: the number of elements.
@@ -14,21 +18,23 @@ template <class D, int kMost> struct Batch {
   D item[kMost];
   int64_t first[kMost + 1];  // chunk of each item; behind the last, their number
   int count = 0;
+  int64_t chunk;  // elements of one
 
-  Batch() { first[0] = 0; }
+  explicit Batch(int64_t size) : chunk(size) { first[0] = 0; }
   bool full() const { return count == kMost; }
   int64_t chunks() const { return first[count]; }
   void add(const D& d) {  // empty tensors take no part
     if (d.n == 0) return;
     item[count] = d;
-    first[count + 1] = first[count] + (d.n + kBatchChunk - 1) / kBatchChunk;
+    first[count + 1] = first[count] + (d.n + chunk - 1) / chunk;
     ++count;
   }
-  __device__ __forceinline__ int find(int64_t chunk) const {
-    int low = 0, high = count;  // first[low] <= chunk < first[high]
+  // The item of the c-th chunk.
+  __device__ __forceinline__ int find(int64_t c) const {
+    int low = 0, high = count;  // first[low] <= c < first[high]
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      if (first[middle] <= chunk)
+      if (first[middle] <= c)
         low = middle;
       else
         high = middle;

@@ -2,6 +2,8 @@
 // over a warp and a block in a fixed order (the same bits on every run). Everything is __forceinline__.
 #pragma once
 #include <tapegrad/core/dtype.h>
+#include <tapegrad/core/math.h>
+#include <tapegrad/cuda/device/ptx.h>
 
 namespace tg::cuda {
 
@@ -22,6 +24,23 @@ template <class T> __device__ __forceinline__ T narrow(compute_t<T> x) {
     return to_bf16(x);
   else
     return T(x);
+}
+
+/// e^x of an x, or for a result, in T. For bf16 by the approximate instruction: relative error below 2^-16 where e^x is
+/// between 2^-125 and 2^125, 1/128 of half a unit of bf16; a smaller one may be 0.
+template <class T> __device__ __forceinline__ compute_t<T> exp_for(compute_t<T> x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return exp2_approx(x * 1.44269504f);
+  else
+    return math::exp(x);
+}
+/// 1 / (1 + e^-x) for a result in T. For bf16 likewise: relative error below 2^-16 from x = -87 up; below, where the
+/// result is less than 2^-125, it may be 0.
+template <class T> __device__ __forceinline__ compute_t<T> sigmoid_for(compute_t<T> x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return reciprocal_approx(1.0f + exp_for<bf16>(-x));
+  else
+    return math::sigmoid(x);
 }
 
 /// a + b, for warp_all() and block_all().

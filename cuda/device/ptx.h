@@ -93,6 +93,11 @@ __device__ __forceinline__ float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return __fmaf_rn(y, -__fmaf_rn(x, y, -1.0f), y);
 }
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -150,6 +155,12 @@ inline float to_float(f16 x) { return float(x); }
 
 // 1 / x rounded to nearest, of an x in [2^-100, 2^100]: the division's own instructions without its branch for others.
 inline float reciprocal(float x) { return 1.0f / x; }
+
+// 1 / x to 1 ulp, of any x; denormal results are 0.
+inline float reciprocal_approx(float x) {
+  const float y = 1.0f / x;
+  return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
+}
 
 // 2^x to 2 ulp; denormal results are 0.
 inline float exp2_approx(float x) {

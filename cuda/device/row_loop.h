@@ -6,19 +6,24 @@
 
 namespace tg::cuda {
 
-/// f(j, p[j]) for j in [0, n), each by one thread of kThreads. A thread gets the same elements of a row from each call.
-template <int kThreads, class T, class F> __device__ __forceinline__ void for_row(const T* p, int64_t n, F&& f) {
+/// f(j, x) for the packs of [0, n), each by one thread of kThreads: x is a Vec of p[j] and as many after it as it has,
+/// 16 bytes or one element. A thread gets the same elements of a row from each call.
+template <int kThreads, class T, class F> __device__ __forceinline__ void for_row_packs(const T* p, int64_t n, F&& f) {
   constexpr int V = kVec<T>;
   const auto beyond = int64_t(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
   const int64_t head = beyond ? (V - beyond < n ? V - beyond : n) : 0, vectors = (n - head) / V;
-  if (int64_t(threadIdx.x) < head) f(int64_t(threadIdx.x), p[threadIdx.x]);
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    const int64_t at = head + i * V;
-    const auto v = load16(p + at);
+  if (int64_t(threadIdx.x) < head) f(int64_t(threadIdx.x), load16<1>(p + threadIdx.x));
+#pragma unroll 2
+  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) f(head + i * V, load16(p + head + i * V));
+#pragma unroll 1  // at most one for most threads
+  for (int64_t j = head + vectors * V + threadIdx.x; j < n; j += kThreads) f(j, load16<1>(p + j));
+}
+/// f(j, p[j]) for j in [0, n), in the same way.
+template <int kThreads, class T, class F> __device__ __forceinline__ void for_row(const T* p, int64_t n, F&& f) {
+  for_row_packs<kThreads>(p, n, [&]<int N>(int64_t j, const Vec<T, N>& x) {
 #pragma unroll
-    for (int k = 0; k < V; ++k) f(at + k, v.x[k]);
-  }
-  for (int64_t j = head + vectors * V + threadIdx.x; j < n; j += kThreads) f(j, p[j]);
+    for (int k = 0; k < N; ++k) f(j + k, x.x[k]);
+  });
 }
 
 }  // namespace tg::cuda

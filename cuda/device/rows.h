@@ -33,22 +33,23 @@ template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n,
   }
 }
 // y[j + e] = f(e)
-template <class S, class F> __device__ __forceinline__ void store_pack(typename S::T* y, int64_t j, F&& f) {
-  Vec<typename S::T, S::V> r;
+template <class S, class E, class F> __device__ __forceinline__ void store_pack(E* y, int64_t j, F&& f) {
+  Vec<E, S::V> r;
 #pragma unroll
-  for (int e = 0; e < S::V; ++e) r.x[e] = narrow<typename S::T>(f(e));
+  for (int e = 0; e < S::V; ++e) r.x[e] = narrow<E>(f(e));
   store16(y + j, r);
 }
-template <class S> class RowOf {
+// T may be narrower than S::T; it is computed in the same type.
+template <class S, class Element = typename S::T> class RowOf {
  public:
-  using T = typename S::T;
+  using T = Element;
   using C = typename S::C;
   __device__ __forceinline__ explicit RowOf(const T* p) : p_(p) {}
   __device__ __forceinline__ void load(int64_t n) {
     if constexpr (S::kKept) each_pack<S>(n, [&](int k, int64_t j) { read(k, j); });
   }
   // Instead of load: x becomes x + r, rounded to T, and s gets it. s may be the memory of x or r.
-  __device__ __forceinline__ void load_sum(int64_t n, const T* r, T* s) {
+  template <class R> __device__ __forceinline__ void load_sum(int64_t n, const R* r, T* s) {
     load(n);  // all that is kept is on its way before the first store
     const auto sum = [&](int k, int64_t j) {
       const auto v = load16<S::V>(r + j);

@@ -1,6 +1,6 @@
 // Kernel of ops/dropout.h. The output is contiguous, so the offset in it is the element's position in row-major order,
 // however the input is stored. Threads: one per group of V elements, whose words are V / 4 blocks of the stream.
-#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/dropout.h>
 
 #include <algorithm>
@@ -20,9 +20,10 @@ template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int
 }
 // An element is dropped where the upper 24 bits of its word are below limit. y may be x.
 template <class T, int V>
-__global__ void dropout_values(Rng at, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors, int64_t n,
-                               const T* x, T* y) {
+__global__ void dropout_values(StepValue<Rng> state, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors,
+                               int64_t n, const T* x, T* y) {
   using C = compute_t<T>;
+  const Rng at = state.get();
   for (GridLoop g((n + V - 1) / V); g; ++g) {
     int32_t word[V];
     draw(at, *g, word);
@@ -48,13 +49,14 @@ void dropout(const op::Dropout& op, Bufs in, Bufs out, Context& c) {
   if (n == 0) return;
   // uniform(word) < p, in whole multiples of 2^-24.
   const auto limit = int32_t(std::ceil(op.p * 0x1p24));
+  const StepValue<Rng> state(op, [](const op::Dropout& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = std::max(4, kVec<T>);
     const T* x = in[0].data<T>();
     T* y = out[0].data<T>();
     const Strided<1> walk(in[0].shape(), {in[0].strides()});
     const bool vectors = walk.contiguous() && aligned16(x) && aligned16(y);
-    launch(c, dropout_values<T, V>, blocks_for(c, (n + V - 1) / V, kThreads), kThreads, 0, op.rng, limit,
+    launch(c, dropout_values<T, V>, blocks_for(c, (n + V - 1) / V, kThreads), kThreads, 0, state, limit,
            compute_t<T>(1 / (1 - op.p)), walk, vectors, n, x, y);
   });
 }

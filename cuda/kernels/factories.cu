@@ -1,6 +1,6 @@
 // Kernels of ops/factories.h. Random values are functions of (seed, position): a thread draws a block of four words,
 // and every element comes out as on the CPU, bit for bit.
-#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/factories.h>
 
 namespace tg::cuda {
@@ -49,7 +49,8 @@ template <op::Distribution D> __device__ __forceinline__ void values_of(Words w,
 }
 // y[i] = shift + scale * the i-th value, rounded once to float and then to T. Threads: one per block of words.
 template <class T, op::Distribution D>
-__global__ void random_values(Rng at, float scale, float shift, bool aligned, int64_t n, T* y) {
+__global__ void random_values(StepValue<Rng> state, float scale, float shift, bool aligned, int64_t n, T* y) {
+  const Rng at = state.get();
   for (GridLoop b((n + 3) / 4); b; ++b) {
     float v[4];
     values_of<D>(random_block(at, uint64_t(*b)), v);
@@ -71,10 +72,11 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
   if (n == 0) return;
   const bool uniform = D == op::Distribution::uniform;
   const float scale = uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
+  const StepValue<Rng> state(op, [](const op::Random<D>& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
-    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, op.rng, scale, shift,
-           aligned16(y), n, y);
+    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, state, scale, shift, aligned16(y),
+           n, y);
   });
 }
 TG_STRIDED_KERNEL(op::Full, cuda, full);

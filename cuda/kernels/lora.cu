@@ -1,5 +1,5 @@
-// Kernel of ops/lora.h: a block per few rows, whose x a stays in shared memory between the two products. Every sum has
-// one order: warps take slices of the inner size, and their shares are added by number.
+// Kernel of ops/lora.h: a block per row, or per few of many, whose x a stays in shared memory between the two products.
+// Every sum has one order: warps take slices of the inner size, and their shares are added by number.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/lora.h>
 
@@ -8,57 +8,70 @@
 namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kRows = 4, kCols = 8;  // of x a, in the registers of a thread
+constexpr int kMostRows = 4, kCols = 8;  // of x a, in the registers of a thread
 
 struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// One warp's share of columns [first, first + kCols) of x a, for kRows rows, in every lane.
-template <class T>
-__device__ __forceinline__ void add_share(const Sizes& s, int64_t row, int64_t first, int64_t begin, int64_t end,
-                                          const T* x, const T* a, compute_t<T> (&sum)[kRows][kCols]) {
-  using C = compute_t<T>;
+// The sums of N numbers over a warp: lane l gets that of number l % N, with half as many numbers at each step. Each is
+// added in one order, whatever N.
+template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) {
 #pragma unroll
-  for (int i = 0; i < kRows; ++i)
+  for (int d = kWarp / 2; d > 0; d /= 2) {
 #pragma unroll
-    for (int j = 0; j < kCols; ++j) sum[i][j] = 0;
-  for (int64_t k = begin + threadIdx.x % kWarp; k < end; k += kWarp) {
-    C left[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) left[i] = row + i < s.rows ? widen(x[(row + i) * s.in + k]) : C(0);
-#pragma unroll
-    for (int j = 0; j < kCols; ++j) {
-      const C right = first + j < s.r ? widen(a[k * s.r + first + j]) : C(0);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) sum[i][j] += left[i] * right;
+    for (int k = 0; k < (d < N ? d : N); ++k) {
+      if (d >= N) {
+        v[k] += __shfl_xor_sync(~0u, v[k], d);
+      } else {
+        const bool upper = int(threadIdx.x) & d;
+        const C kept = upper ? v[k + d] : v[k], given = upper ? v[k] : v[k + d];
+        v[k] = kept + __shfl_xor_sync(~0u, given, d);
+      }
     }
   }
+  return v[0];
+}
+// One warp's share of columns [first, first + kCols) of x a, for kRows rows: lane l gets that of row l / kCols.
+template <class T, int kRows, bool kVectors>
+__device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, int64_t first, int64_t begin, int64_t end,
+                                                 const T* x, const T* a) {
+  using C = compute_t<T>;
+  C sum[kRows * kCols] = {};
+#pragma unroll 2
+  for (int64_t k = begin + threadIdx.x % kWarp; k < end; k += kWarp) {
+    Vec<T, kCols> right;
+    if constexpr (kVectors) {
+      right = load16<kCols>(a + k * s.r + first);
+    } else {
 #pragma unroll
-  for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < kCols; ++j) right.x[j] = first + j < s.r ? a[k * s.r + first + j] : narrow<T>(C(0));
+    }
 #pragma unroll
-    for (int j = 0; j < kCols; ++j) sum[i][j] = warp_all<SumOp>(sum[i][j]);
+    for (int i = 0; i < kRows; ++i) {
+      const C left = row + i < s.rows ? widen(x[(row + i) * s.in + k]) : C(0);
+#pragma unroll
+      for (int j = 0; j < kCols; ++j) sum[i * kCols + j] += left * widen(right.x[j]);
+    }
+  }
+  return sums_to_lanes(sum);
 }
 
 // (x a) of the block's rows: rounded to h, and times scale to inner (kRows, r). Ends synchronised.
-template <class T>
+template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale, int64_t row, const T* x, const T* a,
                                               T* h, compute_t<T>* inner) {
   using C = compute_t<T>;
-  __shared__ __align__(16) C share[kWarps][kRows * kCols];
+  constexpr int kSums = kRows * kCols;
+  __shared__ __align__(16) C share[kWarps][kSums];
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   const int64_t slice = (s.in + kWarps - 1) / kWarps;
   const int64_t begin = std::min(s.in, warp * slice), end = std::min(s.in, begin + slice);
   for (int64_t first = 0; first < s.r; first += kCols) {
-    C sum[kRows][kCols];
-    add_share(s, row, first, begin, end, x, a, sum);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i)
-#pragma unroll
-      for (int j = 0; j < kCols; ++j)
-        if (lane == i * kCols + j) share[warp][i * kCols + j] = sum[i][j];
+    const C sum = share_of<T, kRows, kVectors>(s, row, first, begin, end, x, a);
+    if (lane < kSums) share[warp][lane] = sum;
     __syncthreads();
-    if (warp == 0) {
+    if (warp == 0 && lane < kSums) {
       C total = 0;
       for (int w = 0; w < kWarps; ++w) total += share[w][lane];
       const int i = lane / kCols, j = lane % kCols;
@@ -72,14 +85,14 @@ __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale
   }
 }
 
-// Block b: rows b kRows and after it. base may be y, or null.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
+// Block b: rows b kRows and after it. base may be y, or null. kVectors: columns of a come in whole vectors.
+template <class T, int kRows, bool kVectors>
+__global__ void __launch_bounds__(kThreads, kRows == 1 ? 4 : 2)
     lora_rows(Sizes s, compute_t<T> scale, const T* x, const T* a, const T* b, const T* base, T* y, T* h) {
   using C = compute_t<T>;
   C* const inner = dynamic_shared<C>();  // (kRows, r)
   for (int64_t row = blockIdx.x * int64_t(kRows); row < s.rows; row += int64_t(gridDim.x) * kRows) {
-    first_product(s, scale, row, x, a, h, inner);  // writes inner behind a barrier: the loop needs none of its own
+    first_product<T, kRows, kVectors>(s, scale, row, x, a, h, inner);  // writes inner behind a barrier: none here
     for (int64_t n = threadIdx.x; n < s.out; n += kThreads) {
       C sum[kRows] = {};
       for (int64_t t = 0; t < s.r; ++t) {
@@ -104,14 +117,22 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
     const Dense<T> x(c, in[0]), a(c, in[1]), b(c, in[2]);
     std::optional<Dense<T>> base;
     if (in.size() > 3) base.emplace(c, in[3]);
-    const size_t shared = size_t(kRows * s.r) * sizeof(C), most = properties(c.device.index).shared_per_block;
+    const size_t shared = size_t(kMostRows * s.r) * sizeof(C), most = properties(c.device.index).shared_per_block;
     TG_CHECK(
         shared + sizeof(C) * kThreads <= most, value,
         "[lora] the rank is {}: {} rows of x a take {} bytes of the {} that a block may share. Use a lower rank, or "
         "two products.",
-        s.r, kRows, shared, most);
-    launch(c, lora_rows<T>, blocks_for(c, s.rows, kRows), kThreads, shared, s, C(op.scale), (const T*)(x),
-           (const T*)(a), (const T*)(b), base ? (const T*)(*base) : nullptr, out[0].data<T>(), out[1].data<T>());
+        s.r, kMostRows, shared, most);
+    const auto run = [&]<int kRows, bool kVectors>() {
+      launch(c, lora_rows<T, kRows, kVectors>, blocks_for(c, s.rows, kRows), kThreads, shared * kRows / kMostRows, s,
+             C(op.scale), (const T*)(x), (const T*)(a), (const T*)(b), base ? (const T*)(*base) : nullptr,
+             out[0].data<T>(), out[1].data<T>());
+    };
+    const bool vectors = s.r % kCols == 0 && aligned16(a);
+    if (s.rows < kMostRows * properties(c.device.index).multiprocessors)  // else some would have no block
+      vectors ? run.template operator()<1, true>() : run.template operator()<1, false>();
+    else
+      vectors ? run.template operator()<kMostRows, true>() : run.template operator()<kMostRows, false>();
   });
 }
 TG_STRIDED_KERNEL(op::Lora, cuda, lora);

@@ -27,22 +27,26 @@ struct Targets : Ids {
   __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
 
-// The sum of exp(x - top) with the largest x so far as top; nothing yet: top -inf.
+// The sum of exp(x - top) with the largest x so far as top; nothing yet: top -inf. NaN is no maximum, but in the sum.
 template <class C> struct LogSum {
   C top = -std::numeric_limits<C>::infinity(), sum = 0;
-  __device__ __forceinline__ void add(C x) {
-    if (x > top) {
-      sum = sum * math::exp(top - x) + C(1);
-      top = x;
-    } else if (x != -std::numeric_limits<C>::infinity()) {
-      sum += math::exp(x - top);  // NaN too
+  template <class T, int N> __device__ __forceinline__ void add(const Vec<T, N>& x) {
+    C most = top;
+#pragma unroll
+    for (int k = 0; k < N; ++k) most = fmax(most, C(widen(x.x[k])));
+    if (most > top) {
+      sum *= exp_for<T>(top - most);
+      top = most;
     }
+    const C from = top == -std::numeric_limits<C>::infinity() ? C(0) : top;
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += exp_for<T>(C(widen(x.x[k])) - from);
   }
 };
 
 // x (rows, n) -> log-sum-exp and loss of each row; 0 for ignored rows, NaN for a target that is no class.
 template <int kBlock, class T>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock)
     cross_entropy_rows(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
                        compute_t<T> smoothing, IndexCheck check) {
   using C = compute_t<T>;
@@ -60,7 +64,7 @@ __global__ void __launch_bounds__(kBlock)
     }
     const T* p = x + r * n;
     LogSum<C> own;
-    for_row<kBlock>(p, n, [&](int64_t, T v) { own.add(C(widen(v))); });
+    for_row_packs<kBlock>(p, n, [&](int64_t, const auto& v) { own.add(v); });
     const C top = block_all<MaxOp, kBlock>(own.top, -std::numeric_limits<C>::infinity());
     const C scaled = own.sum == C(0) ? C(0) : own.sum * math::exp(own.top - top);
     // (top - top) is 0, or NaN for infinite logits, as the difference of each from the maximum is
@@ -163,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o,
       auto v = load16<V>(o.x + r * o.n + j);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        C d = math::exp(C(widen(v.x[k])) - lse) - even;
+        C d = exp_for<T>(C(widen(v.x[k])) - lse) - even;
         if (j + k == target) d -= C(1) - o.smoothing;
         v.x[k] = narrow<T>(g * d);
       }

@@ -25,15 +25,20 @@ __device__ __forceinline__ void load_pack(const typename S::T* p, int64_t j, typ
   for (int e = 0; e < S::V; ++e) to[e] = p ? widen(v.x[e]) : otherwise;
 }
 
-// r and s, which is x + r: both or none. y and s may be the memory of x and r, or of r and x.
-template <class T> struct Forward {
-  const T *x, *r, *w, *b;
-  T *y, *s;
+// r and s, which is x + r: both or none. y and s may be the memory of x and r, or of r and x. r and y are of B, which
+// is T or narrower.
+template <class T, class B> struct Forward {
+  const T* x;
+  const B* r;
+  const T *w, *b;
+  B* y;
+  T* s;
   compute_t<T>*mean, *rstd;
   int64_t rows, n;
   compute_t<T> eps;
 };
-template <class S, bool kCentred> __global__ void __launch_bounds__(S::kBlock) norm_rows(Forward<typename S::T> f) {
+template <class S, class B, bool kCentred>
+__global__ void __launch_bounds__(S::kBlock) norm_rows(Forward<typename S::T, B> f) {
   using C = typename S::C;
   const auto n = f.n;
   const C count = n > 0 ? C(n) : C(1);
@@ -72,12 +77,14 @@ template <class S, bool kCentred> __global__ void __launch_bounds__(S::kBlock) n
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
 // db = sum of dy over rows; without a mean, mean(g) is left out; ds, or null, is added to what dx is rounded to. dx may
-// be the memory of dy or ds.
-template <class T> struct Backward {
+// be the memory of dy or ds. dr, or null, is dx rounded to B, the type of dy.
+template <class T, class B> struct Backward {
   using C = compute_t<T>;
-  const T *dy, *x, *ds, *w;
+  const B* dy;
+  const T *x, *ds, *w;
   const C *mean, *rstd;
   T* dx;       // or null
+  B* dr;       // or null, as dx
   C *dw, *db;  // (groups, n) each, the second one step further; or null
   int64_t rows, n, groups, per_group, step;
 };
@@ -92,9 +99,11 @@ template <class C> __device__ __forceinline__ C rounded_sum(C a, C b) {
   return a + b;
 #endif
 }
+// Blocks per SM that are meant, where ptxas would take more registers; centred there is one sum more.
+template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
 // A group of rows per warp or block. Rows that are not kept leave dw and db to norm_grad_columns.
-template <class S, bool kCentred>
-__global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S::T> f) {
+template <class S, class B, bool kCentred>
+__global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
   using C = typename S::C;
   constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // for more than two rows in registers
@@ -104,7 +113,8 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
     const int64_t begin = kRoom ? group * f.per_group : group;  // others have groups of one row
     const int64_t end = kRoom ? std::min(f.rows, begin + f.per_group) : group + 1;
     for (int64_t r = begin; r < end; ++r) {
-      RowOf<S> x(f.x + r * n), grad(f.dy + r * n);
+      RowOf<S> x(f.x + r * n);
+      RowOf<S, B> grad(f.dy + r * n);
       x.load(n), grad.load(n);
       const C mean = kCentred ? f.mean[r] : C(0), scale = f.rstd[r];
       C along = 0, shift = 0, w[S::V];
@@ -128,6 +138,8 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
       const auto store = [&](int k, int64_t j) {
         const auto& dx = x.kept(k);
         store_pack<S>(f.dx + r * n, j, [&](int e) { return dx[e]; });
+        if constexpr (!std::is_same_v<T, B>)
+          if (f.dr) store_pack<S>(f.dr + r * n, j, [&](int e) { return dx[e]; });
       };
       each_pack<S>(n, [&](int k, int64_t j) {
         auto &h = x.at(k, j), &g = grad.at(k, j);
@@ -153,7 +165,7 @@ __global__ void __launch_bounds__(S::kBlock) norm_grad_rows(Backward<typename S:
   }
 }
 // A thread per column and group of rows.
-template <class T, bool kCentred> __global__ void norm_grad_columns(Backward<T> f) {
+template <class T, class B, bool kCentred> __global__ void norm_grad_columns(Backward<T, B> f) {
   using C = compute_t<T>;
   for (GridLoop i(f.groups * f.n); i; ++i) {
     const int64_t group = *i / f.n, j = *i - group * f.n, end = std::min(f.rows, (group + 1) * f.per_group);
@@ -179,25 +191,27 @@ template <class T> struct IntoParameters {  // sums of (groups, one or two of n)
   }
 };
 
-template <class T, class Op> void forward(const Op& op, const Context& c, Bufs in, Bufs out) {
+template <class T, class B, class Op> void forward(const Op& op, const Context& c, Bufs in, Bufs out) {
   using C = compute_t<T>;
   constexpr size_t kTerms = Op::kTerms;
   const Shape& shape = out[0].shape();
   const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
   if (rows == 0) return;
   const Dense<T> x(c, in[0]);
-  const Parameter<T> r(c, in.first(kTerms), 1), w(c, in, kTerms), b(c, in, kTerms + 1);
+  const Parameter<B> r(c, in.first(kTerms), 1);
+  const Parameter<T> w(c, in, kTerms), b(c, in, kTerms + 1);
   T* const s = kTerms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = Op::kCentred ? out[kTerms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
-  const Forward<T> f{x, r.get(), w.get(), b.get(), out[0].data<T>(), s, mean, rstd, rows, n, C(op.eps)};
+  const Forward<T, B> f{x, r.get(), w.get(), b.get(), out[0].data<B>(), s, mean, rstd, rows, n, C(op.eps)};
   visit_row_shape<T>(n, rows_in_vectors<T>(n, f.x, f.r, f.w, f.b, f.y, f.s),
-                     [&]<class S>() { launch_per_row<S>(c, rows, norm_rows<S, Op::kCentred>, f); });
+                     [&]<class S>() { launch_per_row<S>(c, rows, norm_rows<S, B, Op::kCentred>, f); });
 }
-template <class T, class Op> void backward(const Op& op, const Context& c, Bufs in, Bufs out) {
+template <class T, class B, class Op> void backward(const Op& op, const Context& c, Bufs in, Bufs out) {
   using C = compute_t<T>;
   constexpr size_t kRstd = Op::kCentred ? 3 : 2, kWeight = kRstd + 1;
   const op::NormWants wants = op.wants;
-  const Dense<T> dy(c, in[0]), x(c, in[1]);
+  const Dense<B> dy(c, in[0]);
+  const Dense<T> x(c, in[1]);
   const Parameter<C> mean(c, Op::kCentred ? in : Bufs(), 2);
   const Dense<C> rstd(c, in[kRstd]);
   const Parameter<T> ds(c, op.has_ds ? in : Bufs(), kWeight), w(c, in, kWeight + (op.has_ds ? 1 : 0));
@@ -206,10 +220,13 @@ template <class T, class Op> void backward(const Op& op, const Context& c, Bufs 
   size_t next = 0;
   const auto take = [&](bool want) { return want ? out[next++].data<T>() : nullptr; };
   T *dx = take(wants.dx), *dw = take(wants.dw), *db = take(wants.db);
+  B* const dr = wants.dr ? out[next].data<B>() : nullptr;
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
-  const int64_t most = n > 32 * kKeptElements<T> ? 512 : 2048;  // groups: of blocks, of warps
-  const int64_t per_group = std::max<int64_t>(8, (rows + most - 1) / most);
+  // Groups are blocks, or warps of which a block has 4: what 132 SMs hold at once. Each writes sums, so of 4 rows at
+  // least.
+  const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
+  const int64_t per_group = std::max<int64_t>(4, (rows + most - 1) / most);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;
   std::optional<Scratch> part;
   C* sum_w = nullptr;
@@ -219,22 +236,27 @@ template <class T, class Op> void backward(const Op& op, const Context& c, Bufs 
     if (dw) sum_w = p;
     if (db) sum_b = dw ? p + n : p;
   }
-  Backward<T> f{dy, x, ds.get(), w.get(), mean.get(), rstd, dx, sum_w, sum_b, rows, n, groups, per_group, step};
+  Backward<T, B> f{dy, x, ds.get(), w.get(), mean.get(), rstd, dx, dr, sum_w, sum_b, rows, n, groups, per_group, step};
   if (rows > 0 && sums > 0 && by_columns)  // before dx, which may be dy
-    launch(c, norm_grad_columns<T, Op::kCentred>, blocks_for(c, groups * n, 256), 256, 0, f);
+    launch(c, norm_grad_columns<T, B, Op::kCentred>, blocks_for(c, groups * n, 256), 256, 0, f);
   if (sums == 0 || by_columns) f.groups = rows, f.per_group = 1;
   if (rows > 0 && (dx || !by_columns))
-    visit_row_shape<T>(n, rows_in_vectors<T>(n, f.dy, f.x, f.ds, f.w, f.dx),
-                       [&]<class S>() { launch_per_row<S>(c, f.groups, norm_grad_rows<S, Op::kCentred>, f); });
+    visit_row_shape<T>(n, rows_in_vectors<T>(n, f.dy, f.x, f.ds, f.w, f.dx, f.dr),
+                       [&]<class S>() { launch_per_row<S>(c, f.groups, norm_grad_rows<S, B, Op::kCentred>, f); });
   if (sums > 0)
     reduce(c, IntoParameters<T>{dw ? dw : db, db, n}, part->as<C>(), split(0b01, {groups, step}, {step, 1}));
 }
 
+// Of the stream, and of what is computed from it.
+template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
+  if (stream != branch) return f.template operator()<float, bf16>();
+  visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });
+}
 template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context& c) {
-  visit_float(out[0].dtype(), [&]<class T>() { forward<T>(op, c, in, out); });
+  visit_dtypes(in[0].dtype(), op.to, [&]<class T, class B>() { forward<T, B>(op, c, in, out); });
 }
 template <class Op> void norm_grad(const Op& op, Bufs in, Bufs out, Context& c) {
-  visit_float(in[0].dtype(), [&]<class T>() { backward<T>(op, c, in, out); });
+  visit_dtypes(in[1].dtype(), in[0].dtype(), [&]<class T, class B>() { backward<T, B>(op, c, in, out); });
 }
 TG_STRIDED_KERNEL(op::LayerNorm, cuda, norm<op::LayerNorm>);
 TG_STRIDED_KERNEL(op::RmsNorm, cuda, norm<op::RmsNorm>);

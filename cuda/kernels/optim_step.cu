@@ -1,23 +1,27 @@
-// Kernels of ops/optim_step.h: all tensors of an op in one launch (batch.h), 16 bytes at a time. The norm is summed in
-// f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every run.
+// Kernels of ops/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time. The norm is
+// summed in f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every run.
 #include <tapegrad/cuda/device/multi_tensor.h>
+#include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/optim_step.h>
 
 #include <cmath>
 #include <deque>
+#include <limits>
 
 namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// A batch of as few or as many as there are: small launches carry small parameters.
+// A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
 template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, F&& run) {
   constexpr size_t kFew = 4;
+  int64_t n = 0;
+  for (const D& d : all) n += d.n;
   const auto fill = [&]<int kMost>(size_t from) {
-    Batch<D, kMost> b;
+    Batch<D, kMost> b(batch_chunk(n));
     size_t i = from;
     for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
-    if (b.count > 0) run(b);
+    if (b.count > 0) run(b, from);
     return i;
   };
   for (size_t i = 0; i < all.size();)
@@ -30,7 +34,8 @@ struct Gradient {
   int64_t n;
   DType dtype;
 };
-constexpr int64_t kPartials = 1024;  // at most, of one launch
+constexpr int kNormCtas = 5;                    // per SM
+constexpr int64_t kPartials = 132 * kNormCtas;  // at most, of one launch
 
 // Of elements [begin, end), a multiple of 16 bytes from the start of the tensor; each thread its own.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
@@ -50,14 +55,13 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
   return sum;
 }
 template <int kMost>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kNormCtas)
     global_norm_squares(const __grid_constant__ Batch<Gradient, kMost> batch, int64_t chunks, double* part) {
   double sum = 0;
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Gradient& g = batch.item[k];
-    const int64_t begin = (c - batch.first[k]) * kBatchChunk,
-                  end = g.n < begin + kBatchChunk ? g.n : begin + kBatchChunk;
+    const int64_t begin = (c - batch.first[k]) * batch.chunk, end = std::min(g.n, begin + batch.chunk);
     if (g.dtype == DType::f32)
       sum += square_sum<float>(g.data, begin, end);
     else if (g.dtype == DType::bf16)
@@ -84,7 +88,7 @@ void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context& c) {
   const Scratch partials(c, (all.size() / kMany + 2) * size_t(kPartials) * sizeof(double));
   auto* part = partials.as<double>();
   int64_t parts = 0;
-  for_batches<Gradient, kMany>(all, [&]<int kMost>(const Batch<Gradient, kMost>& b) {
+  for_batches<Gradient, kMany>(all, [&]<int kMost>(const Batch<Gradient, kMost>& b, size_t) {
     const int64_t blocks = std::min(kPartials, b.chunks());
     launch(c, global_norm_squares<kMost>, unsigned(blocks), kThreads, 0, b, b.chunks(), part + parts);
     parts += blocks;
@@ -101,27 +105,42 @@ struct Clip {
   const double* wide = nullptr;
   const float* narrow = nullptr;
   double max_norm;
+  bool skip_non_finite;
 
-  Clip(Bufs in, size_t lists, double most) : max_norm(most) {
+  template <class Op>
+  Clip(const Op& op, Bufs in, size_t lists) : max_norm(op.max_norm), skip_non_finite(op.o.skip_non_finite) {
     if (in.size() > lists)
       in[lists].dtype() == DType::f64 ? void(wide = in[lists].data<double>()) : void(narrow = in[lists].data<float>());
   }
-  __device__ __forceinline__ double factor() const {
-    if (!wide && !narrow) return 1;
-    const double c = max_norm / ((wide ? *wide : double(*narrow)) + 1e-6);
-    return c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+  template <class T> struct Factor {
+    T of_gradient;
+    bool skip;  // nothing changes
+  };
+  template <class T> __device__ __forceinline__ Factor<T> factor() const {
+    if (!wide && !narrow) return {T(1), false};
+    const double norm = wide ? *wide : double(*narrow), c = max_norm / (norm + 1e-6);
+    return {T(c > 1 ? 1 : c),  // NaN stays: a bad gradient shows
+            skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor with its numbers, which are computed in double and used in T: kIn inputs, of which all but the gradient, the
-// last, are updated.
-template <class T> struct AdamW {
+// A tensor: kLists parts, which are updated, and its gradient, in T or, where that is f32, in bf16.
+template <class T, int kLists_> struct StepTensor {
   using Type = T;
-  static constexpr int kIn = 4;
-  const T* in[kIn];
-  T* out[kIn - 1];  // may be the inputs
+  static constexpr int kLists = kLists_;
+  const T* in[kLists];
+  T* out[kLists];  // may be the inputs
+  const void* grad;
   int64_t n;
-  T beta1, rest1, beta2, rest2, rate, root, eps, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
+  bool narrow;  // whether the gradient is in bf16
+};
+// With its numbers, which are computed in double and used in T. Those in `now` change every step.
+template <class T> struct AdamW : StepTensor<T, 3> {
+  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
+  T beta1, rest1, beta2, rest2, eps;
   WeightDecay kind;
+  struct Now {
+    T rate, root, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
+  } now;
 
   AdamW() = default;
   AdamW(const op::AdamWStep& op, size_t k) : AdamW(op, op.each[k]) {}
@@ -130,118 +149,150 @@ template <class T> struct AdamW {
     beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
     const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
     const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
-    rate = T(corrected ? lr / first : lr * second / first);
-    root = T(corrected ? 1 / second : 1);
-    decay = T(kind == WeightDecay::l2 ? *x.weight_decay : 1 - lr * *x.weight_decay);
+    now.rate = T(corrected ? lr / first : lr * second / first);
+    now.root = T(corrected ? 1 / second : 1);
+    now.decay = T(kind == WeightDecay::l2 ? *x.weight_decay : 1 - lr * *x.weight_decay);
   }
-  __device__ __forceinline__ void update(T clip, T (&x)[kIn]) const {
-    const T before = kind == WeightDecay::before ? decay : T(1), after = kind == WeightDecay::after ? decay : T(1),
-            l2 = kind == WeightDecay::l2 ? decay : T(0);
+  __device__ __forceinline__ void update(const Clip::Factor<T>& clip, const Now& s, T (&x)[3], T grad) const {
+    if (clip.skip) return;
+    const T before = kind == WeightDecay::before ? s.decay : T(1), after = kind == WeightDecay::after ? s.decay : T(1),
+            l2 = kind == WeightDecay::l2 ? s.decay : T(0);
     T &w = x[0], &m = x[1], &v = x[2];
-    const T g = x[3] * clip + l2 * w;
+    const T g = grad * clip.of_gradient + l2 * w;
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * (g * g);
-    w = (w * before - rate * (m / (sqrt(v) * root + eps))) * after;
+    w = (w * before - s.rate * (m / (sqrt(v) * s.root + eps))) * after;
   }
 };
-template <class T, bool kMomentum> struct Sgd {
-  using Type = T;
-  static constexpr int kIn = kMomentum ? 3 : 2;
-  const T* in[kIn];
-  T* out[kIn - 1];  // may be the inputs
-  int64_t n;
-  T keep, take, ahead, rate, decay;
+template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1> {
+  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
+  T ahead, decay;
   bool nesterov;
+  struct Now {
+    T keep, take, rate;
+  } now;
 
   Sgd() = default;
   Sgd(const op::SgdStep& op, size_t k) : nesterov(op.o.nesterov) {
     const SgdOverrides& x = op.each[k];
     const bool first = op.t == 1;  // the buffer is the gradient then
-    keep = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening), ahead = T(op.o.momentum);
-    rate = T(op.lr * x.lr_scale), decay = T(*x.weight_decay);
+    now.keep = T(first ? 0 : op.o.momentum), now.take = T(first ? 1 : 1 - op.o.dampening);
+    now.rate = T(op.lr * x.lr_scale), ahead = T(op.o.momentum), decay = T(*x.weight_decay);
   }
-  __device__ __forceinline__ void update(T clip, T (&x)[kIn]) const {
+  __device__ __forceinline__ void update(const Clip::Factor<T>& clip, const Now& s, T (&x)[kMomentum ? 2 : 1],
+                                         T grad) const {
+    if (clip.skip) return;
     T& w = x[0];
-    T g = x[kIn - 1] * clip + decay * w;
+    T g = grad * clip.of_gradient + decay * w;
     if constexpr (kMomentum) {
       T& b = x[1];
-      b = keep * b + take * g;
+      b = s.keep * b + s.take * g;
       g = nesterov ? g + ahead * b : b;
     }
-    w -= rate * g;
+    w -= s.rate * g;
   }
 };
-// Elements [at, at + V) of what t points at.
-template <int V, class Entry, class T> __device__ __forceinline__ void step_at(const Entry& t, T clip, int64_t at) {
-  constexpr int kIn = Entry::kIn;
-  Vec<T, V> x[kIn];
+// Elements [at, at + V) of what t points at, with a gradient of G.
+template <int V, class G, class Entry, class Factor>
+__device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, const typename Entry::Now& now,
+                                        int64_t at) {
+  using T = typename Entry::Type;
+  constexpr int kLists = Entry::kLists;
+  Vec<T, V> x[kLists];
 #pragma unroll
-  for (int i = 0; i < kIn; ++i) x[i] = load16<V>(t.in[i] + at);
+  for (int i = 0; i < kLists; ++i) x[i] = load16<V>(t.in[i] + at);
+  const auto grad = load16<V>(static_cast<const G*>(t.grad) + at);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
-    T one[kIn];
+    T one[kLists];
 #pragma unroll
-    for (int i = 0; i < kIn; ++i) one[i] = x[i].x[k];
-    t.update(clip, one);
+    for (int i = 0; i < kLists; ++i) one[i] = x[i].x[k];
+    t.update(clip, now, one, T(widen(grad.x[k])));
 #pragma unroll
-    for (int i = 0; i < kIn - 1; ++i) x[i].x[k] = one[i];
+    for (int i = 0; i < kLists; ++i) x[i].x[k] = one[i];
   }
 #pragma unroll
-  for (int i = 0; i < kIn - 1; ++i) store16_streaming(t.out[i] + at, x[i]);
+  for (int i = 0; i < kLists; ++i) store16_streaming(t.out[i] + at, x[i]);
 }
+// Elements [begin, begin + n), by vectors where all pointers are multiples of 16 bytes.
+template <class G, class Entry, class Factor>
+__device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, const typename Entry::Now& now,
+                                           int64_t begin, int n) {
+  constexpr int V = kVec<typename Entry::Type>;
+  auto low = reinterpret_cast<uintptr_t>(t.grad);
+#pragma unroll
+  for (int i = 0; i < Entry::kLists; ++i)
+    low |= reinterpret_cast<uintptr_t>(t.in[i]) | reinterpret_cast<uintptr_t>(t.out[i]);
+  const int scalars = low % 16 == 0 ? n / V * V : 0;
+  for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V, G>(t, clip, now, begin + i);
+  for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, now, begin + i);
+}
+// recorded: what changes every step of the entries, null: it is in them.
 template <class Entry, int kMost>
-__global__ void __launch_bounds__(kThreads) optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch,
-                                                           int64_t chunks, const __grid_constant__ Clip clip) {
+__global__ void __launch_bounds__(kThreads, Entry::kCtas)
+    optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks, const __grid_constant__ Clip clip,
+                   const typename Entry::Now* recorded) {
   using T = typename Entry::Type;
-  constexpr int V = kVec<T>;
-  const T factor = T(clip.factor());
+  const auto factor = clip.factor<T>();
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Entry& t = batch.item[k];
-    const int64_t begin = (c - batch.first[k]) * kBatchChunk;  // a multiple of 16 bytes
-    uintptr_t low = 0;
-#pragma unroll
-    for (int i = 0; i < Entry::kIn; ++i) low |= reinterpret_cast<uintptr_t>(t.in[i]);
-#pragma unroll
-    for (int i = 0; i < Entry::kIn - 1; ++i) low |= reinterpret_cast<uintptr_t>(t.out[i]);
-    const int n = int(t.n - begin < kBatchChunk ? t.n - begin : kBatchChunk);
-    const int scalars = low % 16 == 0 ? n / V * V : 0;
-    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V>(t, factor, begin + i);
-    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1>(t, factor, begin + i);
+    const typename Entry::Now now = recorded ? recorded[k] : t.now;
+    const int64_t begin = (c - batch.first[k]) * batch.chunk;  // a multiple of 16 bytes
+    const int n = int(std::min(t.n - begin, batch.chunk));
+    if constexpr (std::is_same_v<T, float>) {
+      if (t.narrow) {
+        step_chunk<bf16>(t, factor, now, begin, n);
+        continue;
+      }
+    }
+    step_chunk<T>(t, factor, now, begin, n);
   }
 }
 // The entries of one dtype.
 template <class Entry> struct Entries {
   using T = typename Entry::Type;
-  std::deque<Dense<T>> dense;
+  std::deque<Contiguous> dense;
   std::vector<Entry> all;
+  std::vector<size_t> places;  // of them, in the op
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
     for (size_t k = 0; k < n; ++k) {
-      if (out[k].dtype() != dtype_of<T>()) continue;
+      if (out[k].dtype() != dtype_of<T>() || out[k].numel() == 0) continue;
+      places.push_back(k);
       Entry& e = all.emplace_back(op, k);
-      for (size_t i = 0; i < Entry::kIn; ++i) e.in[i] = dense.emplace_back(c, in[i * n + k]);
-      for (size_t i = 0; i + 1 < Entry::kIn; ++i) e.out[i] = out[i * n + k].template data<T>();
+      const auto at = [&](size_t list) { return dense.emplace_back(c, in[list * n + k]).data(); };
+      for (size_t i = 0; i < Entry::kLists; ++i) {
+        e.in[i] = static_cast<const T*>(at(i));
+        e.out[i] = out[i * n + k].template data<T>();
+      }
+      e.grad = at(Entry::kLists), e.narrow = in[Entry::kLists * n + k].dtype() != dtype_of<T>();
       e.n = out[k].numel();
     }
   }
-  void step(const Clip& clip, const Context& c) const {
-    constexpr int kMany = 216;
+  template <class Op> void step(const Op& op, const Clip& clip, const Context& c) const {
+    constexpr int kMany = 200;
     using Most = Batch<Entry, kMany>;
-    static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Clip) <= kMostParameters);
-    for_batches<Entry, kMany>(all, [&]<int kMost>(const Batch<Entry, kMost>& b) {
-      launch(c, optim_step_all<Entry, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), clip);
+    using Now = typename Entry::Now;
+    static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Clip) + sizeof(Now*) <= kMostParameters);
+    if (all.empty()) return;
+    const Now* const recorded = step_values<Now>(op, all.size(), [places = places](const Op& now, Now* to) {
+      for (const size_t k : places) *to++ = Entry(now, k).now;
+    });
+    for_batches<Entry, kMany>(all, [&]<int kMost>(const Batch<Entry, kMost>& b, size_t first) {
+      launch(c, optim_step_all<Entry, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), clip,
+             recorded ? recorded + first : nullptr);
     });
   }
 };
 // Entry is a template of the dtype.
 template <template <class> class Entry, class Op> void step(const Op& op, Bufs in, Bufs out, Context& c) {
-  const Clip clip(in, Entry<float>::kIn * op.tensors(), op.max_norm);
+  const Clip clip(op, in, (Entry<float>::kLists + 1) * op.tensors());
   const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
   const Entries<Entry<double>> f64(op, in, out, c);
-  f32.step(clip, c);
-  f64.step(clip, c);
+  f32.step(op, clip, c);
+  f64.step(op, clip, c);
 }
 template <class T> using SgdMomentum = Sgd<T, true>;
 template <class T> using SgdPlain = Sgd<T, false>;
@@ -252,11 +303,12 @@ template <class T> using SgdPlain = Sgd<T, false>;
 constexpr int kTall = 4;
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    adamw_product_tiles(const __grid_constant__ AdamW<T> t, const T* a, const T* b, int64_t terms, int64_t rows,
-                        int64_t columns, const __grid_constant__ Clip clip) {
-  constexpr int kIn = AdamW<T>::kIn;
+    adamw_product_tiles(const __grid_constant__ AdamW<T> t, const StepValue<typename AdamW<T>::Now> step, const T* a,
+                        const T* b, int64_t terms, int64_t rows, int64_t columns, const __grid_constant__ Clip clip) {
+  constexpr int kLists = AdamW<T>::kLists;
   const int64_t across = columns / V, down = (rows + kTall - 1) / kTall;
-  const T factor = T(clip.factor());
+  const auto factor = clip.factor<T>();
+  const auto now = step.get();
   for (GridLoop i(across * down); i; ++i) {
     const int64_t first = *i / across * kTall, j = (*i % across) * V;
     T g[kTall][V] = {};
@@ -274,26 +326,28 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < kTall; ++r) {
       if (first + r >= rows) break;
       const int64_t at = (first + r) * columns + j;
-      Vec<T, V> x[kIn - 1];
+      Vec<T, V> x[kLists];
 #pragma unroll
-      for (int k = 0; k < kIn - 1; ++k) x[k] = load16<V>(t.in[k] + at);
+      for (int k = 0; k < kLists; ++k) x[k] = load16<V>(t.in[k] + at);
 #pragma unroll
       for (int e = 0; e < V; ++e) {
-        T one[kIn] = {x[0].x[e], x[1].x[e], x[2].x[e], g[r][e]};
-        t.update(factor, one);
+        T one[kLists] = {x[0].x[e], x[1].x[e], x[2].x[e]};
+        t.update(factor, now, one, g[r][e]);
         x[0].x[e] = one[0], x[1].x[e] = one[1], x[2].x[e] = one[2];
       }
 #pragma unroll
-      for (int k = 0; k < kIn - 1; ++k) store16_streaming(t.out[k] + at, x[k]);
+      for (int k = 0; k < kLists; ++k) store16_streaming(t.out[k] + at, x[k]);
     }
   }
 }
 void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context& c) {
   const int64_t terms = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
-  const Clip clip(in, 5, op.max_norm);
+  const Clip clip(op, in, 5);
   const auto run = [&]<class T>() {
     AdamW<T> t(op, op.own);
+    const StepValue<typename AdamW<T>::Now> step(
+        op, [](const op::AdamWProductStep& now) { return AdamW<T>(now, now.own).now; });
     bool aligned = columns % kVec<T> == 0 && aligned16(in[4].data<T>());
     for (size_t k = 0; k < 3; ++k) {
       t.in[k] = in[k].data<T>(), t.out[k] = out[k].data<T>();
@@ -301,7 +355,7 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
     }
     const int64_t tiles = (rows + kTall - 1) / kTall * (columns / (aligned ? kVec<T> : 1));
     launch(c, aligned ? adamw_product_tiles<T, kVec<T>> : adamw_product_tiles<T, 1>, blocks_for(c, tiles, kThreads),
-           kThreads, 0, t, in[3].data<T>(), in[4].data<T>(), terms, rows, columns, clip);
+           kThreads, 0, t, step, in[3].data<T>(), in[4].data<T>(), terms, rows, columns, clip);
   };
   out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
 }

@@ -2,11 +2,13 @@
 // of the pass: one per V neighbours of a position, which they keep the turns of and step through the batch with; V is
 // 16 bytes where rows are aligned, else a pair.
 #include <tapegrad/core/math.h>
+#include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/rope.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace tg::cuda {
 namespace {
@@ -45,10 +47,10 @@ __global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, boo
     turns[*i] = turn;
   }
 }
-struct Rows {  // of x: row (b, t) begins at batch.offsets(b) + t * step; of y: at (b T + t) HS
-  Strided<1> batch;
-  int64_t step, positions, hs, count;  // count: batch rows in all
-  int64_t same;                        // batch rows with the turns of one start
+struct Rows {  // of x and y: row (b, t) begins at batch.offsets(b) + t * step
+  Strided<2> batch;
+  int64_t step[2], positions, hs, count;  // count: batch rows in all
+  int64_t same;                           // batch rows with the turns of one start
 };
 // y may be x. kStarts: more starts than one.
 template <class T, int V, bool kStarts>
@@ -63,10 +65,10 @@ __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* 
     if constexpr (!kStarts) load(t);
     for (int64_t b = first; b < rows.count; b += threads / groups) {
       if constexpr (kStarts) load(b / rows.same * rows.positions + t);
-      int64_t at[1];
+      int64_t at[2];
       rows.batch.offsets(b, at);
-      const T* from = x + at[0] + t * rows.step + j;
-      T* to = y + (b * rows.positions + t) * rows.hs + j;
+      const T* from = x + at[0] + t * rows.step[0] + j;
+      T* to = y + at[1] + t * rows.step[1] + j;
       Vec<T, V> v;
       if constexpr (V == 2)  // a pair may lie anywhere
         v.x[0] = from[0], v.x[1] = from[1];
@@ -95,18 +97,21 @@ void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* tur
          kThreads, 0, rows, threads, turns, x, y);
 }
 template <int V> bool in_groups(const Rows& rows, const void* x, const void* y) {
-  bool ok = aligned16(x) && aligned16(y) && rows.hs % V == 0 && rows.step % V == 0;
-  for (int32_t d = 0; d < rows.batch.dims; ++d) ok = ok && rows.batch.stride[0][d] % V == 0;
+  bool ok = aligned16(x) && aligned16(y) && rows.hs % V == 0;
+  for (int k = 0; k < 2; ++k) {
+    ok = ok && rows.step[k] % V == 0;
+    for (int32_t d = 0; d < rows.batch.dims; ++d) ok = ok && rows.batch.stride[k][d] % V == 0;
+  }
   return ok;
 }
 
 void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
-  const Shape& shape = out[0].shape();
-  const size_t last = shape.size() - 1;
-  const int64_t n = out[0].numel(), positions = shape[last - 1], hs = shape[last], pairs = hs / 2;
-  if (n == 0) return;
+  if (out[0].numel() == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
+    const Layout to = op.turned(*out[0].layout);
+    const size_t last = to.shape.size() - 1;
+    const int64_t positions = to.shape[last - 1], hs = to.shape[last], pairs = hs / 2;
     const int64_t starts = op.starts ? in[1].numel() : 1, angles = starts * positions * pairs;
     const Scratch turns(c, size_t(angles) * sizeof(Turn<C>));
     const auto make = [&]<class S>(const S& at) {
@@ -118,20 +123,36 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
                   IndexCheck(c, {outside_positions, c.op, *in[1].layout, 0, op::kRopeEnd - positions + 1})});
     else
       make(OneStart{op.start});
-    T* y = out[0].data<T>();
-    const auto run = [&](const T* x, const Strides& s) {
-      Shape batch;
-      Strides strides;
-      for (size_t d = 0; d + 1 < last; ++d) batch.push_back(shape[d]), strides.push_back(s[d]);
-      const Rows rows{Strided<1>(batch, {strides}), s[last - 1], positions, hs, n / (positions * hs),
-                      n / (positions * hs) / starts};
-      in_groups<kVec<T>>(rows, x, y) ? turn_rows<T, kVec<T>>(c, rows, turns.as<Turn<C>>(), x, y)
-                                     : turn_rows<T, 2>(c, rows, turns.as<Turn<C>>(), x, y);
-    };
-    if (in[0].strides()[last] == 1)
-      run(in[0].data<T>(), in[0].strides());
-    else
-      run(Dense<T>(c, in[0]), out[0].strides());
+    std::optional<Contiguous> dense;
+    Layout all = *in[0].layout;
+    const std::byte* x = in[0].bytes;
+    if (all.strides.back() != 1) {
+      x = static_cast<const std::byte*>(dense.emplace(c, in[0]).data());
+      all = Layout::contiguous(all.shape, all.dtype, all.device);
+    }
+    const auto at = [](const auto* bytes, const Layout& l) { return bytes + l.offset * int64_t(sizeof(T)); };
+    const Layout from = op.turned(all), same_from = op.kept(all), same_to = op.kept(*out[0].layout);
+    Shape batch;
+    std::array<Strides, 2> strides;
+    for (size_t d = 0; d + 1 < last; ++d) {
+      batch.push_back(to.shape[d]);
+      strides[0].push_back(from.strides[d]), strides[1].push_back(to.strides[d]);
+    }
+    const int64_t count = to.numel() / (positions * hs);
+    const Rows rows{Strided<2>(batch, strides),
+                    {from.strides[last - 1], to.strides[last - 1]},
+                    positions,
+                    hs,
+                    count,
+                    count / starts};
+    const T* const first = reinterpret_cast<const T*>(at(x, from));
+    T* const y = out[0].data<T>();
+    in_groups<kVec<T>>(rows, first, y) ? turn_rows<T, kVec<T>>(c, rows, turns.as<Turn<C>>(), first, y)
+                                       : turn_rows<T, 2>(c, rows, turns.as<Turn<C>>(), first, y);
+    if (same_to.numel() == 0 || at(x, same_from) == at(out[0].bytes, same_to)) return;
+    const Region region{same_to.shape, at(x, same_from), same_from.strides,
+                        const_cast<std::byte*>(at(out[0].bytes, same_to)), same_to.strides};
+    copy_regions(c, sizeof(T), {&region, 1});
   });
 }
 TG_STRIDED_KERNEL(op::Rope, cuda, rope);

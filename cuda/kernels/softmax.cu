@@ -33,7 +33,7 @@ template <class S, bool kLog> struct Weights {
       C some = 0;
       for (C& v : x.at(k, j)) {
         v -= top;
-        const C weight = math::exp(v);
+        const C weight = exp_for<typename S::T>(v);
         if constexpr (!kLog) v = weight;
         some += weight;
       }
@@ -48,12 +48,12 @@ template <class S, bool kLog> struct Weights {
       C next = best, some = 0;
       for (C v : pack) next = MaxOp()(next, v);
       if (next == lowest<C>()) return;
-      for (C v : pack) some += math::exp(v - next);
-      total = total * math::exp(best - next) + some;
+      for (C v : pack) some += exp_for<typename S::T>(v - next);
+      total = total * exp_for<typename S::T>(best - next) + some;
       best = next;
     });
     top = block_all<MaxOp, S::kThreads>(best, lowest<C>());
-    sum = block_all<SumOp, S::kThreads>(total * math::exp(best - top), C(0));
+    sum = block_all<SumOp, S::kThreads>(total * exp_for<typename S::T>(best - top), C(0));
   }
 };
 
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(S::kBlock)
       store_pack<S>(y + r * n, j, [&](int e) {
         const C v = S::kKept ? pack[e] : pack[e] - w.top;
         if constexpr (kLog) return v - scale;
-        return (S::kKept ? v : math::exp(v)) * scale;
+        return (S::kKept ? v : exp_for<typename S::T>(v)) * scale;
       });
     });
   }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(S::kBlock)
     each_pack<S>(n, [&](int k, int64_t j) {
       const auto &g = grad.at(k, j), &o = out.at(k, j);
       store_pack<S>(dx + r * n, j, [&](int e) {
-        if constexpr (kLog) return g[e] - math::exp(o[e]) * sum;
+        if constexpr (kLog) return g[e] - exp_for<typename S::T>(o[e]) * sum;
         return o[e] * (g[e] - sum);
       });
     });

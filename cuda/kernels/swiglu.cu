@@ -1,19 +1,20 @@
 // Kernels of ops/swiglu.h on rows (2F), gate first. Threads: one per V neighbours of a row's F, both halves; V is
 // 16 bytes where rows are aligned, else 1.
-#include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/swiglu.h>
 
 namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
+template <class T> constexpr int kCtas = sizeof(T) == 8 ? 4 : 6;  // per SM
 
 // Where the g-th group of V lies in x (rows, 2F); in y (rows, F) it lies at g V.
 template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f) {
   const int64_t row = g >> 32 == 0 ? uint32_t(g) / uint32_t(f / V) : g / (f / V);
   return g * V + row * f;
 }
-template <class T, int V> __global__ void swiglu_forward(int64_t groups, int64_t f, const T* x, T* y) {
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads, kCtas<T>) swiglu_forward(int64_t groups, int64_t f, const T* x, T* y) {
   using C = compute_t<T>;
   for (GridLoop g(groups); g; ++g) {
     const int64_t at = gate_at<V>(*g, f);
@@ -22,13 +23,15 @@ template <class T, int V> __global__ void swiglu_forward(int64_t groups, int64_t
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const C gate = widen(gates.x[k]);
-      r.x[k] = narrow<T>(gate * math::sigmoid(gate) * widen(values.x[k]));
+      r.x[k] = narrow<T>(gate * sigmoid_for<T>(gate) * widen(values.x[k]));
     }
     store16(y + *g * V, r);
   }
 }
 // dx may be x.
-template <class T, int V> __global__ void swiglu_grad(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads, kCtas<T>)
+    swiglu_grad(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {
   using C = compute_t<T>;
   for (GridLoop g(groups); g; ++g) {
     const int64_t at = gate_at<V>(*g, f);
@@ -38,7 +41,7 @@ template <class T, int V> __global__ void swiglu_grad(int64_t groups, int64_t f,
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const C gate = widen(gates.x[k]), value = widen(values.x[k]), grad = widen(grads.x[k]);
-      const C s = math::sigmoid(gate);
+      const C s = sigmoid_for<T>(gate);
       dgate.x[k] = narrow<T>(grad * value * s * (C(1) + gate * (C(1) - s)));
       dvalue.x[k] = narrow<T>(grad * gate * s);
     }

@@ -1,13 +1,81 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/graph.h>
 #include <tapegrad/cuda/runtime/recording.h>
 
+#include <utility>
 #include <vector>
 
 namespace tg::cuda {
 namespace {
 
+// What changes from step to step: values of calls in a few blocks of the device, and what the next launch puts there.
+class StepValues {
+ public:
+  StepValues(DeviceAllocator& a, cudaStream_t order) : memory_(a, order, order) {}
+  ~StepValues() {
+    for (const Block& b : blocks_) memory_.give(b.device, kBlock);
+  }
+  StepValues(const StepValues&) = delete;
+  StepValues& operator=(const StepValues&) = delete;
+
+  // A call is recorded, once more perhaps: it gets the places that it had.
+  void begin(size_t call) { call_ = call, next_ = 0; }
+  const void* take(const Op& op, size_t bytes, FillValues fill) {
+    std::vector<Value>& values = calls_[call_];
+    if (next_ == values.size()) values.push_back({});
+    Value& v = values[next_++];
+    if (v.bytes != bytes) v = place(bytes);
+    v.fill = std::move(fill);
+    write(v, op);
+    return static_cast<std::byte*>(blocks_[v.block].device) + v.at;
+  }
+  bool update(size_t call, const Op& op) {
+    const auto it = calls_.find(call);
+    if (it == calls_.end()) return false;
+    for (const Value& v : it->second) write(v, op);
+    return true;
+  }
+  void send(cudaStream_t stream) {
+    for (Block& b : blocks_) {
+      if (!std::exchange(b.changed, false)) continue;
+      check(cudaMemcpyAsync(b.device, b.host.data(), b.host.size(), cudaMemcpyHostToDevice, stream), kGraphOp,
+            "copying the numbers of a step");  // from pageable memory: they have been read when it returns
+    }
+  }
+  size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  static constexpr size_t kBlock = 16384, kAligned = 16;
+  struct Block {
+    void* device;
+    std::vector<std::byte> host;
+    bool changed = false;
+  };
+  struct Value {
+    size_t block = 0, at = 0, bytes = 0;
+    FillValues fill = {};
+  };
+  Value place(size_t bytes) {
+    TG_CHECK(bytes <= kBlock, internal, "[compile] {} bytes change in an op from step to step.", bytes);
+    if (blocks_.empty() || blocks_.back().host.size() + bytes > kBlock) blocks_.push_back({memory_.take(kBlock), {}});
+    std::vector<std::byte>& host = blocks_.back().host;
+    const size_t at = host.size();
+    host.resize(at + (bytes + kAligned - 1) / kAligned * kAligned);
+    return {blocks_.size() - 1, at, bytes};
+  }
+  void write(const Value& v, const Op& op) {
+    v.fill(op, blocks_[v.block].host.data() + v.at);
+    blocks_[v.block].changed = true;
+  }
+  HeldMemory memory_;
+  std::vector<Block> blocks_;
+  std::unordered_map<size_t, std::vector<Value>> calls_;
+  size_t call_ = 0, next_ = 0;
+};
+
 thread_local HeldMemory* t_held = nullptr;
+thread_local StepValues* t_values = nullptr;
 
 class CudaRecording final : public Recording {
  public:
@@ -15,6 +83,7 @@ class CudaRecording final : public Recording {
       : device_(device),
         call_(std::move(call)),
         memory_(allocator_of(device), stream_, stream_of(device)),
+        values_(allocator_of(device), stream_of(device)),
         nodes_(count) {}
 
   void record() override {
@@ -31,21 +100,22 @@ class CudaRecording final : public Recording {
     if (part.empty() || !nodes_[k]) return part.empty() && !nodes_[k];
     return graph_.replace(nodes_[k], part);
   }
+  bool update(size_t k, const Op& op) override { return values_.update(k, op); }
   bool launch() override {
     const cudaStream_t stream = stream_of(device_);
     if (stream != memory_.order()) return false;
+    values_.send(stream);
     graph_.launch(stream);
     note_launch(kGraphOp, stream);
     return true;
   }
-  size_t bytes() const override { return memory_.bytes(); }
+  size_t bytes() const override { return memory_.bytes() + values_.bytes(); }
 
  private:
   Graph captured(size_t k) {
-    const struct Held {
-      explicit Held(HeldMemory& m) { t_held = &m; }
-      ~Held() { t_held = nullptr; }
-    } held(memory_);
+    const ScopedValue<HeldMemory*> held(t_held, &memory_);
+    const ScopedValue<StepValues*> values(t_values, &values_);
+    values_.begin(k);
     const OnStream here(device_, stream_);
     Capture capture(stream_);
     call_(k);
@@ -56,6 +126,7 @@ class CudaRecording final : public Recording {
   std::function<void(size_t)> call_;
   Stream stream_;  // where calls are captured; nothing runs in it
   HeldMemory memory_;
+  StepValues values_;
   ExecutableGraph graph_;
   std::vector<cudaGraphNode_t> nodes_;  // of calls; null: it queues nothing
 };
@@ -84,6 +155,9 @@ void HeldMemory::give(void* p, size_t bytes) noexcept {
 }
 
 HeldMemory* held_memory() { return t_held; }
+const void* recorded_values(const Op& op, size_t bytes, FillValues fill) {
+  return t_values ? t_values->take(op, bytes, std::move(fill)) : nullptr;
+}
 
 std::unique_ptr<Recording> record_calls(int device, size_t count, std::function<void(size_t)> call) {
   return std::make_unique<CudaRecording>(device, count, std::move(call));

@@ -1,9 +1,11 @@
 // Calls of kernels as one CUDA graph: each call is captured to a child graph, so that one whose arguments changed is
-// captured again, and the others stay. For backend.cpp, which offers it to compile(), and what asks whether it is on.
+// captured again, and the others stay. What changes in an op from step to step lies in memory that is written before
+// each launch. For backend.cpp, which offers it to compile(), and what asks whether it is on.
 #pragma once
 #include <tapegrad/core/backend.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
+#include <functional>
 #include <map>
 #include <unordered_map>
 
@@ -32,6 +34,12 @@ class HeldMemory {
 };
 // While the calling thread records: where scratch memory comes from. Else null.
 HeldMemory* held_memory();
+
+// Sets the values of an op from the op of a step.
+using FillValues = std::function<void(const Op&, std::byte* to)>;
+// While the calling thread records: device memory whose content each launch finds as fill() gives it for the op of that
+// step. Else null. A kernel that takes some takes all that changes so.
+const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
 std::unique_ptr<Recording> record_calls(int device, size_t count, std::function<void(size_t)> call);
 

@@ -67,11 +67,15 @@ class ParserCommand final : public Command {
       refuse_empty(flag, kind, words.front());
       take(words.front());
     };
+    const bool alone = kind == "BOOL";  // is true
     CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
                          ->type_name(kind)
-                         ->expected(1)
+                         ->expected(alone ? 0 : 1, 1)
                          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    if (!shown.empty()) o->default_str(shown);
+    if (alone)
+      o->default_str("true")->option_text(fmt::format("BOOL={}", shown));
+    else if (!shown.empty())
+      o->default_str(shown);
   }
   void list(const std::string& flag, const std::string& kind, const std::string& help,
             std::vector<std::string>& words) override {

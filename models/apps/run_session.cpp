@@ -108,7 +108,7 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
 // rate.
 RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
                            const std::string& path) {
-  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every"},
+  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile"},
                              kRate[] = {"lr", "min_lr", "muon_lr", "warmup"};
   const auto in = [](const auto& names, const std::string& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -117,7 +117,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
     TG_CHECK(
         in(kFree, d.name) || in(kRate, d.name), value,
         "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
-        "min_lr, muon_lr, warmup, eval_every and checkpoint_every may change. Leave it out.",
+        "min_lr, muon_lr, warmup, eval_every, checkpoint_every and compile may change. Leave it out.",
         d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
@@ -326,7 +326,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
            "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, muon-lr, "
-           "warmup, eval-every and checkpoint-every may change",
+           "warmup, eval-every, checkpoint-every and compile may change",
            o.resume);
   c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);

@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
     const auto loss = [&](const tg::Batch& b) { return tg::cross_entropy(model.forward(b.inputs), b.targets); };
     const tg::Accumulated sum = tg::accumulate(loss, micro);
     optimizer.step(sum.grads, {.clip_norm = 1});
-    if ((step + 1) % 50 == 0) std::printf("step %d  loss %.4f\n", int(step + 1), sum.loss);
+    if ((step + 1) % 50 == 0) std::printf("step %d  loss %.4f\n", int(step + 1), sum.loss.item<double>());
   }
   if (!path.empty())
     tg::save_checkpoint(path, {.config = tg::to_json(model.config()),

@@ -112,10 +112,10 @@ Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn:
 }
 Gpt::Stream Gpt::Block::forward(Stream in, const nn::LayerContext& c) const {
   NameScope here = enter();
-  AddedNorm h = ln_1.add(in.x, in.branch);
+  AddedNorm h = ln_1.add(in.x, in.branch, c.compute);
   in = {};
-  h = ln_2.add(h.sum, attn.forward(h.y, c).to(h.sum.dtype()));
-  return {h.sum, mlp.forward(h.y, c).to(h.sum.dtype())};
+  h = ln_2.add(h.sum, attn.forward(h.y, c), c.compute);
+  return {h.sum, mlp.forward(h.y, c)};
 }
 
 Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
@@ -217,7 +217,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
         c.rng = rng;
         NameScope inside = block.enter();
         const Stream made = block.forward({in[0], {}}, c);
-        return Tensors{made.x + made.branch};  // one tensor to keep, not two
+        return Tensors{made.x + made.branch.to(made.x.dtype())};  // one tensor to keep, not two
       };
       s = {recompute(again, {&s.x, 1}, o.rng)[0], {}};
     } else {
@@ -232,7 +232,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
     for (Tensor* part : {&s.x, &s.branch})
       if (*part) *part = last ? gather(*part, 1, last) : slice(*part, 1, t - 1, t);  // (B, 1, C)
   }
-  x = ln_f_.add(s.x, s.branch).y;
+  x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
   x = head_.forward(x, o.compute, o.rng);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);

@@ -97,6 +97,8 @@ Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
 Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, bool bias, const BlockOptions& o) {
   return Linear(p, in, out, {.bias = bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
 }
+// Whether a norm takes the stream x and makes a branch of this dtype in one op.
+bool is_mixed(const Tensor& x, std::optional<DType> branch) { return x.dtype() == DType::f32 && branch == DType::bf16; }
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
   return init;
@@ -159,15 +161,16 @@ Norm::Norm(const Params& p, int64_t width, NormOptions o) : Layer{p.scope()}, ki
   weight = p.get("weight", {width}, Init::constant(1));
   if (o.bias && kind == NormKind::layer_norm) bias = p.get("bias", {width}, Init::constant(0));
 }
-Tensor Norm::forward(const Tensor& x) const {
+Tensor Norm::forward(const Tensor& x, std::optional<DType> compute) const {
   NameScope here = enter();
-  return kind == NormKind::layer_norm ? layer_norm(x, weight, bias, eps) : rms_norm(x, weight, eps);
+  const DType to = is_mixed(x, compute) ? DType::bf16 : x.dtype();
+  return kind == NormKind::layer_norm ? layer_norm(x, weight, bias, eps, to) : rms_norm(x, weight, eps, to);
 }
-AddedNorm Norm::add(const Tensor& x, const Tensor& branch) const {
-  if (!branch) return {x, forward(x)};
+AddedNorm Norm::add(const Tensor& x, const Tensor& branch, std::optional<DType> compute) const {
+  if (!branch) return {x, forward(x, compute)};
   NameScope here = enter();
-  return kind == NormKind::layer_norm ? add_layer_norm(x, branch, weight, bias, eps)
-                                      : add_rms_norm(x, branch, weight, eps);
+  const Tensor r = is_mixed(x, branch.dtype()) ? branch : branch.to(x.dtype());
+  return kind == NormKind::layer_norm ? add_layer_norm(x, r, weight, bias, eps) : add_rms_norm(x, r, weight, eps);
 }
 
 SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions& o)
@@ -203,34 +206,43 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
-  const int64_t b = x.size(0), t = x.size(1), hs = head_dim, width = heads * hs, kv_width = kv_heads * hs;
-  const auto in_heads = [&](const Tensor& y) { return reshape(y, {b, t, -1, hs}); };
-  const auto split_heads = [&](const Tensor& y) { return transpose(in_heads(y), 1, 2); };
-  Tensors parts = split(qkv.forward(x, c.compute, c.rng), {width, kv_width, kv_width});  // (B, T, C), (B, T, Ckv) x 2
-  for (size_t i = 0; qk_norm && i < 2; ++i) {
-    const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
-    parts[i] = norm.forward(in_heads(parts[i]).to(norm.weight.dtype())).to(parts[i].dtype());
-  }
-  Tensor q = split_heads(parts[0]);                                // (B, NH, T, HS)
-  KvCache::Pair kv{split_heads(parts[1]), split_heads(parts[2])};  // (B, NHkv, T, HS) x 2
-  parts.clear();
   TG_CHECK(!c.cache || (causal && !c.lengths), value,
            "[attention] a cache with {}. Rows that a cache holds see nothing that comes later: use it with causal "
            "attention, and without lengths.",
            causal ? "lengths of padded sequences" : "attention that is not causal");
+  const int64_t b = x.size(0), t = x.size(1), hs = head_dim;
   AttentionOptions how{.causal = causal, .lengths = c.lengths};
   if (c.cache && c.cache->is_fixed()) how.starts = c.cache->lengths();
-  if (positions == Positions::rope) {
-    const RopeOptions o{
-        .theta = rope_theta, .start = how.starts ? 0 : c.position, .starts = how.starts, .scaling = rope_scaling};
-    q = rope(q, o), kv.k = rope(kv.k, o);
+  const auto turned = [&](const Tensor& y, int64_t n) {  // the first n heads
+    if (positions != Positions::rope) return y;
+    return rope(y, {.theta = rope_theta,
+                    .start = how.starts ? 0 : c.position,
+                    .starts = how.starts,
+                    .scaling = rope_scaling,
+                    .heads = n});
+  };
+  Tensor all = reshape(qkv.forward(x, c.compute, c.rng), {b, t, heads + 2 * kv_heads, hs});
+  Tensor y;
+  if (!c.cache && !qk_norm) {
+    y = self_attention(turned(all, heads + kv_heads), kv_heads, how);  // (B, T, NH, HS)
+  } else {
+    const auto in_heads = [&](const Tensor& part) { return transpose(part, 1, 2); };
+    Tensors parts = split(all, {heads, kv_heads, kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
+    for (size_t i = 0; i < 2; ++i) {
+      const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
+      const DType compute = parts[i].dtype();
+      if (qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
+      parts[i] = turned(parts[i], parts[i].size(2));
+    }
     // On the tape, a view of the values would keep the memory of queries and keys before they were turned.
-    if (kv.v.requires_grad()) kv.v = kv.v.contiguous();
+    if (parts[2].requires_grad()) parts[2] = parts[2].contiguous();
+    const Tensor q = in_heads(parts[0]);                       // (B, NH, T, HS)
+    KvCache::Pair kv{in_heads(parts[1]), in_heads(parts[2])};  // (B, NHkv, T, HS) x 2
+    if (c.cache) kv = c.cache->append(c.layer, kv);            // (B, NHkv, past + T or capacity, HS) x 2
+    y = transpose(attention(q, kv.k, kv.v, how), 1, 2);        // (B, T, NH, HS)
   }
-  if (c.cache) kv = c.cache->append(c.layer, kv);                    // (B, NHkv, past + T or capacity, HS) x 2
-  const Tensor y = attention(q, kv.k, kv.v, how);                    // (B, NH, T, HS)
-  const Tensor merged = reshape(transpose(y, 1, 2), {b, t, width});  // (B, T, C)
-  return dropout_if(proj.forward(merged, c.compute, c.rng), dropout, c.rng);
+  all = {};
+  return dropout_if(proj.forward(reshape(y, {b, t, heads * hs}), c.compute, c.rng), dropout, c.rng);
 }
 
 Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)

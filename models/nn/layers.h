@@ -135,10 +135,12 @@ struct Norm : Layer {
   Norm() = default;
   /// Asks the Params for "weight" and "bias" (width), as the options say.
   Norm(const Params&, int64_t width, NormOptions = {});
-  Tensor forward(const Tensor& x) const;  ///< (..., C) -> (..., C)
+  /// (..., C) -> (..., C), in x's dtype, or in bf16 for an f32 x and that `compute`.
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}) const;
   /// sum = x + branch and y = forward(sum), in one pass over memory: x and branch (..., C) -> sum and y (..., C). A
-  /// transformer block leaves its last addition to the next norm this way. If branch is empty, sum is x.
-  AddedNorm add(const Tensor& x, const Tensor& branch) const;
+  /// transformer block leaves its last addition to the next norm this way. The sum has x's dtype. A branch in bf16 may
+  /// be added to an f32 x; y is in bf16 then. If branch is empty, sum is x, and y is forward(x, compute).
+  AddedNorm add(const Tensor& x, const Tensor& branch, std::optional<DType> compute = {}) const;
 };
 
 /// How one forward pass runs.

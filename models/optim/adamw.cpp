@@ -20,7 +20,12 @@ void AdamWConfig::validate() const {
 }
 
 detail::AdamWMoments::AdamWMoments(const AdamWConfig& c)
-    : options_{.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.eps, .decay = c.decay, .eps_placement = c.eps_placement} {}
+    : options_{.beta1 = c.beta1,
+               .beta2 = c.beta2,
+               .eps = c.eps,
+               .decay = c.decay,
+               .eps_placement = c.eps_placement,
+               .skip_non_finite = c.skip_non_finite} {}
 void detail::AdamWMoments::add(size_t entry, const Tensor& m, const Tensor& v, const AdamWOverrides& own) {
   m_.resize(entry + 1), v_.resize(entry + 1), own_.resize(entry + 1);
   m_[entry] = m, v_[entry] = v, own_[entry] = own;

@@ -16,6 +16,7 @@ struct AdamWConfig {
   bool decay_all = false;      ///< whether biases and norms decay as well
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
+  bool skip_non_finite = false;  ///< see AdamWOptions
 
   /// Adam without weight decay.
   static AdamWConfig adam(double lr = 1e-3) { return {.lr = lr, .weight_decay = 0, .decay = WeightDecay::l2}; }

@@ -1,13 +1,18 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/muon.h>
+#include <tapegrad/ops/comparison.h>
+#include <tapegrad/ops/composed.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tg {
 namespace {
@@ -114,13 +119,16 @@ void Muon::update(const Step& s) {
   for (size_t k = 0; k < s.which.size(); ++k) {  // before anything has changed
     const Entry& e = entries()[s.which[k]];
     const Tensor& g = s.grads[k];
-    TG_CHECK(g.shape() == e.w.shape() && g.dtype() == e.w.dtype(), shape,
+    TG_CHECK(g.shape() == e.w.shape() && widened(g).dtype() == e.w.dtype(), shape,
              "[muon] the gradient of '{}' is {}, and the parameter {}. Their shapes and dtypes must be equal.", e.name,
              g.layout(), e.w.layout());
   }
   Tensor clip;
   if (s.norm) clip = minimum(s.max_norm / (s.norm + 1e-6), 1);
+  const bool skip = config_.adamw.skip_non_finite;
+  const Tensor finite = skip && s.norm ? isfinite(s.norm) : Tensor();
   const double beta = config_.momentum;
+  const Tensor keep = finite ? where(finite, beta, full({}, 1, DType::f64, finite.device())) : Tensor();
   std::vector<size_t> which;
   std::vector<Tensor> momentum, updates, others;
   std::vector<size_t> rest;
@@ -134,15 +142,16 @@ void Muon::update(const Step& s) {
       continue;
     }
     const LazyScope fused;  // elementwise ops run with their neighbours
-    const Tensor g = s.grads[k] * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
-    momentum.push_back(m.momentum * beta + in);
+    const Tensor g = widened(s.grads[k]) * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
+    momentum.push_back(finite ? m.momentum * keep.to(g.dtype()) + where(finite, in, 0.0) : m.momentum * beta + in);
     updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
     which.push_back(i), own.push_back(m.own);
     if (at_once) evaluate({momentum.back(), updates.back()});
   }
   if (!rest.empty()) adamw_.step(rest, weights(rest), others, s.norm, s.max_norm, clock());
   if (which.empty()) return;
-  sgd_step({.w = weights(which), .grad = updates, .each = own}, {}, lr(), steps() + 1, {}, 0, clock(), rest.empty());
+  sgd_step({.w = weights(which), .grad = updates, .each = own}, {.skip_non_finite = skip}, lr(), steps() + 1,
+           skip ? s.norm : Tensor(), skip ? std::numeric_limits<double>::infinity() : 0, clock(), rest.empty());
   for (size_t k = 0; k < which.size(); ++k) matrices_[which[k]].momentum.assign(momentum[k]);
 }
 

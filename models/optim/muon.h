@@ -25,7 +25,8 @@ struct MuonConfig {
   /// Patterns of parameters with two dimensions that go to AdamW all the same: tables and heads. Those of the default
   /// are names of a Gpt, and need not match; others must.
   std::vector<std::string> others = {"wte.weight", "wpe.weight", "lm_head.weight"};
-  /// Of all other parameters. Their rate is adamw.lr, and after set_lr(x) it is x adamw.lr / lr.
+  /// Of all other parameters; skip_non_finite is that of the matrices, too. Their rate is adamw.lr, and after set_lr(x)
+  /// it is x adamw.lr / lr.
   AdamWConfig adamw = {};
 
   /// Throws an Error that names the first wrong field.

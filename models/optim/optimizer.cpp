@@ -105,7 +105,7 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
   s.which.reserve(entries_.size()), s.grads.reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
-    Tensor g = grads[e.w];
+    const Tensor g = grads.as_computed(e.w);
     TG_CHECK(g || unreached != Unreached::error, missing_gradient,
              "[{}] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
              "backward(); freeze it with requires_grad_(false) before the optimiser is made, leave it out, or pass "

@@ -51,6 +51,8 @@ class Optimizer {
   /// Sets the learning rate of later steps, also of steps inside compiled functions, as schedules need it. Finite and
   /// at least 0.
   void set_lr(double);
+  /// Takes the last step from the count, after one that has changed nothing because its norm was not finite.
+  void uncount_step() { --clock_->t; }
   double lr() const { return clock_->lr; }       ///< of the next step, of parameters without an lr_scale
   int64_t steps() const { return clock_->t; }    ///< the number of steps done
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"

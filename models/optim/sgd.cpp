@@ -37,8 +37,11 @@ void Sgd::update(const Step& s) {
   const std::vector<Tensor> w = weights(s.which);
   const auto own = gather<SgdOverrides>(s.which, [&](size_t i) { return own_[i]; });
   sgd_step({.w = w, .grad = s.grads, .momentum = momentum, .each = own},
-           {.momentum = config_.momentum, .dampening = config_.dampening, .nesterov = config_.nesterov}, lr(),
-           steps() + 1, s.norm, s.max_norm, clock());
+           {.momentum = config_.momentum,
+            .dampening = config_.dampening,
+            .nesterov = config_.nesterov,
+            .skip_non_finite = config_.skip_non_finite},
+           lr(), steps() + 1, s.norm, s.max_norm, clock());
 }
 
 }  // namespace tg

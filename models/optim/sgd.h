@@ -9,11 +9,12 @@ namespace tg {
 /// The settings of an Sgd.
 struct SgdConfig {
   double lr = 1e-2;
-  double momentum = 0;      ///< part of the buffer that stays, in [0, 1); 0: no buffers
-  double dampening = 0;     ///< part of a gradient that does not enter the buffer, but for the first; in [0, 1)
-  double weight_decay = 0;  ///< added to the gradient, of parameters with two or more dimensions
-  bool decay_all = false;   ///< whether biases and norms decay as well
-  bool nesterov = false;    ///< the step looks ahead; needs momentum above 0 and dampening 0
+  double momentum = 0;           ///< part of the buffer that stays, in [0, 1); 0: no buffers
+  double dampening = 0;          ///< part of a gradient that does not enter the buffer, but for the first; in [0, 1)
+  double weight_decay = 0;       ///< added to the gradient, of parameters with two or more dimensions
+  bool decay_all = false;        ///< whether biases and norms decay as well
+  bool nesterov = false;         ///< the step looks ahead; needs momentum above 0 and dampening 0
+  bool skip_non_finite = false;  ///< see SgdOptions
 
   /// Throws an Error that names the first wrong field.
   void validate() const;

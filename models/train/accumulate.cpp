@@ -1,25 +1,46 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/train/accumulate.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
-Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
-                       Device device, const std::source_location& where) {
-  Accumulated all;
-  std::vector<int64_t> kept;
-  for (const Batch& b : micro_batches) all.targets += kept.emplace_back(b.kept());
-  TG_CHECK(all.targets > 0, value,
+
+MicroBatches::MicroBatches(std::span<const Batch> all) {
+  std::vector<double> kept;
+  for (const Batch& b : all) {
+    const int64_t n = b.kept();
+    if (n == 0) continue;
+    batches.push_back(b), kept.push_back(double(n));
+    targets += n;
+  }
+  TG_CHECK(targets > 0, value,
            "[accumulate] {} micro-batches without a target that is kept. A mean needs at least one. Check the targets; "
            "Batch::kIgnored leaves one out.",
-           micro_batches.size());
-  for (size_t i = 0; i < micro_batches.size(); ++i) {
-    if (kept[i] == 0) continue;
-    const double weight = double(kept[i]) / double(all.targets);
+           all.size());
+  if (kept.size() == 1) return;
+  for (double& n : kept) n /= double(targets);
+  weights = tensor(kept, {int64_t(kept.size())});
+}
+
+Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches& micro, Device device,
+                       const std::source_location& where) {
+  Accumulated all;
+  all.targets = micro.targets;
+  const Tensor weights = micro.weights ? micro.weights.to(device) : Tensor();
+  for (size_t i = 0; i < micro.batches.size(); ++i) {
     const auto weighted = [&] {
-      const Tensor mean = loss(micro_batches[i].to(device));
+      const Tensor mean = loss(micro.batches[i].to(device));
       const ProfileRange range(Phase::loss);
-      all.loss += weight * mean.item<double>();
-      return kept[i] != all.targets ? mean * weight : mean;
+      const Tensor part = mean.detach().to(DType::f64);
+      if (!weights) {
+        all.loss = part;
+        return mean;
+      }
+      const Tensor weight = reshape(slice(weights, 0, int64_t(i), int64_t(i) + 1), {});
+      all.loss = all.loss ? all.loss + part * weight : part * weight;
+      const DType wide = mean.dtype() == DType::f64 ? DType::f64 : DType::f32;
+      return mean.to(wide) * weight.to(wide);
     };
     all.grads += backward(weighted(), {}, where);
   }

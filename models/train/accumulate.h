@@ -9,12 +9,25 @@
 #include <functional>
 #include <source_location>
 #include <span>
+#include <vector>
 
 namespace tg {
 
+/// Micro-batches of a step, and how much each counts. Targets are counted when it is made; accumulate() reads nothing
+/// on the host, so it can be compiled, with all of these as inputs.
+struct MicroBatches {
+  std::vector<Batch> batches;  ///< those with kept targets
+  /// Kept targets of each over those of all, (n) f64; empty if there is one batch.
+  Tensor weights;
+  int64_t targets = 0;  ///< number of kept targets
+  MicroBatches() = default;
+  /// Leaves out what has no kept targets. An Error if no target is kept at all.
+  explicit MicroBatches(std::span<const Batch>);
+};
+
 /// The result of accumulate().
 struct Accumulated {
-  double loss = 0;      ///< mean over all kept targets
+  Tensor loss;          ///< mean over all kept targets, 0-d f64, without a history
   GradMap grads;        ///< gradients of that mean
   int64_t targets = 0;  ///< number of kept targets
 };
@@ -23,7 +36,13 @@ struct Accumulated {
 /// rounding. A micro-batch without kept targets is skipped. A single micro-batch gives the same bits as
 /// backward(loss(batch)). Inputs and targets are moved to `device`. An Error if no target is kept at all; those of
 /// backward() name the caller's line.
-Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
-                       Device device = {}, const std::source_location& = std::source_location::current());
+/// @{
+Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches&, Device device = {},
+                       const std::source_location& = std::source_location::current());
+inline Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
+                              Device device = {}, const std::source_location& where = std::source_location::current()) {
+  return accumulate(loss, MicroBatches(micro_batches), device, where);
+}
+/// @}
 
 }  // namespace tg

@@ -75,13 +75,20 @@ void TrainConfig::validate() const {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters) {
-  const AdamWConfig adamw{.lr = c.lr, .beta1 = c.beta1, .beta2 = c.beta2, .eps = c.eps, .weight_decay = c.weight_decay};
+  const AdamWConfig adamw{.lr = c.lr,
+                          .beta1 = c.beta1,
+                          .beta2 = c.beta2,
+                          .eps = c.eps,
+                          .weight_decay = c.weight_decay,
+                          .skip_non_finite = c.compile};
   switch (c.optimizer) {
     case OptimizerKind::adamw: return std::make_unique<AdamW>(std::move(parameters), adamw);
     case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(
-          std::move(parameters),
-          SgdConfig{.lr = c.lr, .momentum = c.momentum, .weight_decay = c.weight_decay, .nesterov = c.nesterov});
+      return std::make_unique<Sgd>(std::move(parameters), SgdConfig{.lr = c.lr,
+                                                                    .momentum = c.momentum,
+                                                                    .weight_decay = c.weight_decay,
+                                                                    .nesterov = c.nesterov,
+                                                                    .skip_non_finite = c.compile});
     case OptimizerKind::muon: break;
   }
   return std::make_unique<Muon>(std::move(parameters), MuonConfig{.lr = c.muon_lr,

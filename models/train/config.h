@@ -63,7 +63,8 @@ struct TrainConfig {
   /// How the products of the model's Linear layers are computed, but for one called lm_head: Trainer tells its model
   /// (replace_linears). `plain` leaves the model as it is.
   LinearKind linear = LinearKind::plain;
-  uint64_t seed = 1;  ///< of the weights, the windows and dropout, each with a stream of its own
+  bool compile = false;  ///< steps run as one compiled function: the same bits in less time
+  uint64_t seed = 1;     ///< of the weights, the windows and dropout, each with a stream of its own
 
   void validate() const;  ///< throws an Error that names the first wrong field and its range
   /// The tokens of a window for a model of this context. An Error if `window` is more.
@@ -111,6 +112,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
     "products of the blocks: plain; switchback, switchback-vector-wise or switchback-memory-efficient by 8-bit "
     "integers; "
     "fp8 or fp8-e4m3 (gradients too) by 8-bit floats");
+  f("compile", c.compile, "run steps as one compiled function: the same model in less time");
   f("seed", c.seed, "of weights, data order and dropout");
 }
 

@@ -20,7 +20,6 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   MemoryPlan plan;
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
-  for (const Parameter& p : trained.trainable()) plan.gradients += int64_t(p.tensor.layout().bytes());
   const auto optimizer = make_optimizer(c, trained.trainable());
   plan.moments = live() - plan.weights;
 
@@ -37,9 +36,11 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const auto others = [&](const Tensor& t) {
       return zeros(Shape{std::max(c.accumulate - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
     };
-    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets);
-    return step_gradients(model, trained, c, micro, dropout);
+    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
+                 weights = others(zeros({1}, DType::f64));
+    return step_gradients(model, trained, c, MicroBatches(micro), dropout);
   };
+  size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward
   const auto look = [&] {
     const int64_t peak = memory_stats(device).peak;
@@ -47,14 +48,15 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   };
   for (const Parameter& p : trained.trainable())
     Tensor(p.tensor).on_grad([&](const Tensor& g) {
-      if (complete == plan.gradients) complete = 0;  // that was the former micro-batch
+      if (reached++ % trained.trainable().size() == 0) complete = 0;  // the first of a micro-batch
       look();
       complete += int64_t(g.layout().bytes());
       return g;
     });
   const StepGradients g = gradients();
+  for (const auto& [id, gradient] : g.grads.map()) plan.gradients += int64_t(gradient.layout().bytes());
   look();
-  optimizer->step(g.grads, {.clip_norm = c.clip_norm, .norm = g.norm});
+  optimizer->step(g.grads, step_options(c, g.norm));
   look();
   return plan;
 }

@@ -62,9 +62,9 @@ std::vector<WorkOfOp> step_work(const MakeModel& make_model, const std::function
     const auto step = [&](int64_t micro_batches) {  // its ops
       const std::vector<Batch> batches(size_t(micro_batches), batch());
       const WorkScope counting;
-      StepGradients g = step_gradients(model, trained, train, batches, dropout);
+      StepGradients g = step_gradients(model, trained, train, MicroBatches(batches), dropout);
       (void)g.norm.item<double>();  // as Trainer does
-      optimizer->step(g.grads, {.clip_norm = train.clip_norm, .norm = g.norm});
+      optimizer->step(g.grads, step_options(train, g.norm));
       return counting.ops();
     };
     if (train.accumulate <= 3) return void(all = step(train.accumulate));

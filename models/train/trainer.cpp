@@ -1,10 +1,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/trainer.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/optim_step.h>
 
 #include <algorithm>
 #include <chrono>
@@ -32,25 +29,6 @@ BatchSource windows_of(const Model& model, const TokenData& data, const TrainCon
   return source;
 }
 }  // namespace
-
-Tensor training_loss(const Model& model, const TrainConfig& config, const Batch& batch, Rng& dropout) {
-  std::optional<RecomputeScope> cheap;
-  if (config.recompute == Recompute::cheap) cheap.emplace();
-  return model.loss(batch,
-                    {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
-}
-StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
-                             std::span<const Batch> micro_batches, Rng& dropout) {
-  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout); };
-  constexpr std::source_location kNoPlace{};  // a line of the library helps nobody
-  Accumulated a = accumulate(loss, micro_batches, params.device(), kNoPlace);
-  std::vector<Tensor> all;
-  for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads[p.tensor]) all.push_back(g);  // the optimiser names one that is missing
-  NoGradScope off;
-  const ProfileRange norm(Phase::optimizer);
-  return {a.loss, a.targets, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
-}
 
 Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(int64_t)>& batches,
                    const EvaluateOptions& o) {
@@ -87,14 +65,14 @@ Trainer::Trainer(const Model& model, const Params& params, BatchSource data, con
       config_(valid(config)),
       data_(std::move(data)),
       data_rng_(Rng{config.seed}.split(kDataStream)),
-      dropout_(Rng{config.seed}.split(kDropoutStream)),
       // Runs shorter than the warm-up end inside it.
       schedule_{.kind = config.schedule,
                 .lr = config.lr,
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
                 .total = std::max(config.max_steps, config.warmup)},
-      optimizer_(make_optimizer(config, params.trainable())) {
+      step_(std::make_unique<TrainStep>(model_, params, config)) {
+  step_->dropout = Rng{config.seed}.split(kDropoutStream);
   TG_CHECK(data_.next, value, "[train] the BatchSource has no next(). Training needs batches: set it.");
 }
 Trainer::Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig& config)
@@ -149,35 +127,29 @@ std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
   return r;
 }
 
-StepGradients Trainer::gradients() {
-  std::vector<Batch> micro;
-  for (int64_t i = 0; i < config_.accumulate; ++i) micro.push_back(data_.next(data_rng_));
-  return step_gradients(model_, params_, config_, micro, dropout_);
+MicroBatches Trainer::next_batches() {
+  std::vector<Batch> all;
+  for (int64_t i = 0; i < config_.accumulate; ++i) all.push_back(data_.next(data_rng_));
+  return MicroBatches(all);
 }
-
 int64_t Trainer::update(StepRecord& r) {
-  const Rng data = data_rng_, dropout = dropout_;
-  const auto rewind = [&] {
-    data_rng_ = data;
-    dropout_ = dropout;
-  };
+  const Rng data = data_rng_, dropout = step_->dropout;
   try {
-    StepGradients g = gradients();
-    r.loss = g.loss;
-    r.grad_norm = g.norm.item<double>();
-    if (!std::isfinite(g.loss) || !std::isfinite(r.grad_norm)) {
-      const bool loss = !std::isfinite(g.loss);
-      g.grads = {};  // their memory is for the second run
-      explain(loss ? "loss" : "gradient's norm", loss ? g.loss : r.grad_norm, r, [&] {
-        rewind();
-        gradients();
+    MicroBatches micro = next_batches();
+    const int64_t targets = micro.targets;
+    const auto check = [&](const TrainStep::Outcome& now, const MicroBatches& again) {
+      if (now.finite()) return;
+      const bool loss = !std::isfinite(now.loss);
+      explain(loss ? "loss" : "gradient's norm", loss ? now.loss : now.grad_norm, r, [&] {
+        step_->dropout = dropout;
+        step_->gradients(again);
       });
-    }
-    optimizer_->set_lr(optimizer_lr(config_, r.lr));
-    optimizer_->step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
-    return g.targets;
+    };
+    const TrainStep::Outcome o = step_->run(std::move(micro), r.lr, check);
+    r.loss = o.loss, r.grad_norm = o.grad_norm;
+    return targets;
   } catch (...) {
-    rewind();
+    data_rng_ = data, step_->dropout = dropout;
     throw;
   }
 }
@@ -201,7 +173,7 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
 }
 
 TrainerState Trainer::state() const {
-  TrainerState s = training_state(steps_, params_, *optimizer_, data_rng_, dropout_);
+  TrainerState s = training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout);
   s.unvalidated = unvalidated_;
   return s;
 }
@@ -209,9 +181,9 @@ void Trainer::load_state(const TrainerState& s) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
            "[train] the state is one after {} steps, and max_steps is {}. It must be at least that. Raise max_steps.",
            s.step, config_.max_steps);
-  restore(s, params_, *optimizer_);
+  restore(s, params_, step_->optimizer());
   data_rng_ = s.data;
-  dropout_ = s.dropout;
+  step_->dropout = s.dropout;
   steps_ = s.step;
   unvalidated_ = s.unvalidated;
 }

@@ -3,36 +3,20 @@
 /// loss. It prints and writes nothing: callers get a record of each step (log.h), and its state for a file
 /// (models/io/checkpoint.h). `tapegrad train` uses it, and programs of one's own.
 #pragma once
-#include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/model/model.h>
 #include <tapegrad/models/optim/schedule.h>
-#include <tapegrad/models/train/config.h>
 #include <tapegrad/models/train/state.h>
+#include <tapegrad/models/train/step.h>
 
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 
 namespace tg {
 
 /// The model with its Linear layers as config.linear says; plain leaves them as they are. Trainer does it itself. An
 /// Error if the model has no linears().
 Model with_linears(Model, const TrainConfig& config);
-/// The loss of a batch as a step of training computes it: with dropout, in config.dtype, and with activations kept or
-/// recomputed as config.recompute says.
-Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);
-/// What the optimiser gets in a step.
-struct StepGradients {
-  double loss;      ///< mean over the targets of all micro-batches; of language models in nats per token
-  int64_t targets;  ///< number of them
-  Tensor norm;      ///< norm of the gradients of the trained parameters, 0-d f32
-  GradMap grads;    ///< gradients of the loss
-};
-/// Loss and gradients of the micro-batches of a step.
-StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, std::span<const Batch>, Rng& dropout);
-
 /// How evaluate() runs.
 struct EvaluateOptions {
   Device device = {};                 ///< of the model
@@ -90,9 +74,11 @@ class Trainer {
   double evaluate() const;
 
   const TrainConfig& config() const { return config_; }
+  /// Counters of the compiled step; null without config.compile.
+  const CompileStats* compiled() const { return step_->compiled(); }
 
  private:
-  StepGradients gradients();  // draws the batches of a step
+  MicroBatches next_batches();
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   int64_t update(StepRecord&);  // returns the number of targets
@@ -103,9 +89,9 @@ class Trainer {
   Params params_;
   TrainConfig config_;
   BatchSource data_;
-  Rng data_rng_, dropout_;
+  Rng data_rng_;
   Schedule schedule_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<TrainStep> step_;
   int64_t steps_ = 0;
   std::optional<StepRecord> unvalidated_;
 };

@@ -307,6 +307,38 @@ TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the 
   Tensor m = random({4}, 3).requires_grad_();
   CHECK(values(backward(sum((m.to(DType::bf16) * 2.0).to(DType::f32)))[m]) == times(std::vector<float>(4, 1), 2));
 }
+TEST_CASE("as_computed: the gradient through one cast to bf16 stays in bf16, and all else has the leaf's dtype") {
+  const Tensor x = random({3, 5}, 1), a = random({3, 5}, 2).to(DType::bf16), b = random({3, 5}, 3).to(DType::bf16);
+  const auto through = [](const Tensor& w, const Tensor& by) { return sum((w.to(DType::bf16) * by).to(DType::f32)); };
+  const auto leaf = [&](DType t = DType::f32) { return x.to(t).detach().requires_grad_(); };
+  Tensor w = leaf();
+  std::vector<DType> seen;
+  w.on_grad([&](const Tensor& g) {
+    seen.push_back(g.dtype());
+    return Tensor();
+  });
+  GradMap g = backward(through(w, a));
+  CHECK(seen == std::vector{DType::bf16});
+  CHECK(g.as_computed(w).dtype() == DType::bf16);
+  CHECK(g[w].dtype() == DType::f32);
+  CHECK(bits_of(g[w]) == bits_of(a.to(DType::f32)));
+  CHECK(!g.as_computed(x));
+  // Sums and multiples are those of f32.
+  GradMap sums = g;
+  sums += backward(through(w, b));
+  CHECK(bits_of(sums.as_computed(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
+  g *= 0.3;
+  CHECK(bits_of(g.as_computed(w)) == bits_of(a.to(DType::f32) * 0.3));
+  const GradMap twice = backward(through(w, a) + through(w, b));
+  CHECK(bits_of(twice.as_computed(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
+  // Not a leaf; a leaf of another dtype; a graph of the gradient.
+  Tensor before = leaf();
+  CHECK(backward(through(before * 1.0, a)).as_computed(before).dtype() == DType::f32);
+  const Tensor wide = leaf(DType::f64), half = leaf(DType::bf16);
+  CHECK(backward(through(wide, a)).as_computed(wide).dtype() == DType::f64);
+  CHECK(backward(sum(half.to(DType::f32) * x)).as_computed(half).dtype() == DType::bf16);
+  CHECK(backward(through(w, a), {.create_graph = true}).as_computed(w).dtype() == DType::f32);
+}
 TEST_CASE("an Error names the line of the caller's backward() or compile(), once, the nearest") {
   const Tensor x = ones({3}).requires_grad_();
   const auto line = [](unsigned n) { return fmt::format("at {}:{}", __FILE__, n); };

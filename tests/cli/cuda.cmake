@@ -40,6 +40,12 @@ same("${result}" 0 "training: ${err}")
 expect("device  cuda (")
 expect("4/4")
 
+# The same steps as graphs
+run(0 train ${tiny} --device cuda --out graphs --quiet --compile)
+file(SHA256 ${dir}/cuda/model.safetensors first)
+file(SHA256 ${dir}/graphs/model.safetensors second)
+same(${first} ${second} "compiled steps gave another model")
+
 # The losses of the CPU
 run(0 train ${tiny} --device cpu --out cpu --quiet)
 foreach(device cpu cuda)

@@ -53,6 +53,12 @@ file(SHA256 ${dir}/again/adapter.safetensors second)
 if(NOT first STREQUAL second)
   fail("the same run gave another adapter")
 endif()
+run(0 finetune --model model --data dog.txt --out compiled --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1
+    --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --compile)
+file(SHA256 ${dir}/compiled/adapter.safetensors second)
+if(NOT first STREQUAL second)
+  fail("compiled steps gave another adapter")
+endif()
 
 # Going on
 file(REMOVE ${dir}/ad/adapter.safetensors)

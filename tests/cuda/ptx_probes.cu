@@ -136,6 +136,9 @@ __global__ void __launch_bounds__(128)
 __global__ void scalars_kernel(const float* x, float* y, const f16* h, float* z, int64_t n) {
   for (GridLoop i(n); i; ++i) y[*i] = reciprocal(x[*i]), z[*i] = to_float(h[*i]);
 }
+__global__ void approximations_kernel(const float* x, float* y, float* z, int64_t n) {
+  for (GridLoop i(n); i; ++i) y[*i] = reciprocal_approx(x[*i]), z[*i] = exp2_approx(x[*i]);
+}
 // 32, 16, 8 and, of elements no larger, 4 bytes.
 template <class T> __device__ void store_all(const uint8_t* from, uint8_t* to, uint8_t* shared) {
   const auto part = [&]<int kBytes>(std::integral_constant<int, kBytes>, int at) {
@@ -195,6 +198,9 @@ bool probe_hopper_s8(const Context& c, const int8_t* a, const int8_t* b, int64_t
 }
 void probe_scalars(const Context& c, const float* x, float* y, const f16* h, float* z, int64_t n) {
   launch(c, scalars_kernel, blocks_for(c, n, 256), 256, 0, x, y, h, z, n);
+}
+void probe_approximations(const Context& c, const float* x, float* y, float* z, int64_t n) {
+  launch(c, approximations_kernel, blocks_for(c, n, 256), 256, 0, x, y, z, n);
 }
 
 }  // namespace tg::cuda

@@ -23,5 +23,7 @@ bool probe_hopper(const Context&, const bf16* a, const bf16* b, float* d);
 bool probe_hopper_s8(const Context&, const int8_t* a, const int8_t* b, int64_t stride, int* d);
 // y[i] = 1 / x[i], z[i] = h[i] as f32, i in [0, n).
 void probe_scalars(const Context&, const float* x, float* y, const f16* h, float* z, int64_t n);
+// Approximations: y[i] = 1 / x[i], z[i] = 2^x[i], i in [0, n).
+void probe_approximations(const Context&, const float* x, float* y, float* z, int64_t n);
 
 }  // namespace tg::cuda

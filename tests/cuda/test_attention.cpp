@@ -6,6 +6,7 @@
 #include <tapegrad/ops/factories.h>
 
 #include "support/case_run.h"
+#include "support/self_attention.h"
 
 using namespace tg;
 namespace {
@@ -59,6 +60,13 @@ void check_lengths(DType t) {
 }
 }  // namespace
 
+TEST_CASE("self_attention and rope of heads on the device: the bits of attention and rope of the parts") {
+  check_self_attention(Device::cuda(), DType::f64, 5, 4, 2, 6);
+  for (const DType t : {DType::f32, DType::bf16}) {
+    check_self_attention(Device::cuda(), t, 1, 2, 2, 6);
+    check_self_attention(Device::cuda(), t, 5, 2, 1, 64);
+  }
+}
 TEST_CASE("attention: every compiled head size, and others") {
   for (int64_t hs : {32, 64, 80, 96, 128, 1, 2, 5, 15, 33, 40, 72, 160})
     for (DType t : {DType::f32, DType::bf16}) check_form({.tq = 17, .tk = 19, .hs = hs}, t);

@@ -2,11 +2,17 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/optim/adamw.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 
+#include <limits>
+#include <map>
+
 #include "support/helpers.h"
+#include "support/small_run.h"
 
 using namespace tg;
 
@@ -37,6 +43,98 @@ TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those 
       CHECK(fast.stats().replays == 7);
       CHECK(fast.stats().graph_launches == 6);
       CHECK(fast.stats().why_no_graph == "");
+      CHECK(fast.stats().recorded_ops == fast.stats().ops);
+    }
+    return r;
+  };
+  CHECK(train(true) == train(false));
+}
+namespace {
+std::map<std::string, std::vector<std::byte>> bits_of_state(const Trainer& t) {
+  std::map<std::string, std::vector<std::byte>> r;
+  for (const auto& [name, x] : t.state().tensors) r[name] = bits_of(x);
+  return r;
+}
+struct CudaRun : Run {
+  explicit CudaRun(const TrainConfig& c)
+      : Run(c, {.vocab_size = 128, .context = 8, .layers = 1, .heads = 2, .width = 16, .dropout = 0.1}, rhyme(),
+            Device::cuda()) {}
+};
+TrainConfig seven_steps() {
+  TrainConfig c = tiny_train();
+  c.batch = 2, c.max_steps = 7, c.eval_every = 0, c.val_fraction = 0;
+  return c;
+}
+}  // namespace
+TEST_CASE("compile: steps of a Trainer are recorded once, and each is one launch, whatever changes from step to step") {
+  TrainConfig c = seven_steps();
+  SUBCASE("AdamW, clipped, of two micro-batches") { c.accumulate = 2; }
+  SUBCASE("SGD with momentum, in bf16") { c.optimizer = OptimizerKind::sgd, c.clip_norm = 0, c.dtype = DType::bf16; }
+  SUBCASE("Muon") { c.optimizer = OptimizerKind::muon; }
+  CudaRun plain(c);
+  c.compile = true;
+  CudaRun fast(c);
+  const CompileStats& stats = *fast.trainer.compiled();
+  std::vector<StepRecord> records;
+  for (int i = 0; i < 4; ++i) records.push_back(fast.trainer.step());
+  const uint64_t recorded = stats.recorded_ops;
+  CHECK(recorded <= stats.ops + 2);  // memory of the recording may move the result once
+  for (const StepRecord& r : rest_of(fast.trainer)) records.push_back(r);
+  CHECK(numbers_of(rest_of(plain.trainer)) == numbers_of(records));
+  CHECK(bits_of_state(plain.trainer) == bits_of_state(fast.trainer));
+  CHECK(stats.why_no_graph == "");
+  CHECK(stats.traces == 1);
+  CHECK(stats.graph_launches == 5);  // from the third step on
+  CHECK(stats.recorded_ops == recorded);
+}
+TEST_CASE("compile: a step on CUDA that is not finite changes nothing, and the run goes on") {
+  TrainConfig c = seven_steps();
+  c.compile = true;
+  SUBCASE("AdamW") { c.clip_norm = 0; }
+  SUBCASE("SGD with momentum") { c.optimizer = OptimizerKind::sgd; }
+  SUBCASE("Muon") { c.optimizer = OptimizerKind::muon; }
+  CudaRun run(c), other(c);
+  const auto hook = [](CudaRun& r) {
+    const Tensor scale = tensor<float>({1}, {}, Device::cuda());
+    r.params.at("h.0.mlp.fc").shared().get("weight", {64, 16}, Init::normal(1)).on_grad([=](const Tensor& g) {
+      return g * scale;
+    });
+    return scale;
+  };
+  const Tensor scale = hook(run), one = hook(other);
+  for (int i = 0; i < 4; ++i) run.trainer.step();
+  const auto before = bits_of_state(run.trainer);
+  Tensor(scale).assign(tensor<float>({std::numeric_limits<float>::infinity()}, {}, Device::cuda()));
+  CHECK(has(error_of([&] { run.trainer.step(); }), "[train] the gradient's norm of step 5 is "));
+  CHECK(bits_of_state(run.trainer) == before);
+  Tensor(scale).assign(one);
+  run.trainer.run();
+  other.trainer.run();
+  CHECK(bits_of_state(run.trainer) == bits_of_state(other.trainer));
+}
+TEST_CASE("compile: random tensors, and steps with folded gradients, are recorded once") {
+  const auto train = [](bool compiled) {
+    const Params params(Device::cuda(), 5);
+    const Tensor w = params.get("w", {8, 8}, Init::normal(1)), b = params.get("b", {8}, Init::normal(1));
+    AdamW optimizer(params.trainable(), {.lr = 1e-2});
+    Rng noise{4};
+    const TensorFunction step = [&](Inputs) {
+      const Tensor x = randn({3, 8}, noise, 0, 1, DType::f32, Device::cuda()) +
+                       rand({3, 8}, noise, 0, 1, DType::f32, Device::cuda());
+      const Tensor y = matmul(x, w) + b, loss = mean(y * y);
+      optimizer.backward_and_step(loss, {.clip_norm = 1});
+      return std::vector<Tensor>{loss.detach()};
+    };
+    const Compiled fast = compile(step, {.generators = {&noise}});
+    std::vector<std::vector<std::byte>> r;
+    for (int i = 0; i < 6; ++i) {
+      optimizer.set_lr(1e-2 / (1 + i));
+      r.push_back(bits_of((compiled ? fast({}) : step({}))[0]));
+    }
+    r.push_back(bits_of(w)), r.push_back(bits_of(b));
+    if (compiled) {
+      CHECK(fast.stats().graph_launches == 4);
+      CHECK(fast.stats().recorded_ops == fast.stats().ops);
     }
     return r;
   };

@@ -183,8 +183,54 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       const auto odd = [&](const Tensor& a) { return rope(slice(a, 1, 1, hs + 1), o); };
       CHECK(distance(odd(on_cuda(wide)), odd(wide)) <= 1e-6);
       const auto back = [&](const Tensor& a) {
-        return emit1(make_ref<op::Rope>(o.theta, o.scaling, o.start, true, false), {rope(a, o)});
+        return emit1(make_ref<op::Rope>(o.theta, o.scaling, o.start, true, false, 0), {rope(a, o)});
       };
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
+}
+// Whether a bf16 differs from the exact result by more than rounding and 2^-16 of the size of its terms.
+bool off(double value, double exact, double size) {
+  const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 7);
+  return std::fabs(value - exact) > 0.5 * unit + 0x1p-16 * size;
+}
+TEST_CASE("swiglu of bf16 is within 2^-16 before it is rounded, at every gate from -87 up") {
+  std::vector<bf16> x;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    bf16 gate;
+    gate.bits = uint16_t(bits);
+    if (float(gate) >= -87 && float(gate) <= 0x1p100f) x.push_back(gate);
+  }
+  x.resize(x.size() / 8 * 8, bf16(0));
+  const size_t n = x.size();
+  x.resize(2 * n, bf16(1));  // the values
+  const Tensor leaf = tensor<bf16>(x, {1, int64_t(2 * n)}).to(Device::cuda()).requires_grad_(), y = swiglu(leaf);
+  const auto got = values<bf16>(y), slopes = values<bf16>(backward(sum(y))[leaf]);
+  size_t wrong = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double gate = x[i], s = 1 / (1 + std::exp(-gate)), silu = gate * s, below = gate / (1 + std::exp(gate));
+    wrong += off(got[i], silu, std::fabs(silu)) + off(slopes[n + i], silu, std::fabs(silu));
+    wrong += off(slopes[i], s * (1 + below), s * (1 + std::fabs(below)));
+  }
+  CHECK(wrong == 0);
+}
+TEST_CASE("softmax of bf16 and the gradient of its cross-entropy are within 2^-16 before they are rounded") {
+  std::vector<bf16> x;
+  for (uint32_t bits = 0x8000; bits < 0x10000; ++bits) {  // from -0 down
+    bf16 logit;
+    logit.bits = uint16_t(bits);
+    if (float(logit) < -87) break;
+    x.push_back(logit), x.push_back(bf16(0));
+    x.resize(x.size() + 6, bf16(float(-kInf)));
+  }
+  const auto rows = int64_t(x.size() / 8);
+  const Tensor leaf = tensor<bf16>(x, {rows, 8}).to(Device::cuda()).requires_grad_();
+  const Tensor targets = ones({rows}, DType::i64).to(Device::cuda());
+  const auto y = values<bf16>(softmax(leaf));
+  const auto slopes = values<bf16>(backward(cross_entropy(leaf, targets, {.reduction = Reduction::sum}))[leaf]);
+  size_t wrong = 0;
+  for (size_t i = 0; i < x.size(); i += 8) {
+    const double p = 1 / (1 + std::exp(-double(x[i])));
+    wrong += off(y[i], p, p) + off(y[i + 1], 1 - p, 1 - p) + off(slopes[i], p, p);
+  }
+  CHECK(wrong == 0);
 }

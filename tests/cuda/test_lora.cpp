@@ -96,3 +96,19 @@ TEST_CASE("LoRA: ranks about the 48 KiB that a block has unasked, the largest th
   CHECK(apply(largest).item<float>() == 0.5f * float(largest));
   CHECK(has(error_of([&] { apply(largest + 1); }), fmt::format("[lora] the rank is {}", largest + 1)));
 }
+TEST_CASE("LoRA: a row has the same bits alone and among many") {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16})
+    for (const int64_t rank : {3, 8, 24}) {
+      CAPTURE(name_of(t));
+      CAPTURE(rank);
+      const Tensor x = random({35, 300}, 1).to(t), a = random({300, rank}, 2).to(t), b = random({rank, 12}, 3).to(t),
+                   base = random({35, 12}, 4).to(t);
+      const auto on = [](const Tensor& z) { return z.to(Device::cuda()); };
+      const Tensor all = tg::lora(on(x), on(a), on(b), 0.5, on(base));
+      CHECK(distance(all, tg::lora(x, a, b, 0.5, base)) <= (t == DType::f64 ? 1e-13 : t == DType::f32 ? 1e-5 : 2e-2));
+      for (const int64_t row : {0, 17, 34}) {
+        const auto alone = [&](const Tensor& z) { return on(slice(z, 0, row, row + 1)); };
+        CHECK(bits_of(tg::lora(alone(x), on(a), on(b), 0.5, alone(base))) == bits_of(slice(all, 0, row, row + 1)));
+      }
+    }
+}

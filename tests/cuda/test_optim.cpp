@@ -146,6 +146,36 @@ TEST_CASE("adamw_step: the same bits on every run, and from gradients in any lay
     CHECK(bits_of(w) == first);
   }
 }
+TEST_CASE("adamw_step, sgd_step, global_norm: bf16 gradients of f32 weights, as if they were converted before") {
+  for (const Device d : {Device::cpu(), kGpu})
+    for (const double max_norm : {0.0, 0.5})
+      for (const Store how : kStores) {
+        CAPTURE(d);
+        CAPTURE(int(how));
+        const auto run = [&](bool narrow) {
+          State s = state_on(d, DType::f32);
+          for (int64_t step = 1; step <= 2; ++step) {
+            std::vector<Tensor> half, g;
+            for (size_t i = 0; i < kShapes.size(); ++i) {
+              half.push_back(random(kShapes[i], 100 * uint64_t(step) + i, -0.1, 0.1).to(DType::bf16).to(d));
+              const Tensor x = i % 3 == 1 || !narrow ? half[i].to(DType::f32) : half[i];  // both kinds in one step
+              g.push_back(x.ndim() > 0 ? stored(x, how) : x);
+            }
+            const Tensor norm = max_norm > 0 ? global_norm(half) : Tensor();
+            adamw_step({.w = s.w, .m = s.m, .v = s.v, .grad = g}, {}, 1e-2, step, norm, max_norm);
+            sgd_step({.w = s.w, .grad = g, .momentum = s.m}, {.momentum = 0.9}, 1e-2, step, norm, max_norm);
+            sgd_step({.w = s.w, .grad = g}, {}, 1e-2, step, norm, max_norm);
+          }
+          return s;
+        };
+        const State narrow = run(true), wide = run(false);
+        for (size_t i = 0; i < kShapes.size(); ++i) {
+          CHECK(bits_of(narrow.w[i]) == bits_of(wide.w[i]));
+          CHECK(bits_of(narrow.m[i]) == bits_of(wide.m[i]));
+          CHECK(bits_of(narrow.v[i]) == bits_of(wide.v[i]));
+        }
+      }
+}
 TEST_CASE("adamw_step: somebody who holds the old value keeps it") {
   const Tensor w = random({100}, 1).to(kGpu), m = zeros({100}, DType::f32, kGpu), v = zeros({100}, DType::f32, kGpu);
   const Tensor old = w.detach();

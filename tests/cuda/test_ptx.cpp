@@ -139,3 +139,24 @@ TEST_CASE("PTX: reciprocals are rounded to nearest, and f16 becomes f32") {
   }
   CHECK(wrong == 0);
 }
+TEST_CASE("PTX: approximations of 1 / x and 2^x are within 2 ulp of normal results, 0 of smaller ones") {
+  std::vector<float> x;
+  Rng rng{17};
+  for (int i = 0; i < 20'000; ++i) {
+    x.push_back(std::ldexp(1 + float(rng.uniform()), i % 254 - 126) * (i % 3 == 0 ? -1.0f : 1.0f));
+    x.push_back(-140 + 280 * float(rng.uniform()));
+  }
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float special : {0.0f, -0.0f, inf, -inf}) x.push_back(special);
+  const Tensor dx = device(x), dy = device(x), dz = device(x);
+  cuda::probe_approximations(kContext, data<float>(dx), data<float>(dy), data<float>(dz), int64_t(x.size()));
+  const auto near = [](float got, double exact) {
+    if (std::fabs(exact) < 0x1p-125) return std::fabs(double(got)) <= std::fabs(exact) * 1.000001;  // or 0
+    return exact > 3.4e38 || exact < -3.4e38 ? std::isinf(got) || std::fabs(got) > 3.3e38f
+                                             : std::fabs(got / exact - 1) <= 0x1p-22;
+  };
+  const auto y = values(dy), z = values(dz);
+  size_t wrong = 0;
+  for (size_t i = 0; i < x.size(); ++i) wrong += !near(y[i], 1 / double(x[i])) + !near(z[i], std::exp2(double(x[i])));
+  CHECK(wrong == 0);
+}

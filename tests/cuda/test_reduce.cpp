@@ -203,8 +203,8 @@ TEST_CASE("norms of rows that are kept in registers and of longer ones") {
                            random<double>({n}, 12)};
       check_on_device(
           [](Inputs x) {
-            Tensors all = emit(make_ref<op::LayerNorm>(0.1), x);
-            for (auto& y : emit(make_ref<op::RmsNorm>(0.1), x.first(2))) all.emplace_back(y);
+            Tensors all = emit(make_ref<op::LayerNorm>(0.1, x[0].dtype()), x);
+            for (auto& y : emit(make_ref<op::RmsNorm>(0.1, x[0].dtype()), x.first(2))) all.emplace_back(y);
             return all;
           },
           in, d);
@@ -223,8 +223,9 @@ TEST_CASE("gradients of norms: groups of rows, rows of any length, any of the ou
       CAPTURE(n);
       const std::vector in{random<double>({rows, n}, 13), random<double>({rows, n}, 14, 1, 3),
                            random<double>({n}, 15, 0.5, 1.5)};
-      for (op::NormWants w : {op::NormWants{true, true, true}, op::NormWants{true}, op::NormWants{false, true},
-                              op::NormWants{false, false, true}, op::NormWants{true, false, true}}) {
+      using Wants = op::NormWants;
+      for (const Wants w : {Wants{.dx = true, .dw = true, .db = true}, Wants{.dx = true}, Wants{.dw = true},
+                            Wants{.db = true}, Wants{.dx = true, .db = true}}) {
         if (large && !(w.dx && w.dw && w.db)) continue;
         const auto statistic = [](const Tensor& t) { return t.dtype() == DType::f64 ? t : t.to(DType::f32); };
         check_on_device(

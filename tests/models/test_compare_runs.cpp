@@ -153,7 +153,9 @@ TEST_CASE("f32 agrees with f64 in every tensor of every model, and sides that ar
     CHECK(the(c, Stage::forward, "loss").error > 0);
     CHECK(the(c, Stage::forward, "logits").error > 0);
     CHECK(the(c, Stage::forward, "gpt.h.1.mlp.fc linear").error > 0);
-    CHECK(the(c, Stage::backward, "gpt.h.0.attn attention_grad[2]").error > 0);
+    CHECK(the(c, Stage::backward,
+              name == "gpt_heads" ? "gpt.h.0.attn attention_grad[2]" : "gpt.h.0.attn self_attention_grad")
+              .error > 0);
     CHECK(the(c, Stage::gradients, "wte.weight").error > 0);
     CHECK(the(c, Stage::gradients, "norm of all gradients").within());
     CHECK(the(c, Stage::update, "wte.weight").error > 0);
@@ -187,7 +189,10 @@ TEST_CASE("bf16 against f32: within its own tolerance, casts left out") {
   CHECK(the(c, Stage::forward, "logits").error > 1e-4);
   CHECK(the(c, Stage::weights, "wte.weight").error == 0);
   REQUIRE(!c.unpaired.empty());
-  for (auto& u : c.unpaired) CHECK_HAS(u, " cast");
+  for (auto& u : c.unpaired) {  // and gradients of norms, which give that of the branch in bf16 as well
+    CAPTURE(u);
+    CHECK((has(u, " cast") || has(u, " layer_norm_grad[")));
+  }
 }
 
 TEST_CASE("a weight that is not the same is found, and named first") {

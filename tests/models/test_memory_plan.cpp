@@ -48,7 +48,12 @@ void check_plan(const GptConfig& g, const TrainConfig& c) {
   CHECK(plan.peak == measured);  // nothing is left out on the CPU
   CHECK(plan.parameters == parameters);
   CHECK(plan.weights == 4 * parameters);
-  CHECK(plan.gradients == 4 * parameters);
+  if (c.dtype == DType::bf16 && c.accumulate == 1) {  // those of matrices, but for a table that the head reads too
+    CHECK(plan.gradients > 2 * parameters);
+    CHECK(plan.gradients < 4 * parameters);
+  } else {
+    CHECK(plan.gradients == 4 * parameters);
+  }
   if (c.optimizer == OptimizerKind::adamw) CHECK(plan.moments == 8 * parameters);
   if (c.optimizer == OptimizerKind::sgd) CHECK(plan.moments == (c.momentum > 0 ? 4 : 0) * parameters);
   if (c.optimizer == OptimizerKind::muon) CHECK(plan.moments < 8 * parameters);
@@ -159,7 +164,7 @@ TEST_CASE("memory plan: adapters over a frozen model, in bf16 too") {
       CHECK(plan.parameters == params.count() + trained);
     });
     CHECK(plan.peak == measured);
-    CHECK(plan.gradients == 4 * trained);
+    CHECK(plan.gradients == (weights == DType::bf16 ? 2 : 4) * trained);
     CHECK(plan.moments == 8 * trained);
   }
 }

@@ -100,7 +100,7 @@ TEST_CASE("profiler: kernels of a compiled step have the phases and layers of th
     const Profile p = profiler.stop();
     std::map<std::string, int> products;  // fusion changes the others
     for (const auto& [what, n] : kernels_of(p, "step"))
-      if (has(what, " matmul") || has(what, " linear") || has(what, " attention") || has(what, " adamw"))
+      if (has(what, " matmul") || has(what, " linear") || has(what, "attention") || has(what, " adamw"))
         by_mode[compiled][what.substr(0, what.rfind(' '))] += n;
   }
   CHECK(by_mode[0].size() > 10);

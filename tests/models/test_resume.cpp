@@ -277,7 +277,8 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
     const auto without = [&](auto& j) {
       for (auto* group : {&j, &j["model"], &j["train"]}) group->erase(f.name);
     };
-    if (f.name == "optimizer" || f.name == "linear" || f.name == "window" || std::ranges::count(kOfLayers, f.name) > 0)
+    if (f.name == "optimizer" || f.name == "linear" || f.name == "window" || f.name == "compile" ||
+        std::ranges::count(kOfLayers, f.name) > 0)
       continue;  // below
     CHECK_HAS(refused(without), fmt::format("the file has no '{}'. Every setting must be there", f.name));
   }
@@ -287,7 +288,8 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   };
   CHECK(refused(without_optimizer) == "no error");
   CHECK(refused([](auto& j) { j["train"].erase("optimizer"); }) == "no error");
-  CHECK(refused([](auto& j) { j["train"].erase("linear"), j["train"].erase("window"); }) == "no error");
+  CHECK(refused([](auto& j) { j["train"].erase("linear"), j["train"].erase("window"), j["train"].erase("compile"); }) ==
+        "no error");
   CHECK_HAS(refused([](auto& j) { j["train"]["window"] = 17; }), "window is 17, and the model's context is 16");
   CHECK(refused([](auto& j) {
           for (const char* name : kOfLayers) j["model"].erase(name);

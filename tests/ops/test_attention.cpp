@@ -4,9 +4,11 @@
 
 #include "support/files.h"
 #include "support/refusals.h"
+#include "support/self_attention.h"
 
 using namespace tg;
 namespace {
+using Why = Error::Kind;
 Tensor i64(const std::vector<int64_t>& v) { return tensor<int64_t>(v, {int64_t(v.size())}); }
 struct Inputs4 {  // q, k, v and the gradient of y
   Tensor q, k, v, dy;
@@ -25,6 +27,83 @@ std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const At
 Tensor of_sequence(const Tensor& x, int64_t b) { return slice(x, 0, b, b + 1); }
 }  // namespace
 
+TEST_CASE("self_attention and rope of heads: the bits of attention and rope of the parts") {
+  for (const DType t : {DType::f32, DType::bf16, DType::f64})
+    for (const int64_t length : {1, 5, 70, 130}) {
+      check_self_attention(Device::cpu(), t, length, 2, 2, 6);
+      check_self_attention(Device::cpu(), t, length, 6, 2, 16);
+    }
+}
+TEST_CASE("self_attention: what does not fit is an Error") {
+  const auto x = [](const Shape& s, DType t = DType::f32) { return zeros(s, t); };
+  expect_at_emit({
+      {[&] {
+         self_attention(x({2, 3, 4}), 1);
+       },
+       Why::shape,
+       {"[self_attention] got (2, 3, 4) f32.", "reshape()"}},
+      {[&] {
+         self_attention(x({2, 3, 3, 4}), 0);
+       },
+       Why::shape,
+       {"and kv_heads is 0"}},
+      {[&] {
+         self_attention(x({2, 3, 2, 4}), 1);
+       },
+       Why::shape,
+       {"kv_heads is 1: 0 heads of queries"}},
+      {[&] {
+         self_attention(x({2, 3, 7, 4}), 2);
+       },
+       Why::shape,
+       {"kv_heads is 2: 3 heads of queries"}},
+      {[&] {
+         self_attention(x({2, 0, 3, 4}), 1);
+       },
+       Why::shape,
+       {"there are no keys"}},
+      {[&] {
+         self_attention(x({2, 3, 3, 4}, DType::i64), 1);
+       },
+       Why::dtype,
+       {"cannot compute on (2, 3, 3, 4) i64"}},
+      {[&] {
+         self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3})});
+       },
+       Why::shape,
+       {"[self_attention] lengths is (1) i64", "It must be (2)"}},
+      {[&] {
+         self_attention(x({2, 3, 3, 4}), 1, {.causal = false, .starts = i64({0, 0})});
+       },
+       Why::value,
+       {"[self_attention] starts were given"}},
+      {[&] {
+         self_attention(x({2, 3, 3, 4}), 1, {.scale = INFINITY});
+       },
+       Why::value,
+       {"scale is inf"}},
+      {[&] {
+         rope(x({2, 3, 4}), {.heads = 4});
+       },
+       Why::value,
+       {"[rope] heads is 4, and x is (2, 3, 4) f32."}},
+      {[&] {
+         rope(x({2, 3, 4}), {.heads = -1});
+       },
+       Why::value,
+       {"[rope] heads is -1"}},
+      {[&] {
+         rope(x({3, 4}), {.heads = 1});
+       },
+       Why::shape,
+       {"[rope] needs 3 dimension(s) or more"}},
+  });
+  expect({[&] {
+            values(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3, 4})}));
+          },
+          Why::value,
+          {"[self_attention] lengths of sequence 1 is 4, and there are 3 keys"}});
+}
 TEST_CASE("attention: keys beyond a length are as if they were not there, bit for bit") {
   // Around the widths of the CPU's blocks: 64 queries, 128 keys.
   for (const DType t : {DType::f32, DType::bf16, DType::f64})
@@ -142,19 +221,17 @@ TEST_CASE("attention: lengths and starts of any layout, read when the op runs") 
 TEST_CASE("attention: what it refuses of lengths and starts") {
   const Tensor q = random({2, 1, 3, 4}, 1), kv = random({2, 1, 5, 4}, 2);
   expect_at_emit({
-      {[&] { attention(q, kv, kv, {.lengths = i64({1})}); },
-       Error::Kind::shape,
-       {"[attention] lengths is (1) i64", "(2)"}},
+      {[&] { attention(q, kv, kv, {.lengths = i64({1})}); }, Why::shape, {"[attention] lengths is (1) i64", "(2)"}},
       {[&] {
          attention(q, kv, kv, {.starts = i64({1, 2, 3})});
        },
-       Error::Kind::shape,
+       Why::shape,
        {"[attention] starts is (3) i64"}},
-      {[&] { attention(q, kv, kv, {.lengths = random({2}, 1)}); }, Error::Kind::dtype, {"[attention] indices must be"}},
+      {[&] { attention(q, kv, kv, {.lengths = random({2}, 1)}); }, Why::dtype, {"[attention] indices must be"}},
       {[&] {
          attention(q, kv, kv, {.causal = false, .starts = i64({1, 2})});
        },
-       Error::Kind::value,
+       Why::value,
        {"[attention] starts were given, and the mask is not causal."}},
   });
   const auto says = [&](const AttentionOptions& o) { return error_of([&] { values(attention(q, kv, kv, o)); }); };

@@ -7,7 +7,11 @@ using namespace tg;
 
 TEST_CASE("norms of a sum: the bits of add, then the norm") {
   for (DType t : {DType::f64, DType::f32, DType::bf16})
-    for (int64_t n : {1, 7, 32, 300}) check_added_norms(Device::cpu(), 5, n, t);
+    for (int64_t n : {1, 7, 32, 300}) check_added_norms(Device::cpu(), 5, n, t, t);
+  for (int64_t n : {1, 7, 32, 300}) check_added_norms(Device::cpu(), 5, n, DType::f32, DType::bf16);
+}
+TEST_CASE("norms into bf16: the bits of a cast behind them") {
+  for (int64_t n : {1, 7, 300}) check_narrow_norms(Device::cpu(), 5, n);
 }
 TEST_CASE("norms of a sum keep the sum for backward, and not its terms") {
   constexpr int64_t kRows = 64, kColumns = 256, kBytes = kRows * kColumns * 4;

@@ -1,5 +1,5 @@
-// add_layer_norm and add_rms_norm against add, then the norm: the same bits, forward and backward, on any device. For
-// test_norm.cpp and test_cuda_norm.cpp.
+// add_layer_norm and add_rms_norm against add, then the norm, with casts where the dtypes differ: the same bits,
+// forward and backward, on any device. For test_norm.cpp and test_cuda_norm.cpp.
 #pragma once
 #include "support/helpers.h"
 
@@ -23,15 +23,18 @@ inline AddedNorm added_norm(NormForm f, Inputs x) {
   return add_rms_norm(x[0], x[1], x[2], kNormEps);
 }
 inline AddedNorm added_then_norm(NormForm f, Inputs x) {
-  const Tensor s = x[0] + x[1];
-  switch (f) {
-    case NormForm::plain: return {s, layer_norm(s, {}, {}, kNormEps)};
-    case NormForm::weight: return {s, layer_norm(s, x[2], {}, kNormEps)};
-    case NormForm::bias: return {s, layer_norm(s, x[2], x[3], kNormEps)};
-    case NormForm::rms: return {s, rms_norm(s, {}, kNormEps)};
-    case NormForm::rms_weight: break;
-  }
-  return {s, rms_norm(s, x[2], kNormEps)};
+  const Tensor s = x[0] + x[1].to(x[0].dtype());
+  const auto norm = [&] {
+    switch (f) {
+      case NormForm::plain: return layer_norm(s, {}, {}, kNormEps);
+      case NormForm::weight: return layer_norm(s, x[2], {}, kNormEps);
+      case NormForm::bias: return layer_norm(s, x[2], x[3], kNormEps);
+      case NormForm::rms: return rms_norm(s, {}, kNormEps);
+      case NormForm::rms_weight: break;
+    }
+    return rms_norm(s, x[2], kNormEps);
+  };
+  return {s, norm().to(x[1].dtype())};
 }
 
 // Sum, y, and a gradient per input, empty where there is none. flow: whether gradients flow into the sum (1), y (2) or
@@ -52,12 +55,29 @@ inline std::vector<Tensor> with_gradients(AddedNorm (*norm)(NormForm, Inputs), N
   for (auto& t : x) r.push_back(g[t]);
   return r;
 }
-inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtype) {
-  INFO("(", rows, ", ", n, ") ", name_of(dtype));
+// The norms of an f32 tensor into bf16, against a cast behind them: the same bits, forward and backward.
+inline void check_narrow_norms(Device device, int64_t rows, int64_t n) {
+  const Tensor x = random({rows, n}, 1, 1, 3).to(device), w = random({n}, 2).to(device), b = random({n}, 3).to(device);
+  const Tensor dy = random({rows, n}, 4).to(DType::bf16).to(device);
+  for (const bool centred : {false, true}) {
+    const auto run = [&](std::optional<DType> to) {
+      std::vector<Tensor> in{x.detach().requires_grad_(), w.detach().requires_grad_(), b.detach().requires_grad_()};
+      const Tensor y = centred ? layer_norm(in[0], in[1], in[2], kNormEps, to) : rms_norm(in[0], in[1], kNormEps, to);
+      const GradMap g = backward(y.to(DType::bf16), dy);
+      std::vector<Tensor> r{y.to(DType::bf16), g[in[0]], g[in[1]]};
+      if (centred) r.push_back(g[in[2]]);
+      return r;
+    };
+    const auto narrow = run(DType::bf16), cast = run({});
+    for (size_t k = 0; k < cast.size(); ++k) CHECK(bits_of(narrow[k]) == bits_of(cast[k]));
+  }
+}
+inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtype, DType branch) {
+  INFO("(", rows, ", ", n, ") ", name_of(dtype), ", branch ", name_of(branch));
   const auto made = [&](const Shape& s, uint64_t seed, double lo, double hi) {
     return random<double>(s, seed, lo, hi).to(dtype).to(device);
   };
-  const std::vector<Tensor> x{made({rows, n}, 1, 1, 3), made({rows, n}, 2, -1, 1), made({n}, 3, 0.5, 1.5),
+  const std::vector<Tensor> x{made({rows, n}, 1, 1, 3), made({rows, n}, 2, -1, 1).to(branch), made({n}, 3, 0.5, 1.5),
                               made({n}, 4, -1, 1)};
   struct Use {
     unsigned flow, tracked;

@@ -292,6 +292,15 @@ struct Cases {
     one("attention", "no_batch", {none, none, none}, with({}));
     one("attention", "no_heads", {headless, headless, headless}, with({}));
     one("attention", "no_queries", {floats({2, 4, 0, c}), kv, kv}, with({}));
+    const int64_t t = std::max<int64_t>(r, 2);
+    const auto self = [](int64_t heads, AttentionOptions o) {
+      return [=](Inputs x) { return self_attention(x[0], heads, o); };
+    };
+    one("self_attention", "causal", {floats({2, t, 6, c})}, self(2, {}));
+    one("self_attention", "full_groups", {floats({2, t, 4, c})}, self(1, {.causal = false, .scale = 0.3}));
+    one("self_attention", "lengths", {floats({3, t, 3, c}), index(t), index(0), index(t - 1)},
+        [=](Inputs x) { return self_attention(x[0], 1, {.lengths = three(x.subspan(1))}); });
+    one("self_attention", "no_batch", {floats({0, t, 3, c})}, self(1, {}));
   }
   void gates_and_positions() {
     // Pairs: an even number of columns. (Of one row at position 0 nothing turns.)
@@ -306,6 +315,9 @@ struct Cases {
         [](Inputs x) { return rope(transpose(x[0], 1, 2), {.starts = concat(x.subspan(1), 0).to(DType::i32)}); });
     one("rope", "heads", {floats({2, r, 2, 2 * c})},
         [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
+    one("rope", "some_heads", {floats({2, r, 3, 2 * c})}, turned({.start = 3, .heads = 2}));
+    one("rope", "all_heads", {floats({2, r, 2, 2 * c}), index(5), index(7)},
+        [](Inputs x) { return rope(x[0], {.starts = concat(x.subspan(1), 0), .heads = 2}); });
     one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
     one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
   }

@@ -1,0 +1,112 @@
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/train/step.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tg {
+namespace {
+constexpr std::source_location kNoPlace{};  // a line of the library helps nobody
+
+// (2) f64: all that the host reads of a step.
+Tensor report_of(const StepGradients& g) {
+  NoGradScope off;
+  return concat({reshape(g.loss, {1}), reshape(g.norm.to(DType::f64), {1})});
+}
+TrainStep::Outcome read(const Tensor& report) {
+  const auto x = report.to_vector<double>();
+  return {x[0], x[1]};
+}
+}  // namespace
+
+Tensor training_loss(const Model& model, const TrainConfig& config, const Batch& batch, Rng& dropout) {
+  std::optional<RecomputeScope> cheap;
+  if (config.recompute == Recompute::cheap) cheap.emplace();
+  return model.loss(batch,
+                    {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
+}
+StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
+                             const MicroBatches& micro, Rng& dropout) {
+  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout); };
+  Accumulated a = accumulate(loss, micro, params.device(), kNoPlace);
+  std::vector<Tensor> all;
+  for (const Parameter& p : params.trainable())
+    if (const Tensor g = a.grads.as_computed(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
+  NoGradScope off;
+  const ProfileRange norm(Phase::optimizer);
+  return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
+}
+StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
+  const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite asks for a norm
+  return {.clip_norm = guards ? std::numeric_limits<double>::infinity() : config.clip_norm, .norm = norm};
+}
+
+bool TrainStep::Outcome::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
+
+TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig& config)
+    : model_(model), params_(params), config_(config), optimizer_(make_optimizer(config, params.trainable())) {
+  if (config.compile)
+    compiled_ = compile([this](Inputs in) { return traced(in); }, {.generators = {&dropout}}, kNoPlace);
+}
+
+TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
+                                  const std::function<void(const Outcome&, const MicroBatches&)>& check) {
+  if (compiled_) {
+    optimizer_->set_lr(optimizer_lr(config_, lr));
+    const Outcome o = run_compiled(m);
+    check(o, m);
+    return o;
+  }
+  StepGradients g = gradients(m);
+  const Outcome o = read(report_of(g));
+  if (!o.finite()) g.grads = {};  // their memory is for what check() computes
+  check(o, m);
+  m = {};
+  optimizer_->set_lr(optimizer_lr(config_, lr));
+  optimizer_->step(g.grads, step_options(config_, g.norm));
+  return o;
+}
+
+// `to` on the device gets the elements of x, where it lies if it can: a recorded step reads its inputs there.
+void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
+  const Device device = params_.device();
+  const bool fits = to && to.device() != Device::cpu() && x.device() == Device::cpu() && to.shape() == x.shape() &&
+                    to.dtype() == x.dtype() && to.layout().is_contiguous() && to.layout().offset == 0;
+  if (!fits) {
+    to = x.to(device);
+    return;
+  }
+  const Tensor from = x.detach().contiguous();
+  evaluate({from});
+  const Layout& l = from.layout();
+  runtime_of(device).copy_from_host(device.index, to.value()->storage->data,
+                                    from.value()->storage->data + size_t(l.offset) * size_of(l.dtype), l.bytes());
+}
+// Inputs and targets of each micro-batch, then their weights, if there are several.
+TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {
+  std::vector<Tensor> in;
+  for (const Batch& b : m.batches) in.push_back(b.inputs), in.push_back(b.targets);
+  if (m.weights) in.push_back(m.weights);
+  inputs_.resize(in.size());
+  for (size_t k = 0; k < in.size(); ++k) move_to_device(in[k], inputs_[k]);
+  const Outcome o = read((*compiled_)(inputs_)[0]);
+  if (!o.finite()) optimizer_->uncount_step();  // it has changed nothing else
+  return o;
+}
+std::vector<Tensor> TrainStep::traced(Inputs in) {
+  MicroBatches m;
+  for (size_t i = 0; i + 1 < in.size(); i += 2) m.batches.push_back({in[i], in[i + 1]});
+  if (in.size() % 2) m.weights = in.back();
+  const StepGradients g = gradients(m);
+  NoGradScope off;
+  // A loss that is not finite holds the update as well: 0 times it is NaN.
+  optimizer_->step(g.grads, step_options(config_, g.norm + (g.loss * 0.0).to(g.norm.dtype())));
+  return {report_of(g)};
+}
+
+}  // namespace tg

@@ -1,0 +1,70 @@
+/// @file
+/// TrainStep: one step of training, op by op or as one compiled function. Its parts, the loss and the gradients, serve
+/// what plans memory and counts work. Trainer uses it.
+#pragma once
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/model/model.h>
+#include <tapegrad/models/train/accumulate.h>
+#include <tapegrad/models/train/config.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+namespace tg {
+
+/// The loss of a batch as a step of training computes it: with dropout, in config.dtype, and with activations kept or
+/// recomputed as config.recompute says.
+Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);
+/// What the optimiser gets in a step.
+struct StepGradients {
+  Tensor loss;    ///< mean over the targets of all micro-batches, 0-d f64; of language models in nats per token
+  Tensor norm;    ///< norm of the gradients of the trained parameters, 0-d f32 or f64
+  GradMap grads;  ///< gradients of the loss
+};
+/// Loss and gradients of the micro-batches of a step.
+StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&, Rng& dropout);
+/// How the optimiser of make_optimizer() takes them: clipped as the config says, by their norm.
+StepOptions step_options(const TrainConfig&, const Tensor& norm);
+
+/// A step of training of some parameters, again and again. With config.compile forward, backward, clipping and the
+/// update are one tg::compile()d function, whose bits are those of the ops one by one.
+class TrainStep {
+ public:
+  /// The config is checked, and the model's layers are as config.linear says.
+  TrainStep(const Model&, const Params&, const TrainConfig&);
+  TrainStep(const TrainStep&) = delete;  // the compiled function refers to it
+  TrainStep& operator=(const TrainStep&) = delete;
+
+  /// What a step was like before its update.
+  struct Outcome {
+    double loss, grad_norm;
+    bool finite() const;
+  };
+  /// Makes a step at this learning rate. If the loss or the norm is not finite, nothing is updated; `check` sees both
+  /// and throws then. After an Error parameters and optimiser are as before. The exception is a compiled step on a GPU
+  /// that meets an index out of range: the update has been made when the host learns of it.
+  Outcome run(MicroBatches, double lr, const std::function<void(const Outcome&, const MicroBatches&)>& check);
+  /// Its loss and gradients alone, op by op.
+  StepGradients gradients(const MicroBatches& m) { return step_gradients(model_, params_, config_, m, dropout); }
+
+  Optimizer& optimizer() { return *optimizer_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  /// Counters of the compiled function; null if there is none.
+  const CompileStats* compiled() const { return compiled_ ? &compiled_->stats() : nullptr; }
+
+  Rng dropout;  ///< the next step draws from it
+
+ private:
+  std::vector<Tensor> traced(Inputs);
+  Outcome run_compiled(const MicroBatches&);
+  void move_to_device(const Tensor&, Tensor& to) const;
+  Model model_;
+  Params params_;
+  TrainConfig config_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<Compiled> compiled_;
+  std::vector<Tensor> inputs_;  // of the compiled function, on the device
+};
+
+}  // namespace tg
