@@ -1,8 +1,8 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/graph.h>
 #include <tapegrad/cuda/runtime/recording.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,7 +14,7 @@ class StepValues {
  public:
   StepValues(DeviceAllocator& a, cudaStream_t order) : memory_(a, order, order) {}
   ~StepValues() {
-    for (const Block& b : blocks_) memory_.give(b.device, kBlock);
+    for (const Block& b : blocks_) memory_.give(b.device, b.bytes);
   }
   StepValues(const StepValues&) = delete;
   StepValues& operator=(const StepValues&) = delete;
@@ -49,6 +49,7 @@ class StepValues {
   static constexpr size_t kBlock = 16384, kAligned = 16;
   struct Block {
     void* device;
+    size_t bytes;  // that it can have
     std::vector<std::byte> host;
     bool changed = false;
   };
@@ -57,11 +58,13 @@ class StepValues {
     FillValues fill = {};
   };
   Value place(size_t bytes) {
-    TG_CHECK(bytes <= kBlock, internal, "[compile] {} bytes change in an op from step to step.", bytes);
-    if (blocks_.empty() || blocks_.back().host.size() + bytes > kBlock) blocks_.push_back({memory_.take(kBlock), {}});
+    if (blocks_.empty() || blocks_.back().host.size() + bytes > blocks_.back().bytes) {
+      const size_t most = std::max(kBlock, bytes);
+      blocks_.push_back({memory_.take(most), most, {}});
+    }
     std::vector<std::byte>& host = blocks_.back().host;
     const size_t at = host.size();
-    host.resize(at + (bytes + kAligned - 1) / kAligned * kAligned);
+    host.resize(std::min((at + bytes + kAligned - 1) / kAligned * kAligned, blocks_.back().bytes));
     return {blocks_.size() - 1, at, bytes};
   }
   void write(const Value& v, const Op& op) {

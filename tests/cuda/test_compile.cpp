@@ -7,6 +7,7 @@
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
 
 #include <limits>
 #include <map>
@@ -111,6 +112,33 @@ TEST_CASE("compile: a step on CUDA that is not finite changes nothing, and the r
   run.trainer.run();
   other.trainer.run();
   CHECK(bits_of_state(run.trainer) == bits_of_state(other.trainer));
+}
+TEST_CASE("compile: a step of more tensors than a block has numbers for") {
+  const auto train = [](bool compiled) {
+    constexpr int kTensors = 1500;
+    const Params params(Device::cuda(), 5);
+    std::vector<Tensor> w;
+    for (int i = 0; i < kTensors; ++i) w.push_back(params.get(fmt::format("w{}", i), {1}, Init::normal(1)));
+    AdamW optimizer(params.trainable(), {.lr = 1e-2});
+    const TensorFunction step = [&](Inputs) {
+      const Tensor all = concat(w), loss = sum(all * all);
+      optimizer.step(backward(loss));
+      return std::vector<Tensor>{loss.detach()};
+    };
+    const Compiled fast = compile(step);
+    std::vector<std::vector<std::byte>> r;
+    for (int i = 0; i < 5; ++i) {
+      optimizer.set_lr(1e-2 / (1 + i));
+      r.push_back(bits_of((compiled ? fast({}) : step({}))[0]));
+    }
+    r.push_back(bits_of(concat(w)));
+    if (compiled) {
+      CHECK(fast.stats().graph_launches == 3);
+      CHECK(fast.stats().why_no_graph == "");
+    }
+    return r;
+  };
+  CHECK(train(true) == train(false));
 }
 TEST_CASE("compile: random tensors, and steps with folded gradients, are recorded once") {
   const auto train = [](bool compiled) {
