@@ -90,7 +90,7 @@ std::string_view range_name(const Profile& p, const Profile::Range& r) {
   // An op of Gpt, in its layer: gradients are in none.
   const bool inside = r.parent != Profile::kNone && p.ranges[r.parent].kind == RangeKind::layer;
   if (!inside || pattern_of(r.layer) != "gpt.h.*.attn") return {};
-  return r.name == "attention" ? "scaled_dot_product_attention" : r.name == "rope" ? "rope encoding" : "";
+  return r.name == "self_attention" ? "scaled_dot_product_attention" : r.name == "rope" ? "rope encoding" : "";
 }
 double seconds(int64_t begin, int64_t end) { return 1e-9 * double(end - begin); }
 }  // namespace

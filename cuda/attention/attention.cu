@@ -184,9 +184,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     attention_grad_tiled<T>(c, a);
   });
 }
-void self_attention(const op::SelfAttention& op, Bufs in, Bufs out, Context& c) {
-  by_parts(op, in, out, c, attention);
-}
+void self_attention(const op::SelfAttention& op, Bufs in, Bufs out, Context& c) { by_parts(op, in, out, c, attention); }
 void self_attention_grad(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c) {
   by_parts(op, in, out, c, attention_grad);
 }

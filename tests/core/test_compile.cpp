@@ -196,7 +196,7 @@ TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit,
         CHECK(fast.stats().replays == 9);
         if (recompute == Recompute::none) bytes = fast.stats().bytes, plain = r;
         if (recompute == Recompute::cheap) CHECK(r == plain);
-        if (recompute == Recompute::cheap) CHECK(double(fast.stats().bytes) <= 0.9 * double(bytes));
+        if (recompute == Recompute::cheap) CHECK(double(fast.stats().bytes) <= 0.95 * double(bytes));
       }
       return std::pair(r, noise);
     };

@@ -91,6 +91,24 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
   CHECK(live() > start);
 }
 
+TEST_CASE("graphs: ops whose tensors have moved are recorded again, and no others") {
+  const Tensor w = on_gpu({6, 6}, 1);
+  const TensorFunction f = [&](Inputs x) {
+    Tensor y = w;
+    for (int i = 0; i < 6; ++i) y = matmul(y, w);
+    return std::vector<Tensor>{matmul(x[0], y)};
+  };
+  const Compiled fast = compile(f);
+  std::vector<Tensor> all;  // of all runs, so that no address comes twice
+  for (uint64_t i = 0; i < 9; ++i) {
+    const std::vector<Tensor> x{on_gpu({3, 6}, 10 + i)};
+    all.push_back(fast(x)[0]), all.push_back(x[0]);
+    CHECK(bits_of(all[2 * i]) == bits_of(f(x)[0]));
+  }
+  CHECK(fast.stats().graph_launches == 7);
+  CHECK(fast.stats().recorded_ops == fast.stats().ops + 6);
+}
+
 TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of the step, and a norm reads all of it") {
   const auto train = [&](bool compiled) {
     Tensor w = on_gpu({6, 6}, 1), m = filled({6, 6}, 0.f).to(kGpu), v = filled({6, 6}, 0.f).to(kGpu);

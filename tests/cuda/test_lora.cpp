@@ -6,6 +6,7 @@
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/reduce.h>
 
 #include "support/files.h"
 #include "support/gpt_oracle.h"
@@ -87,10 +88,11 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
 
 TEST_CASE("LoRA: ranks about the 48 KiB that a block has unasked, the largest that it has room for, and the next one") {
   const Device d = Device::cuda();
-  // (x a) of four rows and the shares of 256 threads.
+  // (x a) of four rows, which a block has where rows are many, and the shares of 256 threads.
+  const int64_t rows = 4 * cuda::properties(0).multiprocessors;
   const auto largest = int64_t((cuda::properties(0).shared_per_block / sizeof(float) - 256) / 4);
   const auto apply = [&](int64_t rank) {
-    return tg::lora(ones({1, 1}).to(d), ones({1, rank}).to(d), ones({rank, 1}).to(d), 0.5);
+    return max(tg::lora(ones({rows, 1}).to(d), ones({1, rank}).to(d), ones({rank, 1}).to(d), 0.5));
   };
   CHECK(apply(3040).item<float>() == 1520);
   CHECK(apply(largest).item<float>() == 0.5f * float(largest));

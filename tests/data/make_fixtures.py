@@ -110,6 +110,14 @@ def attention(q, k, v, lengths=None, starts=None, *, causal, scale):
     return scores.softmax(-1).masked_fill(hidden, 0) @ v
 
 
+def self_attention(x, lengths=None, *, kv_heads, causal, scale):
+    """(B, T, NH + 2 kv_heads, HS): the heads of queries, keys and values; (B, T, NH, HS)."""
+    q, k, v = (part.transpose(1, 2) for part in x.split([x.shape[2] - 2 * kv_heads, kv_heads, kv_heads], 2))
+    group = q.shape[1] // kv_heads
+    k, v = (part.repeat_interleave(group, 1) for part in (k, v))
+    return attention(q, k, v, lengths, causal=causal, scale=scale).transpose(1, 2)
+
+
 def scaled(frequency, *, kind, factor, low_freq=None, high_freq=None, original_context=None):
     """linear: all by the factor. llama3: by the wave length, as its paper's code; in between a straight blend."""
     if kind == "linear":
@@ -129,6 +137,14 @@ def rope(x, starts=None, *, theta, start, scaling=None):
     angles = (start + torch.arange(x.shape[-2], dtype=F64))[..., None] * frequency
     pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def rope_heads(x, starts=None, *, heads=0, **options):
+    """heads: x is (..., T, H, HS), of which the first so many are turned."""
+    if heads == 0:
+        return rope(x, starts, **options)
+    turned = rope(x[..., :heads, :].transpose(-2, -3), starts, **options).transpose(-2, -3)
+    return torch.cat([turned, x[..., heads:, :]], -2)
 
 
 def swiglu(x):
@@ -196,7 +212,8 @@ OPS = {
     "add_rms_norm": lambda x, r, weight=None, *, eps: (x + r, F.rms_norm(x + r, x.shape[-1:], weight, eps)),
     "embedding": lambda ids, weight: weight[ids],
     "attention": attention,
-    "rope": rope,
+    "self_attention": self_attention,
+    "rope": rope_heads,
     "swiglu": swiglu,
     "cross_entropy": cross_entropy,
     "sum": lambda x, dims, keepdim: x.sum(dims, keepdim=keepdim),  # dims [] means all
@@ -386,6 +403,7 @@ def network_cases():
     yield case("rope.llama3", [(2, 5, 16)], theta=500000.0, start=30, scaling=LLAMA3)
     key, shapes, options = case("rope.starts", [(3, 2, 5, 8)], theta=100.0, start=0)
     yield key, [*shapes, torch.tensor([7, 0, 12345])], options
+    yield case("rope.heads", [(2, 5, 4, 6)], theta=100.0, start=3, heads=3)
     yield case("swiglu.plain", [(2, 3, 10)], 3)
     yield case("swiglu.vector", [(6,)], 3)
     for name in ("causal", "causal_tail", "full", "full_tail"):
@@ -398,6 +416,10 @@ def network_cases():
         key, shapes, options = case("attention." + name, [(3, 2, 2, 4), (3, 2, 5, 4), (3, 2, 5, 4)], causal=causal,
                                     scale=0.5)
         yield key, [*shapes, *extra], options
+    yield case("self_attention.causal", [(2, 5, 6, 4)], kv_heads=2, causal=True, scale=0.5)
+    yield case("self_attention.groups", [(2, 5, 6, 4)], kv_heads=1, causal=False, scale=0.5)
+    key, shapes, options = case("self_attention.lengths", [(3, 5, 3, 4)], kv_heads=1, causal=True, scale=0.5)
+    yield key, [*shapes, lengths], options
 
 
 def loss_cases():

@@ -167,12 +167,17 @@ void add_networks(Functions& all) {
         o.scaling = {RopeScalingKind::llama3, s.at("factor").get<double>(), s.at("low_freq").get<double>(),
                      s.at("high_freq").get<double>(), s.at("original_context").get<int64_t>()};
     }
+    if (a.contains("heads")) o.heads = a["heads"].get<int64_t>();
     return Tensors{rope(x[0], o)};
   };
   all["swiglu"] = [](Inputs x, const Json&) { return Tensors{swiglu(x[0])}; };
   all["attention"] = [=](Inputs x, const Json& a) {
     return Tensors{attention(
         x[0], x[1], x[2], {a.at("causal").get<bool>(), a.at("scale").get<double>(), optional(x, 3), optional(x, 4)})};
+  };
+  all["self_attention"] = [=](Inputs x, const Json& a) {
+    const AttentionOptions o{a.at("causal").get<bool>(), a.at("scale").get<double>(), optional(x, 1)};
+    return Tensors{self_attention(x[0], a.at("kv_heads").get<int64_t>(), o)};
   };
   all["mse_loss"] = [](Inputs x, const Json& a) { return Tensors{mse_loss(x[0], x[1], reduction_of(a))}; };
   all["bce_with_logits"] = [](Inputs x, const Json& a) {
