@@ -130,8 +130,9 @@ class Tensor {
   /// Gives the Variable the value of another tensor. Nothing is evaluated or copied; pending ops keep the value they
   /// read.
   void assign(const Tensor&) const;
-  /// Adds a hook, which backward() calls when the gradient of this tensor is complete. Only ops that read the tensor
-  /// after this call see it, so an intermediate that an op has already read is an Error.
+  /// Adds a hook, which backward() calls when the gradient of this tensor is complete. That has the tensor's dtype, or
+  /// bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor after this call see the hook, so an
+  /// intermediate that an op has already read is an Error.
   void on_grad(Hook);
 
   /// The identity, for the engine.
