@@ -224,10 +224,12 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   Tensor all = reshape(qkv.forward(x, c.compute, c.rng), {b, t, heads + 2 * kv_heads, hs});
   Tensor y;
   if (!c.cache && !qk_norm) {
-    y = self_attention(turned(all, heads + kv_heads), kv_heads, how);  // (B, T, NH, HS)
+    all = turned(all, heads + kv_heads);     // what it was before may go
+    y = self_attention(all, kv_heads, how);  // (B, T, NH, HS)
   } else {
     const auto in_heads = [&](const Tensor& part) { return transpose(part, 1, 2); };
     Tensors parts = split(all, {heads, kv_heads, kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
+    all = {};
     for (size_t i = 0; i < 2; ++i) {
       const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
       const DType compute = parts[i].dtype();
@@ -241,7 +243,6 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
     if (c.cache) kv = c.cache->append(c.layer, kv);            // (B, NHkv, past + T or capacity, HS) x 2
     y = transpose(attention(q, kv.k, kv.v, how), 1, 2);        // (B, T, NH, HS)
   }
-  all = {};
   return dropout_if(proj.forward(reshape(y, {b, t, heads * hs}), c.compute, c.rng), dropout, c.rng);
 }
 
