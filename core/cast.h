@@ -20,6 +20,22 @@ struct Cast : OpOf<Cast> {
 };
 }  // namespace op
 
+/// x.to(dtype) for the parameters of a model. The bf16 form of an f32 leaf that requires a gradient is made once: it is
+/// kept as long as the leaf has this value, takes 2 bytes per element, and adamw_step() writes it along with the leaf.
+/// All calls return views of it, so use them for reading alone. Anything else is converted by to(). Differentiable:
+/// the gradient of the leaf comes in bf16, as that of to().
+Tensor parameter_as(const Tensor& x, DType);
+
+namespace detail {
+// What parameter_as() keeps of a value: null if there is none, or if the elements have been written to since.
+Ref<Value> bf16_copy(Value&);
+Ref<Value> keep_bf16_copy(Value&);  // makes it if need be; at once if the value is there
+// An op that writes over a parameter writes over its copy, too: it takes the copy from the old value, and gives what
+// becomes of it to the new one.
+Ref<Value> take_bf16_copy(const Tensor& x);
+void give_bf16_copy(Value&, Ref<Value> copy);
+}  // namespace detail
+
 /// x in the dtype that kernels compute in: bf16 becomes f32, all others stay. Gradients that are made of several ops
 /// use it, so that no intermediate is rounded to 8 bits.
 inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }

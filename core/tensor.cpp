@@ -21,9 +21,6 @@ struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its pr
 };
 }  // namespace
 
-Layouts op::Cast::infer(Inputs in) const { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
-Tensors op::Cast::vjp(const Vjp& v) const { return {v.grad()}; }  // backward() converts it where that is needed
-
 uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter per emit would be contended
   constexpr uint64_t kBlock = 1 << 16;
   if (t_id + n > t_id_end) [[unlikely]] {

@@ -38,6 +38,8 @@ struct Value : Counted<Value> {
   Ref<Node> producer;    ///< the op that makes it; null once it has run, except on the tape
   uint32_t index = 0;    ///< the producer's output that this is
   uint32_t version = 0;  ///< version of the storage when the op wrote it
+  uint32_t bf16_of = 0;  ///< version of the storage that bf16_copy shows; kUnset: the one that the op wrote
+  Ref<Value> bf16_copy;  ///< the elements in bf16, if parameter_as() has made them (core/cast.h)
   explicit Value(const Layout&);
   Value(const Layout&, Ref<Storage>);  ///< these elements, as they are now
   ~Value();

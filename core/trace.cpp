@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/trace.h>
 
@@ -12,7 +13,7 @@ Trace::Trace() : first_id_(next_ids()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
   for (CapturedVariable& h : held)
-    if (h.variable->value.get() != h.before.get()) h.variable->value = std::move(h.before);
+    if (!h.bf16_copy && h.variable->value.get() != h.before.get()) h.variable->value = std::move(h.before);
 }
 
 void Trace::add_input(const Tensor& t) { known_.insert(t.value().get()); }
@@ -31,6 +32,21 @@ Ref<Value> Trace::reads(const Tensor& t) {
   known_.insert(during.get());
   captured_.emplace(t.variable().get(), held.size());
   held.push_back({t.variable(), t.value(), during});
+  return during;
+}
+Ref<Value> Trace::bf16_copy(const Tensor& t) {
+  const Ref<Value> seen = reads(t);
+  if (Ref<Value> copy = detail::bf16_copy(*seen)) return copy;
+  const auto at = captured_.find(t.variable().get());
+  if (at == captured_.end() || held[at->second].during.get() != seen.get()) return keep_bf16_copy(*seen);
+  const CapturedVariable& h = held[at->second];
+  const ScopedValue<Trace*> outside(t_trace, nullptr);
+  Ref<Value> before = keep_bf16_copy(*h.before);
+  if (!before->storage) evaluate({Tensor(before)});
+  auto during = make_ref<Value>(before->layout, before->storage);
+  give_bf16_copy(*seen, during);
+  known_.insert(during.get());
+  held.push_back({h.variable, std::move(before), during, true});
   return during;
 }
 void Trace::emitted(const Ref<Node>& n) {

@@ -21,14 +21,17 @@ class Trace {
   struct CapturedVariable {
     Ref<Variable> variable;
     Ref<Value> before, during;
-    bool assigned() const { return variable->value.get() != before.get() && variable->value.get() != during.get(); }
+    bool bf16_copy = false;  // they are those of the copy that the variable's value keeps
+    const Value* now() const { return bf16_copy ? variable->value->bf16_copy.get() : variable->value.get(); }
+    bool assigned() const { return now() && now() != before.get() && now() != during.get(); }
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in the order of emission
 
-  void add_input(const Tensor&);      // a handle of the trace's own
-  void made(const Ref<Variable>& v);  // a new variable
-  Ref<Value> reads(const Tensor&);    // what an op sees; what is lazy and not of the trace is evaluated
+  void add_input(const Tensor&);        // a handle of the trace's own
+  void made(const Ref<Variable>& v);    // a new variable
+  Ref<Value> reads(const Tensor&);      // what an op sees; what is lazy and not of the trace is evaluated
+  Ref<Value> bf16_copy(const Tensor&);  // as keep_bf16_copy(); that of a variable from outside is one, too
   void emitted(const Ref<Node>&);
   Ref<Value> assigns(const Tensor& to, const Tensor& value);  // what `to` becomes
   [[noreturn]] void fail_host_read(const Tensor&) const;

@@ -148,16 +148,17 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<c
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// block<T>(tensor, n, inputs, gradient, outputs) on all elements of n entries, of which kLists tensors are updated. The
-// gradient is the next list; it may be bf16 where T is f32.
-template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs out, const Block& block) {
+// block<T>(tensor, at, n, inputs, gradient, outputs) on all elements [at, at + n) of n entries, of which kLists tensors
+// are updated. Gradients may be bf16 where T is f32.
+template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
   const std::vector<Tile> tiles = tiles_of(out.first(n));
   std::vector<Walk<kAll>> walks;
   walks.reserve(n);
   for (size_t k = 0; k < n; ++k) {
     std::array<Strides, kAll> strides{out[k].strides()};
-    for (size_t role = 0; role <= kLists; ++role) strides[role + 1] = in[role * n + k].strides();
+    for (size_t role = 0; role < kLists; ++role) strides[role + 1] = in[role * n + k].strides();
+    strides[kLists + 1] = grads[k].strides();
     walks.emplace_back(out[k].shape(), strides);
   }
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
@@ -168,10 +169,10 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs out, c
         [&]<size_t... I>(std::index_sequence<I...>) {
           std::array<RowOperand<T>, kLists> from{
               RowOperand<T>(in[I * n + k].template data<T>() + at[I + 1], step[I + 1])...};
-          RowOperand<G> grad(in[kLists * n + k].template data<G>() + at[kLists + 1], step[kLists + 1]);
+          RowOperand<G> grad(grads[k].template data<G>() + at[kLists + 1], step[kLists + 1]);
           for (int64_t i = 0; i < size; i += kBlock) {
             const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
-            block.template operator()<T>(k, some, std::array<const T*, kLists>{from[I].block(i, some)...},
+            block.template operator()<T>(k, o, some, std::array<const T*, kLists>{from[I].block(i, some)...},
                                          grad.block(i, some),
                                          std::array<T*, kLists>{out[I * n + k].template data<T>() + o...});
           }
@@ -180,7 +181,7 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs out, c
     };
     if (out[k].dtype() == DType::f64)
       run.template operator()<double, double>();
-    else if (in[kLists * n + k].dtype() == DType::bf16)
+    else if (grads[k].dtype() == DType::bf16)
       run.template operator()<float, bf16>();
     else
       run.template operator()<float, float>();
@@ -205,12 +206,30 @@ template <template <class> class Numbers> struct Both {
       return f32[k];
   }
 };
+// The lists of an op behind those that are updated, and where the bf16 copies of weights lie.
+struct Rest {
+  Bufs grads;
+  std::vector<bf16*> copy;  // null: the weight has none
+  template <class Op> Rest(const Op& op, size_t updated, Bufs in, Bufs out) : copy(op.tensors()) {
+    const Bufs copies = out.subspan(updated * op.tensors());
+    grads = in.subspan(out.size());
+    for (size_t j = 0; j < copies.size(); ++j) copy[op.copied[j]] = copies[j].data<bf16>();
+  }
+  template <class T> void write_copy(size_t k, int64_t at, int64_t n, const T* w) const {
+    bf16* const to = copy[k];
+    if (!to) return;
+    for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
+  }
+};
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
   const size_t n = op.tensors();
-  const Both<AdamWNumbers> numbers(op, out, Clip(op, norm_of(in, 4 * n)));
-  update<3>(n, in, out, [&]<class T>(size_t k, int64_t size, const auto& from, const auto* grad, const auto& to) {
-    adamw_block<T>(size, numbers.of<T>(k), from, grad, to);
-  });
+  const Rest rest(op, 3, in, out);
+  const Both<AdamWNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
+  update<3>(n, in, rest.grads, out,
+            [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad, const auto& to) {
+              adamw_block<T>(size, numbers.of<T>(k), from, grad, to);
+              rest.write_copy(k, at, size, to[0]);
+            });
 }
 // Tiles of the gradient, made in the cache where they are used.
 thread_local Scratch t_gradient;
@@ -238,12 +257,15 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
 }
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
-  const size_t n = op.tensors(), lists = op.updated() + 1;
-  const Both<SgdNumbers> numbers(op, out, Clip(op, norm_of(in, lists * n)));
-  const auto block = [&]<class T>(size_t k, int64_t size, const auto& from, const auto* grad, const auto& to) {
+  const size_t n = op.tensors();
+  const Rest rest(op, op.updated(), in, out);
+  const Both<SgdNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
+  const auto block = [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad,
+                                  const auto& to) {
     sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, grad, to);
+    rest.write_copy(k, at, size, to[0]);
   };
-  lists == 3 ? update<2>(n, in, out, block) : update<1>(n, in, out, block);
+  op.updated() == 2 ? update<2>(n, in, rest.grads, out, block) : update<1>(n, in, rest.grads, out, block);
 }
 TG_STRIDED_KERNEL(op::GlobalNorm, cpu, global_norm);
 TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);

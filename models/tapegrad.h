@@ -15,10 +15,10 @@
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/autograd/custom_vjp.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/rng.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/bpe.h>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/trace.h>
 #include <tapegrad/ops/check.h>
@@ -108,14 +109,16 @@ void check_norm(std::string_view op, Inputs rest) {
     TG_CHECK(norm.ndim() == 0 && (norm.dtype() == DType::f32 || norm.dtype() == DType::f64), shape,
              "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, norm);
 }
-// Shapes and dtypes of n entries, and the layouts of what is updated.
-Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in) {
+// Shapes and dtypes of n entries, and the layouts of what is updated. Some of them have copies, before the gradients.
+Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in,
+                std::span<const uint32_t> copied = {}) {
+  const Inputs copies = in.subspan(std::min(updated * n, in.size())).first(copied.size());
   for (size_t i = 0; i < n; ++i) {
     const Tensor& w = in[i];
     TG_CHECK(w.dtype() == DType::f64 || w.dtype() == DType::f32, dtype,
              "[{}] weight {} is {}: its small steps would be rounded away. Keep weights in f32 or f64.", op, i, w);
     for (size_t role = 1; role < roles.size(); ++role) {
-      const Tensor& x = in[role * n + i];
+      const Tensor& x = in[role * n + i + (role < updated ? 0 : copies.size())];
       TG_CHECK(x.shape() == w.shape(), shape, "[{}] {} {} is {}, the weight is {}. Their shapes must be equal.", op,
                roles[role], i, x, w);
       // Gradients of f32 weights come in bf16 where the model computes in it.
@@ -126,10 +129,30 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
                op, roles[role], i, x, w);
     }
   }
-  check_norm(op, in.subspan(std::min(roles.size() * n, in.size())));
+  for (size_t k = 0; k < copies.size(); ++k)
+    TG_CHECK(copies[k].dtype() == DType::bf16 && copies[k].shape() == in[copied[k]].shape(), internal,
+             "[{}] the copy of weight {}, {}, is {}.", op, copied[k], in[copied[k]], copies[k]);
+  check_norm(op, in.subspan(std::min(roles.size() * n + copies.size(), in.size())));
   Layouts l;
-  for (size_t i = 0; i < updated * n; ++i) l.emplace_back(contiguous_like(in[i]));
+  for (size_t i = 0; i < updated * n + copies.size(); ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
+}
+// The update by make(copied), which writes along the bf16 copies that these weights have.
+template <class Make> void emit_step(Inputs w, std::vector<Tensor> in, size_t updated, Make make) {
+  std::vector<Tensor> copies;
+  std::vector<uint32_t> copied;
+  for (size_t k = 0; k < w.size(); ++k) {
+    Ref<Value> copy = detail::take_bf16_copy(w[k]);
+    if (copy) copies.emplace_back(std::move(copy)), copied.push_back(uint32_t(k));
+  }
+  in.insert(in.begin() + int64_t(updated), copies.begin(), copies.end());
+  emit_update(make(copied), in, updated + copies.size());
+  for (size_t k = 0; k < copies.size(); ++k) detail::give_bf16_copy(*w[copied[k]].value(), copies[k].value());
+}
+// The work of a step: what copies held is not read.
+OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
+  for (const uint32_t i : copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
+  return w;
 }
 }  // namespace
 
@@ -146,9 +169,10 @@ Tensor global_norm(Inputs grads) {
   return emit(stateless<op::GlobalNorm>(), grads)[0];
 }
 
-Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in); }
+Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied); }
+OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 OpPtr op::AdamWStep::for_next_step(const Rng&) const {
-  return make_ref<op::AdamWStep>(o, each, count->lr, ++count->t, max_norm, count);
+  return make_ref<op::AdamWStep>(o, each, copied, count->lr, ++count->t, max_norm, count);
 }
 namespace {
 // What each tensor of a step has, all set.
@@ -167,12 +191,13 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
                 Ref<OptimizerClock> count) {
   constexpr auto kName = op::AdamWStep::kName;
   check_count(kName, bool(count), lr, t);
-  const std::vector<Tensor> in =
-      checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
+  std::vector<Tensor> in = checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, o);
-  emit_update(make_ref<op::AdamWStep>(o, std::move(each), lr, t, max_norm, std::move(count)), in, 3 * x.w.size());
+  emit_step(x.w, std::move(in), kMoments * x.w.size(), [&](std::vector<uint32_t> copied) {
+    return make_ref<op::AdamWStep>(o, std::move(each), std::move(copied), lr, t, max_norm, std::move(count));
+  });
 }
 
 OpWork op::AdamWProductStep::work(Bufs in, Bufs out) const {
@@ -212,9 +237,10 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
 }
 
-Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), updated(), tensors(), in); }
+Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), updated(), tensors(), in, copied); }
+OpWork op::SgdStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 OpPtr op::SgdStep::for_next_step(const Rng&) const {
-  return make_ref<op::SgdStep>(o, each, count->lr, counts ? ++count->t : t, max_norm, count, counts);
+  return make_ref<op::SgdStep>(o, each, copied, count->lr, counts ? ++count->t : t, max_norm, count, counts);
 }
 void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
               Ref<OptimizerClock> count, bool counts) {
@@ -230,15 +256,14 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
            x.momentum.size());
   const std::array with{x.w, x.momentum, x.grad};
   const std::array without{x.w, x.grad};
-  const std::vector<Tensor> in =
-      checked_inputs(kName, roles_of(o), o.momentum > 0 ? 2 : 1,
-                     o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
+  std::vector<Tensor> in = checked_inputs(kName, roles_of(o), o.momentum > 0 ? 2 : 1,
+                                          o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
-  auto step = make_ref<op::SgdStep>(o, std::move(each), lr, t, max_norm, std::move(count), counts);
-  const size_t updated = step->updated() * x.w.size();
-  emit_update(std::move(step), in, updated);
+  emit_step(x.w, std::move(in), (o.momentum > 0 ? 2 : 1) * x.w.size(), [&](std::vector<uint32_t> copied) {
+    return make_ref<op::SgdStep>(o, std::move(each), std::move(copied), lr, t, max_norm, std::move(count), counts);
+  });
 }
 }  // namespace tg

@@ -65,18 +65,26 @@ struct OptimizerClock : Counted<OptimizerClock> {
 };
 namespace op {
 
-/// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...). The learning
-/// rate and the step's number change every step, so the key leaves them out.
+/// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
+/// copy_0 ...). The copies are those of parameter_as(), of the tensors that have one; what they held is not read. The
+/// learning rate and the step's number change every step, so the key leaves them out.
 struct AdamWStep : OpOf<AdamWStep> {
   static constexpr auto kName = "adamw_step";
   AdamWOptions o;
   std::vector<AdamWOverrides> each;  ///< of each tensor, all set
+  std::vector<uint32_t> copied;      ///< which tensors have a bf16 copy, in order
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
-  AdamWStep(const AdamWOptions& opt, std::vector<AdamWOverrides> own, double rate, int64_t step, double most,
-            Ref<OptimizerClock> c)
-      : o(opt), each(std::move(own)), lr(rate), max_norm(most), t(step), count(std::move(c)) {}
+  AdamWStep(const AdamWOptions& opt, std::vector<AdamWOverrides> own, std::vector<uint32_t> copies, double rate,
+            int64_t step, double most, Ref<OptimizerClock> c)
+      : o(opt),
+        each(std::move(own)),
+        copied(std::move(copies)),
+        lr(rate),
+        max_norm(most),
+        t(step),
+        count(std::move(c)) {}
   OpPtr for_next_step(const Rng&) const override;
   void undo_step() const override {
     if (count) count->t = t - 1;
@@ -84,8 +92,10 @@ struct AdamWStep : OpOf<AdamWStep> {
   size_t tensors() const { return each.size(); }
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
+  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
     k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
+    for (const uint32_t i : copied) k.add(uint64_t(i));
     for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
   }
 };
@@ -114,19 +124,28 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
     k.add(own.lr_scale), k.add(*own.weight_decay), k.add(*own.beta1), k.add(*own.beta2);
   }
 };
-/// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ...). Without it there
-/// are no b. The learning rate and the step's number change every step, so the key leaves them out.
+/// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ...,
+/// copy_0 ...), with copies as for AdamWStep. Without momentum there are no b. The learning rate and the step's number
+/// change every step, so the key leaves them out.
 struct SgdStep : OpOf<SgdStep> {
   static constexpr auto kName = "sgd_step";
   SgdOptions o;
   std::vector<SgdOverrides> each;  ///< of each tensor, all set
+  std::vector<uint32_t> copied;    ///< which tensors have a bf16 copy, in order
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
   bool counts;                ///< whether a replay counts a step
-  SgdStep(const SgdOptions& opt, std::vector<SgdOverrides> own, double rate, int64_t step, double most,
-          Ref<OptimizerClock> c, bool counting)
-      : o(opt), each(std::move(own)), lr(rate), max_norm(most), t(step), count(std::move(c)), counts(counting) {}
+  SgdStep(const SgdOptions& opt, std::vector<SgdOverrides> own, std::vector<uint32_t> copies, double rate, int64_t step,
+          double most, Ref<OptimizerClock> c, bool counting)
+      : o(opt),
+        each(std::move(own)),
+        copied(std::move(copies)),
+        lr(rate),
+        max_norm(most),
+        t(step),
+        count(std::move(c)),
+        counts(counting) {}
   OpPtr for_next_step(const Rng&) const override;
   void undo_step() const override {
     if (count && counts) count->t = t - 1;
@@ -135,8 +154,10 @@ struct SgdStep : OpOf<SgdStep> {
   size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< tensors of an entry that get new values
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
+  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
     k.add(o.momentum), k.add(o.dampening), k.add(o.nesterov), k.add(max_norm), k.add(o.skip_non_finite);
+    for (const uint32_t i : copied) k.add(uint64_t(i));
     for (const SgdOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay);
   }
 };
@@ -165,7 +186,8 @@ struct AdamWTensors {
 ///
 /// w, m and v get their new values, in place if nobody else reads the old ones. The four tensors of an entry have one
 /// shape and dtype (f64 or f32), which may differ between entries; all are on one device. If norm (0-d f32 or f64) is
-/// given, g = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait.
+/// given, g = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait. The bf16 copy that
+/// parameter_as() keeps of a weight gets its new value, too.
 ///
 /// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
 /// twice, or if a number is out of range. A compiled function needs `count`, from which its replays take the learning

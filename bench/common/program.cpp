@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 
 namespace tg::bench {
 

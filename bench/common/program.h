@@ -3,7 +3,7 @@
 #pragma once
 #include "common/harness.h"
 
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/train/memory_plan.h>
 

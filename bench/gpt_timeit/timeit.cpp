@@ -141,9 +141,6 @@ int64_t TimeitModel::planned_bytes(const TimeitRun& run, const TimeitSetup& setu
     TimeitModel model(run, s);
     for (int64_t i = 0; i < std::min<int64_t>(run.warmup + s.steps, 2); ++i) model.step(run.computation);
     peak = memory_stats(s.device).peak;
-    // A compiled function has all gradients in bf16 before it converts them.
-    if (setup.mode == RunMode::compiled && run.mixed && run.computation != Computation::forward)
-      peak += 2 * model.params_.count();
   });
   return peak;
 }

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 
 #include "common/peak.h"
 #include "lm_profile/flops.h"

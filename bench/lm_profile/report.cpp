@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 
 #include <filesystem>
 

@@ -9,8 +9,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/registry.h>
 
 using namespace tg;

@@ -3,7 +3,7 @@
 // beside them the step of the layer as a whole, eager and compiled. The same code on the CPU and on CUDA.
 #include <fmt/format.h>
 #include <tapegrad/core/backend.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 
 #include <optional>
 

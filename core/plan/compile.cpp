@@ -111,7 +111,9 @@ class Tracing {
   std::vector<Tensor> roots() const {
     std::vector<Tensor> r = out_;
     for (const Trace::CapturedVariable& h : trace_.held)
-      if (h.assigned()) r.emplace_back(h.variable);
+      if (h.assigned())
+        r.emplace_back(h.bf16_copy ? make_ref<Variable>(h.variable->id, h.variable->value->bf16_copy, false)
+                                   : h.variable);
     return r;
   }
 
@@ -141,7 +143,8 @@ class Tracing {
     for (const Tensor& t : out_) b.outputs.push_back(slot(*t.value()));
     for (const Trace::CapturedVariable& h : trace_.held)
       b.variables.push_back({.variable = h.variable,
-                             .new_value = h.assigned() ? slot(*h.variable->value) : kNone,
+                             .new_value = h.assigned() ? slot(*h.now()) : kNone,
+                             .bf16_copy = h.bf16_copy,
                              .requires_grad = h.variable->requires_grad});
     for (const Tensor& t : in_) b.inputs.push_back(leaf(t.value().get()));
     for (size_t k = 0; k < b.variables.size(); ++k) {

@@ -1,8 +1,8 @@
 // What a plan looks like, for people (Graphviz) and programs (JSON): written where TG_DUMP_PLANS says, once per plan.
 #include <fmt/ranges.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>

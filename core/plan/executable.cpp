@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -165,7 +166,7 @@ bool Executable::fits() const {
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
     // A value that nobody reads may have any layout that assign() lets it have.
     return v.variable->requires_grad == v.requires_grad &&
-           (v.slot == kNone || same_place(v.variable->value->layout, layouts_[v.slot]));
+           (v.slot == kNone || v.bf16_copy || same_place(v.variable->value->layout, layouts_[v.slot]));
   });
 }
 
@@ -187,6 +188,8 @@ void Executable::bind(Inputs in) {
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
   if (!pending.empty()) evaluate(pending);
+  for (const auto& v : binding_.variables)
+    if (v.bf16_copy && v.slot != kNone) keep_bf16_copy(*v.variable->value);
   for (const uint32_t i : moving_sources_) {
     MemorySource& r = sources_[i];
     if (r.kind == MemorySource::Kind::input) {
@@ -340,7 +343,12 @@ void Executable::assign_variables() {
     if (v.new_value != kNone) new_values_.push_back(value_of(v.new_value));
   auto next = new_values_.begin();
   for (const auto& v : binding_.variables)
-    if (v.new_value != kNone) v.variable->value = std::move(*next++);
+    if (v.new_value != kNone) {
+      if (v.bf16_copy)
+        give_bf16_copy(*v.variable->value, std::move(*next++));
+      else
+        v.variable->value = std::move(*next++);
+    }
   new_values_.clear();  // a value that somebody else holds is not written over
 }
 std::vector<Tensor> Executable::results() const {

@@ -15,6 +15,7 @@ struct Binding {
     Ref<Variable> variable;
     uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
+    bool bf16_copy;              // they are those of the copy that its value keeps; its own come before
     bool requires_grad;          // as it was traced
   };
   std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
@@ -97,7 +98,10 @@ class Executable {
   std::vector<Tensor> results() const;
   bool free(const MemorySource&, Inputs) const;
   Ref<Value> value_of(uint32_t slot) const;
-  Value* start_value(uint32_t variable) const { return binding_.variables[variable].variable->value.get(); }
+  Value* start_value(uint32_t variable) const {
+    const Binding::CapturedVariable& v = binding_.variables[variable];
+    return v.bf16_copy ? v.variable->value->bf16_copy.get() : v.variable->value.get();
+  }
 
   Binding binding_;
   std::vector<GeneratorSpan> generators_;

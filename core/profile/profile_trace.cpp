@@ -1,8 +1,8 @@
 // Chrome's trace event format: complete events ("X") on tracks (pid, tid), counters ("C"), names of tracks ("M"). Times
 // are microseconds.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/core/scope.h>
 

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
 
 #include <filesystem>

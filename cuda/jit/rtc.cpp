@@ -1,6 +1,6 @@
 #include <sys/stat.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/cuda/jit/rtc.h>
 #include <tapegrad/cuda/runtime/errors.h>
 #include <unistd.h>

@@ -127,9 +127,11 @@ struct Clip {
 template <class T, int kLists_> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
+  static constexpr bool kCopies = sizeof(T) == 4;
   const T* in[kLists];
   T* out[kLists];  // may be the inputs
   const void* grad;
+  bf16* copy;  // of the first part; may be null
   int64_t n;
   bool narrow;  // whether the gradient is in bf16
 };
@@ -213,6 +215,13 @@ __device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, cons
   }
 #pragma unroll
   for (int i = 0; i < kLists; ++i) store16_streaming(t.out[i] + at, x[i]);
+  if constexpr (Entry::kCopies)
+    if (t.copy) {
+      Vec<bf16, V> narrow;
+#pragma unroll
+      for (int k = 0; k < V; ++k) narrow.x[k] = bf16(x[0].x[k]);
+      store16_streaming(t.copy + at, narrow);
+    }
 }
 // Elements [begin, begin + n), by vectors where all pointers are multiples of 16 bytes.
 template <class G, class Entry, class Factor>
@@ -223,6 +232,7 @@ __device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, c
 #pragma unroll
   for (int i = 0; i < Entry::kLists; ++i)
     low |= reinterpret_cast<uintptr_t>(t.in[i]) | reinterpret_cast<uintptr_t>(t.out[i]);
+  if constexpr (Entry::kCopies) low |= reinterpret_cast<uintptr_t>(t.copy) * 2;  // vectors of half the bytes
   const int scalars = low % 16 == 0 ? n / V * V : 0;
   for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V, G>(t, clip, now, begin + i);
   for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, now, begin + i);
@@ -258,16 +268,20 @@ template <class Entry> struct Entries {
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
+    const Bufs copies = out.subspan(Entry::kLists * n), grads = in.subspan(Entry::kLists * n + copies.size());
+    std::vector<bf16*> copy(n);
+    if constexpr (Entry::kCopies)
+      for (size_t j = 0; j < copies.size(); ++j) copy[op.copied[j]] = copies[j].template data<bf16>();
     for (size_t k = 0; k < n; ++k) {
       if (out[k].dtype() != dtype_of<T>() || out[k].numel() == 0) continue;
       places.push_back(k);
       Entry& e = all.emplace_back(op, k);
-      const auto at = [&](size_t list) { return dense.emplace_back(c, in[list * n + k]).data(); };
+      const auto at = [&](const Buf& b) { return dense.emplace_back(c, b).data(); };
       for (size_t i = 0; i < Entry::kLists; ++i) {
-        e.in[i] = static_cast<const T*>(at(i));
+        e.in[i] = static_cast<const T*>(at(in[i * n + k]));
         e.out[i] = out[i * n + k].template data<T>();
       }
-      e.grad = at(Entry::kLists), e.narrow = in[Entry::kLists * n + k].dtype() != dtype_of<T>();
+      e.grad = at(grads[k]), e.narrow = grads[k].dtype() != dtype_of<T>(), e.copy = copy[k];
       e.n = out[k].numel();
     }
   }
@@ -288,7 +302,8 @@ template <class Entry> struct Entries {
 };
 // Entry is a template of the dtype.
 template <template <class> class Entry, class Op> void step(const Op& op, Bufs in, Bufs out, Context& c) {
-  const Clip clip(op, in, (Entry<float>::kLists + 1) * op.tensors());
+  const size_t updated = out.size(), n = op.tensors();
+  const Clip clip(op, in, updated + n);
   const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
   const Entries<Entry<double>> f64(op, in, out, c);
   f32.step(op, clip, c);

@@ -2,8 +2,8 @@
 // against another, one thread against two. Exit status 1 when they differ by more than rounding explains.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/output.h>

@@ -1,7 +1,7 @@
 // `tapegrad export`: a model folder in, the folder of another program's form out.
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>

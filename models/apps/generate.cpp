@@ -2,8 +2,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/adapter.h>

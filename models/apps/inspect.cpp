@@ -2,10 +2,10 @@
 // would have, and would take to train, as a table or as JSON.
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/roofline.h>
 #include <tapegrad/models/gpt/config_json.h>

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/output.h>
 
 namespace tg::apps {

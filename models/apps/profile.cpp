@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/apps/output.h>

@@ -1,7 +1,7 @@
 // `tapegrad inspect --roofline`: what a training step moves and computes, op by op, and the least time for it on some
 // machines. User: inspect.cpp.
 #pragma once
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/train/roofline.h>
 #include <tapegrad/models/train/run_config.h>
 

@@ -1,7 +1,7 @@
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/interrupt.h>

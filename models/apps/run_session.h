@@ -3,7 +3,7 @@
 // finetune.cpp; generate.cpp and inspect.cpp for single functions.
 #pragma once
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>

@@ -1,7 +1,7 @@
 // `tapegrad tokenize`: texts to a token file, which `train` and `finetune` read.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>

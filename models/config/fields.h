@@ -3,7 +3,7 @@
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/suggest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/bpe_parts.h>
 

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/data/utf8.h>

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/adapter.h>

@@ -3,7 +3,7 @@
 /// against somebody who looks for two equal hashes. Only .cpp files include it.
 #pragma once
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/safetensors.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/huggingface.h>

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>

@@ -2,7 +2,7 @@
 /// The weights in a folder that Hugging Face's libraries wrote: model.safetensors, or several files ("shards") with an
 /// index, model.safetensors.index.json, that names the file of each tensor. It knows no model; huggingface.h does.
 #pragma once
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/safetensors.h>
 
 #include <functional>
 #include <map>

@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/ops/comparison.h>
@@ -45,14 +46,14 @@ FragmentedLinear::FragmentedLinear(const Params& p, int64_t in, int64_t out, Fra
 
 Tensor FragmentedLinear::forward(const Tensor& x, Selection how, std::optional<DType> compute) const {
   NameScope here = enter();
-  const auto cast = [compute](const Tensor& t) { return compute ? t.to(*compute) : t; };
+  const auto cast = [compute](const Tensor& t) { return compute ? parameter_as(t, *compute) : t; };
   const int64_t f = selector.size(0), d = selector.size(1), in = f * d, out = experts.size(2);
   TG_CHECK(x && x.ndim() >= 1 && x.shape().back() == in, shape,
            "[fragmented_linear] x is {}. Its last size must be {}: {} fragments of {}.", describe(x), in, f, d);
   Shape y_shape = x.shape();
   y_shape.back() = out;
   const int64_t rows = Shape(x.shape().begin(), x.shape().end() - 1).product();
-  const Tensor flat = reshape(cast(x), {rows, in}), parts = reshape(flat, {rows, f, d});
+  const Tensor flat = reshape(compute ? x.to(*compute) : x, {rows, in}), parts = reshape(flat, {rows, f, d});
   const Tensor p = fragment_weights(flat, cast(selector));  // (rows, F)
   Tensor y, rest;                                           // (rows, out), (rows, F, D)
   if (how == Selection::soft) {

@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/suggest.h>
@@ -122,11 +123,11 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Laye
 Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) const {
   if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
-  const auto cast = [compute](const Tensor& t) { return compute ? t.to(*compute) : t; };
-  const Tensor in = cast(x);
+  const Tensor in = compute ? x.to(*compute) : x;
+  const auto like_x = [&](const Tensor& t) { return compute ? parameter_as(t, *compute) : t; };
   Tensor y;
   if (kind == LinearKind::plain)
-    y = bias ? linear(in, cast(weight), cast(bias)) : linear(in, cast(weight));
+    y = bias ? linear(in, like_x(weight), like_x(bias)) : linear(in, like_x(weight));
   else if (codes)
     y = by_codes(untracked(in, bias), *codes, bias);
   else

@@ -4,7 +4,7 @@
 /// There is no layer base class and no registration: a layer is a struct of tensors. Layers, optimisers and checkpoints
 /// use it.
 #pragma once
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/nn/init.h>
 

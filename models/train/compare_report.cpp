@@ -1,6 +1,6 @@
 // What compare() found, as text and as JSON; sides by name.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/compare.h>
 

@@ -2,7 +2,7 @@
 /// The log of a training run: one JSON object per step and line, written at once, so that a run that ends early has its
 /// log. What a person watches is in models/apps. Callers of Trainer use it, and plots.
 #pragma once
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 
 #include <cstdint>
 #include <optional>

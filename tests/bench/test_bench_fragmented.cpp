@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/backend.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

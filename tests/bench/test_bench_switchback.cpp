@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 // Another value is an Error at the first such call.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // number of bytes (u32); OUT gets for each text, encoded with special tokens as text and then parsed, the number of ids
 // (u32), the ids (u32 each), the number of bytes of what they decode to (u32), and these bytes.
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/data/bpe.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// core/file.h: mappings, writes that happen wholly or not at all, folders. POSIX limits stand in for a full disk; root
-// may write anywhere, so no test relies on permissions.
+// core/io/file.h: mappings, writes that happen wholly or not at all, folders. POSIX limits stand in for a full disk;
+// root may write anywhere, so no test relies on permissions.
 #include "support/files.h"
 
 #include <signal.h>
@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/ops/pointwise.h>
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
 // Json: values from braces, reading them back, text and its limits, and what is refused.
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 
 #include "support/files.h"
 #include "support/helpers.h"

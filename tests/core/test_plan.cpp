@@ -1,7 +1,7 @@
 // What the passes of a plan do: nodes that compute the same run once, pointwise ops run together, results take over
 // storage, temporaries share one block; and that none of it changes a bit.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/ops/ops.h>
 

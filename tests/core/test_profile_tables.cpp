@@ -1,6 +1,6 @@
 // Tables and traces of profiles: worked numbers, the layout of the text, CSV, JSON, and the file for Perfetto.
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
 
 #include <map>

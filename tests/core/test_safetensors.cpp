@@ -1,9 +1,10 @@
-// core/safetensors.h: exact bytes, round trips, and each way in which a file can be damaged, with the message it gives.
+// core/io/safetensors.h: exact bytes, round trips, and each way in which a file can be damaged, with the message it
+// gives.
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 

@@ -3,7 +3,7 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/runtime/api.h>
 #include <tapegrad/ops/ops.h>

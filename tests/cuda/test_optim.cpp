@@ -11,6 +11,7 @@
 
 #include <memory>
 
+#include "support/bf16_copy.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -253,4 +254,7 @@ TEST_CASE("global_norm: more tensors than one launch takes, of mixed dtypes and 
   CHECK(std::isnan(global_norm({there[3], filled({2}, std::nanf("")).to(kGpu)}).item<float>()));
   // large values overflow neither their squares nor the sum
   CHECK(global_norm({filled({4}, 1e30f).to(kGpu)}).item<float>() == doctest::Approx(2e30));
+}
+TEST_CASE("parameter_as: steps write bf16 copies along with the parameters, eager, lazy and compiled") {
+  check_kept_copies(kGpu);
 }

@@ -3,7 +3,7 @@
 // other build with replay.cpp, which runs them on the files of corpus/.
 #pragma once
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/tensor.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // Any bytes as a safetensors file: read every tensor, write them again, and read the same.
 #include "fuzz.h"
 
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/safetensors.h>
 
 #include <vector>
 

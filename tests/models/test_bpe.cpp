@@ -5,7 +5,7 @@
 
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/pattern.h>

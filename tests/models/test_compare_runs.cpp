@@ -1,7 +1,7 @@
 // compare() and what it observes with: equal runs are found equal, and each fault put into one of the sides is found
 // and named as the first one.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/models/nn/layers.h>
 #include <tapegrad/models/train/compare.h>

@@ -1,8 +1,8 @@
 // FragmentedLinear: its lean form beside the definition written out of ops, PyTorch's values and ten Adam steps, sizes,
 // refusals.
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>

@@ -2,7 +2,7 @@
 // their bits both ways, config.json of both versions is read, and what is damaged or not computed here is an Error.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/huggingface.h>

@@ -2,8 +2,8 @@
 // wrote), gradients by differences, dropout, lazy evaluation, merging, what a frozen layer leaves out, and refusals. In
 // a Gpt: test_lora_gpt.cpp.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/dropout.h>

@@ -1,7 +1,7 @@
 // Misuse that crosses the borders of one op: what a caller can do wrong between two calls ends in an Error, never in a
 // crash, a wrong value or a lost model.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"

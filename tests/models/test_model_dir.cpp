@@ -1,7 +1,7 @@
 // models/io/model_dir: the folder of a model comes back as it was saved, and one that is damaged is an Error that says
 // what is wrong with it.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>

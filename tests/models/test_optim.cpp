@@ -4,7 +4,7 @@
 #include "support/helpers.h"
 
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/ops/factories.h>

@@ -1,7 +1,7 @@
 // What AdamW, Sgd and Muon share, and Sgd and Muon themselves: against torch.optim (tests/data/make_fixtures.py),
 // parameter groups, parameters that backward does not reach, compiled steps, and state.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/sgd.h>

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/ops/factories.h>

@@ -2,8 +2,8 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
-#include <tapegrad/core/file.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/model/sample.h>
 
 #include <numeric>

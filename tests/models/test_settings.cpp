@@ -1,6 +1,6 @@
 // models/train/run_config: named runs and models, settings out of words and JSON, and which of them are refused.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/run_config.h>
 

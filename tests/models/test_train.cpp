@@ -1,7 +1,7 @@
 // models/train: the training loop and its log.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/log.h>

@@ -1,9 +1,9 @@
 // Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors (make_fixtures.py
 // wrote it and says what is in it).
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 
@@ -271,6 +271,7 @@ TEST_CASE("every differentiable op has values of PyTorch") {
       "switchback_mlp",     // the same layers, in one op
       "gelu_quantize_rowwise",
       "fp8_linear",    // has no gradient; its formats are in test_fp8.cpp
+      "bf16_copy",     // a view of what cast makes: test_bf16_copy.cpp
       "own_gradient",  // a gradient that somebody writes: test_own_ops.cpp
       "checkpoint",    // runs the ops of its function again: test_checkpoint.cpp compares with running them once
   };

@@ -2,8 +2,8 @@
 // against the error of row-wise int8 with exact outliers; memory, second derivatives, and what it refuses.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/core/safetensors.h>
 #include <tapegrad/ops/ops.h>
 
 #include <limits>

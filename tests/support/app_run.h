@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 
 #include <chrono>
 #include <cstdlib>

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <unistd.h>
 
 #include <filesystem>

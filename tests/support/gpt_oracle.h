@@ -1,7 +1,7 @@
 // The small GPTs of tests/data (make_fixtures.py): their configurations and tensors under our names. The oracle keeps
 // queries, keys and values apart, and gate and up of SwiGLU; ours are one weight, one after the other.
 #pragma once
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/models/gpt/gpt.h>
 
 #include <string>

@@ -4,7 +4,7 @@
 /// is up to the caller. Checkpoints, test data and conversions of weights use it. The format is that of
 /// https://github.com/huggingface/safetensors.
 #pragma once
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/tensor.h>
 
 #include <map>

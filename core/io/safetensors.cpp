@@ -1,7 +1,7 @@
 #include <fmt/ranges.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/json.h>
-#include <tapegrad/core/safetensors.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/core/io/safetensors.h>
 
 #include <algorithm>
 #include <array>

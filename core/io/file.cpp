@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/file.h>
+#include <tapegrad/core/io/file.h>
 #include <unistd.h>
 
 #include <algorithm>

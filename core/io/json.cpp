@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/json.h>
+#include <tapegrad/core/io/json.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
