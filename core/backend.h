@@ -19,7 +19,12 @@ namespace detail {
 class DeviceProfiler;  // profiler_record.h
 }
 
-/// A sequence of kernel calls that a device runs as one (a CUDA graph). Compiled functions use it.
+/// When a call of a Recording may run: the calls of a branch run one after the other.
+struct CallOrder {
+  uint8_t branch = 0;
+  std::vector<uint32_t> after = {};  ///< earlier calls of other branches, which must have run
+};
+/// Kernel calls that a device runs as one (a CUDA graph), in one or more branches. Compiled functions use it.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -68,7 +73,8 @@ class BackendRuntime {
   virtual void* stream(int /*index*/) { return nullptr; }
   /// A recording of `count` calls; call(i) makes the i-th. Returns null if the backend cannot record, and throws an
   /// Error if it cannot record right now.
-  virtual std::unique_ptr<Recording> recording(int /*index*/, size_t /*count*/, std::function<void(size_t)> /*call*/) {
+  virtual std::unique_ptr<Recording> recording(int /*index*/, std::vector<CallOrder> /*calls*/,
+                                               std::function<void(size_t)> /*call*/) {
     return nullptr;
   }
   /// The device's part of a new Profiler. Returns null if kernels run on the host and need none; throws an Error that

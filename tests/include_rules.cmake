@@ -10,9 +10,10 @@ set(may_models core ops autograd models tapegrad.h)  # tapegrad.h: the header fo
 set(may_bench core ops autograd models tapegrad.h)
 set(may_tests ${library} tapegrad.h)
 # Rooms: what files of a sub-folder may include of their own folder, beside their own room. "." is the folder itself.
-set(rooms_of_core plan profile)
-set(may_core_plan . plan profile)
-set(may_core_profile . profile)
+set(rooms_of_core io plan profile)
+set(may_core_io . io)
+set(may_core_plan . io plan profile)
+set(may_core_profile . io profile)
 set(may_core_. . profile)  # spans of ops and scopes are recorded where they begin
 set(rooms_of_ops quantized)
 set(may_ops_quantized . quantized)

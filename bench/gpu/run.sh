@@ -15,7 +15,7 @@
 #             python3 with torch)
 #   fragmented document 002's 81 cells, gradients stored and folded, eager and compiled, then beside PyTorch (needs python3
 #             with torch)
-#   timeit    document 004's profile of a GPT, eager and compiled, then beside PyTorch (needs python3 with torch)
+#   timeit    document 004's profile of a GPT, eager, compiled in one line and in branches, then beside PyTorch (needs python3 with torch)
 #   lm        document 003's profiles: the 2.7B model, fused, and the large one in all forms, with the conclusions
 #   sass      which instructions the kernels were compiled to: tensor cores, spills (skipped without cuobjdump)
 #
@@ -84,10 +84,11 @@ stage_fragmented() {
     --fragments 2,32 --steps 50 --json "$out/fragmented_torch.json"
 }
 stage_timeit() {
-  local mode
-  for mode in eager compiled; do
-    run "$build/bin/bench_gpt_timeit" --device cuda --mode "$mode" --against-document --commit "$commit" \
-      --json "$out/timeit_$mode.json" || return 1
+  local mode passes
+  for mode in eager line compiled; do  # line: compiled, but the gradients of weights are not a branch of their own
+    case $mode in line) passes=-branch ;; *) passes= ;; esac
+    TG_PASSES=$passes run "$build/bin/bench_gpt_timeit" --device cuda --mode "${mode/line/compiled}" --against-document \
+      --commit "$commit" --json "$out/timeit_$mode.json" || return 1
   done
   run python3 bench/gpt_timeit/compare_torch.py "$build/bin/bench_gpt_timeit" --device cuda --computations forward_backward --rounds 3 \
     --json "$out/timeit_torch.json"

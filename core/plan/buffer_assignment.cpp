@@ -118,7 +118,10 @@ size_t aligned(size_t bytes, Device d) {
 }
 // Packing costs the square of their number; more than that are left to the allocator, as in eager mode.
 constexpr size_t kMostPacked = 6000;
-void choose_slices(Graph& g, Plan& plan, bool on) {
+// Steps that memory rests before others get it, where calls run in branches: one that reads it may be that late without
+// holding up the rest.
+constexpr uint32_t kRest = 3;
+void choose_slices(Graph& g, Plan& plan, bool on, bool branches) {
   plan.slices.assign(g.slots.size(), {});
   if (!on) return;
   std::vector<uint8_t> made(g.slots.size());  // what lives within a tile, or is left out, needs no place
@@ -134,7 +137,9 @@ void choose_slices(Graph& g, Plan& plan, bool on) {
     const Device device = slot.layout->device;
     auto it = std::find_if(blocks.begin(), blocks.end(), [&](const auto& b) { return b.first == device; });
     if (it == blocks.end()) it = blocks.insert(it, {device, {}});
-    it->second.push_back({s, slot.first, slot.last, aligned(slot.layout->bytes(), device)});
+    const uint32_t rest = branches && device.backend != Backend::cpu ? kRest : 0;
+    const uint32_t last = std::min(slot.last + rest, uint32_t(plan.steps.size() - 1));
+    it->second.push_back({s, slot.first, last, aligned(slot.layout->bytes(), device)});
   }
   for (auto& [device, of_device] : blocks) {
     if (of_device.size() > kMostPacked) continue;
@@ -148,7 +153,7 @@ void choose_slices(Graph& g, Plan& plan, bool on) {
 void assign_buffers(Graph& g, Plan& plan, uint32_t passes) {
   find_lifetimes(g, plan);
   choose_in_place(g, plan, passes & kInPlace);
-  choose_slices(g, plan, passes & kArena);
+  choose_slices(g, plan, passes & kArena, passes & kBranches);
 }
 
 }  // namespace tg::detail

@@ -90,8 +90,8 @@ class Executable::Builder {
           root = own_root(ops[k].out[i]);
       }
   }
-  void add_entry(uint32_t slot, std::byte** at, size_t offset = 0) {
-    p_.sources_[p_.source_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size())});
+  void add_entry(uint32_t slot, bool writes, std::byte** at, size_t offset = 0) {
+    p_.sources_[p_.source_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size()), writes});
   }
   void add_op(OpPtr op, uint32_t node, const Op** in_chain) {
     if (op->traits().dynamic_attributes)
@@ -111,13 +111,13 @@ class Executable::Builder {
       c.name = chain_name(c.chain->ops);
     } else {
       Operation o = operations(g_, s)[0];
-      const auto add = [&](uint32_t slot, const Layout* layout) {
+      const auto add = [&](uint32_t slot, bool writes, const Layout* layout) {
         p_.bufs_.push_back({layout, nullptr});
-        add_entry(slot, &p_.bufs_.back().bytes);
+        add_entry(slot, writes, &p_.bufs_.back().bytes);
       };
-      for (const uint32_t in : o.in) add(in, &p_.layouts_[in]);
+      for (const uint32_t in : o.in) add(in, false, &p_.layouts_[in]);
       for (size_t i = 0; i < o.out.size(); ++i)
-        add(o.out[i], s.replacement ? &p_.own_layouts_.emplace_back(*o.layouts[i]) : &p_.layouts_[o.out[i]]);
+        add(o.out[i], true, s.replacement ? &p_.own_layouts_.emplace_back(*o.layouts[i]) : &p_.layouts_[o.out[i]]);
       c.name = o.op->name();
       c.in = uint32_t(o.in.size());
       c.out = uint32_t(o.out.size());
@@ -140,7 +140,7 @@ class Executable::Builder {
       const bool input = from.kind == ChainPlan::Buffer::Kind::input;
       const uint32_t slot = input ? g_.inputs(node)[from.index] : g_.output(node, 0);
       const Layout& l = p_.layouts_[slot];
-      add_entry(slot, &c.data[b], size_t(l.offset) * size_of(l.dtype));
+      add_entry(slot, !input, &c.data[b], size_t(l.offset) * size_of(l.dtype));
     }
     return &c;
   }
@@ -171,9 +171,9 @@ bool Executable::fits() const {
 }
 
 void Executable::patch_pointers(const MemorySource& r) {
-  for (const auto& [at, offset, call] : r.places) {
-    *at = r.data + offset;
-    if (recording_) changed_.push_back(call);
+  for (const MemorySource::Entry& e : r.places) {
+    *e.at = r.data + e.offset;
+    if (recording_) changed_.push_back(e.call);
   }
 }
 bool Executable::free(const MemorySource& r, Inputs in) const {
@@ -254,17 +254,33 @@ void Executable::run_singly(std::string why) {
   std::fputs(fmt::format("[compile] {} ops run one by one, not as one graph: {}\n", calls_.size(), why_not_).c_str(),
              stderr);
 }
+std::vector<CallOrder> Executable::order_of_calls() const {
+  std::vector<Access> all;
+  for (uint32_t i = 0; i < sources_.size(); ++i) {
+    const MemorySource& r = sources_[i];
+    // What is fixed lies in blocks that are shared out; what moves never meets other memory, but where it was donated.
+    const bool fixed = r.kind == MemorySource::Kind::fixed;
+    const uint32_t of = fixed ? kNone : r.kind == MemorySource::Kind::donated ? r.index : i;
+    const uintptr_t begin = fixed ? reinterpret_cast<uintptr_t>(r.data) : 0;
+    for (const MemorySource::Entry& e : r.places)
+      all.push_back({e.call, of, begin, begin + std::max<size_t>(r.storage->bytes, 1), e.writes});
+  }
+  std::ranges::stable_sort(all, {}, &Access::call);
+  return find_branches(calls_.size(), all);
+}
 // What never changes from run to run is asked once: after that there is a recording, or why there is none.
 void Executable::start_recording() {
   const Device d = calls_[0].device;
   if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
     return run_singly("its ops run on several devices");
   }
-  recording_ = runtime_of(d).recording(d.index, calls_.size(), [this](size_t k) {
-    now_ = k;
-    const NowRunning run(calls_[k].name, calls_[k].scope, calls_[k].range);
-    call(calls_[k]);
-  });
+  const bool branches = enabled_passes() & kBranches;
+  recording_ = runtime_of(d).recording(d.index, branches ? order_of_calls() : std::vector<CallOrder>(calls_.size()),
+                                       [this](size_t k) {
+                                         now_ = k;
+                                         const NowRunning run(calls_[k].name, calls_[k].scope, calls_[k].range);
+                                         call(calls_[k]);
+                                       });
   if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
 }
 void Executable::record_all() {

@@ -9,6 +9,16 @@
 
 namespace tg::detail {
 
+// Bytes that a call of a program reads or writes: of the memory numbered `of`, from `begin` to `end`.
+struct Access {
+  uint32_t call, of;
+  uintptr_t begin, end;
+  bool writes;
+};
+// The order that accesses, listed call by call, impose: calls on the longest way through are one branch, and those that
+// could wait a second one. Bytes stand for time. branches.cpp
+std::vector<CallOrder> find_branches(size_t calls, std::span<const Access>);
+
 // What a traced function reads and makes, by slots of the graph.
 struct Binding {
   struct CapturedVariable {
@@ -65,6 +75,7 @@ class Executable {
       std::byte** at;
       size_t offset;
       uint32_t call;
+      bool writes;
     };
     std::vector<Entry> places = {};  // pointers of calls
   };
@@ -88,6 +99,7 @@ class Executable {
   void update_dynamic_ops();
   void undo_steps();
   void call(const Call&);
+  std::vector<CallOrder> order_of_calls() const;
   void start_recording();
   void record_all();
   bool record_changes();

@@ -21,7 +21,8 @@ uint32_t enabled_passes() {
                                                                  {"fuse", kElementwiseFusion},
                                                                  {"order", kSchedule},
                                                                  {"inplace", kInPlace},
-                                                                 {"arena", kArena}};
+                                                                 {"arena", kArena},
+                                                                 {"branch", kBranches}};
   const char* text = std::getenv("TG_PASSES");  // read each time: tests set it
   uint32_t on = kAllPasses;
   std::string_view rest = text ? text : "";
@@ -34,7 +35,7 @@ uint32_t enabled_passes() {
                                         [&](const auto& n) { return word.size() > 1 && n.first == word.substr(1); });
     TG_CHECK(word[0] == '-' && it != std::end(kNames), value,
              "[evaluate] TG_PASSES is '{}', and '{}' is not known. It lists what to switch off, of -merge, -rewrite, "
-             "-fuse, -order, -inplace and -arena, with commas between them.",
+             "-fuse, -order, -inplace, -arena and -branch, with commas between them.",
              text, word);
     on &= ~uint32_t(it->second);
   }

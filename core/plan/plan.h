@@ -43,7 +43,8 @@ enum Pass : uint32_t {
   kArena = 8,                 // temporaries lie in one block, at offsets chosen in advance
   kRewrite = 16,              // several ops run as one, by the rules of rewrite.h
   kSchedule = 32,             // steps run in another order, where that takes less memory
-  kAllPasses = 63
+  kBranches = 64,             // what need not wait runs beside the rest, on a device that runs calls as one
+  kAllPasses = 127
 };
 uint32_t enabled_passes();
 

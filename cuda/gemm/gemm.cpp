@@ -8,6 +8,7 @@
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 #include <tapegrad/cuda/gemm/measure.h>
 #include <tapegrad/cuda/gemm/plain_product.h>
+#include <tapegrad/cuda/runtime/recording.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
 #include <algorithm>
@@ -79,7 +80,11 @@ class Gemms {
     const std::lock_guard lock(mutex_);
     const cudaStream_t stream = stream_of(device_);
     open(c.op);
-    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, workspace(order_of(device_), c.op), g.accumulate};
+    const HeldMemory* const held = held_memory();
+    std::optional<Scratch> beside;  // products of two branches of a recording may run at once
+    if (held && held->beside()) beside.emplace(c, kGemmWorkspace);
+    void* const space = beside ? beside->as<void>() : workspace(held ? held->order() : stream, c.op);
+    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, space, g.accumulate};
     const GemmKey key = key_of(g);
     if (plan(c, key, p, stream).run(p, stream, c.op)) {
       ++stats_.products;

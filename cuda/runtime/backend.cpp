@@ -130,11 +130,11 @@ class CudaRuntime final : public BackendRuntime {
   void* take_scratch(int i, size_t bytes) override { return cuda::take_scratch(i, bytes); }
   void give_scratch(int i, void* p, size_t bytes) noexcept override { cuda::give_scratch(i, p, bytes); }
   void* stream(int i) override { return stream_of(i); }
-  std::unique_ptr<Recording> recording(int i, size_t count, std::function<void(size_t)> call) override {
+  std::unique_ptr<Recording> recording(int i, std::vector<CallOrder> calls, std::function<void(size_t)> call) override {
     const char* graphs = std::getenv("TG_CUDA_GRAPHS");
     TG_CHECK(!graphs || std::string_view(graphs) != "0", state, "TG_CUDA_GRAPHS=0 forbids CUDA graphs");
     TG_CHECK(!sync_after_each(), state, "TG_SYNC=1 waits after each kernel, which a CUDA graph does not");
-    return record_calls(i, count, std::move(call));
+    return record_calls(i, std::move(calls), std::move(call));
   }
   std::unique_ptr<tg::detail::DeviceProfiler> profiler() override { return make_profiler(); }
   void synchronize(int i) override {
@@ -165,10 +165,6 @@ cudaStream_t stream_of(int device) {
   check_alive();
   DeviceState& s = state(device);
   return t_on.first == device ? t_on.second : s.stream;
-}
-cudaStream_t order_of(int device) {
-  const HeldMemory* const held = held_memory();
-  return held ? held->order() : stream_of(device);
 }
 OnStream::OnStream(int device, cudaStream_t s) : ScopedValue(t_on, std::pair(device, s)) {}
 void launched(const Context& c) {

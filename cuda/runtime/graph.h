@@ -3,6 +3,7 @@
 #include <tapegrad/cuda/runtime/errors.h>
 
 #include <shared_mutex>
+#include <span>
 #include <utility>
 
 namespace tg::cuda {
@@ -31,10 +32,10 @@ class Graph {
     check(cudaGraphGetNodes(graph_, nullptr, &n), kGraphOp, "counting the nodes of a graph");
     return n == 0;
   }
-  // A node that does what the child does now, after another one (null: after none).
-  cudaGraphNode_t add(const Graph& child, cudaGraphNode_t after) {
+  // A node that does what the child does now, after others.
+  cudaGraphNode_t add(const Graph& child, std::span<const cudaGraphNode_t> after) {
     cudaGraphNode_t node = nullptr;
-    check(cudaGraphAddChildGraphNode(&node, graph_, &after, after ? 1 : 0, child), kGraphOp, "adding to a graph");
+    check(cudaGraphAddChildGraphNode(&node, graph_, after.data(), after.size(), child), kGraphOp, "adding to a graph");
     return node;
   }
 

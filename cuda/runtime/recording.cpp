@@ -3,6 +3,7 @@
 #include <tapegrad/cuda/runtime/recording.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -82,19 +83,34 @@ thread_local StepValues* t_values = nullptr;
 
 class CudaRecording final : public Recording {
  public:
-  CudaRecording(int device, size_t count, std::function<void(size_t)> call)
+  CudaRecording(int device, std::vector<CallOrder> order, std::function<void(size_t)> call)
       : device_(device),
+        order_(std::move(order)),
         call_(std::move(call)),
-        memory_(allocator_of(device), stream_, stream_of(device)),
         values_(allocator_of(device), stream_of(device)),
-        nodes_(count) {}
+        nodes_(order_.size()) {
+    uint8_t most = 0;
+    for (const CallOrder& o : order_) most = std::max(most, o.branch);
+    for (int b = 0; b <= most; ++b) branches_.emplace_back(device, b > 0);
+  }
 
   void record() override {
     Graph whole;
-    std::vector<cudaGraphNode_t> nodes(nodes_.size());
-    cudaGraphNode_t last = nullptr;
-    for (size_t k = 0; k < nodes.size(); ++k)
-      if (const Graph part = captured(k); !part.empty()) nodes[k] = last = whole.add(part, last);
+    std::vector<cudaGraphNode_t> nodes(order_.size());
+    std::vector<cudaGraphNode_t> last(nodes.size());  // of its branch, up to each call
+    std::vector<cudaGraphNode_t> newest(branches_.size());
+    std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());  // what the next node of a branch follows
+    for (size_t k = 0; k < nodes.size(); ++k) {
+      const size_t b = order_[k].branch;
+      std::vector<cudaGraphNode_t>& mine = after[b];
+      for (const uint32_t d : order_[k].after)
+        if (last[d] && std::ranges::find(mine, last[d]) == mine.end()) mine.push_back(last[d]);
+      if (const Graph part = captured(k); !part.empty()) {
+        nodes[k] = newest[b] = whole.add(part, mine);
+        mine = {newest[b]};
+      }
+      last[k] = newest[b];
+    }
     graph_ = ExecutableGraph(std::move(whole));
     nodes_ = std::move(nodes);
   }
@@ -106,29 +122,40 @@ class CudaRecording final : public Recording {
   bool update(size_t k, const Op& op) override { return values_.update(k, op); }
   bool launch() override {
     const cudaStream_t stream = stream_of(device_);
-    if (stream != memory_.order()) return false;
+    if (stream != branches_[0].memory.order()) return false;
     values_.send(stream);
     graph_.launch(stream);
     note_launch(kGraphOp, stream);
     return true;
   }
-  size_t bytes() const override { return memory_.bytes() + values_.bytes(); }
+  size_t bytes() const override {
+    size_t n = values_.bytes();
+    for (const Branch& b : branches_) n += b.memory.bytes();
+    return n;
+  }
 
  private:
+  // Calls of two branches may run at once: each has memory of its own.
+  struct Branch {
+    Stream stream;  // where calls are captured; nothing runs in it
+    HeldMemory memory;
+    Branch(int device, bool beside) : memory(allocator_of(device), stream, stream_of(device), beside) {}
+  };
   Graph captured(size_t k) {
-    const ScopedValue<HeldMemory*> held(t_held, &memory_);
+    Branch& b = branches_[order_[k].branch];
+    const ScopedValue<HeldMemory*> held(t_held, &b.memory);
     const ScopedValue<StepValues*> values(t_values, &values_);
     values_.begin(k);
-    const OnStream here(device_, stream_);
-    Capture capture(stream_);
+    const OnStream here(device_, b.stream);
+    Capture capture(b.stream);
     call_(k);
     return capture.end();
   }
 
   int device_;
+  std::vector<CallOrder> order_;
   std::function<void(size_t)> call_;
-  Stream stream_;  // where calls are captured; nothing runs in it
-  HeldMemory memory_;
+  std::deque<Branch> branches_;
   StepValues values_;
   ExecutableGraph graph_;
   std::vector<cudaGraphNode_t> nodes_;  // of calls; null: it queues nothing
@@ -162,8 +189,8 @@ const void* recorded_values(const Op& op, size_t bytes, FillValues fill) {
   return t_values ? t_values->take(op, bytes, std::move(fill)) : nullptr;
 }
 
-std::unique_ptr<Recording> record_calls(int device, size_t count, std::function<void(size_t)> call) {
-  return std::make_unique<CudaRecording>(device, count, std::move(call));
+std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder> order, std::function<void(size_t)> call) {
+  return std::make_unique<CudaRecording>(device, std::move(order), std::move(call));
 }
 
 }  // namespace tg::cuda

@@ -14,9 +14,9 @@ namespace tg::cuda {
 // Device memory that belongs to a recording, and is used again within it: calls run one after the other.
 class HeldMemory {
  public:
-  // Recorded in the one stream, to run in the other.
-  HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order)
-      : allocator_(a), recorded_(recorded), order_(order) {}
+  // Recorded in the one stream, to run in the other, or beside what runs in it.
+  HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order, bool beside = false)
+      : allocator_(a), recorded_(recorded), order_(order), beside_(beside) {}
   ~HeldMemory();
   HeldMemory(const HeldMemory&) = delete;
   HeldMemory& operator=(const HeldMemory&) = delete;
@@ -24,10 +24,12 @@ class HeldMemory {
   void give(void* p, size_t bytes) noexcept;
   size_t bytes() const { return total_; }
   cudaStream_t order() const { return order_; }
+  bool beside() const { return beside_; }
 
  private:
   DeviceAllocator& allocator_;
   cudaStream_t recorded_, order_;
+  bool beside_;
   size_t total_ = 0;
   std::multimap<size_t, void*> free_;      // by size
   std::unordered_map<void*, size_t> all_;  // their sizes
@@ -41,6 +43,6 @@ using FillValues = std::function<void(const Op&, std::byte* to)>;
 // step. Else null. A kernel that takes some takes all that changes so.
 const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
-std::unique_ptr<Recording> record_calls(int device, size_t count, std::function<void(size_t)> call);
+std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder>, std::function<void(size_t)> call);
 
 }  // namespace tg::cuda

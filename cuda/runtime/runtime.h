@@ -28,9 +28,6 @@ cudaStream_t stream_of(int device);
 struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
   OnStream(int device, cudaStream_t);
 };
-// The stream in whose order they run: stream_of(), and while calls are recorded the one that the recording is for. What
-// belongs to a stream (memory, workspaces) is this one's.
-cudaStream_t order_of(int device);
 
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);

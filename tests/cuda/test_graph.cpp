@@ -91,6 +91,27 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
   CHECK(live() > start);
 }
 
+TEST_CASE("graphs: branches that nothing orders run beside each other, in memory of their own") {
+  const Tensor a = on_gpu({33, 17}, 1), b = on_gpu({17, 19}, 2), c = on_gpu({19, 5}, 3);
+  const TensorFunction f = [&](Inputs in) {  // forward and backward of three layers, without a tape
+    const Tensor x = matmul(in[0], a), y = matmul(x, b), dz = softmax(matmul(y, c), -1);
+    const Tensor dy = matmul(dz, c, {.trans_b = true}), dx = matmul(dy, b, {.trans_b = true});
+    const Tensor dc = matmul(y, dz, {.trans_a = true}), db = matmul(x, dy, {.trans_a = true});
+    const Tensor da = matmul(in[0], dx, {.trans_a = true});
+    return std::vector<Tensor>{sum(dc, {0}), sum(db, {0}), sum(da, {0}), global_norm({da, db, dc}), sum(dx)};
+  };
+  for (const bool branches : {true, false}) {
+    if (!branches) setenv("TG_PASSES", "-branch", 1);
+    const Compiled fast = compile(f);
+    for (uint64_t i = 0; i < 6; ++i) {
+      const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)}, want = f(x), got = fast(x);
+      for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+    }
+    CHECK(fast.stats().graph_launches == 4);
+    unsetenv("TG_PASSES");
+  }
+}
+
 TEST_CASE("graphs: ops whose tensors have moved are recorded again, and no others") {
   const Tensor w = on_gpu({6, 6}, 1);
   const TensorFunction f = [&](Inputs x) {

@@ -246,7 +246,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
   };
   std::thread other;
   std::string refused;
-  const auto recording = runtime_of(kGpu).recording(0, 1, [&](size_t) {
+  const auto recording = runtime_of(kGpu).recording(0, {{}}, [&](size_t) {
     copy();
     refused = error_of([] { empty_cache(kGpu); });
     if (!other.joinable())
