@@ -1,5 +1,6 @@
-"""PyTorch beside ours: its process, which answers requests with times, rounds of both in turn, and the table of them. No
-program. Users: the compare_torch.py of each benchmark."""
+"""PyTorch beside ours: its process, which answers requests with times, rounds of both in turn, and the table of them. A round
+in which other work took too much of the processors does not count. No program. Users: the compare_torch.py of each
+benchmark."""
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
 
@@ -24,10 +25,22 @@ def parse(doc, program, declare, rounds, seconds=None):
     return args, parser.error
 
 
+LEAST_SHARE = 0.9  # of the processors that a round needs, measured before and after it
+SPIN = "import time\nwall = time.perf_counter()\nown = time.process_time()\n" \
+       "while time.perf_counter() < wall + 0.2: pass\nprint((time.process_time() - own) / (time.perf_counter() - wall))"
+
+
+def share_of_processors(threads):
+    """What part of so many processors this program gets: that of loops which run at once for a fifth of a second."""
+    loops = [subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) for _ in range(threads)]
+    return statistics.fmean(float(loop.communicate()[0]) for loop in loops)
+
+
 class Peer:
     """A process of the same command with --serve, which runs serve(). The time to start it is not measured."""
 
     def __init__(self, threads):
+        self.threads = threads
         self.process = subprocess.Popen([sys.executable, *sys.argv, "--serve", str(threads)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         self.version = self.read()["version"]
@@ -115,20 +128,34 @@ def report_of(args, flags, path):
         return json.load(f)
 
 
+def rounds_of(args, threads, name, one):
+    """What one() makes in each round, and the shares of the processors that the rounds had: (results, shares). Up to twice as many
+    rounds are run, and those on a busy machine are left out if enough others are left."""
+    share = lambda: share_of_processors(threads) if args.device == "cpu" and not args.cpu_time else 1.0
+    rounds, quiet, before = [], [], share()
+    while len(quiet) < args.rounds and len(rounds) < 2 * args.rounds:
+        print(f"{name}: round {len(rounds) + 1}, {len(quiet)} of {args.rounds} count", file=sys.stderr)
+        result, after = one(), share()
+        rounds.append((result, min(before, after)))
+        before = after
+        quiet = [r for r in rounds if r[1] >= LEAST_SHARE]
+    results, shares = zip(*(quiet if len(quiet) >= args.rounds else rounds))
+    return list(results), list(shares)
+
+
 def in_turn(args, requests, flags, seconds, peers):
     """For each name of {name: request}: the rounds of {mode: seconds} of ours, run with flags(request), of which seconds(report,
-    request) is the time, those of {way: seconds} of the peers, and our last report."""
+    request) is the time, those of {way: seconds} of the peers, the shares of the processors, and our last report."""
     with tempfile.TemporaryDirectory() as folder:
         for name, request in requests.items():
-            mine, theirs = [], []
-            for number in range(args.rounds):
-                print(f"{name}: round {number + 1} of {args.rounds}", file=sys.stderr)
-                mine.append({})
-                for mode in ("eager", "compiled"):
-                    report = report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
-                    mine[-1][mode] = seconds(report, request)
-                theirs.append({way: t for peer in peers for way, t in peer(request).items()})
-            yield name, mine, theirs, {**report, "torch": peers[0].version}
+            def one():
+                reports = {mode: report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
+                           for mode in ("eager", "compiled")}
+                return reports, {way: t for peer in peers for way, t in peer(request).items()}
+
+            rounds, shares = rounds_of(args, max(p.threads for p in peers), name, one)
+            mine = [{mode: seconds(report, request) for mode, report in reports.items()} for reports, _ in rounds]
+            yield name, mine, [theirs for _, theirs in rounds], shares, {**rounds[-1][0]["compiled"], "torch": peers[0].version}
 
 
 def medians(rounds):
@@ -136,9 +163,9 @@ def medians(rounds):
     return {way: statistics.median(r[way] for r in rounds) for way in rounds[0] if all(way in r for r in rounds)}
 
 
-def compared(name, mine, theirs):
+def compared(name, mine, theirs, shares):
     """A row: the fastest way of each side by its median over the rounds, and the median of PyTorch's time over ours; and what
-    eager PyTorch, in its fastest way, takes for one of our eager runs."""
+    eager PyTorch, in its fastest way, takes for one of our eager runs. All rounds are in it."""
     fastest = lambda times: min(times.items(), key=lambda way: way[1])
     ours, torch = medians(mine), medians(theirs)
     if not torch:
@@ -147,30 +174,38 @@ def compared(name, mine, theirs):
     eager = [t for way, t in torch.items() if "eager" in way]
     return {"name": name, "seconds": seconds, "mode": mode, "torch_seconds": torch_seconds, "torch_way": way,
             "ratio": statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs)),
-            "eager_ratio": min(eager) / ours["eager"] if eager else None, "all": ours, "torch_all": torch}
+            "eager_ratio": min(eager) / ours["eager"] if eager else None, "all": ours, "torch_all": torch,
+            "share": min(shares), "rounds": [{"ours": m, "torch": t, "share": s} for m, t, s in zip(mine, theirs, shares)]}
 
 
 def table(args, measured, **settings):
-    """Prints a line for each (name, rounds of ours, rounds of PyTorch, report) as it comes and what all come to, and writes them
-    with the machine of the last report."""
+    """Prints a line for each (name, rounds of ours, rounds of PyTorch, shares, report) as it comes and what all come to, and writes
+    them with the machine of the last report. Exits with 1 if a row is of a busy machine: such a row is shown and not judged."""
     rows = []
-    for name, mine, theirs, report in measured:
+    for name, mine, theirs, shares, report in measured:
         if not rows:
             m = report["machine"]
             print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; PyTorch {report['torch']}; {args.rounds} rounds"
                   + ", one thread each, processor time" * args.cpu_time)
             print(f"{'':46} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7} {'eager':>7}")
-        row = compared(name, mine, theirs)
+        row = compared(name, mine, theirs, shares)
         eager = f"{row['eager_ratio']:7.2f}" if row["eager_ratio"] else f"{'-':>7}"
+        busy = "" if row["share"] >= LEAST_SHARE else f"  busy: {100 * row['share']:.0f} % of the processors"
         print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row['torch_seconds']:12.1f} {row['torch_way']:30} "
-              f"{row['ratio']:7.2f} {eager}", flush=True)
+              f"{row['ratio']:7.2f} {eager}{busy}", flush=True)
         rows.append(row)
-    mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in rows))
-    least = min(rows, key=lambda r: r["ratio"])
-    print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
+    judged = [r for r in rows if r["share"] >= LEAST_SHARE]
+    mean, least = None, None
+    if judged:
+        mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in judged))
+        least = min(judged, key=lambda r: r["ratio"])
+        print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
     if args.json:
         with open(args.json, "w") as f:
             json.dump({**{key: report[key] for key in ("machine", "date", "device", "clock", "torch")}, "commit": args.commit,
-                       "command": " ".join(["python", *sys.argv]), "rounds": args.rounds, **settings, "geometric_mean": mean,
-                       "smallest": least["ratio"], "rows": rows}, f, indent=1)
+                       "command": " ".join(["python", *sys.argv]), **settings, "geometric_mean": mean,
+                       "smallest": least and least["ratio"], "rows": rows}, f, indent=1)
             f.write("\n")
+    if len(judged) < len(rows):
+        sys.exit(f"{len(rows) - len(judged)} of {len(rows)} rows are not judged: other work took more than a tenth of the processors "
+                 "in more than half of their rounds. Run it on a quiet machine, or with --cpu-time.")

@@ -16,7 +16,7 @@ forward beside linear" are our hard selection beside PyTorch's linear layer. f32
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, report_of, serve, table
+from torch_peer import Peer, parse, report_of, rounds_of, serve, table
 
 MODES = ("linear", "train", "inference")
 OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
@@ -127,22 +127,22 @@ def of_ours(report):
 
 
 def compared_rows(args, flags, peer):
-    """For each size and batch, and each part of each cell: name, rounds of ours, rounds of PyTorch, our last report."""
+    """For each size and batch, and each part of each cell: name, rounds of ours, rounds of PyTorch, shares of the
+    processors, our last report."""
     with tempfile.TemporaryDirectory() as folder:
         for size, batch, fragments in ((s, b, f) for s in args.sizes for b in args.batches for f in args.fragments):
-            mine, theirs = [], []
-            for number in range(args.rounds):
-                print(f"{size}, batch {batch}, {fragments} fragments: round {number + 1} of {args.rounds}", file=sys.stderr)
+            def one():
                 report = report_of(args, flags(size, batch, fragments), os.path.join(folder, "ours.json"))
-                mine.append(of_ours(report))
-                theirs.append(of_torch(peer((size, batch, fragments))))
-            of = lambda rounds, part: [r[part] for r in rounds]
+                return of_ours(report), of_torch(peer((size, batch, fragments))), report
+
+            rounds, shares = rounds_of(args, peer.threads, f"{size}, batch {batch}, {fragments} fragments", one)
+            ours, torch = (lambda part: [r[0][part] for r in rounds]), (lambda part: [r[1][part] for r in rounds])
+            report = {**rounds[-1][2], "torch": peer.version}
             for mode in MODES if fragments == args.fragments[0] else MODES[1:]:
                 name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
                 for part in ("forward", "step"):
-                    yield f"{name} {part}", of(mine, (mode, part)), of(theirs, (mode, part)), {**report, "torch": peer.version}
-            yield (f"{name} forward beside linear", of(mine, ("inference", "forward")), of(theirs, ("linear", "forward")),
-                   {**report, "torch": peer.version})
+                    yield f"{name} {part}", ours((mode, part)), torch((mode, part)), shares, report
+            yield f"{name} forward beside linear", ours(("inference", "forward")), torch(("linear", "forward")), shares, report
 
 
 def declare(parser):

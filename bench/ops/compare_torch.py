@@ -12,7 +12,7 @@ machine --cpu-time compares one thread each, by its processor time. Rows in tf32
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, report_of, serve, table, timer
+from torch_peer import Peer, parse, report_of, rounds_of, serve, table, timer
 
 DTYPES = {"f32": "float32", "tf32": "float32", "f64": "float64", "bf16": "bfloat16"}
 
@@ -89,18 +89,18 @@ def text(row):
 
 def measured(args):
     """Both programs run all rows in turn."""
-    mine, theirs, torch = {}, {}, None
+    torch = None
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(args.rounds):
-            print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
+        def one():
+            nonlocal torch
             report = report_of(args, ["--filter", args.filter, "--seconds", args.seconds], os.path.join(folder, "ours.json"))
             torch = torch or Peer(report["machine"]["threads"])
-            for row in report["rows"]:
-                if row["name"].removesuffix("_backward") in (*OPS, "adamw_step"):
-                    mine.setdefault(text(row), []).append({"eager": row["seconds"]})
-                    theirs.setdefault(text(row), []).append(torch(row))
-    for name in mine:
-        yield name, mine[name], theirs[name], {**report, "torch": torch.version}
+            rows = [row for row in report["rows"] if row["name"].removesuffix("_backward") in (*OPS, "adamw_step")]
+            return report, {text(row): {"eager": row["seconds"]} for row in rows}, {text(row): torch(row) for row in rows}
+
+        rounds, shares = rounds_of(args, 1 if args.cpu_time else os.cpu_count(), "all rows", one)
+    for name in rounds[0][1]:
+        yield name, [r[1][name] for r in rounds], [r[2][name] for r in rounds], shares, {**rounds[-1][0], "torch": torch.version}
 
 
 def main():

@@ -15,7 +15,7 @@ linear" are our fastest SwitchBack beside PyTorch's fastest linear layer in full
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, report_of, serve, table
+from torch_peer import Peer, parse, report_of, rounds_of, serve, table
 
 OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd", "x_quantize_rowwise",
        "g_quantize_rowwise", "w_quantize_rowwise", "w_quantize_colwise_transpose", "w_quantize_global", "w_quantize_global_transpose",
@@ -135,21 +135,22 @@ def of_torch(times):
 
 
 def compared_rows(args, requests, flags, peer):
-    """For each row of the grid and each op and layer in it: name, rounds of ours, rounds of PyTorch, our last report."""
+    """For each row of the grid and each op and layer in it: name, rounds of ours, rounds of PyTorch, shares of the processors, our
+    last report."""
     with tempfile.TemporaryDirectory() as folder:
         for name, request in requests.items():
-            mine, theirs = [], []
-            for number in range(args.rounds):
-                print(f"{name}: round {number + 1} of {args.rounds}", file=sys.stderr)
+            def one():
                 report = report_of(args, flags[name], os.path.join(folder, "ours.json"))
                 row = report["grid"][0]
                 assert [row["dim_in"], row["dim_out"], row["batch_size"]] == list(request), (name, row)
-                mine.append(of_ours(row))
-                theirs.append(of_torch(peer(request)))
+                return of_ours(row), of_torch(peer(request)), report
+
+            rounds, shares = rounds_of(args, peer.threads, name, one)
             for part in args.parts:
-                if all(part in round for round in theirs):
+                if all(part in theirs for _, theirs, _ in rounds):
                     kind = "step, " if part in LAYERS else ""
-                    yield (f"{name} {kind}{part}", [r[part] for r in mine], [r[part] for r in theirs], {**report, "torch": peer.version})
+                    yield (f"{name} {kind}{part}", [r[0][part] for r in rounds], [r[1][part] for r in rounds], shares,
+                           {**rounds[-1][2], "torch": peer.version})
 
 
 def declare(parser):
