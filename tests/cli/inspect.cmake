@@ -123,7 +123,7 @@ refused(2 "needs one of --model" inspect --arch gpt2 --model model)
 # The work of a step
 run(0 inspect --roofline --arch cs336-2.7b --batch 4 --dtype bf16)
 expect(out "cs336-2.7b: a training step of 1 x 4 x 512 tokens in bf16 by adamw, recompute none")
-expect(out "      1   47746.867   40881.715       0.000    30.563    22.158")
+expect(out "      1   47746.867   47643.802       0.000    32.894    23.849")
 expect(out "54.3 bytes a parameter, 26.5 calls a layer")
 file(WRITE ${dir}/own.json "{\"gb_per_s\": 50, \"f32_tflops\": 0.2, \"bf16_tflops\": 0.4, \"int8_tflops\": 1, \"us_per_call\": 2}")
 run(0 inspect --roofline --model model --batch 2 --window 8 --device own.json --json)

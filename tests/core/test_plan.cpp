@@ -235,7 +235,7 @@ TEST_CASE("passes can be switched off one by one, and change no bit") {
       continue;
     }
     CHECK(has(e, fmt::format("[evaluate] TG_PASSES is '{}', and '", wrong)));
-    CHECK(has(e, "-merge, -rewrite, -fuse, -order, -inplace and -arena"));
+    CHECK(has(e, "-merge, -rewrite, -fuse, -order, -inplace, -arena and -branch"));
   }
 }
 TEST_CASE("a plan is written down: graph before and after, and as JSON") {
