@@ -1,7 +1,8 @@
-// Kernels of ops/attention.h: blocks of 64 queries by 128 keys, the products by cpu/gemm.h. A tile is one block of
-// queries (forward), or all heads that share a key head (backward, so that nothing is added by two threads).
-#include <tapegrad/cpu/exp.h>
-#include <tapegrad/cpu/gemm.h>
+// Kernels of ops/attention.h. Scores are computed as their transpose, K Q^T, by blocks of kKeys keys and panels of
+// queries: of five products, only Q and dY have to be turned for them, and queries are the lanes of softmax. What no
+// query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or all heads
+// that share a key head (backward, so that nothing is added by two threads).
+#include <tapegrad/cpu/attention_lanes.h>
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/cpu/one_query.h>
 #include <tapegrad/cpu/sums.h>
@@ -9,13 +10,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kQueries = 64, kKeys = 128;
+constexpr int64_t kQueries = 128, kKeys = 128;
+constexpr int64_t kStrip = 64;  // queries whose products are added to dk and dv at once
+constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
 // Memory of the calling thread, kept from tile to tile. Aligned, because Eigen's smallest products add in an order that
 // depends on it.
@@ -55,17 +57,25 @@ template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   const Strides& s = x.strides();
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
-// Rows [first, first + n) in the type that products are computed in; 16-bit floats go through `scratch`.
+// Rows [first, first + n) of hs elements, in the type that products are computed in and of whole vectors, zeros behind
+// hs: where they lie, or in `scratch`. Rows far apart are copied too, as few cache lines may hold them all.
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch) {
+  using C = compute_t<T>;
   x = x.at(first, 0);
-  if constexpr (std::is_same_v<T, compute_t<T>>) {
-    return x;
-  } else {
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < hs; ++j) scratch[i * hs + j] = x.p[i * x.row + j * x.col];
-    return {scratch, hs, 1};
+  const int64_t ld = whole_vectors<C>(hs);
+  if constexpr (std::is_same_v<T, C>)
+    if (x.col == 1 && x.row == ld) return x;
+  for (int64_t i = 0; i < n; ++i) {
+    const T* const from = x.p + i * x.row;
+    C* const to = scratch + i * ld;
+    if (x.col == 1)
+      for (int64_t j = 0; j < hs; ++j) to[j] = C(from[j]);
+    else
+      for (int64_t j = 0; j < hs; ++j) to[j] = C(from[j * x.col]);
+    std::fill(to + hs, to + ld, C(0));
   }
+  return {scratch, ld, 1};
 }
 template <class T> constexpr bool kWidens = !std::is_same_v<T, compute_t<T>>;
 
@@ -87,6 +97,21 @@ struct Sizes {
   int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
   // Of the n keys from k0 on, those that query i sees.
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
+};
+// n keys from k0 on, and `queries` from q0 on.
+struct Block {
+  const Sizes& z;
+  int64_t q0, queries, k0, n;
+  // Whether all queries see all keys.
+  bool whole() const { return z.seen_of(q0, k0, n) == n; }
+  // The first of the queries that sees key i.
+  int64_t first_to_see(int64_t i) const {
+    return z.causal ? std::clamp<int64_t>(k0 + i - z.start - q0, 0, queries) : 0;
+  }
+  // Of a panel of scores: its rows, and how many the first query sees, negative if others do not see the first either.
+  template <class C> lanes::Panel panel(int64_t ld) const {
+    return {ld, n, z.causal ? std::min(n, q0 + 1 + z.start - k0) : n};
+  }
 };
 
 // The sizes of each sequence. extra: lengths and starts, as the form says.
@@ -114,91 +139,110 @@ class Sequences {
   std::vector<int64_t> lengths_, starts_;
 };
 
-// Rows of scores are worked on in whole groups of lanes, up to kKeys: no slow ends of loops.
-constexpr int64_t padded(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-static_assert(padded(kKeys) == kKeys);
-
-// The largest of a padded row, by an explicit vector type, since compilers do not vectorise conditions across the lanes
-// of lane_max. NaN may be passed over: it comes back in the sum of exponentials.
-template <class C> C row_max(const C* s, int64_t n) {
-  typedef C Lanes __attribute__((vector_size(kLanes * sizeof(C))));
-  Lanes most, x;
-  std::memcpy(&most, s, sizeof most);
-  for (int64_t j = kLanes; j < n; j += kLanes) {
-    std::memcpy(&x, s + j, sizeof x);
-    most = most < x ? x : most;
-  }
-  C lane[kLanes];
-  std::memcpy(lane, &most, sizeof lane);
-  return *std::max_element(lane, lane + kLanes);
-}
-// One step of the online softmax for a row of n raw scores, of which the first `seen` count: s becomes the
-// exponentials, max and sum those of all scores so far. Returns what earlier sums are to be multiplied by.
-template <class C> C softmax_step(C* s, int64_t seen, int64_t n, C scale, C& max, C& sum) {
-  const int64_t end = padded(seen);
-  C factor = 1;
-  if (seen > 0) {
-    for (int64_t j = 0; j < end; ++j) s[j] *= scale;
-    std::fill(s + seen, s + end, s[0]);  // not -infinity: processors are slow where exponentials underflow
-    const C next = std::max(max, row_max(s, end));
-    factor = max < next ? (std::isinf(max) ? C(0) : math::exp(max - next)) : C(1);
-    for (int64_t j = 0; j < end; ++j) s[j] = exp_to_zero(s[j] - next);
-    std::fill(s + seen, s + end, C(0));
-    sum = sum * factor + lane_sum<C>(end, [s](int64_t j) { return s[j]; });
-    max = next;
-  }
-  if (end < n) std::fill(s + end, s + n, C(0));
-  return factor;
-}
-
 // The only query of a head. y is (HS).
 template <class T>
 void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, compute_t<T>& lse) {
   using C = compute_t<T>;
-  const int64_t n = std::max<int64_t>(0, z.seen(0)), hs = z.hs;
-  Scratch scratch(Scratch::need<C>(padded(n)) + 2 * Scratch::need<C>(hs));
-  C *s = scratch.take<C>(padded(n)), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
+  const int64_t n = std::max<int64_t>(0, z.seen(0)), hs = z.hs, whole = (n + kLanes - 1) / kLanes * kLanes;
+  Scratch scratch(Scratch::need<C>(whole) + 2 * Scratch::need<C>(hs));
+  C *s = scratch.take<C>(whole), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
   for (int64_t i = 0; i < hs; ++i) wide[i] = q.p[i * q.col];
   one_query::scores(wide, key.p, key.row, n, hs, s);
   C max = -std::numeric_limits<C>::infinity(), sum = 0;
-  softmax_step(s, n, padded(n), C(z.scale), max, sum);
+  if (n > 0) {
+    std::fill(s + n, s + whole, s[0]);  // no slow ends of loops
+    for (int64_t j = 0; j < whole; ++j) s[j] *= C(z.scale);
+    max = top_of<C>(whole, s);
+    for (int64_t j = 0; j < whole; ++j) s[j] = exp_to_zero(s[j] - max);
+    sum = lane_sum<C>(n, [s](int64_t j) { return s[j]; });
+  }
   one_query::weigh(s, value.p, value.row, n, hs, sums);
   const C inverse = n > 0 ? C(1) / sum : C(0);
   for (int64_t i = 0; i < hs; ++i) y[i] = T(sums[i] * inverse);
   lse = max + math::log(sum);
 }
 
+// What scores are multiplied by for exponentials of base 2. It is never negative: queries change their sign instead.
+template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
+// n queries from the first row of x on, as columns of panels at `to`.
+template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
+  for (int64_t i = 0; i < n; i += kPanel<C>) {
+    C* const panel = to + i * z.hs;
+    pack_panel<C>(z.hs, std::min(kPanel<C>, n - i), x.at(i, 0).transposed(), panel);
+    for (int64_t j = 0; scaled && z.scale < 0 && j < z.hs * kPanel<C>; ++j) panel[j] = -panel[j];
+  }
+}
+// s (keys, ld) = K X^T, for pairs that see each other and some more. x: a panel.
+template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
+  const int64_t step = b.whole() ? b.n : kPanelRows<C>;
+  for (int64_t i = 0; i < b.n; i += step) {
+    const int64_t j = b.first_to_see(i) / kVector<C> * kVector<C>;
+    gemm_near<C>(std::min(step, b.n - i), kPanel<C> - j, b.z.hs, key.at(i, 0), {x + j, kPanel<C>, 1}, s + i * ld + j,
+                 ld, false);
+  }
+}
+// Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key. First, those of `y` are
+// multiplied by `factor`, if that is given.
+template <class C>
+void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add, const C* factor) {
+  const int64_t step = b.whole() ? b.queries : kPanelRows<C>, width = whole_vectors<C>(b.z.hs);
+  for (int64_t i = 0; i < b.queries; i += step) {
+    const int64_t rows = std::min(step, b.queries - i), depth = b.z.seen_of(b.q0 + i + rows - 1, b.k0, b.n);
+    for (int64_t r = i; factor && r < i + rows; ++r)
+      for (int64_t j = 0; factor[r] != 1 && j < width; ++j) y.p[r * y.ld + j] *= factor[r];
+    gemm_near<C>(rows, width, depth, {p + i, 1, ld}, x, y.at(i).p, y.ld, add);
+  }
+}
+// Rows of y, one for each key, += P^T X.
+template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y) {
+  const int64_t step = b.whole() ? b.n : kPanelRows<C>;
+  for (int64_t i = 0; i < b.n; i += step) {
+    const int64_t j = b.first_to_see(i);
+    gemm_near<C>(std::min(step, b.n - i), whole_vectors<C>(b.z.hs), b.queries - j, {p + i * ld + j, ld, 1}, x.at(j, 0),
+                 y.at(i).p, y.ld, true);
+  }
+}
+
 template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t q0) {
   using C = compute_t<T>;
-  const int64_t nq = std::min(kQueries, z.tq - q0), hs = z.hs, end = z.seen(q0 + nq - 1), wide = kWidens<T> ? hs : 0;
+  constexpr int64_t P = kPanel<C>;
+  const int64_t nq = std::min(kQueries, z.tq - q0), hs = z.hs, end = z.seen(q0 + nq - 1), ld = whole_vectors<C>(hs);
+  const int64_t padded = (nq + P - 1) / P * P;
   const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
+  MatView<T> query = head_of<T>(in[0], b, h);
   const Strides& st = out[0].strides();
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
-  if (z.tq == 1 && key.col == 1 && value.col == 1)
-    return forward_one<T>(z, head_of<T>(in[0], b, h), key, value, to, *lse);
+  if (z.tq == 1 && key.col == 1 && value.col == 1) return forward_one<T>(z, query, key, value, to, *lse);
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
-  Scratch scratch(need(nq * kKeys) + need(nq * hs) + 2 * need(nq) + need(nq * wide) + need(kKeys * wide));
-  C *s = scratch.take<C>(nq * kKeys), *y = scratch.take<C>(nq * hs), *max = scratch.take<C>(nq),
-    *sum = scratch.take<C>(nq);
-  C *qs = scratch.take<C>(nq * wide), *ks = scratch.take<C>(kKeys * wide);
-  std::fill(max, max + nq, -std::numeric_limits<C>::infinity());
-  std::fill(sum, sum + nq, C(0));
-  if (end <= 0) std::fill(y, y + nq * hs, C(0));
-  const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs);
+  Scratch scratch(need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
+                  2 * need(kKeys * ld));
+  C *s = scratch.take<C>(kKeys * P), *qs = scratch.take<C>(padded * hs), *y = scratch.take<C>(nq * ld),
+    *max = scratch.take<C>(padded), *sum = scratch.take<C>(padded), *factor = scratch.take<C>(P),
+    *ks = scratch.take<C>(kKeys * ld), *vs = scratch.take<C>(kKeys * ld);
+  std::fill(max, max + padded, -std::numeric_limits<C>::infinity());
+  std::fill(sum, sum + padded, C(0));
+  if (end <= 0) std::fill(y, y + nq * ld, C(0));
+  if constexpr (kWidens<T>)
+    turn<C>(z, true, nq, rows_of<T>(query, q0, nq, hs, ks), qs);
+  else
+    turn<C>(z, true, nq, query.at(q0, 0), qs);
   for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
     const int64_t nk = std::min(kKeys, end - k0);
-    gemm_serial<C>(nq, nk, hs, q, rows_of<T>(key, k0, nk, hs, ks).transposed(), s, kKeys);
-    for (int64_t i = 0; i < nq; ++i) {
-      const C factor = softmax_step(s + i * kKeys, z.seen_of(q0 + i, k0, nk), nk, C(z.scale), max[i], sum[i]);
-      for (int64_t j = 0; k0 > 0 && j < hs; ++j) y[i * hs + j] *= factor;
+    const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks), v = rows_of<T>(value, k0, nk, hs, vs);
+    for (int64_t i = 0; i < nq; i += P) {
+      const int64_t queries = std::min(P, nq - i);
+      const Block block{z, q0 + i, queries, k0, z.seen_of(q0 + i + queries - 1, k0, nk)};
+      if (block.n == 0) continue;
+      scores<C>(block, k, qs + i * hs, s, P);
+      lanes::softmax_step<C>(block.panel<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
+      add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0, k0 > 0 ? factor : nullptr);
     }
-    gemm_serial<C>(nq, hs, nk, {s, kKeys, 1}, rows_of<T>(value, k0, nk, hs, ks), y, hs, {.accumulate = k0 > 0});
   }
   for (int64_t i = 0; i < nq; ++i) {
     const C inverse = end > 0 ? C(1) / sum[i] : C(0);
-    for (int64_t j = 0; j < hs; ++j) to[i * st[2] + j] = T(y[i * hs + j] * inverse);
-    lse[i] = max[i] + math::log(sum[i]);
+    for (int64_t j = 0; j < hs; ++j) to[i * st[2] + j] = T(y[i * ld + j] * inverse);
+    lse[i] = C(double(max[i]) * kLn2 + double(math::log(sum[i])));
   }
 }
 void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
@@ -213,24 +257,26 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// Where the rows of one head's gradient are added up: the output itself, or wide scratch that finish() rounds.
+// Where the rows of one head's gradient are added up, whole vectors each: the output itself, or scratch that finish()
+// copies, rounded.
 template <class T> class Sums {
   using C = compute_t<T>;
 
  public:
   Sums(const Buf& out, int64_t b, int64_t h, C* scratch) : rows_(out.size(2)), hs_(out.size(3)), ld_(out.strides()[2]) {
     to_ = out.data<T>() + b * out.strides()[0] + h * out.strides()[1];
-    if constexpr (kWidens<T>)
-      sum_ = {scratch, hs_};
-    else
-      sum_ = {to_, ld_};
-    for (int64_t i = 0; i < rows_; ++i) std::fill_n(sum_.p + i * sum_.ld, hs_, C(0));
+    const int64_t whole = whole_vectors<C>(hs_);
+    sum_ = {scratch, whole};
+    if constexpr (!kWidens<T>)
+      if (whole == hs_) sum_ = {to_, ld_};
+    for (int64_t i = 0; i < rows_; ++i) std::fill_n(sum_.p + i * sum_.ld, whole, C(0));
   }
   Matrix<C> at(int64_t row) const { return sum_.at(row); }
   void finish() const {
-    if constexpr (kWidens<T>)
-      for (int64_t i = 0; i < rows_; ++i)
-        for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(sum_.p[i * sum_.ld + j]);
+    if constexpr (!kWidens<T>)
+      if (sum_.p == to_) return;
+    for (int64_t i = 0; i < rows_; ++i)
+      for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(sum_.p[i * sum_.ld + j]);
   }
 
  private:
@@ -239,27 +285,19 @@ template <class T> class Sums {
   Matrix<C> sum_;
 };
 
-// p: raw scores -> probabilities; dp: gradient of the probabilities -> that of the raw scores. With delta = dy . y of
-// the row, dscore = p (dp - delta): what softmax's own sum contributes.
-template <class C> void softmax_grad(C* p, C* dp, int64_t seen, int64_t n, C scale, C lse, C delta) {
-  for (int64_t j = 0; j < padded(seen); ++j) {
-    p[j] = exp_to_zero(p[j] * scale - lse);
-    dp[j] = p[j] * (dp[j] - delta) * scale;
-  }
-  std::fill(p + seen, p + n, C(0));
-  std::fill(dp + seen, dp + n, C(0));
-}
-
 template <class T> struct BackwardTile {  // key head g of batch b with all its query heads
   using C = compute_t<T>;
+  static constexpr int64_t P = kPanel<C>;
+  static_assert(kStrip % P == 0 && kQueries % kStrip == 0);
   const Sizes& z;
   Bufs in, out;
   int64_t b, g;
-  int64_t hs = z.hs, wide = kWidens<T> ? z.hs : 0;
-  Scratch scratch{2 * need(kQueries * kKeys) + need(z.tq) + 2 * need(kQueries * wide) + 2 * need(kKeys * wide) +
-                  need(z.tq * wide) + 2 * need(z.tk * wide)};
-  C *p = take(kQueries * kKeys), *dp = take(kQueries * kKeys), *delta = take(z.tq);
-  C *qs = take(kQueries * wide), *dys = take(kQueries * wide), *ks = take(kKeys * wide), *vs = take(kKeys * wide);
+  int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
+  Scratch scratch{2 * need(kStrip * kKeys) + 2 * need(kQueries) + 2 * need(kQueries * hs) + 2 * need(kQueries * ld) +
+                  2 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
+  C *p = take(kStrip * kKeys), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *delta = take(kQueries);
+  C *turned_q = take(kQueries * hs), *turned_dy = take(kQueries * hs);
+  C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld);
   C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide);
 
   static size_t need(int64_t n) { return Scratch::need<C>(n); }
@@ -272,39 +310,48 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
     dv.finish();
   }
   void query_head(int64_t h, const Sums<T>& dk, const Sums<T>& dv) {
-    const MatView<T> q = head_of<T>(in[0], b, h), y = head_of<T>(in[3], b, h), dy = head_of<T>(in[5], b, h);
-    const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq;
-    for (int64_t i = 0; i < z.tq; ++i) {
-      const T *a = y.p + i * y.row, *c = dy.p + i * dy.row;
-      if (dy.col == 1 && y.col == 1)
-        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j]) * C(c[j]); });
-      else
-        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j * y.col]) * C(c[j * dy.col]); });
-    }
     const Sums<T> dq(out[0], b, h, dqs);
-    for (int64_t k0 = 0; k0 < z.keys; k0 += kKeys) {
-      const int64_t nk = std::min(kKeys, z.keys - k0);
-      const MatView<C> k = rows_of<T>(head_of<T>(in[1], b, g), k0, nk, hs, ks),
-                       v = rows_of<T>(head_of<T>(in[2], b, g), k0, nk, hs, vs);
-      for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) {
-        const int64_t nq = std::min(kQueries, z.tq - q0), n = z.seen_of(q0 + nq - 1, k0, nk);
-        if (n == 0) continue;
-        const MatView<C> qb = rows_of<T>(q, q0, nq, hs, qs), dyb = rows_of<T>(dy, q0, nq, hs, dys);
-        gemm_serial<C>(nq, n, hs, qb, k.transposed(), p, kKeys);
-        gemm_serial<C>(nq, n, hs, dyb, v.transposed(), dp, kKeys);
-        for (int64_t i = 0; i < nq; ++i)
-          softmax_grad(p + i * kKeys, dp + i * kKeys, z.seen_of(q0 + i, k0, n), n, C(z.scale), lse[q0 + i],
-                       delta[q0 + i]);
-        const MatView<C> probability{p, kKeys, 1}, dscore{dp, kKeys, 1};
-        add(n, nq, probability.transposed(), dyb, dv.at(k0));
-        add(n, nq, dscore.transposed(), qb, dk.at(k0));
-        add(nq, n, dscore, k, dq.at(q0));
-      }
-    }
+    for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) queries(h, q0, std::min(kQueries, z.tq - q0), dq, dk, dv);
     dq.finish();
   }
-  void add(int64_t rows, int64_t depth, MatView<C> a, MatView<C> x, Matrix<C> to) const {
-    gemm_serial<C>(rows, hs, depth, a, x, to.p, to.ld, {.accumulate = true});
+  void queries(int64_t h, int64_t q0, int64_t nq, const Sums<T>& dq, const Sums<T>& dk, const Sums<T>& dv) {
+    const MatView<T> y = head_of<T>(in[3], b, h), grad = head_of<T>(in[5], b, h);
+    const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs), dy = rows_of<T>(grad, q0, nq, hs, dys);
+    const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq + q0;
+    std::fill(log_sum, log_sum + kQueries, C(0));
+    std::fill(delta, delta + kQueries, C(0));
+    for (int64_t i = 0; i < nq; ++i) {
+      const T* a = y.p + (q0 + i) * y.row;
+      const C* c = dy.p + i * dy.row;
+      log_sum[i] = C(double(lse[i]) * kLog2E);
+      if (y.col == 1)
+        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j]) * c[j]; });
+      else
+        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j * y.col]) * c[j]; });
+    }
+    turn<C>(z, true, nq, q, turned_q);
+    turn<C>(z, false, nq, dy, turned_dy);
+    const int64_t end = z.seen(q0 + nq - 1);
+    for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
+      const int64_t nk = std::min(kKeys, end - k0);
+      const MatView<C> k = rows_of<T>(head_of<T>(in[1], b, g), k0, nk, hs, ks),
+                       v = rows_of<T>(head_of<T>(in[2], b, g), k0, nk, hs, vs);
+      for (int64_t i = 0; i < nq; i += kStrip) {
+        const int64_t some = std::min(kStrip, nq - i);
+        const Block strip{z, q0 + i, some, k0, z.seen_of(q0 + i + some - 1, k0, nk)};
+        if (strip.n == 0) continue;
+        for (int64_t j = 0; j < some; j += P) {
+          const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
+          scores<C>(panel, k, turned_q + (i + j) * hs, p + j, kStrip);
+          scores<C>(panel, v, turned_dy + (i + j) * hs, dp + j, kStrip);
+          lanes::softmax_grad<C>(panel.template panel<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
+                                 log_sum + i + j, delta + i + j);
+        }
+        add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0));
+        add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0));
+        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), true, nullptr);
+      }
+    }
   }
 };
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {

@@ -7,6 +7,7 @@
 // where Eigen computes.
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
+#include <tapegrad/cpu/vector.h>
 
 #include <type_traits>
 
@@ -32,5 +33,16 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
 // On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
+
+// Products in caches, for kernels that keep operands there (cpu/attention.cpp): register tiles alone, nothing is
+// packed and nothing cut, beside what the caller does. Vectors are of kVector elements; a panel is kPanel wide, and
+// rows are best given by kPanelRows. What Eigen computes is worth larger calls.
+template <class T> inline constexpr int64_t kPanel = kRowsAlone<T> ? 2 * kVector<T> : 64;
+template <class T> inline constexpr int64_t kPanelRows = kRowsAlone<T> ? TG_ISA_LEVEL == 4 ? 12 : 6 : 128;
+// C = or += A B, where rows of B are n neighbours, whole vectors.
+template <class T>
+void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate);
+// x (k x cols, cols <= kPanel) to rows of kPanel elements, zeros after cols.
+template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 
 }  // namespace tg::cpu::TG_ISA_NS

@@ -281,6 +281,21 @@ void multiply(const Product<float>& p, bool parallel) {
   for (int64_t j = 0; j < p.n; j += kWidth)
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
 }
+
+void multiply_near(const Product<float>& p) {
+  if (p.k == 0) return multiply(p, false);
+  for (int64_t q = 0; q < blocks(p.k); ++q) {
+    const Block l = block(p.k, q);
+    const bool add = p.o.accumulate || q > 0;
+    for (int64_t j = 0; j < p.n; j += kCols) {
+      const auto& tiles = p.n - j > kLanes ? kTiles<2> : kTiles<1>;
+      for (int64_t i = 0; i < p.m; i += kRows)
+        tiles[size_t(std::min<int64_t>(kRows, p.m - i) - 1)](l.depth, p.a.at(i, l.first).p, p.a.row, p.a.col,
+                                                             p.b.at(l.first, j).p, p.b.row, p.c + i * p.ldc + j, p.ldc,
+                                                             add);
+    }
+  }
+}
 }  // namespace own
 #endif
 
@@ -303,6 +318,29 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> o) {
   multiply<T>({m, n, k, a, b, c, ldc, o}, true);
 }
+template <class T>
+void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate) {
+  const Product<T> p{m, n, k, a, b, c, ldc, {.accumulate = accumulate}};
+#if TG_ISA_LEVEL >= 3
+  if constexpr (std::is_same_v<T, float>)
+    own::multiply_near(p);
+  else
+#endif
+    multiply<T>(p, false);
+}
+template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to) {
+#if TG_ISA_LEVEL >= 3
+  if constexpr (std::is_same_v<T, float>)
+    micro::pack_b(k, cols, x, to);
+  else
+#endif
+    for (int64_t t = 0; t < k; ++t)
+      for (int64_t j = 0; j < kPanel<T>; ++j) to[t * kPanel<T> + j] = j < cols ? x.p[t * x.row + j * x.col] : T(0);
+}
+template void gemm_near(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool);
+template void gemm_near(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool);
+template void pack_panel(int64_t, int64_t, MatView<float>, float*);
+template void pack_panel(int64_t, int64_t, MatView<double>, double*);
 template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions<float>);
 template void gemm(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions<double>);
 template void gemm_serial(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t,
