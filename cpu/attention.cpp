@@ -321,11 +321,11 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
     std::fill(log_sum, log_sum + kQueries, C(0));
     std::fill(delta, delta + kQueries, C(0));
     for (int64_t i = 0; i < nq; ++i) {
-      const T* a = y.p + (q0 + i) * y.row;
-      const C* c = dy.p + i * dy.row;
+      const T* const a = y.p + (q0 + i) * y.row;
+      const C* const c = dy.p + i * dy.row;
       log_sum[i] = C(double(lse[i]) * kLog2E);
       if (y.col == 1)
-        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j]) * c[j]; });
+        one_query::scores(c, a, 0, 1, hs, delta + i);
       else
         delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j * y.col]) * c[j]; });
     }
