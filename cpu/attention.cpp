@@ -58,14 +58,16 @@ template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
 // Rows [first, first + n) of hs elements, in the type that products are computed in and of whole vectors, zeros behind
-// hs: where they lie, or in `scratch`. Rows far apart are copied too, as few cache lines may hold them all.
+// hs: where they lie, or in `scratch`. What is read more than once is copied if its rows are far apart, as few lines of
+// the cache may hold them all.
 template <class T>
-MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch) {
+MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
+                              bool once = false) {
   using C = compute_t<T>;
   x = x.at(first, 0);
   const int64_t ld = whole_vectors<C>(hs);
   if constexpr (std::is_same_v<T, C>)
-    if (x.col == 1 && x.row == ld) return x;
+    if (x.col == 1 && hs == ld && (once || x.row == ld)) return x;
   for (int64_t i = 0; i < n; ++i) {
     const T* const from = x.p + i * x.row;
     C* const to = scratch + i * ld;
@@ -193,13 +195,13 @@ void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix
     gemm_near<C>(rows, width, depth, {p + i, 1, ld}, x, y.at(i).p, y.ld, add);
   }
 }
-// Rows of y, one for each key, += P^T X.
-template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y) {
+// Rows of y, one for each key, = or += P^T X.
+template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
   const int64_t step = b.whole() ? b.n : kPanelRows<C>;
   for (int64_t i = 0; i < b.n; i += step) {
     const int64_t j = b.first_to_see(i);
     gemm_near<C>(std::min(step, b.n - i), whole_vectors<C>(b.z.hs), b.queries - j, {p + i * ld + j, ld, 1}, x.at(j, 0),
-                 y.at(i).p, y.ld, true);
+                 y.at(i).p, y.ld, add);
   }
 }
 
@@ -239,10 +241,13 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
       add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0, k0 > 0 ? factor : nullptr);
     }
   }
+  for (int64_t i = 0; i < nq; ++i) lse[i] = C(double(max[i]) * kLn2 + double(math::log(sum[i])));
   for (int64_t i = 0; i < nq; ++i) {
     const C inverse = end > 0 ? C(1) / sum[i] : C(0);
-    for (int64_t j = 0; j < hs; ++j) to[i * st[2] + j] = T(y[i * ld + j] * inverse);
-    lse[i] = C(double(max[i]) * kLn2 + double(math::log(sum[i])));
+    T* const row = to + i * st[2];
+    const C* const from = y + i * ld;
+    TG_SAME_INDEX
+    for (int64_t j = 0; j < hs; ++j) row[j] = T(from[j] * inverse);
   }
 }
 void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
@@ -258,29 +263,44 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
 }
 
 // Where the rows of one head's gradient are added up, whole vectors each: the output itself, or scratch that finish()
-// copies, rounded.
+// copies, rounded. Rows begin with what is written first.
 template <class T> class Sums {
   using C = compute_t<T>;
 
  public:
-  Sums(const Buf& out, int64_t b, int64_t h, C* scratch) : rows_(out.size(2)), hs_(out.size(3)), ld_(out.strides()[2]) {
-    to_ = out.data<T>() + b * out.strides()[0] + h * out.strides()[1];
-    const int64_t whole = whole_vectors<C>(hs_);
-    sum_ = {scratch, whole};
+  Sums(const Buf& out, int64_t b, int64_t h, C* scratch)
+      : rows_(out.size(2)),
+        hs_(out.size(3)),
+        ld_(out.strides()[2]),
+        to_(out.data<T>() + b * out.strides()[0] + h * out.strides()[1]),
+        sum_{scratch, whole_vectors<C>(hs_)} {
     if constexpr (!kWidens<T>)
-      if (whole == hs_) sum_ = {to_, ld_};
-    for (int64_t i = 0; i < rows_; ++i) std::fill_n(sum_.p + i * sum_.ld, whole, C(0));
+      if (sum_.ld == hs_) sum_ = {to_, ld_};
   }
   Matrix<C> at(int64_t row) const { return sum_.at(row); }
-  void finish() const {
+  // Before n rows from `row` on get their next products, in order: whether these are added to what is there.
+  bool begin(int64_t row, int64_t n) {
+    const bool add = row < begun_;
+    if (add) clear(row + n);
+    begun_ = std::max(begun_, row + n);
+    return add;
+  }
+  void finish() {
+    clear(rows_);
     if constexpr (!kWidens<T>)
       if (sum_.p == to_) return;
-    for (int64_t i = 0; i < rows_; ++i)
-      for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(sum_.p[i * sum_.ld + j]);
+    for (int64_t i = 0; i < rows_; ++i) {
+      const C* const from = sum_.at(i).p;
+      TG_SAME_INDEX
+      for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(from[j]);
+    }
   }
 
  private:
-  int64_t rows_, hs_, ld_;
+  void clear(int64_t end) {
+    for (; begun_ < end; ++begun_) std::fill_n(sum_.at(begun_).p, whole_vectors<C>(hs_), C(0));
+  }
+  int64_t rows_, hs_, ld_, begun_ = 0;
   T* to_;
   Matrix<C> sum_;
 };
@@ -293,9 +313,11 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
   Bufs in, out;
   int64_t b, g;
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
-  Scratch scratch{2 * need(kStrip * kKeys) + 2 * need(kQueries) + 2 * need(kQueries * hs) + 2 * need(kQueries * ld) +
-                  2 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
-  C *p = take(kStrip * kKeys), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *delta = take(kQueries);
+  Scratch scratch{need(std::max(kStrip * kKeys, kQueries* ld)) + need(kStrip * kKeys) + 2 * need(kQueries) +
+                  2 * need(kQueries * hs) + 2 * need(kQueries * ld) + 2 * need(kKeys * ld) + need(z.tq * wide) +
+                  2 * need(z.tk * wide)};
+  C *p = take(std::max(kStrip * kKeys, kQueries* ld)), *dp = take(kStrip * kKeys), *log_sum = take(kQueries),
+    *delta = take(kQueries);
   C *turned_q = take(kQueries * hs), *turned_dy = take(kQueries * hs);
   C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld);
   C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide);
@@ -304,31 +326,42 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
   C* take(int64_t n) { return scratch.template take<C>(n); }
 
   void run() {
-    const Sums<T> dk(out[1], b, g, dks), dv(out[2], b, g, dvs);
+    Sums<T> dk(out[1], b, g, dks), dv(out[2], b, g, dvs);
     for (int64_t h = g * z.group; h < (g + 1) * z.group; ++h) query_head(h, dk, dv);
     dk.finish();
     dv.finish();
   }
-  void query_head(int64_t h, const Sums<T>& dk, const Sums<T>& dv) {
-    const Sums<T> dq(out[0], b, h, dqs);
+  void query_head(int64_t h, Sums<T>& dk, Sums<T>& dv) {
+    Sums<T> dq(out[0], b, h, dqs);
     for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) queries(h, q0, std::min(kQueries, z.tq - q0), dq, dk, dv);
     dq.finish();
   }
-  void queries(int64_t h, int64_t q0, int64_t nq, const Sums<T>& dq, const Sums<T>& dk, const Sums<T>& dv) {
-    const MatView<T> y = head_of<T>(in[3], b, h), grad = head_of<T>(in[5], b, h);
-    const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs), dy = rows_of<T>(grad, q0, nq, hs, dys);
-    const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq + q0;
-    std::fill(log_sum, log_sum + kQueries, C(0));
-    std::fill(delta, delta + kQueries, C(0));
-    for (int64_t i = 0; i < nq; ++i) {
-      const T* const a = y.p + (q0 + i) * y.row;
-      const C* const c = dy.p + i * dy.row;
-      log_sum[i] = C(double(lse[i]) * kLog2E);
-      if (y.col == 1)
-        one_query::scores(c, a, 0, 1, hs, delta + i);
-      else
-        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j * y.col]) * c[j]; });
+  // delta: of each query, dy . y.
+  void dot_rows(int64_t nq, MatView<C> dy, MatView<C> y) const {
+    constexpr int64_t L = kVector<C>;
+    alignas(64) C parts[P * L], turned[L * P];
+    for (int64_t i0 = 0; i0 < kQueries; i0 += P) {
+      const int64_t n = std::clamp<int64_t>(nq - i0, 0, P);
+      for (int64_t i = 0; i < n; ++i) {
+        const C *const a = dy.at(i0 + i, 0).p, *const c = y.at(i0 + i, 0).p;
+        Vector<C> sum = {};
+        for (int64_t j = 0; j < ld; j += L) sum += load_vector(a + j) * load_vector(c + j);
+        store_vector(parts + i * L, sum);
+      }
+      pack_panel<C>(L, n, {parts, 1, L}, turned);
+      for (int64_t w = 0; w < P; w += L) {
+        Vector<C> sum = {};
+        for (int64_t j = 0; j < L; ++j) sum += load_vector(turned + j * P + w);
+        store_vector(delta + i0 + w, sum);
+      }
     }
+  }
+  void queries(int64_t h, int64_t q0, int64_t nq, Sums<T>& dq, Sums<T>& dk, Sums<T>& dv) {
+    const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs),
+                     dy = rows_of<T>(head_of<T>(in[5], b, h), q0, nq, hs, dys);
+    const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq + q0;
+    for (int64_t i = 0; i < kQueries; ++i) log_sum[i] = i < nq ? C(double(lse[i]) * kLog2E) : C(0);
+    dot_rows(nq, dy, rows_of<T>(head_of<T>(in[3], b, h), q0, nq, hs, p, true));
     turn<C>(z, true, nq, q, turned_q);
     turn<C>(z, false, nq, dy, turned_dy);
     const int64_t end = z.seen(q0 + nq - 1);
@@ -347,11 +380,12 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
           lanes::softmax_grad<C>(panel.template panel<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
                                  log_sum + i + j, delta + i + j);
         }
-        add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0));
-        add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0));
-        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), true, nullptr);
+        add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));
+        add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0), dk.begin(k0, strip.n));
+        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), k0 > 0, nullptr);
       }
     }
+    if (end > 0) dq.begin(q0, nq);
   }
 };
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {

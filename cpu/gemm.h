@@ -38,7 +38,7 @@ void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T*
 // packed and nothing cut, beside what the caller does. Vectors are of kVector elements; a panel is kPanel wide, and
 // rows are best given by kPanelRows. What Eigen computes is worth larger calls.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone<T> ? 2 * kVector<T> : 64;
-template <class T> inline constexpr int64_t kPanelRows = kRowsAlone<T> ? TG_ISA_LEVEL == 4 ? 12 : 6 : 128;
+template <class T> inline constexpr int64_t kPanelRows = kRowsAlone<T> ? TG_ISA_LEVEL == 4 ? 8 : 6 : 128;
 // C = or += A B, where rows of B are n neighbours, whole vectors.
 template <class T>
 void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate);

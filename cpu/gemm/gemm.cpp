@@ -282,19 +282,19 @@ void multiply(const Product<float>& p, bool parallel) {
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
 }
 
-void multiply_near(const Product<float>& p) {
-  if (p.k == 0) return multiply(p, false);
-  for (int64_t q = 0; q < blocks(p.k); ++q) {
-    const Block l = block(p.k, q);
-    const bool add = p.o.accumulate || q > 0;
-    for (int64_t j = 0; j < p.n; j += kCols) {
-      const auto& tiles = p.n - j > kLanes ? kTiles<2> : kTiles<1>;
-      for (int64_t i = 0; i < p.m; i += kRows)
-        tiles[size_t(std::min<int64_t>(kRows, p.m - i) - 1)](l.depth, p.a.at(i, l.first).p, p.a.row, p.a.col,
-                                                             p.b.at(l.first, j).p, p.b.row, p.c + i * p.ldc + j, p.ldc,
-                                                             add);
-    }
+void multiply_near(const Product<float>& p, const Block& l) {
+  const bool add = p.o.accumulate || l.first > 0;
+  for (int64_t j = 0; j < p.n; j += kCols) {
+    const auto& tiles = p.n - j > kLanes ? kTiles<2> : kTiles<1>;
+    const float* const b = p.b.at(l.first, j).p;
+    for (int64_t i = 0; i < p.m; i += kRows)
+      tiles[size_t(std::min<int64_t>(kRows, p.m - i) - 1)](l.depth, p.a.at(i, l.first).p, p.a.row, p.a.col, b, p.b.row,
+                                                           p.c + i * p.ldc + j, p.ldc, add);
   }
+}
+void multiply_near(const Product<float>& p) {
+  if (p.k <= kDepth) return multiply_near(p, {0, p.k});
+  for (int64_t q = 0; q < blocks(p.k); ++q) multiply_near(p, block(p.k, q));
 }
 }  // namespace own
 #endif
