@@ -100,20 +100,13 @@ struct Sizes {
   // Of the n keys from k0 on, those that query i sees.
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
 };
-// n keys from k0 on, and `queries` from q0 on.
+// n keys from k0 on, and `queries` from q0 on, the last of which sees them all.
 struct Block {
   const Sizes& z;
   int64_t q0, queries, k0, n;
-  // Whether all queries see all keys.
-  bool whole() const { return z.seen_of(q0, k0, n) == n; }
-  // The first of the queries that sees key i.
-  int64_t first_to_see(int64_t i) const {
-    return z.causal ? std::clamp<int64_t>(k0 + i - z.start - q0, 0, queries) : 0;
-  }
-  // Of a panel of scores: its rows, and how many the first query sees, negative if others do not see the first either.
-  template <class C> lanes::Panel panel(int64_t ld) const {
-    return {ld, n, z.causal ? std::min(n, q0 + 1 + z.start - k0) : n};
-  }
+  int64_t seen_first() const { return z.seen(q0) - k0; }  // negative if other queries do not see key k0 either
+  // Query j sees the keys i < seen_first() + j, so that i + at <= j.
+  Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
 // The sizes of each sequence. extra: lengths and starts, as the form says.
@@ -176,33 +169,18 @@ template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> 
 }
 // s (keys, ld) = K X^T, for pairs that see each other and some more. x: a panel.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
-  const int64_t step = b.whole() ? b.n : kPanelRows<C>;
-  for (int64_t i = 0; i < b.n; i += step) {
-    const int64_t j = b.first_to_see(i) / kVector<C> * kVector<C>;
-    gemm_near<C>(std::min(step, b.n - i), kPanel<C> - j, b.z.hs, key.at(i, 0), {x + j, kPanel<C>, 1}, s + i * ld + j,
-                 ld, false);
-  }
+  gemm_near<C>(b.n, kPanel<C>, b.z.hs, key, {x, kPanel<C>, 1}, s, ld, false,
+               b.triangle(Triangle::columns, 1 - b.seen_first()));
 }
-// Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key. First, those of `y` are
-// multiplied by `factor`, if that is given.
-template <class C>
-void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add, const C* factor) {
-  const int64_t step = b.whole() ? b.queries : kPanelRows<C>, width = whole_vectors<C>(b.z.hs);
-  for (int64_t i = 0; i < b.queries; i += step) {
-    const int64_t rows = std::min(step, b.queries - i), depth = b.z.seen_of(b.q0 + i + rows - 1, b.k0, b.n);
-    for (int64_t r = i; factor && r < i + rows; ++r)
-      for (int64_t j = 0; factor[r] != 1 && j < width; ++j) y.p[r * y.ld + j] *= factor[r];
-    gemm_near<C>(rows, width, depth, {p + i, 1, ld}, x, y.at(i).p, y.ld, add);
-  }
+// Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key.
+template <class C> void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
+  gemm_near<C>(b.queries, whole_vectors<C>(b.z.hs), b.n, {p, 1, ld}, x, y.p, y.ld, add,
+               b.triangle(Triangle::to, b.seen_first()));
 }
 // Rows of y, one for each key, = or += P^T X.
 template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
-  const int64_t step = b.whole() ? b.n : kPanelRows<C>;
-  for (int64_t i = 0; i < b.n; i += step) {
-    const int64_t j = b.first_to_see(i);
-    gemm_near<C>(std::min(step, b.n - i), whole_vectors<C>(b.z.hs), b.queries - j, {p + i * ld + j, ld, 1}, x.at(j, 0),
-                 y.at(i).p, y.ld, add);
-  }
+  gemm_near<C>(b.n, whole_vectors<C>(b.z.hs), b.queries, {p, ld, 1}, x, y.p, y.ld, add,
+               b.triangle(Triangle::from, 1 - b.seen_first()));
 }
 
 template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t q0) {
@@ -237,8 +215,10 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
       const Block block{z, q0 + i, queries, k0, z.seen_of(q0 + i + queries - 1, k0, nk)};
       if (block.n == 0) continue;
       scores<C>(block, k, qs + i * hs, s, P);
-      lanes::softmax_step<C>(block.panel<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
-      add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0, k0 > 0 ? factor : nullptr);
+      lanes::softmax_step<C>({P, block.n, block.seen_first()}, s, score_scale<C>(z), max + i, sum + i, factor);
+      for (int64_t r = 0; k0 > 0 && r < queries; ++r)
+        for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y[(i + r) * ld + j] *= factor[r];
+      add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0);
     }
   }
   for (int64_t i = 0; i < nq; ++i) lse[i] = C(double(max[i]) * kLn2 + double(math::log(sum[i])));
@@ -377,12 +357,12 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
           const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
           scores<C>(panel, k, turned_q + (i + j) * hs, p + j, kStrip);
           scores<C>(panel, v, turned_dy + (i + j) * hs, dp + j, kStrip);
-          lanes::softmax_grad<C>(panel.template panel<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
+          lanes::softmax_grad<C>({kStrip, panel.n, panel.seen_first()}, p + j, dp + j, score_scale<C>(z), C(z.scale),
                                  log_sum + i + j, delta + i + j);
         }
         add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));
         add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0), dk.begin(k0, strip.n));
-        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), k0 > 0, nullptr);
+        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), k0 > 0);
       }
     }
     if (end > 0) dq.begin(q0, nq);

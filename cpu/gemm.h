@@ -34,14 +34,18 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// Products in caches, for kernels that keep operands there (cpu/attention.cpp): register tiles alone, nothing is
-// packed and nothing cut, beside what the caller does. Vectors are of kVector elements; a panel is kPanel wide, and
-// rows are best given by kPanelRows. What Eigen computes is worth larger calls.
+// Products in caches, for kernels that keep operands there (cpu/attention.cpp): nothing is packed and nothing cut, and
+// of products of triangles only some of what is 0, or not wanted, is computed. A panel is kPanel wide, whole vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone<T> ? 2 * kVector<T> : 64;
-template <class T> inline constexpr int64_t kPanelRows = kRowsAlone<T> ? TG_ISA_LEVEL == 4 ? 8 : 6 : 128;
+struct Triangle {
+  enum Of { none, columns, from, to } of = none;
+  // columns: C's row i is wanted from column i + at on. from: A's row i is 0 before column i + at; to: from there on.
+  int64_t at = 0;
+};
 // C = or += A B, where rows of B are n neighbours, whole vectors.
 template <class T>
-void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate);
+void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
+               Triangle = {});
 // x (k x cols, cols <= kPanel) to rows of kPanel elements, zeros after cols.
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 

@@ -282,19 +282,27 @@ void multiply(const Product<float>& p, bool parallel) {
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
 }
 
-void multiply_near(const Product<float>& p, const Block& l) {
+// A block of k. Rows of a triangle go by fewer, as what a tile leaves out is what its last or first row leaves out.
+void multiply_near(const Product<float>& p, const Block& l, Triangle triangle) {
   const bool add = p.o.accumulate || l.first > 0;
-  for (int64_t j = 0; j < p.n; j += kCols) {
-    const auto& tiles = p.n - j > kLanes ? kTiles<2> : kTiles<1>;
-    const float* const b = p.b.at(l.first, j).p;
-    for (int64_t i = 0; i < p.m; i += kRows)
-      tiles[size_t(std::min<int64_t>(kRows, p.m - i) - 1)](l.depth, p.a.at(i, l.first).p, p.a.row, p.a.col, b, p.b.row,
-                                                           p.c + i * p.ldc + j, p.ldc, add);
-  }
+  const int64_t step = triangle.of == Triangle::none ? kRows : kStripRows;
+  for (int64_t j = 0; j < p.n; j += kCols)
+    for (int64_t i = 0; i < p.m; i += step) {
+      const int64_t rows = std::min(step, p.m - i), edge = i + triangle.at;
+      int64_t first = l.first, last = l.first + l.depth, col = j;
+      if (triangle.of == Triangle::columns) col = std::max(j, edge / kLanes * kLanes);
+      if (triangle.of == Triangle::from) first = std::clamp(edge, first, last);
+      if (triangle.of == Triangle::to) last = std::clamp(edge + rows - 1, first, last);
+      const int64_t cols = std::min(p.n, j + kCols) - col;
+      if (cols <= 0) continue;
+      const auto& tiles = cols > kLanes ? kTiles<2> : kTiles<1>;
+      tiles[size_t(rows - 1)](last - first, p.a.at(i, first).p, p.a.row, p.a.col, p.b.at(first, col).p, p.b.row,
+                              p.c + i * p.ldc + col, p.ldc, add);
+    }
 }
-void multiply_near(const Product<float>& p) {
-  if (p.k <= kDepth) return multiply_near(p, {0, p.k});
-  for (int64_t q = 0; q < blocks(p.k); ++q) multiply_near(p, block(p.k, q));
+void multiply_near(const Product<float>& p, Triangle triangle) {
+  if (p.k <= kDepth) return multiply_near(p, {0, p.k}, triangle);
+  for (int64_t q = 0; q < blocks(p.k); ++q) multiply_near(p, block(p.k, q), triangle);
 }
 }  // namespace own
 #endif
@@ -319,11 +327,12 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
   multiply<T>({m, n, k, a, b, c, ldc, o}, true);
 }
 template <class T>
-void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate) {
+void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
+               [[maybe_unused]] Triangle triangle) {
   const Product<T> p{m, n, k, a, b, c, ldc, {.accumulate = accumulate}};
 #if TG_ISA_LEVEL >= 3
   if constexpr (std::is_same_v<T, float>)
-    own::multiply_near(p);
+    own::multiply_near(p, triangle);
   else
 #endif
     multiply<T>(p, false);
@@ -337,8 +346,8 @@ template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to)
     for (int64_t t = 0; t < k; ++t)
       for (int64_t j = 0; j < kPanel<T>; ++j) to[t * kPanel<T> + j] = j < cols ? x.p[t * x.row + j * x.col] : T(0);
 }
-template void gemm_near(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool);
-template void gemm_near(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool);
+template void gemm_near(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool, Triangle);
+template void gemm_near(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool, Triangle);
 template void pack_panel(int64_t, int64_t, MatView<float>, float*);
 template void pack_panel(int64_t, int64_t, MatView<double>, double*);
 template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions<float>);
