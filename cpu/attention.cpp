@@ -293,10 +293,10 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
   Bufs in, out;
   int64_t b, g;
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
-  Scratch scratch{need(std::max(kStrip * kKeys, kQueries* ld)) + need(kStrip * kKeys) + 2 * need(kQueries) +
-                  2 * need(kQueries * hs) + 2 * need(kQueries * ld) + 2 * need(kKeys * ld) + need(z.tq * wide) +
-                  2 * need(z.tk * wide)};
-  C *p = take(std::max(kStrip * kKeys, kQueries* ld)), *dp = take(kStrip * kKeys), *log_sum = take(kQueries),
+  int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);  // room for rows of y, before there are scores
+  Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
+                  2 * need(kQueries * ld) + 2 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
+  C *p = take(p_size), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *log_rest = take(kQueries),
     *delta = take(kQueries);
   C *turned_q = take(kQueries * hs), *turned_dy = take(kQueries * hs);
   C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld);
@@ -340,7 +340,13 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
     const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs),
                      dy = rows_of<T>(head_of<T>(in[5], b, h), q0, nq, hs, dys);
     const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq + q0;
-    for (int64_t i = 0; i < kQueries; ++i) log_sum[i] = i < nq ? C(double(lse[i]) * kLog2E) : C(0);
+    std::fill(log_sum, log_sum + kQueries, C(0));
+    std::fill(log_rest, log_rest + kQueries, C(0));
+    for (int64_t i = 0; i < nq; ++i) {
+      const double l = double(lse[i]) * kLog2E;
+      log_sum[i] = C(l);
+      log_rest[i] = C(l - double(C(l)));
+    }
     dot_rows(nq, dy, rows_of<T>(head_of<T>(in[3], b, h), q0, nq, hs, p, true));
     turn<C>(z, true, nq, q, turned_q);
     turn<C>(z, false, nq, dy, turned_dy);
@@ -358,7 +364,7 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
           scores<C>(panel, k, turned_q + (i + j) * hs, p + j, kStrip);
           scores<C>(panel, v, turned_dy + (i + j) * hs, dp + j, kStrip);
           lanes::softmax_grad<C>({kStrip, panel.n, panel.seen_first()}, p + j, dp + j, score_scale<C>(z), C(z.scale),
-                                 log_sum + i + j, delta + i + j);
+                                 log_sum + i + j, log_rest + i + j, delta + i + j);
         }
         add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));
         add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0), dk.begin(k0, strip.n));

@@ -66,18 +66,20 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
 }
 
 // p: raw scores -> probabilities; dp: gradient of the probabilities -> that of the raw scores, times `to_raw`. With
-// delta = dy . y of a query, dscore = p (dp - delta): what softmax's own sum contributes. lse: of base 2.
-template <class C> void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, const C* delta) {
+// delta = dy . y of a query, dscore = p (dp - delta): what softmax's own sum contributes. lse: of base 2; `rest` is
+// what its rounding left.
+template <class C>
+void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, const C* rest, const C* delta) {
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
   for (int64_t w = 0; w < kPanel<C>; w += kVector<C>) {
-    const V log_sum = load_vector(lse + w), of_sum = load_vector(delta + w) * to_raw;
+    const V log_sum = load_vector(lse + w), log_rest = load_vector(rest + w), of_sum = load_vector(delta + w);
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       C* const at = p + k * x.ld + w;
       C* const d = dp + k * x.ld + w;
-      const V y = exp2_to_zero(hidden(none, load_vector(at) * scale - log_sum));
+      const V y = exp2_to_zero(hidden(none, load_vector(at) * scale - log_sum - log_rest));
       store_vector(at, y);
-      store_vector(d, hidden(V{}, y * (load_vector(d) * to_raw - of_sum)));
+      store_vector(d, hidden(V{}, y * (load_vector(d) - of_sum) * to_raw));
     });
     clear_rows(x, w, p);
     clear_rows(x, w, dp);
