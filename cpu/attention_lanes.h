@@ -21,7 +21,7 @@ template <class C> inline Vector<C> lane_numbers() {
 }
 // Lanes from w on: f(k, hidden) for the keys that one of them sees. `hidden` selects what it gets first, for those who
 // do not see the key.
-template <class C, class F> inline void for_seen(const Panel& x, int64_t w, int64_t k, int64_t end, F&& f) {
+template <class C, class F> TG_HD_INLINE void for_seen(const Panel& x, int64_t w, int64_t k, int64_t end, F&& f) {
   const int64_t all = std::min(x.seen_by(w), end), some = std::min(x.seen_by(w + kVector<C> - 1), end);
   for (; k < all; ++k) f(k, [](Vector<C>, Vector<C> y) { return y; });
   for (const Vector<C> lane = lane_numbers<C>(); k < some; ++k)
