@@ -105,6 +105,7 @@ struct Block {
   const Sizes& z;
   int64_t q0, queries, k0, n;
   int64_t seen_first() const { return z.seen(q0) - k0; }  // negative if other queries do not see key k0 either
+  template <class C> lanes::Panel lanes(int64_t ld) const { return {ld, n, whole_vectors<C>(queries), seen_first()}; }
   // Query j sees the keys i < seen_first() + j, so that i + at <= j.
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
@@ -169,7 +170,7 @@ template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> 
 }
 // s (keys, ld) = K X^T, for pairs that see each other and some more. x: a panel.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
-  gemm_near<C>(b.n, kPanel<C>, b.z.hs, key, {x, kPanel<C>, 1}, s, ld, false,
+  gemm_near<C>(b.n, whole_vectors<C>(b.queries), b.z.hs, key, {x, kPanel<C>, 1}, s, ld, false,
                b.triangle(Triangle::columns, 1 - b.seen_first()));
 }
 // Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key.
@@ -215,7 +216,7 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
       const Block block{z, q0 + i, queries, k0, z.seen_of(q0 + i + queries - 1, k0, nk)};
       if (block.n == 0) continue;
       scores<C>(block, k, qs + i * hs, s, P);
-      lanes::softmax_step<C>({P, block.n, block.seen_first()}, s, score_scale<C>(z), max + i, sum + i, factor);
+      lanes::softmax_step<C>(block.lanes<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
       for (int64_t r = 0; k0 > 0 && r < queries; ++r)
         for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y[(i + r) * ld + j] *= factor[r];
       add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0);
@@ -363,7 +364,7 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
           const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
           scores<C>(panel, k, turned_q + (i + j) * hs, p + j, kStrip);
           scores<C>(panel, v, turned_dy + (i + j) * hs, dp + j, kStrip);
-          lanes::softmax_grad<C>({kStrip, panel.n, panel.seen_first()}, p + j, dp + j, score_scale<C>(z), C(z.scale),
+          lanes::softmax_grad<C>(panel.template lanes<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
                                  log_sum + i + j, log_rest + i + j, delta + i + j);
         }
         add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));

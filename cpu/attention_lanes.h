@@ -9,9 +9,9 @@
 
 namespace tg::cpu::TG_ISA_NS::lanes {
 
-// Rows of scores (n, kPanel), `ld` apart, a row for each key. Lane j sees the first `seen` + j of them.
+// Rows of scores (n, width), `ld` apart, a row for each key; whole vectors. Lane j sees the first `seen` + j of them.
 struct Panel {
-  int64_t ld, n, seen;
+  int64_t ld, n, width, seen;
   int64_t seen_by(int64_t lane) const { return std::clamp<int64_t>(seen + lane, 0, n); }
 };
 template <class C> inline Vector<C> lane_numbers() {
@@ -37,7 +37,7 @@ template <class C> inline void clear_rows(const Panel& x, int64_t w, C* p) {
 template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* sum, C* factor) {
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
-  for (int64_t w = 0; w < kPanel<C>; w += kVector<C>) {
+  for (int64_t w = 0; w < x.width; w += kVector<C>) {
     V top = none;  // NaN may be passed over: it comes back in the sum of exponentials
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       const V y = hidden(none, load_vector(s + k * x.ld + w));
@@ -72,7 +72,7 @@ template <class C>
 void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, const C* rest, const C* delta) {
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
-  for (int64_t w = 0; w < kPanel<C>; w += kVector<C>) {
+  for (int64_t w = 0; w < x.width; w += kVector<C>) {
     const V log_sum = load_vector(lse + w), log_rest = load_vector(rest + w), of_sum = load_vector(delta + w);
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       C* const at = p + k * x.ld + w;
