@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -85,6 +86,8 @@ struct Sizes {
   int64_t tq, tk, hs, group;  // group: query heads per key head
   bool causal;
   double scale;
+  bool pairs;           // scores are products of pairs of bf16
+  int64_t depth;        // their terms
   int64_t keys, start;  // of a sequence: its keys, the others are padding, and the position of its first query
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
@@ -93,6 +96,8 @@ struct Sizes {
         group(k.size(1) ? q.size(1) / k.size(1) : 1),
         causal(o.causal),
         scale(o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))),
+        pairs(q.dtype() == DType::bf16 && multiplies_pairs()),
+        depth(pairs ? (hs + 1) / 2 : hs),
         keys(tk),
         start(tk - tq) {}
   // How many keys query i sees: at least one, unless there are none.
@@ -135,6 +140,25 @@ class Sequences {
   std::vector<int64_t> lengths_, starts_;
 };
 
+// Rows that scores are made of: those of rows_of(), or pairs of bf16 in the place of floats.
+template <class T>
+MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
+                                 bool once = false) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (z.pairs) {
+      x = x.at(first, 0);
+      const bool whole = x.col == 1 && z.hs % 2 == 0 && x.row % 2 == 0 && reinterpret_cast<uintptr_t>(x.p) % 4 == 0;
+      if (whole && (once || x.row == z.hs)) return {reinterpret_cast<const float*>(x.p), x.row / 2, 1};
+      auto* to = reinterpret_cast<bf16*>(scratch);
+      for (int64_t i = 0; i < n; ++i, to += 2 * z.depth) {
+        for (int64_t j = 0; j < z.hs; ++j) to[j] = x.p[i * x.row + j * x.col];
+        std::fill(to + z.hs, to + 2 * z.depth, bf16());
+      }
+      return {scratch, z.depth, 1};
+    }
+  return rows_of<T>(x, first, n, z.hs, scratch, once);
+}
+
 // The only query of a head. y is (HS).
 template <class T>
 void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, compute_t<T>& lse) {
@@ -160,18 +184,25 @@ void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value,
 
 // What scores are multiplied by for exponentials of base 2. It is never negative: queries change their sign instead.
 template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
-// n queries from the first row of x on, as columns of panels at `to`.
+// n rows of queries as columns of panels at `to`.
 template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
   for (int64_t i = 0; i < n; i += kPanel<C>) {
-    C* const panel = to + i * z.hs;
-    pack_panel<C>(z.hs, std::min(kPanel<C>, n - i), x.at(i, 0).transposed(), panel);
-    for (int64_t j = 0; scaled && z.scale < 0 && j < z.hs * kPanel<C>; ++j) panel[j] = -panel[j];
+    C* const panel = to + i * z.depth;
+    pack_panel<C>(z.depth, std::min(kPanel<C>, n - i), x.at(i, 0).transposed(), panel);
+    for (int64_t j = 0; scaled && z.scale < 0 && j < z.depth * kPanel<C>; ++j)
+      if (z.pairs)
+        panel[j] = C(__builtin_bit_cast(float, __builtin_bit_cast(uint32_t, float(panel[j])) ^ 0x80008000u));
+      else
+        panel[j] = -panel[j];
   }
 }
 // s (keys, ld) = K X^T, for pairs that see each other and some more. x: a panel.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
-  gemm_near<C>(b.n, whole_vectors<C>(b.queries), b.z.hs, key, {x, kPanel<C>, 1}, s, ld, false,
-               b.triangle(Triangle::columns, 1 - b.seen_first()));
+  const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
+  const MatView<C> panel{x, kPanel<C>, 1};
+  if constexpr (std::is_same_v<C, float>)
+    if (b.z.pairs) return gemm_near_pairs(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, seen);
+  gemm_near<C>(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, false, seen);
 }
 // Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key.
 template <class C> void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
@@ -190,7 +221,7 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   const int64_t nq = std::min(kQueries, z.tq - q0), hs = z.hs, end = z.seen(q0 + nq - 1), ld = whole_vectors<C>(hs);
   const int64_t padded = (nq + P - 1) / P * P;
   const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
-  MatView<T> query = head_of<T>(in[0], b, h);
+  const MatView<T> query = head_of<T>(in[0], b, h);
   const Strides& st = out[0].strides();
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
@@ -204,18 +235,15 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   std::fill(max, max + padded, -std::numeric_limits<C>::infinity());
   std::fill(sum, sum + padded, C(0));
   if (end <= 0) std::fill(y, y + nq * ld, C(0));
-  if constexpr (kWidens<T>)
-    turn<C>(z, true, nq, rows_of<T>(query, q0, nq, hs, ks), qs);
-  else
-    turn<C>(z, true, nq, query.at(q0, 0), qs);
+  turn<C>(z, true, nq, score_rows<T>(z, query, q0, nq, ks, true), qs);
   for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
     const int64_t nk = std::min(kKeys, end - k0);
-    const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks), v = rows_of<T>(value, k0, nk, hs, vs);
+    const MatView<C> k = score_rows<T>(z, key, k0, nk, ks), v = rows_of<T>(value, k0, nk, hs, vs);
     for (int64_t i = 0; i < nq; i += P) {
       const int64_t queries = std::min(P, nq - i);
       const Block block{z, q0 + i, queries, k0, z.seen_of(q0 + i + queries - 1, k0, nk)};
       if (block.n == 0) continue;
-      scores<C>(block, k, qs + i * hs, s, P);
+      scores<C>(block, k, qs + i * z.depth, s, P);
       lanes::softmax_step<C>(block.lanes<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
       for (int64_t r = 0; k0 > 0 && r < queries; ++r)
         for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y[(i + r) * ld + j] *= factor[r];
@@ -296,11 +324,12 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
   int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);  // room for rows of y, before there are scores
   Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
-                  2 * need(kQueries * ld) + 2 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
+                  2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
   C *p = take(p_size), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *log_rest = take(kQueries),
     *delta = take(kQueries);
   C *turned_q = take(kQueries * hs), *turned_dy = take(kQueries * hs);
-  C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld);
+  C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld),
+    *pairs = take(kKeys * ld);
   C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide);
 
   static size_t need(int64_t n) { return Scratch::need<C>(n); }
@@ -349,21 +378,22 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
       log_rest[i] = C(l - double(C(l)));
     }
     dot_rows(nq, dy, rows_of<T>(head_of<T>(in[3], b, h), q0, nq, hs, p, true));
-    turn<C>(z, true, nq, q, turned_q);
-    turn<C>(z, false, nq, dy, turned_dy);
+    turn<C>(z, true, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[0], b, h), q0, nq, p, true) : q, turned_q);
+    turn<C>(z, false, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[5], b, h), q0, nq, p, true) : dy, turned_dy);
     const int64_t end = z.seen(q0 + nq - 1);
     for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
       const int64_t nk = std::min(kKeys, end - k0);
-      const MatView<C> k = rows_of<T>(head_of<T>(in[1], b, g), k0, nk, hs, ks),
-                       v = rows_of<T>(head_of<T>(in[2], b, g), k0, nk, hs, vs);
+      const MatView<T> key = head_of<T>(in[1], b, g), value = head_of<T>(in[2], b, g);
+      const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks), v = score_rows<T>(z, value, k0, nk, vs),
+                       pairs_of_k = z.pairs ? score_rows<T>(z, key, k0, nk, pairs) : k;
       for (int64_t i = 0; i < nq; i += kStrip) {
         const int64_t some = std::min(kStrip, nq - i);
         const Block strip{z, q0 + i, some, k0, z.seen_of(q0 + i + some - 1, k0, nk)};
         if (strip.n == 0) continue;
         for (int64_t j = 0; j < some; j += P) {
           const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
-          scores<C>(panel, k, turned_q + (i + j) * hs, p + j, kStrip);
-          scores<C>(panel, v, turned_dy + (i + j) * hs, dp + j, kStrip);
+          scores<C>(panel, pairs_of_k, turned_q + (i + j) * z.depth, p + j, kStrip);
+          scores<C>(panel, v, turned_dy + (i + j) * z.depth, dp + j, kStrip);
           lanes::softmax_grad<C>(panel.template lanes<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
                                  log_sum + i + j, log_rest + i + j, delta + i + j);
         }
