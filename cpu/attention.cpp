@@ -1,167 +1,35 @@
-// Kernels of ops/attention.h: blocks of 64 queries by 128 keys, the products by cpu/gemm.h. A tile is one block of
-// queries (forward), or all heads that share a key head (backward, so that nothing is added by two threads).
-#include <tapegrad/cpu/exp.h>
-#include <tapegrad/cpu/gemm.h>
-#include <tapegrad/cpu/loop.h>
+// Kernels of ops/attention.h. Scores are computed as their transpose, K Q^T, by blocks of kKeys keys and panels of
+// queries: of five products, only Q and dY have to be turned for them, and queries are the lanes of softmax. What no
+// query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or all heads
+// that share a key head (backward, so that nothing is added by two threads).
+#include <tapegrad/cpu/attention_blocks.h>
 #include <tapegrad/cpu/one_query.h>
 #include <tapegrad/cpu/sums.h>
-#include <tapegrad/ops/attention.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
-#include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kQueries = 64, kKeys = 128;
-
-// Memory of the calling thread, kept from tile to tile. Aligned, because Eigen's smallest products add in an order that
-// depends on it.
-class Scratch {
- public:
-  explicit Scratch(size_t bytes) {
-    if (lines().size() * sizeof(Line) < bytes) lines().resize(bytes / sizeof(Line) + 1);
-  }
-  template <class C> static size_t need(int64_t n) {
-    return (size_t(n) * sizeof(C) + sizeof(Line) - 1) / sizeof(Line) * sizeof(Line);
-  }
-  template <class C> C* take(int64_t n) {
-    auto* p = reinterpret_cast<C*>(lines().data() + used_);
-    used_ += need<C>(n) / sizeof(Line);
-    return p;
-  }
-
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  static std::vector<Line>& lines() {
-    thread_local std::vector<Line> memory;
-    return memory;
-  }
-  size_t used_ = 0;
-};
-
-template <class C> struct Matrix {  // rows x cols to write to, rows ld apart
-  C* p;
-  int64_t ld;
-  MatView<C> view() const { return {p, ld, 1}; }
-  Matrix at(int64_t row) const { return {p + row * ld, ld}; }
-};
-// One head of a (B, heads, T, HS) buffer: element (t, i).
-template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
-  const Strides& s = x.strides();
-  return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
-}
-// Rows [first, first + n) in the type that products are computed in; 16-bit floats go through `scratch`.
-template <class T>
-MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch) {
-  x = x.at(first, 0);
-  if constexpr (std::is_same_v<T, compute_t<T>>) {
-    return x;
-  } else {
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < hs; ++j) scratch[i * hs + j] = x.p[i * x.row + j * x.col];
-    return {scratch, hs, 1};
-  }
-}
-template <class T> constexpr bool kWidens = !std::is_same_v<T, compute_t<T>>;
-
-struct Sizes {
-  int64_t tq, tk, hs, group;  // group: query heads per key head
-  bool causal;
-  double scale;
-  int64_t keys, start;  // of a sequence: its keys, the others are padding, and the position of its first query
-  Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
-      : tq(q.size(2)),
-        tk(k.size(2)),
-        hs(q.size(3)),
-        group(k.size(1) ? q.size(1) / k.size(1) : 1),
-        causal(o.causal),
-        scale(o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))),
-        keys(tk),
-        start(tk - tq) {}
-  // How many keys query i sees: at least one, unless there are none.
-  int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
-  // Of the n keys from k0 on, those that query i sees.
-  int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
-};
-
-// The sizes of each sequence. extra: lengths and starts, as the form says.
-class Sequences {
- public:
-  Sequences(const op::AttentionForm& o, Bufs in, Bufs extra, std::string_view op) : all_(o, in[0], in[1]) {
-    const auto read = [&](const Buf& x, const char* what) {
-      std::vector<int64_t> r = flat_indices(x);
-      for (size_t b = 0; b < r.size(); ++b)
-        if (r[b] < 0 || r[b] > all_.tk) throw attention_span_outside(op, what, r[b], int64_t(b), all_.tk);
-      return r;
-    };
-    if (o.lengths) lengths_ = read(extra.front(), "lengths");
-    if (o.starts) starts_ = read(extra.back(), "starts");
-  }
-  Sizes operator[](int64_t b) const {
-    Sizes z = all_;
-    if (!lengths_.empty()) z.keys = lengths_[size_t(b)];
-    if (!starts_.empty()) z.start = starts_[size_t(b)];
-    return z;
-  }
-
- private:
-  Sizes all_;
-  std::vector<int64_t> lengths_, starts_;
-};
-
-// Rows of scores are worked on in whole groups of lanes, up to kKeys: no slow ends of loops.
-constexpr int64_t padded(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-static_assert(padded(kKeys) == kKeys);
-
-// The largest of a padded row, by an explicit vector type, since compilers do not vectorise conditions across the lanes
-// of lane_max. NaN may be passed over: it comes back in the sum of exponentials.
-template <class C> C row_max(const C* s, int64_t n) {
-  typedef C Lanes __attribute__((vector_size(kLanes * sizeof(C))));
-  Lanes most, x;
-  std::memcpy(&most, s, sizeof most);
-  for (int64_t j = kLanes; j < n; j += kLanes) {
-    std::memcpy(&x, s + j, sizeof x);
-    most = most < x ? x : most;
-  }
-  C lane[kLanes];
-  std::memcpy(lane, &most, sizeof lane);
-  return *std::max_element(lane, lane + kLanes);
-}
-// One step of the online softmax for a row of n raw scores, of which the first `seen` count: s becomes the
-// exponentials, max and sum those of all scores so far. Returns what earlier sums are to be multiplied by.
-template <class C> C softmax_step(C* s, int64_t seen, int64_t n, C scale, C& max, C& sum) {
-  const int64_t end = padded(seen);
-  C factor = 1;
-  if (seen > 0) {
-    for (int64_t j = 0; j < end; ++j) s[j] *= scale;
-    std::fill(s + seen, s + end, s[0]);  // not -infinity: processors are slow where exponentials underflow
-    const C next = std::max(max, row_max(s, end));
-    factor = max < next ? (std::isinf(max) ? C(0) : math::exp(max - next)) : C(1);
-    for (int64_t j = 0; j < end; ++j) s[j] = exp_to_zero(s[j] - next);
-    std::fill(s + seen, s + end, C(0));
-    sum = sum * factor + lane_sum<C>(end, [s](int64_t j) { return s[j]; });
-    max = next;
-  }
-  if (end < n) std::fill(s + end, s + n, C(0));
-  return factor;
-}
+using namespace blocks;
 
 // The only query of a head. y is (HS).
 template <class T>
 void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, compute_t<T>& lse) {
   using C = compute_t<T>;
-  const int64_t n = std::max<int64_t>(0, z.seen(0)), hs = z.hs;
-  Scratch scratch(Scratch::need<C>(padded(n)) + 2 * Scratch::need<C>(hs));
-  C *s = scratch.take<C>(padded(n)), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
+  const int64_t n = std::max<int64_t>(0, z.seen(0)), hs = z.hs, whole = (n + kLanes - 1) / kLanes * kLanes;
+  Scratch scratch(Scratch::need<C>(whole) + 2 * Scratch::need<C>(hs));
+  C *s = scratch.take<C>(whole), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
   for (int64_t i = 0; i < hs; ++i) wide[i] = q.p[i * q.col];
   one_query::scores(wide, key.p, key.row, n, hs, s);
   C max = -std::numeric_limits<C>::infinity(), sum = 0;
-  softmax_step(s, n, padded(n), C(z.scale), max, sum);
+  if (n > 0) {
+    std::fill(s + n, s + whole, s[0]);  // no slow ends of loops
+    for (int64_t j = 0; j < whole; ++j) s[j] *= C(z.scale);
+    max = top_of<C>(whole, s);
+    for (int64_t j = 0; j < whole; ++j) s[j] = exp_to_zero(s[j] - max);
+    sum = lane_sum<C>(n, [s](int64_t j) { return s[j]; });
+  }
   one_query::weigh(s, value.p, value.row, n, hs, sums);
   const C inverse = n > 0 ? C(1) / sum : C(0);
   for (int64_t i = 0; i < hs; ++i) y[i] = T(sums[i] * inverse);
@@ -170,35 +38,46 @@ void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value,
 
 template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t q0) {
   using C = compute_t<T>;
-  const int64_t nq = std::min(kQueries, z.tq - q0), hs = z.hs, end = z.seen(q0 + nq - 1), wide = kWidens<T> ? hs : 0;
+  constexpr int64_t P = kPanel<C>;
+  const int64_t nq = std::min(kQueries, z.tq - q0), hs = z.hs, end = z.seen(q0 + nq - 1), ld = whole_vectors<C>(hs);
+  const int64_t padded = (nq + P - 1) / P * P;
   const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
+  const MatView<T> query = head_of<T>(in[0], b, h);
   const Strides& st = out[0].strides();
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
-  if (z.tq == 1 && key.col == 1 && value.col == 1)
-    return forward_one<T>(z, head_of<T>(in[0], b, h), key, value, to, *lse);
+  if (z.tq == 1 && key.col == 1 && value.col == 1) return forward_one<T>(z, query, key, value, to, *lse);
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
-  Scratch scratch(need(nq * kKeys) + need(nq * hs) + 2 * need(nq) + need(nq * wide) + need(kKeys * wide));
-  C *s = scratch.take<C>(nq * kKeys), *y = scratch.take<C>(nq * hs), *max = scratch.take<C>(nq),
-    *sum = scratch.take<C>(nq);
-  C *qs = scratch.take<C>(nq * wide), *ks = scratch.take<C>(kKeys * wide);
-  std::fill(max, max + nq, -std::numeric_limits<C>::infinity());
-  std::fill(sum, sum + nq, C(0));
-  if (end <= 0) std::fill(y, y + nq * hs, C(0));
-  const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs);
+  Scratch scratch(need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
+                  2 * need(kKeys * ld));
+  C *s = scratch.take<C>(kKeys * P), *qs = scratch.take<C>(padded * hs), *y = scratch.take<C>(nq * ld),
+    *max = scratch.take<C>(padded), *sum = scratch.take<C>(padded), *factor = scratch.take<C>(P),
+    *ks = scratch.take<C>(kKeys * ld), *vs = scratch.take<C>(kKeys * ld);
+  std::fill(max, max + padded, -std::numeric_limits<C>::infinity());
+  std::fill(sum, sum + padded, C(0));
+  if (end <= 0) std::fill(y, y + nq * ld, C(0));
+  turn<C>(z, true, nq, score_rows<T>(z, query, q0, nq, ks, true), qs);
   for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
     const int64_t nk = std::min(kKeys, end - k0);
-    gemm_serial<C>(nq, nk, hs, q, rows_of<T>(key, k0, nk, hs, ks).transposed(), s, kKeys);
-    for (int64_t i = 0; i < nq; ++i) {
-      const C factor = softmax_step(s + i * kKeys, z.seen_of(q0 + i, k0, nk), nk, C(z.scale), max[i], sum[i]);
-      for (int64_t j = 0; k0 > 0 && j < hs; ++j) y[i * hs + j] *= factor;
+    const MatView<C> k = score_rows<T>(z, key, k0, nk, ks), v = rows_of<T>(value, k0, nk, hs, vs);
+    for (int64_t i = 0; i < nq; i += P) {
+      const int64_t queries = std::min(P, nq - i);
+      const Block block{z, q0 + i, queries, k0, z.seen_of(q0 + i + queries - 1, k0, nk)};
+      if (block.n == 0) continue;
+      scores<C>(block, k, qs + i * z.depth, s, P);
+      lanes::softmax_step<C>(block.lanes<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
+      for (int64_t r = 0; k0 > 0 && r < queries; ++r)
+        for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y[(i + r) * ld + j] *= factor[r];
+      add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0);
     }
-    gemm_serial<C>(nq, hs, nk, {s, kKeys, 1}, rows_of<T>(value, k0, nk, hs, ks), y, hs, {.accumulate = k0 > 0});
   }
+  for (int64_t i = 0; i < nq; ++i) lse[i] = C(double(max[i]) * kLn2 + double(math::log(sum[i])));
   for (int64_t i = 0; i < nq; ++i) {
     const C inverse = end > 0 ? C(1) / sum[i] : C(0);
-    for (int64_t j = 0; j < hs; ++j) to[i * st[2] + j] = T(y[i * hs + j] * inverse);
-    lse[i] = max[i] + math::log(sum[i]);
+    T* const row = to + i * st[2];
+    const C* const from = y + i * ld;
+    TG_SAME_INDEX
+    for (int64_t j = 0; j < hs; ++j) row[j] = T(from[j] * inverse);
   }
 }
 void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
@@ -213,98 +92,138 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// Where the rows of one head's gradient are added up: the output itself, or wide scratch that finish() rounds.
+// Where the rows of one head's gradient are added up, whole vectors each: the output itself, or scratch that finish()
+// copies, rounded. Rows begin with what is written first.
 template <class T> class Sums {
   using C = compute_t<T>;
 
  public:
-  Sums(const Buf& out, int64_t b, int64_t h, C* scratch) : rows_(out.size(2)), hs_(out.size(3)), ld_(out.strides()[2]) {
-    to_ = out.data<T>() + b * out.strides()[0] + h * out.strides()[1];
-    if constexpr (kWidens<T>)
-      sum_ = {scratch, hs_};
-    else
-      sum_ = {to_, ld_};
-    for (int64_t i = 0; i < rows_; ++i) std::fill_n(sum_.p + i * sum_.ld, hs_, C(0));
+  Sums(const Buf& out, int64_t b, int64_t h, C* scratch)
+      : rows_(out.size(2)),
+        hs_(out.size(3)),
+        ld_(out.strides()[2]),
+        to_(out.data<T>() + b * out.strides()[0] + h * out.strides()[1]),
+        sum_{scratch, whole_vectors<C>(hs_)} {
+    if constexpr (!kWidens<T>)
+      if (sum_.ld == hs_) sum_ = {to_, ld_};
   }
   Matrix<C> at(int64_t row) const { return sum_.at(row); }
-  void finish() const {
-    if constexpr (kWidens<T>)
-      for (int64_t i = 0; i < rows_; ++i)
-        for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(sum_.p[i * sum_.ld + j]);
+  // Before n rows from `row` on get their next products, in order: whether these are added to what is there.
+  bool begin(int64_t row, int64_t n) {
+    const bool add = row < begun_;
+    if (add) clear(row + n);
+    begun_ = std::max(begun_, row + n);
+    return add;
+  }
+  void finish() {
+    clear(rows_);
+    if constexpr (!kWidens<T>)
+      if (sum_.p == to_) return;
+    for (int64_t i = 0; i < rows_; ++i) {
+      const C* const from = sum_.at(i).p;
+      TG_SAME_INDEX
+      for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(from[j]);
+    }
   }
 
  private:
-  int64_t rows_, hs_, ld_;
+  void clear(int64_t end) {
+    for (; begun_ < end; ++begun_) std::fill_n(sum_.at(begun_).p, whole_vectors<C>(hs_), C(0));
+  }
+  int64_t rows_, hs_, ld_, begun_ = 0;
   T* to_;
   Matrix<C> sum_;
 };
 
-// p: raw scores -> probabilities; dp: gradient of the probabilities -> that of the raw scores. With delta = dy . y of
-// the row, dscore = p (dp - delta): what softmax's own sum contributes.
-template <class C> void softmax_grad(C* p, C* dp, int64_t seen, int64_t n, C scale, C lse, C delta) {
-  for (int64_t j = 0; j < padded(seen); ++j) {
-    p[j] = exp_to_zero(p[j] * scale - lse);
-    dp[j] = p[j] * (dp[j] - delta) * scale;
-  }
-  std::fill(p + seen, p + n, C(0));
-  std::fill(dp + seen, dp + n, C(0));
-}
-
 template <class T> struct BackwardTile {  // key head g of batch b with all its query heads
   using C = compute_t<T>;
+  static constexpr int64_t P = kPanel<C>;
+  static_assert(kStrip % P == 0 && kQueries % kStrip == 0);
   const Sizes& z;
   Bufs in, out;
   int64_t b, g;
-  int64_t hs = z.hs, wide = kWidens<T> ? z.hs : 0;
-  Scratch scratch{2 * need(kQueries * kKeys) + need(z.tq) + 2 * need(kQueries * wide) + 2 * need(kKeys * wide) +
-                  need(z.tq * wide) + 2 * need(z.tk * wide)};
-  C *p = take(kQueries * kKeys), *dp = take(kQueries * kKeys), *delta = take(z.tq);
-  C *qs = take(kQueries * wide), *dys = take(kQueries * wide), *ks = take(kKeys * wide), *vs = take(kKeys * wide);
+  int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
+  int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);  // room for rows of y, before there are scores
+  Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
+                  2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
+  C *p = take(p_size), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *log_rest = take(kQueries),
+    *delta = take(kQueries);
+  C *turned_q = take(kQueries * hs), *turned_dy = take(kQueries * hs);
+  C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld),
+    *pairs = take(kKeys * ld);
   C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide);
 
   static size_t need(int64_t n) { return Scratch::need<C>(n); }
   C* take(int64_t n) { return scratch.template take<C>(n); }
 
   void run() {
-    const Sums<T> dk(out[1], b, g, dks), dv(out[2], b, g, dvs);
+    Sums<T> dk(out[1], b, g, dks), dv(out[2], b, g, dvs);
     for (int64_t h = g * z.group; h < (g + 1) * z.group; ++h) query_head(h, dk, dv);
     dk.finish();
     dv.finish();
   }
-  void query_head(int64_t h, const Sums<T>& dk, const Sums<T>& dv) {
-    const MatView<T> q = head_of<T>(in[0], b, h), y = head_of<T>(in[3], b, h), dy = head_of<T>(in[5], b, h);
-    const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq;
-    for (int64_t i = 0; i < z.tq; ++i) {
-      const T *a = y.p + i * y.row, *c = dy.p + i * dy.row;
-      if (dy.col == 1 && y.col == 1)
-        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j]) * C(c[j]); });
-      else
-        delta[i] = lane_sum<C>(hs, [&](int64_t j) { return C(a[j * y.col]) * C(c[j * dy.col]); });
-    }
-    const Sums<T> dq(out[0], b, h, dqs);
-    for (int64_t k0 = 0; k0 < z.keys; k0 += kKeys) {
-      const int64_t nk = std::min(kKeys, z.keys - k0);
-      const MatView<C> k = rows_of<T>(head_of<T>(in[1], b, g), k0, nk, hs, ks),
-                       v = rows_of<T>(head_of<T>(in[2], b, g), k0, nk, hs, vs);
-      for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) {
-        const int64_t nq = std::min(kQueries, z.tq - q0), n = z.seen_of(q0 + nq - 1, k0, nk);
-        if (n == 0) continue;
-        const MatView<C> qb = rows_of<T>(q, q0, nq, hs, qs), dyb = rows_of<T>(dy, q0, nq, hs, dys);
-        gemm_serial<C>(nq, n, hs, qb, k.transposed(), p, kKeys);
-        gemm_serial<C>(nq, n, hs, dyb, v.transposed(), dp, kKeys);
-        for (int64_t i = 0; i < nq; ++i)
-          softmax_grad(p + i * kKeys, dp + i * kKeys, z.seen_of(q0 + i, k0, n), n, C(z.scale), lse[q0 + i],
-                       delta[q0 + i]);
-        const MatView<C> probability{p, kKeys, 1}, dscore{dp, kKeys, 1};
-        add(n, nq, probability.transposed(), dyb, dv.at(k0));
-        add(n, nq, dscore.transposed(), qb, dk.at(k0));
-        add(nq, n, dscore, k, dq.at(q0));
-      }
-    }
+  void query_head(int64_t h, Sums<T>& dk, Sums<T>& dv) {
+    Sums<T> dq(out[0], b, h, dqs);
+    for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) queries(h, q0, std::min(kQueries, z.tq - q0), dq, dk, dv);
     dq.finish();
   }
-  void add(int64_t rows, int64_t depth, MatView<C> a, MatView<C> x, Matrix<C> to) const {
-    gemm_serial<C>(rows, hs, depth, a, x, to.p, to.ld, {.accumulate = true});
+  // delta: of each query, dy . y.
+  void dot_rows(int64_t nq, MatView<C> dy, MatView<C> y) const {
+    constexpr int64_t L = kVector<C>;
+    alignas(64) C parts[P * L], turned[L * P];
+    for (int64_t i0 = 0; i0 < kQueries; i0 += P) {
+      const int64_t n = std::clamp<int64_t>(nq - i0, 0, P);
+      for (int64_t i = 0; i < n; ++i) {
+        const C *const a = dy.at(i0 + i, 0).p, *const c = y.at(i0 + i, 0).p;
+        Vector<C> sum = {};
+        for (int64_t j = 0; j < ld; j += L) sum += load_vector(a + j) * load_vector(c + j);
+        store_vector(parts + i * L, sum);
+      }
+      pack_panel<C>(L, n, {parts, 1, L}, turned);
+      for (int64_t w = 0; w < P; w += L) {
+        Vector<C> sum = {};
+        for (int64_t j = 0; j < L; ++j) sum += load_vector(turned + j * P + w);
+        store_vector(delta + i0 + w, sum);
+      }
+    }
+  }
+  void queries(int64_t h, int64_t q0, int64_t nq, Sums<T>& dq, Sums<T>& dk, Sums<T>& dv) {
+    const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs),
+                     dy = rows_of<T>(head_of<T>(in[5], b, h), q0, nq, hs, dys);
+    const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq + q0;
+    std::fill(log_sum, log_sum + kQueries, C(0));
+    std::fill(log_rest, log_rest + kQueries, C(0));
+    for (int64_t i = 0; i < nq; ++i) {
+      const double l = double(lse[i]) * kLog2E;
+      log_sum[i] = C(l);
+      log_rest[i] = C(l - double(C(l)));
+    }
+    dot_rows(nq, dy, rows_of<T>(head_of<T>(in[3], b, h), q0, nq, hs, p, true));
+    turn<C>(z, true, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[0], b, h), q0, nq, p, true) : q, turned_q);
+    turn<C>(z, false, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[5], b, h), q0, nq, p, true) : dy, turned_dy);
+    const int64_t end = z.seen(q0 + nq - 1);
+    for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
+      const int64_t nk = std::min(kKeys, end - k0);
+      const MatView<T> key = head_of<T>(in[1], b, g), value = head_of<T>(in[2], b, g);
+      const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks), v = score_rows<T>(z, value, k0, nk, vs),
+                       pairs_of_k = z.pairs ? score_rows<T>(z, key, k0, nk, pairs) : k;
+      for (int64_t i = 0; i < nq; i += kStrip) {
+        const int64_t some = std::min(kStrip, nq - i);
+        const Block strip{z, q0 + i, some, k0, z.seen_of(q0 + i + some - 1, k0, nk)};
+        if (strip.n == 0) continue;
+        for (int64_t j = 0; j < some; j += P) {
+          const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
+          scores<C>(panel, pairs_of_k, turned_q + (i + j) * z.depth, p + j, kStrip);
+          scores<C>(panel, v, turned_dy + (i + j) * z.depth, dp + j, kStrip);
+          lanes::softmax_grad<C>(panel.template lanes<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
+                                 log_sum + i + j, log_rest + i + j, delta + i + j);
+        }
+        add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));
+        add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0), dk.begin(k0, strip.n));
+        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), k0 > 0);
+      }
+    }
+    if (end > 0) dq.begin(q0, nq);
   }
 };
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {

@@ -7,6 +7,7 @@
 // where Eigen computes.
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
+#include <tapegrad/cpu/vector.h>
 
 #include <type_traits>
 
@@ -32,5 +33,25 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
 // On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
+
+// Products in caches, for kernels that keep operands there (cpu/attention.cpp): nothing is packed and nothing cut, and
+// of products of triangles only some of what is 0, or not wanted, is computed. A panel is kPanel wide, whole vectors.
+template <class T> inline constexpr int64_t kPanel = kRowsAlone<T> ? 2 * kVector<T> : 64;
+struct Triangle {
+  enum Of { none, columns, from, to } of = none;
+  // columns: C's row i is wanted from column i + at on. from: A's row i is 0 before column i + at; to: from there on.
+  int64_t at = 0;
+};
+// C = or += A B, where rows of B are n neighbours, whole vectors.
+template <class T>
+void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
+               Triangle = {});
+// C = A B of bf16, if this machine's way of it is vdpbf16ps (cpu/gemm/bf16_path.h): each float of A and B is two
+// neighbours in k. Denormal numbers are taken for 0.
+bool multiplies_pairs();
+void gemm_near_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
+                     Triangle);
+// x (k x cols, cols <= kPanel) to rows of kPanel elements, zeros after cols.
+template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 
 }  // namespace tg::cpu::TG_ISA_NS

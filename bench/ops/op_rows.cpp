@@ -169,6 +169,15 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
+// The same where the heads of one projection lie: rows far apart.
+void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs) {
+  const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
+  const OpCase c{"self_attention", {b, nh, t, hs}, DType::f32, {{b, t, 3 * nh, hs}}, [nh](Inputs x) {
+                   return Tensors{self_attention(x[0], nh)};
+                 }};
+  add_forward(rows, c, {.flop = 2 * product});
+  add_backward(rows, c, {.flop = 5 * product});
+}
 // Reads the weights, two moments and the gradients, writes all but the gradients; of `tensors` of n elements each.
 void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1) {
   const Kind t{DType::f32, rows.device};
@@ -214,8 +223,11 @@ void cpu_rows(Rows& rows) {
   cross_entropy_rows(rows, 768, 256);
   cross_entropy_rows(rows, 1024, 50257);
   attention_rows(rows, 12, 4, 64, 32, DType::f32);
-  for (const int64_t t : {64, 256, 1024}) attention_rows(rows, 1, 12, t, 64, DType::f32);
-  attention_rows(rows, 1, 12, 1024, 64, DType::bf16);
+  attention_rows(rows, 8, 12, 128, 64, DType::f32);
+  for (const int64_t t : {64, 256, 1024, 4096}) attention_rows(rows, 1, 12, t, 64, DType::f32);
+  for (const int64_t hs : {32, 80, 128}) attention_rows(rows, 1, 12, 1024, hs, DType::f32);
+  for (const int64_t t : {64, 1024}) attention_rows(rows, 1, 12, t, 64, DType::bf16);
+  self_attention_rows(rows, 1, 12, 1024, 64);
   adamw_rows(rows, int64_t(1) << 20);
   adamw_rows(rows, int64_t(1) << 24);
   for (const int64_t terms : {1, 8, 16, 64}) adamw_product_rows(rows, 4096, terms);

@@ -2,6 +2,7 @@
 // Eigen. The only file that includes Eigen. Its namespace carries the ISA level (cmake/levels.cmake), or the linker
 // would keep one level's code for all.
 #include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/cpu/scratch.h>
 #include <tapegrad/cpu/thread_pool.h>
 
@@ -281,6 +282,29 @@ void multiply(const Product<float>& p, bool parallel) {
   for (int64_t j = 0; j < p.n; j += kWidth)
     for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
 }
+
+// A block of k. Rows of a triangle go by fewer, as what a tile leaves out is what its last or first row leaves out.
+template <class Way> void multiply_near(const Product<float>& p, const Block& l, Triangle triangle) {
+  const bool add = p.o.accumulate || l.first > 0;
+  const int64_t step = triangle.of == Triangle::none ? kRows : kStripRows;
+  for (int64_t j = 0; j < p.n; j += kCols)
+    for (int64_t i = 0; i < p.m; i += step) {
+      const int64_t rows = std::min(step, p.m - i), edge = i + triangle.at;
+      int64_t first = l.first, last = l.first + l.depth, col = j;
+      if (triangle.of == Triangle::columns) col = std::max(j, edge / kLanes * kLanes);
+      if (triangle.of == Triangle::from) first = std::clamp(edge, first, last);
+      if (triangle.of == Triangle::to) last = std::clamp(edge + rows - 1, first, last);
+      const int64_t cols = std::min(p.n, j + kCols) - col;
+      if (cols <= 0) continue;
+      const auto& tiles = cols > kLanes ? kTiles<2, Way> : kTiles<1, Way>;
+      tiles[size_t(rows - 1)](last - first, p.a.at(i, first).p, p.a.row, p.a.col, p.b.at(first, col).p, p.b.row,
+                              p.c + i * p.ldc + col, p.ldc, add);
+    }
+}
+template <class Way> void multiply_near(const Product<float>& p, Triangle triangle) {
+  if (p.k <= kDepth) return multiply_near<Way>(p, {0, p.k}, triangle);
+  for (int64_t q = 0; q < blocks(p.k); ++q) multiply_near<Way>(p, block(p.k, q), triangle);
+}
 }  // namespace own
 #endif
 
@@ -303,6 +327,40 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> o) {
   multiply<T>({m, n, k, a, b, c, ldc, o}, true);
 }
+template <class T>
+void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
+               [[maybe_unused]] Triangle triangle) {
+  const Product<T> p{m, n, k, a, b, c, ldc, {.accumulate = accumulate}};
+#if TG_ISA_LEVEL >= 3
+  if constexpr (std::is_same_v<T, float>)
+    own::multiply_near<micro::Floats>(p, triangle);
+  else
+#endif
+    multiply<T>(p, false);
+}
+#if TG_ISA_LEVEL == 4
+bool multiplies_pairs() { return bf16_path() == Bf16Path::avx512; }
+void gemm_near_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
+                     Triangle triangle) {
+  own::multiply_near<micro::Bf16Pairs>({m, n, k, a, b, c, ldc, {}}, triangle);
+}
+#else
+bool multiplies_pairs() { return false; }
+void gemm_near_pairs(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, Triangle) {}
+#endif
+template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to) {
+#if TG_ISA_LEVEL >= 3
+  if constexpr (std::is_same_v<T, float>)
+    micro::pack_b(k, cols, x, to);
+  else
+#endif
+    for (int64_t t = 0; t < k; ++t)
+      for (int64_t j = 0; j < kPanel<T>; ++j) to[t * kPanel<T> + j] = j < cols ? x.p[t * x.row + j * x.col] : T(0);
+}
+template void gemm_near(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool, Triangle);
+template void gemm_near(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool, Triangle);
+template void pack_panel(int64_t, int64_t, MatView<float>, float*);
+template void pack_panel(int64_t, int64_t, MatView<double>, double*);
 template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions<float>);
 template void gemm(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions<double>);
 template void gemm_serial(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t,

@@ -23,8 +23,21 @@ typedef V AnyV __attribute__((aligned(4), may_alias));
 inline V load(const float* p) { return *reinterpret_cast<const AnyV*>(p); }
 inline void store(float* p, V v) { *reinterpret_cast<AnyV*>(p) = v; }
 
+// What a tile adds to its sums: y x[lane].
+struct Floats {
+  static void add(V& sum, float y, V x) { sum += y * x; }
+};
+#if TG_ISA_LEVEL == 4
+// Each float is two bf16, of which the sum of products is added, by vdpbf16ps.
+struct Bf16Pairs {
+  static void add(V& sum, float y, V x) {
+    typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(Bits{} + __builtin_bit_cast(uint32_t, y)), "v"(x));
+  }
+};
+#endif
 // C (R x W vectors, rows ldc apart) = or += A B. Element (r, t) of A at a[r * ar + t * ak], row t of B at b + t * bk.
-template <int R, int W>
+template <int R, int W, class Way = Floats>
 void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bk, float* c, int64_t ldc,
           bool add) {
   V sum[R][W] = {};
@@ -43,7 +56,7 @@ void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int
     for (int r = 0; r < R; ++r) {
       const float y = row[r / 3][r % 3 * ar];
 #pragma GCC unroll 8
-      for (int w = 0; w < W; ++w) sum[r][w] += y * x[w];
+      for (int w = 0; w < W; ++w) Way::add(sum[r][w], y, x[w]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; r += 3) row[r / 3] += ak;
@@ -141,9 +154,9 @@ template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 
 
 using Tile = decltype(&tile<1, 1>);
 // kTiles<W>[R - 1].
-template <int W>
+template <int W, class Way = Floats>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<Tile, sizeof...(R)>{tile<R + 1, W>...};
+  return std::array<Tile, sizeof...(R)>{tile<R + 1, W, Way>...};
 }(std::make_integer_sequence<int, kRows>());
 
 // Four vectors of four-element rows: x[q] holds rows q, q + 4, q + 8... one after another. Returns its transpose: x[t]

@@ -25,7 +25,82 @@ std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const At
   return {y.detach(), g[q], g[k], g[v]};
 }
 Tensor of_sequence(const Tensor& x, int64_t b) { return slice(x, 0, b, b + 1); }
+// The same in f64, with the matrices of scores.
+std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOptions& o) {
+  for (Tensor* t : {&q, &k, &v}) *t = t->to(DType::f64).detach().requires_grad_();
+  const int64_t tq = q.size(2), tk = k.size(2), group = q.size(1) / k.size(1);
+  std::vector<double> mask(size_t(tq * tk));
+  for (int64_t i = 0; i < tq; ++i)
+    for (int64_t j = 0; o.causal && j < tk; ++j) mask[size_t(i * tk + j)] = j <= i + tk - tq ? 0 : -INFINITY;
+  const auto shared = [&](const Tensor& x) {  // by the query heads of a group
+    const Tensor each = reshape(x, {x.size(0), x.size(1), 1, tk, x.size(3)});
+    const std::vector<Tensor> all(size_t(group), each);
+    return reshape(concat(Inputs(all.data(), all.size()), 2), {x.size(0), q.size(1), tk, x.size(3)});
+  };
+  const Tensor scores = matmul(q, transpose(shared(k))) * o.scale + tensor<double>(mask, {tq, tk});
+  const Tensor y = matmul(softmax(scores), shared(v));
+  const GradMap g = backward(y, dy.to(DType::f64));
+  return {y.detach(), g[q], g[k], g[v]};
+}
 }  // namespace
+
+TEST_CASE("attention: values and gradients of the matrices of scores, around vectors, panels and blocks") {
+  struct Sizes {
+    int64_t heads, key_heads, tq, tk, hs;
+  };
+  // Register tiles, panels and blocks have 6, 8, 12, 16, 32, 64 and 128 rows; vectors 2 to 16 elements.
+  for (const Sizes z : {Sizes{2, 2, 64, 64, 32},
+                        {2, 1, 16, 16, 16},
+                        {4, 2, 33, 33, 20},
+                        {2, 2, 130, 130, 64},
+                        {2, 1, 65, 257, 80},
+                        {2, 2, 5, 150, 7},
+                        {1, 1, 300, 300, 33},
+                        {2, 2, 70, 70, 129},
+                        {1, 1, 12, 40, 400},
+                        {2, 2, 3, 3, 1}})
+    for (const DType t : {DType::f64, DType::f32, DType::bf16})
+      for (const AttentionOptions& o : {AttentionOptions{.scale = 0.3}, AttentionOptions{.scale = -0.4},
+                                        AttentionOptions{.causal = false, .scale = 0.2}}) {
+        INFO(name_of(t), ", ", z.tq, " queries, ", z.tk, " keys, HS ", z.hs, ", causal ", o.causal, ", scale ",
+             o.scale);
+        const Inputs4 in(2, z.heads, z.key_heads, z.tq, z.tk, z.hs, t);
+        const auto got = run(in.q, in.k, in.v, in.dy, o), want = by_scores(in.q, in.k, in.v, in.dy, o);
+        const double most = t == DType::f64 ? 1e-14 : t == DType::f32 ? 3e-6 : 1e-2;
+        for (size_t i = 0; i < 4; ++i) {
+          CAPTURE(i);
+          CHECK(distance(got[i].to(DType::f64), want[i]) <= most);
+        }
+        if (z.tq > 70) continue;
+        for (const Store how : kStores) {
+          const auto turned = run(stored(in.q, how), stored(in.k, how), stored(in.v, how), stored(in.dy, how), o);
+          for (size_t i = 0; i < 4; ++i) CHECK(bits_of(turned[i]) == bits_of(got[i]));
+        }
+      }
+}
+TEST_CASE("attention: infinite scores and NaN stay in their rows") {
+  for (const DType t : {DType::f32, DType::bf16, DType::f64}) {
+    constexpr int64_t kText = 150, kRow = 40, kKey = 20;
+    Inputs4 in(1, 1, 1, kText, kText, 8, t);
+    in.q = abs(in.q) + full({1}, 0.5, t);
+    const auto row = [](const Tensor& x, double value, int64_t at) {
+      return where(reshape(arange(0, kText) == double(at), {kText, 1}), value, x);
+    };
+    const Tensor want = attention(in.q, in.k, in.v, {.causal = false});
+    const auto rest = [&](const Tensor& y, int64_t begin, int64_t end) { return slice(y, 2, begin, end); };
+    // A key that nobody attends to: its score is -infinity.
+    const Tensor without = concat({slice(in.k, 2, 0, kKey), slice(in.k, 2, kKey + 1, kText)}, 2),
+                 values_without = concat({slice(in.v, 2, 0, kKey), slice(in.v, 2, kKey + 1, kText)}, 2);
+    CHECK(distance(attention(in.q, row(in.k, -INFINITY, kKey), in.v, {.causal = false}),
+                   attention(in.q, without, values_without, {.causal = false})) <= (t == DType::bf16 ? 1e-2 : 1e-6));
+    for (const double odd : {double(NAN), double(INFINITY)}) {
+      const Tensor y = attention(row(in.q, odd, kRow), in.k, in.v, {.causal = false});
+      for (const double e : values<double>(rest(y, kRow, kRow + 1).to(DType::f64))) CHECK(std::isnan(e));
+      CHECK(bits_of(rest(y, 0, kRow)) == bits_of(rest(want, 0, kRow)));
+      CHECK(bits_of(rest(y, kRow + 1, kText)) == bits_of(rest(want, kRow + 1, kText)));
+    }
+  }
+}
 
 TEST_CASE("self_attention and rope of heads: the bits of attention and rope of the parts") {
   for (const DType t : {DType::f32, DType::bf16, DType::f64})

@@ -1,0 +1,188 @@
+// What attention (cpu/attention.cpp) is made of: scratch, sizes of sequences, rows of heads, and the products of a
+// block of keys and a block of queries.
+#pragma once
+#include <tapegrad/cpu/attention_lanes.h>
+#include <tapegrad/cpu/loop.h>
+#include <tapegrad/ops/attention.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS::blocks {
+inline constexpr int64_t kQueries = 128, kKeys = 128;
+inline constexpr int64_t kStrip = 64;  // queries whose products are added to dk and dv at once
+inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
+
+// Memory of the calling thread, kept from tile to tile. Aligned, because Eigen's smallest products add in an order that
+// depends on it.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes) {
+    if (lines().size() * sizeof(Line) < bytes) lines().resize(bytes / sizeof(Line) + 1);
+  }
+  template <class C> static size_t need(int64_t n) {
+    return (size_t(n) * sizeof(C) + sizeof(Line) - 1) / sizeof(Line) * sizeof(Line);
+  }
+  template <class C> C* take(int64_t n) {
+    auto* p = reinterpret_cast<C*>(lines().data() + used_);
+    used_ += need<C>(n) / sizeof(Line);
+    return p;
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  static std::vector<Line>& lines() {
+    thread_local std::vector<Line> memory;
+    return memory;
+  }
+  size_t used_ = 0;
+};
+
+template <class C> struct Matrix {  // rows x cols to write to, rows ld apart
+  C* p;
+  int64_t ld;
+  Matrix at(int64_t row) const { return {p + row * ld, ld}; }
+};
+// One head of a (B, heads, T, HS) buffer: element (t, i).
+template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
+  const Strides& s = x.strides();
+  return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
+}
+// Rows [first, first + n) of hs elements, in the type that products are computed in and of whole vectors, zeros behind
+// hs: where they lie, or in `scratch`. What is read more than once is copied if its rows are far apart, as few lines of
+// the cache may hold them all.
+template <class T>
+MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
+                              bool once = false) {
+  using C = compute_t<T>;
+  x = x.at(first, 0);
+  const int64_t ld = whole_vectors<C>(hs);
+  if constexpr (std::is_same_v<T, C>)
+    if (x.col == 1 && hs == ld && (once || x.row == ld)) return x;
+  for (int64_t i = 0; i < n; ++i) {
+    const T* const from = x.p + i * x.row;
+    C* const to = scratch + i * ld;
+    if (x.col == 1)
+      for (int64_t j = 0; j < hs; ++j) to[j] = C(from[j]);
+    else
+      for (int64_t j = 0; j < hs; ++j) to[j] = C(from[j * x.col]);
+    std::fill(to + hs, to + ld, C(0));
+  }
+  return {scratch, ld, 1};
+}
+template <class T> inline constexpr bool kWidens = !std::is_same_v<T, compute_t<T>>;
+
+struct Sizes {
+  int64_t tq, tk, hs, group;  // group: query heads per key head
+  bool causal;
+  double scale;
+  bool pairs;           // scores are products of pairs of bf16
+  int64_t depth;        // their terms
+  int64_t keys, start;  // of a sequence: its keys, the others are padding, and the position of its first query
+  Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
+      : tq(q.size(2)),
+        tk(k.size(2)),
+        hs(q.size(3)),
+        group(k.size(1) ? q.size(1) / k.size(1) : 1),
+        causal(o.causal),
+        scale(o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)))),
+        pairs(q.dtype() == DType::bf16 && multiplies_pairs()),
+        depth(pairs ? (hs + 1) / 2 : hs),
+        keys(tk),
+        start(tk - tq) {}
+  // How many keys query i sees: at least one, unless there are none.
+  int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
+  // Of the n keys from k0 on, those that query i sees.
+  int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
+};
+// n keys from k0 on, and `queries` from q0 on, the last of which sees them all.
+struct Block {
+  const Sizes& z;
+  int64_t q0, queries, k0, n;
+  int64_t seen_first() const { return z.seen(q0) - k0; }  // negative if other queries do not see key k0 either
+  template <class C> lanes::Panel lanes(int64_t ld) const { return {ld, n, whole_vectors<C>(queries), seen_first()}; }
+  // Query j sees the keys i < seen_first() + j, so that i + at <= j.
+  Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
+};
+
+// The sizes of each sequence. extra: lengths and starts, as the form says.
+class Sequences {
+ public:
+  Sequences(const op::AttentionForm& o, Bufs in, Bufs extra, std::string_view op) : all_(o, in[0], in[1]) {
+    const auto read = [&](const Buf& x, const char* what) {
+      std::vector<int64_t> r = flat_indices(x);
+      for (size_t b = 0; b < r.size(); ++b)
+        if (r[b] < 0 || r[b] > all_.tk) throw attention_span_outside(op, what, r[b], int64_t(b), all_.tk);
+      return r;
+    };
+    if (o.lengths) lengths_ = read(extra.front(), "lengths");
+    if (o.starts) starts_ = read(extra.back(), "starts");
+  }
+  Sizes operator[](int64_t b) const {
+    Sizes z = all_;
+    if (!lengths_.empty()) z.keys = lengths_[size_t(b)];
+    if (!starts_.empty()) z.start = starts_[size_t(b)];
+    return z;
+  }
+
+ private:
+  Sizes all_;
+  std::vector<int64_t> lengths_, starts_;
+};
+
+// Rows that scores are made of: those of rows_of(), or pairs of bf16 in the place of floats.
+template <class T>
+MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
+                                 bool once = false) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (z.pairs) {
+      x = x.at(first, 0);
+      const bool whole = x.col == 1 && z.hs % 2 == 0 && x.row % 2 == 0 && reinterpret_cast<uintptr_t>(x.p) % 4 == 0;
+      if (whole && (once || x.row == z.hs)) return {reinterpret_cast<const float*>(x.p), x.row / 2, 1};
+      auto* to = reinterpret_cast<bf16*>(scratch);
+      for (int64_t i = 0; i < n; ++i, to += 2 * z.depth) {
+        for (int64_t j = 0; j < z.hs; ++j) to[j] = x.p[i * x.row + j * x.col];
+        std::fill(to + z.hs, to + 2 * z.depth, bf16());
+      }
+      return {scratch, z.depth, 1};
+    }
+  return rows_of<T>(x, first, n, z.hs, scratch, once);
+}
+
+// What scores are multiplied by for exponentials of base 2. It is never negative: queries change their sign instead.
+template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
+// n rows of queries as columns of panels at `to`.
+template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
+  for (int64_t i = 0; i < n; i += kPanel<C>) {
+    C* const panel = to + i * z.depth;
+    pack_panel<C>(z.depth, std::min(kPanel<C>, n - i), x.at(i, 0).transposed(), panel);
+    for (int64_t j = 0; scaled && z.scale < 0 && j < z.depth * kPanel<C>; ++j)
+      if (z.pairs)
+        panel[j] = C(__builtin_bit_cast(float, __builtin_bit_cast(uint32_t, float(panel[j])) ^ 0x80008000u));
+      else
+        panel[j] = -panel[j];
+  }
+}
+// s (keys, ld) = K X^T, for pairs that see each other and some more. x: a panel.
+template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
+  const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
+  const MatView<C> panel{x, kPanel<C>, 1};
+  if constexpr (std::is_same_v<C, float>)
+    if (b.z.pairs) return gemm_near_pairs(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, seen);
+  gemm_near<C>(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, false, seen);
+}
+// Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key.
+template <class C> void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
+  gemm_near<C>(b.queries, whole_vectors<C>(b.z.hs), b.n, {p, 1, ld}, x, y.p, y.ld, add,
+               b.triangle(Triangle::to, b.seen_first()));
+}
+// Rows of y, one for each key, = or += P^T X.
+template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
+  gemm_near<C>(b.n, whole_vectors<C>(b.z.hs), b.queries, {p, ld, 1}, x, y.p, y.ld, add,
+               b.triangle(Triangle::from, 1 - b.seen_first()));
+}
+}  // namespace tg::cpu::TG_ISA_NS::blocks
