@@ -19,7 +19,7 @@ TG_HD_INLINE double exp_to_zero(double x) { return math::exp(x); }
 // 2^x of each lane, for x below 128. Float: 1.5 ulp; 0 below 2^-126, as above; NaN stays. The difference to the next
 // integer is exact, so this takes fewer instructions than e^x. Coefficients as in core/math.h.
 TG_HD_INLINE Vector<float> exp2_to_zero(Vector<float> x) {
-  typedef int32_t Bits __attribute__((vector_size(kVectorBytes)));
+  typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
   constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, which is left in the low bits
   x = x < -127.0f ? Vector<float>{} - 127.0f : x;
   const Vector<float> t = x + kMagic, r = x - (t - kMagic);
@@ -28,7 +28,7 @@ TG_HD_INLINE Vector<float> exp2_to_zero(Vector<float> x) {
   q = q * r + 0.0555035956f;
   q = q * r + 0.240226477f;
   q = q * r + 0.693147182f;
-  const auto power = Vector<float>((Bits(t) << 23) + (127 << 23));
+  const auto power = Vector<float>((Bits(t) << 23) + (127u << 23));
   return q * r * power + power;
 }
 TG_HD_INLINE Vector<double> exp2_to_zero(Vector<double> x) {
