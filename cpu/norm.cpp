@@ -136,21 +136,21 @@ template <class T, class B> struct Backward {
     std::array<C, 2> sums;  // of g * h and of g
   };
   template <int kSums> void first_pass(Row& r, C* sum_w, C* sum_b) const {
-    r.sums = lane_sums<2, C>(
-        x.n, [p = r.x, q = r.dy, m = r.mean, k = r.scale, w = weight.data(), sum_w, sum_b]<class V>(int64_t j) {
-          const V d = load<V>(q + j), h = (load<V>(p + j) - m) * k, g = d * load<V>(w + j);
-          if constexpr (kSums > 0) store(sum_w + j, V(load<V>(sum_w + j) + d * h));
-          if constexpr (kSums > 1) store(sum_b + j, V(load<V>(sum_b + j) + d));
-          return std::array<V, 2>{g * h, g};
-        });
+    const C* const w = weight.data();
+    r.sums = lane_sums<2, C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
+      const V d = load<V>(r.dy + j), h = (load<V>(r.x + j) - m) * k, g = d * load<V>(w + j);
+      if constexpr (kSums > 0) store(sum_w + j, V(load<V>(sum_w + j) + d * h));
+      if constexpr (kSums > 1) store(sum_b + j, V(load<V>(sum_b + j) + d));
+      return std::array<V, 2>{g * h, g};
+    });
   }
   template <class To> void second_pass(const Row& r, To* to) const {
+    const C* const w = weight.data();
     const C along = r.sums[0] / C(x.n), shift = mean.empty() ? C(0) : r.sums[1] / C(x.n);
-    for_lanes<C>(x.n,
-                 [p = r.x, q = r.dy, m = r.mean, k = r.scale, w = weight.data(), to, along, shift]<class V>(int64_t j) {
-                   const V h = (load<V>(p + j) - m) * k, g = load<V>(q + j) * load<V>(w + j);
-                   store(to + j, V(k * (g - h * along - shift)));  // the shift last: of a single g it is g as rounded
-                 });
+    for_lanes<C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
+      const V h = (load<V>(r.x + j) - m) * k, g = load<V>(r.dy + j) * load<V>(w + j);
+      store(to + j, V(k * (g - h * along - shift)));  // the shift last: of a single g it is g as rounded
+    });
   }
   // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
   template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {

@@ -17,11 +17,12 @@ template <int N, class C, class F> inline C join_halves(const C* x, const F& joi
   if constexpr (N == 1) {
     return x[0];
   } else {
-    typedef C Half __attribute__((vector_size(N / 2 * sizeof(C)), aligned(alignof(C)), may_alias));
-    Half half = *reinterpret_cast<const Half*>(x);
-    join(half, *reinterpret_cast<const Half*>(x + N / 2));
+    typedef C Half __attribute__((vector_size(N / 2 * sizeof(C))));
+    Half lower, upper;
+    std::memcpy(&lower, x, sizeof lower), std::memcpy(&upper, x + N / 2, sizeof upper);
+    join(lower, upper);
     C y[N / 2];
-    std::memcpy(y, &half, sizeof y);
+    std::memcpy(y, &lower, sizeof y);
     return join_halves<N / 2>(y, join);
   }
 }
