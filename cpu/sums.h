@@ -35,27 +35,22 @@ template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
   for (int k = 0; i + k < n; ++k) lane[k] += f(i + k);
   return join_halves<kWide>(lane, [](auto& a, const auto& b) { a += b; });
 }
-// max over i < n of f(i) where NaN may be passed over, as it comes back in a sum of exponentials; n >= 1.
-template <class C, class F> inline C most_of(int64_t n, F&& f) {
-  const auto take = [](auto& a, const auto& b) { a = a < b ? b : a; };
-  C lane[kWide];
-  int64_t i = 0;
-  for (const C first = f(0); C & l : lane) l = first;
-  for (; i + kWide <= n; i += kWide)
-    for (int k = 0; k < kWide; ++k) take(lane[k], f(i + k));
-  for (int k = 0; i + k < n; ++k) take(lane[k], f(i + k));
-  return join_halves<kWide>(lane, take);
-}
-template <class C, class T> inline C top_of(int64_t n, const T* x) {
-  return most_of<C>(n, [x](int64_t i) { return C(x[i]); });
-}
 // max over i < n of f(i); n >= 1. NaN wins, counted on its own: one comparison that does both is no vector instruction.
 template <class C, class F> inline C lane_max(int64_t n, F&& f) {
-  const auto missing = lane_sum<int32_t>(n, [&](int64_t j) {
+  C lane[kLanes];
+  for (int k = 0; k < kLanes; ++k) lane[k] = f(0);
+  const auto larger = [](C a, C b) { return a < b ? b : a; };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int k = 0; k < kLanes; ++k) lane[k] = larger(lane[k], f(i + k));
+  for (int k = 0; i + k < n; ++k) lane[k] = larger(lane[k], f(i + k));
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int k = 0; k < half; ++k) lane[k] = larger(lane[k], lane[k + half]);
+  const int32_t missing = lane_sum<int32_t>(n, [&](int64_t j) {
     const C x = f(j);
     return int32_t(x != x);
   });
-  return missing ? std::numeric_limits<C>::quiet_NaN() : most_of<C>(n, f);
+  return missing ? std::numeric_limits<C>::quiet_NaN() : lane[0];
 }
 
 }  // namespace tg::cpu::TG_ISA_NS
