@@ -189,12 +189,12 @@ struct Gelu {
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
-  /// The same in float by one polynomial and one power of two each, from the side of x where the result goes to 0: P(X
-  /// <= -|x|) = 2^(|x| p(|x|) - 1), and with the derivative's second term e^(-x^2 / 2) p(|x|). 2 ulp and 1.5 ulp of the
-  /// larger of the result and 0.5.
+  /// The same in float, by one polynomial p and one power of two each, at -|x| where the results go to 0: P(X <= -|x|)
+  /// is 2^(|x| p(|x|) - 1), and the derivative e^(-x^2 / 2) p(|x|). Errors: of f 1.6e-7 of the result for x >= 0 and
+  /// 4.2e-8 below, of df 1.2e-7.
   /// @{
   TG_HD_INLINE static float cdf(float x) {
-    const float a = math::abs(x), z = x * x;
+    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // from there on the tail is 0
     const float even =
         math::detail::poly<false>(z, -1.1511050462722778f, -0.052473023533821106f, -4.836105654248968e-05f,
                                   6.837145338067785e-05f, 7.117091058717051e-07f);
@@ -204,14 +204,14 @@ struct Gelu {
     return x < 0.0f ? tail : 1.0f - tail;
   }
   TG_HD_INLINE static float df(float x, float) {
-    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;
-    const float even =
-        math::detail::poly<false>(z, 0.5f, 0.249989315867424f, 0.0622205026447773f, 0.00959880743175745f,
-                                  0.00077772606164217f, 2.2260746845859103e-05f, 1.2737815779928496e-07f);
-    const float odd = math::detail::poly<false>(z, -0.7978840470314026f, -0.13290353119373322f, -0.026001030579209328f,
-                                                -0.0030277397017925978f, -0.00015419023111462593f,
-                                                -2.174403107346734e-06f, -3.3600802140654196e-09f);
-    const float tail = power_of_two<127>(z * -0.72134752f) * (odd * a + even);
+    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x);
+    const float p = math::detail::poly<false>(a, 0.5f, -0.7978840470314026f, 0.249989315867424f, -0.13290353119373322f,
+                                              0.0622205026447773f, -0.026001030579209328f, 0.00959880743175745f,
+                                              -0.0030277397017925978f, 0.00077772606164217f, -0.00015419023111462593f,
+                                              2.2260746845859103e-05f, -2.174403107346734e-06f, 1.2737815779928496e-07f,
+                                              -3.3600802140654196e-09f);
+    // 0 x: NaN at infinities, as of the formula above.
+    const float tail = power_of_two<127>(a * a * -0.72134752f + 0.0f * x) * p;
     return x < 0.0f ? tail : 1.0f - tail;
   }
   /// @}
