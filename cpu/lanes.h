@@ -62,9 +62,9 @@ template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
   for (; j + kVector<C> <= n; j += kVector<C>) f.template operator()<Vector<C>>(j);
   for (; j < n; ++j) one_left(), f.template operator()<C>(j);
 }
-// Sums over j < n of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 32 running sums of each.
+// Sums over j < n of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 64 running sums in all.
 template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t n, F&& f) {
-  constexpr int kSums = 32, kParts = kSums / kVector<C>;
+  constexpr int kSums = 64 / int(N), kParts = kSums / kVector<C>;
   Vector<C> sum[N][kParts] = {};
   int64_t j = 0;
   const auto add = [&](int part) {
