@@ -7,7 +7,7 @@
 namespace tg::cpu::TG_ISA_NS {
 
 // e^x, as exact as math::exp, in two thirds of its instructions: below 2^-126 it is 0, as that is nothing beside the
-// largest, which is 1, and from 2^128 on inf (x up to 2^22). NaN stays.
+// largest, which is 1, and from 2^127.5 on inf (x up to 2^22). NaN stays.
 TG_HD_INLINE float exp_to_zero(float x) {
   x = x < -87.9f ? -87.9f : x;
   const auto [q, n] = math::detail::exp_parts(x);

@@ -1,7 +1,6 @@
 // Kernels of ops/loss.h: a row of logits at a time, the losses of the rows added in f64; squared differences in chunks.
-#include <tapegrad/cpu/exp.h>
+#include <tapegrad/cpu/lanes.h>
 #include <tapegrad/cpu/rows.h>
-#include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/loss.h>
 
 #include <vector>
@@ -46,7 +45,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
         if (target < 0) continue;
         const T* p = x(r, scratch);
         const C top = top_of<C>(n, p);
-        const C log_sum = math::log(lane_sum<C>(n, [&](int64_t j) { return exp_to_zero(C(p[j]) - top); }));
+        const C log_sum = math::log(sum_of_exp(n, p, top));
         lse[r] = top + log_sum;
         // Differences from the maximum: large logits do not cost the loss its digits.
         C loss = (C(1) - s) * (log_sum - (C(p[target]) - top));
@@ -88,7 +87,8 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
         const C at = lse[size_t(r)], base = even,
                 g = dloss[op.o.reduction == Reduction::none ? size_t(r) : 0] / divisor;
         const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // before p may be overwritten
-        for (int64_t j = 0; j < n; ++j) to[j] = T(g * (exp_to_zero(C(p[j]) - at) - base));
+        for_lanes<C>(n,
+                     [&]<class V>(int64_t j) { store(to + j, V(g * (exp_to_zero(V(load<V>(p + j) - at)) - base))); });
         to[target] = T(g * hit);
       }
     });

@@ -1,13 +1,13 @@
-// Kernels of ops/norm.h: a row at a time; the output may take over an input. Variance in two passes. RMSNorm is
-// LayerNorm with a mean of 0.
+// Kernels of ops/norm.h: some rows at a time, so that what is done to one need not wait for sums of another; the output
+// may take over an input. Variance in two passes. RMSNorm is LayerNorm with a mean of 0.
+#include <tapegrad/cpu/lanes.h>
 #include <tapegrad/cpu/rows.h>
-#include <tapegrad/cpu/sums.h>
+#include <tapegrad/cpu/scratch.h>
 #include <tapegrad/ops/norm.h>
 
 #include <cmath>
 #include <optional>
 #include <type_traits>
-#include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
@@ -20,18 +20,22 @@ template <class T> class Parameter {
         p_ = in[i].data<T>();
         return;
       }
-    copy_.assign(size_t(n), otherwise);
-    if (i < in.size())
-      for (int64_t j = 0; j < n; ++j) copy_[size_t(j)] = in[i].data<T>()[j * in[i].strides()[0]];
-    p_ = copy_.data();
+    auto* const copy = copy_.get<compute_t<T>>(n);
+    for (int64_t j = 0; j < n; ++j) copy[j] = i < in.size() ? in[i].data<T>()[j * in[i].strides()[0]] : otherwise;
+    p_ = copy;
   }
   Parameter(const Parameter&) = delete;
-  compute_t<T> operator[](int64_t j) const { return p_[j]; }
+  const compute_t<T>* data() const { return p_; }
 
  private:
-  std::vector<compute_t<T>> copy_;
+  Scratch copy_;
   const compute_t<T>* p_;
 };
+
+// Rows that are together in the first cache, with all that is read and written for them.
+constexpr int64_t kMostTogether = 8;
+int64_t rows_together(int64_t n) { return std::clamp<int64_t>(1024 / std::max<int64_t>(n, 1), 1, kMostTogether); }
+thread_local Scratch t_rows;
 
 // Of one term, or of two, whose sum is then the second output. Which norm it is costs nothing at run time, and one
 // function for all four is compiled once. r and y are of B.
@@ -42,36 +46,59 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   const Rows<T> x(in[0]);
   std::optional<Rows<B>> more;
   if (terms > 1) more.emplace(in[1]);
-  const Parameter<T> w(in, terms, n, 1), b(in, terms + 1, n, 0);
+  const Parameter<T> weight(in, terms, n, 1), bias(in, terms + 1, n, 0);
   B* const y = out[0].data<B>();
   T* const sum = terms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
+  // Row r, of both terms, in C.
+  const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch, C* wide) -> const C* {
+    const T* p = x(r, scratch);
+    if (sum) {
+      const B* q = (*more)(r, more_scratch);
+      T* const s = sum + r * n;
+      for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
+      p = s;
+    }
+    if constexpr (std::is_same_v<T, C>) {
+      return p;
+    } else {
+      for_lanes<C>(n, [&]<class V>(int64_t j) { store(wide + j, load<V>(p + j)); });
+      return wide;
+    }
+  };
+  const int64_t together = rows_together(n);
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-    std::vector<T> scratch;
+    std::vector<T> scratch[kMostTogether];
     std::vector<B> more_scratch;
-    for (int64_t r = begin; r < end; ++r) {
-      const T* p = x(r, scratch);
-      if (sum) {
-        const B* q = (*more)(r, more_scratch);
-        T* const s = sum + r * n;
-        TG_SAME_INDEX
-        for (int64_t j = 0; j < n; ++j) s[j] = T(C(p[j]) + C(q[j]));
-        p = s;
+    C* const wide = std::is_same_v<T, C> ? nullptr : t_rows.get<C>(together * n);
+    for (int64_t first = begin; first < end; first += together) {
+      const int64_t count = std::min(together, end - first);
+      const C* p[kMostTogether];
+      C m[kMostTogether] = {}, scale[kMostTogether];
+      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch, wide + i * n);
+      if (mean && n)
+        for (int64_t i = 0; i < count; ++i)
+          m[i] = lane_sums<1, C>(n, [q = p[i]]<class V>(int64_t j) { return std::array{load<V>(q + j)}; })[0] / C(n);
+      for (int64_t i = 0; i < count; ++i)
+        scale[i] = lane_sums<1, C>(n, [q = p[i], c = m[i]]<class V>(int64_t j) {
+          const V d = load<V>(q + j) - c;
+          return std::array<V, 1>{d * d};
+        })[0];
+      for (int64_t i = 0; i < count; ++i) {
+        scale[i] = C(1) / std::sqrt((n ? scale[i] / C(n) : C(0)) + C(eps));
+        rstd[first + i] = scale[i];
+        if (mean) mean[first + i] = m[i];
       }
-      const C m = mean && n ? lane_sum<C>(n, [&](int64_t j) { return C(p[j]); }) / C(n) : C(0);
-      const auto from_mean = [p, m](int64_t j) { return C(p[j]) - m; };
-      const C var = n ? lane_sum<C>(n, [&](int64_t j) { return from_mean(j) * from_mean(j); }) / C(n) : C(0);
-      const C scale = C(1) / std::sqrt(var + C(eps));
-      B* to = y + r * n;
-      TG_SAME_INDEX
-      for (int64_t j = 0; j < n; ++j) to[j] = B(from_mean(j) * scale * w[j] + b[j]);
-      if (mean) mean[r] = m;
-      rstd[r] = scale;
+      for (int64_t i = 0; i < count; ++i)
+        for_lanes<C>(n, [q = p[i], c = m[i], k = scale[i], to = y + (first + i) * n, w = weight.data(),
+                         b = bias.data()]<class V>(int64_t j) {
+          store(to + j, V((load<V>(q + j) - c) * k * load<V>(w + j) + load<V>(b + j)));
+        });
     }
   });
 }
 
-// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
+// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum of dy * h and
 // db = sum of dy over rows; without a mean, mean(g) is left out; ds is added to what dx is rounded to. Sums over rows:
 // at most 64 chunks fixed by the shape, rows in order within a chunk, chunks in order. dy and dr, which is dx, are of
 // B.
@@ -80,7 +107,7 @@ template <class T, class B> struct Backward {
   Rows<B> dy;
   Rows<T> x;
   std::vector<C> mean, rstd;  // mean: empty for RMSNorm
-  Parameter<T> w;
+  Parameter<T> weight;
   std::optional<Rows<T>> ds;
   T* dx = nullptr;
   B* dr = nullptr;
@@ -88,7 +115,7 @@ template <class T, class B> struct Backward {
 
   template <class Op>
   Backward(const Op& op, Bufs in, Bufs out)
-      : dy(in[0]), x(in[1]), w(in, 3 + (Op::kCentred ? 1 : 0) + (op.has_ds ? 1 : 0), x.n, 1) {
+      : dy(in[0]), x(in[1]), weight(in, 3 + (Op::kCentred ? 1 : 0) + (op.has_ds ? 1 : 0), x.n, 1) {
     size_t next = 2;
     if (Op::kCentred) mean = flat<C, C>(in[next++]);
     rstd = flat<C, C>(in[next++]);
@@ -100,60 +127,85 @@ template <class T, class B> struct Backward {
     if (op.wants.dr) dr = out[next++].data<B>();
   }
 
+  // A row in two passes, which both make g and h: that is less than to keep them. Sums is how many sums over rows there
+  // are: of dw alone or of db too.
+  struct Row {
+    const T* x;
+    const B* dy;
+    C mean, scale;
+    std::array<C, 2> sums;  // of g * h and of g
+  };
+  template <int kSums> void first_pass(Row& r, C* sum_w, C* sum_b) const {
+    const C* const w = weight.data();
+    r.sums = lane_sums<2, C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
+      const V d = load<V>(r.dy + j), h = (load<V>(r.x + j) - m) * k, g = d * load<V>(w + j);
+      if constexpr (kSums > 0) store(sum_w + j, V(load<V>(sum_w + j) + d * h));
+      if constexpr (kSums > 1) store(sum_b + j, V(load<V>(sum_b + j) + d));
+      return std::array<V, 2>{g * h, g};
+    });
+  }
+  template <class To> void second_pass(const Row& r, To* to) const {
+    const C* const w = weight.data();
+    const C along = r.sums[0] / C(x.n), shift = mean.empty() ? C(0) : r.sums[1] / C(x.n);
+    for_lanes<C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
+      const V h = (load<V>(r.x + j) - m) * k, g = load<V>(r.dy + j) * load<V>(w + j);
+      store(to + j, V(k * (g - h * along - shift)));  // the shift last: of a single g it is g as rounded
+    });
+  }
   // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
-  void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
-    const int64_t n = x.n;
-    std::vector<T> x_scratch, ds_scratch;
-    std::vector<B> dy_scratch;
-    std::vector<C> hat(static_cast<size_t>(n)), grad(hat.size());
-    C *const h = hat.data(), *const g = grad.data();
-    for (int64_t r = begin; r < end; ++r) {
-      const T* p = x(r, x_scratch);
-      const B* d = dy(r, dy_scratch);
-      const C m = mean.empty() ? C(0) : mean[size_t(r)], scale = rstd[size_t(r)];
-      for (int64_t j = 0; j < n; ++j) h[j] = (C(p[j]) - m) * scale;
-      if (dw)
-        for (int64_t j = 0; j < n; ++j) sum_w[j] += C(d[j]) * h[j];
-      if (db)
-        for (int64_t j = 0; j < n; ++j) sum_b[j] += C(d[j]);
-      if (!dx) continue;
-      for (int64_t j = 0; j < n; ++j) g[j] = C(d[j]) * w[j];
-      const C along = lane_sum<C>(n, [&](int64_t j) { return g[j] * h[j]; }) / C(n);
-      const C shift = mean.empty() ? C(0) : lane_sum<C>(n, [&](int64_t j) { return g[j]; }) / C(n);
-      T* to = dx + r * n;
-      const auto slope = [&](int64_t j) { return T(scale * (g[j] - shift - h[j] * along)); };
-      if (ds) {
-        // Two loops: in one, the product and the sum could become one rounding.
-        for (int64_t j = 0; j < n; ++j) g[j] = C(slope(j));
-        const T* more = (*ds)(r, ds_scratch);
-        TG_SAME_INDEX
-        for (int64_t j = 0; j < n; ++j) to[j] = T(g[j] + C(more[j]));
-      } else {
-        for (int64_t j = 0; j < n; ++j) to[j] = slope(j);
+  template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
+    const int64_t n = x.n, together = rows_together(n);
+    std::vector<T> x_scratch[kMostTogether], ds_scratch;
+    std::vector<B> dy_scratch[kMostTogether];
+    T* const before = ds ? t_rows.get<T>(n) : nullptr;  // dx before ds is added: in one loop both could round as one
+    for (int64_t first = begin; first < end; first += together) {
+      const int64_t count = std::min(together, end - first);
+      Row row[kMostTogether];
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t r = first + i;
+        row[i] = {x(r, x_scratch[i]), dy(r, dy_scratch[i]), mean.empty() ? C(0) : mean[size_t(r)], rstd[size_t(r)], {}};
+        first_pass<kSums>(row[i], sum_w, sum_b);
       }
-      if (!dr) continue;
-      B* const narrow = dr + r * n;
-      TG_SAME_INDEX
-      for (int64_t j = 0; j < n; ++j) narrow[j] = B(C(to[j]));
+      for (int64_t i = 0; dx && i < count; ++i) {
+        T* const to = dx + (first + i) * n;
+        second_pass(row[i], ds ? before : to);
+        if (ds) {
+          const T* more = (*ds)(first + i, ds_scratch);
+          for_lanes<C>(n, [&]<class V>(int64_t j) { store(to + j, V(load<V>(before + j) + load<V>(more + j))); });
+        }
+        if (dr)
+          for_lanes<C>(n,
+                       [&, narrow = dr + (first + i) * n]<class V>(int64_t j) { store(narrow + j, load<V>(to + j)); });
+      }
     }
   }
   void run() const {
     const int64_t n = x.n, count = int64_t(rstd.size());
     if (n == 0) return;
     const int64_t chunk = std::max({int64_t(1), kGrain / n, (count + 63) / 64}), chunks = (count + chunk - 1) / chunk;
-    std::vector<C> part_w(dw ? size_t(chunks * n) : 0), part_b(db ? size_t(chunks * n) : 0);
+    thread_local Scratch t_parts;
+    C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // of dw, then of db
     parallel_for(count, chunk, [&](int64_t begin, int64_t end) {
-      const int64_t at = begin / chunk * n;
-      rows(begin, end, dw ? part_w.data() + at : nullptr, db ? part_b.data() + at : nullptr);
+      C *const w = parts + begin / chunk * n, *const b = w + chunks * n;
+      if (db) {
+        std::fill_n(w, n, C(0)), std::fill_n(b, n, C(0));
+        rows<2>(begin, end, w, b);
+      } else if (dw) {
+        std::fill_n(w, n, C(0));
+        rows<1>(begin, end, w, nullptr);
+      } else {
+        rows<0>(begin, end, nullptr, nullptr);
+      }
     });
-    const auto total = [&](const std::vector<C>& part, T* to) {
-      std::vector<C> sum(static_cast<size_t>(n));
-      for (int64_t c = 0; c < chunks; ++c)
-        for (int64_t j = 0; j < n; ++j) sum[size_t(j)] += part[size_t(c * n + j)];
-      for (int64_t j = 0; j < n; ++j) to[j] = T(sum[size_t(j)]);
+    const auto total = [&](C* part, T* to) {
+      for (int64_t c = 1; c < chunks; ++c)
+        for_lanes<C>(n, [&, more = part + c * n]<class V>(int64_t j) {
+          store(part + j, V(load<V>(part + j) + load<V>(more + j)));
+        });
+      for (int64_t j = 0; j < n; ++j) to[j] = count ? T(part[j]) : T(C(0));
     };
-    if (dw) total(part_w, dw);
-    if (db) total(part_b, db);
+    if (dw) total(parts, dw);
+    if (db) total(parts + chunks * n, db);
   }
 };
 

@@ -189,6 +189,43 @@ struct Gelu {
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
+  /// The same in float, by one polynomial p and one power of two each, at -|x| where the results go to 0: P(X <= -|x|)
+  /// is 2^(|x| p(|x|) - 1), and the derivative e^(-x^2 / 2) p(|x|). Errors: of f 1.6e-7 of the result for x >= 0 and
+  /// 4.2e-8 below, of df 1.2e-7.
+  /// @{
+  TG_HD_INLINE static float cdf(float x) {
+    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // from there on the tail is 0
+    const float even =
+        math::detail::poly<false>(z, -1.1511050462722778f, -0.052473023533821106f, -4.836105654248968e-05f,
+                                  6.837145338067785e-05f, 7.117091058717051e-07f);
+    const float odd = math::detail::poly<false>(z, -0.4592118263244629f, 0.006999966222792864f, -0.0002540208224672824f,
+                                                -9.479376785748173e-06f, -2.2806450061807482e-08f);
+    const float tail = power_of_two<126>(a * (odd * a + even));
+    return x < 0.0f ? tail : 1.0f - tail;
+  }
+  TG_HD_INLINE static float df(float x, float) {
+    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x);
+    const float p = math::detail::poly<false>(a, 0.5f, -0.7978840470314026f, 0.249989315867424f, -0.13290353119373322f,
+                                              0.0622205026447773f, -0.026001030579209328f, 0.00959880743175745f,
+                                              -0.0030277397017925978f, 0.00077772606164217f, -0.00015419023111462593f,
+                                              2.2260746845859103e-05f, -2.174403107346734e-06f, 1.2737815779928496e-07f,
+                                              -3.3600802140654196e-09f);
+    // 0 x: NaN at infinities, as of the formula above.
+    const float tail = power_of_two<127>(a * a * -0.72134752f + 0.0f * x) * p;
+    return x < 0.0f ? tail : 1.0f - tail;
+  }
+  /// @}
+
+ private:
+  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The power's bits are left in the low bits of the sum.
+  template <int kBias> TG_HD_INLINE static float power_of_two(float x) {
+    constexpr float kMagic = 0x1.8p23f + kBias;
+    x = x < -float(kBias) ? -float(kBias) : x;
+    const float n = x + kMagic, r = x - (n - kMagic);
+    return math::detail::poly<false>(r, 1.0f, 0.6931471824645996f, 0.24022647738456726f, 0.055503323674201965f,
+                                     0.009618440642952919f, 0.0013398866867646575f, 0.00015352525224443525f) *
+           math::detail::float_of(math::detail::bits_of(n) << 23);
+  }
 };
 /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation of GELU in its paper.
 struct GeluTanh {

@@ -144,6 +144,9 @@ void norm_rows(Rows& rows, int64_t r, int64_t c, DType d) {
               [=](Inputs x) { return both(add_layer_norm(x[0], x[1], w, b)); });
   add_on_rows(rows, "add_rms_norm", r, c, d, 4, 4, 2, [=](Inputs x) { return both(add_rms_norm(x[0], x[1], w)); });
 }
+void swiglu_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  add_on_rows(rows, "swiglu", r, c, d, 1.5, 2.5, 1, [](Inputs x) { return Tensors{swiglu(x[0])}; });
+}
 void softmax_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_on_rows(rows, "softmax", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{softmax(x[0])}; });
 }
@@ -157,6 +160,19 @@ void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) 
 void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_on_rows(rows, "add", r, c, d, 3, 0, 2, [](Inputs x) { return Tensors{add(x[0], x[1])}; });
   add_on_rows(rows, "gelu", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{gelu(x[0])}; });
+}
+// Of f32 to bf16 and back: 6 bytes an element.
+void moving_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  const DType other = d == DType::f32 ? DType::bf16 : DType::f32;
+  add_on_rows(rows, "cast", r, c, d, 6.0 / double(size_of(d)), 0, 1, [=](Inputs x) { return Tensors{x[0].to(other)}; });
+  add_on_rows(rows, "dropout", r, c, d, 2, 0, 1, [](Inputs x) {
+    Rng rng{1};
+    return Tensors{dropout(x[0], 0.1, rng)};
+  });
+}
+void global_norm_row(Rows& rows, int64_t n, DType d) {
+  add_forward(rows, {"global_norm", {n}, d, {{n}}, [](Inputs x) { return Tensors{global_norm(x)}; }},
+              {.bytes = double(n) * double(size_of(d)), .moves = OpRow::Moves::reads});
 }
 
 // Causal. A query and a key meet in T (T + 1) / 2 pairs: two products of HS forward, five backward, of which one is
@@ -219,9 +235,12 @@ void cpu_rows(Rows& rows) {
     norm_rows(rows, 4096, 768, d);
     for (const int64_t r : {1024, 4096}) quantize_rows(rows, r, 4096, d);
   }
-  for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3072, 64}, {4096, 1024}}) softmax_rows(rows, r, c, DType::f32);
-  cross_entropy_rows(rows, 768, 256);
-  cross_entropy_rows(rows, 1024, 50257);
+  for (const DType d : {DType::f32, DType::bf16}) {
+    softmax_rows(rows, 3072, 64, d);
+    softmax_rows(rows, 4096, 1024, d);
+    cross_entropy_rows(rows, 768, 256, d);
+    cross_entropy_rows(rows, 1024, 50257, d);
+  }
   attention_rows(rows, 12, 4, 64, 32, DType::f32);
   attention_rows(rows, 8, 12, 128, 64, DType::f32);
   for (const int64_t t : {64, 256, 1024, 4096}) attention_rows(rows, 1, 12, t, 64, DType::f32);
@@ -235,6 +254,11 @@ void cpu_rows(Rows& rows) {
   for (const DType d : {DType::f32, DType::bf16}) {
     pointwise_rows(rows, 768, 512, d);
     pointwise_rows(rows, 4096, 3072, d);
+    for (const auto& [r, c] : {std::pair<int64_t, int64_t>{768, 1024}, {4096, 4096}}) {
+      swiglu_rows(rows, r, c, d);
+      moving_rows(rows, r, c, d);
+    }
+    global_norm_row(rows, int64_t(1) << 24, d);
   }
 }
 // 2048 tokens of a GPT of width 2560 with 32 heads, a hidden layer of 10 240 and a vocabulary of 10 000: the products
@@ -255,7 +279,7 @@ void gpu_rows(Rows& rows) {
     for (const int64_t c : {768, 2560}) {
       norm_rows(rows, 8192, c, d);
       pointwise_rows(rows, 8192, 4 * c, d);
-      add_on_rows(rows, "swiglu", 8192, 8 * c, d, 1.5, 2.5, 1, [](Inputs x) { return Tensors{swiglu(x[0])}; });
+      swiglu_rows(rows, 8192, 8 * c, d);
     }
     softmax_rows(rows, 8192, 4096, d);
     cross_entropy_rows(rows, 2048, 10000, d);

@@ -115,6 +115,28 @@ TEST_CASE("log1p and softplus keep the digits of small results") {
     check_values(softplus(repeated({1000, 50, -1000}, t)), {1000, 50, 0});
   }
 }
+TEST_CASE("gelu in f32 keeps the digits of its tail, and its slope those of 1") {
+  Values at;
+  for (int i = -60000; i <= 60000; ++i) at.push_back(i * 1e-4);
+  const Tensor x = tensor<double>(at, {int64_t(at.size())}).to(DType::f32).requires_grad_();
+  const Tensor wide = x.detach().to(DType::f64).requires_grad_();
+  const Tensor y = gelu(x), exact = gelu(wide);
+  const Values v = values<double>(y), e = values<double>(exact), dv = values<double>(backward(sum(y))[x]),
+               de = values<double>(backward(sum(exact))[wide]);
+  const auto worst = [&](double from, double to, auto error) {
+    double most = 0;
+    for (size_t i = 0; i < at.size(); ++i)
+      if (at[i] >= from && at[i] <= to) most = std::max(most, error(i));
+    return most;
+  };
+  const auto relative = [&](size_t i) { return e[i] == 0 ? std::abs(v[i]) : std::abs(v[i] - e[i]) / std::abs(e[i]); };
+  CHECK(worst(0, 6, relative) <= 2.5e-7);
+  CHECK(worst(-1, 0, relative) <= 3e-7);
+  CHECK(worst(-6, -1, relative) <= 1e-5);
+  CHECK(worst(-6, 6, [&](size_t i) { return std::abs(dv[i] - de[i]); }) <= 1.3e-7);
+  check_function(gelu, {kNan, kInf, -kInf, 0, -0., -40, 40}, {kNan, kInf, kNan, 0, -0., -0., 40},
+                 {kNan, kNan, kNan, 0.5, 0.5, 0, 1}, true);
+}
 TEST_CASE("maximum and minimum: NaN wins, ties share the gradient") {
   const Values a{kNan, 1, kNan, 2, kInf, -kInf, 0, 3}, b{1, kNan, kNan, 2, kInf, kInf, 0, -1};
   check_function(maximum, a, b, {kNan, kNan, kNan, 2, kInf, kInf, 0, 3}, {1, 1, 1, .5, .5, 0, .5, 1},

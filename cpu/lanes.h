@@ -1,0 +1,144 @@
+// Loops written once for a vector of numbers and for a single one, where compilers make too little of a plain loop: f
+// is called with Vector<C> for as many neighbours as a register holds, then with C for what is left of n. load<V>() and
+// store() convert bf16, so that f computes in C.
+#pragma once
+#include <tapegrad/core/half.h>
+#include <tapegrad/cpu/exp.h>
+#include <tapegrad/cpu/sums.h>
+#include <tapegrad/cpu/vector.h>
+
+#include <array>
+#include <bit>
+#include <type_traits>
+#include <utility>
+
+namespace tg::cpu::TG_ISA_NS {
+
+typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2))),
+    AllHalves __attribute__((vector_size(kVectorBytes)));
+
+// bf16 is the upper half of f32. By shuffles, as compilers convert vectors of integers in more steps.
+inline constexpr int kUpper = std::endian::native == std::endian::little;
+template <int... I> inline AllHalves from_upper(const Halves& x, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(x, Halves{}, (I % 2 == kUpper ? I / 2 : kVector<float>)...);
+}
+template <int... I> inline Halves to_upper(const AllHalves& x, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(x, x, (2 * I + kUpper)...);
+}
+template <class V, class T> inline V load(const T* p) {
+  if constexpr (std::is_same_v<V, compute_t<T>>) {
+    return V(*p);
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    Halves h;
+    std::memcpy(&h, p, sizeof h);
+    return reinterpret_cast<V>(from_upper(h, std::make_integer_sequence<int, 2 * kVector<float>>()));
+  } else {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+}
+template <class V, class T> inline void store(T* p, const V& v) {
+  if constexpr (std::is_same_v<V, compute_t<T>>) {
+    *p = T(v);
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    // As bf16(float), in an order that masked instructions suit.
+    using Bits = Vector<uint32_t>;
+    const Bits u = reinterpret_cast<Bits>(v);
+    Bits bits = v == v ? u + 0x7fff : Bits{} + 0x7fff0000;
+    bits = (u & 0x10000) != 0 ? bits + 1 : bits;
+    const Halves h = to_upper(reinterpret_cast<AllHalves>(bits), std::make_integer_sequence<int, kVector<float>>());
+    std::memcpy(static_cast<void*>(p), &h, sizeof h);
+  } else {
+    std::memcpy(p, &v, sizeof v);
+  }
+}
+// Before a single number: keeps compilers from making vectors again of what is left, in loops as large as the others.
+inline void one_left() { asm(""); }
+
+// f.template operator()<V>(j) for all j < n, or for each kVector<C> of them.
+template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
+  int64_t j = 0;
+  for (; j + kVector<C> <= n; j += kVector<C>) f.template operator()<Vector<C>>(j);
+  for (; j < n; ++j) one_left(), f.template operator()<C>(j);
+}
+// Sums over j < n of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 64 running sums in all.
+template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t n, F&& f) {
+  constexpr int kSums = 64 / int(N), kParts = kSums / kVector<C>;
+  Vector<C> sum[N][kParts] = {};
+  int64_t j = 0;
+  const auto add = [&](int part) {
+    const auto x = f.template operator()<Vector<C>>(j);
+    for (size_t k = 0; k < N; ++k) sum[k][part] += x[k];
+    j += kVector<C>;
+  };
+  [&]<int... P>(std::integer_sequence<int, P...>) {
+    while (j + kSums <= n) (add(P), ...);
+    ((P + 1 < kParts && j + kVector<C> <= n ? add(P) : void()), ...);
+  }(std::make_integer_sequence<int, kParts>());
+  std::array<C, N> all, rest{};
+  for (; j < n; ++j) {
+    one_left();
+    const auto x = f.template operator()<C>(j);
+    for (size_t k = 0; k < N; ++k) rest[k] += x[k];
+  }
+  for (size_t k = 0; k < N; ++k) {
+    C lane[kSums];
+    std::memcpy(lane, sum[k], sizeof lane);
+    all[k] = join_halves<kSums>(lane, [](auto& a, const auto& b) { a += b; }) + rest[k];
+  }
+  return all;
+}
+
+// max over i < n of x[i] where NaN may be passed over, as it comes back in a sum of exponentials; n >= 1. In C.
+template <class C, class T> inline C top_of(int64_t n, const T* x) {
+  constexpr int kChains = 4, kStep = kVector<C>;
+  const auto take = [](auto& a, const auto& b) { a = a < b ? b : a; };
+  C top = C(x[0]);
+  int64_t j = 0;
+  if (n >= kStep) {
+    Vector<C> most[kChains];
+    for (Vector<C>& m : most) m = load<Vector<C>>(x);
+    for (; j + kChains * kStep <= n; j += kChains * kStep)
+#pragma GCC unroll 4
+      for (int k = 0; k < kChains; ++k) take(most[k], load<Vector<C>>(x + j + k * kStep));
+    for (; j + kStep <= n; j += kStep) take(most[0], load<Vector<C>>(x + j));
+    take(most[0], most[1]), take(most[2], most[3]), take(most[0], most[2]);
+    C lane[kStep];
+    std::memcpy(lane, &most[0], sizeof lane);
+    take(top, join_halves<kStep>(lane, take));
+  }
+  for (; j < n; ++j) one_left(), take(top, C(x[j]));
+  return top;
+}
+
+// exp_to_zero() of each lane. The time of such a loop is that of the longest way through it: sums in pairs, and what is
+// out of range is put right at the end.
+inline Vector<float> exp_to_zero(const Vector<float>& x) {
+  using V = Vector<float>;
+  constexpr float kMagic = 0x1.8p23f + 127;  // leaves the bits of 2^n in the low bits of the sum
+  const V t = x * 1.44269504f + kMagic, n = t - kMagic;
+  const V r = (x - n * math::detail::kLn2Hi) - n * math::detail::kLn2Lo, z = r * r;
+  const V p = (0.00139406603f * z + (0.00836659037f * r + 0.0416664034f)) * z + (0.166665435f * r + 0.5f);
+  const V power = reinterpret_cast<V>(reinterpret_cast<Vector<uint32_t>>(t) << 23);
+  const V y = (p * z + r) * power + power;
+  const V small = x < -87.4f ? V{} : y;
+  return x > 88.37f ? V{} + std::numeric_limits<float>::infinity() : small;  // 2^127.5
+}
+inline Vector<double> exp_to_zero(Vector<double> x) {
+  for (int64_t k = 0; k < kVector<double>; ++k) x[k] = exp_to_zero(x[k]);
+  return x;
+}
+// The sum over j < n of e^(x[j] - top), in C; each is given to keep(j, e) as well.
+template <class C, class T, class Keep> inline C sum_of_exp(int64_t n, const T* x, C top, Keep&& keep) {
+  return lane_sums<1, C>(n, [&]<class V>(int64_t j) {
+    const V e = exp_to_zero(V(load<V>(x + j) - top));
+    keep(j, e);
+    return std::array<V, 1>{e};
+  })[0];
+}
+template <class C, class T> inline C sum_of_exp(int64_t n, const T* x, C top) {
+  return sum_of_exp(n, x, top, [](int64_t, const auto&) {});
+}
+
+}  // namespace tg::cpu::TG_ISA_NS
