@@ -3,6 +3,7 @@
 // query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or all heads
 // that share a key head (backward, so that nothing is added by two threads).
 #include <tapegrad/cpu/attention_blocks.h>
+#include <tapegrad/cpu/lanes.h>
 #include <tapegrad/cpu/one_query.h>
 #include <tapegrad/cpu/sums.h>
 

@@ -33,9 +33,7 @@ template <class V, class T> inline V load(const T* p) {
     std::memcpy(&h, p, sizeof h);
     return reinterpret_cast<V>(from_upper(h, std::make_integer_sequence<int, 2 * kVector<float>>()));
   } else {
-    V v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
+    return load_vector(p);
   }
 }
 template <class V, class T> inline void store(T* p, const V& v) {
@@ -50,7 +48,7 @@ template <class V, class T> inline void store(T* p, const V& v) {
     const Halves h = to_upper(reinterpret_cast<AllHalves>(bits), std::make_integer_sequence<int, kVector<float>>());
     std::memcpy(static_cast<void*>(p), &h, sizeof h);
   } else {
-    std::memcpy(p, &v, sizeof v);
+    store_vector(p, v);
   }
 }
 // Before a single number: keeps compilers from making vectors again of what is left, in loops as large as the others.
