@@ -127,11 +127,13 @@ template <class T, class B> struct Backward {
     if (op.wants.dr) dr = out[next++].data<B>();
   }
 
-  // A row in two passes, which both make g and h: that is less than to keep them. Sums is how many sums over rows there
-  // are: of dw alone or of db too.
+  // A row in two passes, which both make g and h: that is less than to keep them, but where elements are converted in
+  // many steps. Sums is how many sums over rows there are: of dw alone or of db too.
+  static constexpr bool kKeeps = kVectorBytes < 64 && (sizeof(T) < sizeof(C) || sizeof(B) < sizeof(C));
   struct Row {
     const T* x;
     const B* dy;
+    C *g, *h;  // if kKeeps
     C mean, scale;
     std::array<C, 2> sums;  // of g * h and of g
   };
@@ -141,6 +143,7 @@ template <class T, class B> struct Backward {
       const V d = load<V>(r.dy + j), h = (load<V>(r.x + j) - m) * k, g = d * load<V>(w + j);
       if constexpr (kSums > 0) store(sum_w + j, V(load<V>(sum_w + j) + d * h));
       if constexpr (kSums > 1) store(sum_b + j, V(load<V>(sum_b + j) + d));
+      if constexpr (kKeeps) store(r.g + j, g), store(r.h + j, h);
       return std::array<V, 2>{g * h, g};
     });
   }
@@ -148,7 +151,11 @@ template <class T, class B> struct Backward {
     const C* const w = weight.data();
     const C along = r.sums[0] / C(x.n), shift = mean.empty() ? C(0) : r.sums[1] / C(x.n);
     for_lanes<C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
-      const V h = (load<V>(r.x + j) - m) * k, g = load<V>(r.dy + j) * load<V>(w + j);
+      V h, g;
+      if constexpr (kKeeps)
+        h = load<V>(r.h + j), g = load<V>(r.g + j);
+      else
+        h = (load<V>(r.x + j) - m) * k, g = load<V>(r.dy + j) * load<V>(w + j);
       store(to + j, V(k * (g - h * along - shift)));  // the shift last: of a single g it is g as rounded
     });
   }
@@ -158,12 +165,16 @@ template <class T, class B> struct Backward {
     std::vector<T> x_scratch[kMostTogether], ds_scratch;
     std::vector<B> dy_scratch[kMostTogether];
     T* const before = ds ? t_rows.get<T>(n) : nullptr;  // dx before ds is added: in one loop both could round as one
+    thread_local Scratch t_kept;
+    C* const kept = kKeeps ? t_kept.get<C>(2 * together * n) : nullptr;
     for (int64_t first = begin; first < end; first += together) {
       const int64_t count = std::min(together, end - first);
       Row row[kMostTogether];
       for (int64_t i = 0; i < count; ++i) {
         const int64_t r = first + i;
-        row[i] = {x(r, x_scratch[i]), dy(r, dy_scratch[i]), mean.empty() ? C(0) : mean[size_t(r)], rstd[size_t(r)], {}};
+        C* const g = kKeeps ? kept + 2 * i * n : nullptr;
+        const C m = mean.empty() ? C(0) : mean[size_t(r)];
+        row[i] = {x(r, x_scratch[i]), dy(r, dy_scratch[i]), g, kKeeps ? g + n : nullptr, m, rstd[size_t(r)], {}};
         first_pass<kSums>(row[i], sum_w, sum_b);
       }
       for (int64_t i = 0; dx && i < count; ++i) {
