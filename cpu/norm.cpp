@@ -129,7 +129,7 @@ template <class T, class B> struct Backward {
 
   // A row in two passes, which both make g and h: that is less than to keep them, but where elements are converted in
   // many steps. Sums is how many sums over rows there are: of dw alone or of db too.
-  static constexpr bool kKeeps = kVectorBytes < 64 && (sizeof(T) < sizeof(C) || sizeof(B) < sizeof(C));
+  static constexpr bool kKeeps = kVectorBytes < 64 && sizeof(T) < sizeof(C);
   struct Row {
     const T* x;
     const B* dy;
