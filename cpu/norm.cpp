@@ -150,7 +150,8 @@ template <class T, class B> struct Backward {
   template <class To> void second_pass(const Row& r, To* to) const {
     const C* const w = weight.data();
     const C along = r.sums[0] / C(x.n), shift = mean.empty() ? C(0) : r.sums[1] / C(x.n);
-    for_lanes<C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
+    const C m = r.mean, k = r.scale;
+    for_lanes<C>(x.n, [&]<class V>(int64_t j) {
       V h, g;
       if constexpr (kKeeps)
         h = load<V>(r.h + j), g = load<V>(r.g + j);
