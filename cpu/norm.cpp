@@ -75,7 +75,7 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
       const int64_t count = std::min(together, end - first);
       const C* p[kMostTogether];
       C m[kMostTogether] = {}, scale[kMostTogether];
-      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch, wide + i * n);
+      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch, wide ? wide + i * n : wide);
       if (mean && n)
         for (int64_t i = 0; i < count; ++i)
           m[i] = lane_sums<1, C>(n, [q = p[i]]<class V>(int64_t j) { return std::array{load<V>(q + j)}; })[0] / C(n);
@@ -198,7 +198,8 @@ template <class T, class B> struct Backward {
     thread_local Scratch t_parts;
     C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // of dw, then of db
     parallel_for(count, chunk, [&](int64_t begin, int64_t end) {
-      C *const w = parts + begin / chunk * n, *const b = w + chunks * n;
+      C* const w = parts ? parts + begin / chunk * n : parts;
+      C* const b = parts ? w + chunks * n : parts;
       if (db) {
         std::fill_n(w, n, C(0)), std::fill_n(b, n, C(0));
         rows<2>(begin, end, w, b);
