@@ -71,8 +71,8 @@ class BackendRuntime {
   /// @}
   /// The stream of the calling thread's kernels: Context::stream().
   virtual void* stream(int /*index*/) { return nullptr; }
-  /// A recording of `count` calls; call(i) makes the i-th. Returns null if the backend cannot record, and throws an
-  /// Error if it cannot record right now.
+  /// A recording of these calls, in their order; call(i) makes the i-th. Returns null if the backend cannot record, and
+  /// throws an Error if it cannot record right now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, std::vector<CallOrder> /*calls*/,
                                                std::function<void(size_t)> /*call*/) {
     return nullptr;

@@ -137,16 +137,15 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t i = 0; i < updated * n + copies.size(); ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-// The update by make(copied), which writes along the bf16 copies that these weights have.
-template <class Make> void emit_step(Inputs w, std::vector<Tensor> in, size_t updated, Make make) {
+// The update of `updated` tensors by the step, which writes along the bf16 copies that these weights have.
+template <class Step> void emit_step(Ref<Step> step, Inputs w, std::vector<Tensor> in, size_t updated) {
   std::vector<Tensor> copies;
-  std::vector<uint32_t> copied;
-  for (size_t k = 0; k < w.size(); ++k) {
-    Ref<Value> copy = detail::take_bf16_copy(w[k]);
-    if (copy) copies.emplace_back(std::move(copy)), copied.push_back(uint32_t(k));
-  }
+  for (size_t k = 0; k < w.size(); ++k)
+    if (Ref<Value> copy = detail::take_bf16_copy(w[k]))
+      copies.emplace_back(std::move(copy)), step->copied.push_back(uint32_t(k));
+  const std::vector<uint32_t> copied = step->copied;
   in.insert(in.begin() + int64_t(updated), copies.begin(), copies.end());
-  emit_update(make(copied), in, updated + copies.size());
+  emit_update(std::move(step), in, updated + copies.size());
   for (size_t k = 0; k < copies.size(); ++k) detail::give_bf16_copy(*w[copied[k]].value(), copies[k].value());
 }
 // The work of a step: what copies held is not read.
@@ -171,9 +170,6 @@ Tensor global_norm(Inputs grads) {
 
 Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied); }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
-OpPtr op::AdamWStep::for_next_step(const Rng&) const {
-  return make_ref<op::AdamWStep>(o, each, copied, count->lr, ++count->t, max_norm, count);
-}
 namespace {
 // What each tensor of a step has, all set.
 std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w,
@@ -195,9 +191,9 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, o);
-  emit_step(x.w, std::move(in), kMoments * x.w.size(), [&](std::vector<uint32_t> copied) {
-    return make_ref<op::AdamWStep>(o, std::move(each), std::move(copied), lr, t, max_norm, std::move(count));
-  });
+  auto step =
+      make_ref<op::AdamWStep>(op::AdamWStep::StepAttributes{o, std::move(each), {}, lr, max_norm, t, std::move(count)});
+  emit_step(std::move(step), x.w, std::move(in), kMoments * x.w.size());
 }
 
 OpWork op::AdamWProductStep::work(Bufs in, Bufs out) const {
@@ -239,9 +235,6 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
 
 Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), updated(), tensors(), in, copied); }
 OpWork op::SgdStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
-OpPtr op::SgdStep::for_next_step(const Rng&) const {
-  return make_ref<op::SgdStep>(o, each, copied, count->lr, counts ? ++count->t : t, max_norm, count, counts);
-}
 void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
               Ref<OptimizerClock> count, bool counts) {
   constexpr auto kName = op::SgdStep::kName;
@@ -262,8 +255,9 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
   check_skip(kName, o.skip_non_finite, norm);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
-  emit_step(x.w, std::move(in), (o.momentum > 0 ? 2 : 1) * x.w.size(), [&](std::vector<uint32_t> copied) {
-    return make_ref<op::SgdStep>(o, std::move(each), std::move(copied), lr, t, max_norm, std::move(count), counts);
-  });
+  auto step = make_ref<op::SgdStep>(
+      op::SgdStep::StepAttributes{o, std::move(each), {}, lr, max_norm, t, std::move(count), counts});
+  const size_t updated = step->updated() * x.w.size();
+  emit_step(std::move(step), x.w, std::move(in), updated);
 }
 }  // namespace tg

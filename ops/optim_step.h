@@ -65,31 +65,35 @@ struct OptimizerClock : Counted<OptimizerClock> {
 };
 namespace op {
 
-/// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
-/// copy_0 ...). The copies are those of parameter_as(), of the tensors that have one; what they held is not read. The
-/// learning rate and the step's number change every step, so the key leaves them out.
-struct AdamWStep : OpOf<AdamWStep> {
-  static constexpr auto kName = "adamw_step";
-  AdamWOptions o;
-  std::vector<AdamWOverrides> each;  ///< of each tensor, all set
-  std::vector<uint32_t> copied;      ///< which tensors have a bf16 copy, in order
+/// What a step of many tensors has. The learning rate and the step's number change every step, so keys leave them out.
+template <class Options, class Overrides> struct StepAttributes {
+  Options o;
+  std::vector<Overrides> each;   ///< of each tensor, all set
+  std::vector<uint32_t> copied;  ///< which tensors have a bf16 copy, in order
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
-  AdamWStep(const AdamWOptions& opt, std::vector<AdamWOverrides> own, std::vector<uint32_t> copies, double rate,
-            int64_t step, double most, Ref<OptimizerClock> c)
-      : o(opt),
-        each(std::move(own)),
-        copied(std::move(copies)),
-        lr(rate),
-        max_norm(most),
-        t(step),
-        count(std::move(c)) {}
-  OpPtr for_next_step(const Rng&) const override;
-  void undo_step() const override {
-    if (count) count->t = t - 1;
-  }
+  bool counts = true;         ///< whether a replay counts a step
   size_t tensors() const { return each.size(); }
+  /// Those of the next step, by the count.
+  StepAttributes next() const {
+    StepAttributes a = *this;
+    a.lr = count->lr, a.t = counts ? ++count->t : count->t;
+    return a;
+  }
+  /// Takes back what next() has counted.
+  void undo() const {
+    if (count && counts) count->t = t - 1;
+  }
+};
+
+/// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
+/// copy_0 ...). The copies are those of parameter_as(), of the tensors that have one; what they held is not read.
+struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
+  static constexpr auto kName = "adamw_step";
+  explicit AdamWStep(StepAttributes a) : StepAttributes(std::move(a)) {}
+  OpPtr for_next_step(const Rng&) const override { return make_ref<AdamWStep>(next()); }
+  void undo_step() const override { undo(); }
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   OpWork work(Bufs in, Bufs out) const override;
@@ -125,32 +129,12 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
   }
 };
 /// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ...,
-/// copy_0 ...), with copies as for AdamWStep. Without momentum there are no b. The learning rate and the step's number
-/// change every step, so the key leaves them out.
-struct SgdStep : OpOf<SgdStep> {
+/// copy_0 ...), with copies as for AdamWStep. Without momentum there are no b.
+struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
   static constexpr auto kName = "sgd_step";
-  SgdOptions o;
-  std::vector<SgdOverrides> each;  ///< of each tensor, all set
-  std::vector<uint32_t> copied;    ///< which tensors have a bf16 copy, in order
-  double lr, max_norm;
-  int64_t t;
-  Ref<OptimizerClock> count;  ///< may be null
-  bool counts;                ///< whether a replay counts a step
-  SgdStep(const SgdOptions& opt, std::vector<SgdOverrides> own, std::vector<uint32_t> copies, double rate, int64_t step,
-          double most, Ref<OptimizerClock> c, bool counting)
-      : o(opt),
-        each(std::move(own)),
-        copied(std::move(copies)),
-        lr(rate),
-        max_norm(most),
-        t(step),
-        count(std::move(c)),
-        counts(counting) {}
-  OpPtr for_next_step(const Rng&) const override;
-  void undo_step() const override {
-    if (count && counts) count->t = t - 1;
-  }
-  size_t tensors() const { return each.size(); }
+  explicit SgdStep(StepAttributes a) : StepAttributes(std::move(a)) {}
+  OpPtr for_next_step(const Rng&) const override { return make_ref<SgdStep>(next()); }
+  void undo_step() const override { undo(); }
   size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< tensors of an entry that get new values
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;

@@ -15,7 +15,8 @@
 #             python3 with torch)
 #   fragmented document 002's 81 cells, gradients stored and folded, eager and compiled, then beside PyTorch (needs python3
 #             with torch)
-#   timeit    document 004's profile of a GPT, eager, compiled in one line and in branches, then beside PyTorch (needs python3 with torch)
+#   timeit    document 004's profile of a GPT, eager, compiled in one line and in branches, then beside PyTorch (needs python3
+#             with torch)
 #   lm        document 003's profiles: the 2.7B model, fused, and the large one in all forms, with the conclusions
 #   sass      which instructions the kernels were compiled to: tensor cores, spills (skipped without cuobjdump)
 #

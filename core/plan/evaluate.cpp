@@ -125,8 +125,8 @@ void evaluate(Inputs roots) {
   }
   // Shared: an op that evaluates others may clear the cache while its plan runs.
   thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, StructuralHasher> cache;
-  const uint32_t passes =
-      anomaly_enabled() ? enabled_passes() & ~uint32_t(kElementwiseFusion | kRewrite) : enabled_passes();
+  uint32_t passes = enabled_passes() & ~uint32_t(kBranches);  // nothing is recorded
+  if (anomaly_enabled()) passes &= ~uint32_t(kElementwiseFusion | kRewrite);
   StructuralHash key = number(g);
   key.add(uint64_t(passes));
   auto it = cache.find(key);

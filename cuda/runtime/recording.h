@@ -11,7 +11,8 @@
 
 namespace tg::cuda {
 
-// Device memory that belongs to a recording, and is used again within it: calls run one after the other.
+// Device memory that belongs to a branch of a recording, and is used again within it: its calls run one after the
+// other.
 class HeldMemory {
  public:
   // Recorded in the one stream, to run in the other, or beside what runs in it.

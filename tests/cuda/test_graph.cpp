@@ -17,6 +17,7 @@
 
 #include "support/alone.h"
 #include "support/helpers.h"
+#include "support/with_env.h"
 
 using namespace tg;
 using namespace tg::cuda;
@@ -101,14 +102,13 @@ TEST_CASE("graphs: branches that nothing orders run beside each other, in memory
     return std::vector<Tensor>{sum(dc, {0}), sum(db, {0}), sum(da, {0}), global_norm({da, db, dc}), sum(dx)};
   };
   for (const bool branches : {true, false}) {
-    if (!branches) setenv("TG_PASSES", "-branch", 1);
+    const WithEnv passes("TG_PASSES", branches ? "" : "-branch");
     const Compiled fast = compile(f);
     for (uint64_t i = 0; i < 6; ++i) {
       const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)}, want = f(x), got = fast(x);
       for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
     }
     CHECK(fast.stats().graph_launches == 4);
-    unsetenv("TG_PASSES");
   }
 }
 

@@ -138,6 +138,8 @@ __global__ void global_store_kernel(float* y, bool mistake) {
   mistake ? tg::cuda::store16(s, tg::cuda::Vec<float>{}) : tg::cuda::store16_shared(s, tg::cuda::Vec<float>{});
   y[0] = s[0];
 }
+// For two streams that nothing orders.
+__global__ void atomic_add_kernel(float* y, bool mistake) { mistake ? void(y[0] += 1.0F) : void(atomicAdd(y, 1.0F)); }
 __global__ void shared_store_kernel(float* y, bool mistake) {
   mistake ? tg::cuda::store16_shared(y, tg::cuda::Vec<float>{}) : tg::cuda::store16(y, tg::cuda::Vec<float>{});
 }
@@ -344,6 +346,7 @@ BROKEN_COPY(misaligned_copy, 32, 0)
 BROKEN_WRITE(misaligned_store, 1, 1)
 BROKEN_WRITE(global_store, 1, 1)
 BROKEN_WRITE(shared_store, 1, 1)
+BROKEN_WRITE(atomic_add, 1, 1)
 BROKEN_WRITE(two_global_readers, 1, 32)
 BROKEN_WRITE(arrive_twice, 1, 64)
 BROKEN_WRITE(wrong_count, 1, 64)

@@ -23,6 +23,7 @@ cudaError_t misaligned(const float* x, float* y, bool mistake, cudaStream_t);   
 cudaError_t misaligned_store(float* y, bool mistake, cudaStream_t);                      // 6
 cudaError_t global_store(float* y, bool mistake, cudaStream_t);                          // 1
 cudaError_t shared_store(float* y, bool mistake, cudaStream_t);                          // 4
+cudaError_t atomic_add(float* y, bool mistake, cudaStream_t);                            // 1
 cudaError_t missing_fence(float* scratch, unsigned* ticket, float* y, bool mistake, cudaStream_t);
 cudaError_t shared_output(float* y, bool mistake, cudaStream_t);                    // 64
 cudaError_t in_place(float* x, bool mistake, cudaStream_t);                         // 64

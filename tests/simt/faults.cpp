@@ -165,6 +165,16 @@ TEST_CASE("a missing event wait between streams") {
     cudaDeviceSynchronize();
   });
 }
+TEST_CASE("additions of two streams that nothing orders, and are not atomic") {
+  finds({Fault::stream_order}, [](bool mistake, cudaStream_t s) {
+    const Buffer<float> y(std::vector<float>{0.0F});
+    check(cudaDeviceSynchronize());
+    const Stream other;
+    broken::atomic_add(y, mistake, s);
+    broken::atomic_add(y, false, other);
+    cudaDeviceSynchronize();
+  });
+}
 TEST_CASE("memory used before it exists, after it is freed, or of the host") {
   finds({Fault::out_of_bounds}, [](bool mistake, cudaStream_t s) {
     const Buffer<float> x(noise(64));
