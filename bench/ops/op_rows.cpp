@@ -77,8 +77,11 @@ void linear_rows(Rows& rows) {
   constexpr Linear kNano{768, 512, 128}, kGpt2{1024, 3072, 768};
   for (const Linear l :
        {Linear{768, 384, 128}, kNano, Linear{768, 128, 512}, Linear{768, 65, 128}, Linear{1024, 1024, 1024},
-        Linear{1024, 2304, 768}, kGpt2, Linear{1024, 768, 3072}, Linear{1024, 50257, 768}})
+        Linear{1024, 2304, 768}, kGpt2, Linear{1024, 768, 3072}, Linear{1024, 50257, 768}, Linear{2048, 768, 768},
+        Linear{256, 768, 768}, Linear{256, 3072, 768}, Linear{256, 768, 3072}, Linear{256, 50257, 768}})
     add_linear(rows, l, DType::f32);
+  for (const Linear l : {Linear{768, 128, 512}, Linear{256, 768, 768}, Linear{256, 768, 3072}})
+    add_linear_backward(rows, l, DType::f32);
   for (const Linear l : {kNano, kGpt2}) {
     add_linear(rows, l, DType::f64);
     add_linear(rows, l, DType::bf16);

@@ -100,11 +100,14 @@ template <class T> void multiply(Product<T> p, bool parallel) {
 }  // namespace eigen
 
 #if TG_ISA_LEVEL >= 3
-// Own products of floats. k is cut into blocks of at most kDepth: kRows x kDepth of A stay in L1 while panels of B
-// (kDepth x kCols) pass by, from L2.
+// Own products of floats. k is cut into blocks of at most kDepth: kRows x kDepth of A stay in L1 while kTileCols of B,
+// in panels of kDepth x kCols, pass by, from L2.
 namespace own {
 using namespace micro;
-constexpr int64_t kDepth = few_rows::kDepth, kWidth = 2048, kTileCols = 512, kTileRows = 16 * kRows;
+constexpr int64_t kDepth = few_rows::kDepth, kTileCols = 8 * kCols, kTileRows = 16 * kRows;
+constexpr int64_t kTile = 1 << 19, kMostTiles = 16;  // multiply-adds of a tile, some 5 us, and tiles that are enough
+constexpr int64_t kShared = 1 << 19;                 // floats of a packed operand that all tiles read
+constexpr int64_t kReadB = 6, kPackB = 16, kPackA = 20;  // what an element costs, in multiply-adds
 constexpr int64_t kSomeRows = 96;                     // up to here a panel of B is packed by the one tile that needs it
 constexpr int64_t kSerial = 1 << 20;                  // multiply-adds, some 10 us: less runs on the calling thread
 constexpr int64_t kShallow = 64, kInCache = 1 << 16;  // k, and elements of B, up to which C is written row by row
@@ -190,29 +193,89 @@ void shallow(const Product<float>& p, bool parallel) {
   });
 }
 
-// Columns [j0, j0 + n) of C and one block of k: B is packed once, by all threads, then tiles of C pack their rows of A.
-void add_block(const Product<float>& p, const Block& l, int64_t j0, int64_t n, bool parallel) {
-  const int64_t panels = ceil_div(n, kCols), panel = l.depth * kCols;
-  float* shared = t_shared.get<float>(panels * panel);
-  for_tiles(parallel, panels, [&](int64_t q) {
-    const int64_t j = q * kCols;
-    pack_b(l.depth, std::min<int64_t>(kCols, n - j), p.b.at(l.first, j0 + j), shared + q * panel);
-  });
-  const int64_t tile_rows = std::clamp<int64_t>(ceil_div(p.m, 16 * kRows) * kRows, 4 * kRows, kTileRows);
-  const int64_t across = ceil_div(n, kTileCols), down = ceil_div(p.m, tile_rows);
-  for_tiles(parallel, across * down, [&](int64_t t) {
-    const int64_t i0 = t / across * tile_rows, m = std::min(tile_rows, p.m - i0);
-    const int64_t first = t % across * kTileCols, last = std::min(n, first + kTileCols);
+// A product in tiles of C. Panels of B are always packed, and rows of A where they lie badly for the caches: of these
+// the smaller operand once before all tiles, by all threads; the larger one by each tile for itself.
+struct Tiles {
+  const Product<float>& p;
+  const bool packs_a = p.a.col != 1 || p.a.row % 1024 == 0;  // rows a multiple of a page apart share places of a cache
+  const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
+  const int64_t padded = shares_b ? ceil_div(p.n, kCols) * kCols : ceil_div(p.m, kRows) * kRows;
+  int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
+
+  // Of the cuts into at least so many tiles, the one that takes least on as many threads.
+  void cut() {
+    const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile, 1, kMostTiles);
+    const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
+    const int64_t least_across = shares_b ? 1 : ceil_div(p.n, kTileCols);
+    int64_t least = INT64_MAX;
+    for (int64_t i = 1; i <= want; ++i) {
+      const int64_t r = ceil_div(ceil_div(p.m, std::max(i, least_down)), kRows) * kRows, d = ceil_div(p.m, r);
+      const int64_t j = std::max(ceil_div(want, d), least_across);
+      const int64_t c = ceil_div(ceil_div(p.n, j), kCols) * kCols, a = ceil_div(p.n, c);
+      // Multiply-adds of single elements that a tile takes as long as, for one of k.
+      const int64_t tile = r * c + c * (shares_b ? kReadB : kPackB) + (packs_a && !shares_a ? r * kPackA : 0);
+      const int64_t time = (d * a + 2) * tile;  // the last ones run beside nothing
+      if (time < least) least = time, down = d, across = a, rows = r, cols = c;
+    }
+  }
+  // Of blocks [q0, q1): the shared operand, where column j or row i of block l is at (first - first of q0) * padded +
+  // i * depth.
+  const float* share(int64_t q0, int64_t q1, bool parallel) const {
+    if (!shares_a && !shares_b) return nullptr;
+    constexpr int64_t kGroup = 4 * kRows;
+    const int64_t parts = shares_b ? padded / kCols : ceil_div(padded, kGroup), begin = block(p.k, q0).first;
+    float* const to = t_shared.get<float>(padded * (block(p.k, q1 - 1).first + block(p.k, q1 - 1).depth - begin));
+    for_tiles(parallel, parts * (q1 - q0), [&](int64_t t) {
+      const Block l = block(p.k, q0 + t / parts);
+      const int64_t i = t % parts * (shares_b ? kCols : kGroup);
+      float* const at = to + (l.first - begin) * padded + i * l.depth;
+      if (shares_b)
+        pack_b(l.depth, std::min<int64_t>(kCols, p.n - i), p.b.at(l.first, i), at);
+      else
+        pack_a(std::min(kGroup, p.m - i), l.depth, p.a.at(i, l.first), at);
+    });
+    return to;
+  }
+  // To rows [i0, i0 + m) and columns [j0, j0 + n) of C, what block l adds; `shared`: of this block.
+  void add_block(const Block& l, const float* shared, int64_t i0, int64_t m, int64_t j0, int64_t n) const {
+    float* const own = t_own.get<float>(kDepth * (shares_b ? rows : cols));
+    const float* b = own;
+    if (shares_b)
+      b = shared + j0 * l.depth;
+    else
+      for (int64_t j = 0; j < n; j += kCols)
+        pack_b(l.depth, std::min<int64_t>(kCols, n - j), p.b.at(l.first, j0 + j), own + j * l.depth);
     MatView<float> a = p.a.at(i0, l.first);
-    if (a.col != 1 || (a.row != l.depth && last - first > 4 * kCols))
-      a = pack_a(m, l.depth, a, t_own.get<float>(kTileRows * kDepth));
-    for (int64_t i = 0; i < m; i += kRows)
-      for (int64_t j = first; j < last; j += kCols)
-        add_tile(p, l, i0 + i, std::min<int64_t>(kRows, m - i), j0 + j, std::min<int64_t>(kCols, n - j),
-                 {a.p + i * (a.col == 1 ? a.row : l.depth), a.row, a.col}, shared + j / kCols * panel, kCols);
-    if (l.first + l.depth == p.k) p.finish(i0, m, j0 + first, last - first);
-  });
-}
+    if (shares_a)
+      a = packed_a(a, l.depth, shared + i0 * l.depth);
+    else if (packs_a)
+      a = pack_a(m, l.depth, a, own);
+    const int64_t next = packs_a ? l.depth : a.row;
+    for (int64_t j1 = 0; j1 < n; j1 += kTileCols)
+      for (int64_t i = 0; i < m; i += kRows)
+        for (int64_t j = j1; j < std::min(n, j1 + kTileCols); j += kCols)
+          add_tile(p, l, i0 + i, std::min<int64_t>(kRows, m - i), j0 + j, std::min<int64_t>(kCols, n - j),
+                   {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols);
+  }
+  void run(bool parallel) {
+    cut();
+    // As many blocks of k at once as a cache holds of the shared operand.
+    const int64_t per = shares_a || shares_b ? std::max<int64_t>(1, kShared / (padded * kDepth)) : blocks(p.k);
+    for (int64_t q0 = 0, q1; q0 < blocks(p.k); q0 = q1) {
+      q1 = std::min(q0 + per, blocks(p.k));
+      const float* const shared = share(q0, q1, parallel);
+      for_tiles(parallel, down * across, [&](int64_t t) {
+        const int64_t i = t / across * rows, j = t % across * cols, m = std::min(rows, p.m - i),
+                      n = std::min(cols, p.n - j);
+        for (int64_t q = q0; q < q1; ++q) {
+          const Block l = block(p.k, q);
+          add_block(l, shared ? shared + (l.first - block(p.k, q0).first) * padded : nullptr, i, m, j, n);
+        }
+        if (q1 == blocks(p.k)) p.finish(i, m, j, n);
+      });
+    }
+  }
+};
 
 // Columns [j, j + N) for rows [i, end), whose lanes run along k; b: columns of k neighbours.
 template <int N>
@@ -279,8 +342,7 @@ void multiply(const Product<float>& p, bool parallel) {
   if (p.b.col == 1 && p.k <= kShallow && p.k * p.n <= kInCache && p.m >= 4 * kStripRows) return shallow(p, parallel);
   if (few(p)) return multiply_few_rows(p, parallel);
   if (p.m <= kSomeRows) return some_rows(p, parallel);
-  for (int64_t j = 0; j < p.n; j += kWidth)
-    for (int64_t q = 0; q < blocks(p.k); ++q) add_block(p, block(p.k, q), j, std::min(kWidth, p.n - j), parallel);
+  Tiles{p}.run(parallel);
 }
 
 // A block of k. Rows of a triangle go by fewer, as what a tile leaves out is what its last or first row leaves out.

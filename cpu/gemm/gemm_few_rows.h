@@ -6,49 +6,20 @@
 #include <tapegrad/cpu/gemm/gemm_micro.h>
 #include <tapegrad/cpu/scratch.h>
 #include <tapegrad/cpu/thread_pool.h>
-#if TG_ISA_LEVEL == 4
-#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
-#endif
 
 namespace tg::cpu::TG_ISA_NS::few_rows {
-using micro::AnyV, micro::kLanes, micro::load, micro::store, micro::V;
+using micro::AnyV, micro::Bits, micro::kLanes, micro::load, micro::store, micro::transpose, micro::V;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows whose sums are in registers together
 inline constexpr int64_t kDepth = 384;     // of k at most for one chain of sums; chains are added in order
 inline constexpr int64_t kStretch = 6144;  // bytes of each of kLanes columns of B: with the next ones, a part of L2
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that a cache may hold
 inline constexpr int64_t kColumns = 64;    // of a tile, where columns of B are neighbours in k
-typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
 typedef Bits AnyBits __attribute__((aligned(2), may_alias));
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Element (i, j) of x becomes (j, i).
-#if TG_ISA_LEVEL == 4
-inline void transpose(Bits (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
-#else
-inline void transpose(Bits (&x)[8]) {
-  V a[8], b[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    a[2 * i] = _mm256_unpacklo_ps(V(x[2 * i]), V(x[2 * i + 1]));
-    a[2 * i + 1] = _mm256_unpackhi_ps(V(x[2 * i]), V(x[2 * i + 1]));
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i)
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      b[4 * i + 2 * h] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0x44);
-      b[4 * i + 2 * h + 1] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0xee);
-    }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
-    x[4 + i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
-  }
-}
-#endif
 inline Bits load_bits(const void* p) { return *static_cast<const AnyBits*>(p); }
 // The first n elements at p; the rest is 0, and is not touched.
 inline Bits load_some(const float* p, int64_t n) { return Bits(micro::Lanes(n).load(p)); }

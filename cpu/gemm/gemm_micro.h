@@ -3,6 +3,9 @@
 // k, whatever the tile around it; cuts, threads and memory are the caller's business.
 #pragma once
 #include <tapegrad/cpu/gemm.h>
+#if TG_ISA_LEVEL == 4
+#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
+#endif
 
 #include <immintrin.h>
 
@@ -20,6 +23,7 @@ inline constexpr int kLanes = 8, kRows = 6;
 inline constexpr int kCols = 2 * kLanes;  // kRows x kCols sums fill all but a few of the vector registers
 typedef float V __attribute__((vector_size(4 * kLanes)));
 typedef V AnyV __attribute__((aligned(4), may_alias));
+typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
 inline V load(const float* p) { return *reinterpret_cast<const AnyV*>(p); }
 inline void store(float* p, V v) { *reinterpret_cast<AnyV*>(p) = v; }
 
@@ -31,7 +35,6 @@ struct Floats {
 // Each float is two bf16, of which the sum of products is added, by vdpbf16ps.
 struct Bf16Pairs {
   static void add(V& sum, float y, V x) {
-    typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(Bits{} + __builtin_bit_cast(uint32_t, y)), "v"(x));
   }
 };
@@ -159,53 +162,50 @@ inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<Tile, sizeof...(R)>{tile<R + 1, W, Way>...};
 }(std::make_integer_sequence<int, kRows>());
 
-// Four vectors of four-element rows: x[q] holds rows q, q + 4, q + 8... one after another. Returns its transpose: x[t]
-// holds element t of rows 0, 1, 2...
-inline void transpose(V (&x)[4]) {
+// Element (i, j) of x becomes (j, i).
 #if TG_ISA_LEVEL == 4
-#define TG_MIX(a, b, i, j, k, l)                                                                                    \
-  __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
-                          k + 12, l + 12)
+inline void transpose(Bits (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
 #else
-#define TG_MIX(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4)
-#endif
-  constexpr int n = kLanes;  // where the second operand begins
-  const V a = TG_MIX(x[0], x[1], 0, n, 1, n + 1), b = TG_MIX(x[2], x[3], 0, n, 1, n + 1);
-  const V c = TG_MIX(x[0], x[1], 2, n + 2, 3, n + 3), d = TG_MIX(x[2], x[3], 2, n + 2, 3, n + 3);
-  x[0] = TG_MIX(a, b, 0, 1, n, n + 1), x[1] = TG_MIX(a, b, 2, 3, n + 2, n + 3);
-  x[2] = TG_MIX(c, d, 0, 1, n, n + 1), x[3] = TG_MIX(c, d, 2, 3, n + 2, n + 3);
-#undef TG_MIX
-}
-// Four neighbours from each of kLanes rows that lie ld4 / 4 apart, transposed; p[q] is in row q, and moves on by four.
-inline void load_transposed(const float* (&p)[4], int64_t ld4, V (&x)[4]) {
+inline void transpose(Bits (&x)[8]) {
+  V a[8], b[8];
 #pragma GCC unroll 4
-  for (int q = 0; q < 4; ++q) {
-    asm("" : "+r"(p[q]));  // or the compiler keeps a pointer per row, more than there are registers
-#if TG_ISA_LEVEL == 4      // masked broadcasts, unlike shuffles, do not all wait for one execution port
-    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(p[q]));
-    v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps(p[q] + ld4));
-    v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps(p[q] + 2 * ld4));
-    x[q] = _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps(p[q] + 3 * ld4));
-#else
-    x[q] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p[q])), _mm_loadu_ps(p[q] + ld4), 1);
-#endif
-    p[q] += 4;
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = _mm256_unpacklo_ps(V(x[2 * i]), V(x[2 * i + 1]));
+    a[2 * i + 1] = _mm256_unpackhi_ps(V(x[2 * i]), V(x[2 * i + 1]));
   }
-  transpose(x);
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      b[4 * i + 2 * h] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0x44);
+      b[4 * i + 2 * h + 1] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0xee);
+    }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    x[i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
+    x[4 + i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
+  }
 }
-
+#endif
+// kLanes rows of kLanes neighbours, ld apart, transposed: row i to to + i * step.
+inline void copy_transposed(const float* p, int64_t ld, float* to, int64_t step) {
+  Bits x[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) x[i] = Bits(load(p + i * ld));
+  transpose(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store(to + i * step, V(x[i]));
+}
 // kLanes columns of B, each of k neighbours and ld apart, to rows of `to`, kCols apart.
 inline void pack_columns(int64_t k, const float* b, int64_t ld, float* to) {
-  const float* p[4] = {b, b + ld, b + 2 * ld, b + 3 * ld};
   int64_t t = 0;
-  for (; t + 4 <= k; t += 4, to += 4 * kCols) {
-    V x[4];
-    load_transposed(p, 4 * ld, x);
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) store(to + q * kCols, x[q]);
+  for (; t + kLanes <= k; t += kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) __builtin_prefetch(b + t + i * ld + 64);
+    copy_transposed(b + t, ld, to + t * kCols, kCols);
   }
-  for (; t < k; ++t, to += kCols)
-    for (int j = 0; j < kLanes; ++j) to[j] = b[j * ld + t];
+  for (; t < k; ++t)
+    for (int j = 0; j < kLanes; ++j) to[t * kCols + j] = b[j * ld + t];
 }
 // A panel of B (k x cols, cols <= kCols) to rows of kCols at `to`, with zeros after cols.
 inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
@@ -213,7 +213,10 @@ inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
   if (b.col == 1) {
     if (cols == kCols) {
       for (int64_t t = 0; t < k; ++t)
-        for (int w = 0; w < 2; ++w) store(to + t * kCols + w * kLanes, load(b.p + t * b.row + w * kLanes));
+        for (int w = 0; w < 2; ++w) {
+          __builtin_prefetch(b.p + (t + 16) * b.row + w * kLanes);
+          store(to + t * kCols + w * kLanes, load(b.p + t * b.row + w * kLanes));
+        }
       return;
     }
   } else if (b.row == 1) {
@@ -230,23 +233,20 @@ inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
 inline void pack_transposed(int64_t k, int64_t cols, MatView<float> b, float* to) {
   int64_t done = 0;
   if (b.col == 1)
-    for (; done + 4 <= cols; done += 4) {
+    for (; done + kLanes <= cols; done += kLanes) {
       int64_t t = 0;
-      for (; t + kLanes <= k; t += kLanes) {
-        const float* p[4];
-        for (int q = 0; q < 4; ++q) p[q] = b.p + (t + q) * b.row + done;
-        V x[4];
-        load_transposed(p, 4 * b.row, x);
-        for (int q = 0; q < 4; ++q) store(to + (done + q) * k + t, x[q]);
-      }
+      for (; t + kLanes <= k; t += kLanes) copy_transposed(b.p + t * b.row + done, b.row, to + done * k + t, k);
       for (; t < k; ++t)
-        for (int q = 0; q < 4; ++q) to[(done + q) * k + t] = b.p[t * b.row + done + q];
+        for (int64_t j = done; j < done + kLanes; ++j) to[j * k + t] = b.p[t * b.row + j];
     }
   for (int64_t j = done; j < cols; ++j)
     for (int64_t t = 0; t < k; ++t) to[j * k + t] = b.p[t * b.row + j * b.col];
 }
 
 // Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.
+inline MatView<float> packed_a(MatView<float> a, int64_t k, const float* at) {
+  return a.row == 1 ? MatView<float>{at, 1, kRows} : MatView<float>{at, k, 1};
+}
 inline MatView<float> pack_a(int64_t m, int64_t k, MatView<float> a, float* to) {
   if (a.row == 1) {  // neighbours down a column stay neighbours
     for (int64_t t = 0; t < k; ++t) {
@@ -255,7 +255,7 @@ inline MatView<float> pack_a(int64_t m, int64_t k, MatView<float> a, float* to) 
         std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, kRows * sizeof(float));
       std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, size_t(m - i) * sizeof(float));
     }
-    return {to, 1, kRows};
+    return packed_a(a, k, to);
   }
   for (int64_t i = 0; i < m; ++i) {
     if (a.col == 1)
@@ -263,6 +263,6 @@ inline MatView<float> pack_a(int64_t m, int64_t k, MatView<float> a, float* to) 
     else
       for (int64_t t = 0; t < k; ++t) to[i * k + t] = a.p[i * a.row + t * a.col];
   }
-  return {to, k, 1};
+  return packed_a(a, k, to);
 }
 }  // namespace tg::cpu::TG_ISA_NS::micro
