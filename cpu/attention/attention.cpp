@@ -2,9 +2,9 @@
 // queries: of five products, only Q and dY have to be turned for them, and queries are the lanes of softmax. What no
 // query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or all heads
 // that share a key head (backward, so that nothing is added by two threads).
-#include <tapegrad/cpu/attention_blocks.h>
+#include <tapegrad/cpu/attention/blocks.h>
+#include <tapegrad/cpu/attention/one_query.h>
 #include <tapegrad/cpu/lanes.h>
-#include <tapegrad/cpu/one_query.h>
 #include <tapegrad/cpu/sums.h>
 
 #include <algorithm>

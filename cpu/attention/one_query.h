@@ -1,5 +1,5 @@
-// The products of attention for one query, as in decoding (cpu/attention.cpp). Their time is that of reading keys and
-// values: each row once, in the order of memory, in its own type.
+// The products of attention for one query, as in decoding (cpu/attention/attention.cpp). Their time is that of reading
+// keys and values: each row once, in the order of memory, in its own type.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/cpu/isa.h>
