@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
@@ -260,6 +262,54 @@ template <class T> struct BackwardTile {
     }
   }
 };
+// The same for the only query of a key head.
+template <class T> void backward_one(const BackwardTile<T>& t) {
+  using C = compute_t<T>;
+  const Sizes& z = t.z;
+  const int64_t n = t.last - t.first, whole = whole_vectors<C>(n), hs = t.hs, ld = t.ld,
+                seen = z.seen_of(0, t.first, n);
+  const MatView<T> key = head_of<T>(t.in[1], t.b, t.g).at(t.first, 0),
+                   value = head_of<T>(t.in[2], t.b, t.g).at(t.first, 0);
+  const bool copied = key.col != 1 || value.col != 1;
+  std::vector<C> room(size_t(2 * whole + (copied ? 2 * n + 4 : 4) * ld));
+  C *const p = room.data(), *const ds = p + whole, *const q = ds + whole, *const dy = q + ld, *const y = dy + ld,
+           *const dq = y + ld, *const rows = dq + ld;
+  for (const auto& [x, to] : {std::pair{&t.in[0], q}, {&t.in[5], dy}, {&t.in[3], y}}) {
+    const MatView<T> from = head_of<T>(*x, t.b, t.g);
+    for (int64_t j = 0; j < hs; ++j) to[j] = C(from.p[j * from.col]);
+  }
+  C delta;
+  one_query::scores(dy, y, 0, 1, hs, &delta);
+  const double l = double(t.in[4].template data<C>()[t.b * t.in[0].size(1) + t.g]) * kLog2E;
+  const C log_sum = C(l), log_rest = C(l - double(C(l))), scale = C(z.scale * kLog2E), to_raw = C(z.scale);
+  const auto grads = [&](auto k, auto v) {
+    one_query::scores(q, k.p, k.row, seen, hs, p);
+    one_query::scores(dy, v.p, v.row, seen, hs, ds);
+    for (int64_t j = 0; j < seen; j += kVector<C>) {
+      const Vector<C> e = exp2_to_zero(load_vector(p + j) * scale - log_sum - log_rest);
+      store_vector(p + j, e);
+      store_vector(ds + j, Vector<C>(e * (load_vector(ds + j) - delta) * to_raw));
+    }
+    one_query::weigh(ds, k.p, k.row, seen, hs, dq);
+  };
+  if (copied)
+    grads(rows_of<T>(key, 0, n, hs, rows, true), rows_of<T>(value, 0, n, hs, rows + n * ld, true));
+  else
+    grads(key, value);
+  if (t.part) std::copy_n(dq, ld, t.part);
+  T* const to = t.out[0].template data<T>() + t.b * t.out[0].strides()[0] + t.g * t.out[0].strides()[1];
+  for (int64_t j = 0; !t.part && j < hs; ++j) to[j] = T(dq[j]);
+  const auto write = [&](const Buf& x, const C* weights, const C* of) {  // keys that it does not see get 0
+    const Strides& st = x.strides();
+    T* row = x.data<T>() + t.b * st[0] + t.g * st[1] + t.first * st[2];
+    for (int64_t k = 0; k < n; ++k, row += st[2])
+      for_lanes<C>(hs,
+                   [&]<class V>(int64_t j) { store<V>(row + j, k < seen ? V(weights[k] * load<V>(of + j)) : V{}); });
+  };
+  write(t.out[1], ds, q);
+  write(t.out[2], p, dy);
+}
+
 // How the keys of a head are cut for backward, so that threads have work even for one head. By the sizes alone: the
 // gradients of queries are sums over parts, in their order.
 struct Parts {
@@ -286,8 +336,12 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     parallel_for(in[1].size(0) * heads * n, [&](int64_t t) {
       const int64_t b = t / n / heads, g = t / n % heads, first = t % n * parts.keys;
       const Sizes z = sequences[b];
-      BackwardTile<T>{z, in, out, b, g, first, std::min(tk, first + parts.keys), sums ? sums + t * of_part : nullptr}
-          .run();
+      BackwardTile<T> tile{
+          z, in, out, b, g, first, std::min(tk, first + parts.keys), sums ? sums + t * of_part : nullptr};
+      if (z.group * z.tq == 1)
+        backward_one<T>(tile);
+      else
+        tile.run();
     });
     if (!sums) return;
     const Strides& st = out[0].strides();
