@@ -22,7 +22,7 @@ set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.
 # what the compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these
 # alone.
 set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/matmul.cpp cpu/lora.cpp
-    cpu/attention.cpp cpu/quantize.cpp cpu/fragments.cpp cpu/optim_step.cpp)
+    cpu/attention/attention.cpp cpu/quantize.cpp cpu/fragments.cpp cpu/optim_step.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})

@@ -34,8 +34,9 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// Products in caches, for kernels that keep operands there (cpu/attention.cpp): nothing is packed and nothing cut, and
-// of products of triangles only some of what is 0, or not wanted, is computed. A panel is kPanel wide, whole vectors.
+// Products in caches, for kernels that keep operands there (cpu/attention/attention.cpp): nothing is packed and nothing
+// cut, and of products of triangles only some of what is 0, or not wanted, is computed. A panel is kPanel wide, whole
+// vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone<T> ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;

@@ -3,34 +3,29 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/registry.h>
+#include <tapegrad/cpu/cpus.h>
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#ifdef __linux__
-#include <pthread.h>
-#include <sched.h>
-#include <unistd.h>
-
-#include <fstream>
-#endif
-
 namespace tg::cpu {
 namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial stretch between two kernels
-constexpr int64_t kChunksPerThread = 16;               // enough to even out tiles of unequal cost
+constexpr auto kLook = std::chrono::microseconds(20);  // between looks at workers that are late
+constexpr int kLooks = 10;
+constexpr int64_t kPart = 16;  // of what a share has left, a thread takes one of so many parts at a time
 constexpr uint32_t kOpen = 1u << 31;
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr auto acquire = std::memory_order_acquire;
@@ -45,9 +40,9 @@ void pause() {
 #endif
 }
 
-// done() became true within kSpin.
-template <class F> bool spin_until(F done) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
+// done() became true within `time`.
+template <class F> bool spin_until(F done, std::chrono::microseconds time = kSpin) {
+  const auto end = std::chrono::steady_clock::now() + time;
   do {
     for (int i = 0; i < 16; ++i, pause())
       if (done()) return true;
@@ -55,54 +50,11 @@ template <class F> bool spin_until(F done) {
   return false;
 }
 
-#ifdef __linux__
-using CpuSet = cpu_set_t[16];  // one cpu_set_t holds 1024 cpus, and the kernel refuses a mask that is too short for it
-
-std::vector<int> usable_cpus() {
-  CpuSet set;
-  std::vector<int> cpus;
-  if (sched_getaffinity(getpid(), sizeof set, set) == 0) {
-    for (int i = 0; i < int(8 * sizeof set); ++i)
-      if (CPU_ISSET_S(i, sizeof set, set)) cpus.push_back(i);
-  }
-  for (int i = 0; cpus.empty() && i < int(std::max(1u, std::thread::hardware_concurrency())); ++i) cpus.push_back(i);
-  return cpus;
-}
-// The lowest cpu of the core that cpu is part of; cpu itself where the system does not say.
-int core_of(int cpu) {
-  std::ifstream f(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
-  int first = cpu;
-  return f >> first ? first : cpu;
-}
-int current_cpu() { return sched_getcpu(); }
-// A hint: a worker that cannot be placed (the mask was narrowed since) still works.
-void pin(std::thread& worker, int cpu) {
-  CpuSet set;
-  CPU_ZERO_S(sizeof set, set);
-  CPU_SET_S(cpu, sizeof set, set);
-  (void)pthread_setaffinity_np(worker.native_handle(), sizeof set, set);
-}
-#else
-std::vector<int> usable_cpus() { return std::vector<int>(std::max(1u, std::thread::hardware_concurrency())); }
-int core_of(int cpu) { return cpu; }
-int current_cpu() { return 0; }
-void pin(std::thread&, int) {}
-#endif
-
-// cpus with that of the calling thread in front, then one per other core, then the siblings.
-std::vector<int> placement(std::vector<int> cpus) {
-  const auto here = std::find(cpus.begin(), cpus.end(), current_cpu());
-  if (here != cpus.end()) std::rotate(cpus.begin(), here, here + 1);
-  std::set<int> cores;
-  std::vector<int> place, siblings;
-  for (int cpu : cpus) (cores.insert(core_of(cpu)).second ? place : siblings).push_back(cpu);
-  place.insert(place.end(), siblings.begin(), siblings.end());
-  return place;
-}
-
 class Pool {
  public:
-  Pool() : cpus_(usable_cpus()), threads_(detail::threads_from(std::getenv("TG_THREADS"), max_threads())) {
+  Pool()
+      : cpus_(detail::usable_cpus()),
+        threads_(detail::threads_from(std::getenv("TG_THREADS"), max_threads(), detail::cpu_quota())) {
     (void)kernel_level(Backend::cpu);  // an Error when TG_ISA is no level
   }
   int threads() const { return threads_.load(relaxed); }
@@ -116,13 +68,15 @@ class Pool {
   void work(size_t me, uint32_t seen);
   void take_tiles(size_t me);
   void close_gate();
+  std::vector<size_t> stalled();
 
   const std::vector<int> cpus_;  // ascending
   std::atomic<int> threads_;
   std::mutex busy_;  // held by whoever uses the pool; guards what is not atomic
   std::vector<std::thread> workers_;
-  std::vector<int> places_;  // the cpu of each worker
-  int home_ = 0;             // a cpu that no worker is on
+  std::vector<int> places_;   // the cpu of each worker
+  std::vector<int64_t> ran_;  // run_time() of each at the last look
+  int home_ = 0;              // a cpu that no worker is on
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
 
@@ -131,11 +85,11 @@ class Pool {
   struct alignas(64) Share {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
+    std::atomic<bool> inside{false};  // its worker has passed the gate
   };
 
   // The job: written while the gate is closed and nobody is inside.
   std::vector<Share> shares_;  // of the caller, then of the workers
-  int64_t chunk_ = 1;
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
   std::exception_ptr error_;
@@ -148,14 +102,15 @@ class Pool {
 void Pool::start_workers() {
   const size_t want = size_t(threads() - 1);
   if (workers_.size() == want) return;
-  const std::vector<int> cpus = placement(cpus_);
+  const std::vector<int> cpus = detail::placement(cpus_, detail::current_cpu(), detail::core_of);
   home_ = cpus[0];
   shares_ = std::vector<Share>(want + 1);
   try {
     while (workers_.size() < want) {
       workers_.emplace_back([this, me = workers_.size() + 1, seen = epoch_.load(relaxed)] { work(me, seen); });
       places_.push_back(cpus[workers_.size()]);
-      pin(workers_.back(), places_.back());
+      ran_.push_back(-1);
+      detail::pin(workers_.back(), places_.back());
     }
   } catch (const std::system_error& e) {
     TG_CHECK(
@@ -170,7 +125,7 @@ void Pool::start_workers() {
 // idle; the caller's affinity is not ours to change, so the worker changes places. At most once a millisecond: two
 // callers that take turns would drive it back and forth.
 void Pool::make_room() {
-  const int here = current_cpu();
+  const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
   const auto there = std::find(places_.begin(), places_.end(), here);
   if (there != places_.end()) {
@@ -178,7 +133,7 @@ void Pool::make_room() {
     if (now - moved_ < std::chrono::milliseconds(1)) return;
     moved_ = now;
     *there = home_;
-    pin(workers_[size_t(there - places_.begin())], home_);
+    detail::pin(workers_[size_t(there - places_.begin())], home_);
   }
   home_ = here;
 }
@@ -192,7 +147,9 @@ void Pool::work(size_t me, uint32_t seen) {
     while ((gate & kOpen) && !gate_.compare_exchange_weak(gate, gate + 1, acquire, relaxed)) {
     }
     if (!(gate & kOpen)) continue;
+    shares_[me].inside.store(true, relaxed);
     take_tiles(me);
+    shares_[me].inside.store(false, relaxed);
     if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
 }
@@ -202,9 +159,11 @@ void Pool::take_tiles(size_t me) {
   try {
     for (size_t k = 0; k < shares_.size(); ++k) {
       Share& s = shares_[(me + k) % shares_.size()];
-      for (int64_t tile; !failed_.load(relaxed) && (tile = s.next.fetch_add(chunk_, relaxed)) < s.end;) {
-        const int64_t end = std::min(tile + chunk_, s.end);
-        for (; tile < end && !failed_.load(relaxed); ++tile) call_(f_, tile);
+      for (int64_t left; !failed_.load(relaxed) && (left = s.end - s.next.load(relaxed)) > 0;) {
+        const int64_t chunk = (left + kPart - 1) / kPart;  // small at the end, when others may be waiting for it
+        int64_t tile = s.next.fetch_add(chunk, relaxed);
+        for (const int64_t end = std::min(tile + chunk, s.end); tile < end && !failed_.load(relaxed); ++tile)
+          call_(f_, tile);
       }
     }
   } catch (...) {
@@ -213,10 +172,30 @@ void Pool::take_tiles(size_t me) {
   t_in_tile = false;
 }
 
+// The workers that are inside and have not run since the last look: something else runs on their cpus.
+std::vector<size_t> Pool::stalled() {
+  std::vector<size_t> those;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (!shares_[i + 1].inside.load(relaxed)) continue;
+    const int64_t time = detail::run_time(workers_[i]);
+    if (std::exchange(ran_[i], time) == time && time >= 0) those.push_back(i);
+  }
+  return those;
+}
+
+// A worker that lost its cpu to another process in the middle of a tile would have all wait for some milliseconds, the
+// scheduler's slice. It finishes on the cpu of the caller, which has nothing to do, and goes back.
 void Pool::close_gate() {
   uint32_t inside = gate_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
-  if (inside == 0 || spin_until([&] { return gate_.load(acquire) == 0; })) return;
+  if (inside == 0) return;
+  std::vector<size_t> guests;
+  for (int look = 0; look < kLooks && guests.empty(); ++look) {
+    if (spin_until([&] { return gate_.load(acquire) == 0; }, kLook)) return;
+    guests = stalled();
+  }
+  for (size_t i : guests) detail::pin(workers_[i], detail::current_cpu());
   while ((inside = gate_.load(acquire)) != 0) gate_.wait(inside, acquire);
+  for (size_t i : guests) detail::pin(workers_[i], places_[i]);
 }
 
 void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
@@ -233,7 +212,6 @@ void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
     shares_[size_t(i)].next.store(begin, relaxed);
     shares_[size_t(i)].end = begin += each + (i < longer ? 1 : 0);
   }
-  chunk_ = std::max<int64_t>(1, each / kChunksPerThread);
   call_ = call;
   f_ = f;
   failed_.store(false, relaxed);
@@ -264,6 +242,7 @@ void Pool::resize(int n) {
   for (auto& w : workers_) w.join();
   workers_.clear();
   places_.clear();
+  ran_.clear();
   stop_.store(false, relaxed);
   threads_.store(n, relaxed);
 }
@@ -276,8 +255,8 @@ Pool& pool() {
 }  // namespace
 
 namespace detail {
-int threads_from(const char* env, int cpus) {
-  if (!env) return cpus;
+int threads_from(const char* env, int cpus, double quota) {
+  if (!env) return int(std::clamp(std::ceil(quota), 1.0, double(cpus)));
   int n = 0;
   const char* end = env + std::strlen(env);
   const auto r = std::from_chars(env, end, n);

@@ -11,8 +11,9 @@
 
 namespace tg::cpu {
 
-/// Threads that a parallel_for may use, the caller included. Default: the cpus in the process's affinity mask; the
-/// environment variable TG_THREADS overrides it. An Error if that is not a number in 1..max_threads().
+/// Threads that a parallel_for may use, the caller included. Default: the cpus in the process's affinity mask, or as
+/// many as its cgroup's quota of processor time keeps busy (rounded up) if these are fewer; the environment variable
+/// TG_THREADS overrides it. An Error if that is not a number in 1..max_threads().
 int num_threads();
 /// Sets num_threads(). Waits for a parallel_for of another thread. An Error if n is not in 1..max_threads(), or inside
 /// a parallel_for.
@@ -25,7 +26,7 @@ namespace detail {
 void run_tiles(int64_t tiles, void (*call)(void* f, int64_t tile), void* f);
 void run_pieces(int64_t n, int64_t grain, void (*call)(void* f, int64_t begin, int64_t end), void* f);
 template <class F> void* address(F& f) { return const_cast<void*>(static_cast<const void*>(std::addressof(f))); }
-int threads_from(const char* env, int cpus);  // the meaning of TG_THREADS; null is unset
+int threads_from(const char* env, int cpus, double quota);  // the meaning of TG_THREADS; null is unset
 }  // namespace detail
 
 /// f(tile) once for every tile in [0, tiles), in any order, on any thread; returns when all are done. Each thread

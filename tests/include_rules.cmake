@@ -7,7 +7,7 @@ set(may_autograd core ops autograd)
 set(may_cpu core ops cpu)
 set(may_cuda core ops cuda)
 set(may_models core ops autograd models tapegrad.h)  # tapegrad.h: the header for users, above all folders
-set(may_bench core ops autograd models tapegrad.h)
+set(may_bench core ops autograd cpu models tapegrad.h)  # of cpu the pool, for bench_threads
 set(may_tests ${library} tapegrad.h)
 # Rooms: what files of a sub-folder may include of their own folder, beside their own room. "." is the folder itself.
 set(rooms_of_core io plan profile)

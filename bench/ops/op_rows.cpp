@@ -178,15 +178,21 @@ void global_norm_row(Rows& rows, int64_t n, DType d) {
               {.bytes = double(n) * double(size_of(d)), .moves = OpRow::Moves::reads});
 }
 
-// Causal. A query and a key meet in T (T + 1) / 2 pairs: two products of HS forward, five backward, of which one is
-// made again (Dao et al. 2022).
-void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
-  const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
-  const OpCase c{"attention", {b, nh, t, hs}, d, std::vector<Shape>(3, Shape{b, nh, t, hs}), [](Inputs x) {
-                   return Tensors{attention(x[0], x[1], x[2])};
-                 }};
+// Causal, of the last Tq of T positions. A query and a key meet in Tq T - Tq (Tq - 1) / 2 pairs: two products of HS
+// forward, five backward, of which one is made again (Dao et al. 2022).
+void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq) {
+  const double product = 2.0 * double(b * nh * hs) * double(tq * t - tq * (tq - 1) / 2);
+  const Shape q{b, nh, tq, hs}, k{b, nh, t, hs};
+  const OpCase c{tq == t ? "attention" : "attention_of_last",
+                 tq == t ? std::vector{b, nh, t, hs} : std::vector{b, nh, tq, t, hs},
+                 d,
+                 {q, k, k},
+                 [](Inputs x) { return Tensors{attention(x[0], x[1], x[2])}; }};
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
+}
+void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
+  attention_rows(rows, b, nh, t, hs, d, t);
 }
 // The same where the heads of one projection lie: rows far apart.
 void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs) {
@@ -249,6 +255,8 @@ void cpu_rows(Rows& rows) {
   for (const int64_t t : {64, 256, 1024, 4096}) attention_rows(rows, 1, 12, t, 64, DType::f32);
   for (const int64_t hs : {32, 80, 128}) attention_rows(rows, 1, 12, 1024, hs, DType::f32);
   for (const int64_t t : {64, 1024}) attention_rows(rows, 1, 12, t, 64, DType::bf16);
+  attention_rows(rows, 1, 1, 1024, 64, DType::f32);
+  for (const int64_t tq : {1, 4}) attention_rows(rows, 1, 12, 1024, 64, DType::f32, tq);
   self_attention_rows(rows, 1, 12, 1024, 64);
   adamw_rows(rows, int64_t(1) << 20);
   adamw_rows(rows, int64_t(1) << 24);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -94,10 +96,10 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
     }
 }
 
-// With more cpus than threads in use another cpu may be free.
-TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on two cpus)" *
-          doctest::skip(cpu::max_threads() != 2)) {
-  Threads use(2);
+namespace {
+// On each of two cpus that the caller is put on, the worker is on the other one. With more cpus than threads in use
+// another cpu may be free.
+void check_apart() {
   cpu_set_t before, one;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
   for (int c = 0; c < CPU_SETSIZE; ++c) {
@@ -115,6 +117,40 @@ TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on t
     CHECK(where[0] != where[1]);
   }
   REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+}
+}  // namespace
+
+TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on two cpus)" *
+          doctest::skip(cpu::max_threads() != 2)) {
+  Threads use(2);
+  check_apart();
+}
+
+// Whether the scheduler takes a worker off its cpu in a tile is chance.
+TEST_CASE("workers that lose their cpu to others finish, and go back (skipped but on two cpus)" *
+          doctest::skip(cpu::max_threads() != 2)) {
+  Threads use(2);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others(4);
+  for (auto& t : others)
+    t = std::thread([&] {
+      while (!stop) {
+      }
+    });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  do {
+    std::atomic<int64_t> sum{0};
+    parallel_for(40, [&](int64_t t) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      sum += t;
+    });
+    CHECK(sum == 780);
+  } while (std::chrono::steady_clock::now() < until);
+  stop = true;
+  for (auto& t : others) t.join();
+  check_apart();
 }
 #endif
 
@@ -191,10 +227,14 @@ TEST_CASE("set_num_threads and TG_THREADS refuse what is not a number of cpus") 
     expect(Error::Kind::value, std::to_string(bad) + " threads", [&] { cpu::set_num_threads(bad); });
   cpu::set_num_threads(max);
   CHECK(cpu::num_threads() == max);
-  CHECK(cpu::detail::threads_from(nullptr, 6) == 6);
-  CHECK(cpu::detail::threads_from("4", 6) == 4);
+  const double quotas[] = {std::numeric_limits<double>::infinity(), 1e300, 6, 5.2, 2, 1.5, 1, 0.01};
+  const int meant[] = {6, 6, 6, 6, 2, 2, 1, 1};
+  for (size_t i = 0; i < std::size(quotas); ++i) {
+    CHECK(cpu::detail::threads_from(nullptr, 6, quotas[i]) == meant[i]);
+    CHECK(cpu::detail::threads_from("4", 6, quotas[i]) == 4);
+  }
   for (const std::string bad : {"", "0", "-2", "7", "two", "4 ", "4x", "99999999999999999999"})
-    expect(Error::Kind::value, "TG_THREADS is '" + bad + "'", [&] { cpu::detail::threads_from(bad.c_str(), 6); });
+    expect(Error::Kind::value, "TG_THREADS is '" + bad + "'", [&] { cpu::detail::threads_from(bad.c_str(), 6, 6); });
   if (max > 1) {
     cpu::set_num_threads(2);
     expect(Error::Kind::state, "inside", [] { parallel_for(4, [](int64_t) { cpu::set_num_threads(1); }); });

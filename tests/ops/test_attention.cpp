@@ -58,6 +58,11 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
                         {1, 1, 300, 300, 33},
                         {2, 2, 70, 70, 129},
                         {1, 1, 12, 40, 400},
+                        {2, 1, 40, 600, 16},
+                        {1, 1, 520, 520, 33},
+                        {1, 1, 1, 600, 20},
+                        {2, 2, 1, 33, 40},
+                        {4, 2, 4, 150, 65},
                         {2, 2, 3, 3, 1}})
     for (const DType t : {DType::f64, DType::f32, DType::bf16})
       for (const AttentionOptions& o : {AttentionOptions{.scale = 0.3}, AttentionOptions{.scale = -0.4},
@@ -77,6 +82,22 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
           for (size_t i = 0; i < 4; ++i) CHECK(bits_of(turned[i]) == bits_of(got[i]));
         }
       }
+}
+TEST_CASE("attention: heads whose keys are cut have the same bits with one thread and with all, and run after run") {
+  const int before = num_threads();
+  for (const DType t : {DType::f64, DType::f32, DType::bf16})
+    for (const int64_t tq : {1, 4, 300, 1100}) {
+      CAPTURE(tq);
+      const Inputs4 in(1, tq == 1 ? 1 : 2, 1, tq, 1100, 24, t);
+      set_num_threads(1);
+      const auto want = run(in.q, in.k, in.v, in.dy, {});
+      set_num_threads(before);
+      for (int round = 0; round < 3; ++round) {
+        const auto got = run(in.q, in.k, in.v, in.dy, {});
+        for (size_t i = 0; i < 4; ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
+      }
+    }
+  set_num_threads(before);
 }
 TEST_CASE("attention: infinite scores and NaN stay in their rows") {
   for (const DType t : {DType::f32, DType::bf16, DType::f64}) {

@@ -1,5 +1,5 @@
-// Softmax of attention and its gradient (cpu/attention.cpp) on panels of scores: queries are lanes, so that maxima and
-// sums over keys go down the rows and no lane waits for another.
+// Softmax of attention and its gradient (cpu/attention/attention.cpp) on panels of scores: queries are lanes, so that
+// maxima and sums over keys go down the rows and no lane waits for another.
 #pragma once
 #include <tapegrad/cpu/exp.h>
 #include <tapegrad/cpu/gemm.h>

@@ -1,7 +1,7 @@
-// What attention (cpu/attention.cpp) is made of: scratch, sizes of sequences, rows of heads, and the products of a
-// block of keys and a block of queries.
+// What attention (cpu/attention/attention.cpp) is made of: scratch, sizes of sequences, rows of heads, and the products
+// of a block of keys and a block of queries.
 #pragma once
-#include <tapegrad/cpu/attention_lanes.h>
+#include <tapegrad/cpu/attention/lanes.h>
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/ops/attention.h>
 

@@ -1,24 +1,31 @@
 // Kernels of ops/attention.h. Scores are computed as their transpose, K Q^T, by blocks of kKeys keys and panels of
 // queries: of five products, only Q and dY have to be turned for them, and queries are the lanes of softmax. What no
-// query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or all heads
-// that share a key head (backward, so that nothing is added by two threads).
-#include <tapegrad/cpu/attention_blocks.h>
+// query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or a part of
+// the keys of a key head with all its query heads (backward, so that nothing is added by two threads).
+#include <tapegrad/cpu/attention/blocks.h>
+#include <tapegrad/cpu/attention/one_query.h>
 #include <tapegrad/cpu/lanes.h>
-#include <tapegrad/cpu/one_query.h>
+#include <tapegrad/cpu/rows.h>
 #include <tapegrad/cpu/sums.h>
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 using namespace blocks;
 
-// The only query of a head. y is (HS).
-template <class T>
-void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, compute_t<T>& lse) {
+// Up to so many queries of a head are taken one by one: in panels most lanes would be empty.
+constexpr int64_t kAlone = 4;
+
+// Query number `query` of a head, alone. y is (HS).
+template <class T, class K>
+void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
+                 compute_t<T>& lse) {
   using C = compute_t<T>;
-  const int64_t n = std::max<int64_t>(0, z.seen(0)), hs = z.hs, whole = (n + kLanes - 1) / kLanes * kLanes;
+  const int64_t n = std::max<int64_t>(0, z.seen(query)), hs = z.hs, whole = (n + kLanes - 1) / kLanes * kLanes;
   Scratch scratch(Scratch::need<C>(whole) + 2 * Scratch::need<C>(hs));
   C *s = scratch.take<C>(whole), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
   for (int64_t i = 0; i < hs; ++i) wide[i] = q.p[i * q.col];
@@ -37,6 +44,20 @@ void forward_one(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value,
   lse = max + math::log(sum);
 }
 
+// All queries of a head, one by one. y: rows of HS, `ld` apart.
+template <class T>
+void forward_alone(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, int64_t ld,
+                   compute_t<T>* lse) {
+  const auto each = [&](auto k, auto v) {
+    for (int64_t i = 0; i < z.tq; ++i) forward_one(z, i, q.at(i, 0), k, v, y + i * ld, lse[i]);
+  };
+  if (key.col == 1 && value.col == 1) return each(key, value);
+  using C = compute_t<T>;
+  const int64_t room = z.tk * whole_vectors<C>(z.hs);
+  std::vector<C> rows(size_t(2 * room));
+  each(rows_of<T>(key, 0, z.tk, z.hs, rows.data(), true), rows_of<T>(value, 0, z.tk, z.hs, rows.data() + room, true));
+}
+
 template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t q0) {
   using C = compute_t<T>;
   constexpr int64_t P = kPanel<C>;
@@ -47,7 +68,7 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   const Strides& st = out[0].strides();
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
-  if (z.tq == 1 && key.col == 1 && value.col == 1) return forward_one<T>(z, query, key, value, to, *lse);
+  if (z.tq <= kAlone) return forward_alone<T>(z, query, key, value, to, st[2], lse);
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
   Scratch scratch(need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
                   2 * need(kKeys * ld));
@@ -99,8 +120,11 @@ template <class T> class Sums {
   using C = compute_t<T>;
 
  public:
-  Sums(const Buf& out, int64_t b, int64_t h, C* scratch)
-      : rows_(out.size(2)),
+  // Rows [begin, end) of it.
+  Sums(const Buf& out, int64_t b, int64_t h, C* scratch, int64_t begin, int64_t end)
+      : first_(begin),
+        end_(end),
+        begun_(begin),
         hs_(out.size(3)),
         ld_(out.strides()[2]),
         to_(out.data<T>() + b * out.strides()[0] + h * out.strides()[1]),
@@ -117,10 +141,10 @@ template <class T> class Sums {
     return add;
   }
   void finish() {
-    clear(rows_);
+    clear(end_);
     if constexpr (!kWidens<T>)
       if (sum_.p == to_) return;
-    for (int64_t i = 0; i < rows_; ++i) {
+    for (int64_t i = first_; i < end_; ++i) {
       const C* const from = sum_.at(i).p;
       TG_SAME_INDEX
       for (int64_t j = 0; j < hs_; ++j) to_[i * ld_ + j] = T(from[j]);
@@ -131,18 +155,20 @@ template <class T> class Sums {
   void clear(int64_t end) {
     for (; begun_ < end; ++begun_) std::fill_n(sum_.at(begun_).p, whole_vectors<C>(hs_), C(0));
   }
-  int64_t rows_, hs_, ld_, begun_ = 0;
+  int64_t first_, end_, begun_, hs_, ld_;
   T* to_;
   Matrix<C> sum_;
 };
 
-template <class T> struct BackwardTile {  // key head g of batch b with all its query heads
+// Key head g of batch b with all its query heads, and of its keys those from `first` on, before `last`.
+template <class T> struct BackwardTile {
   using C = compute_t<T>;
   static constexpr int64_t P = kPanel<C>;
   static_assert(kStrip % P == 0 && kQueries % kStrip == 0);
   const Sizes& z;
   Bufs in, out;
-  int64_t b, g;
+  int64_t b, g, first, last;
+  C* part;  // gradients of the queries by these keys, whole vectors in each row; null: these are all keys
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
   int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);  // room for rows of y, before there are scores
   Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
@@ -158,14 +184,23 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
   C* take(int64_t n) { return scratch.template take<C>(n); }
 
   void run() {
-    Sums<T> dk(out[1], b, g, dks), dv(out[2], b, g, dvs);
+    Sums<T> dk(out[1], b, g, dks, first, last), dv(out[2], b, g, dvs, first, last);
     for (int64_t h = g * z.group; h < (g + 1) * z.group; ++h) query_head(h, dk, dv);
     dk.finish();
     dv.finish();
   }
   void query_head(int64_t h, Sums<T>& dk, Sums<T>& dv) {
-    Sums<T> dq(out[0], b, h, dqs);
-    for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) queries(h, q0, std::min(kQueries, z.tq - q0), dq, dk, dv);
+    const auto all = [&](Matrix<C> dq) {
+      for (int64_t q0 = 0; q0 < z.tq; q0 += kQueries) queries(h, q0, std::min(kQueries, z.tq - q0), dq, dk, dv);
+    };
+    if (part) {
+      C* const of_head = part + (h - g * z.group) * z.tq * ld;
+      std::fill_n(of_head, z.tq * ld, C(0));  // by some of these keys, queries may have none
+      return all({of_head, ld});
+    }
+    Sums<T> dq(out[0], b, h, dqs, 0, z.tq);
+    all(dq.at(0));
+    if (z.seen(z.tq - 1) > 0) dq.begin(0, z.tq);
     dq.finish();
   }
   // delta: of each query, dy . y.
@@ -188,7 +223,9 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
       }
     }
   }
-  void queries(int64_t h, int64_t q0, int64_t nq, Sums<T>& dq, Sums<T>& dk, Sums<T>& dv) {
+  void queries(int64_t h, int64_t q0, int64_t nq, Matrix<C> dq, Sums<T>& dk, Sums<T>& dv) {
+    const int64_t end = std::min(last, z.seen(q0 + nq - 1));
+    if (first >= end) return;
     const MatView<C> q = rows_of<T>(head_of<T>(in[0], b, h), q0, nq, hs, qs),
                      dy = rows_of<T>(head_of<T>(in[5], b, h), q0, nq, hs, dys);
     const C* lse = in[4].data<C>() + (b * in[0].size(1) + h) * z.tq + q0;
@@ -202,8 +239,7 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
     dot_rows(nq, dy, rows_of<T>(head_of<T>(in[3], b, h), q0, nq, hs, p, true));
     turn<C>(z, true, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[0], b, h), q0, nq, p, true) : q, turned_q);
     turn<C>(z, false, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[5], b, h), q0, nq, p, true) : dy, turned_dy);
-    const int64_t end = z.seen(q0 + nq - 1);
-    for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
+    for (int64_t k0 = first; k0 < end; k0 += kKeys) {
       const int64_t nk = std::min(kKeys, end - k0);
       const MatView<T> key = head_of<T>(in[1], b, g), value = head_of<T>(in[2], b, g);
       const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks), v = score_rows<T>(z, value, k0, nk, vs),
@@ -221,19 +257,107 @@ template <class T> struct BackwardTile {  // key head g of batch b with all its 
         }
         add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));
         add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0), dk.begin(k0, strip.n));
-        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), k0 > 0);
+        add_to_queries<C>(strip, dp, kStrip, k, dq.at(q0 + i), part || k0 > 0);
       }
     }
-    if (end > 0) dq.begin(q0, nq);
+  }
+};
+// The same for the only query of a key head.
+template <class T> void backward_one(const BackwardTile<T>& t) {
+  using C = compute_t<T>;
+  const Sizes& z = t.z;
+  const int64_t n = t.last - t.first, whole = whole_vectors<C>(n), hs = t.hs, ld = t.ld,
+                seen = z.seen_of(0, t.first, n);
+  const MatView<T> key = head_of<T>(t.in[1], t.b, t.g).at(t.first, 0),
+                   value = head_of<T>(t.in[2], t.b, t.g).at(t.first, 0);
+  const bool copied = key.col != 1 || value.col != 1;
+  std::vector<C> room(size_t(2 * whole + (copied ? 2 * n + 4 : 4) * ld));
+  C *const p = room.data(), *const ds = p + whole, *const q = ds + whole, *const dy = q + ld, *const y = dy + ld,
+           *const dq = y + ld, *const rows = dq + ld;
+  for (const auto& [x, to] : {std::pair{&t.in[0], q}, {&t.in[5], dy}, {&t.in[3], y}}) {
+    const MatView<T> from = head_of<T>(*x, t.b, t.g);
+    for (int64_t j = 0; j < hs; ++j) to[j] = C(from.p[j * from.col]);
+  }
+  C delta;
+  one_query::scores(dy, y, 0, 1, hs, &delta);
+  const double l = double(t.in[4].template data<C>()[t.b * t.in[0].size(1) + t.g]) * kLog2E;
+  const C log_sum = C(l), log_rest = C(l - double(C(l))), scale = C(z.scale * kLog2E), to_raw = C(z.scale);
+  const auto grads = [&](auto k, auto v) {
+    one_query::scores(q, k.p, k.row, seen, hs, p);
+    one_query::scores(dy, v.p, v.row, seen, hs, ds);
+    for (int64_t j = 0; j < seen; j += kVector<C>) {
+      const Vector<C> e = exp2_to_zero(load_vector(p + j) * scale - log_sum - log_rest);
+      store_vector(p + j, e);
+      store_vector(ds + j, Vector<C>(e * (load_vector(ds + j) - delta) * to_raw));
+    }
+    one_query::weigh(ds, k.p, k.row, seen, hs, dq);
+  };
+  if (copied)
+    grads(rows_of<T>(key, 0, n, hs, rows, true), rows_of<T>(value, 0, n, hs, rows + n * ld, true));
+  else
+    grads(key, value);
+  if (t.part) std::copy_n(dq, ld, t.part);
+  T* const to = t.out[0].template data<T>() + t.b * t.out[0].strides()[0] + t.g * t.out[0].strides()[1];
+  for (int64_t j = 0; !t.part && j < hs; ++j) to[j] = T(dq[j]);
+  const auto write = [&](const Buf& x, const C* weights, const C* of) {  // keys that it does not see get 0
+    const Strides& st = x.strides();
+    T* row = x.data<T>() + t.b * st[0] + t.g * st[1] + t.first * st[2];
+    for (int64_t k = 0; k < n; ++k, row += st[2])
+      for_lanes<C>(hs,
+                   [&]<class V>(int64_t j) { store<V>(row + j, k < seen ? V(weights[k] * load<V>(of + j)) : V{}); });
+  };
+  write(t.out[1], ds, q);
+  write(t.out[2], p, dy);
+}
+
+// How the keys of a head are cut for backward, so that threads have work even for one head. By the sizes alone: the
+// gradients of queries are sums over parts, in their order.
+struct Parts {
+  static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;  // so many tiles, unless sums take more than that
+  int64_t number, keys;                                             // `keys` in each part but the last
+  Parts(const Buf& q, const Buf& k) {
+    const int64_t heads = std::max<int64_t>(1, k.size(0) * k.size(1)), blocks = (k.size(2) + kKeys - 1) / kKeys,
+                  bytes = std::max<int64_t>(1, q.numel() * int64_t(sizeof(double)));
+    const int64_t most = std::clamp<int64_t>(std::min((kTiles + heads - 1) / heads, kBytes / bytes), 1,
+                                             std::max<int64_t>(1, blocks / 2));
+    keys = std::max<int64_t>(1, (blocks + most - 1) / most) * kKeys;
+    number = std::max<int64_t>(1, (k.size(2) + keys - 1) / keys);
   }
 };
 void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) {
   const Sequences sequences(op.o, in, in.subspan(6), c.op);
-  const int64_t heads = in[1].size(1);
+  const Parts parts(in[0], in[1]);
+  const int64_t heads = in[1].size(1), tk = in[1].size(2), n = parts.number;
   visit_float(out[0].dtype(), [&]<class T>() {
-    parallel_for(in[1].size(0) * heads, [&](int64_t t) {
-      const Sizes z = sequences[t / heads];
-      BackwardTile<T>{z, in, out, t / heads, t % heads}.run();
+    using C = compute_t<T>;
+    const int64_t hs = in[0].size(3), ld = whole_vectors<C>(hs), group = heads ? in[0].size(1) / heads : 0;
+    const int64_t rows = in[0].size(2), of_head = rows * ld, of_part = group * of_head;
+    C* const sums = n > 1 ? c.scratch<C>(in[1].size(0) * heads * n * of_part) : nullptr;
+    parallel_for(in[1].size(0) * heads * n, [&](int64_t t) {
+      const int64_t b = t / n / heads, g = t / n % heads, first = t % n * parts.keys;
+      const Sizes z = sequences[b];
+      BackwardTile<T> tile{
+          z, in, out, b, g, first, std::min(tk, first + parts.keys), sums ? sums + t * of_part : nullptr};
+      if (z.group * z.tq == 1)
+        backward_one<T>(tile);
+      else
+        tile.run();
+    });
+    if (!sums) return;
+    const Strides& st = out[0].strides();
+    for_row_tiles(in[0].size(0) * in[0].size(1) * rows, n * ld, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t head = r / rows, b = head / in[0].size(1), h = head % in[0].size(1), i = r % rows;
+        C* const sum = sums + head / group * n * of_part + head % group * of_head + i * ld;
+        T* const to = out[0].data<T>() + b * st[0] + h * st[1] + i * st[2];
+        for (int64_t k = 1; k < n; ++k) {
+          const C* const more = sum + k * of_part;
+          TG_SAME_INDEX
+          for (int64_t j = 0; j < ld; ++j) sum[j] += more[j];
+        }
+        TG_SAME_INDEX
+        for (int64_t j = 0; j < hs; ++j) to[j] = T(sum[j]);
+      }
     });
   });
 }

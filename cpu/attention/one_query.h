@@ -1,0 +1,66 @@
+// The products of attention for one query, as in decoding (cpu/attention/attention.cpp). Their time is that of reading
+// keys and values: each row once, in the order of memory, in its own type. kLanes running sums, whatever the width of
+// vectors.
+#pragma once
+#include <tapegrad/cpu/lanes.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tg::cpu::TG_ISA_NS::one_query {
+template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);  // vectors of kLanes numbers
+
+// The sum of N lanes, the upper half joined to the lower one until one is left.
+template <int N, class V> inline auto sum_of(const V& x) {
+  if constexpr (N == 2)
+    return x[0] + x[1];
+  else
+    return [&]<int... I>(std::integer_sequence<int, I...>) {
+      return sum_of<N / 2>(__builtin_shufflevector(x, x, I...) + __builtin_shufflevector(x, x, (I + N / 2)...));
+    }(std::make_integer_sequence<int, N / 2>());
+}
+// s[j] = q . row j of keys, `ld` apart; a row has hs elements.
+template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, int64_t n, int64_t hs, C* s) {
+  constexpr int P = kParts<C>, W = int(kVector<C>);
+  for (int64_t j = 0; j < n; ++j, keys += ld) {
+    Vector<C> sum[P] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= hs; i += kLanes)
+#pragma GCC unroll 8
+      for (int k = 0; k < P; ++k) sum[k] += load_vector(q + i + k * W) * load<Vector<C>>(keys + i + k * W);
+    C rest = 0;
+    for (; i < hs; ++i) rest += q[i] * C(keys[i]);
+#pragma GCC unroll 8
+    for (int half = P / 2; half; half /= 2)
+#pragma GCC unroll 8
+      for (int k = 0; k < half; ++k) sum[k] += sum[k + half];
+    s[j] = rest + sum_of<W>(sum[0]);
+  }
+}
+// y of N vectors: sum of s[j] times row j of values. Chains of sums are short, so that they round less.
+template <int N, class C, class T> void weigh_vectors(const C* s, const T* values, int64_t ld, int64_t n, C* y) {
+  constexpr int64_t kChain = 128, W = kVector<C>;
+  Vector<C> all[N] = {};
+  for (int64_t j0 = 0; j0 < n; j0 += kChain) {
+    Vector<C> sum[N] = {};
+    for (int64_t j = j0; j < std::min(n, j0 + kChain); ++j, values += ld)
+#pragma GCC unroll 8
+      for (int k = 0; k < N; ++k) sum[k] += s[j] * load<Vector<C>>(values + k * W);
+#pragma GCC unroll 8
+    for (int k = 0; k < N; ++k) all[k] += sum[k];
+  }
+  std::memcpy(y, all, sizeof all);
+}
+template <class C, class T> void weigh(const C* s, const T* values, int64_t ld, int64_t n, int64_t hs, C* y) {
+  constexpr int64_t W = kVector<C>;
+  int64_t i = 0;
+  for (; i + 8 * W <= hs; i += 8 * W) weigh_vectors<8>(s, values + i, ld, n, y + i);
+  for (; i + 4 * W <= hs; i += 4 * W) weigh_vectors<4>(s, values + i, ld, n, y + i);
+  for (; i + W <= hs; i += W) weigh_vectors<1>(s, values + i, ld, n, y + i);
+  for (; i < hs; ++i) {
+    y[i] = 0;
+    for (int64_t j = 0; j < n; ++j) y[i] += s[j] * C(values[j * ld + i]);
+  }
+}
+}  // namespace tg::cpu::TG_ISA_NS::one_query
