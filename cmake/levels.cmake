@@ -28,7 +28,7 @@ function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   # Without optimisation, intrinsics do not compile behind a precompiled header.
-  set(intrinsics cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/quantize.cpp)
+  set(intrinsics cpu/dropout.cpp cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/quantize.cpp)
   set_source_files_properties(${intrinsics} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 takes the undefined parts of its own AVX-512 intrinsics for a mistake.

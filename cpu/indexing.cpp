@@ -200,12 +200,16 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
       C* const sum = row.data();
       for (int64_t t = begin; t < end; ++t) {
         const int64_t o = t / op.size, v = t % op.size;
+        T* to = out[0].data<T>() + t * n;
+        if (first[size_t(v)] == first[size_t(v) + 1]) {  // most ids of a vocabulary
+          std::fill_n(to, n, T(C(0)));
+          continue;
+        }
         std::fill_n(sum, n, C(0));
         for (int64_t k = first[size_t(v)]; k < first[size_t(v) + 1]; ++k) {
           const T* d = dy + (o * m + order[size_t(k)]) * n;
           for (int64_t j = 0; j < n; ++j) sum[j] += C(d[j]);
         }
-        T* to = out[0].data<T>() + t * n;
         for (int64_t j = 0; j < n; ++j) to[j] = T(sum[j]);
       }
     });

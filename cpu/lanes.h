@@ -23,7 +23,17 @@ template <int... I> inline AllHalves from_upper(const Halves& x, std::integer_se
   return __builtin_shufflevector(x, Halves{}, (I % 2 == kUpper ? I / 2 : kVector<float>)...);
 }
 template <int... I> inline Halves to_upper(const AllHalves& x, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(x, x, (2 * I + kUpper)...);
+  AllHalves y;
+  if constexpr (kVectorBytes == 32) {  // AVX2 moves bytes within 16 of them: there first, then eights
+    const AllHalves there = __builtin_shufflevector(x, x, (I / 8 * 8 + I % 4 * 2 + kUpper)...);
+    const auto eights = reinterpret_cast<Vector<uint64_t>>(there);
+    y = reinterpret_cast<AllHalves>(__builtin_shufflevector(eights, eights, 0, 2, 1, 3));
+  } else {
+    y = __builtin_shufflevector(x, x, (2 * I % int(sizeof...(I)) + kUpper)...);
+  }
+  Halves h;
+  std::memcpy(&h, &y, sizeof h);
+  return h;
 }
 template <class V, class T> inline V load(const T* p) {
   if constexpr (std::is_same_v<V, compute_t<T>>) {
@@ -40,12 +50,18 @@ template <class V, class T> inline void store(T* p, const V& v) {
   if constexpr (std::is_same_v<V, compute_t<T>>) {
     *p = T(v);
   } else if constexpr (std::is_same_v<T, bf16>) {
-    // As bf16(float), in an order that masked instructions suit.
+    // As bf16(float), in an order that masked instructions suit, or one for registers without masks.
     using Bits = Vector<uint32_t>;
     const Bits u = reinterpret_cast<Bits>(v);
-    Bits bits = v == v ? u + 0x7fff : Bits{} + 0x7fff0000;
-    bits = (u & 0x10000) != 0 ? bits + 1 : bits;
-    const Halves h = to_upper(reinterpret_cast<AllHalves>(bits), std::make_integer_sequence<int, kVector<float>>());
+    Bits bits;
+    if constexpr (kVectorBytes == 64) {
+      bits = v == v ? u + 0x7fff : Bits{} + 0x7fff0000;
+      bits = (u & 0x10000) != 0 ? bits + 1 : bits;
+    } else {
+      bits = u + 0x8000 + reinterpret_cast<Bits>((u & 0x10000) == 0);  // -1 where it holds
+      bits = v == v ? bits : Bits{} + 0x7fff0000;
+    }
+    const Halves h = to_upper(reinterpret_cast<AllHalves>(bits), std::make_integer_sequence<int, 2 * kVector<float>>());
     std::memcpy(static_cast<void*>(p), &h, sizeof h);
   } else {
     store_vector(p, v);

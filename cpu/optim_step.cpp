@@ -1,12 +1,13 @@
 // Kernels of ops/optim_step.h: one pass over memory each, by all threads over all tensors.
 #include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/lanes.h>
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/cpu/scratch.h>
-#include <tapegrad/cpu/sums.h>
 #include <tapegrad/ops/optim_step.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -14,6 +15,16 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
+// Of a whole block of bf16, whose squares f32 holds exactly, so that its rounded sums are exact enough; else NaN.
+template <class T> float f32_square_sum(int64_t n, const T* p) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (n == kBlock)
+      return lane_sums<1, float>(kBlock, [p]<class V>(int64_t j) {
+        const V x = load<V>(p + j);
+        return std::array<V, 1>{x * x};
+      })[0];
+  return std::numeric_limits<float>::quiet_NaN();
+}
 // Sum of squares of elements [begin, end) in row-major order.
 template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t begin, int64_t end) {
   using At = std::array<int64_t, 1>;
@@ -21,8 +32,12 @@ template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t 
   walk.rows(begin, end, [&](int64_t n, const At& at, const At& step) {
     RowOperand<T> row(x.data<T>() + at[0], step[0]);
     for (int64_t i = 0; i < n; i += kBlock) {
-      const T* p = row.block(i, std::min(kBlock, n - i));
-      sum += lane_sum<double>(std::min(kBlock, n - i), [p](int64_t j) { return double(p[j]) * double(p[j]); });
+      const int64_t m = std::min(kBlock, n - i);
+      const T* p = row.block(i, m);
+      if (const float quick = f32_square_sum(m, p); quick > 0x1p-90f && quick < std::numeric_limits<float>::infinity())
+        sum += double(quick);
+      else
+        sum += lane_sum<double>(m, [p](int64_t j) { return double(p[j]) * double(p[j]); });
     }
   });
   return sum;

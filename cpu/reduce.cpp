@@ -1,8 +1,9 @@
 // Kernels of ops/reduce.h. The input is read as (outer, reduced, inner) where that is possible without a copy, else
 // through a contiguous scratch copy with the reduced dimensions last. What is added up, and how, is a small struct per
 // reduction; the walk is written once.
+#include <tapegrad/cpu/lanes.h>
 #include <tapegrad/cpu/loop.h>
-#include <tapegrad/cpu/sums.h>
+#include <tapegrad/cpu/scratch.h>
 #include <tapegrad/ops/reduce.h>
 
 #include <cstring>
@@ -11,7 +12,7 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kChunk = 4096;  // elements one partial result covers
-constexpr int64_t kWidth = 512;   // columns of one block, at most
+constexpr int64_t kWidth = 512;   // columns of one block
 
 // Integers add up in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
@@ -30,7 +31,10 @@ template <class T> struct Add {
   }
   void column(A* part, int64_t /*out*/, int64_t at, int64_t w) const {
     const T* p = x + at;
-    for (int64_t j = 0; j < w; ++j) part[j] += A(p[j]);
+    if constexpr (std::is_integral_v<T>)
+      for (int64_t j = 0; j < w; ++j) part[j] += A(p[j]);
+    else
+      for_lanes<A>(w, [=]<class V>(int64_t j) { tg::cpu::store(part + j, V(load<V>(part + j) + load<V>(p + j))); });
   }
   void store(int64_t out, A total) const { y[out] = T(total); }
 };
@@ -166,23 +170,38 @@ template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
     r.store(o, total);
   }
 }
-// Each output from a column: blocks of columns, rows in order within chunks of 128.
+// Each output from a column: rows in order within chunks of 128, chunks in order. Of few chunks, blocks of columns
+// share the work; many read whole rows, as memory wants it.
+thread_local Scratch t_parts;
 template <class R> void reduce_columns(const R& r, const Axes& z) {
   using A = typename R::A;
   constexpr int64_t kRows = 128;
-  const int64_t width = std::clamp<int64_t>(kGrain / std::max<int64_t>(1, z.n), 64, kWidth),
-                blocks = (z.inner + width - 1) / width;
-  parallel_for(z.outer * blocks, [&](int64_t t) {
-    const int64_t o = t / blocks, first = t % blocks * width, w = std::min(width, z.inner - first);
-    const int64_t out = o * z.inner + first;
-    A total[kWidth], part[kWidth];
-    std::fill(total, total + w, r.start());
-    for (int64_t r0 = 0; r0 < z.n; r0 += kRows) {
-      std::fill(part, part + w, r.start());
-      for (int64_t i = r0; i < std::min(z.n, r0 + kRows); ++i) r.column(part, out, (o * z.n + i) * z.inner + first, w);
-      for (int64_t j = 0; j < w; ++j) total[j] = r.join(total[j], part[j]);
+  const int64_t chunks = std::max<int64_t>(1, (z.n + kRows - 1) / kRows), most = chunks < 8 ? kWidth : 8 * kWidth,
+                blocks = (z.inner + most - 1) / most;
+  A* const parts = chunks > 1 ? t_parts.get<A>(z.outer * chunks * z.inner) : nullptr;
+  parallel_for(z.outer * chunks * blocks, [&](int64_t t) {
+    const int64_t o = t / blocks / chunks, c = t / blocks % chunks, first = t % blocks * most;
+    const int64_t w = std::min(most, z.inner - first), out = o * z.inner + first;
+    A own[kWidth];
+    A* const part = parts ? parts + (o * chunks + c) * z.inner + first : own;
+    std::fill(part, part + w, r.start());
+    for (int64_t i = c * kRows; i < std::min(z.n, (c + 1) * kRows); ++i)
+      r.column(part, out, (o * z.n + i) * z.inner + first, w);
+    for (int64_t j = 0; !parts && j < w; ++j) r.store(out + j, r.join(r.start(), part[j]));
+  });
+  if (!parts) return;
+  parallel_for(z.outer * z.inner, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end;) {  // neighbours of one row
+      const int64_t o = at / z.inner, first = at % z.inner, w = std::min({kWidth, z.inner - first, end - at});
+      A total[kWidth];
+      std::fill(total, total + w, r.start());
+      for (int64_t c = 0; c < chunks; ++c) {
+        const A* part = parts + (o * chunks + c) * z.inner + first;
+        for (int64_t j = 0; j < w; ++j) total[j] = r.join(total[j], part[j]);
+      }
+      for (int64_t j = 0; j < w; ++j) r.store(at + j, total[j]);
+      at += w;
     }
-    for (int64_t j = 0; j < w; ++j) r.store(out + j, total[j]);
   });
 }
 template <class R> void reduce(const R& r, const Axes& z) {

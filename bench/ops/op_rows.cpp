@@ -173,6 +173,21 @@ void moving_rows(Rows& rows, int64_t r, int64_t c, DType d) {
     return Tensors{dropout(x[0], 0.1, rng)};
   });
 }
+// Over rows, as for the gradient of a bias.
+void sum_rows(Rows& rows, int64_t r, int64_t c, DType d) {
+  add_forward(rows, {"sum_of_rows", {r, c}, d, {{r, c}}, [](Inputs x) { return Tensors{sum(x[0], {0})}; }},
+              {.bytes = double(r * c) * double(size_of(d)), .moves = OpRow::Moves::reads});
+}
+// `tokens` rows of a table (V, C); backward fills a table.
+void embedding_rows(Rows& rows, int64_t tokens, int64_t v, int64_t c, DType d) {
+  std::vector<int64_t> ids(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % v;
+  const Tensor at = tensor(ids, {tokens}, rows.device);
+  const OpCase of{"embedding", {tokens, v, c}, d, {{v, c}}, [=](Inputs x) { return Tensors{embedding(at, x[0])}; }};
+  const double row = double(c) * double(size_of(d));
+  add_forward(rows, of, {.bytes = 2 * double(tokens) * row});
+  add_backward(rows, of, {.bytes = double(tokens + v) * row});
+}
 void global_norm_row(Rows& rows, int64_t n, DType d) {
   add_forward(rows, {"global_norm", {n}, d, {{n}}, [](Inputs x) { return Tensors{global_norm(x)}; }},
               {.bytes = double(n) * double(size_of(d)), .moves = OpRow::Moves::reads});
@@ -265,6 +280,9 @@ void cpu_rows(Rows& rows) {
   for (const DType d : {DType::f32, DType::bf16}) {
     pointwise_rows(rows, 768, 512, d);
     pointwise_rows(rows, 4096, 3072, d);
+    sum_rows(rows, 256, 3072, d);
+    sum_rows(rows, 4096, 3072, d);
+    embedding_rows(rows, 1024, 50257, 768, d);
     for (const auto& [r, c] : {std::pair<int64_t, int64_t>{768, 1024}, {4096, 4096}}) {
       swiglu_rows(rows, r, c, d);
       moving_rows(rows, r, c, d);

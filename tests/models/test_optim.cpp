@@ -353,3 +353,17 @@ TEST_CASE("schedule: cosine, with warm-up and without") {
   CHECK_HAS(error_of([] { Schedule{.warmup = 5, .total = 4}.at(0); }), "total is 4 and warmup 5");
   CHECK_HAS(error_of([&] { s.at(-1); }), "step is -1");
 }
+TEST_CASE("global_norm of bf16: large, small, mixed and bad elements, in whole blocks and what is left") {
+  const auto ones = [](double x, int64_t n) { return full({n}, x, DType::bf16); };
+  for (const double x : {0.0, 1.0, 0x1p100, 0x1p-40, 0x1p-80, 0x1p-100, 0x1p-130})
+    for (const int64_t n : {1, 511, 512, 1300, 20000}) {
+      CAPTURE(x);
+      CAPTURE(n);
+      const double want = x * std::sqrt(double(n)), got = double(global_norm({ones(x, n)}).item<float>());
+      CHECK(std::abs(got - want) <= 1e-6 * want + 0x1p-149);
+      const double both = double(global_norm({ones(x, n), ones(2, 512)}).item<float>());
+      CHECK(std::abs(both - std::hypot(want, std::sqrt(2048.0))) <= 1e-6 * both);
+    }
+  CHECK(std::isinf(global_norm({ones(std::numeric_limits<double>::infinity(), 600)}).item<float>()));
+  CHECK(std::isnan(global_norm({ones(std::numeric_limits<double>::quiet_NaN(), 600)}).item<float>()));
+}

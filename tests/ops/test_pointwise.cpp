@@ -368,3 +368,24 @@ TEST_CASE("bool tensors: made, converted, printed") {
   CHECK(values<int>(tensor<bool>({true, false}, {2})) == std::vector<int>{1, 0});
   CHECK(slice(c, 0, 1, 2).item<bool>());
 }
+TEST_CASE("dropout: the word of each position decides, at all sizes, offsets and layouts") {
+  constexpr double kP = 0.3;
+  const auto check = [&](const Tensor& x, uint64_t offset) {
+    Rng rng{uint64_t(-3), offset};
+    const Rng at = rng;
+    Values want = values<double>(x);
+    for (size_t i = 0; i < want.size(); ++i) want[i] = uniform(random_word(at, i)) < kP ? 0 : want[i] / (1 - kP);
+    const Values got = values<double>(dropout(x, kP, rng));
+    REQUIRE(got.size() == want.size());
+    const double epsilon = x.dtype() == DType::f64 ? 1e-15 : x.dtype() == DType::f32 ? 3e-7 : 4e-3;
+    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= epsilon * std::abs(want[i]));
+  };
+  for (const DType t : kFloats)
+    for (const uint64_t offset :
+         {uint64_t(0), (uint64_t(1) << 32) - 2, uint64_t(-2)}) {  // carries into y, and out of it
+      CAPTURE(name_of(t));
+      CAPTURE(offset);
+      for (const int64_t n : {1, 3, 5, 17, 131, 511, 514, 1027}) check(full({n}, 7.0, t), offset);
+      check(transpose(full({53, 37}, 7.0, t)), offset);
+    }
+}
