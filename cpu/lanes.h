@@ -23,14 +23,13 @@ template <int... I> inline AllHalves from_upper(const Halves& x, std::integer_se
   return __builtin_shufflevector(x, Halves{}, (I % 2 == kUpper ? I / 2 : kVector<float>)...);
 }
 template <int... I> inline Halves to_upper(const AllHalves& x, std::integer_sequence<int, I...>) {
-  AllHalves y;
-  if constexpr (kVectorBytes == 32) {  // AVX2 moves bytes within 16 of them: there first, then eights
-    const AllHalves there = __builtin_shufflevector(x, x, (I / 8 * 8 + I % 4 * 2 + kUpper)...);
-    const auto eights = reinterpret_cast<Vector<uint64_t>>(there);
-    y = reinterpret_cast<AllHalves>(__builtin_shufflevector(eights, eights, 0, 2, 1, 3));
-  } else {
-    y = __builtin_shufflevector(x, x, (2 * I % int(sizeof...(I)) + kUpper)...);
-  }
+#if TG_ISA_LEVEL == 3  // AVX2 moves bytes within 16 of them: there first, then eights
+  const AllHalves there = __builtin_shufflevector(x, x, (I / 8 * 8 + I % 4 * 2 + kUpper)...);
+  const auto eights = reinterpret_cast<Vector<uint64_t>>(there);
+  const auto y = reinterpret_cast<AllHalves>(__builtin_shufflevector(eights, eights, 0, 2, 1, 3));
+#else
+  const AllHalves y = __builtin_shufflevector(x, x, (2 * I % int(sizeof...(I)) + kUpper)...);
+#endif
   Halves h;
   std::memcpy(&h, &y, sizeof h);
   return h;
