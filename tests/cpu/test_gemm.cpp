@@ -52,6 +52,44 @@ TEST_CASE("products of many sizes and layouts against f64; a row alone has the s
       }
 }
 
+// Operands that tiles pack or share, in one group of blocks of k and in several; rows a multiple of a page apart; tiles
+// of more columns than are multiplied at once.
+TEST_CASE("large products: against f64, the same bits with one thread and with all, a row alone") {
+  NoGradScope off;
+  struct Sizes {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] : {Sizes{97, 33, 400},
+                                {300, 100, 1024},
+                                {100, 700, 900},
+                                {250, 513, 1030},
+                                {130, 2100, 65},
+                                {1100, 1024, 800},
+                                {1024, 1100, 800},
+                                {2000, 40, 7}}) {
+    const Tensor a = random({m, k}, uint64_t(m)), b = random({k, n}, uint64_t(n + k));
+    for (const bool down : {false, true})
+      for (const bool columns : {false, true}) {
+        const Tensor x = down ? stored(a, Store::transposed) : a, w = columns ? stored(b, Store::transposed) : b;
+        const Tensor y = matmul(x, w);
+        const int all = cpu::num_threads();
+        cpu::set_num_threads(1);
+        const Tensor one = matmul(x, w);
+        cpu::set_num_threads(all);
+        CAPTURE(m);
+        CAPTURE(n);
+        CAPTURE(k);
+        CAPTURE(down);
+        CAPTURE(columns);
+        CHECK(worst(y, a, b) < 2e-6);
+        CHECK(bits_of(y) == bits_of(one));
+        if (!own_tiles()) continue;
+        for (const int64_t r : {int64_t(0), m / 2, m - 1})
+          CHECK(bits_of(matmul(slice(x, 0, r, r + 1), w)) == bits_of(slice(y, 0, r, r + 1)));
+      }
+  }
+}
+
 TEST_CASE("x A B: the same bits with one thread and with all") {
   NoGradScope off;
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
