@@ -202,7 +202,7 @@ struct Tiles {
   const int64_t padded = shares_b ? ceil_div(p.n, kCols) * kCols : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
 
-  // Of the cuts into at least so many tiles, the one that takes least on as many threads.
+  // Of the cuts into about `want` tiles, the one with the least work, and small tiles, as the last ones run alone.
   void cut() {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
@@ -214,7 +214,7 @@ struct Tiles {
       const int64_t c = ceil_div(ceil_div(p.n, j), kCols) * kCols, a = ceil_div(p.n, c);
       // Multiply-adds of single elements that a tile takes as long as, for one of k.
       const int64_t tile = r * c + c * (shares_b ? kReadB : kPackB) + (packs_a && !shares_a ? r * kPackA : 0);
-      const int64_t time = (d * a + 2) * tile;  // the last ones run beside nothing
+      const int64_t time = (d * a + 2) * tile;
       if (time < least) least = time, down = d, across = a, rows = r, cols = c;
     }
   }
