@@ -21,14 +21,15 @@ set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.
 # The sources that differ between levels (headers of cpu/gemm/), and the kernels that call them. All others differ in
 # what the compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these
 # alone.
-set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/matmul.cpp cpu/lora.cpp
+set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/gemm/gemm_parts.cpp cpu/matmul.cpp cpu/lora.cpp
     cpu/attention/attention.cpp cpu/quantize.cpp cpu/fragments.cpp cpu/optim_step.cpp)
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   # Without optimisation, intrinsics do not compile behind a precompiled header.
-  set(intrinsics cpu/dropout.cpp cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/quantize.cpp)
+  set(intrinsics cpu/dropout.cpp cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/gemm/gemm_parts.cpp
+      cpu/quantize.cpp)
   set_source_files_properties(${intrinsics} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 takes the undefined parts of its own AVX-512 intrinsics for a mistake.

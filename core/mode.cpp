@@ -3,7 +3,7 @@
 namespace tg {
 namespace {
 constinit thread_local bool t_lazy = false, t_grad = true, t_anomaly = false;
-constinit thread_local MatmulPrecision t_products = MatmulPrecision::f32;
+constinit thread_local MatmulPrecision t_products = MatmulPrecision::highest;
 }  // namespace
 constinit thread_local detail::Recomputes detail::t_recomputes = detail::Recomputes::nothing;
 
@@ -19,4 +19,8 @@ bool lazy_enabled() { return t_lazy; }
 bool recompute_enabled() { return detail::t_recomputes == detail::Recomputes::later; }
 bool anomaly_enabled() { return t_anomaly; }
 MatmulPrecision matmul_precision() { return t_products; }
+std::string_view name_of(MatmulPrecision p) {
+  constexpr std::string_view names[] = {"highest", "high", "medium"};
+  return names[size_t(p)];
+}
 }  // namespace tg

@@ -6,6 +6,7 @@
 #include <tapegrad/core/scoped_value.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace tg {
 namespace detail {
@@ -49,14 +50,23 @@ struct AnomalyScope : ScopedValue<bool> {
   AnomalyScope();
 };
 
-/// How matmul() and linear() multiply f32 matrices.
+/// How precisely matmul() and linear() multiply f32 matrices, by the names of torch.set_float32_matmul_precision. Each
+/// one is what is allowed: products whose device has no quicker way are those of `highest`. Sums are f32 throughout.
 enum class MatmulPrecision : uint8_t {
-  f32,   ///< f32 throughout: relative error about 1e-7
-  tf32,  ///< both operands rounded to TensorFloat-32 (10 bits of fraction, error about 5e-4), sums in f32
+  /// Operands as they are.
+  highest,
+  /// On CUDA, both operands rounded to TensorFloat-32 (10 bits of fraction, relative error about 5e-4). On a CPU with
+  /// AMX, each operand as the sum of three bf16, of whose products the six largest count: the error is no larger than
+  /// that of `highest`.
+  high,
+  /// Both operands rounded to bf16 (7 bits of fraction, relative error about 4e-3): on CUDA, and on CPUs with AMX or
+  /// AVX512_BF16.
+  medium,
 };
+/// "highest", "high" or "medium".
+std::string_view name_of(MatmulPrecision);
 /// Sets the precision of f32 matrix products that are called while it lives, and of their gradients, whenever those
-/// run. Tensor cores (compute capability 8.0 and later) multiply f32 matrices in TF32. Under MatmulPrecision::tf32, a
-/// product of f64 or bf16 matrices or outside of CUDA is an Error.
+/// run. Products of f64 and bf16 matrices are the same in each.
 struct MatmulPrecisionScope : ScopedValue<MatmulPrecision> {
   explicit MatmulPrecisionScope(MatmulPrecision);
 };
@@ -69,7 +79,7 @@ bool lazy_enabled();
 bool recompute_enabled();
 /// Whether the calling thread is inside an AnomalyScope.
 bool anomaly_enabled();
-/// The precision that the innermost MatmulPrecisionScope of the calling thread sets; f32 if there is none.
+/// The precision that the innermost MatmulPrecisionScope of the calling thread sets; `highest` if there is none.
 MatmulPrecision matmul_precision();
 
 }  // namespace tg

@@ -6,6 +6,7 @@
 // which A and B lie matter too: there may be one chain per lane. Not so for double, nor for float on the baseline,
 // where Eigen computes.
 #pragma once
+#include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/vector.h>
 
@@ -30,6 +31,9 @@ template <class T> struct GemmOptions {
 // On the thread pool. C must not overlap A or B. float and double.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
+// C = A B of f32, as the precision allows it: of bf16 parts of the operands where that is quicker, else by gemm().
+void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
+             int64_t ldc, GemmOptions<float> = {});
 // On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});

@@ -6,6 +6,16 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
+// On the thread pool, f32 as the precision allows.
+template <class T>
+void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
+              GemmOptions<T> o = {}) {
+  if constexpr (std::is_same_v<T, float>)
+    gemm_as(precision, m, n, k, a, b, c, n, o);
+  else
+    gemm<T>(m, n, k, a, b, c, n, o);
+}
+
 void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
   const Shape& s = out[0].shape();
   const size_t nd = s.size();
@@ -28,7 +38,8 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     };
     T* const c = out[0].data<T>();
     const int64_t count = batch.product();
-    if (count == 1) return gemm<T>(m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c, n);
+    if (count == 1)
+      return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
     const bool many = m * n * k < (1 << 20);  // small matrices: one thread each
     const auto range = [&](int64_t begin, int64_t end) {
@@ -38,7 +49,10 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
         for (int64_t x = 0; x < r; ++x, ++i) {
           const auto a = matrix(in[0], at[0] + x * step[0], op.o.trans_a),
                      b = matrix(in[1], at[1] + x * step[1], op.o.trans_b);
-          (many ? gemm_serial<T> : gemm<T>)(m, n, k, a, b, c + i * m * n, n, {});
+          if (many)
+            gemm_serial<T>(m, n, k, a, b, c + i * m * n, n);
+          else
+            multiply<T>(op.o.products, m, n, k, a, b, c + i * m * n);
         }
       });
     };
@@ -51,7 +65,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
 
 thread_local Scratch t_x, t_bias;
 // x weight^T + bias
-template <class T> void product(Bufs in, const Buf& out) {
+template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& out) {
   using C = compute_t<T>;
   const Buf &x = in[0], &weight = in[1];
   const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
@@ -76,16 +90,17 @@ template <class T> void product(Bufs in, const Buf& out) {
     for (int64_t i = 0; i < count; ++i) row[i] += bias[j + i];
   };
   const FunctionRef<void(C*, int64_t, int64_t)> finish_row(finish);
-  gemm<T>(m, n, k, a, MatView<T>{weight.data<T>(), weight.strides()[0], weight.strides()[1]}.transposed(),
-          out.data<T>(), n, {.finish = bias ? &finish_row : nullptr});
+  multiply<T>(precision, m, n, k, a,
+              MatView<T>{weight.data<T>(), weight.strides()[0], weight.strides()[1]}.transposed(), out.data<T>(),
+              {.finish = bias ? &finish_row : nullptr});
 }
-void linear(const op::Linear&, Bufs in, Bufs out, Context&) {
-  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0]); });
+void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
 }
 // The kernel of the activation itself, in place: compilers may round another loop over F otherwise.
-template <class F> void linear_activation(const op::LinearActivation<F>&, Bufs in, Bufs out, Context& c) {
+template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() { product<T>(in, out[0]); });
+  visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
   stateless<op::Unary<F>>()->run(out, out, c);
 }
 template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {

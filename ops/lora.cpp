@@ -41,7 +41,7 @@ Layouts op::Lora::infer(Inputs in) const {
 Tensors op::Lora::vjp(const Vjp& v) const {
   const Shape& xs = v.in_shape(0);
   const int64_t rows = rows_of(xs);
-  constexpr MatmulOptions plain{.products = MatmulPrecision::f32},
+  constexpr MatmulOptions plain{.products = MatmulPrecision::highest},
       by_transposed{.trans_b = true, .products = plain.products},
       transposed{.trans_a = true, .products = plain.products};
   const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // the latter in second derivatives
@@ -71,7 +71,7 @@ Tensors op::Lora::compose(Inputs in) const {
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {
   auto op = make_ref<op::Lora>(scale);
   // Tensor cores belong to the library's products.
-  if (matmul_precision() != MatmulPrecision::f32 && x.dtype() == DType::f32)
+  if (matmul_precision() != MatmulPrecision::highest && x.dtype() == DType::f32 && x.device().backend == Backend::cuda)
     return base ? op->compose(std::array{x, a, b, base})[0] : op->compose(std::array{x, a, b})[0];
   return base ? emit1(std::move(op), {x, a, b, base}) : emit1(std::move(op), {x, a, b});
 }

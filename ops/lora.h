@@ -29,8 +29,8 @@ struct Lora : OpOf<Lora> {
 
 /// scale (x a) b, plus base if it is given: x (..., in), a (in, r), b (r, out), base and the result (..., out). All
 /// have one dtype: f64, f32, or bf16 (summed in f32; x a is rounded once). The scale is applied to x a; unless it is a
-/// power of two, the last bits differ from those of scaling the result. Under MatmulPrecision::tf32 it is two products
-/// of matmul().
+/// power of two, the last bits differ from those of scaling the result. On CUDA, under MatmulPrecision::high and
+/// medium, it is two products of matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg

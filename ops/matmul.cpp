@@ -6,21 +6,11 @@
 
 namespace tg {
 namespace {
-// `a` and `b` have the same dtype, and the engine sees to it that they are on the same device.
-void check_products(std::string_view op, MatmulPrecision products, const Tensor& a, const Tensor& b) {
-  if (products == MatmulPrecision::f32) [[likely]]
-    return;
-  const char* then = "End the MatmulPrecisionScope, or open one of MatmulPrecision::f32 around this op.";
-  TG_CHECK(a.dtype() == DType::f32, dtype, "[{}] TF32 was asked for {} and {}. Only products of f32 have it. {}", op, a,
-           b, then);
-  TG_CHECK(a.device().backend == Backend::cuda, device,
-           "[{}] TF32 was asked for {} and {} on {}. Only CUDA devices have it. {}", op, a, b, a.device(), then);
-}
 // The op object that all products of two plain operands share, per choice.
 template <class OpT, class Make> OpPtr shared(MatmulPrecision p, Make make_op) {
-  static const std::array<OpPtr, 2> ops = [&] {
-    std::array<OpPtr, 2> r;
-    for (auto choice : {MatmulPrecision::f32, MatmulPrecision::tf32}) {
+  static const std::array<OpPtr, 3> ops = [&] {
+    std::array<OpPtr, 3> r;
+    for (auto choice : {MatmulPrecision::highest, MatmulPrecision::high, MatmulPrecision::medium}) {
       OpT* op = make_op(choice);
       op->refs = OpT::kImmortal;
       r[size_t(choice)] = OpPtr(op);
@@ -36,7 +26,6 @@ Layouts op::Matmul::infer(Inputs in) const {
   check::ndim_at_least(kName, in[1], 2);
   check::same_dtype(kName, in[0], in[1]);
   check::computes(kName, in[0]);
-  check_products(kName, o.products, in[0], in[1]);
   const Shape &a = in[0].shape(), &b = in[1].shape();
   const size_t na = a.size(), nb = b.size();
   const int64_t m = a[na - 1 - !o.trans_a], ka = a[na - 1 - o.trans_a], kb = b[nb - 1 - !o.trans_b],
@@ -99,7 +88,6 @@ Layouts op::Linear::infer(Inputs in) const {
       x, w, x.shape().back(), w.shape()[1]);
   check::same_dtype(kName, x, w);
   check::computes(kName, x);
-  check_products(kName, products, x, w);
   if (in.size() > 2) {
     check::same_dtype(kName, x, in[2]);
     TG_CHECK(in[2].shape() == Shape{w.shape()[0]}, shape,

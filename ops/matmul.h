@@ -40,7 +40,7 @@ struct Linear : OpOf<Linear> {
 }  // namespace op
 
 /// The product of a (..., M, K) and b (..., K, N): (..., M, N). Leading dimensions broadcast; dtypes are equal: f64,
-/// f32, or bf16 (accumulated in f32). f32 matrices are multiplied in f32, unless a MatmulPrecisionScope asks for TF32.
+/// f32, or bf16 (accumulated in f32). MatmulPrecision says how f32 matrices are multiplied.
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions = {});
 /// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out). Dtypes are equal: f64, f32, or bf16
 /// (accumulated in f32).

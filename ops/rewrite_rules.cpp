@@ -49,7 +49,7 @@ constexpr int64_t kLargestRank = 64;
 OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in) {
   const auto plain = [](const Op* op) {
     const MatmulOptions& o = static_cast<const op::Matmul*>(op)->o;
-    return !o.trans_a && !o.trans_b && o.products == MatmulPrecision::f32;
+    return !o.trans_a && !o.trans_b && o.products == MatmulPrecision::highest;
   };
   const Shape &x = in[0]->shape, &a = in[1]->shape, &b = in[2]->shape;
   const bool based = in.size() > 3, fits = a.size() == 2 && b.size() == 2 && a[1] <= kLargestRank;

@@ -33,7 +33,7 @@ double device_product_rate(Device device, const std::string& operands, double se
   Rng rng{1};
   const DType d = operands == "bf16" ? DType::bf16 : operands == "f64" ? DType::f64 : DType::f32;
   const Tensor a = randn({n, n}, rng, 0, 1, d, device), b = randn({n, n}, rng, 0, 1, d, device);
-  const MatmulPrecisionScope products(operands == "tf32" ? MatmulPrecision::tf32 : MatmulPrecision::f32);
+  const MatmulPrecisionScope products(operands == "tf32" ? MatmulPrecision::high : MatmulPrecision::highest);
   return rate_of([&] { linear(a, b); }, device, 2 * double(n) * double(n) * double(n), seconds, 0.02);
 }
 double device_copy_rate(Device device, int64_t bytes, double seconds) {

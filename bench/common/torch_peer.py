@@ -3,6 +3,8 @@ in which other work took too much of the processors does not count. No program. 
 benchmark."""
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
+PRECISIONS = ("highest", "high", "medium")  # of f32 matrix products
+
 
 def parse(doc, program, declare, rounds, seconds=None):
     """The flags that all have, and those that `declare` adds; the name of the program is wanted but in PyTorch's process."""
@@ -65,7 +67,7 @@ def serve(args, prepare):
 
     torch.set_num_threads(args.serve)
     torch.manual_seed(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_float32_matmul_precision(getattr(args, "matmul_precision", PRECISIONS[0]))
     args.wait = torch.cuda.synchronize if args.device.startswith("cuda") else lambda: None
     print(json.dumps({"version": torch.__version__}), flush=True)
     current, ways = None, {}

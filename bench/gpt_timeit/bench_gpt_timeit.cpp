@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
     c.option("--computations", "of forward, backward, forward_backward", f.computations);
     c.option("--warmups", "numbers of steps before the timed ones", f.warmups);
     c.option("--mixed", "of False and True: bf16 over f32 parameters", f.mixed);
+    c.option("--matmul-precision", "NAME", "of f32 matrix products: highest, high or medium", f.matmul_precision);
     c.option("--steps", "timed ones of each run", f.steps);
     c.option("--batch", "sequences", f.batch);
     c.option("--context", "tokens of each", f.context);

@@ -16,7 +16,7 @@ autocast in PyTorch, whose backward then runs within it as the document's does.
 import math, os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, in_turn, parse, serve, table
+from torch_peer import PRECISIONS, Peer, in_turn, parse, serve, table
 
 # Width, blocks, heads; vocabulary 10 000, RMSNorm, GELU, learned positions, no biases.
 SIZES = {"small": (768, 12, 12), "medium": (1024, 24, 16), "tiny": (32, 2, 2)}
@@ -136,6 +136,7 @@ def declare(parser):
     parser.add_argument("--computations", type=words, default=["forward", "backward", "forward_backward"])
     parser.add_argument("--mixed", type=words, default=["False", "True"])
     parser.add_argument("--ways", type=words, default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
+    parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones: tracing takes some, and recording a graph")
@@ -156,10 +157,11 @@ def main():
     requests = {f"{size}_{computation}_mixed_{mixed}": (size, computation, mixed)
                 for size in args.sizes for computation in args.computations for mixed in args.mixed}
     shared = ["--matrix-only", "--warmups", args.warmup, "--steps", args.steps, "--batch", args.batch, "--context", args.context]
+    shared += ["--matmul-precision", args.matmul_precision]
     shared += ["--threads", threads] if args.device == "cpu" else []
     flags = lambda request: [word for pair in zip(("--sizes", "--computations", "--mixed"), request) for word in pair] + shared
     table(args, in_turn(args, requests, flags, lambda report, _: report["rows"][0]["median_time"], [Peer(threads)]),
-          threads=threads, batch=args.batch, context=args.context, steps=args.steps)
+          threads=threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context, steps=args.steps)
 
 
 if __name__ == "__main__":

@@ -174,6 +174,7 @@ void write_timeit_json(const std::string& path, const TimeitReport& r) {
   const TimeitSetup& s = r.setup;
   Json j = json_of(r);
   j["mode"] = name_of(s.mode);
+  j["matmul_precision"] = name_of(s.matmul_precision);
   j["batch"] = s.batch, j["context"] = s.context, j["vocab"] = s.vocab, j["seed"] = s.seed;
   j["backward_is"] = s.mode == RunMode::eager ? "timed alone" : "forward_backward less forward";
   j["rows"] = Json::array(), j["standalone"] = Json::array();

@@ -33,12 +33,15 @@ TimeitSetup setup_of(const TimeitFlags& f) {
   check_within(kProgram, "vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
   check_within(kProgram, "threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
   for (const int64_t n : f.warmups) check_within(kProgram, "warmups", n, 0, 1'000'000);
+  MatmulPrecision precision;
+  from_name(f.matmul_precision, precision);
   return {.steps = f.steps,
           .batch = f.batch,
           .context = f.context,
           .vocab = f.vocab,
           .seed = f.seed,
           .mode = RunMode(known_place("mode", f.mode, kModes)),
+          .matmul_precision = precision,
           .device = Device::parse(f.device)};
 }
 std::vector<TimeitRun> all_runs(const TimeitFlags& f) {
@@ -146,6 +149,7 @@ int64_t TimeitModel::planned_bytes(const TimeitRun& run, const TimeitSetup& setu
 }
 
 Tensor TimeitModel::loss_on_tape() const {
+  const MatmulPrecisionScope precision(setup_.matmul_precision);
   return cross_entropy(model_.forward(tokens_, {.compute = compute_}), targets_);
 }
 double TimeitModel::timed(const std::function<void()>& f) const {

@@ -17,7 +17,7 @@ struct TimeitFlags : SharedFlags {  // words as they were given
   std::vector<int64_t> warmups{0, 1};
   int64_t steps = 5, batch = 16, context = 128, vocab = 10'000, threads = 0;  // threads 0: all
   uint64_t seed = 20230310;
-  std::string mode = "eager";
+  std::string mode = "eager", matmul_precision = "highest";
   bool matrix_only = false, check_warmup = false;
 };
 
@@ -35,6 +35,7 @@ struct TimeitSetup {  // of all runs
   int64_t steps = 5, batch = 16, context = 128, vocab = 10'000;
   uint64_t seed = 20230310;  // of each model and of its tokens
   RunMode mode = RunMode::eager;
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;
   Device device = {};
 };
 struct TimeitPlan {

@@ -2,7 +2,7 @@
 """Whole training steps of GPTs: `tapegrad train` beside PyTorch.
 
     python bench/gpt_training/compare_torch.py build/release/bin/tapegrad [--runs nano,shakespeare_char,...] [--dtype bf16]
-        [--steps N] [--warmup N] [--rounds N] [--threads N] [--ways ...] [--json FILE]
+        [--matmul-precision medium] [--steps N] [--warmup N] [--rounds N] [--threads N] [--ways ...] [--json FILE]
 
 A step is forward, backward, the norm of all gradients with clipping at 1, and AdamW. Ours is what the command line trains, eager
 and with --compile, on random tokens; its time is that of its log, which reads the batch too. PyTorch's model is one of its fused
@@ -14,7 +14,7 @@ ours, above 1 where ours is faster. --dtype bf16 is bf16 over f32 parameters, au
 import array, datetime, json, os, platform, random, statistics, subprocess, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, rounds_of, serve, table
+from torch_peer import PRECISIONS, Peer, parse, rounds_of, serve, table
 
 # Blocks, heads, width, vocabulary, biases, dropout; sequences and tokens of each.
 RUNS = {
@@ -115,7 +115,7 @@ def ours(args, run, folder):
                  "batch": batch, "max-steps": args.warmup + args.steps, "warmup": 0, "lr": RATE, "schedule": "constant",
                  "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP,
                  "val-fraction": 0, "eval-every": 0, "checkpoint-every": 0, "dtype": args.dtype,
-                 "compile": str(mode == "compiled").lower()}
+                 "matmul-precision": args.matmul_precision, "compile": str(mode == "compiled").lower()}
         done = subprocess.run([args.program, "train", "--overwrite", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))],
                               capture_output=True, text=True)
         if done.returncode:
@@ -131,6 +131,7 @@ def declare(parser):
     parser.add_argument("--runs", type=words, default=list(RUNS))
     parser.add_argument("--ways", type=words, default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
     parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
+    parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones: tracing takes some")
     parser.add_argument("--steps", type=int, default=10, help="timed ones, for each way and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -166,7 +167,7 @@ def main():
                 yield (run, [mine for (mine, _), _ in rounds], [theirs for _, theirs in rounds], shares,
                        report_of(args, rounds[-1][0][1], peer.version))
 
-    table(args, measured(), threads=args.threads, steps=args.steps, dtype=args.dtype)
+    table(args, measured(), threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,8 @@ LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)), model_
   sums_.emplace(params_);
 }
 Tensor LmModel::forward() const {
-  const MatmulPrecisionScope scope(setup_.precision == Precision::tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
+  const MatmulPrecisionScope scope(setup_.precision == Precision::tf32 ? MatmulPrecision::high
+                                                                       : MatmulPrecision::highest);
   const bool narrow = setup_.precision == Precision::bf16;
   return model_.forward(tokens_, {.compute = narrow ? std::optional(DType::bf16) : std::nullopt});
 }

@@ -16,9 +16,9 @@ struct Kind {  // of tensors
 };
 struct Products {  // of matrices: the dtype of the operands, and how f32 is multiplied
   DType dtype;
-  MatmulPrecision f32 = MatmulPrecision::f32;
-  Products(DType d, MatmulPrecision p = MatmulPrecision::f32) : dtype(d), f32(p) {}
-  std::string name() const { return f32 == MatmulPrecision::tf32 ? "tf32" : std::string(name_of(dtype)); }
+  MatmulPrecision f32 = MatmulPrecision::highest;
+  Products(DType d, MatmulPrecision p = MatmulPrecision::highest) : dtype(d), f32(p) {}
+  std::string name() const { return f32 == MatmulPrecision::high ? "tf32" : std::string(name_of(dtype)); }
 };
 Tensor input(const Shape& shape, Kind k) {
   Rng rng{1};
@@ -293,7 +293,7 @@ void cpu_rows(Rows& rows) {
 // 2048 tokens of a GPT of width 2560 with 32 heads, a hidden layer of 10 240 and a vocabulary of 10 000: the products
 // of a layer forward, and backward (two each, in the other layouts); the same of width 768; and what lies between them.
 void gpu_rows(Rows& rows) {
-  for (const Products p : {Products(DType::bf16), Products(DType::f32, MatmulPrecision::tf32), Products(DType::f32)}) {
+  for (const Products p : {Products(DType::bf16), Products(DType::f32, MatmulPrecision::high), Products(DType::f32)}) {
     for (const int64_t c : {768, 1024, 2560})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3 * c, c}, {c, c}, {8 * c, c}, {c, 4 * c}, {10000, c}}) {
         add_linear(rows, {2048, n, k}, p);

@@ -23,9 +23,15 @@ size_t quickest() {
   static const size_t best = quickest_path(paths());
   return best;
 }
+size_t quickest_of_parts() {
+  constexpr double kProducts = 6, kWorthwhile = 1.5;  // splitting operands takes time, too
+  static const bool amx = paths()[2].has && amx_rate() > kProducts * kWorthwhile * f32_rate();
+  return amx ? 2 : 0;
+}
 }  // namespace
 
 std::string_view name_of(Bf16Path path) { return paths()[size_t(path)].name; }
 bool has(Bf16Path path) { return paths()[size_t(path)].has; }
+Bf16Path bf16_parts_path() { return Bf16Path(chosen_path(paths(), quickest_of_parts, "TG_BF16", "matmul", "bf16")); }
 Bf16Path bf16_path() { return Bf16Path(chosen_path(paths(), quickest, "TG_BF16", "matmul", "bf16")); }
 }  // namespace tg::cpu

@@ -18,5 +18,8 @@ bool has(Bf16Path);
 // The quickest, measured at the first call in some 30 us; or what the environment variable TG_BF16 names, read at each
 // call. A value error if it is no name, or if this machine lacks what it names.
 Bf16Path bf16_path();
+// The way of f32 products by six products of bf16 parts (cpu/gemm/gemm_parts.cpp): AMX, where that is quicker than f32;
+// or what TG_BF16 names.
+Bf16Path bf16_parts_path();
 
 }  // namespace tg::cpu

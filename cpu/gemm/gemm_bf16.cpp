@@ -71,22 +71,13 @@ void multiply(const Product& p, bool parallel) {
 namespace paired {
 constexpr int64_t kSerial = 1 << 21;  // multiply-adds: less runs on the calling thread
 
-struct Avx512Dot {
-  static constexpr bool kStarts = false;
-  static void add(__m512i& sum, __m512i a, __m512i b) { asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
-};
-struct AmxDot {
-  template <int C, int A, int B> static void add() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
-  }
-};
 void multiply(const Product& p, Bf16Path path, bool parallel) {
   using namespace packed;
   static constexpr Kernels<bf16, float> kAvx512{
-      32,     pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, avx512_block<Avx512Dot, float>, nullptr, nullptr,
+      32,     pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, avx512_block<Avx512Bf16, float>, nullptr, nullptr,
       nullptr};
   static constexpr Kernels<bf16, float> kAmx{
-      32,         pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, amx_block<AmxDot, float>, nullptr, enter_tiles,
+      32,         pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, amx_block<AmxBf16, float>, nullptr, enter_tiles,
       leave_tiles};
   const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
   const packed::Product<bf16, float> product{p.m, p.n, p.k, p.a, p.b, store};

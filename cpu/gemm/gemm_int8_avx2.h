@@ -87,7 +87,7 @@ template <bool Wide, int Flip> void pack_lines(MatView<int8_t> v, std::byte* to)
   }
 }
 template <bool Wide, bool OfB, int Flip>
-void pack_step256(MatView<int8_t> v, int64_t rows, int64_t depth, std::byte* to) {
+void pack_step256(MatView<int8_t> v, int64_t rows, int64_t depth, std::byte* to, int64_t /*part*/) {
   constexpr int64_t kLine = Wide ? 32 : 64;
   alignas(32) int8_t copy[kSide * kLine];
   alignas(32) std::byte other[kStep];

@@ -1,7 +1,9 @@
-// Blocked matrix products on packed operands, of cpu/gemm/gemm_bf16.cpp and cpu/gemm/gemm_int8.cpp. Operands are packed
-// in steps: kSide rows of A, or columns of B, of 64 bytes of k each. Threads pack a block of A and one of B together,
-// each block once; then each thread takes rows of C. Of what it multiplies, the block of B stays in L2, while chunks of
-// kSide rows and kChunk steps of A and the chunks of B that they meet pass through L1.
+// Blocked matrix products on packed operands, of cpu/gemm/gemm_bf16.cpp, cpu/gemm/gemm_parts.cpp and
+// cpu/gemm/gemm_int8.cpp. Operands are packed in steps: kSide rows of A, or columns of B, of 64 bytes of k each.
+// Threads pack a block of A and one of B together, each block once; then each thread takes rows of C. Of what it
+// multiplies, the block of B stays in L2, while chunks of kSide rows and kChunk steps of A and the chunks of B that
+// they meet pass through L1. Elements may be packed as sums of three parts;
+// six products of parts then make a product, the smaller ones first, chunk by chunk.
 #pragma once
 #include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/gemm.h>
@@ -9,6 +11,7 @@
 #include <tapegrad/cpu/thread_pool.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
@@ -20,14 +23,15 @@ inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
 inline constexpr int64_t kTogether = 4;  // panels, of elements of a byte
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline thread_local Scratch t_a, t_b, t_sums, t_own, t_starts;
+inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
 // How operands are packed and multiplied.
 template <class T, class Sum> struct Kernels {
   int64_t step;  // elements of k of a step
   // A step of v, whose rows are rows of A or columns of B; `rows` and `depth` of it count, and others are zeros.
-  void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to);
-  void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to);
+  // Further parts follow `part` bytes after one another.
+  void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
+  void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   // A block of C, rows ld apart, = or += A and B of some steps. `rows` of it count, others may be computed as well.
   // Each row begins with one of `starts`, if these are not null.
   void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
@@ -35,12 +39,15 @@ template <class T, class Sum> struct Kernels {
   void (*starts)(int64_t steps, const std::byte* a, Sum* to);  // of kSide rows; null: there are none
   // Around a thread's blocks; may be null.
   void (*enter)(), (*leave)();
+  int64_t parts = 1;  // or 3
 };
 
 template <class T, class Sum> struct Product {
   int64_t m, n, k;
   MatView<T> a, b;
   FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;  // n sums of row i, from column j on
+  // If not null: called for each panel of kSide rows of A or columns of B, from `first` on, once it is packed.
+  const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
 };
 
 // tile(i, rows, j, cols) for all of C: `down` tiles of `height` rows, `across` of `width` columns; the last take what
@@ -64,17 +71,17 @@ template <class T, class Sum> class Blocked {
   void run() {
     const int64_t step = kernels_.step, depth = even_part(p_.k, kDepth * step, step);
     const int64_t depth_a = p_.k <= kWhole * step ? std::max(p_.k, step) : depth;
-    const int64_t rows = even_part(p_.m, kBytesOfA / kRow * step / depth_a, kSide);
-    const int64_t cols = even_part(p_.n, kBytesOfB / kRow * step / depth, kSide);
+    const int64_t rows = even_part(p_.m, kBytesOfA / kRow * step / depth_a / kernels_.parts, kSide);
+    const int64_t cols = even_part(p_.n, kBytesOfB / kRow * step / depth / kernels_.parts, kSide);
     for (int64_t i = 0; i < p_.m; i += rows)
       for (int64_t j = 0; j < p_.n; j += cols)
         for (int64_t q = 0; q < p_.k; q += depth) {
           const Block b{i, std::min(rows, p_.m - i), j, std::min(cols, p_.n - j), q, std::min(depth, p_.k - q)};
           if (depth_a < p_.k)
-            pack_a(p_.a.at(i, q), b.rows, b.depth);
+            pack_a(i, p_.a.at(i, q), b.rows, b.depth);
           else if (j == 0 && q == 0)
-            pack_a(p_.a.at(i, 0), b.rows, p_.k);
-          b_ = pack(kernels_.pack_b, p_.b.at(q, j).transposed(), b.cols, b.depth, t_b);
+            pack_a(i, p_.a.at(i, 0), b.rows, p_.k);
+          b_ = pack(true, j, p_.b.at(q, j).transposed(), b.cols, b.depth, t_b);
           multiply(b);
         }
   }
@@ -83,11 +90,13 @@ template <class T, class Sum> class Blocked {
   struct Block {  // of C and of k
     int64_t i, rows, j, cols, first, depth;
   };
-  // Panels of kSide rows, one after another, each of all steps.
+  // Panels of kSide rows, one after another, each of all steps of one part, then of the next.
   struct Packed {
     std::byte* p = nullptr;
-    int64_t steps = 0;
-    std::byte* at(int64_t panel, int64_t step) const { return p + (panel * steps + step) * kStep; }
+    int64_t steps = 0, parts = 1;
+    std::byte* at(int64_t panel, int64_t step, int64_t part = 0) const {
+      return p + ((panel * parts + part) * steps + step) * kStep;
+    }
   };
 
   // The size of equal parts of n, in whole units, of at most `most`.
@@ -99,10 +108,11 @@ template <class T, class Sum> class Blocked {
     if (parallel_) return parallel_for(n, f);
     for (int64_t t = 0; t < n; ++t) f(t);
   }
-  Packed pack(decltype(Kernels<T, Sum>::pack_a) pack_step, MatView<T> v, int64_t rows, int64_t depth,
-              Scratch& scratch) const {
-    const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step);
-    const Packed to{scratch.get<std::byte>(panels * steps * kStep), steps};
+  // v from row `first` of A, or column of B, on.
+  Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch) const {
+    const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
+    const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
+    const Packed to{scratch.get<std::byte>(panels * parts * steps * kStep), steps, parts};
     // Many panels that lie in the same cache lines are packed together.
     const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
     const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
@@ -110,12 +120,15 @@ template <class T, class Sum> class Blocked {
       for (int64_t s = 0; s < steps; ++s)
         for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
           pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
-                    std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s));
+                    std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s), steps * kStep);
+      if (p_.packed)
+        for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
+          (*p_.packed)(of_b, first + t * kSide, steps, to.at(t, 0));
     });
     return to;
   }
-  void pack_a(MatView<T> v, int64_t rows, int64_t depth) {
-    a_ = pack(kernels_.pack_a, v, rows, depth, t_a);
+  void pack_a(int64_t first, MatView<T> v, int64_t rows, int64_t depth) {
+    a_ = pack(false, first, v, rows, depth, t_a);
     if (!kernels_.starts) return;
     const int64_t panels = ceil_div(rows, kSide);
     starts_ = t_starts.get<Sum>(panels * kSide);
@@ -138,19 +151,37 @@ template <class T, class Sum> class Blocked {
   void rows(const Block& b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld) const {
     const int64_t some = std::min(kSide, b.rows - i);
     const bool all_of_a = a_.steps > b_.steps;
+    const int64_t most = kernels_.parts > 1 ? kChunk / 2 : kChunk;
     if (kernels_.enter) kernels_.enter();
-    for (int64_t s = 0; s < b_.steps; s += kChunk) {
-      const int64_t chunk = std::min(kChunk, b_.steps - s);
-      const std::byte* const x = a_.at(i / kSide, (all_of_a ? b.first / kernels_.step : 0) + s);
+    for (int64_t s = 0; s < b_.steps; s += most) {
+      const int64_t chunk = std::min(most, b_.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
       const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // what is packed of A
       const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
-      for (int64_t j = first; j < last; ++j)
-        kernels_.block(chunk, some, x, b_.at(j, s), sums + j * kSide, ld, b.first + s > 0, starts);
+      const bool add = b.first + s > 0;
+      for (int64_t j = first; j < last; ++j) {
+        const auto block = [&](int64_t x, int64_t y, Sum* to, int64_t step, bool more) {
+          kernels_.block(chunk, some, a_.at(i / kSide, at, x), b_.at(j, s, y), to, step, more, starts);
+        };
+        Sum* const to = sums + j * kSide;
+        if (kernels_.parts == 1)
+          block(0, 0, to, ld, add);
+        else
+          add_parts(block, some, to, ld, add);
+      }
     }
     if (kernels_.leave) kernels_.leave();
     if (b.first + b.depth < p_.k) return;
     const int64_t j = first * kSide, cols = std::min(last * kSide, b.cols) - j;
     for (int64_t r = 0; r < some; ++r) p_.store(b.i + i + r, b.j + j, cols, sums + r * ld + j);
+  }
+  template <class Block> static void add_parts(Block&& block, int64_t rows, Sum* sums, int64_t ld, bool add) {
+    Sum* const chunk = t_chunk.get<Sum>(kSide * kSide);
+    block(2, 0, chunk, kSide, false);
+    for (const auto& [x, y] : {std::pair(1, 1), std::pair(0, 2), std::pair(1, 0), std::pair(0, 1), std::pair(0, 0)})
+      block(x, y, chunk, kSide, true);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t x = 0; x < kSide; ++x)
+        sums[r * ld + x] = add ? sums[r * ld + x] + chunk[r * kSide + x] : chunk[r * kSide + x];
   }
 
   const Product<T, Sum>& p_;

@@ -1,5 +1,6 @@
 // Packing and blocks of products on packed operands (cpu/gemm/gemm_packed.h) for AVX-512 machines and their AMX tiles:
-// bf16 in twos (cpu/gemm/gemm_bf16.cpp) and int8 in fours (cpu/gemm/gemm_int8.cpp), 32 bits in either case. Of A: two
+// bf16 in twos (cpu/gemm/gemm_bf16.cpp, cpu/gemm/gemm_parts.cpp) and int8 in fours (cpu/gemm/gemm_int8.cpp), 32 bits in
+// either case. Of A: two
 // tiles of 16 rows, each row 64 bytes of neighbours in k. Of B: two tiles of 16 columns, each of 16 rows that hold 32
 // bits of neighbours in k of every column.
 #pragma once
@@ -93,7 +94,8 @@ template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows
     _mm512_store_si512(to + i * kRow, Flip ? _mm512_xor_si512(x[i], _mm512_set1_epi8(char(Flip))) : x[i]);
 }
 // One step of two tiles.
-template <bool OfB, int Flip, class T> void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
+template <bool OfB, int Flip, class T>
+void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t /*part*/) {
   for (int64_t i = 0; i < kSide; i += 16) {
     const int64_t some = std::clamp<int64_t>(rows - i, 0, 16);
     pack_tile<OfB, Flip>(some > 0 ? v.at(i, 0) : v, some, depth, to + i * kRow);
@@ -150,6 +152,17 @@ void amx_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte*
                const Sum* /*starts*/) {
   (rows > 16 ? amx_halves<Dot, 2, Sum> : amx_halves<Dot, 1, Sum>)(steps, a, b, c, ld, add);
 }
+
+// Products of bf16 in twos.
+struct Avx512Bf16 {
+  static constexpr bool kStarts = false;
+  static void add(__m512i& sum, __m512i a, __m512i b) { asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+};
+struct AmxBf16 {
+  template <int C, int A, int B> static void add() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+};
 
 // Eight rows of a block: Dot::add(sum, x, y) adds the products of 32 bits of a row of A and of 16 columns of B.
 template <class Dot, class Sum>

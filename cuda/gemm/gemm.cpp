@@ -47,7 +47,7 @@ GemmKey key_of(const Part& g) {
     k.stride_d = g.out_stride;
   }
   k.dtype = g.dtype;
-  k.products = g.products;
+  if (g.dtype == DType::f32) k.products = g.products;
   k.trans_a = g.b.transposed;
   k.trans_b = g.a.transposed;
   k.bias = g.bias != nullptr;

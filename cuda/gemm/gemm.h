@@ -20,7 +20,7 @@ struct Gemm {
   // Of all: f64, f32, bf16 (summed in f32, rounded once per 2^30 of k). i8: of a and b, k of each row neighbours, and
   // k, n and the steps between rows multiples of 4; out is i32, and there is no bias.
   DType dtype = DType::f32;
-  MatmulPrecision products = MatmulPrecision::f32;
+  MatmulPrecision products = MatmulPrecision::highest;
   int64_t m = 0, n = 0, k = 0, batch = 1;
   GemmOperand a, b;
   const void* bias = nullptr;  // k >= 1 only

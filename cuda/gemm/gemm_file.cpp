@@ -25,7 +25,7 @@ cublasLtMatmulAlgo_t from_hex(const std::string& s) {
 
 Json to_json(const GemmKey& k) {
   return {{"dtype", std::string(name_of(k.dtype))},
-          {"tf32", k.products == MatmulPrecision::tf32},
+          {"precision", std::string(name_of(k.products))},
           {"size", {k.m, k.n, k.k, k.batch}},
           {"ld", {k.lda, k.ldb, k.ldd}},
           {"stride", {k.stride_a, k.stride_b, k.stride_d}},
@@ -38,10 +38,15 @@ uint8_t alignment_from(int bytes) {
            bytes);
   return uint8_t(std::min(kMostAlignment, std::countr_zero(unsigned(bytes))));  // older files have the pointers' own
 }
+MatmulPrecision precision_from(const std::string& name) {
+  for (const auto p : {MatmulPrecision::highest, MatmulPrecision::high, MatmulPrecision::medium})
+    if (name == name_of(p)) return p;
+  detail::fail(Error::Kind::io, fmt::format("'{}' is no precision", name));
+}
 GemmKey key_from(const Json& j) {
   GemmKey k;
   k.dtype = dtype_from_name(j.at("dtype").get<std::string>());
-  k.products = j.at("tf32").get<bool>() ? MatmulPrecision::tf32 : MatmulPrecision::f32;
+  k.products = precision_from(j.at("precision").get<std::string>());
   int64_t* const sizes[] = {&k.m, &k.n, &k.k, &k.batch};
   int64_t* const lds[] = {&k.lda, &k.ldb, &k.ldd};
   int64_t* const strides[] = {&k.stride_a, &k.stride_b, &k.stride_d};

@@ -13,8 +13,9 @@ Types types_of(const GemmKey& k) {
   if (k.dtype == DType::f64) return {CUDA_R_64F, CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
   if (k.dtype == DType::bf16) return {CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
   if (k.dtype == DType::i8) return {CUDA_R_8I, CUDA_R_32I, CUDA_R_32I, CUBLAS_COMPUTE_32I};
-  return {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F,
-          k.products == MatmulPrecision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+  constexpr cublasComputeType_t by_precision[] = {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32,
+                                                  CUBLAS_COMPUTE_32F_FAST_16BF};
+  return {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, by_precision[size_t(k.products)]};
 }
 template <class T>
 void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const T& value, std::string_view op) {
@@ -86,8 +87,8 @@ size_t GemmKeyHash::operator()(const GemmKey& k) const {
 static_assert(sizeof(GemmKey) % 8 == 0);
 
 std::string describe(const GemmKey& k) {
-  return fmt::format("{}{}{} of {} x {} x {} (ld {}, {}, {})", name_of(k.dtype),
-                     k.products == MatmulPrecision::tf32 ? " in TF32" : "",
+  constexpr const char* by_precision[] = {"", " in TF32", " in bf16"};
+  return fmt::format("{}{}{} of {} x {} x {} (ld {}, {}, {})", name_of(k.dtype), by_precision[size_t(k.products)],
                      k.batch > 1 ? fmt::format(" x {}", k.batch) : "", k.m, k.n, k.k, k.lda, k.ldb, k.ldd);
 }
 

@@ -312,7 +312,7 @@ template <class T> void multiply_in_tf32(const Context& c, const Product& p, T* 
   const Scratch x(c, bytes_of(most * p.k)), weight(c, bytes_of(p.n * p.k)), sums(c, bytes_of(most * p.n));
   decode_plain(c, p.of_weight, p.weight, p.n, p.k, weight.as<float>());
   Gemm g;
-  g.products = MatmulPrecision::tf32, g.n = p.n, g.k = p.k, g.out = sums.as<float>();
+  g.products = MatmulPrecision::high, g.n = p.n, g.k = p.k, g.out = sums.as<float>();
   g.a = {.data = x.as<float>(), .ld = p.k}, g.b = {.data = weight.as<float>(), .ld = p.k, .transposed = true};
   for (int64_t first = 0; first < p.m; first += most) {
     g.m = std::min(most, p.m - first);

@@ -70,7 +70,7 @@ template <class T> bool few_rows(const Context& c, const Gemm& g) {
   return true;
 }
 void product(const Context& c, const Gemm& g) {
-  if (g.dtype == DType::f32 && g.products == MatmulPrecision::f32 && few_rows<float>(c, g)) return;
+  if (g.dtype == DType::f32 && few_rows<float>(c, g)) return;
   if (g.dtype == DType::bf16 && few_rows<bf16>(c, g)) return;
   gemm(c, g);
 }

@@ -27,7 +27,7 @@ const Node* maker_of(const Tensor& g) {
 }
 std::optional<GradientProduct> product_of(const Node& n, DType dtype) {
   const auto* product = is<op::Matmul>(n);
-  if (!product || product->o.products != MatmulPrecision::f32) return {};
+  if (!product || product->o.products != MatmulPrecision::highest) return {};
   const Tensor a = read_by(n.in[0]), b = read_by(n.in[1]);
   if (a.ndim() != 2 || b.ndim() != 2 || a.dtype() != dtype) return {};
   const auto turned = [](const Tensor& t, bool turn) { return turn ? transpose(t, 0, 1) : t; };

@@ -3,6 +3,7 @@
 /// fields, from which JSON, flags and help are made. Trainer and run_config.h use it.
 #pragma once
 #include <tapegrad/core/dtype.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/nn/layers.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/schedule.h>
@@ -27,6 +28,7 @@ std::string_view name_of(OptimizerKind);
 std::string_view name_of(MuonScale);
 /// Sets the value with this name; an Error lists the names.
 /// @{
+void from_name(std::string_view, MatmulPrecision&);
 void from_name(std::string_view, Recompute&);
 void from_name(std::string_view, OptimizerKind&);
 void from_name(std::string_view, MuonScale&);
@@ -59,6 +61,7 @@ struct TrainConfig {
   double val_fraction = 0.1;       ///< part of the data, at its end, that is kept for validation
   /// What forward computes in, f32 or bf16 (ForwardOptions::compute); unset means the dtype of the parameters.
   std::optional<DType> dtype = {};
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< of f32 products, in gradients and validation too
   Recompute recompute = Recompute::none;
   /// How the products of the model's Linear layers are computed, but for one called lm_head: Trainer tells its model
   /// (replace_linears). `plain` leaves the model as it is.
@@ -106,6 +109,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("checkpoint_every", c.checkpoint_every, "steps between saves, 0: only at the end, -1: with each validation");
   f("val_fraction", c.val_fraction, "last part of the data, kept for validation");
   f("dtype", c.dtype, "of the computation: f32, or bf16 over f32 parameters");
+  f("matmul_precision", c.matmul_precision, "of f32 matrix products: highest, high or medium");
   f("recompute", c.recompute,
     "of activations, for less memory: none, cheap (norms, activations, dropout), or block (all of each block)");
   f("linear", c.linear,

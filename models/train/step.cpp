@@ -25,6 +25,7 @@ TrainStep::Outcome read(const Tensor& report) {
 }  // namespace
 
 Tensor training_loss(const Model& model, const TrainConfig& config, const Batch& batch, Rng& dropout) {
+  const MatmulPrecisionScope precision(config.matmul_precision);
   std::optional<RecomputeScope> cheap;
   if (config.recompute == Recompute::cheap) cheap.emplace();
   return model.loss(batch,

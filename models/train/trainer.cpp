@@ -168,6 +168,7 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
   TG_CHECK(data_.validation, state,
            "[train] there is no validation part. Set val_fraction or BatchSource::validation.");
   const ProfileRange range("validation");
+  const MatmulPrecisionScope precision(config_.matmul_precision);
   const Evaluated e = tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype, stop});
   return e.stopped ? std::nullopt : std::optional(e.loss);
 }

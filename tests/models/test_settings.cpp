@@ -140,7 +140,8 @@ TEST_CASE("settings: the optimiser, and settings that it does not use") {
 }
 
 TEST_CASE("settings: enums of a run go through words and JSON") {
-  const RunConfig run = run_of({{"schedule", "constant"}, {"dtype", "bf16"}, {"recompute", "block"}, {"lr", "1e-5"}});
+  const RunConfig run = run_of({{"schedule", "constant"}, {"dtype", "bf16"}, {"recompute", "block"}, {"lr", "1e-5"},
+                                {"matmul_precision", "medium"}});
   // min_lr is 1e-4, and means nothing here
   CHECK(run.train.schedule == ScheduleKind::constant);
   CHECK(run.train.dtype == DType::bf16);
@@ -148,6 +149,10 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
   const auto train = own_json(to_json(run.train));
   CHECK(train.at("schedule") == "constant");
   CHECK(train.at("dtype") == "bf16");
+  CHECK(run.train.matmul_precision == MatmulPrecision::medium);
+  CHECK(train.at("matmul_precision") == "medium");
+  CHECK_HAS(error_of([] { Settings().set("matmul_precision", "tf32"); }),
+            "[matmul_precision] 'tf32' is not known. The names are highest, high, medium.");
   CHECK(train.at("recompute") == "block");
   CHECK(run_of({{"recompute", "cheap"}}).train.recompute == Recompute::cheap);
   const RunConfig again = run_config_from_json(to_json(run), "the file");

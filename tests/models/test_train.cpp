@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/log.h>
@@ -46,6 +47,22 @@ TEST_CASE("train: losses are bit-equal for one seed and for 1 and 2 threads, and
   set_num_threads(threads);
   c.seed = 2;
   CHECK(numbers_of(records_of(c)) != first);
+}
+
+TEST_CASE("train: the precision of products is that of the settings, not of the caller's scope") {
+  TrainConfig c = tiny_train();
+  c.max_steps = 3, c.window = 16, c.batch = 12;  // enough rows for products of bf16
+  const auto highest = numbers_of(records_of(c));
+  {
+    const MatmulPrecisionScope scope(MatmulPrecision::medium);
+    CHECK(numbers_of(records_of(c)) == highest);
+  }
+  c.matmul_precision = MatmulPrecision::medium;
+  const auto medium = numbers_of(records_of(c));
+  c.compile = true;
+  CHECK(numbers_of(records_of(c)) == medium);
+  const bool narrows = cpu::bf16_path() != cpu::Bf16Path::f32;
+  CHECK((medium != highest) == narrows);
 }
 
 TEST_CASE("train: the validation loss weighs every token of the split once") {

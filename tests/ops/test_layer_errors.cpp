@@ -67,52 +67,39 @@ TEST_CASE("matmul and linear") {
        {"[linear] dtypes differ"}},
   });
 }
-TEST_CASE("TF32 where there is none") {
-  CHECK(matmul_precision() == MatmulPrecision::f32);
-  const std::string then = "End the MatmulPrecisionScope, or open one of MatmulPrecision::f32 around this op.";
-  const auto tf32 = [](auto f) {
-    return [f] {
-      const MatmulPrecisionScope scope(MatmulPrecision::tf32);
-      f();
-    };
-  };
-  const Tensor x = f32({2, 3}), w = f32({3, 5}).label("w");
-  const Tensor x64 = random<double>({2, 3}, 1), w64 = random<double>({3, 5}, 1);
-  const Tensor x16 = x.to(DType::bf16), w16 = w.to(DType::bf16);
-  const std::string on_cpu =
-      "TF32 was asked for (2, 3) f32 and 'w' (3, 5) f32 on cpu. Only CUDA devices have it. " + then;
-  expect_at_emit({
-      {tf32([&] { matmul(x, w); }), Why::device, {"[matmul] " + on_cpu}},
-      {[&] { matmul(x, w, {.products = MatmulPrecision::tf32}); }, Why::device, {"[matmul] " + on_cpu}},
-      {tf32([&] { linear(x, transpose(w)); }),
-       Why::device,
-       {"[linear] TF32 was asked for (2, 3) f32 and (5, 3) f32 on cpu. Only CUDA devices have it. " + then}},
-      {tf32([&] { matmul(x64, w64); }),
-       Why::dtype,
-       {"[matmul] TF32 was asked for (2, 3) f64 and (3, 5) f64. Only products of f32 have it. " + then}},
-      {tf32([&] { matmul(x16, w16); }),
-       Why::dtype,
-       {"[matmul] TF32 was asked for (2, 3) bf16 and (3, 5) bf16. Only products of f32 have it. " + then}},
-  });
-  const MatmulPrecisionScope scope(MatmulPrecision::tf32);
-  CHECK(matmul_precision() == MatmulPrecision::tf32);
-  {
-    const MatmulPrecisionScope inner(MatmulPrecision::f32);
-    CHECK(values(matmul(x, w)) == values(matmul(x, w, MatmulOptions{})));
+TEST_CASE("a precision ends with its scope and is the thread's own; products of f64 and bf16 do not know it") {
+  const auto highest = MatmulPrecision::highest, medium = MatmulPrecision::medium;
+  CHECK(matmul_precision() == highest);
+  const Tensor x = random({40, 70}, 1), w = random({70, 50}, 2);
+  const auto product = [&](DType t) { return bits_of(matmul(x.to(t), w.to(t))); };
+  const auto f64 = product(DType::f64), bf16 = product(DType::bf16), f32 = product(DType::f32);
+  for (const auto p : {highest, MatmulPrecision::high, medium}) {
+    const MatmulPrecisionScope scope(p);
+    CHECK(matmul_precision() == p);
+    CHECK(product(DType::f64) == f64);
+    CHECK(product(DType::bf16) == bf16);
+    {
+      const MatmulPrecisionScope inner(highest);
+      CHECK(product(DType::f32) == f32);
+    }
+    CHECK(bits_of(matmul(x, w, {.products = highest})) == f32);  // said for the one product
+    std::thread([&] { CHECK(matmul_precision() == highest); }).join();
   }
-  CHECK(values(matmul(x, w, {.products = MatmulPrecision::f32})).size() == 10);  // said for the one product
-  std::thread([] { CHECK(matmul_precision() == MatmulPrecision::f32); }).join();
+  CHECK(matmul_precision() == highest);
+  CHECK(name_of(highest) == "highest");
+  CHECK(name_of(MatmulPrecision::high) == "high");
+  CHECK(name_of(medium) == "medium");
 }
-TEST_CASE("the choice of TF32 tells two products apart") {
+TEST_CASE("the precision tells two products apart") {
   const auto key = [](const Op& op) {
     StructuralHash k;
     op.key(k);
     return k;
   };
-  const auto strict = MatmulPrecision::f32, tf32 = MatmulPrecision::tf32;
-  CHECK(!(key(op::Matmul({.products = strict})) == key(op::Matmul({.products = tf32}))));
-  CHECK(!(key(op::Linear(strict)) == key(op::Linear(tf32))));
-  CHECK(key(op::Linear(tf32)) == key(op::Linear(tf32)));
+  const auto highest = MatmulPrecision::highest, high = MatmulPrecision::high;
+  CHECK(!(key(op::Matmul({.products = highest})) == key(op::Matmul({.products = high}))));
+  CHECK(!(key(op::Linear(highest)) == key(op::Linear(high))));
+  CHECK(key(op::Linear(high)) == key(op::Linear(high)));
 }
 TEST_CASE("rope and swiglu") {
   const Tensor x = f32({2, 4}).label("x");

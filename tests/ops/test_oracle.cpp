@@ -138,7 +138,7 @@ void add_networks(Functions& all) {
     const auto add = [&](const char* name, OpPtr op) {
       all[name] = [op](Inputs x, const Json&) { return emit(op, x); };
     };
-    (add(op::LinearActivation<F>::kName, make_ref<op::LinearActivation<F>>(MatmulPrecision::f32)), ...);
+    (add(op::LinearActivation<F>::kName, make_ref<op::LinearActivation<F>>(MatmulPrecision::highest)), ...);
   }(op::ActivationFns{});
   all["lora"] = [](Inputs x, const Json&) {
     return Tensors{lora(x[0], x[1], x[2], 0.75, x.size() > 3 ? x[3] : Tensor())};

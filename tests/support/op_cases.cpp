@@ -182,7 +182,7 @@ struct Cases {
       std::vector<TensorInit> in{domain(x), domain(weight)};
       if (bias) in.push_back(domain({weight[0]}));
       one(op::LinearActivation<F>::kName, bias ? "bias" : "no_bias", in,
-          [](Inputs t) { return emit(make_ref<op::LinearActivation<F>>(MatmulPrecision::f32), t)[0]; });
+          [](Inputs t) { return emit(make_ref<op::LinearActivation<F>>(MatmulPrecision::highest), t)[0]; });
     }
   }
   void rows() {
