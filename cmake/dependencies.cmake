@@ -26,6 +26,26 @@ if(TG_TESTS)
   tg_require(doctest 2.4 doctest-dev doctest-devel doctest doctest)
 endif()
 
+# MPI, which AUTO takes where it is: its C interface, without the C++ one of MPI 2.
+if(NOT TG_MPI MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "TG_MPI is ${TG_MPI}. It must be AUTO, ON or OFF.")
+endif()
+set(TG_HAS_MPI OFF)
+if(NOT TG_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI 3.0 QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(TG_HAS_MPI ON)
+    message(STATUS "MPI ${MPI_CXX_VERSION}: training on several processes (TG_MPI)")
+  elseif(TG_MPI STREQUAL "ON")
+    message(FATAL_ERROR "TG_MPI is ON, and there is no MPI 3. Install one of\n"
+                        "  apt install libopenmpi-dev openmpi-bin | dnf install openmpi-devel | brew install open-mpi | vcpkg install mpi\n"
+                        "or set TG_MPI to OFF.")
+  else()
+    message(STATUS "no MPI: training on one process (TG_MPI)")
+  endif()
+endif()
+
 if(NOT TG_CUDA MATCHES "^(AUTO|ON|OFF|EMULATE)$")
   message(FATAL_ERROR "TG_CUDA is ${TG_CUDA}. It must be AUTO, ON, OFF or EMULATE.")
 endif()

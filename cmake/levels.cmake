@@ -17,7 +17,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR TG_SANITIZE)
 endif()
 
 # Kernels that only move data or follow indices: vector instructions would not help them.
-set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.cpp cpu/shape_ops.cpp)
+set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.cpp cpu/shape_ops.cpp cpu/collective.cpp)
 # The sources that differ between levels (headers of cpu/gemm/), and the kernels that call them. All others differ in
 # what the compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these
 # alone.

@@ -3,6 +3,7 @@
 /// the header that they need, so that a change of one op rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>
+#include <tapegrad/ops/collective.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/dropout.h>

@@ -53,7 +53,7 @@ class NanoStep {
       *ids = rand(shape, rng, 0, double(model_.config().vocab_size)).to(DType::i32);
   }
   void operator()() {
-    const StepGradients g = step_gradients(model_, params_, config_, MicroBatches({&batch_, 1}), dropout_);
+    const StepGradients g = step_gradients(model_, params_, config_, MicroBatches({&batch_, 1}), {&dropout_, 1});
     optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
   }
 

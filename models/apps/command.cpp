@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/comm.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
@@ -179,14 +180,20 @@ int run_body(const std::string& program, const std::function<int()>& body) {
   return status;
 }
 // The status of f, or that of what it throws.
-int reported(const std::string& program, const std::function<int()>& f) {
+int reported(
+    const std::string& program, const std::function<int()>& f,
+    const std::function<std::string()>& before = [] { return ""; },
+    const std::function<void(int)>& after = [](int) {}) {
+  int status;
   try {
     return f();
   } catch (const UsageError& e) {
-    return report(program, 2, e.what());
+    status = report(program, 2, (before() + e.what()).c_str());
   } catch (const std::exception& e) {
-    return report(program, 1, e.what());
+    status = report(program, 1, (before() + e.what()).c_str());
   }
+  after(status);
+  return status;
 }
 
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcommand>& subcommands) {
@@ -277,15 +284,19 @@ void Command::option(const std::string& flag, const std::string& help, std::opti
   option(flag, "NUMBER", fmt::format("{}", shown), help, into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));
 }
 
-int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands) {
-  return reported("tapegrad", [&] {
+int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands,
+                     std::function<std::string()> before, std::function<void(int)> after) {
+  const auto run = [&] {
     CLI::App app("tapegrad trains and runs GPT models. `tapegrad COMMAND --help` lists the flags of a command.",
                  "tapegrad");
-    app.set_version_flag("--version", "tapegrad " TG_VERSION, "print the version and exit")->disable_flag_override();
+    app.set_version_flag("--version", fmt::format("tapegrad {} ({})", TG_VERSION, Communicator::engine()),
+                         "print the version and exit")
+        ->disable_flag_override();
     set_up(app);
     app.require_subcommand(0, 1);  // one command: its words may be named like another
     return parse_and_run(app, argc, argv, subcommands);
-  });
+  };
+  return reported("tapegrad", run, before, after);
 }
 int run_program(int argc, char** argv, const Subcommand& program) {
   return reported(program.name, [&] {

@@ -62,8 +62,10 @@ struct Subcommand {
 // ends.
 std::string printable(std::string_view text);
 
-// The whole program `tapegrad`; returns its exit status.
-int run_command_line(int argc, char** argv, const std::vector<Subcommand>&);
+// The whole program `tapegrad`; returns its exit status. `before` an Error's message comes what it returns; `after` it
+// is told the status.
+int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std::function<std::string()> before,
+                     std::function<void(int)> after);
 // The whole of a program that has no subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
 

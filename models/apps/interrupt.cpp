@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<int> g_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);  // the only kind that a handler may touch
-constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 struct sigaction g_former[std::size(kCaught)];
 
 void note(int signal) {

@@ -1,5 +1,6 @@
-// Ctrl-C, SIGTERM and SIGHUP as a question: the first asks the running work to stop at its next good moment, a second
-// Ctrl-C or SIGTERM ends the process at once. For the command line only: a library leaves signals alone.
+// Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 as a question: the first asks the running work to stop at its next good moment, a
+// second one, but for SIGHUP, ends the process at once. mpirun and Slurm pass SIGUSR1 on to all ranks. For the command
+// line only: a library leaves signals alone.
 #pragma once
 
 namespace tg::apps {
@@ -12,7 +13,7 @@ void writes_fail_with_errors();
 // first files of a run would get these numbers, and what is printed would go into them. First thing in main().
 void open_standard_streams();
 
-// While it lives, SIGINT, SIGTERM and SIGHUP are caught. One at a time.
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are caught. One at a time.
 class Interrupt {
  public:
   Interrupt();

@@ -7,6 +7,7 @@
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
+#include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/trainer.h>
@@ -27,6 +28,7 @@ std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t s
 }
 
 void note_of(const std::string& text) {
+  if (!leads()) return;
   std::fflush(stdout);
   std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
 }
@@ -142,6 +144,9 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, in
              parts.train.size(), parts.val.size());
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
+  if (const Communicator& ranks = *Communicator::world(); ranks.size() > 1)
+    fmt::print("ranks   {} ({}), {} on this machine, of {} thread(s) each\n", ranks.size(), Communicator::engine(),
+               ranks.local_size(), num_threads());
   fmt::print("run     {} steps of {}{} x {} tokens{}, seed {}, into {}/\n", t.max_steps,
              t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, t.window_in(m.context),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
@@ -157,20 +162,33 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, in
   std::fflush(stdout);
 }
 
-// The files of a run. A save is the checkpoint first, then the others: what is newest in the folder can be resumed.
+// The files of a run, which rank 0 writes. A save is the checkpoint first, then the others: what is newest in the
+// folder can be resumed.
 class Files {
  public:
-  Files(const Start& s, const Trained& what, const Trainer& trainer)
-      : start_(s), what_(what), trainer_(trainer), log_(open()) {}
+  Files(const Start& s, const Trained& what, const Trainer& trainer) : start_(s), what_(what), trainer_(trainer) {
+    if (leads()) log_.emplace(open());
+    if (s.state) saved_ = s.state->step;
+  }
 
-  void write(const StepRecord& r) { log_.write(r); }
+  void write(const StepRecord& r) {
+    if (log_) log_->write(r);
+  }
   void save() {
     start_.data.tokens.check_unchanged();  // else the checkpoint's hash of them would be a lie
-    log_.sync();
+    if (log_) log_->sync();
     save_checkpoint_only();
-    what_.save();
+    if (leads()) what_.save();
   }
   void save_checkpoint_only() {
+    if (leads()) write_checkpoint();
+    saved_ = trainer_.steps();
+  }
+  int64_t saved_step() const { return saved_; }  // of the checkpoint
+  const std::optional<StepLog>& log() const { return log_; }
+
+ private:
+  void write_checkpoint() const {
     save_checkpoint(checkpoint_path(start_.out),
                     {.config = to_json(start_.run),
                      .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
@@ -179,12 +197,7 @@ class Files {
                      .finetuning = start_.finetuning,
                      .init = start_.init,
                      .kernels = kernels_of(what_.params.device())});
-    saved_ = trainer_.steps();
   }
-  int64_t saved_step() const { return saved_; }  // of the checkpoint
-  const StepLog& log() const { return log_; }
-
- private:
   StepLog open() {
     const std::string path = log_path(start_.out);
     for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
@@ -196,15 +209,14 @@ class Files {
       for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
       return log;
     }
-    saved_ = start_.state->step;
-    return StepLog::resume(path, saved_ - (start_.state->unvalidated ? 1 : 0));
+    return StepLog::resume(path, start_.state->step - (start_.state->unvalidated ? 1 : 0));
   }
 
   const Start& start_;
   const Trained& what_;
   const Trainer& trainer_;
   int64_t saved_ = 0;
-  StepLog log_;
+  std::optional<StepLog> log_;
 };
 
 // How to go on after an Error.
@@ -233,19 +245,19 @@ std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_
 // All steps that are left, or those until a signal; the exit status.
 int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
-  Progress progress(t.max_steps, trainer.steps(), o.quiet);
+  Progress progress(t.max_steps, trainer.steps(), o.quiet || !leads());
   const Interrupt interrupt;
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
-  if (!o.profile.empty()) profile.emplace(o.profile, t.max_steps - trainer.steps(), machine_of(o));
+  if (!o.profile.empty() && leads()) profile.emplace(o.profile, t.max_steps - trainer.steps(), machine_of(o));
   const auto report = [&](const std::string& text) {
     if (!text.empty()) progress.print(text);
   };
   if (s.changed) files.save_checkpoint_only();  // what was said once holds for each process that goes on
   bool learns = true;
-  while (!trainer.done() && !Interrupt::signal()) {
+  while (!trainer.done() && !agreed_signal()) {
     if (profile) profile->before_step();
-    const std::optional<StepRecord> r = trainer.step([] { return Interrupt::signal() != 0; });
+    const std::optional<StepRecord> r = trainer.step([] { return agreed_signal() != 0; });
     if (!r) break;  // the signal came in the validation
     files.write(*r);
     progress.show(*r);
@@ -254,12 +266,12 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
                           r->step));
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
-    if (o.sample_every > 0 && r->step % o.sample_every == 0)
+    if (o.sample_every > 0 && leads() && r->step % o.sample_every == 0)
       progress.print(fmt::format("--- step {}\n{}\n---", r->step, sample_text(what.model, *s.data.tokenizer, t.seed)));
   }
   if (profile) report(profile->end());
   if (was_done || files.saved_step() != trainer.steps()) files.save();
-  if (const int signal = Interrupt::signal(); signal && !trainer.done()) {
+  if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
     note_of(fmt::format("stopped after step {} of {}; `tapegrad {} --resume {}` goes on", trainer.steps(), t.max_steps,
                         o.command, s.out));
@@ -272,23 +284,27 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
 }
 
 int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned) {
-  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train);
+  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train, Communicator::world());
+  check_same({{"settings", to_json(s.run)},
+              {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
+              {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
+              {"kernels", kernels_of(what.params.device())}});
   if (s.state) {
     trainer.load_state(*s.state);
     s.state->tensors.clear();  // the trainer has them
-  } else {
+  } else if (leads()) {
     make_folder(s.out);
     s.lock = lock_folder(s.out);
     check_overwritten(o, s.out);
   }
   Files files(s, what, trainer);
-  s.lock->keep();  // until here it is a run that was refused
-  if (!o.quiet) print_header(o, s, what, planned);
-  if (files.log().missing() > 0)
+  if (s.lock) s.lock->keep();  // until here it is a run that was refused
+  if (!o.quiet && leads()) print_header(o, s, what, planned);
+  if (files.log() && files.log()->missing() > 0)
     note_of(
         fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
                     "on all the same",
-                    log_path(s.out), files.log().missing(), trainer.steps() + 1, files.log().unreadable()));
+                    log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable()));
   try {
     return run_steps(o, s, what, trainer, files);
   } catch (const Error& e) {
@@ -345,9 +361,13 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
 Device prepare(const TrainOptions& o) {
   if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR goes on in DIR; leave --overwrite away");
   if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
-  const Device device = Device::parse(o.device);
-  runtime_of(device);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  const Device named = Device::parse(o.device);
+  runtime_of(named);
+  const Device device = device_of_rank(named);
+  if (o.threads == 0)
+    share_threads();
+  else
+    set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   (void)runtime_of(Device::cpu()).describe(0);  // variables of the environment are read before anything is written
   if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
@@ -404,7 +424,7 @@ Saved open_checkpoint(const TrainOptions& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
-  if (path_exists(path)) lock = lock_folder(o.resume);  // before another process changes it
+  if (path_exists(path) && leads()) lock = lock_folder(o.resume);  // before another process changes it
   Checkpoint c = load_checkpoint(path);
   TG_CHECK(command_of(c) == o.command, value,
            "[train] {} is of a run of `tapegrad {}`, not of `tapegrad {}`. Go on with `tapegrad {} --resume {}`.", path,

@@ -1,6 +1,7 @@
 // The command line `tapegrad`: one file per subcommand.
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/interrupt.h>
+#include <tapegrad/models/apps/ranks.h>
 
 int main(int argc, char** argv) {
   tg::apps::open_standard_streams();
@@ -9,5 +10,6 @@ int main(int argc, char** argv) {
       argc, argv,
       {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::export_command(),
        tg::apps::generate_command(), tg::apps::eval_command(), tg::apps::inspect_command(), tg::apps::compare_command(),
-       tg::apps::tokenize_command()});
+       tg::apps::tokenize_command()},
+      tg::apps::rank_of_error, tg::apps::end_ranks);
 }

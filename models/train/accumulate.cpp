@@ -23,6 +23,19 @@ MicroBatches::MicroBatches(std::span<const Batch> all) {
   weights = tensor(kept, {int64_t(kept.size())});
 }
 
+MicroBatches MicroBatches::part(int rank, int size) const {
+  const auto all = int64_t(batches.size()), each = all / size;
+  TG_CHECK(all % size == 0, value,
+           "[accumulate] {} micro-batches with kept targets for {} ranks. Each rank takes as many as the others: their "
+           "number must be a multiple of {}. Change accumulate, or leave no micro-batch without targets.",
+           all, size, size);
+  MicroBatches m;
+  m.batches.assign(batches.begin() + rank * each, batches.begin() + (rank + 1) * each);
+  if (weights) m.weights = slice(weights, 0, rank * each, (rank + 1) * each).contiguous();
+  m.targets = targets;
+  return m;
+}
+
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches& micro, Device device,
                        const std::source_location& where) {
   Accumulated all;

@@ -23,9 +23,12 @@ struct MicroBatches {
   MicroBatches() = default;
   /// Leaves out what has no kept targets. An Error if no target is kept at all.
   explicit MicroBatches(std::span<const Batch>);
+  /// What rank `rank` of `size` computes of them: an equal number for each, in order. Weights and `targets` are still
+  /// those of all. An Error if their number is no multiple of `size`.
+  MicroBatches part(int rank, int size) const;
 };
 
-/// The result of accumulate().
+/// The result of accumulate(), of a part() what it adds to the sums over all ranks.
 struct Accumulated {
   Tensor loss;          ///< mean over all kept targets, 0-d f64, without a history
   GradMap grads;        ///< gradients of that mean

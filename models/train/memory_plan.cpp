@@ -38,7 +38,8 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     };
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
                  weights = others(zeros({1}, DType::f64));
-    return step_gradients(model, trained, c, MicroBatches(micro), dropout);
+    std::vector<Rng> draws(micro.size(), dropout);
+    return step_gradients(model, trained, c, MicroBatches(micro), draws);
   };
   size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward

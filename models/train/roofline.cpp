@@ -58,11 +58,11 @@ std::vector<WorkOfOp> step_work(const MakeModel& make_model, const std::function
     if (adapters) lora = apply_lora(model, params, *adapters);
     const Params& trained = lora ? lora->params() : params;
     const auto optimizer = make_optimizer(train, trained.trainable());
-    Rng dropout;
     const auto step = [&](int64_t micro_batches) {  // its ops
       const std::vector<Batch> batches(size_t(micro_batches), batch());
       const WorkScope counting;
-      StepGradients g = step_gradients(model, trained, train, MicroBatches(batches), dropout);
+      std::vector<Rng> draws(batches.size());
+      StepGradients g = step_gradients(model, trained, train, MicroBatches(batches), draws);
       (void)g.norm.item<double>();  // as Trainer does
       optimizer->step(g.grads, step_options(train, g.norm));
       return counting.ops();

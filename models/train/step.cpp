@@ -1,11 +1,14 @@
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/step.h>
+#include <tapegrad/ops/collective.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -32,13 +35,25 @@ Tensor training_loss(const Model& model, const TrainConfig& config, const Batch&
                     {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
 }
 StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
-                             const MicroBatches& micro, Rng& dropout) {
-  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout); };
+                             const MicroBatches& micro, std::span<Rng> dropout,
+                             const std::shared_ptr<Communicator>& comm) {
+  size_t i = 0;
+  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout[i++]); };
   Accumulated a = accumulate(loss, micro, params.device(), kNoPlace);
   std::vector<Tensor> all;
+  std::vector<uint64_t> ids;
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads.as_computed(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
+    if (const Tensor g = a.grads.as_computed(p.tensor))  // the optimiser names one that is missing
+      all.push_back(g), ids.push_back(p.tensor.id());
   NoGradScope off;
+  if (comm->size() > 1) {
+    const ProfileRange range("all_reduce");
+    all.push_back(a.loss);
+    Tensors sums = all_reduce(all, comm);
+    a.loss = sums.back();
+    all.assign(sums.begin(), sums.end() - 1);
+    for (size_t j = 0; j < ids.size(); ++j) a.grads.map()[ids[j]] = all[j];
+  }
   const ProfileRange norm(Phase::optimizer);
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
@@ -49,10 +64,42 @@ StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
 
 bool TrainStep::Outcome::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
-TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig& config)
-    : model_(model), params_(params), config_(config), optimizer_(make_optimizer(config, params.trainable())) {
-  if (config.compile)
-    compiled_ = compile([this](Inputs in) { return traced(in); }, {.generators = {&dropout}}, kNoPlace);
+TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig& config,
+                     std::shared_ptr<Communicator> comm)
+    : model_(model),
+      params_(params),
+      config_(config),
+      comm_(std::move(comm)),
+      draws_(size_t(config.accumulate / comm_->size())),
+      optimizer_(make_optimizer(config, params.trainable())) {
+  TG_CHECK(
+      config.accumulate % comm_->size() == 0, value,
+      "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
+      "a multiple of {}.",
+      config.accumulate, comm_->size(), comm_->size());
+  if (!config.compile) return;
+  std::vector<Rng*> generators;
+  for (Rng& r : draws_) generators.push_back(&r);
+  compiled_ = compile([this](Inputs in) { return traced(in); }, {.generators = std::move(generators)}, kNoPlace);
+}
+
+MicroBatches TrainStep::begin(const MicroBatches& all) {
+  const auto first = uint64_t(comm_->rank()) * draws_.size();
+  for (uint64_t i = 0; i < draws_.size(); ++i) {
+    draws_[i] = first + i == 0 ? dropout : dropout.split(first + i);
+    draws_[i].offset = dropout.offset;
+  }
+  return comm_->size() > 1 ? all.part(comm_->rank(), comm_->size()) : all;
+}
+void TrainStep::end_draws() {
+  for (const Rng& r : draws_) dropout.offset = std::max(dropout.offset, r.offset);
+  if (comm_->size() > 1) dropout.offset = uint64_t(comm_->max(int64_t(dropout.offset)));
+}
+StepGradients TrainStep::gradients(const MicroBatches& m) {
+  const MicroBatches mine = begin(m);
+  StepGradients g = step_gradients(model_, params_, config_, mine, draws_, comm_);
+  end_draws();
+  return g;
 }
 
 TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
@@ -90,12 +137,14 @@ void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
 }
 // Inputs and targets of each micro-batch, then their weights, if there are several.
 TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {
+  const MicroBatches mine = begin(m);
   std::vector<Tensor> in;
-  for (const Batch& b : m.batches) in.push_back(b.inputs), in.push_back(b.targets);
-  if (m.weights) in.push_back(m.weights);
+  for (const Batch& b : mine.batches) in.push_back(b.inputs), in.push_back(b.targets);
+  if (mine.weights) in.push_back(mine.weights);
   inputs_.resize(in.size());
   for (size_t k = 0; k < in.size(); ++k) move_to_device(in[k], inputs_[k]);
   const Outcome o = read((*compiled_)(inputs_)[0]);
+  end_draws();
   if (!o.finite()) optimizer_->uncount_step();  // it has changed nothing else
   return o;
 }
@@ -103,7 +152,7 @@ std::vector<Tensor> TrainStep::traced(Inputs in) {
   MicroBatches m;
   for (size_t i = 0; i + 1 < in.size(); i += 2) m.batches.push_back({in[i], in[i + 1]});
   if (in.size() % 2) m.weights = in.back();
-  const StepGradients g = gradients(m);
+  const StepGradients g = step_gradients(model_, params_, config_, m, draws_, comm_);
   NoGradScope off;
   // A loss that is not finite holds the update as well: 0 times it is NaN.
   optimizer_->step(g.grads, step_options(config_, g.norm + (g.loss * 0.0).to(g.norm.dtype())));

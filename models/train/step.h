@@ -2,6 +2,7 @@
 /// TrainStep: one step of training, op by op or as one compiled function. Its parts, the loss and the gradients, serve
 /// what plans memory and counts work. Trainer uses it.
 #pragma once
+#include <tapegrad/core/comm.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/model/model.h>
 #include <tapegrad/models/train/accumulate.h>
@@ -22,8 +23,10 @@ struct StepGradients {
   Tensor norm;    ///< norm of the gradients of the trained parameters, 0-d f32 or f64
   GradMap grads;  ///< gradients of the loss
 };
-/// Loss and gradients of the micro-batches of a step.
-StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&, Rng& dropout);
+/// Loss and gradients of the micro-batches of a step. Micro-batch i draws its dropout from dropout[i]; of a part() of
+/// them, the sums over all ranks.
+StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
+                             std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self());
 /// How the optimiser of make_optimizer() takes them: clipped as the config says, by their norm.
 StepOptions step_options(const TrainConfig&, const Tensor& norm);
 
@@ -31,8 +34,9 @@ StepOptions step_options(const TrainConfig&, const Tensor& norm);
 /// update are one tg::compile()d function, whose bits are those of the ops one by one.
 class TrainStep {
  public:
-  /// The config is checked, and the model's layers are as config.linear says.
-  TrainStep(const Model&, const Params&, const TrainConfig&);
+  /// The config is checked, and the model's layers are as config.linear says. Each rank takes its part of the
+  /// micro-batches of a step, and all make the same update.
+  TrainStep(const Model&, const Params&, const TrainConfig&, std::shared_ptr<Communicator> = Communicator::self());
   TrainStep(const TrainStep&) = delete;  // the compiled function refers to it
   TrainStep& operator=(const TrainStep&) = delete;
 
@@ -46,22 +50,28 @@ class TrainStep {
   /// that meets an index out of range: the update has been made when the host learns of it.
   Outcome run(MicroBatches, double lr, const std::function<void(const Outcome&, const MicroBatches&)>& check);
   /// Its loss and gradients alone, op by op.
-  StepGradients gradients(const MicroBatches& m) { return step_gradients(model_, params_, config_, m, dropout); }
+  StepGradients gradients(const MicroBatches&);
 
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }
   /// Counters of the compiled function; null if there is none.
   const CompileStats* compiled() const { return compiled_ ? &compiled_->stats() : nullptr; }
 
-  Rng dropout;  ///< the next step draws from it
+  /// The next step draws from it: the first micro-batch itself, micro-batch i from split(i) at the same offset. A step
+  /// advances it by as much as the micro-batch that draws most.
+  Rng dropout;
 
  private:
   std::vector<Tensor> traced(Inputs);
+  MicroBatches begin(const MicroBatches&);  // those of this rank; their generators are set
+  void end_draws();
   Outcome run_compiled(const MicroBatches&);
   void move_to_device(const Tensor&, Tensor& to) const;
   Model model_;
   Params params_;
   TrainConfig config_;
+  std::shared_ptr<Communicator> comm_;
+  std::vector<Rng> draws_;  // of each micro-batch
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Compiled> compiled_;
   std::vector<Tensor> inputs_;  // of the compiled function, on the device

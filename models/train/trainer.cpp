@@ -34,15 +34,23 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
                    const EvaluateOptions& o) {
   NoGradScope off;
   Evaluated e;
-  double sum = 0;
+  const int64_t ranks = o.comm->size();
+  std::vector<double> mine;  // of every ranks-th batch
   int64_t i = 0;
   for (std::optional<Batch> batch; (batch = batches(i)); ++i) {
     if ((e.stopped = o.stop && o.stop())) break;
     const int64_t kept = batch->kept();
-    if (kept == 0) continue;
-    sum += model.loss(batch->to(o.device), {.compute = o.compute}).item<double>() * double(kept);
     e.targets += kept;
+    if (i % ranks != o.comm->rank()) continue;
+    mine.push_back(kept == 0 ? 0
+                             : model.loss(batch->to(o.device), {.compute = o.compute}).item<double>() * double(kept));
   }
+  const int64_t each = (i + ranks - 1) / ranks;
+  mine.resize(size_t(each));
+  std::vector<double> all(size_t(each * ranks));
+  o.comm->all_gather(mine.data(), all.data(), mine.size() * sizeof(double));
+  double sum = 0;
+  for (int64_t b = 0; b < i; ++b) sum += all[size_t(b % ranks * each + b / ranks)];
   TG_CHECK(e.targets > 0 || e.stopped, value,
            "[evaluate] {} batches without a target that is kept. A mean needs at least one. Check the targets; "
            "Batch::kIgnored leaves one out.",
@@ -59,10 +67,12 @@ Model with_linears(Model model, const TrainConfig& config) {
   replace_linears(model, names, config.linear);
   return model;
 }
-Trainer::Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig& config)
+Trainer::Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig& config,
+                 std::shared_ptr<Communicator> comm)
     : model_(with_linears(model, config)),
       params_(params),
       config_(valid(config)),
+      comm_(std::move(comm)),
       data_(std::move(data)),
       data_rng_(Rng{config.seed}.split(kDataStream)),
       // Runs shorter than the warm-up end inside it.
@@ -71,12 +81,13 @@ Trainer::Trainer(const Model& model, const Params& params, BatchSource data, con
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
                 .total = std::max(config.max_steps, config.warmup)},
-      step_(std::make_unique<TrainStep>(model_, params, config)) {
+      step_(std::make_unique<TrainStep>(model_, params, config, comm_)) {
   step_->dropout = Rng{config.seed}.split(kDropoutStream);
   TG_CHECK(data_.next, value, "[train] the BatchSource has no next(). Training needs batches: set it.");
 }
-Trainer::Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig& config)
-    : Trainer(model, params, windows_of(model, data, valid(config)), config) {}
+Trainer::Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig& config,
+                 std::shared_ptr<Communicator> comm)
+    : Trainer(model, params, windows_of(model, data, valid(config)), config, std::move(comm)) {}
 
 // The Error about a number that is not finite. again() computes it once more, from the same state.
 void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
@@ -169,7 +180,7 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
            "[train] there is no validation part. Set val_fraction or BatchSource::validation.");
   const ProfileRange range("validation");
   const MatmulPrecisionScope precision(config_.matmul_precision);
-  const Evaluated e = tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype, stop});
+  const Evaluated e = tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype, stop, comm_});
   return e.stopped ? std::nullopt : std::optional(e.loss);
 }
 

@@ -22,6 +22,9 @@ struct EvaluateOptions {
   Device device = {};                 ///< of the model
   std::optional<DType> compute = {};  ///< ForwardOptions::compute
   std::function<bool()> stop = {};    ///< asked before each batch; true gives the rest up
+  /// Ranks that share the batches: each computes some, and all get the result, whose bits do not depend on them. stop()
+  /// must give all of them the same answers.
+  std::shared_ptr<Communicator> comm = Communicator::self();
 };
 /// The result of evaluate().
 struct Evaluated {
@@ -40,11 +43,17 @@ class Trainer {
  public:
   /// Trains the trainable parameters of `params`, which are those of `model` or of its adapters, on the batches of the
   /// source. config.batch and config.val_fraction are not used. An Error if a field is wrong.
-  Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&);
+  ///
+  /// Several ranks train one model: each makes its part of the config.accumulate micro-batches of a step, and all make
+  /// the same update. They need the same model, data and config. Steps have the bits of one process if each rank has
+  /// one micro-batch; else the sums of gradients are in another order. An Error unless their number divides accumulate.
+  Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&,
+          std::shared_ptr<Communicator> = Communicator::self());
   /// The same, on config.batch windows of config.window_in(model.context()) tokens. The last config.val_fraction of the
   /// data is for validation; 0 means none. An Error if the model has no context(), a token is outside its vocabulary,
   /// the training part has fewer tokens than a window and one, or the validation part fewer than 2.
-  Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&);
+  Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&,
+          std::shared_ptr<Communicator> = Communicator::self());
 
   /// Runs one step, and a validation if config.eval_every asks for it or the step is the last. An Error after the last
   /// step. If the loss or the norm of the gradients is not finite, the step is computed once more with every op
@@ -88,6 +97,7 @@ class Trainer {
   Model model_;
   Params params_;
   TrainConfig config_;
+  std::shared_ptr<Communicator> comm_;
   BatchSource data_;
   Rng data_rng_;
   Schedule schedule_;

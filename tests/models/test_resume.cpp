@@ -278,8 +278,7 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
       for (auto* group : {&j, &j["model"], &j["train"]}) group->erase(f.name);
     };
     if (f.name == "optimizer" || f.name == "linear" || f.name == "window" || f.name == "compile" ||
-        f.name == "matmul_precision" ||
-        std::ranges::count(kOfLayers, f.name) > 0)
+        f.name == "matmul_precision" || std::ranges::count(kOfLayers, f.name) > 0)
       continue;  // below
     CHECK_HAS(refused(without), fmt::format("the file has no '{}'. Every setting must be there", f.name));
   }

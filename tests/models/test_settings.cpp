@@ -140,7 +140,10 @@ TEST_CASE("settings: the optimiser, and settings that it does not use") {
 }
 
 TEST_CASE("settings: enums of a run go through words and JSON") {
-  const RunConfig run = run_of({{"schedule", "constant"}, {"dtype", "bf16"}, {"recompute", "block"}, {"lr", "1e-5"},
+  const RunConfig run = run_of({{"schedule", "constant"},
+                                {"dtype", "bf16"},
+                                {"recompute", "block"},
+                                {"lr", "1e-5"},
                                 {"matmul_precision", "medium"}});
   // min_lr is 1e-4, and means nothing here
   CHECK(run.train.schedule == ScheduleKind::constant);

@@ -373,6 +373,9 @@ struct Cases {
     one("global_norm", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) {
       return global_norm(x);
     }).gradcheck = 0;
+    one("all_reduce", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
+      return all_reduce(x, Communicator::self());
+    }).gradcheck = 0;
     if (c > 0)
       for (const bool replacement : {false, true})
         one("multinomial", replacement ? "replacement" : "without", {floats({2, r, c}, 0.25, 1)},

@@ -1,0 +1,83 @@
+/// @file
+/// Communicator: the processes that work on one task, and what they tell each other. There is a world of one in every
+/// build, and MPI where TG_MPI found it (cpu/mpi_comm.cpp). Sums are made here in the order of the ranks, so their bits
+/// depend on no library and no message size. Data parallel training uses it.
+#pragma once
+#include <tapegrad/core/dtype.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg {
+
+/// Processes, which are numbered: a process's number is its rank. All of them make the same calls in the same order; a
+/// call returns when the others have made it. One thread at a time may use a Communicator, the main thread if it is
+/// that of MPI. Buffers are on the host.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// A world of one: this process.
+  static const std::shared_ptr<Communicator>& self();
+  /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
+  /// this process is one of several and this build has no MPI.
+  static const std::shared_ptr<Communicator>& world();
+  /// What world() can use, for --version: "Open MPI 4.1.4" or "no MPI".
+  static std::string engine();
+
+  int rank() const { return rank_; }  ///< in [0, size)
+  int size() const { return size_; }
+  int local_rank() const { return local_rank_; }  ///< among the processes of this machine
+  int local_size() const { return local_size_; }
+
+  /// Sends part r of `from` to rank r, and gets part r of `to` from it; parts are of `bytes` bytes.
+  virtual void all_to_all(const void* from, void* to, size_t bytes) = 0;
+  /// Part r of `to` becomes `from` of rank r, of `bytes` bytes.
+  virtual void all_gather(const void* from, void* to, size_t bytes) = 0;
+  /// `bytes` bytes become those of rank `root`.
+  virtual void broadcast(void* data, size_t bytes, int root) = 0;
+  /// Ends all processes with this status, wherever they are.
+  [[noreturn]] virtual void abort(int status) = 0;
+
+  void barrier();                                          ///< returns when all ranks have come here
+  int64_t max(int64_t x);                                  ///< the largest x of all ranks
+  std::vector<std::string> gather(std::string_view text);  ///< the texts of all ranks
+
+ protected:
+  Communicator(int rank, int size, int local_rank, int local_size)
+      : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
+
+ private:
+  int rank_, size_, local_rank_, local_size_;
+};
+
+/// n elements that all ranks have, and where their sum goes. f64, i64 and f32 give their own dtype, bf16 gives f32.
+struct RankSum {
+  const void* from;
+  void* to;
+  int64_t n;
+  DType dtype;
+};
+/// The dtype of a sum over ranks. An Error for others than f64, f32, bf16 and i64.
+DType rank_sum_dtype(std::string_view op, DType);
+/// The sums of all ranks, element by element, in the order of the ranks: ((x0 + x1) + x2) + ... On every rank the lists
+/// have the same sizes and dtypes. Each rank adds up a part of the elements, which the others then get.
+void sum_over_ranks(Communicator&, std::span<const RankSum>);
+
+namespace detail {
+// How a build with MPI makes a world: cpu/mpi_comm.cpp registers it before main().
+struct CommunicatorEngine {
+  std::string (*name)();
+  std::shared_ptr<Communicator> (*world)();
+};
+bool register_communicators(const CommunicatorEngine&);
+}  // namespace detail
+
+}  // namespace tg

@@ -1,0 +1,159 @@
+// The world of MPI, in builds with TG_MPI. Calls come from one thread, the one that started MPI. A thread of its own
+// watches them: a call that waits too long ends the process with a message that names it.
+#include <mpi.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/comm.h>
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+namespace tg::cpu {
+namespace {
+using Clock = std::chrono::steady_clock;
+
+void check(int status, const char* what) {
+  if (status == MPI_SUCCESS) [[likely]]
+    return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  tg::detail::fail(Error::Kind::comm, fmt::format("[comm] {} failed: {}. Has another process of the run ended?", what,
+                                                  std::string_view(text, size_t(length))));
+}
+int count_of(size_t bytes) {
+  TG_CHECK(bytes <= INT_MAX, comm, "[comm] {} bytes for one message. MPI takes at most 2^31 - 1.", bytes);
+  return int(bytes);
+}
+
+// Seconds that a call may wait for other ranks.
+double patience() {
+  const char* word = std::getenv("TG_COMM_TIMEOUT");
+  if (!word) return 600;
+  char* end = nullptr;
+  const double seconds = std::strtod(word, &end);
+  TG_CHECK(end != word && *end == '\0' && seconds > 0, value,
+           "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
+  return seconds;
+}
+
+class MpiWorld final : public Communicator {
+ public:
+  struct Place {
+    int rank, size, local_rank, local_size;
+    MPI_Comm comm;
+    bool ours;  // MPI was not there before
+  };
+  explicit MpiWorld(const Place& p)
+      : Communicator(p.rank, p.size, p.local_rank, p.local_size),
+        comm_(p.comm),
+        ours_(p.ours),
+        patience_(patience()),
+        watch_([this] { watch(); }) {}
+  ~MpiWorld() override {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    ends_.notify_one();
+    watch_.join();
+    int ended = 0;
+    MPI_Finalized(&ended);
+    if (!ended && ours_) MPI_Finalize();
+  }
+
+  void all_to_all(const void* from, void* to, size_t bytes) override {
+    const Watched call(*this, "all_to_all");
+    const int n = count_of(bytes);
+    check(MPI_Alltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_), "all_to_all");
+  }
+  void all_gather(const void* from, void* to, size_t bytes) override {
+    const Watched call(*this, "all_gather");
+    const int n = count_of(bytes);
+    check(MPI_Allgather(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_), "all_gather");
+  }
+  void broadcast(void* data, size_t bytes, int root) override {
+    const Watched call(*this, "broadcast");
+    check(MPI_Bcast(data, count_of(bytes), MPI_BYTE, root, comm_), "broadcast");
+  }
+  void abort(int status) override {
+    MPI_Abort(comm_, status);
+    std::_Exit(status);
+  }
+
+ private:
+  // While it lives, the watching thread knows the call.
+  class Watched {
+   public:
+    Watched(MpiWorld& w, const char* name) : world_(w) {
+      world_.since_ = Clock::now().time_since_epoch().count();
+      world_.call_ = name;
+    }
+    ~Watched() { world_.call_ = nullptr; }
+
+   private:
+    MpiWorld& world_;
+  };
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) {
+      const char* const call = call_;
+      const std::chrono::duration<double> waited = Clock::now() - Clock::time_point(Clock::duration(since_));
+      if (!call || call != call_ || waited.count() < patience_) continue;
+      std::fputs(fmt::format("tapegrad: [rank {}] {} has waited {:.0f} s for the other ranks. One of them hangs or is "
+                             "slow, or the network is. TG_COMM_TIMEOUT=SECONDS waits longer.\n",
+                             rank(), call, waited.count())
+                     .c_str(),
+                 stderr);
+      std::_Exit(1);  // what started the ranks ends the others
+    }
+  }
+
+  MPI_Comm comm_;
+  bool ours_;
+  double patience_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool done_ = false;
+  std::atomic<const char*> call_ = nullptr;
+  std::atomic<Clock::rep> since_ = 0;
+  std::thread watch_;
+};
+
+std::shared_ptr<Communicator> world() {
+  int there = 0;
+  MPI_Initialized(&there);
+  if (!there) {
+    int level = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "starting MPI");
+    TG_CHECK(level >= MPI_THREAD_FUNNELED, comm,
+             "[comm] this MPI does not allow threads in a process. Build it with threads.");
+  }
+  MpiWorld::Place p{};
+  p.ours = !there;
+  MPI_Comm machine = MPI_COMM_NULL;
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &p.comm), "starting MPI");
+  check(MPI_Comm_set_errhandler(p.comm, MPI_ERRORS_RETURN), "starting MPI");
+  check(MPI_Comm_rank(p.comm, &p.rank), "starting MPI");
+  check(MPI_Comm_size(p.comm, &p.size), "starting MPI");
+  check(MPI_Comm_split_type(p.comm, MPI_COMM_TYPE_SHARED, p.rank, MPI_INFO_NULL, &machine), "starting MPI");
+  check(MPI_Comm_rank(machine, &p.local_rank), "starting MPI");
+  check(MPI_Comm_size(machine, &p.local_size), "starting MPI");
+  MPI_Comm_free(&machine);
+  return std::make_shared<MpiWorld>(p);
+}
+std::string name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);  // allowed before MPI starts
+  const std::string_view all(text, size_t(length));
+  return std::string(all.substr(0, all.find_first_of(",\n")));
+}
+[[maybe_unused]] const bool registered = tg::detail::register_communicators({name, world});
+}  // namespace
+}  // namespace tg::cpu

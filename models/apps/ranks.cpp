@@ -1,0 +1,82 @@
+#include <sched.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/apps/interrupt.h>
+#include <tapegrad/models/apps/ranks.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace tg::apps {
+namespace {
+bool g_begun = false;  // the ranks know each other
+Communicator& world() {
+  Communicator& w = *Communicator::world();
+  g_begun = true;
+  return w;
+}
+bool several() { return g_begun && world().size() > 1; }
+
+// This machine and the cpus that this process may use.
+std::string place() {
+  std::string text(256, '\0');
+  if (gethostname(text.data(), text.size() - 1) != 0) text.clear();
+  text = text.c_str();
+#ifdef __linux__
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
+    for (int i = 0; i < CPU_SETSIZE; ++i)
+      if (CPU_ISSET(size_t(i), &cpus)) text += fmt::format(" {}", i);
+#endif
+  return text;
+}
+}  // namespace
+
+bool leads() { return world().rank() == 0; }
+
+Device device_of_rank(Device d) {
+  if (world().size() == 1 || d.backend == Backend::cpu) return d;
+  const int devices = runtime_of(d).device_count(), ranks = world().local_size();
+  TG_CHECK(ranks <= devices, device,
+           "[train] {} ranks on this machine, and {} device(s) of {}. Each rank takes one of its own. Start as many as "
+           "there are.",
+           ranks, devices, name_of(d.backend));
+  d.index = world().local_rank();
+  return d;
+}
+
+void share_threads() {
+  if (world().size() == 1) return;
+  const std::vector<std::string> places = world().gather(place());
+  const auto here = std::count(places.begin(), places.end(), places[size_t(world().rank())]);
+  set_num_threads(std::max(1, num_threads() / int(here)));
+}
+
+void check_same(const std::vector<std::pair<std::string, std::string>>& all) {
+  if (world().size() == 1) return;
+  std::string differences;
+  for (const auto& [what, text] : all) {
+    const std::vector<std::string> texts = world().gather(text);
+    for (size_t r = 1; r < texts.size(); ++r)
+      if (texts[r] != texts[0])
+        differences += fmt::format("\n  {}: rank {} has {}, rank 0 has {}", what, r, texts[r], texts[0]);
+  }
+  TG_CHECK(differences.empty(), comm,
+           "[train] the ranks of one run must have the same data, settings and program.{}\nStart all with the same "
+           "command, files and build.",
+           differences);
+}
+
+int agreed_signal() { return several() ? int(world().max(Interrupt::signal())) : Interrupt::signal(); }
+
+void end_ranks(int status) {
+  if (several()) world().abort(status);
+}
+std::string rank_of_error() {
+  if (!several()) return {};
+  if (world().rank() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  return fmt::format("[rank {}] ", world().rank());
+}
+}  // namespace tg::apps
