@@ -284,11 +284,11 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
 }
 
 int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned) {
-  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train, Communicator::world());
   check_same({{"settings", to_json(s.run)},
               {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
               {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
               {"kernels", kernels_of(what.params.device())}});
+  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train, Communicator::world());
   if (s.state) {
     trainer.load_state(*s.state);
     s.state->tensors.clear();  // the trainer has them

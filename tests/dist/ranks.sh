@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# tapegrad train and finetune on several ranks: the files of one process, resumed with another number of ranks, stopped by
+# signals, killed, and started wrongly. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN...
+set -uo pipefail
+app=$1 work=$2 text=$3
+shift 3
+mpirun=("$@")
+rm -rf "$work" && mkdir -p "$work" && cd "$work" || exit 1
+export TG_COMM_TIMEOUT=60
+unset TG_THREADS
+fail() { printf 'ranks.sh: %s\n' "$*" >&2 && exit 1; }
+on() { # on <ranks> <word>...: tapegrad on so many ranks, its output in `out`
+  local n=$1
+  shift
+  timeout -k 5 120 "${mpirun[@]}" -n "$n" "$app" "$@" >out 2>&1
+}
+without_times() { sed -E 's/"(ms|tokens_per_s|peak_bytes)":[0-9.e+-]+,?//g' "$1"; }
+same() { # same <run> <run>: their models, checkpoints and logs
+  cmp "$1/model.safetensors" "$2/model.safetensors" || fail "the models of $1 and $2 differ"
+  cmp "$1/checkpoint.safetensors" "$2/checkpoint.safetensors" || fail "the checkpoints of $1 and $2 differ"
+  cmp <(without_times "$1/log.jsonl") <(without_times "$2/log.jsonl") || fail "the logs of $1 and $2 differ"
+}
+says() { grep -qF -- "$1" out || { cat out >&2 && fail "does not say: $1"; }; }
+
+shape=(--tokenizer char --layers 2 --heads 2 --width 32 --context 32 --batch 3 --dropout 0.1 --warmup 5 --quiet)
+small=("${shape[@]}" --data "$text" --seed 3)
+
+# The bytes of one process that accumulates as many micro-batches.
+for ranks in 2 3 4; do
+  for how in "--dtype f32" "--dtype bf16 --compile"; do
+    run=(train "${small[@]}" --max-steps 20 --eval-every 10 --accumulate $ranks $how)
+    "$app" "${run[@]}" --out one --overwrite || fail "one process"
+    on $ranks "${run[@]}" --out some --overwrite || { cat out >&2 && fail "$ranks ranks"; }
+    same one some
+  done
+done
+
+# A run that begins on 2 ranks, goes on alone and ends on 4; several micro-batches of a rank are added in another order.
+run=(train "${small[@]}" --accumulate 4)
+"$app" "${run[@]}" --out whole --max-steps 30 || fail "one process"
+on 4 "${run[@]}" --out moved --max-steps 30 --eval-every 0 --checkpoint-every 10 || fail "4 ranks"
+on 4 train --resume moved --max-steps 40 --quiet || { cat out >&2 && fail "4 ranks resume"; }
+"$app" train --resume whole --max-steps 40 --quiet 2>/dev/null || fail "one process resumes"
+cmp moved/model.safetensors whole/model.safetensors || fail "4 ranks and one process end with other models"
+on 2 train --resume moved --max-steps 50 --quiet || { cat out >&2 && fail "2 ranks resume what 4 began"; }
+"$app" train --resume moved --max-steps 60 --quiet 2>/dev/null || fail "one process resumes what 2 ranks left"
+
+# finetune
+"$app" train "${small[@]}" --max-steps 10 --out base || fail "a model to finetune"
+tune=(finetune --model base --data "$text" --rank 2 --lora-dropout 0.1 --batch 3 --accumulate 2 --max-steps 10 --unknown skip --quiet)
+"$app" "${tune[@]}" --out tuned_one || fail "finetune on one process"
+on 2 "${tune[@]}" --out tuned_two || { cat out >&2 && fail "finetune on 2 ranks"; }
+cmp tuned_one/adapter.safetensors tuned_two/adapter.safetensors || fail "the adapters differ"
+
+# SIGUSR1 ends a run after a step, with a save; the rest of it is the same.
+long=(train "${small[@]}" --accumulate 2 --max-steps 4000 --eval-every 0 --schedule constant) # whatever steps are left
+"${mpirun[@]}" -n 2 "$app" "${long[@]}" --out asked >out 2>&1 &
+until [[ -s asked/log.jsonl ]] && (($(wc -l <asked/log.jsonl) > 20)); do sleep 0.05; done
+kill -USR1 $!
+wait $! && fail "a run that was asked to stop ended as if it were done"
+says "stopped after step"
+steps=$(wc -l <asked/log.jsonl)
+on 2 train --resume asked --max-steps $((steps + 10)) --quiet || { cat out >&2 && fail "resume after SIGUSR1"; }
+"$app" "${long[@]}" --out straight 2>/dev/null & # for its first steps
+until [[ -s straight/log.jsonl ]] && (($(wc -l <straight/log.jsonl) > steps + 1000)); do sleep 0.05; done
+kill $! && wait $! 2>/dev/null
+as_straight() { # as_straight <run>: its log, but for the validation after its last step
+  local n
+  n=$(cat <(wc -l <"$1/log.jsonl") <(wc -l <straight/log.jsonl) | sort -n | head -n 1)
+  cmp <(without_times "$1/log.jsonl" | head -n $((n - 1))) <(without_times straight/log.jsonl | head -n $((n - 1))) ||
+    fail "$1 went on otherwise than a run that was never stopped"
+}
+as_straight asked
+
+# A rank that is killed at any time ends the job within 5 seconds, and the checkpoint goes on.
+for i in {1..20}; do
+  rm -rf killed
+  "${mpirun[@]}" -n 2 "$app" "${long[@]}" --checkpoint-every 5 --out killed >out 2>&1 &
+  until [[ -s killed/checkpoint.safetensors ]]; do sleep 0.02; done
+  sleep "0.$((RANDOM % 50 + 10))"
+  ranks=($(pgrep -f -- "$app ${long[0]} .*--out killed" | grep -vx $!))
+  start=$SECONDS
+  kill -9 "${ranks[$((RANDOM % ${#ranks[@]}))]}"
+  wait $! && fail "a job whose rank was killed ended well"
+  ((SECONDS - start < 5)) || fail "a job whose rank was killed ended after $((SECONDS - start)) s"
+done
+step=$(tail -n 1 killed/log.jsonl | sed -E 's/.*"step":([0-9]+).*/\1/')
+on 2 train --resume killed --max-steps $((step + 10)) --quiet || { cat out >&2 && fail "resume after a kill"; }
+as_straight killed
+
+# What does not go together is told before the first step.
+on 3 train "${small[@]}" --accumulate 2 --out wrong && fail "3 ranks shared 2 micro-batches"
+says "accumulate is 2, and there are 3 ranks"
+tr a-z b-za <"$text" >other.txt
+timeout 60 "${mpirun[@]}" -n 1 "$app" train "${small[@]}" --accumulate 2 --out wrong : \
+  -n 1 "$app" train "${shape[@]}" --seed 3 --data other.txt --accumulate 2 --out wrong >out 2>&1 && fail "ranks with other data"
+says "data: rank 1 has"
+timeout 60 "${mpirun[@]}" -n 1 "$app" train "${small[@]}" --accumulate 2 --out wrong : \
+  -n 1 "$app" train "${shape[@]}" --seed 4 --data "$text" --accumulate 2 --out wrong >out 2>&1 && fail "ranks with other settings"
+says "settings: rank 1 has"
+OMPI_COMM_WORLD_SIZE=2 "$app" train "${small[@]}" --out wrong >out 2>&1 && fail "one of two processes ran alone"
+says "OMPI_COMM_WORLD_SIZE is 2"
+echo "ranks.sh: all as it should be"
