@@ -9,7 +9,7 @@ set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
 tools='c++ cmake ninja'
-ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen python3-venv'
+ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen python3-venv mpicxx mpirun'
 table='
 what             apt                 dnf            brew           vcpkg
 c++              g++                 gcc-c++        -              -
@@ -26,7 +26,9 @@ clang++-16       clang-16            -              -              -
 clang-rt-16      libclang-rt-16-dev  -              -              -
 clang-format-16  clang-format-16     -              -              -
 doxygen          doxygen             -              -              -
-python3-venv     python3-venv        -              -              -'
+python3-venv     python3-venv        -              -              -
+mpicxx           libopenmpi-dev      -              -              -
+mpirun           openmpi-bin         -              -              -'
 
 fail() {
   printf '[deps] %s\n' "$*" >&2

@@ -2,6 +2,8 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/rng.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -124,4 +126,18 @@ void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) 
   fill<TruncatedNormal>(out, take(out.size()), {stddev, mean});
 }
 
+uint64_t permuted(Rng at, uint64_t i, uint64_t n) {
+  constexpr uint32_t kRounds = 6;
+  const int half = std::max(1, (std::bit_width(n - 1) + 1) / 2);
+  const uint64_t mask = (uint64_t(1) << half) - 1;
+  do {
+    uint64_t left = i >> half, right = i & mask;
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      const Words w = philox4x32({uint32_t(right), 0, 0, round}, at.seed);  // halves have at most 32 bits
+      left = std::exchange(right, left ^ ((w.x | uint64_t(w.y) << 32) & mask));
+    }
+    i = left << half | right;
+  } while (i >= n);
+  return i;
+}
 }  // namespace tg

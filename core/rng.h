@@ -45,6 +45,12 @@ struct Rng {
   friend bool operator==(const Rng&, const Rng&) = default;
 };
 
+/// Where i goes in a permutation of [0, n) that the seed chooses; i < n. No list is made: a Feistel network of Philox
+/// on an even number of bits is walked until it gives a number below n, four times on average at most (Black and
+/// Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002). at.offset does not count: use split() for another
+/// permutation.
+uint64_t permuted(Rng at, uint64_t i, uint64_t n);
+
 /// A block of four random words.
 struct Words {
   uint32_t x, y, z, w;

@@ -239,8 +239,8 @@ void TokenData::check_vocabulary(int64_t vocab_size) const {
   }
 }
 
-Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng)
-    : data_(std::move(data)), batch_(batch), context_(context), rng_(rng) {
+Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng, WindowOrder order)
+    : data_(std::move(data)), batch_(batch), context_(context), rng_(rng), order_(order) {
   check_sizes(batch, context);
   TG_CHECK(
       data_.size() > context, value,
@@ -249,7 +249,12 @@ Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng)
       data_.name(), data_.size(), context, uint64_t(context) + 1);
 }
 Batch Batches::next() {
-  const auto starts = uint64_t(data_.size() - context_);
+  const auto starts = uint64_t(data_.size() - context_), windows = uint64_t((data_.size() - 1) / context_);
+  if (order_ == WindowOrder::epochs)
+    return gather(data_, batch_, context_, [&](int64_t) {
+      const uint64_t at = rng_.offset++;
+      return int64_t(permuted(rng_.split(at / windows), at % windows, windows)) * context_;
+    });
   return gather(data_, batch_, context_, [&](int64_t) { return int64_t(rng_.below(starts)); });
 }
 
@@ -273,11 +278,12 @@ std::optional<Batch> Windows::at(int64_t i) const {
   return gather(data_, i < full ? batch_ : windows, context_, [&](int64_t w) { return (i * batch_ + w) * context_; });
 }
 
-BatchSource token_batches(const TokenData::Split& data, int64_t batch, int64_t context, bool validate) {
-  const Batches random(data.train, batch, context, Rng());
+BatchSource token_batches(const TokenData::Split& data, int64_t batch, int64_t context, bool validate,
+                          WindowOrder order) {
+  const Batches all(data.train, batch, context, Rng(), order);
   BatchSource source;
-  source.next = [random](Rng& rng) {
-    Batches here = random;
+  source.next = [all](Rng& rng) {
+    Batches here = all;
     here.set_rng(rng);
     Batch b = here.next();
     rng = here.rng();

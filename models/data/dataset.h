@@ -78,12 +78,17 @@ struct TokenData::Split {
   TokenData train, val;
 };
 
-/// Batches of windows at random positions. Each of the size - T possible positions is equally likely. The generator is
-/// the only state: equal generators give equal batches.
+/// In which order windows come to train on: at random positions, each of the size - T possible ones equally likely; or
+/// in epochs: the (size - 1) / T windows that follow each other, each once in an order of the epoch, then again in
+/// another order.
+enum class WindowOrder { random, epochs };
+
+/// Batches of windows in an order. The generator is the only state: equal generators give equal batches. In epochs its
+/// offset counts the windows so far.
 class Batches {
  public:
   /// An Error unless batch and context are at least 1 and the data has at least context + 1 tokens.
-  Batches(TokenData data, int64_t batch, int64_t context, Rng rng);
+  Batches(TokenData data, int64_t batch, int64_t context, Rng rng, WindowOrder = WindowOrder::random);
   /// The next batch: (batch, context).
   Batch next();
   const Rng& rng() const { return rng_; }
@@ -94,6 +99,7 @@ class Batches {
   TokenData data_;
   int64_t batch_, context_;
   Rng rng_;
+  WindowOrder order_;
 };
 
 /// The data in order, cut into windows of `context` tokens that follow each other: every token but the first is a
@@ -115,6 +121,7 @@ class Windows {
 
 /// Batches of up to `batch` windows of `context` tokens: to train on as Batches makes them, and to validate on as
 /// Windows does, unless `validate` is false. Errors are those of both.
-BatchSource token_batches(const TokenData::Split&, int64_t batch, int64_t context, bool validate = true);
+BatchSource token_batches(const TokenData::Split&, int64_t batch, int64_t context, bool validate = true,
+                          WindowOrder = WindowOrder::random);
 
 }  // namespace tg

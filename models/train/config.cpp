@@ -11,8 +11,8 @@ namespace tg {
 namespace {
 
 constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTypes[] = {"f32", "bf16"},
-                           kPrecisions[] = {"highest", "high", "medium"}, kOptimizers[] = {"adamw", "sgd", "muon"},
-                           kScales[] = {"original", "rms"};
+                           kPrecisions[] = {"highest", "high", "medium"}, kOrders[] = {"random", "epochs"},
+                           kOptimizers[] = {"adamw", "sgd", "muon"}, kScales[] = {"original", "rms"};
 constexpr int64_t kMost = int64_t(1) << 53;  // sums of two do not overflow, and doubles hold each number exactly
 
 // A number of something.
@@ -30,6 +30,8 @@ void within(const char* name, double value, double low, double high) {
 void from_name(std::string_view name, MatmulPrecision& to) {
   to = MatmulPrecision(known_place("matmul_precision", name, kPrecisions));
 }
+std::string_view name_of(WindowOrder o) { return kOrders[size_t(o)]; }
+void from_name(std::string_view name, WindowOrder& to) { to = WindowOrder(known_place("order", name, kOrders)); }
 std::string_view name_of(Recompute r) { return kRecompute[size_t(r)]; }
 void from_name(std::string_view name, Recompute& to) { to = Recompute(known_place("recompute", name, kRecompute)); }
 std::string_view name_of(OptimizerKind k) { return kOptimizers[size_t(k)]; }

@@ -4,6 +4,7 @@
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/nn/layers.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/schedule.h>
@@ -22,6 +23,8 @@ enum class Recompute { none, cheap, block };
 std::string_view name_of(Recompute);
 /// The optimiser of a run: AdamW, Sgd, or Muon (with AdamW for what is no hidden matrix).
 enum class OptimizerKind { adamw, sgd, muon };
+/// "random" or "epochs".
+std::string_view name_of(WindowOrder);
 /// "adamw", "sgd" or "muon".
 std::string_view name_of(OptimizerKind);
 /// "original" or "rms".
@@ -29,6 +32,7 @@ std::string_view name_of(MuonScale);
 /// Sets the value with this name; an Error lists the names.
 /// @{
 void from_name(std::string_view, MatmulPrecision&);
+void from_name(std::string_view, WindowOrder&);
 void from_name(std::string_view, Recompute&);
 void from_name(std::string_view, OptimizerKind&);
 void from_name(std::string_view, MuonScale&);
@@ -39,8 +43,9 @@ void from_name(std::string_view, DType&);
 
 /// The settings of a training run.
 struct TrainConfig {
-  int64_t batch = 12;      ///< windows in a micro-batch
-  int64_t window = 0;      ///< tokens of a window, at most the model's context; 0: the context
+  int64_t batch = 12;                       ///< windows in a micro-batch
+  int64_t window = 0;                       ///< tokens of a window, at most the model's context; 0: the context
+  WindowOrder order = WindowOrder::random;  ///< of the windows that Trainer takes from TokenData
   int64_t accumulate = 1;  ///< micro-batches in a step, whose gradients make one update, weighted by tokens
   int64_t max_steps = 2000;
   double lr = 1e-3;      ///< learning rate after `warmup` steps
@@ -88,6 +93,7 @@ double optimizer_lr(const TrainConfig&, double lr);
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
   f("window", c.window, "tokens of a window, 0: the model's context");
+  f("order", c.order, "of windows to train on: random positions, or epochs (each window once before any comes again)");
   f("accumulate", c.accumulate, "micro-batches in a step, for one update of batch * accumulate windows");
   f("max_steps", c.max_steps, "steps of training");
   f("lr", c.lr, "learning rate after warm-up");

@@ -24,7 +24,7 @@ BatchSource windows_of(const Model& model, const TokenData& data, const TrainCon
       "[train] the model has no context(), which says how long its windows of tokens are. Add that member, or pass "
       "a BatchSource, such as token_batches().");
   BatchSource source = token_batches(data.split(1 - config.val_fraction), config.batch,
-                                     config.window_in(model.context()), config.val_fraction > 0);
+                                     config.window_in(model.context()), config.val_fraction > 0, config.order);
   if (model.vocab_size() > 0) data.check_vocabulary(model.vocab_size());
   return source;
 }

@@ -27,7 +27,7 @@ small=("${shape[@]}" --data "$text" --seed 3)
 
 # The bytes of one process that accumulates as many micro-batches.
 for ranks in 2 3 4; do
-  for how in "--dtype f32" "--dtype bf16 --compile"; do
+  for how in "--order epochs" "--dtype bf16 --compile"; do
     run=(train "${small[@]}" --max-steps 20 --eval-every 10 --accumulate $ranks $how)
     "$app" "${run[@]}" --out one --overwrite || fail "one process"
     on $ranks "${run[@]}" --out some --overwrite || { cat out >&2 && fail "$ranks ranks"; }

@@ -1,4 +1,5 @@
 // Training on several ranks: the bits of one process, also with dropout, clipping, bf16 and compiled steps.
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/comm.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -14,8 +15,8 @@ struct Trained {
   std::vector<std::vector<std::byte>> parameters;
   bool operator==(const Trained&) const = default;
 };
-Trained trained(const TrainConfig& c, const std::shared_ptr<Communicator>& comm) {
-  const Params params({}, c.seed);
+Trained trained(const TrainConfig& c, const std::shared_ptr<Communicator>& comm, Device device = {}) {
+  const Params params(device, c.seed);
   const Gpt model(params, tiny_model());
   Trainer trainer(model, params, bytes_of(rhyme()), c, comm);
   Trained t;
@@ -57,6 +58,21 @@ TEST_CASE("several micro-batches for each rank: compiled as eager, and one proce
   CHECK(trained(c, world()) == eager);
   for (size_t i = 0; i < one.numbers.size(); ++i)
     CHECK(eager.numbers[i] == doctest::Approx(one.numbers[i]).epsilon(1e-3));
+}
+
+TEST_CASE("ranks on a GPU each, or on its emulator: the bits of one process") {
+  Device device = Device::cpu();
+  device.backend = Backend::cuda;
+  if (!has_device(device)) {
+    MESSAGE("skipped: this machine or build has no " << name_of(device.backend));
+    return;
+  }
+  device.index = world()->local_rank() % runtime_of(device).device_count();
+  for (const bool compiled : {false, true}) {
+    TrainConfig c = config(world()->size());
+    c.max_steps = 4, c.eval_every = 2, c.compile = compiled;
+    CHECK(trained(c, world(), device) == trained(c, Communicator::self(), device));
+  }
 }
 
 TEST_CASE("a number of micro-batches that the ranks cannot share is refused") {

@@ -401,9 +401,42 @@ TEST_CASE("data: every start is equally likely, the last one included") {
   for (const auto& [start, n] : count) CHECK(std::abs(n - 2000) < 210);
 }
 
+TEST_CASE("data: in epochs each window comes once before any comes again, in another order each time") {
+  constexpr int64_t kWindows = 37, kContext = 8, kBatch = 5;  // batches across the ends of epochs
+  Batches batches(counting(kWindows * kContext + 4), kBatch, kContext, Rng{5}, WindowOrder::epochs);
+  std::vector<int32_t> starts;
+  while (starts.size() < 4 * kWindows) {
+    const Batch b = batches.next();
+    const auto x = values(b.inputs), y = values(b.targets);
+    for (size_t i = 0; i < x.size(); ++i) {
+      CHECK(x[i] == x[i / kContext * kContext] + int32_t(i % kContext));
+      CHECK(y[i] == x[i] + 1);
+      if (i % kContext == 0) starts.push_back(x[i]);
+    }
+  }
+  std::vector<std::vector<int32_t>> epochs;
+  for (size_t e = 0; e < 4; ++e) {
+    std::vector<int32_t> one(starts.begin() + int64_t(e) * kWindows, starts.begin() + int64_t(e + 1) * kWindows);
+    for (const auto& other : epochs) CHECK(one != other);
+    epochs.push_back(one);
+    std::ranges::sort(one);
+    for (int64_t w = 0; w < kWindows; ++w) CHECK(one[size_t(w)] == w * kContext);
+  }
+  Batches other(counting(kWindows * kContext + 4), kBatch, kContext, Rng{6}, WindowOrder::epochs);
+  CHECK(values(other.next().inputs)[0] != starts[0]);
+  CHECK(values(Batches(counting(5), 2, 4, Rng{}, WindowOrder::epochs).next().inputs) ==
+        std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 3});
+}
+
 TEST_CASE("data: the generator is the cursor of batches") {
   const TokenData d = counting(1000);
   const auto first = [&](Rng rng) { return values(Batches(d, 4, 8, rng).next().inputs); };
+  for (const WindowOrder order : {WindowOrder::random, WindowOrder::epochs}) {
+    Batches one(d, 4, 8, Rng{3}, order), two(d, 4, 8, Rng{9}, order);
+    one.next(), two.next();
+    two.set_rng(one.rng());
+    CHECK(values(two.next().inputs) == values(one.next().inputs));
+  }
   CHECK(first(Rng{3}) == first(Rng{3}));
   CHECK(first(Rng{3}) != first(Rng{4}));
   CHECK(first(Rng{3}) != first(Rng{3}.split(1)));
