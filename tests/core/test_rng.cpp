@@ -9,6 +9,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <vector>
 
