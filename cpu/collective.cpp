@@ -1,6 +1,6 @@
-// Kernel of ops/collective.h.
+// Kernel of ops/training/collective.h.
 #include <tapegrad/cpu/isa.h>
-#include <tapegrad/ops/collective.h>
+#include <tapegrad/ops/training/collective.h>
 
 #include <vector>
 

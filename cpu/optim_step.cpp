@@ -1,9 +1,9 @@
-// Kernels of ops/optim_step.h: one pass over memory each, by all threads over all tensors.
+// Kernels of ops/training/optim_step.h: one pass over memory each, by all threads over all tensors.
 #include <tapegrad/cpu/gemm.h>
 #include <tapegrad/cpu/lanes.h>
 #include <tapegrad/cpu/loop.h>
 #include <tapegrad/cpu/scratch.h>
-#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <algorithm>
 #include <cmath>

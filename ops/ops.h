@@ -3,7 +3,6 @@
 /// the header that they need, so that a change of one op rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>
-#include <tapegrad/ops/collective.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/dropout.h>
@@ -15,7 +14,6 @@
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/norm.h>
-#include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/fp8.h>
 #include <tapegrad/ops/quantized/quantize.h>
@@ -27,3 +25,5 @@
 #include <tapegrad/ops/softmax.h>
 #include <tapegrad/ops/swiglu.h>
 #include <tapegrad/ops/topk.h>
+#include <tapegrad/ops/training/collective.h>
+#include <tapegrad/ops/training/optim_step.h>

@@ -15,9 +15,10 @@ set(may_core_io . io)
 set(may_core_plan . io plan profile)
 set(may_core_profile . io profile)
 set(may_core_. . profile)  # spans of ops and scopes are recorded where they begin
-set(rooms_of_ops quantized)
+set(rooms_of_ops quantized training)
 set(may_ops_quantized . quantized)
-set(may_ops_. . quantized)  # ops.h
+set(may_ops_training . training)
+set(may_ops_. . quantized training)  # ops.h
 set(rooms_of_cuda runtime profile gemm jit device kernels attention simt)
 set(may_cuda_runtime runtime profile jit device simt)  # backend.cpp hands out the profiler and the chains
 set(may_cuda_profile profile runtime simt)

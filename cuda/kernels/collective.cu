@@ -1,8 +1,8 @@
-// Kernel of ops/collective.h, through the host, whose sums have the bits of the CPU's. It waits for the device, so
-// recordings do not hold it.
+// Kernel of ops/training/collective.h, through the host, whose sums have the bits of the CPU's. It waits for the
+// device, so recordings do not hold it.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/cuda/kernel.h>
-#include <tapegrad/ops/collective.h>
+#include <tapegrad/ops/training/collective.h>
 
 #include <vector>
 

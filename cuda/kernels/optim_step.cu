@@ -1,8 +1,9 @@
-// Kernels of ops/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time. The norm is
-// summed in f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every run.
+// Kernels of ops/training/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time. The
+// norm is summed in f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every
+// run.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
-#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <cmath>
 #include <deque>

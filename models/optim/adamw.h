@@ -1,7 +1,7 @@
 /// @file
 /// AdamW: the optimisers Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019): their state, and which
-/// parameters decay. The arithmetic is adamw_step() of ops/optim_step.h; the learning rate over time is in schedule.h.
-/// The trainer uses it.
+/// parameters decay. The arithmetic is adamw_step() of ops/training/optim_step.h; the learning rate over time is in
+/// schedule.h. The trainer uses it.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 

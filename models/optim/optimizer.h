@@ -4,7 +4,7 @@
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/params.h>
-#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <functional>
 #include <optional>

@@ -1,6 +1,6 @@
 /// @file
 /// Sgd: stochastic gradient descent, plain or with momentum (Polyak 1964; Nesterov's form of Sutskever et al. 2013).
-/// The arithmetic is sgd_step() of ops/optim_step.h, which is that of torch.optim.SGD. The trainer uses it.
+/// The arithmetic is sgd_step() of ops/training/optim_step.h, which is that of torch.optim.SGD. The trainer uses it.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 

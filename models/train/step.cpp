@@ -2,11 +2,11 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/step.h>
-#include <tapegrad/ops/collective.h>
 #include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/training/collective.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <algorithm>
 #include <cmath>

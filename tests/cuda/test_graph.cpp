@@ -8,9 +8,9 @@
 #include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/softmax.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <cstdlib>
 #include <memory>

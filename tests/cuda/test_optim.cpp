@@ -5,9 +5,9 @@
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <memory>
 

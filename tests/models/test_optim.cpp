@@ -9,10 +9,10 @@
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <cmath>
 #include <numbers>

@@ -7,8 +7,8 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/optim_step.h>
 #include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <limits>
 

@@ -1,11 +1,12 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/ops/collective.h>
+#include <tapegrad/ops/training/collective.h>
 
 namespace tg {
 Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
-  for (const Tensor& x : in) all.emplace_back(Layout::contiguous(x.shape(), rank_sum_dtype(kName, x.dtype()), x.device()));
+  for (const Tensor& x : in)
+    all.emplace_back(Layout::contiguous(x.shape(), rank_sum_dtype(kName, x.dtype()), x.device()));
   return all;
 }
 Tensors all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {

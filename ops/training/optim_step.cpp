@@ -2,7 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/trace.h>
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/optim_step.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <algorithm>
 #include <array>
