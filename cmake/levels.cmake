@@ -7,7 +7,7 @@ else()
   set(TG_CPU_LEVELS "" CACHE STRING "no levels on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
 
-# GCC's generic tuning beats its models of recent processors in Eigen's products; errno and traps of math functions are
+# The tuning is GCC's generic one, as code of a level runs on all its processors. errno and traps of math functions are
 # not used anywhere, and without them loops vectorise. These two are options of the targets and not of the kernel files:
 # what a precompiled header was told of sqrt() and the like holds for the file that includes it.
 set(TG_MATH_FLAGS -fno-math-errno -fno-trapping-math)
@@ -51,10 +51,9 @@ function(tg_add_kernel_levels target kernels)
     if(level EQUAL 4)
       target_compile_options(tg_kernels_v${level} PRIVATE -mprefer-vector-width=512)
     endif()
-    # Eigen's namespace carries the level, or the linker would keep one level's products for all.
-    target_compile_definitions(tg_kernels_v${level} PRIVATE TG_LIBRARY TG_ISA_LEVEL=${level} Eigen=Eigen_v${level})
+    target_compile_definitions(tg_kernels_v${level} PRIVATE TG_LIBRARY TG_ISA_LEVEL=${level})
     target_include_directories(tg_kernels_v${level} PRIVATE ${PROJECT_BINARY_DIR}/include)
-    target_link_libraries(tg_kernels_v${level} PRIVATE tg_flags fmt::fmt Threads::Threads Eigen3::Eigen)
+    target_link_libraries(tg_kernels_v${level} PRIVATE tg_flags fmt::fmt Threads::Threads)
     target_precompile_headers(tg_kernels_v${level} PRIVATE <tapegrad/core/op.h>)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_kernels_v${level}>)
   endforeach()

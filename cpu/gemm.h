@@ -1,21 +1,18 @@
 // Matrix products for kernels: C (m x n, rows of length ldc) = A B or C += A B, with A and B given by row and column
 // strides. The cut into tiles depends on m, n and k alone, so results do not depend on the number of threads or on
-// where the memory lies. Float on AVX2 and AVX-512: element (i, j) depends on row i of A, column j of B and k only, bit
-// for bit; a row comes out the same alone and in any batch. It is the sum over blocks of at most 384 terms, in order,
-// each block one chain of fused multiply-adds. Up to as many columns as a vector has, their number and the direction in
-// which A and B lie matter too: there may be one chain per lane. Not so for double, nor for float on the baseline,
-// where Eigen computes.
+// where the memory lies. On AVX2 and AVX-512, element (i, j) depends on row i of A, column j of B and k only, bit for
+// bit; a row comes out the same alone and in any batch. It is the sum over blocks of at most 384 terms, in order, each
+// block one chain of fused multiply-adds. Up to as many columns as a vector has, their number and the direction in
+// which A and B lie matter too: there may be one chain per lane. Not so on the baseline, where Eigen computes.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/vector.h>
 
-#include <type_traits>
-
 namespace tg::cpu::TG_ISA_NS {
 
 // Whether a row comes out the same alone and in any batch, as said above.
-template <class T> inline constexpr bool kRowsAlone = std::is_same_v<T, float> && TG_ISA_LEVEL >= 3;
+inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
 
 template <class T> struct MatView {  // element (i, j) at p[i * row + j * col]; row or col must be 1 for speed
   const T* p;
@@ -41,7 +38,7 @@ void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T*
 // Products in caches, for kernels that keep operands there (cpu/attention/attention.cpp): nothing is packed and nothing
 // cut, and of products of triangles only some of what is 0, or not wanted, is computed. A panel is kPanel wide, whole
 // vectors.
-template <class T> inline constexpr int64_t kPanel = kRowsAlone<T> ? 2 * kVector<T> : 64;
+template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
   // columns: C's row i is wanted from column i + at on. from: A's row i is 0 before column i + at; to: from there on.

@@ -14,8 +14,8 @@ constexpr int64_t kParallel = 1 << 17;  // multiply-adds, some 5 us: less is not
 
 // Rows of a block, whole register tiles at every level. Each block packs A for itself, so they are few where a row does
 // not depend on its block.
-template <class C> int64_t block_rows(int64_t rows) {
-  if (!kRowsAlone<C>) return 24;
+int64_t block_rows(int64_t rows) {
+  if (!kRowsAlone) return 24;
   return std::clamp<int64_t>((rows + num_threads() - 1) / num_threads(), 12, 48);
 }
 
@@ -90,7 +90,7 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
     const Matrix<T> a(in[1]), b(in[2]);
     std::optional<Rows<T>> base;
     if (in.size() > 3) base.emplace(in[3]);
-    const int64_t rows = block_rows<compute_t<T>>(s.rows);
+    const int64_t rows = block_rows(s.rows);
     const auto run = [&](int64_t tile) {
       const int64_t first = tile * rows;
       block<T>(op, s, first, std::min(rows, s.rows - first), x, a, b, base ? &*base : nullptr, out[0].data<T>(),

@@ -75,13 +75,18 @@ void add_linear(Rows& rows, Linear l, Products p) { add_forward(rows, l.with(p),
 void add_linear_backward(Rows& rows, Linear l, Products p) { add_backward(rows, l.with(p), {.flop = 2 * l.flop()}); }
 void linear_rows(Rows& rows) {
   constexpr Linear kNano{768, 512, 128}, kGpt2{1024, 3072, 768};
-  for (const Linear l :
-       {Linear{768, 384, 128}, kNano, Linear{768, 128, 512}, Linear{768, 65, 128}, Linear{1024, 1024, 1024},
-        Linear{1024, 2304, 768}, kGpt2, Linear{1024, 768, 3072}, Linear{1024, 50257, 768}, Linear{2048, 768, 768},
-        Linear{256, 768, 768}, Linear{256, 3072, 768}, Linear{256, 768, 3072}, Linear{256, 50257, 768}})
+  for (const Linear l : {Linear{768, 384, 128}, kNano, Linear{768, 128, 512}, Linear{768, 65, 128},
+                         Linear{1024, 2304, 768}, kGpt2, Linear{1024, 768, 3072}, Linear{1024, 50257, 768}})
     add_linear(rows, l, DType::f32);
-  for (const Linear l : {Linear{768, 128, 512}, Linear{256, 768, 768}, Linear{256, 768, 3072}})
-    add_linear_backward(rows, l, DType::f32);
+  add_linear_backward(rows, {768, 128, 512}, DType::f32);
+  for (const DType d : {DType::f32, DType::f64}) {
+    for (const Linear l : {Linear{1024, 1024, 1024}, Linear{2048, 768, 768}, Linear{2048, 3072, 768},
+                           Linear{2048, 768, 3072}, Linear{2048, 10000, 768}, Linear{256, 768, 768},
+                           Linear{256, 3072, 768}, Linear{256, 768, 3072}, Linear{256, 50257, 768}})
+      add_linear(rows, l, d);
+    for (const Linear l : {Linear{256, 768, 768}, Linear{256, 768, 3072}, Linear{2048, 3072, 768}})
+      add_linear_backward(rows, l, d);
+  }
   for (const Linear l : {kNano, kGpt2}) {
     add_linear(rows, l, DType::f64);
     add_linear(rows, l, DType::bf16);
@@ -253,6 +258,7 @@ void cpu_rows(Rows& rows) {
   linear_rows(rows);
   for (const DType d : {DType::f32, DType::bf16})
     for (const int64_t side : {4096, 8192}) few_rows(rows, d, side);
+  few_rows(rows, DType::f64, 4096);
   int8_rows(rows);
   for (const DType d : {DType::f32, DType::bf16}) {
     norm_rows(rows, 768, 128, d);

@@ -8,57 +8,63 @@
 #include <tapegrad/cpu/thread_pool.h>
 
 namespace tg::cpu::TG_ISA_NS::few_rows {
-using micro::AnyV, micro::Bits, micro::kLanes, micro::load, micro::store, micro::transpose, micro::V;
+using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows whose sums are in registers together
 inline constexpr int64_t kDepth = 384;     // of k at most for one chain of sums; chains are added in order
 inline constexpr int64_t kStretch = 6144;  // bytes of each of kLanes columns of B: with the next ones, a part of L2
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that a cache may hold
 inline constexpr int64_t kColumns = 64;    // of a tile, where columns of B are neighbours in k
-typedef Bits AnyBits __attribute__((aligned(2), may_alias));
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline Bits load_bits(const void* p) { return *static_cast<const AnyBits*>(p); }
+// Of `Sum`s' width.
+template <class Sum> inline Bits<Sum> load_bits(const void* p) {
+  Bits<Sum> x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
 // The first n elements at p; the rest is 0, and is not touched.
-inline Bits load_some(const float* p, int64_t n) { return Bits(micro::Lanes(n).load(p)); }
-inline Bits load_some(const bf16* p, int64_t n) {
-  alignas(64) bf16 some[2 * kLanes] = {};
+template <class T> inline Bits<T> load_some(const T* p, int64_t n) { return Bits<T>(micro::Lanes<T>(n).load(p)); }
+inline Bits<float> load_some(const bf16* p, int64_t n) {
+  alignas(64) bf16 some[2 * kLanes<float>] = {};
   std::memcpy(static_cast<void*>(some), p, size_t(n) * sizeof(bf16));
-  return load_bits(some);
+  return load_bits<float>(some);
 }
 
-// A way to multiply. A unit is kUnit neighbours in k: one Lane of a row of A, and `unit` of the 32 bits of a column of
-// B.
-struct Floats {
-  using T = float;
-  using Lane = float;
+// A way to multiply. A unit is kUnit neighbours in k: one Lane of a row of A, and `unit` of the bits, as many as a Sum
+// has, of a column of B.
+template <class Number> struct Numbers {
+  using T = Number;
+  using Lane = Number;
+  using Sum = Number;
   static constexpr int64_t kUnit = 1;
   static constexpr bool kOneChain = false;  // over all of k
-  static Lane lane(MatView<float> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
-  template <int R> static void add(V (&sum)[R], const Lane* a, Bits x, int64_t) {
+  static Lane lane(MatView<T> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
+  template <int R> static void add(Vector<Sum> (&sum)[R], const Lane* a, Bits<Sum> x, int64_t) {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] += a[r] * V(x);
+    for (int r = 0; r < R; ++r) sum[r] += a[r] * Vector<Sum>(x);
   }
   // A unit of kLanes columns of rows of B, of which so many are left.
-  static Bits row(const T* b, int64_t, int64_t) { return load_bits(b); }
+  static Bits<Sum> row(const T* b, int64_t, int64_t) { return load_bits<Sum>(b); }
 };
 // bf16, each widened to f32.
 struct Widened {
   using T = bf16;
   using Lane = float;
+  using Sum = float;
   static constexpr int64_t kUnit = 1;
   static constexpr bool kOneChain = false;
   static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
-  template <int R> static void add(V (&sum)[R], const Lane* a, Bits x, int64_t unit) {
-    Floats::add(sum, a, unit == 0 ? x << 16 : x & 0xffff0000u, 0);
+  template <int R> static void add(Vector<float> (&sum)[R], const Lane* a, Bits<float> x, int64_t unit) {
+    Numbers<float>::add(sum, a, unit == 0 ? x << 16 : x & 0xffff0000u, 0);
   }
-  static Bits row(const T* b, int64_t, int64_t) {
+  static Bits<float> row(const T* b, int64_t, int64_t) {
 #if TG_ISA_LEVEL == 4
-    return Bits(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b))));
+    return Bits<float>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b))));
 #else
-    return Bits(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
+    return Bits<float>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
 #endif
   }
 };
@@ -67,18 +73,19 @@ struct Widened {
 struct Pairs {
   using T = bf16;
   using Lane = uint32_t;
+  using Sum = float;
   static constexpr int64_t kUnit = 2;
   static constexpr bool kOneChain = true;
   static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t k) {
     const bf16* const p = a.p + i * a.row + t * a.col;
     return p[0].bits | (t + 1 < k ? Lane(p[a.col].bits) << 16 : 0);
   }
-  template <int R> static void add(V (&sum)[R], const Lane* a, Bits x, int64_t) {
+  template <int R> static void add(Vector<float> (&sum)[R], const Lane* a, Bits<float> x, int64_t) {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) asm("vdpbf16ps %2, %1, %0" : "+v"(sum[r]) : "v"(Bits{} + a[r]), "v"(x));
+    for (int r = 0; r < R; ++r) asm("vdpbf16ps %2, %1, %0" : "+v"(sum[r]) : "v"(Bits<float>{} + a[r]), "v"(x));
   }
-  static Bits row(const T* b, int64_t ld, int64_t left) {
-    const Bits first = Widened::row(b, ld, left);
+  static Bits<float> row(const T* b, int64_t ld, int64_t left) {
+    const Bits<float> first = Widened::row(b, ld, left);
     return left > 1 ? first | Widened::row(b + ld, ld, left) << 16 : first;
   }
 };
@@ -109,56 +116,58 @@ struct Range {
 // R rows of A by kLanes columns of B that are neighbours in k, ld apart. Sums (R, kLanes) go on from those of elements
 // before; a chain's end adds them to `totals`. `each` lines are fetched with those of a block.
 template <class W, int R>
-void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, float* sums, float* totals,
-                Ahead& ahead, int64_t each) {
-  constexpr int64_t kEach = 4 / int64_t(sizeof(*b)), kBlock = kEach * kLanes, kUnits = kEach / W::kUnit;
+void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
+                typename W::Sum* totals, Ahead& ahead, int64_t each) {
+  using S = typename W::Sum;
+  constexpr int64_t L = kLanes<S>, kEach = int64_t(sizeof(S) / sizeof(*b)), kBlock = kEach * L,
+                    kUnits = kEach / W::kUnit;
   Ahead next = ahead;
-  V sum[R] = {};
+  Vector<S> sum[R] = {};
   if (range.begin > 0)
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = load(sums + r * kLanes);
+    for (int r = 0; r < R; ++r) sum[r] = load_vector(sums + r * L);
   int64_t border = std::min(range.k, (range.begin / range.depth + 1) * range.depth);
   const auto end_chain = [&] {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      float* const to = totals + r * kLanes;
-      store(to, border <= range.depth ? sum[r] : sum[r] + load(to)), sum[r] = V{};
+      S* const to = totals + r * L;
+      store_vector(to, border <= range.depth ? sum[r] : sum[r] + load_vector(to)), sum[r] = Vector<S>{};
     }
     border = std::min(range.k, border + range.depth);
   };
   a += range.begin / W::kUnit * R, b += range.begin;
 #pragma GCC unroll 1
   for (int64_t t = range.begin; t < range.end; t += kBlock, b += kBlock) {
-    Bits x[kLanes];
+    Bits<S> x[L];
     const typename W::T* p = b;
     next.fetch(each);
     if (t + kBlock <= range.k)
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i, p += ld) {
+      for (int i = 0; i < L; ++i, p += ld) {
         asm("" : "+r"(p));  // or the compiler keeps an offset per row, more than there are registers
-        x[i] = load_bits(p);
+        x[i] = load_bits<S>(p);
       }
     else
-      for (int i = 0; i < kLanes; ++i, p += ld) x[i] = load_some(p, range.k - t);
+      for (int i = 0; i < L; ++i, p += ld) x[i] = load_some(p, range.k - t);
     transpose(x);
     if (t + kBlock < border) {
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i)
+      for (int i = 0; i < L; ++i)
 #pragma GCC unroll 2
         for (int64_t unit = 0; unit < kUnits; ++unit, a += R) W::template add<R>(sum, a, x[i], unit);
       continue;
     }
-    Bits y[kLanes];  // in memory, which x need not be
+    Bits<S> y[L];  // in memory, which x need not be
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) y[i] = x[i];
-    for (int64_t u = 0, at = t; u < kLanes * kUnits && at < range.k; ++u, a += R) {
+    for (int i = 0; i < L; ++i) y[i] = x[i];
+    for (int64_t u = 0, at = t; u < L * kUnits && at < range.k; ++u, a += R) {
       W::template add<R>(sum, a, y[u / kUnits], u % kUnits);
       if ((at += W::kUnit) >= border) end_chain();
     }
   }
   ahead = next;
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) store(sums + r * kLanes, sum[r]);
+  for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
 }
 // R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) go on from those of the rows before, unless
 // this `begins` them; where it `ends` them, total = or += them.
@@ -166,15 +175,17 @@ struct Part {
   bool begins, ends, first, fetch;
 };
 template <class W, int R>
-void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int64_t ld, float* sums, float* total,
-               Part part, const typename W::T* next) {
-  V sum[R] = {};
+void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
+               typename W::Sum* total, Part part, const typename W::T* next) {
+  using S = typename W::Sum;
+  constexpr int64_t L = kLanes<S>;
+  Vector<S> sum[R] = {};
   if (!part.begins)
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = load(sums + r * kLanes);
+    for (int r = 0; r < R; ++r) sum[r] = load_vector(sums + r * L);
 #pragma GCC unroll 1
   for (; k > 0; k -= W::kUnit, b += W::kUnit * ld, a += R) {
-    const Bits x = W::row(b, ld, k);
+    const Bits<S> x = W::row(b, ld, k);
     if (part.fetch)
 #pragma GCC unroll 2
       for (int i = 0; i < W::kUnit; ++i, next += ld) __builtin_prefetch(next, 0, 2);
@@ -183,9 +194,9 @@ void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
     if (part.ends)
-      store(total + r * kLanes, part.first ? sum[r] : sum[r] + load(total + r * kLanes));
+      store_vector(total + r * L, part.first ? sum[r] : sum[r] + load_vector(total + r * L));
     else
-      store(sums + r * kLanes, sum[r]);
+      store_vector(sums + r * L, sum[r]);
 }
 template <class W>
 inline constexpr auto kLinesTiles = []<int... R>(std::integer_sequence<int, R...>) {
@@ -201,7 +212,8 @@ template <class W> class Product {
  public:
   using T = typename W::T;
   using Lane = typename W::Lane;
-  using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, float* sums)>;  // n sums of row i, from column j on
+  using Sum = typename W::Sum;
+  using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)>;  // n sums of row i, from column j on
   Product(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, Store store)
       : m_(m), n_(n), k_(k), b_(b), store_(store), group_(ceil_div(m, ceil_div(m, kGroup))) {
     units_ = ceil_div(k, W::kUnit);
@@ -216,10 +228,10 @@ template <class W> class Product {
     const bool lines = b_.col != 1;  // its columns are neighbours in k
     // Rows of B are read in stretches: long ones, unless sums of many rows would leave the caches or threads be idle.
     const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
-    const int64_t width = lines ? kColumns : wide / kLanes * kLanes, tiles = std::max<int64_t>(1, n_ / width);
+    const int64_t width = lines ? kColumns : wide / L * L, tiles = std::max<int64_t>(1, n_ / width);
     const auto tile = [&](int64_t t) {
       const int64_t j = t * width, cols = t + 1 < tiles ? width : n_ - j;
-      float* const totals = t_totals.get<float>(m_ * ceil_div(cols, kLanes) * kLanes);
+      Sum* const totals = t_totals.get<Sum>(m_ * ceil_div(cols, L) * L);
       (this->*(lines ? &Product::by_lines : &Product::by_rows))(j, cols, totals);
       put(j, cols, totals);
     };
@@ -228,49 +240,51 @@ template <class W> class Product {
   }
 
  private:
-  // The last kLanes columns of a tile may have been computed in part before.
-  static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * kLanes, cols - kLanes); }
+  static constexpr int64_t L = kLanes<Sum>;
 
-  void by_lines(int64_t j, int64_t cols, float* totals) const {
-    const int64_t strips = ceil_div(cols, kLanes), stretch = kStretch / int64_t(sizeof(T));
-    const int64_t groups = ceil_div(m_, group_), each = std::max<int64_t>(1, kLanes * kLanes / 16 / groups);
-    float* const sums = t_sums.get<float>(m_ * kLanes);
+  // The last kLanes columns of a tile may have been computed in part before.
+  static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * L, cols - L); }
+
+  void by_lines(int64_t j, int64_t cols, Sum* totals) const {
+    const int64_t strips = ceil_div(cols, L), stretch = kStretch / int64_t(sizeof(T));
+    const int64_t groups = ceil_div(m_, group_), each = std::max<int64_t>(1, L * kVectorBytes / 64 / groups);
+    Sum* const sums = t_sums.get<Sum>(m_ * L);
     for (int64_t s = 0; s < strips; ++s)
       for (int64_t q = 0; q < k_; q += stretch) {
         const T* const b = b_.p + (j + column(s, cols)) * b_.col;
         const int64_t end = std::min(k_, q + stretch);
-        Ahead ahead(end < k_ ? b + end : b + kLanes * b_.col, std::min(stretch, end < k_ ? k_ - end : k_), b_.col);
+        Ahead ahead(end < k_ ? b + end : b + L * b_.col, std::min(stretch, end < k_ ? k_ - end : k_), b_.col);
         for (int64_t i = 0; i < m_; i += group_) {
           const int64_t rows = std::min(group_, m_ - i);
-          kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, depth_}, a_ + i * units_, b, b_.col, sums + i * kLanes,
-                                           totals + (s * m_ + i) * kLanes, ahead, each);
+          kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, depth_}, a_ + i * units_, b, b_.col, sums + i * L,
+                                           totals + (s * m_ + i) * L, ahead, each);
         }
       }
   }
-  void by_rows(int64_t j, int64_t cols, float* totals) const {
-    const int64_t strips = ceil_div(cols, kLanes);
+  void by_rows(int64_t j, int64_t cols, Sum* totals) const {
+    const int64_t strips = ceil_div(cols, L);
     const bool near = n_ * k_ * int64_t(sizeof(T)) <= kNear;
     const int64_t some = near ? depth_ : m_ > 4 && m_ <= kGroup ? 16 : 8;  // rows of B read side by side
     constexpr int64_t kLine = 64 / int64_t(sizeof(T));
-    float* const sums = t_sums.get<float>(m_ * strips * kLanes);
+    Sum* const sums = t_sums.get<Sum>(m_ * strips * L);
     for (int64_t q = 0; q < k_; q += depth_)
       for (int64_t t = q, end = std::min(k_, q + depth_); t < end; t += some) {
         const int64_t k = std::min(some, end - t);
         for (int64_t s = 0; s < strips; ++s)
           for (int64_t i = 0; i < m_; i += group_) {
-            const int64_t rows = std::min(group_, m_ - i), at = (s * m_ + i) * kLanes;
+            const int64_t rows = std::min(group_, m_ - i), at = (s * m_ + i) * L;
             const T* const b = b_.p + t * b_.row + j + column(s, cols);
-            const Part part{t == q, t + some >= end, q == 0, !near && i == 0 && s * kLanes % kLine == 0};
+            const Part part{t == q, t + some >= end, q == 0, !near && i == 0 && s * L % kLine == 0};
             kRowsTiles<W>[size_t(rows - 1)](k, a_ + i * units_ + t / W::kUnit * rows, b, b_.row, sums + at, totals + at,
                                             part, b + k * b_.row);
           }
       }
   }
-  void put(int64_t j, int64_t cols, const float* totals) const {
-    float* const out = t_out.get<float>(cols);
+  void put(int64_t j, int64_t cols, const Sum* totals) const {
+    Sum* const out = t_out.get<Sum>(cols);
     for (int64_t i = 0; i < m_; ++i) {
-      for (int64_t s = 0; s < ceil_div(cols, kLanes); ++s)
-        store(out + column(s, cols), load(totals + (s * m_ + i) * kLanes));
+      for (int64_t s = 0; s < ceil_div(cols, L); ++s)
+        store_vector(out + column(s, cols), load_vector(totals + (s * m_ + i) * L));
       store_(i, j, cols, out);
     }
   }

@@ -1,6 +1,6 @@
-// Register tiles and packing of the f32 product (cpu/gemm/gemm.cpp, its only user) for AVX2 and AVX-512, in the
-// compiler's vector extensions. Every function but dot_tile gives an element one chain of multiply-adds over ascending
-// k, whatever the tile around it; cuts, threads and memory are the caller's business.
+// Register tiles and packing of the f32 and f64 products (cpu/gemm/gemm.cpp) for AVX2 and AVX-512, in the compiler's
+// vector extensions. Every function but dot_tile gives an element one chain of multiply-adds over ascending k, whatever
+// the tile around it; cuts, threads and memory are the caller's business.
 #pragma once
 #include <tapegrad/cpu/gemm.h>
 #if TG_ISA_LEVEL == 4
@@ -15,49 +15,45 @@
 #include <utility>
 
 namespace tg::cpu::TG_ISA_NS::micro {
-#if TG_ISA_LEVEL == 4
-inline constexpr int kLanes = 16, kRows = 12;
-#else
-inline constexpr int kLanes = 8, kRows = 6;
-#endif
-inline constexpr int kCols = 2 * kLanes;  // kRows x kCols sums fill all but a few of the vector registers
-typedef float V __attribute__((vector_size(4 * kLanes)));
-typedef V AnyV __attribute__((aligned(4), may_alias));
-typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
-inline V load(const float* p) { return *reinterpret_cast<const AnyV*>(p); }
-inline void store(float* p, V v) { *reinterpret_cast<AnyV*>(p) = v; }
+inline constexpr int kRows = TG_ISA_LEVEL == 4 ? 12 : 6;
+template <class T> inline constexpr int kLanes = int(kVector<T>);
+// kRows x kCols sums fill all but a few of the vector registers.
+template <class T> inline constexpr int kCols = 2 * kLanes<T>;
+template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
 // What a tile adds to its sums: y x[lane].
-struct Floats {
-  static void add(V& sum, float y, V x) { sum += y * x; }
+template <class Number> struct Numbers {
+  using T = Number;
+  static void add(Vector<T>& sum, T y, Vector<T> x) { sum += y * x; }
 };
 #if TG_ISA_LEVEL == 4
 // Each float is two bf16, of which the sum of products is added, by vdpbf16ps.
 struct Bf16Pairs {
-  static void add(V& sum, float y, V x) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(Bits{} + __builtin_bit_cast(uint32_t, y)), "v"(x));
+  using T = float;
+  static void add(Vector<T>& sum, T y, Vector<T> x) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(Bits<T>{} + __builtin_bit_cast(uint32_t, y)), "v"(x));
   }
 };
 #endif
 // C (R x W vectors, rows ldc apart) = or += A B. Element (r, t) of A at a[r * ar + t * ak], row t of B at b + t * bk.
-template <int R, int W, class Way = Floats>
-void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bk, float* c, int64_t ldc,
-          bool add) {
-  V sum[R][W] = {};
-  const float* row[(R + 2) / 3];  // one pointer for three rows: offsets 0, ar and 2 ar are x86 addresses
+template <int R, int W, class Way, class T = typename Way::T>
+void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {
+  constexpr int L = kLanes<T>;
+  Vector<T> sum[R][W] = {};
+  const T* row[(R + 2) / 3];  // one pointer for three rows: offsets 0, ar and 2 ar are x86 addresses
 #pragma GCC unroll 4
   for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
-  float* to = c;
+  T* to = c;
 #pragma GCC unroll 12
-  for (int r = 0; r < R; ++r, to += ldc) __builtin_prefetch(to, 1), __builtin_prefetch(to + W * kLanes - 1, 1);
+  for (int r = 0; r < R; ++r, to += ldc) __builtin_prefetch(to, 1), __builtin_prefetch(to + W * L - 1, 1);
 #pragma GCC unroll 1
   for (; k > 0; --k, b += bk) {
-    V x[W];
+    Vector<T> x[W];
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) x[w] = load(b + w * kLanes);
+    for (int w = 0; w < W; ++w) x[w] = load_vector(b + w * L);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      const float y = row[r / 3][r % 3 * ar];
+      const T y = row[r / 3][r % 3 * ar];
 #pragma GCC unroll 8
       for (int w = 0; w < W; ++w) Way::add(sum[r][w], y, x[w]);
     }
@@ -67,45 +63,68 @@ void tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r, c += ldc)
 #pragma GCC unroll 2
-    for (int w = 0; w < W; ++w) store(c + w * kLanes, add ? sum[r][w] + load(c + w * kLanes) : sum[r][w]);
+    for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
 }
 // The first n < kLanes elements at p; the rest is 0, and is not touched.
-class Lanes {
+#if TG_ISA_LEVEL == 4
+template <class T> class Lanes {
+ public:
+  explicit Lanes(int64_t n) : mask_(Mask((1u << n) - 1)) {}
+  Vector<T> load(const T* p) const {
+    if constexpr (kFloat)
+      return _mm512_maskz_loadu_ps(mask_, p);
+    else
+      return _mm512_maskz_loadu_pd(mask_, p);
+  }
+  void store(T* p, Vector<T> v) const {
+    if constexpr (kFloat)
+      _mm512_mask_storeu_ps(p, mask_, v);
+    else
+      _mm512_mask_storeu_pd(p, mask_, v);
+  }
+
+ private:
+  static constexpr bool kFloat = std::is_same_v<T, float>;
+  using Mask = std::conditional_t<kFloat, __mmask16, __mmask8>;
+  Mask mask_;
+};
+#else
+template <class T> class Lanes {
  public:
   explicit Lanes(int64_t n) {
-#if TG_ISA_LEVEL == 4
-    mask_ = __mmask16((1u << n) - 1);
-#else
-    alignas(32) int32_t bits[8];
-    for (int i = 0; i < 8; ++i) bits[i] = i < n ? -1 : 0;
+    alignas(32) std::conditional_t<kFloat, int32_t, int64_t> bits[kLanes<T>];
+    for (int i = 0; i < kLanes<T>; ++i) bits[i] = i < n ? -1 : 0;
     mask_ = _mm256_load_si256(reinterpret_cast<const __m256i*>(bits));
-#endif
   }
-#if TG_ISA_LEVEL == 4
-  V load(const float* p) const { return _mm512_maskz_loadu_ps(mask_, p); }
-  void store(float* p, V v) const { _mm512_mask_storeu_ps(p, mask_, v); }
+  Vector<T> load(const T* p) const {
+    if constexpr (kFloat)
+      return _mm256_maskload_ps(p, mask_);
+    else
+      return _mm256_maskload_pd(p, mask_);
+  }
+  void store(T* p, Vector<T> v) const {
+    if constexpr (kFloat)
+      _mm256_maskstore_ps(p, mask_, v);
+    else
+      _mm256_maskstore_pd(p, mask_, v);
+  }
 
  private:
-  __mmask16 mask_;
-#else
-  V load(const float* p) const { return _mm256_maskload_ps(p, mask_); }
-  void store(float* p, V v) const { _mm256_maskstore_ps(p, mask_, v); }
-
- private:
+  static constexpr bool kFloat = std::is_same_v<T, float>;
   __m256i mask_;
-#endif
 };
+#endif
 // tile<R, 1> for fewer columns than a vector has, of B as it lies and of C.
-template <int R>
-void narrow_tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float* b, int64_t bk, float* c, int64_t ldc,
-                 bool add, Lanes some) {
-  V sum[R] = {};
-  const float* row[(R + 2) / 3];
+template <int R, class T>
+void narrow_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add,
+                 Lanes<T> some) {
+  Vector<T> sum[R] = {};
+  const T* row[(R + 2) / 3];
 #pragma GCC unroll 4
   for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
 #pragma GCC unroll 1
   for (; k > 0; --k, b += bk) {
-    const V x = some.load(b);
+    const Vector<T> x = some.load(b);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) sum[r] += row[r / 3][r % 3 * ar] * x;
 #pragma GCC unroll 4
@@ -114,11 +133,12 @@ void narrow_tile(int64_t k, const float* a, int64_t ar, int64_t ak, const float*
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r, c += ldc) some.store(c, add ? sum[r] + some.load(c) : sum[r]);
 }
+template <class T>
 inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&narrow_tile<1>), sizeof...(R)>{narrow_tile<R + 1>...};
+  return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
 }(std::make_integer_sequence<int, kRows>());
 
-inline float sum_of(V v) {  // halves, quarters and so on
+inline float sum_of(Vector<float> v) {  // halves, quarters and so on
 #if TG_ISA_LEVEL == 4
   const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
 #else
@@ -128,25 +148,35 @@ inline float sum_of(V v) {  // halves, quarters and so on
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
+inline double sum_of(Vector<double> v) {
+#if TG_ISA_LEVEL == 4
+  const __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
+#else
+  const __m256d h = v;
+#endif
+  const __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
+}
 // C (R x N) = or += A B, for rows of A and columns of B that are neighbours in k, ar and bc apart: lanes along k.
-template <int R, int N>
-void dot_tile(int64_t k, const float* a, int64_t ar, const float* b, int64_t bc, float* c, int64_t ldc, bool add) {
-  V sum[R][N] = {};
+template <int R, int N, class T>
+void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t bc, T* c, int64_t ldc, bool add) {
+  constexpr int L = kLanes<T>;
+  Vector<T> sum[R][N] = {};
   const auto add_products = [&](auto at) {
-    V x[R];
+    Vector<T> x[R];
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) x[r] = at(a + r * ar);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      V y = at(b + n * bc);
+      Vector<T> y = at(b + n * bc);
       asm("" : "+v"(y));  // or it is loaded again for each row
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
     }
   };
 #pragma GCC unroll 1
-  for (; k >= kLanes; k -= kLanes, a += kLanes, b += kLanes) add_products(load);
-  if (k > 0) add_products([some = Lanes(k)](const float* p) { return some.load(p); });
+  for (; k >= L; k -= L, a += L, b += L) add_products(load_vector<T>);
+  if (k > 0) add_products([some = Lanes<T>(k)](const T* p) { return some.load(p); });
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -155,23 +185,40 @@ void dot_tile(int64_t k, const float* a, int64_t ar, const float* b, int64_t bc,
 // Rows of the tile for N columns: what the registers hold.
 template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
-using Tile = decltype(&tile<1, 1>);
-// kTiles<W>[R - 1].
-template <int W, class Way = Floats>
+// kTiles<W, Way>[R - 1].
+template <int W, class Way>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<Tile, sizeof...(R)>{tile<R + 1, W, Way>...};
+  return std::array<decltype(&tile<1, 1, Way>), sizeof...(R)>{tile<R + 1, W, Way>...};
 }(std::make_integer_sequence<int, kRows>());
 
 // Element (i, j) of x becomes (j, i).
 #if TG_ISA_LEVEL == 4
-inline void transpose(Bits (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
-#else
-inline void transpose(Bits (&x)[8]) {
-  V a[8], b[8];
+inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
+inline void transpose(Bits<double> (&x)[8]) {
+  __m512i a[8];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    a[2 * i] = _mm256_unpacklo_ps(V(x[2 * i]), V(x[2 * i + 1]));
-    a[2 * i + 1] = _mm256_unpackhi_ps(V(x[2 * i]), V(x[2 * i + 1]));
+    a[i] = _mm512_unpacklo_epi64(__m512i(x[2 * i]), __m512i(x[2 * i + 1]));
+    a[4 + i] = _mm512_unpackhi_epi64(__m512i(x[2 * i]), __m512i(x[2 * i + 1]));
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    const __m512i *p = a + 4 * h, even0 = _mm512_shuffle_i64x2(p[0], p[1], 0x88),
+                  odd0 = _mm512_shuffle_i64x2(p[0], p[1], 0xdd), even1 = _mm512_shuffle_i64x2(p[2], p[3], 0x88),
+                  odd1 = _mm512_shuffle_i64x2(p[2], p[3], 0xdd);
+    x[h] = Bits<double>(_mm512_shuffle_i64x2(even0, even1, 0x88));
+    x[2 + h] = Bits<double>(_mm512_shuffle_i64x2(odd0, odd1, 0x88));
+    x[4 + h] = Bits<double>(_mm512_shuffle_i64x2(even0, even1, 0xdd));
+    x[6 + h] = Bits<double>(_mm512_shuffle_i64x2(odd0, odd1, 0xdd));
+  }
+}
+#else
+inline void transpose(Bits<float> (&x)[8]) {
+  __m256 a[8], b[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = _mm256_unpacklo_ps(__m256(x[2 * i]), __m256(x[2 * i + 1]));
+    a[2 * i + 1] = _mm256_unpackhi_ps(__m256(x[2 * i]), __m256(x[2 * i + 1]));
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i)
@@ -182,84 +229,100 @@ inline void transpose(Bits (&x)[8]) {
     }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    x[i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
-    x[4 + i] = Bits(_mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
+    x[i] = Bits<float>(_mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
+    x[4 + i] = Bits<float>(_mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
+  }
+}
+inline void transpose(Bits<double> (&x)[4]) {
+  __m256d a[4];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    a[i] = _mm256_unpacklo_pd(__m256d(x[2 * i]), __m256d(x[2 * i + 1]));
+    a[2 + i] = _mm256_unpackhi_pd(__m256d(x[2 * i]), __m256d(x[2 * i + 1]));
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    x[h] = Bits<double>(_mm256_permute2f128_pd(a[2 * h], a[2 * h + 1], 0x20));
+    x[2 + h] = Bits<double>(_mm256_permute2f128_pd(a[2 * h], a[2 * h + 1], 0x31));
   }
 }
 #endif
 // kLanes rows of kLanes neighbours, ld apart, transposed: row i to to + i * step.
-inline void copy_transposed(const float* p, int64_t ld, float* to, int64_t step) {
-  Bits x[kLanes];
+template <class T> inline void copy_transposed(const T* p, int64_t ld, T* to, int64_t step) {
+  constexpr int L = kLanes<T>;
+  Bits<T> x[L];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) x[i] = Bits(load(p + i * ld));
+  for (int i = 0; i < L; ++i) x[i] = Bits<T>(load_vector(p + i * ld));
   transpose(x);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) store(to + i * step, V(x[i]));
+  for (int i = 0; i < L; ++i) store_vector(to + i * step, Vector<T>(x[i]));
 }
 // kLanes columns of B, each of k neighbours and ld apart, to rows of `to`, kCols apart.
-inline void pack_columns(int64_t k, const float* b, int64_t ld, float* to) {
+template <class T> inline void pack_columns(int64_t k, const T* b, int64_t ld, T* to) {
+  constexpr int L = kLanes<T>;
   int64_t t = 0;
-  for (; t + kLanes <= k; t += kLanes) {
+  for (; t + L <= k; t += L) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) __builtin_prefetch(b + t + i * ld + 64);
-    copy_transposed(b + t, ld, to + t * kCols, kCols);
+    for (int i = 0; i < L; ++i) __builtin_prefetch(b + t + i * ld + 256 / int64_t(sizeof(T)));
+    copy_transposed(b + t, ld, to + t * kCols<T>, kCols<T>);
   }
   for (; t < k; ++t)
-    for (int j = 0; j < kLanes; ++j) to[t * kCols + j] = b[j * ld + t];
+    for (int j = 0; j < L; ++j) to[t * kCols<T> + j] = b[j * ld + t];
 }
 // A panel of B (k x cols, cols <= kCols) to rows of kCols at `to`, with zeros after cols.
-inline void pack_b(int64_t k, int64_t cols, MatView<float> b, float* to) {
+template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* to) {
+  constexpr int L = kLanes<T>;
   int64_t done = 0;
   if (b.col == 1) {
-    if (cols == kCols) {
+    if (cols == kCols<T>) {
       for (int64_t t = 0; t < k; ++t)
         for (int w = 0; w < 2; ++w) {
-          __builtin_prefetch(b.p + (t + 16) * b.row + w * kLanes);
-          store(to + t * kCols + w * kLanes, load(b.p + t * b.row + w * kLanes));
+          __builtin_prefetch(b.p + (t + 16) * b.row + w * L);
+          store_vector(to + t * kCols<T> + w * L, load_vector(b.p + t * b.row + w * L));
         }
       return;
     }
   } else if (b.row == 1) {
-    for (; done + kLanes <= cols; done += kLanes) pack_columns(k, b.p + done * b.col, b.col, to + done);
+    for (; done + L <= cols; done += L) pack_columns(k, b.p + done * b.col, b.col, to + done);
   }
-  if (done == kCols) return;
+  if (done == kCols<T>) return;
   for (int64_t t = 0; t < k; ++t) {
-    for (int64_t j = done; j < kCols; j += kLanes) store(to + t * kCols + j, V{});
-    for (int64_t j = done; j < cols; ++j) to[t * kCols + j] = b.p[t * b.row + j * b.col];
+    for (int64_t j = done; j < kCols<T>; j += L) store_vector(to + t * kCols<T> + j, Vector<T>{});
+    for (int64_t j = done; j < cols; ++j) to[t * kCols<T> + j] = b.p[t * b.row + j * b.col];
   }
 }
 
 // Columns of B (k x cols) that are no neighbours in k, as rows of k at `to`.
-inline void pack_transposed(int64_t k, int64_t cols, MatView<float> b, float* to) {
+template <class T> inline void pack_transposed(int64_t k, int64_t cols, MatView<T> b, T* to) {
+  constexpr int L = kLanes<T>;
   int64_t done = 0;
   if (b.col == 1)
-    for (; done + kLanes <= cols; done += kLanes) {
+    for (; done + L <= cols; done += L) {
       int64_t t = 0;
-      for (; t + kLanes <= k; t += kLanes) copy_transposed(b.p + t * b.row + done, b.row, to + done * k + t, k);
+      for (; t + L <= k; t += L) copy_transposed(b.p + t * b.row + done, b.row, to + done * k + t, k);
       for (; t < k; ++t)
-        for (int64_t j = done; j < done + kLanes; ++j) to[j * k + t] = b.p[t * b.row + j];
+        for (int64_t j = done; j < done + L; ++j) to[j * k + t] = b.p[t * b.row + j];
     }
   for (int64_t j = done; j < cols; ++j)
     for (int64_t t = 0; t < k; ++t) to[j * k + t] = b.p[t * b.row + j * b.col];
 }
 
 // Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.
-inline MatView<float> packed_a(MatView<float> a, int64_t k, const float* at) {
-  return a.row == 1 ? MatView<float>{at, 1, kRows} : MatView<float>{at, k, 1};
+template <class T> inline MatView<T> packed_a(MatView<T> a, int64_t k, const T* at) {
+  return a.row == 1 ? MatView<T>{at, 1, kRows} : MatView<T>{at, k, 1};
 }
-inline MatView<float> pack_a(int64_t m, int64_t k, MatView<float> a, float* to) {
+template <class T> inline MatView<T> pack_a(int64_t m, int64_t k, MatView<T> a, T* to) {
   if (a.row == 1) {  // neighbours down a column stay neighbours
     for (int64_t t = 0; t < k; ++t) {
       int64_t i = 0;
-      for (; i + kRows <= m; i += kRows)
-        std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, kRows * sizeof(float));
-      std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, size_t(m - i) * sizeof(float));
+      for (; i + kRows <= m; i += kRows) std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, kRows * sizeof(T));
+      std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, size_t(m - i) * sizeof(T));
     }
     return packed_a(a, k, to);
   }
   for (int64_t i = 0; i < m; ++i) {
     if (a.col == 1)
-      std::memcpy(to + i * k, a.p + i * a.row, size_t(k) * sizeof(float));
+      std::memcpy(to + i * k, a.p + i * a.row, size_t(k) * sizeof(T));
     else
       for (int64_t t = 0; t < k; ++t) to[i * k + t] = a.p[i * a.row + t * a.col];
   }

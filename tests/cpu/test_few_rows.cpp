@@ -42,10 +42,11 @@ void check_few_rows(int64_t n, int64_t k, DType dtype) {
 constexpr int64_t kShapes[][2] = {{70, 383}, {129, 801}, {2100, 770}, {1100, 3075}};
 }  // namespace
 
-TEST_CASE("one to sixteen rows in f32 have the bits that they have among many") {
+TEST_CASE("one to sixteen rows in f32 and f64 have the bits that they have among many") {
   if (kernel_level(Backend::cpu) < 3) return;  // Eigen computes
   NoGradScope off;
-  for (const auto [n, k] : kShapes) check_few_rows(n, k, DType::f32);
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const auto [n, k] : kShapes) check_few_rows(n, k, dtype);
 }
 
 TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, by each way to multiply") {
