@@ -3,16 +3,17 @@
 
     pip install numpy
     git clone https://github.com/karpathy/llm.c; git clone --recursive https://github.com/zhangpiu/llm.cpp
-    python bench/gpt_training/compare_llmc.py build/release/bin/tapegrad [--llmc DIR] [--llmcpp DIR] [--runs 4x64,16x128]
-        [--compilers gcc,clang-16] [--steps N] [--warmup N] [--rounds N] [--threads N] [--json FILE]
+    python bench/gpt_training/compare_llmc.py build/release/bin/tapegrad [--llmc DIR] [--llmcpp DIR]
+        [--runs 4x64,16x128] [--compilers gcc,clang] [--steps N] [--warmup N] [--rounds N] [--threads N] [--json FILE]
 
-A step is reading the batch, forward, backward and AdamW without decay, in f32, as their train_gpt2 has it; ours is eager and with
---compile. Copies of their sources are built, each by its own build and by every compiler; what is changed in them is printed: batch,
-tokens, steps, no validation, no samples. All begin with the same random weights and see the same batch in every step, so that
-losses must agree: else the script fails. Times are those that each program prints. All run in turn, and of each side the way
-counts that is the fastest by its median over the rounds; the ratio is the median over the rounds of their time over ours.
+A step is reading the batch, forward, backward and AdamW without decay, in f32, as their train_gpt2 has it; ours is
+eager and with --compile. Copies of their sources are built, each by its own build and by every compiler; what is
+changed in them is printed: batch, tokens, steps, no validation, no samples. All begin with the same random weights
+and see the same batch in every step, so that losses must agree: else the script fails. Times are those that each
+program prints. All run in turn, and of each side the way counts that is the fastest by its median over the rounds;
+the ratio is the median over the rounds of their time over ours.
 """
-import array, os, random, re, shutil, statistics, subprocess, sys, tempfile
+import array, os, random, re, shutil, subprocess, sys, tempfile
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class LlmC:
     name, trainer, program = "llm.c", "train_gpt2.c", "train_gpt2"
 
     def __init__(self, source, compiler, threads, folder):
-        self.source, self.compiler, self.folder = source, compiler, os.path.join(folder, f"{self.name} {compiler}".replace(" ", "_"))
+        self.source, self.compiler = source, compiler
+        self.folder = os.path.join(folder, f"{self.name}_{compiler}")
         shutil.copytree(source, self.folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         self.env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         os.symlink(os.path.join(folder, "gpt2_124M.bin"), os.path.join(self.folder, "gpt2_124M.bin"))
@@ -48,7 +50,7 @@ class LlmC:
             text = f.read()
         for old, new in changes.items():
             if text.count(old) != 1:
-                sys.exit(f"{file} of {self.name} has {old!r} {text.count(old)} times: another version than this script knows")
+                sys.exit(f"{file} of {self.name} has {old!r} {text.count(old)} times: the script knows another version")
             text = text.replace(old, new)
             print(f"{self.name}, {file}: {old.strip()!r} becomes {new.strip()!r}", file=sys.stderr)
         with open(os.path.join(self.folder, file), "w") as f:
@@ -80,7 +82,8 @@ class LlmCpp(LlmC):
         super().__init__(source, compiler, threads, folder)
         self.change("CMakeLists.txt", {"LANGUAGES C CXX CUDA": "LANGUAGES C CXX"})
         self.change("llmcpp/CMakeLists.txt", {"        profiler\n": ""})
-        self.change("llmcpp/nn.hpp", {"16 /* number of threads in pool */": str(threads), "12 /* number of threads to use */": str(threads)})
+        self.change("llmcpp/nn.hpp", {"16 /* number of threads in pool */": str(threads),
+                                      "12 /* number of threads to use */": str(threads)})
         eigen = os.path.join(self.folder, "third_party/eigen")
         if not os.path.exists(os.path.join(eigen, "unsupported")):
             os.rmdir(eigen)
@@ -94,7 +97,7 @@ class LlmCpp(LlmC):
 
 
 def write_weights(path, w):
-    """In llm.c's form, with the vocabulary padded: Linear weights are (out, in), and those of all blocks lie together."""
+    """In llm.c's form, with the vocabulary padded: Linear weights are (out, in); those of all blocks lie together."""
     padded, blocks = -(-SIZE["vocab"] // 128) * 128, range(SIZE["layers"])
     header = np.zeros(256, np.int32)
     header[:8] = 20240326, 3, SIZE["context"], SIZE["vocab"], SIZE["layers"], SIZE["heads"], SIZE["width"], padded
@@ -128,13 +131,14 @@ def write_tokens(run, folder, programs):
 def ours(args, run, folder):
     """{mode: log} of a run, and what it printed."""
     batch, tokens = RUNS[run]
-    return train(args, folder, {"data": os.path.join(folder, "tokens.bin"), "model": os.path.join(folder, "hf"), "batch": batch,
-                                "window": tokens, "lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight-decay": 0, "clip-norm": 0})
+    return train(args, folder, {"data": os.path.join(folder, "tokens.bin"), "model": os.path.join(folder, "hf"),
+                                "batch": batch, "window": tokens, "lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8,
+                                "weight-decay": 0, "clip-norm": 0})
 
 
 def theirs(programs, run, logs):
     """{compiler: log} of a run, whose losses must be ours."""
-    seconds = {}
+    found = {}
     for program in programs:
         steps = program.steps()
         for mode, log in logs.items():
@@ -143,8 +147,8 @@ def theirs(programs, run, logs):
                 sys.exit(f"{run}: losses of {program.name} are {[loss for loss, _ in steps]}, and ours, {mode}, "
                          f"{[step['loss'] for step in log]}")
         print(f"{run}: losses of {program.name} by {program.compiler} are ours within {off:.1e}", file=sys.stderr)
-        seconds[program.compiler] = [{"ms": 1e3 * s} for _, s in steps]
-    return seconds
+        found[program.compiler] = [{"ms": 1e3 * s} for _, s in steps]
+    return found
 
 
 def declare(parser):
@@ -176,7 +180,8 @@ def main():
             write_folder(os.path.join(folder, "hf"), SIZE, w)
             write_weights(os.path.join(folder, "gpt2_124M.bin"), w)
             del w
-            builds = [[kind(source, compiler, args.threads, folder) for compiler in args.compilers] for kind, source in sources]
+            builds = [[kind(source, compiler, args.threads, folder) for compiler in args.compilers]
+                      for kind, source in sources]
             for run in args.runs:
                 for programs in builds:
                     write_tokens(run, folder, programs)
@@ -185,11 +190,14 @@ def main():
 
                     def one():
                         logs, printed = ours(args, run, folder)
-                        return seconds_of(logs, args.warmup), seconds_of(theirs(programs, run, logs), args.warmup), printed
+                        peer = theirs(programs, run, logs)
+                        return seconds_of(logs, args.warmup), seconds_of(peer, args.warmup), printed
 
-                    rounds, shares = rounds_of(args, args.threads, f"{run}, {programs[0].name}", one)
-                    yield (f"{run}, {programs[0].name}", [mine for mine, _, _ in rounds], [peer for _, peer, _ in rounds], shares,
-                           report_of(args, rounds[-1][2], peer=" and ".join(kind.name for kind, _ in sources)))
+                    name = f"{run}, {programs[0].name}"
+                    rounds, shares = rounds_of(args, args.threads, name, one)
+                    peers = " and ".join(kind.name for kind, _ in sources)
+                    yield (name, [mine for mine, _, _ in rounds], [peer for _, peer, _ in rounds], shares,
+                           report_of(args, rounds[-1][2], peer=peers))
 
     table(args, measured(), key="peer", threads=args.threads, steps=args.steps, dtype=args.dtype)
 
