@@ -12,9 +12,9 @@
 
 namespace tg::bench {
 
-struct Bandwidth {     // GB/s; bytes read and bytes written count once each
-  double copy, triad;  // a = b; a = b + 3 c: the memory of a is read before it is written, which does not count
-  double update;       // a = b + a / 2: nothing is moved that does not count
+struct Bandwidth {     // GB/s; bytes read and bytes written count once each; by plain stores or past the caches
+  double copy, triad;  // a = b; a = b + 3 c: plain stores read a before they write it, which does not count
+  double update;       // a = b + a / 2 or a = -a: nothing is moved that does not count, and writes hide behind reads
   double read;         // a sum over a: on a GPU that of copies
   double best() const { return copy > triad ? copy : triad; }
 };
@@ -26,8 +26,8 @@ class Peaks {
   // Of products whose operands are "f64", "f32", "tf32", "bf16" or "i8" (on the CPU); the last two on the CPU as its
   // kernels compute them.
   double gflops(const std::string& operands);
-  // Arrays that take `bytes` together, shared out over the threads; rounded to a power of 2, at least 16 KiB for each
-  // thread and at most 512 MiB in all.
+  // Arrays that take `bytes` together, shared out over the threads, on huge pages where there are some; rounded to a
+  // power of 2, at least 16 KiB for each thread and at most 512 MiB in all, which is beyond all caches.
   Bandwidth bandwidth(double bytes);
   const std::map<std::string, double>& products() const { return gflops_; }       // by operands
   const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // by bytes

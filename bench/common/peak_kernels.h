@@ -1,5 +1,6 @@
 // The loops of peak.cpp for one instruction set. Included there once for each, with TG_PEAK_NAME, the attribute
-// TG_PEAK_TARGET, the bytes of a register TG_PEAK_WIDTH and as many chains TG_PEAK_CHAINS as registers hold.
+// TG_PEAK_TARGET, the bytes of a register TG_PEAK_WIDTH, as many chains TG_PEAK_CHAINS as registers hold, and, where
+// there is one, the instruction TG_PEAK_STREAM that stores past the caches.
 namespace TG_PEAK_NAME {
 
 template <class T> struct Vector {
@@ -24,19 +25,29 @@ template <class T> constexpr double flop_per_round() { return 2.0 * TG_PEAK_CHAI
 
 using Floats = Vector<float>::type;
 constexpr int64_t kLanes = sizeof(Floats) / sizeof(float);
+template <bool streaming> TG_PEAK_TARGET inline void store(float* to, const Floats& x) {
+#ifdef TG_PEAK_STREAM
+  if constexpr (streaming) {
+    asm volatile(TG_PEAK_STREAM " %1, %0" : "=m"(*reinterpret_cast<Floats*>(to)) : "x"(x));
+    return;
+  }
+#endif
+  *reinterpret_cast<Floats*>(to) = x;
+}
 // Arrays are 64-byte aligned and n is a multiple of 16 floats.
-TG_PEAK_TARGET inline void copy(float* to, const float* a, const float*, int64_t n) {
-  for (int64_t i = 0; i < n; i += kLanes) *reinterpret_cast<Floats*>(to + i) = *reinterpret_cast<const Floats*>(a + i);
+template <bool streaming> TG_PEAK_TARGET inline void copy(float* to, const float* a, const float*, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store<streaming>(to + i, *reinterpret_cast<const Floats*>(a + i));
 }
-TG_PEAK_TARGET inline void triad(float* to, const float* a, const float* b, int64_t n) {
+template <bool streaming> TG_PEAK_TARGET inline void triad(float* to, const float* a, const float* b, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes)
-    *reinterpret_cast<Floats*>(to + i) =
-        *reinterpret_cast<const Floats*>(a + i) + 3.0f * *reinterpret_cast<const Floats*>(b + i);
+    store<streaming>(to + i, *reinterpret_cast<const Floats*>(a + i) + 3.0f * *reinterpret_cast<const Floats*>(b + i));
 }
-TG_PEAK_TARGET inline void update(float* to, const float* a, const float*, int64_t n) {
+template <bool streaming> TG_PEAK_TARGET inline void update(float* to, const float* a, const float*, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes)
-    *reinterpret_cast<Floats*>(to + i) =
-        *reinterpret_cast<const Floats*>(a + i) + 0.5f * *reinterpret_cast<const Floats*>(to + i);
+    store<streaming>(to + i, *reinterpret_cast<const Floats*>(a + i) + 0.5f * *reinterpret_cast<const Floats*>(to + i));
+}
+template <bool streaming> TG_PEAK_TARGET inline void scale(float* to, const float*, const float*, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store<streaming>(to + i, -*reinterpret_cast<const Floats*>(to + i));
 }
 TG_PEAK_TARGET inline void read(float* to, const float* a, const float*, int64_t n) {
   constexpr int kChains = 4;
@@ -46,16 +57,12 @@ TG_PEAK_TARGET inline void read(float* to, const float* a, const float*, int64_t
   *reinterpret_cast<Floats*>(to) = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-constexpr Kernels kKernels{multiply_add<float>,
-                           multiply_add<double>,
-                           flop_per_round<float>(),
-                           flop_per_round<double>(),
-                           copy,
-                           triad,
-                           update,
-                           read};
+constexpr Kernels kKernels{multiply_add<float>,           multiply_add<double>,        flop_per_round<float>(),
+                           flop_per_round<double>(),      {copy<false>, copy<true>},   {triad<false>, triad<true>},
+                           {update<false>, update<true>}, {scale<false>, scale<true>}, {read}};
 }  // namespace TG_PEAK_NAME
 #undef TG_PEAK_NAME
 #undef TG_PEAK_TARGET
 #undef TG_PEAK_WIDTH
 #undef TG_PEAK_CHAINS
+#undef TG_PEAK_STREAM

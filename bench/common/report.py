@@ -312,24 +312,25 @@ def training(page, path, d):
 
 
 def compare(page, path, d):
-    rows = []  # ratio, name, seconds of each way of ours, of PyTorch
+    peer, program = ("PyTorch", f"PyTorch {d['torch']}") if "torch" in d else (d["peer"], d["peer"])
+    rows = []  # ratio, name, seconds of each way of ours, of the peer
     for r in d["rows"]:
-        torch = r.get("torch_all") or {"eager": r["torch_seconds"], "compile": r.get("torch_compiled_seconds")}
+        theirs = r.get("torch_all") or r.get("peer_all") or {"eager": r["torch_seconds"], "compile": r.get("torch_compiled_seconds")}
         rows.append((r["ratio"], r["name"], r.get("all") or {"eager": r["seconds"]},
-                     {way: s for way, s in torch.items() if s}))
+                     {way: s for way, s in theirs.items() if s}))
     mean, least = math.exp(statistics.fmean(math.log(ratio) for ratio, *_ in rows)), min(ratio for ratio, *_ in rows)
-    page.file(f"Beside PyTorch {d['torch']}: {len(rows)} benchmarks", path, facts(d))
-    page.part("How many times as fast", f"The fastest way of PyTorch over our fastest: <b>{mean:.2f}×</b> in the geometric mean, "
-              f"<b>{least:.2f}×</b> the smallest. Below 1× PyTorch is faster.",
+    page.file(f"Beside {program}: {len(rows)} benchmarks", path, facts(d))
+    page.part("How many times as fast", f"The fastest way of {peer} over our fastest: <b>{mean:.2f}×</b> in the geometric mean, "
+              f"<b>{least:.2f}×</b> the smallest. Below 1× {peer} is faster.",
               bars([Bar(name, ratio, f"{ratio:6.2f}×  {took(min(ours.values())):>8} / {took(min(theirs.values())):>8}",
                         "ours" if ratio >= 1 else "theirs") for ratio, name, ours, theirs in sorted(rows, key=lambda r: -r[0])],
                    TIMES, "ratios", lines=((1, "as fast"), (mean, f"mean {mean:.2f}×"))))
     plots = [bars([Bar(name, text=f"{ratio:.2f}×")] +
                   [Bar(f"{who}, {way}", s, took(s), cls + "2" * (s > min(of.values())))
-                   for who, cls, of in (("ours", "ours", ours), ("PyTorch", "theirs", theirs)) for way, s in of.items()],
+                   for who, cls, of in (("ours", "ours", ours), (peer, "theirs", theirs)) for way, s in of.items()],
                   SECONDS, name, HALF, axis=False) for ratio, name, ours, theirs in rows]
     page.part("Each way", "Time, shorter is better; each has a scale of its own. Strong colours: the fastest of a side.",
-              keys(("ours", "ours"), ("theirs", "PyTorch")), two(plots))
+              keys(("ours", "ours"), ("theirs", peer)), two(plots))
 
 
 def decode(page, path, d):
@@ -497,7 +498,7 @@ def trace(page, path, d):
 KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm),
          ("encoding", "bench_tokenizer", encoding), ("clients", "bench/tokenizer/compare_clients.py", clients),
          ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("cells", "bench_fragmented", fragmented),
-         ("torch", "compare_torch*.py", compare),
+         ("torch", "compare_torch*.py", compare), ("peer", "bench/gpt_training/compare_llmc.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
          ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages), ("rows", "bench/switchback/training.py", linear_kinds))
 

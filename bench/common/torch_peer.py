@@ -1,6 +1,6 @@
 """PyTorch beside ours: its process, which answers requests with times, rounds of both in turn, and the table of them. A round
 in which other work took too much of the processors does not count. No program. Users: the compare_torch.py of each
-benchmark."""
+benchmark, and gpt_training/compare_llmc.py, whose peers are other programs."""
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
 PRECISIONS = ("highest", "high", "medium")  # of f32 matrix products
@@ -165,35 +165,36 @@ def medians(rounds):
     return {way: statistics.median(r[way] for r in rounds) for way in rounds[0] if all(way in r for r in rounds)}
 
 
-def compared(name, mine, theirs, shares):
-    """A row: the fastest way of each side by its median over the rounds, and the median of PyTorch's time over ours; and what
+def compared(key, name, mine, theirs, shares):
+    """A row: the fastest way of each side by its median over the rounds, and the median of the peer's time over ours; and what
     eager PyTorch, in its fastest way, takes for one of our eager runs. All rounds are in it."""
     fastest = lambda times: min(times.items(), key=lambda way: way[1])
-    ours, torch = medians(mine), medians(theirs)
-    if not torch:
-        sys.exit(f"{name}: PyTorch ran in no way")
-    (mode, seconds), (way, torch_seconds) = fastest(ours), fastest(torch)
-    eager = [t for way, t in torch.items() if "eager" in way]
-    return {"name": name, "seconds": seconds, "mode": mode, "torch_seconds": torch_seconds, "torch_way": way,
+    ours, peer = medians(mine), medians(theirs)
+    if not peer:
+        sys.exit(f"{name}: the peer ran in no way")
+    (mode, seconds), (way, peer_seconds) = fastest(ours), fastest(peer)
+    eager = [t for way, t in peer.items() if "eager" in way]
+    return {"name": name, "seconds": seconds, "mode": mode, f"{key}_seconds": peer_seconds, f"{key}_way": way,
             "ratio": statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs)),
-            "eager_ratio": min(eager) / ours["eager"] if eager else None, "all": ours, "torch_all": torch,
-            "share": min(shares), "rounds": [{"ours": m, "torch": t, "share": s} for m, t, s in zip(mine, theirs, shares)]}
+            "eager_ratio": min(eager) / ours["eager"] if eager else None, "all": ours, f"{key}_all": peer,
+            "share": min(shares), "rounds": [{"ours": m, key: t, "share": s} for m, t, s in zip(mine, theirs, shares)]}
 
 
-def table(args, measured, **settings):
-    """Prints a line for each (name, rounds of ours, rounds of PyTorch, shares, report) as it comes and what all come to, and writes
-    them with the machine of the last report. Exits with 1 if a row is of a busy machine: such a row is shown and not judged."""
-    rows = []
+def table(args, measured, key="torch", **settings):
+    """Prints a line for each (name, rounds of ours, rounds of the peer, shares, report) as it comes and what all come to, and writes
+    them with the machine of the last report, which names the peer: "torch" has PyTorch's version, "peer" is another program.
+    Exits with 1 if a row is of a busy machine: such a row is shown and not judged."""
+    rows, title = [], "PyTorch" if key == "torch" else "peer"
     for name, mine, theirs, shares, report in measured:
         if not rows:
             m = report["machine"]
-            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; PyTorch {report['torch']}; {args.rounds} rounds"
+            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; {title} {report[key]}; {args.rounds} rounds"
                   + ", one thread each, processor time" * args.cpu_time)
-            print(f"{'':46} {'tapegrad us':>12} {'':10} {'PyTorch us':>12} {'':30} {'ratio':>7} {'eager':>7}")
-        row = compared(name, mine, theirs, shares)
+            print(f"{'':46} {'tapegrad us':>12} {'':10} {title + ' us':>12} {'':30} {'ratio':>7} {'eager':>7}")
+        row = compared(key, name, mine, theirs, shares)
         eager = f"{row['eager_ratio']:7.2f}" if row["eager_ratio"] else f"{'-':>7}"
         busy = "" if row["share"] >= LEAST_SHARE else f"  busy: {100 * row['share']:.0f} % of the processors"
-        print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row['torch_seconds']:12.1f} {row['torch_way']:30} "
+        print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row[f'{key}_seconds']:12.1f} {row[f'{key}_way']:30} "
               f"{row['ratio']:7.2f} {eager}{busy}", flush=True)
         rows.append(row)
     judged = [r for r in rows if r["share"] >= LEAST_SHARE]
@@ -204,7 +205,7 @@ def table(args, measured, **settings):
         print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({**{key: report[key] for key in ("machine", "date", "device", "clock", "torch")}, "commit": args.commit,
+            json.dump({**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, "commit": args.commit,
                        "command": " ".join(["python", *sys.argv]), **settings, "geometric_mean": mean,
                        "smallest": least and least["ratio"], "rows": rows}, f, indent=1)
             f.write("\n")

@@ -99,6 +99,26 @@ def ways_of(torch, run, args):
     return {way: (lambda way=way: measured(way)) for way in args.ways}
 
 
+def train(args, folder, flags):
+    """({mode: log} of `tapegrad train` with these flags, its log a list of steps; what the last run printed)."""
+    logs, out = {}, os.path.join(folder, "out")
+    for mode in ("eager", "compiled"):
+        flags = {**flags, "out": out, "device": args.device, "threads": args.threads, "max-steps": args.warmup + args.steps,
+                 "warmup": 0, "schedule": "constant", "val-fraction": 0, "eval-every": 0, "checkpoint-every": 0,
+                 "dtype": args.dtype, "compile": str(mode == "compiled").lower()}
+        done = subprocess.run([args.program, "train", "--overwrite", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))],
+                              capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        with open(os.path.join(out, "log.jsonl")) as f:
+            logs[mode] = [json.loads(line) for line in f]
+    return logs, done.stdout
+
+
+def seconds_of(logs, warmup):
+    return {mode: statistics.median(step["ms"] for step in steps[warmup:]) / 1e3 for mode, steps in logs.items()}
+
+
 def ours(args, run, folder):
     """{mode: seconds} of a step, and what the last run printed."""
     blocks, heads, width, vocabulary, bias, dropout, batch, context = RUNS[run]
@@ -107,23 +127,11 @@ def ours(args, run, folder):
         draw = random.Random(1)
         with open(data, "wb") as f:
             array.array("H", (draw.randrange(vocabulary) for _ in range(100_000))).tofile(f)
-    seconds = {}
-    for mode in ("eager", "compiled"):
-        out = os.path.join(folder, "out")
-        flags = {"data": data, "out": out, "device": args.device, "threads": args.threads, "layers": blocks, "heads": heads,
-                 "width": width, "vocab-size": vocabulary, "context": context, "bias": str(bias).lower(), "dropout": dropout,
-                 "batch": batch, "max-steps": args.warmup + args.steps, "warmup": 0, "lr": RATE, "schedule": "constant",
-                 "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP,
-                 "val-fraction": 0, "eval-every": 0, "checkpoint-every": 0, "dtype": args.dtype,
-                 "matmul-precision": args.matmul_precision, "compile": str(mode == "compiled").lower()}
-        done = subprocess.run([args.program, "train", "--overwrite", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))],
-                              capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
-        with open(os.path.join(out, "log.jsonl")) as f:
-            steps = [json.loads(line)["ms"] for line in f][args.warmup:]
-        seconds[mode] = statistics.median(steps) / 1e3
-    return seconds, done.stdout
+    logs, printed = train(args, folder, {
+        "data": data, "layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
+        "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0], "beta2": BETAS[1],
+        "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP, "matmul-precision": args.matmul_precision})
+    return seconds_of(logs, args.warmup), printed
 
 
 def declare(parser):
@@ -137,14 +145,14 @@ def declare(parser):
     parser.add_argument("--threads", type=int, default=os.cpu_count())
 
 
-def report_of(args, header, version):
+def report_of(args, header, **peer):
     """The keys of our programs' JSON files that say where figures come from."""
     backend = next(line for line in header.splitlines() if line.startswith("device")).removeprefix("device").strip()
     with open("/proc/cpuinfo") as f:
         cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
     built = subprocess.run([args.program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     return {"machine": {"cpu": cpu, "cpus": os.cpu_count(), "backend": backend, "compiler": built}, "clock": "wall",
-            "date": datetime.date.today().isoformat(), "device": args.device, "torch": version}
+            "date": datetime.date.today().isoformat(), "device": args.device, **peer}
 
 
 def main():
@@ -165,7 +173,7 @@ def main():
             for run in args.runs:
                 rounds, shares = rounds_of(args, args.threads, run, lambda: (ours(args, run, folder), peer(run)))
                 yield (run, [mine for (mine, _), _ in rounds], [theirs for _, theirs in rounds], shares,
-                       report_of(args, rounds[-1][0][1], peer.version))
+                       report_of(args, rounds[-1][0][1], torch=peer.version))
 
     table(args, measured(), threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)
 

@@ -14,51 +14,16 @@ with keys and values in f32. Where they are not, its logits at the first other t
 be as near as roundings allow. Its GELU is a table of f16. The ratio is the median over the rounds of our tokens per
 second over theirs.
 """
-import argparse, json, math, os, statistics, struct, subprocess, sys, tempfile, time
+import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
 import gguf
 import numpy as np
 import xllamacpp
 
-SIZES = {"124m": dict(width=768, layers=12, heads=12, vocab=50257, context=1024),
-         "tiny": dict(width=64, layers=2, heads=2, vocab=300, context=128)}  # fmt: skip
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
+from gpt2_weights import SIZES, weights, write_folder
+
 NEAR = {"f32": 4e-3, "bf16": 6e-2}  # of log-probabilities: the table of f16; activations of bf16
-
-
-def weights(size, seed=0):
-    """Hugging Face's names; Linear weights are (in, out) there. Values that bf16 holds."""
-    c, draw = size["width"], np.random.default_rng(seed)
-
-    def normal(*shape, std=0.02):
-        bits = (draw.standard_normal(shape, np.float32) * np.float32(std)).view(np.uint32)
-        return (bits & 0xFFFF0000).view(np.float32)
-
-    w = {"wte.weight": normal(size["vocab"], c), "wpe.weight": normal(size["context"], c)}
-    norms = ["ln_f"]
-    for i in range(size["layers"]):
-        h = f"h.{i}."
-        norms += [h + "ln_1", h + "ln_2"]
-        for name, n, m in (("attn.c_attn", c, 3 * c), ("attn.c_proj", c, c), ("mlp.c_fc", c, 4 * c), ("mlp.c_proj", 4 * c, c)):
-            w[h + name + ".weight"], w[h + name + ".bias"] = normal(n, m, std=0.05), normal(m)
-    for name in norms:
-        w[name + ".weight"], w[name + ".bias"] = 1 + normal(c), normal(c)
-    return w
-
-
-def write_folder(path, size, w):
-    os.makedirs(path)
-    with open(path + "/config.json", "w", encoding="utf-8") as f:
-        json.dump({"model_type": "gpt2", "vocab_size": size["vocab"], "n_positions": size["context"], "n_embd": size["width"],
-                   "n_layer": size["layers"], "n_head": size["heads"], "activation_function": "gelu_new"}, f)  # fmt: skip
-    header, at = {}, 0
-    for name, x in w.items():
-        header["transformer." + name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
-        at += x.nbytes
-    text = json.dumps(header).encode()
-    with open(path + "/model.safetensors", "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for x in w.values():
-            f.write(x.tobytes())
 
 
 def write_gguf(path, size, w, dtype):

@@ -1,5 +1,6 @@
 #include "ops/op_rows.h"
 
+#include <tapegrad/core/cast.h>
 #include <tapegrad/tapegrad.h>
 
 namespace tg::bench {
@@ -223,20 +224,26 @@ void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t h
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
-// Reads the weights, two moments and the gradients, writes all but the gradients; of `tensors` of n elements each.
-void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1) {
+// Reads the weights, two moments and the gradients, writes all but the gradients; of `tensors` of n elements each. With
+// `copies` it writes the weights in bf16, too.
+void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false) {
   const Kind t{DType::f32, rows.device};
   const std::vector<int64_t> shape = tensors == 1 ? std::vector{n} : std::vector{tensors, n};
-  const double bytes = 7.0 * 4 * double(n) * double(tensors);
-  rows.push_back(
-      {.id = {"adamw_step", shape, "f32"}, .bytes = bytes, .moves = OpRow::Moves::in_place, .make = [=]() -> Run {
-         std::vector<Tensor> w, m, v, g;
-         for (int64_t i = 0; i < tensors; ++i) {
-           w.push_back(input({n}, t)), g.push_back(input({n}, t));
-           m.push_back(zeros({n}, DType::f32, t.device)), v.push_back(zeros({n}, DType::f32, t.device));
-         }
-         return [=, step = int64_t(0)]() mutable { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step); };
-       }});
+  const double bytes = (7.0 * 4 + (copies ? 2 : 0)) * double(n) * double(tensors);
+  rows.push_back({.id = {copies ? "adamw_step_bf16_copies" : "adamw_step", shape, "f32"},
+                  .bytes = bytes,
+                  .moves = OpRow::Moves::in_place,
+                  .make = [=]() -> Run {
+                    std::vector<Tensor> w, m, v, g;
+                    for (int64_t i = 0; i < tensors; ++i) {
+                      w.push_back(input({n}, t)), g.push_back(input({n}, t));
+                      m.push_back(zeros({n}, DType::f32, t.device)), v.push_back(zeros({n}, DType::f32, t.device));
+                      if (copies) (void)parameter_as(w.back(), DType::bf16);
+                    }
+                    return [=, step = int64_t(0)]() mutable {
+                      adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step);
+                    };
+                  }});
 }
 
 // The same of one matrix from a gradient of R terms, which is not stored.
@@ -253,6 +260,7 @@ void adamw_product_rows(Rows& rows, int64_t side, int64_t terms) {
                   }});
 }
 
+constexpr int64_t kManyParameters = 100'000'000;  // about as many as GPT-2 small has
 // A nano GPT (12 windows of 64, width 128) and layers of GPT-2 small.
 void cpu_rows(Rows& rows) {
   linear_rows(rows);
@@ -281,6 +289,8 @@ void cpu_rows(Rows& rows) {
   self_attention_rows(rows, 1, 12, 1024, 64);
   adamw_rows(rows, int64_t(1) << 20);
   adamw_rows(rows, int64_t(1) << 24);
+  for (const bool copies : {false, true}) adamw_rows(rows, kManyParameters, 1, copies);
+  global_norm_row(rows, kManyParameters, DType::f32);
   for (const int64_t terms : {1, 8, 16, 64}) adamw_product_rows(rows, 4096, terms);
   adamw_rows(rows, 1024, 148);  // as many tensors as 12 layers have
   for (const DType d : {DType::f32, DType::bf16}) {

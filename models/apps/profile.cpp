@@ -57,6 +57,17 @@ std::string phase_of(const Scope* path) {
   return "";
 }
 
+// The time of all steps, and how many there were.
+struct Steps {
+  int64_t count = 0, ns = 0;
+};
+Steps steps_of(const Profile& p) {
+  Steps s;
+  for (const Profile::Range& r : p.ranges)
+    if (r.kind == RangeKind::range && r.name == kStep) ++s.count, s.ns += r.end - r.begin;
+  return s;
+}
+
 using Times = std::map<std::string, int64_t>;  // ns by name
 using Share = std::pair<std::string, int64_t>;
 // "attention 20 %, linear 16 %, 12 others 9 %"
@@ -79,9 +90,8 @@ std::string shares(const Times& times, int64_t whole) {
 }
 // Where the time of the steps went, in a few lines.
 std::string summary(const Profile& p) {
-  int64_t steps = 0, wall = 0, kernels = 0;
-  for (const Profile::Range& r : p.ranges)
-    if (r.kind == RangeKind::range && r.name == kStep) ++steps, wall += r.end - r.begin;
+  const auto [steps, wall] = steps_of(p);
+  int64_t kernels = 0;
   Times phases, ops, layers;
   for (const Profile::Kernel& k : p.kernels) {
     const std::string phase = phase_of(k.path);
@@ -102,7 +112,8 @@ std::string summary(const Profile& p) {
   return s;
 }
 
-// Bytes and products of ops beside the time that they took, and the share of it that the machine needs at least.
+// Bytes and products of ops beside the time that they took, its share of the steps, and the share of it that the
+// machine needs at least.
 ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, const std::optional<Machine>& machine) {
   using Format = ProfileTable::Format;
   Times times;
@@ -117,23 +128,27 @@ ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, con
     s.calls += o.calls, s.bytes += o.work.read + o.work.written, s.flops += 2 * o.work.multiply_adds;
     if (machine) s.floor += 1e9 * floor_seconds(o, *machine);
   }
+  const auto steps = double(std::max<int64_t>(steps_of(p).ns, 1));
   ProfileTable t;
   t.report = "work_by_op";
-  t.columns = {{"Total Time (ns)", Format::integer},
-               {"Calls", Format::integer},
-               {"Moved (MB)", Format::one_decimal},
-               {"GB/s", Format::one_decimal},
-               {"GFLOP/s", Format::one_decimal}};
+  t.columns = {{"Step (%)", Format::one_decimal}, {"Total Time (ns)", Format::integer},
+               {"Calls", Format::integer},        {"Moved (MB)", Format::one_decimal},
+               {"GB/s", Format::one_decimal},     {"GFLOP/s", Format::one_decimal}};
   if (machine) t.columns.push_back({"Floor (%)", Format::one_decimal});
   t.columns.push_back({"Op", Format::text});
   for (const auto& [op, s] : sums)
     if (const auto ns = double(times[op]); ns > 0) {
-      auto& row = t.rows.emplace_back(std::vector<ProfileTable::Cell>{ns, double(s.calls), double(s.bytes) / 1e6,
-                                                                      double(s.bytes) / ns, s.flops / ns});
+      auto& row = t.rows.emplace_back(std::vector<ProfileTable::Cell>{
+          100 * ns / steps, ns, double(s.calls), double(s.bytes) / 1e6, double(s.bytes) / ns, s.flops / ns});
       if (machine) row.push_back(100 * s.floor / ns);
       row.push_back(op);
     }
   std::ranges::stable_sort(t.rows, std::greater<>(), [](const auto& row) { return std::get<double>(row[0]); });
+  return t;
+}
+// Its rows that take at least 2 % of the steps.
+ProfileTable largest(ProfileTable t) {
+  std::erase_if(t.rows, [](const auto& row) { return std::get<double>(row[0]) < 2; });
   return t;
 }
 
@@ -167,9 +182,11 @@ std::string StepProfile::end() {
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
   tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that made them");
-  tables += text_of(work_by_op(p, work, machine_), "What ops moved and computed in the time of their kernels");
+  const ProfileTable by_op = work_by_op(p, work, machine_);
+  tables += text_of(by_op, "What ops moved and computed in the time of their kernels");
   write_file_atomically(tables_path(file_), tables);
-  return fmt::format("{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, file_,
+  const std::string roofs = machine_ ? to_text(largest(by_op)) + "\n" : "";
+  return fmt::format("{}{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, roofs, file_,
                      tables_path(file_));
 }
 
