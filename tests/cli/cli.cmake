@@ -316,7 +316,7 @@ refused(2 "tokenize needs --tokenizer PATH, --in FILE... and --out FILE" tokeniz
 
 # Help
 run(0 --version)
-if(NOT out MATCHES "^tapegrad [0-9]+[.][0-9]+[.][0-9]+\n$")
+if(NOT out MATCHES "^tapegrad [0-9]+[.][0-9]+[.][0-9]+ [(](no MPI|.*[0-9]+[.][0-9]+.*)[)]\n$")
   fail("no version")
 endif()
 run(0 --help)
