@@ -6,7 +6,6 @@ app=$1 work=$2 text=$3
 shift 3
 mpirun=("$@")
 rm -rf "$work" && mkdir -p "$work" && cd "$work" || exit 1
-export TG_COMM_TIMEOUT=60
 unset TG_THREADS
 fail() { printf 'ranks.sh: %s\n' "$*" >&2 && exit 1; }
 on() { # on <ranks> <word>...: tapegrad on so many ranks, its output in `out`
@@ -73,7 +72,7 @@ as_straight() { # as_straight <run>: its log, but for the validation after its l
 as_straight asked
 
 # A rank that is killed at any time ends the job within 5 seconds, and the checkpoint goes on.
-for i in {1..20}; do
+for ((i = 0; i < ${TG_KILLS:-20}; ++i)); do
   rm -rf killed
   "${mpirun[@]}" -n 2 "$app" "${long[@]}" --checkpoint-every 5 --out killed >out 2>&1 &
   until [[ -s killed/checkpoint.safetensors ]]; do sleep 0.02; done
