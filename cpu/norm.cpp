@@ -34,7 +34,7 @@ template <class T> class Parameter {
 
 // Rows that are together in the first cache, with all that is read and written for them.
 constexpr int64_t kMostTogether = 8;
-int64_t rows_together(int64_t n) { return std::clamp<int64_t>(1024 / std::max<int64_t>(n, 1), 1, kMostTogether); }
+int64_t rows_together(int64_t n) { return std::clamp<int64_t>(4096 / std::max<int64_t>(n, 1), 1, kMostTogether); }
 thread_local Scratch t_rows;
 
 // Of one term, or of two, whose sum is then the second output. Which norm it is costs nothing at run time, and one
@@ -46,36 +46,29 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   const Rows<T> x(in[0]);
   std::optional<Rows<B>> more;
   if (terms > 1) more.emplace(in[1]);
+  const size_t parameters = in.size() - terms;
   const Parameter<T> weight(in, terms, n, 1), bias(in, terms + 1, n, 0);
   B* const y = out[0].data<B>();
   T* const sum = terms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
-  // Row r, of both terms, in C.
-  const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch, C* wide) -> const C* {
+  // Row r, of both terms.
+  const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch) -> const T* {
     const T* p = x(r, scratch);
-    if (sum) {
-      const B* q = (*more)(r, more_scratch);
-      T* const s = sum + r * n;
-      for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
-      p = s;
-    }
-    if constexpr (std::is_same_v<T, C>) {
-      return p;
-    } else {
-      for_lanes<C>(n, [&]<class V>(int64_t j) { store(wide + j, load<V>(p + j)); });
-      return wide;
-    }
+    if (!sum) return p;
+    const B* q = (*more)(r, more_scratch);
+    T* const s = sum + r * n;
+    for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
+    return s;
   };
   const int64_t together = rows_together(n);
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch[kMostTogether];
     std::vector<B> more_scratch;
-    C* const wide = std::is_same_v<T, C> ? nullptr : t_rows.get<C>(together * n);
     for (int64_t first = begin; first < end; first += together) {
       const int64_t count = std::min(together, end - first);
-      const C* p[kMostTogether];
+      const T* p[kMostTogether];
       C m[kMostTogether] = {}, scale[kMostTogether];
-      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch, wide ? wide + i * n : wide);
+      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch);
       if (mean && n)
         for (int64_t i = 0; i < count; ++i)
           m[i] = lane_sums<1, C>(n, [q = p[i]]<class V>(int64_t j) { return std::array{load<V>(q + j)}; })[0] / C(n);
@@ -89,11 +82,19 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
         rstd[first + i] = scale[i];
         if (mean) mean[first + i] = m[i];
       }
-      for (int64_t i = 0; i < count; ++i)
-        for_lanes<C>(n, [q = p[i], c = m[i], k = scale[i], to = y + (first + i) * n, w = weight.data(),
-                         b = bias.data()]<class V>(int64_t j) {
-          store(to + j, V((load<V>(q + j) - c) * k * load<V>(w + j) + load<V>(b + j)));
-        });
+      for (int64_t i = 0; i < count; ++i) {
+        const auto write = [&, q = p[i], c = m[i], k = scale[i], to = y + (first + i) * n](auto shift) {
+          for_lanes<C>(n, [&]<class V>(int64_t j) { store(to + j, shift(V((load<V>(q + j) - c) * k), j)); });
+        };
+        if (parameters == 0)
+          write([](const auto& h, int64_t) { return h; });
+        else if (parameters == 1)
+          write([w = weight.data()]<class V>(const V& h, int64_t j) { return V(h * load<V>(w + j)); });
+        else
+          write([w = weight.data(), b = bias.data()]<class V>(const V& h, int64_t j) {
+            return V(h * load<V>(w + j) + load<V>(b + j));
+          });
+      }
     }
   });
 }
