@@ -12,10 +12,6 @@
 #include <type_traits>
 #include <utility>
 
-#if TG_ISA_LEVEL == 4
-#include <immintrin.h>
-#endif
-
 namespace tg::cpu::TG_ISA_NS {
 
 typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2))),
@@ -141,9 +137,13 @@ inline Vector<float> exp_to_zero(const Vector<float>& x) {
   const V t = x * 1.44269504f + kMagic, n = t - kMagic;
   const V r = (x - n * math::detail::kLn2Hi) - n * math::detail::kLn2Lo;
   const V q = (r * r) * (0.166666672f * r + 0.500016212f) + r;
-  const V root = V(_mm512_maskz_permutexvar_ps(0xffff, __m512i(t), __m512(kRoots)));
-  const __mmask16 normal = _mm512_cmp_ps_mask(__m512(x), __m512(V{} - 87.3365f), _CMP_NLT_UQ);
-  return V(_mm512_maskz_scalef_ps(normal, __m512(root * q + root), __m512(n)));
+#ifdef __clang__
+  const V root = __builtin_ia32_permvarsf512(kRoots, Vector<int32_t>(t));
+#else
+  const V root = __builtin_shuffle(kRoots, Vector<int32_t>(t));
+#endif
+  const V y = __builtin_ia32_scalefps512_mask(root * q + root, n, V{}, 0xffff, 4);  // 4: rounds as all else does
+  return x < -87.3365f ? V{} : y;
 }
 #else
 inline Vector<float> exp_to_zero(const Vector<float>& x) {
