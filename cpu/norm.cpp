@@ -36,7 +36,7 @@ template <class T> class Parameter {
 };
 
 // Rows of so many elements that are together in the first cache, with all that is read and written for them.
-constexpr int64_t kMostTogether = 8;
+constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in the second cache
 int64_t rows_together(int64_t n, int64_t elements) {
   return std::clamp<int64_t>(elements / std::max<int64_t>(n, 1), 1, kMostTogether);
 }
@@ -64,7 +64,8 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
     for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
     return s;
   };
-  const int64_t together = rows_together(n, 4096);
+  // Near by, the wait for a row's sums is what counts; what comes from memory comes best in a steady stream.
+  const int64_t together = rows_together(n, terms == 1 && rows * n <= kNear ? 2048 : 1024);
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch[kMostTogether];
     std::vector<B> more_scratch;
