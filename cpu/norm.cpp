@@ -11,17 +11,20 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// A vector of n parameters in the compute dtype: where it lies, or a copy; n times `otherwise` where there is none.
+// A vector of n parameters in the compute dtype: where it lies, or a copy; null where there is none.
 template <class T> class Parameter {
  public:
-  Parameter(Bufs in, size_t i, int64_t n, compute_t<T> otherwise) {
+  Parameter(Bufs in, size_t i, int64_t n) {
+    if (i >= in.size()) return;
+    const T* const p = in[i].data<T>();
+    const int64_t step = in[i].strides()[0];
     if constexpr (std::is_same_v<T, compute_t<T>>)
-      if (i < in.size() && in[i].strides()[0] == 1) {
-        p_ = in[i].data<T>();
+      if (step == 1) {
+        p_ = p;
         return;
       }
     auto* const copy = copy_.get<compute_t<T>>(n);
-    for (int64_t j = 0; j < n; ++j) copy[j] = i < in.size() ? in[i].data<T>()[j * in[i].strides()[0]] : otherwise;
+    for (int64_t j = 0; j < n; ++j) copy[j] = p[j * step];
     p_ = copy;
   }
   Parameter(const Parameter&) = delete;
@@ -29,12 +32,14 @@ template <class T> class Parameter {
 
  private:
   Scratch copy_;
-  const compute_t<T>* p_;
+  const compute_t<T>* p_ = nullptr;
 };
 
-// Rows that are together in the first cache, with all that is read and written for them.
-constexpr int64_t kMostTogether = 8;
-int64_t rows_together(int64_t n) { return std::clamp<int64_t>(1024 / std::max<int64_t>(n, 1), 1, kMostTogether); }
+// Rows of so many elements that are together in the first cache, with all that is read and written for them.
+constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in the second cache
+int64_t rows_together(int64_t n, int64_t elements) {
+  return std::clamp<int64_t>(elements / std::max<int64_t>(n, 1), 1, kMostTogether);
+}
 thread_local Scratch t_rows;
 
 // Of one term, or of two, whose sum is then the second output. Which norm it is costs nothing at run time, and one
@@ -46,36 +51,29 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   const Rows<T> x(in[0]);
   std::optional<Rows<B>> more;
   if (terms > 1) more.emplace(in[1]);
-  const Parameter<T> weight(in, terms, n, 1), bias(in, terms + 1, n, 0);
+  const Parameter<T> weight(in, terms, n), bias(in, terms + 1, n);
   B* const y = out[0].data<B>();
   T* const sum = terms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
-  // Row r, of both terms, in C.
-  const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch, C* wide) -> const C* {
+  // Row r, of both terms.
+  const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch) -> const T* {
     const T* p = x(r, scratch);
-    if (sum) {
-      const B* q = (*more)(r, more_scratch);
-      T* const s = sum + r * n;
-      for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
-      p = s;
-    }
-    if constexpr (std::is_same_v<T, C>) {
-      return p;
-    } else {
-      for_lanes<C>(n, [&]<class V>(int64_t j) { store(wide + j, load<V>(p + j)); });
-      return wide;
-    }
+    if (!sum) return p;
+    const B* q = (*more)(r, more_scratch);
+    T* const s = sum + r * n;
+    for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
+    return s;
   };
-  const int64_t together = rows_together(n);
+  // Near by, the wait for a row's sums is what counts; what comes from memory comes best in a steady stream.
+  const int64_t together = rows_together(n, terms == 1 && rows * n <= kNear ? 2048 : 1024);
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch[kMostTogether];
     std::vector<B> more_scratch;
-    C* const wide = std::is_same_v<T, C> ? nullptr : t_rows.get<C>(together * n);
     for (int64_t first = begin; first < end; first += together) {
       const int64_t count = std::min(together, end - first);
-      const C* p[kMostTogether];
+      const T* p[kMostTogether];
       C m[kMostTogether] = {}, scale[kMostTogether];
-      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch, wide ? wide + i * n : wide);
+      for (int64_t i = 0; i < count; ++i) p[i] = row(first + i, scratch[i], more_scratch);
       if (mean && n)
         for (int64_t i = 0; i < count; ++i)
           m[i] = lane_sums<1, C>(n, [q = p[i]]<class V>(int64_t j) { return std::array{load<V>(q + j)}; })[0] / C(n);
@@ -89,11 +87,19 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
         rstd[first + i] = scale[i];
         if (mean) mean[first + i] = m[i];
       }
-      for (int64_t i = 0; i < count; ++i)
-        for_lanes<C>(n, [q = p[i], c = m[i], k = scale[i], to = y + (first + i) * n, w = weight.data(),
-                         b = bias.data()]<class V>(int64_t j) {
-          store(to + j, V((load<V>(q + j) - c) * k * load<V>(w + j) + load<V>(b + j)));
-        });
+      for (int64_t i = 0; i < count; ++i) {
+        const auto write = [&, q = p[i], c = m[i], k = scale[i], to = y + (first + i) * n](auto shift) {
+          for_lanes<C>(n, [&]<class V>(int64_t j) { store(to + j, shift(V((load<V>(q + j) - c) * k), j)); });
+        };
+        if (!weight.data())
+          write([](const auto& h, int64_t) { return h; });
+        else if (!bias.data())
+          write([w = weight.data()]<class V>(const V& h, int64_t j) { return V(h * load<V>(w + j)); });
+        else
+          write([w = weight.data(), b = bias.data()]<class V>(const V& h, int64_t j) {
+            return V(h * load<V>(w + j) + load<V>(b + j));
+          });
+      }
     }
   });
 }
@@ -108,6 +114,7 @@ template <class T, class B> struct Backward {
   Rows<T> x;
   std::vector<C> mean, rstd;  // mean: empty for RMSNorm
   Parameter<T> weight;
+  std::vector<C> ones;  // if there is no weight
   std::optional<Rows<T>> ds;
   T* dx = nullptr;
   B* dr = nullptr;
@@ -115,7 +122,8 @@ template <class T, class B> struct Backward {
 
   template <class Op>
   Backward(const Op& op, Bufs in, Bufs out)
-      : dy(in[0]), x(in[1]), weight(in, 3 + (Op::kCentred ? 1 : 0) + (op.has_ds ? 1 : 0), x.n, 1) {
+      : dy(in[0]), x(in[1]), weight(in, 3 + (Op::kCentred ? 1 : 0) + (op.has_ds ? 1 : 0), x.n) {
+    if (!weight.data()) ones.assign(size_t(x.n), C(1));
     size_t next = 2;
     if (Op::kCentred) mean = flat<C, C>(in[next++]);
     rstd = flat<C, C>(in[next++]);
@@ -126,6 +134,8 @@ template <class T, class B> struct Backward {
     if (op.wants.db) db = out[next++].data<T>();
     if (op.wants.dr) dr = out[next++].data<B>();
   }
+
+  const C* weights() const { return weight.data() ? weight.data() : ones.data(); }
 
   // A row in two passes, which both make g and h: that is less than to keep them, but where elements are converted in
   // many steps. Sums is how many sums over rows there are: of dw alone or of db too.
@@ -138,7 +148,7 @@ template <class T, class B> struct Backward {
     std::array<C, 2> sums;  // of g * h and of g
   };
   template <int kSums> void first_pass(Row& r, C* sum_w, C* sum_b) const {
-    const C* const w = weight.data();
+    const C* const w = weights();
     r.sums = lane_sums<2, C>(x.n, [&, m = r.mean, k = r.scale]<class V>(int64_t j) {
       const V d = load<V>(r.dy + j), h = (load<V>(r.x + j) - m) * k, g = d * load<V>(w + j);
       if constexpr (kSums > 0) store(sum_w + j, V(load<V>(sum_w + j) + d * h));
@@ -148,7 +158,7 @@ template <class T, class B> struct Backward {
     });
   }
   template <class To> void second_pass(const Row& r, To* to) const {
-    const C* const w = weight.data();
+    const C* const w = weights();
     const C along = r.sums[0] / C(x.n), shift = mean.empty() ? C(0) : r.sums[1] / C(x.n);
     const C m = r.mean, k = r.scale;
     for_lanes<C>(x.n, [&]<class V>(int64_t j) {
@@ -162,7 +172,7 @@ template <class T, class B> struct Backward {
   }
   // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
   template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
-    const int64_t n = x.n, together = rows_together(n);
+    const int64_t n = x.n, together = rows_together(n, 1024);
     std::vector<T> x_scratch[kMostTogether], ds_scratch;
     std::vector<B> dy_scratch[kMostTogether];
     T* const before = ds ? t_rows.get<T>(n) : nullptr;  // dx before ds is added: in one loop both could round as one

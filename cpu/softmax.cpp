@@ -7,14 +7,41 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-thread_local Scratch t_row;  // of exponentials
+thread_local Scratch t_rows;  // of exponentials
 
+// The exponentials of a row are computed while those of the row before are scaled: the ones take arithmetic, the others
+// memory.
 void softmax(const op::Softmax&, Bufs in, Bufs out, Context&) {
-  for_each_row({in[0]}, out[0], []<class T>(int64_t n, T* y, const T* x) {
+  const int64_t n = out[0].shape().back(), total = out[0].numel();
+  if (total == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    C* const e = t_row.get<C>(n);
-    const C scale = C(1) / sum_of_exp(n, x, top_of<C>(n, x), [e](int64_t j, const auto& v) { store(e + j, v); });
-    for_lanes<C>(n, [&]<class V>(int64_t j) { store(y + j, V(load<V>(e + j) * scale)); });
+    const Rows<T> x(in[0]);
+    for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {
+      C* e = t_rows.get<C>(2 * whole_vectors<C>(n));
+      C* before = e + whole_vectors<C>(n);
+      std::vector<T> gathered;
+      C scale = 0;
+      T* y = out[0].data<T>() + begin * n;
+      const auto write = [&]<class V>(int64_t j) { store(y + j, V(load<V>(before + j) * scale)); };
+      for (int64_t r = begin; r < end; ++r) {
+        const T* p = x(r, gathered);
+        const C top = top_of<C>(n, p);
+        C sum;
+        if (r == begin) {
+          sum = sum_of_exp(n, p, top, [e](int64_t j, const auto& v) { store(e + j, v); });
+        } else {
+          sum = sum_of_exp(n, p, top, [=]<class V>(int64_t j, const V& v) {
+            store(e + j, v);
+            store(y + j, V(load<V>(before + j) * scale));
+          });
+          y += n;
+        }
+        scale = C(1) / sum;
+        std::swap(e, before);
+      }
+      for_lanes<C>(n, write);
+    });
   });
 }
 void softmax_grad(const op::SoftmaxGrad&, Bufs in, Bufs out, Context&) {
