@@ -29,7 +29,7 @@ class Communicator {
   /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
   /// this process is one of several and this build has no MPI.
   static const std::shared_ptr<Communicator>& world();
-  /// What world() can use, for --version: "Open MPI 4.1.4" or "no MPI".
+  /// What world() can use, for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
 
   int rank() const { return rank_; }  ///< in [0, size)

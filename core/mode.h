@@ -56,8 +56,8 @@ enum class MatmulPrecision : uint8_t {
   /// Operands as they are.
   highest,
   /// On CUDA, both operands rounded to TensorFloat-32 (10 bits of fraction, relative error about 5e-4). On a CPU with
-  /// AMX, each operand as the sum of three bf16, of whose products the six largest count: the error is no larger than
-  /// that of `highest`.
+  /// AMX, each operand as the sum of three bf16, of whose products the six largest count. The error is no larger than
+  /// that of `highest`, unless a result hangs on elements some 2^100 times smaller than others of their row or column.
   high,
   /// Both operands rounded to bf16 (7 bits of fraction, relative error about 4e-3): on CUDA, and on CPUs with AMX or
   /// AVX512_BF16.

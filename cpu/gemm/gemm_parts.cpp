@@ -7,6 +7,7 @@
 #include <tapegrad/cpu/scratch.h>
 
 #include <algorithm>
+#include <array>
 #if TG_ISA_LEVEL == 4
 #include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
 #endif
@@ -144,24 +145,16 @@ class Guard {
   uint16_t* largest_;
 };
 
-template <int Parts>
-constexpr Kernels<float, float> kAvx512{.step = kTileDepth,
-                                        .pack_a = pack_parts<Parts, false>,
-                                        .pack_b = pack_parts<Parts, true>,
-                                        .block = avx512_block<Avx512Bf16, float>,
-                                        .starts = nullptr,
-                                        .enter = nullptr,
-                                        .leave = nullptr,
-                                        .parts = Parts};
-template <int Parts>
-constexpr Kernels<float, float> kAmx{.step = kTileDepth,
-                                     .pack_a = pack_parts<Parts, false>,
-                                     .pack_b = pack_parts<Parts, true>,
-                                     .block = amx_block<AmxBf16, float>,
-                                     .starts = nullptr,
-                                     .enter = enter_tiles,
-                                     .leave = leave_tiles,
-                                     .parts = Parts};
+template <int Parts> Kernels<float, float> kernels(bool amx) {
+  return {.step = kTileDepth,
+          .pack_a = pack_parts<Parts, false>,
+          .pack_b = pack_parts<Parts, true>,
+          .block = amx ? amx_block<AmxBf16, float> : avx512_block<Avx512Bf16, float>,
+          .starts = nullptr,
+          .enter = amx ? enter_tiles : nullptr,
+          .leave = amx ? leave_tiles : nullptr,
+          .parts = Parts};
+}
 }  // namespace
 #endif
 
@@ -178,14 +171,14 @@ void gemm_as(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView
     };
     const bool amx = path == Bf16Path::amx, parallel = m * n * k >= kSerial;
     packed::Product<float, float> product{m, n, k, a, b, store};
-    if (!high) return Blocked(product, amx ? kAmx<1> : kAvx512<1>, parallel).run();
+    if (!high) return Blocked(product, kernels<1>(amx), parallel).run();
     const Guard guard(m, n);
     const auto look = [&](bool of_b, int64_t first, int64_t steps, const std::byte* panel) {
       guard.look(of_b, first, steps, panel);
     };
     const FunctionRef<void(bool, int64_t, int64_t, const std::byte*)> each(look);
     product.packed = &each;
-    Blocked(product, amx ? kAmx<3> : kAvx512<3>, parallel).run();
+    Blocked(product, kernels<3>(amx), parallel).run();
     guard.for_others([&](int64_t i, int64_t rows) { gemm<float>(rows, n, k, a.at(i, 0), b, c + i * ldc, ldc, o); });
     return;
   }

@@ -8,7 +8,7 @@
 #include <tapegrad/models/apps/profile.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/ranks.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_folder.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -33,72 +33,8 @@ void note_of(const std::string& text) {
   std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
 }
 
-std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
-std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
-RunConfig run_in(const Checkpoint& c, const std::string& path) {
-  return run_config_from_json(c.config, fmt::format("'config' of {}", path));
-}
-const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
-// Whose bits those of other backends and instruction sets differ from.
-std::string kernels_of(Device d) { return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)); }
-
 std::optional<Machine> machine_of(const TrainOptions& o) {
   return o.machine.empty() ? std::nullopt : std::optional(machine(o.machine));
-}
-
-// One process at a time writes the files of a run.
-FileLock lock_folder(const std::string& folder) {
-  try {
-    return FileLock(folder + "/.lock");
-  } catch (const Error& e) {
-    if (e.kind() != Error::Kind::state) throw;
-    throw Error(e.kind(), fmt::format("[train] another process is training in {}. One at a time may write there. Wait "
-                                      "until it has ended, end it, or train in another folder.",
-                                      folder));
-  }
-}
-
-// What is there is worth more than a new run that would overwrite it by mistake; a run that has done no step is worth
-// nothing. A run of the other command leaves files that a new one does not replace.
-void check_overwritten(const TrainOptions& o, const std::string& out) {
-  const std::string path = checkpoint_path(out);
-  if (!path_exists(path)) {
-    for (const char* name : {"model.safetensors", "config.json", "adapter.safetensors", "log.jsonl"})
-      TG_CHECK(
-          o.overwrite || !path_exists(fmt::format("{}/{}", out, name)), value,
-          "[train] {}/{} is there, and a new run would overwrite what is in its folder. Choose another --out, or pass "
-          "--overwrite.",
-          out, name);
-    return;
-  }
-  std::optional<Checkpoint> c;
-  RunConfig run;
-  try {
-    c = load_checkpoint(path);
-    run = run_in(*c, path);
-  } catch (const Error& e) {
-    if (o.overwrite) return;
-    throw Error(e.kind(),
-                fmt::format("{}\nA new run would overwrite it. Choose another --out, or pass --overwrite.", e.what()));
-  }
-  TG_CHECK(command_of(*c) == o.command, value,
-           "[train] {} is of a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, and leave its other "
-           "files. Choose another --out, or remove the folder.",
-           path, command_of(*c), o.command);
-  const int64_t step = c->state.step, steps = run.train.max_steps;
-  const int64_t logged = StepLog::last_step_of(log_path(out));
-  if (o.overwrite || (step == 0 && logged == 0)) return;
-  const bool finished = step >= steps && !c->state.unvalidated;
-  const std::string what = finished        ? fmt::format("a run that is finished, after {} steps", steps)
-                           : logged > step ? fmt::format(
-                                                 "a run that was saved at step {} of {}, and whose log goes on to "
-                                                 "step {}",
-                                                 step, steps, logged)
-                                           : fmt::format("a run that stopped at step {} of {}", step, steps);
-  throw Error(Error::Kind::value,
-              fmt::format("[train] {} is of {}. A new run would overwrite it. Go on with `tapegrad {} --resume {}{}`, "
-                          "choose another --out, or pass --overwrite.",
-                          path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 
 std::vector<std::string> absolute(std::vector<std::string> files) {
@@ -161,63 +97,6 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, in
   fmt::print("\n");
   std::fflush(stdout);
 }
-
-// The files of a run, which rank 0 writes. A save is the checkpoint first, then the others: what is newest in the
-// folder can be resumed.
-class Files {
- public:
-  Files(const Start& s, const Trained& what, const Trainer& trainer) : start_(s), what_(what), trainer_(trainer) {
-    if (leads()) log_.emplace(open());
-    if (s.state) saved_ = s.state->step;
-  }
-
-  void write(const StepRecord& r) {
-    if (log_) log_->write(r);
-  }
-  void save() {
-    start_.data.tokens.check_unchanged();  // else the checkpoint's hash of them would be a lie
-    if (log_) log_->sync();
-    save_checkpoint_only();
-    if (leads()) what_.save();
-  }
-  void save_checkpoint_only() {
-    if (leads()) write_checkpoint();
-    saved_ = trainer_.steps();
-  }
-  int64_t saved_step() const { return saved_; }  // of the checkpoint
-  const std::optional<StepLog>& log() const { return log_; }
-
- private:
-  void write_checkpoint() const {
-    save_checkpoint(checkpoint_path(start_.out),
-                    {.config = to_json(start_.run),
-                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
-                     .data = start_.identity,
-                     .state = trainer_.state(),
-                     .finetuning = start_.finetuning,
-                     .init = start_.init,
-                     .kernels = kernels_of(what_.params.device())});
-  }
-  StepLog open() {
-    const std::string path = log_path(start_.out);
-    for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
-    for (const std::string& name : {checkpoint_path(start_.out), path}) remove_leftovers(name);
-    if (!start_.state) {
-      save_checkpoint_only();  // from now on the run can be resumed; a disk that cannot hold it is found here
-      StepLog log(path);
-      std::error_code none;  // those of a run that is overwritten: they go with neither this checkpoint nor this log
-      for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
-      return log;
-    }
-    return StepLog::resume(path, start_.state->step - (start_.state->unvalidated ? 1 : 0));
-  }
-
-  const Start& start_;
-  const Trained& what_;
-  const Trainer& trainer_;
-  int64_t saved_ = 0;
-  std::optional<StepLog> log_;
-};
 
 // How to go on after an Error.
 std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_t steps, int64_t saved) {

@@ -46,7 +46,8 @@ struct TrainConfig {
   int64_t batch = 12;                       ///< windows in a micro-batch
   int64_t window = 0;                       ///< tokens of a window, at most the model's context; 0: the context
   WindowOrder order = WindowOrder::random;  ///< of the windows that Trainer takes from TokenData
-  int64_t accumulate = 1;  ///< micro-batches in a step, whose gradients make one update, weighted by tokens
+  /// Micro-batches in a step, whose gradients make one update, weighted by tokens; several ranks share them.
+  int64_t accumulate = 1;
   int64_t max_steps = 2000;
   double lr = 1e-3;      ///< learning rate after `warmup` steps
   double min_lr = 1e-4;  ///< learning rate at the end of the cosine, in [0, lr]; a constant schedule ignores it

@@ -75,8 +75,8 @@ TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig
   TG_CHECK(
       config.accumulate % comm_->size() == 0, value,
       "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
-      "a multiple of {}. Pass --accumulate {}.",
-      config.accumulate, comm_->size(), comm_->size(), comm_->size());
+      "a multiple of {}. Change one of both.",
+      config.accumulate, comm_->size(), comm_->size());
   if (!config.compile) return;
   std::vector<Rng*> generators;
   for (Rng& r : draws_) generators.push_back(&r);

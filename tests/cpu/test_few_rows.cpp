@@ -1,12 +1,11 @@
 // Products of few rows on the CPU (cpu/gemm/gemm_few_rows.h): the bits that these rows have among many.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 
+#include "support/bf16_paths.h"
 #include "support/helpers.h"
-#include "support/with_env.h"
 
 using namespace tg;
 
@@ -52,14 +51,7 @@ TEST_CASE("one to sixteen rows in f32 and f64 have the bits that they have among
 TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, by each way to multiply") {
   if (kernel_level(Backend::cpu) < 3) return;
   NoGradScope off;
-  for (const cpu::Bf16Path path : cpu::kBf16Paths) {
-    const std::string name(name_of(path));
-    if (!has(path)) {
-      MESSAGE("skipped: this machine or build has no " << name);
-      continue;
-    }
-    const WithEnv env("TG_BF16", name);
-    CAPTURE(name);
+  for_each_path(cpu::kBf16Paths, [](cpu::Bf16Path) {
     for (const auto [n, k] : kShapes) check_few_rows(n, k, DType::bf16);
-  }
+  });
 }

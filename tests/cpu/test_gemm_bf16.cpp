@@ -3,12 +3,11 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 
+#include "support/bf16_paths.h"
 #include "support/helpers.h"
-#include "support/with_env.h"
 
 using namespace tg;
 using cpu::Bf16Path;
@@ -16,16 +15,7 @@ using cpu::Bf16Path;
 namespace {
 template <class F> void for_each_path(F&& f) {
   NoGradScope off;
-  for (const Bf16Path path : cpu::kBf16Paths) {
-    const std::string name(name_of(path));
-    if (!has(path)) {
-      MESSAGE("skipped: this machine or build has no " << name);
-      continue;
-    }
-    const WithEnv env("TG_BF16", name);
-    CAPTURE(name);
-    f(path);
-  }
+  tg::for_each_path(cpu::kBf16Paths, f);
 }
 Tensor random_bf16(const Shape& s, uint64_t seed) { return random(s, seed).to(DType::bf16); }
 

@@ -2,33 +2,23 @@
 // double precision and beside `highest`, what parts of bf16 cannot be, threads and layouts, gradients in each mode.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/ops.h>
 
+#include <array>
 #include <cmath>
 
+#include "support/bf16_paths.h"
 #include "support/helpers.h"
-#include "support/with_env.h"
 
 using namespace tg;
-using cpu::Bf16Path;
 
 namespace {
 constexpr auto kHighest = MatmulPrecision::highest, kHigh = MatmulPrecision::high, kMedium = MatmulPrecision::medium;
 
 // Ways that have bf16 instructions.
 template <class F> void for_each_path(F&& f) {
-  for (const Bf16Path path : {Bf16Path::avx512, Bf16Path::amx}) {
-    const std::string name(name_of(path));
-    if (!has(path)) {
-      MESSAGE("skipped: this machine or build has no " << name);
-      continue;
-    }
-    const WithEnv env("TG_BF16", name);
-    CAPTURE(name);
-    f();
-  }
+  tg::for_each_path(std::array{cpu::Bf16Path::avx512, cpu::Bf16Path::amx}, [&](cpu::Bf16Path) { f(); });
 }
 Tensor narrow(const Tensor& x) { return x.to(DType::bf16).to(DType::f32); }
 

@@ -1,0 +1,51 @@
+// The folder of a run: its lock, what may be overwritten in it, and the files that a run writes there. Users:
+// run_session.cpp.
+#pragma once
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/train/trainer.h>
+
+#include <optional>
+#include <string>
+
+namespace tg::apps {
+
+std::string checkpoint_path(const std::string& folder);
+std::string log_path(const std::string& folder);
+RunConfig run_in(const Checkpoint&, const std::string& path);
+const char* command_of(const Checkpoint&);
+// Whose bits those of other backends and instruction sets differ from.
+std::string kernels_of(Device);
+
+// One process at a time writes the files of a run.
+FileLock lock_folder(const std::string& folder);
+// What is there is worth more than a new run that would overwrite it by mistake; a run that has done no step is worth
+// nothing. A run of the other command leaves files that a new one does not replace.
+void check_overwritten(const TrainOptions&, const std::string& out);
+
+// The files of a run, which rank 0 writes. A save is the checkpoint first, then the others: what is newest in the
+// folder can be resumed.
+class Files {
+ public:
+  Files(const Start&, const Trained&, const Trainer&);
+
+  void write(const StepRecord& r) {
+    if (log_) log_->write(r);
+  }
+  void save();
+  void save_checkpoint_only();
+  int64_t saved_step() const { return saved_; }  // of the checkpoint
+  const std::optional<StepLog>& log() const { return log_; }
+
+ private:
+  void write_checkpoint() const;
+  StepLog open();
+
+  const Start& start_;
+  const Trained& what_;
+  const Trainer& trainer_;
+  int64_t saved_ = 0;
+  std::optional<StepLog> log_;
+};
+
+}  // namespace tg::apps
