@@ -71,6 +71,26 @@ DType rank_sum_dtype(std::string_view op, DType);
 /// have the same sizes and dtypes. Each rank adds up a part of the elements, which the others then get.
 void sum_over_ranks(Communicator&, std::span<const RankSum>);
 
+/// Who owns what of several tensors, which are taken as one long row in their order: rank r owns elements [cuts[r],
+/// cuts[r + 1]) of it. There are as many cuts as ranks and one; they rise from 0 to the length of the row.
+using RankCuts = std::vector<int64_t>;
+/// Elements [first, first + n) of a tensor of a row.
+struct OwnedPart {
+  int64_t first = 0, n = 0;
+};
+/// What a rank owns of the tensor whose elements are [begin, begin + n) of the row.
+OwnedPart owned_part(const RankCuts&, int rank, int64_t begin, int64_t n);
+/// The sums as of sum_over_ranks(), of what this rank owns alone: `to` gets its owned_part() of each tensor.
+void sum_to_owners(Communicator&, std::span<const RankSum>, const RankCuts&);
+/// n elements of any dtype. Their owners have the values that all others are to have.
+struct RankTensor {
+  void* data;
+  int64_t n;
+  size_t size;  ///< bytes of an element
+};
+/// All ranks get what its owner has of each tensor, in place.
+void gather_from_owners(Communicator&, std::span<const RankTensor>, const RankCuts&);
+
 namespace detail {
 // How a build with MPI makes a world: cpu/mpi_comm.cpp registers it before main().
 struct CommunicatorEngine {

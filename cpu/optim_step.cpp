@@ -53,25 +53,27 @@ std::vector<Tile> tiles_of(Bufs tensors) {
     for (int64_t i = 0, n = tensors[k].numel(); i < n; i += kGrain) tiles.push_back({k, i, std::min(n, i + kGrain)});
   return tiles;
 }
-void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context&) {
+void square_sums(const op::SquareSums&, Bufs in, Bufs out, Context&) {
+  static_assert(kGrain == op::SquareSums::kStretch);
   const std::vector<Tile> tiles = tiles_of(in);
   std::vector<Walk<1>> walks;
   walks.reserve(in.size());
   for (const Buf& x : in) walks.emplace_back(x.shape(), std::array<Strides, 1>{x.strides()});
-  std::vector<double> part(tiles.size());
+  double* const sums = out[0].data<double>();
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
     const Tile& tile = tiles[size_t(t)];
     const Buf& x = in[tile.tensor];
-    visit_float(x.dtype(),
-                [&]<class T>() { part[size_t(t)] = square_sum<T>(x, walks[tile.tensor], tile.begin, tile.end); });
+    visit_float(x.dtype(), [&]<class T>() { sums[t] = square_sum<T>(x, walks[tile.tensor], tile.begin, tile.end); });
   });
+}
+void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context&) {
+  const double* const sums = in[0].data<double>();
   double sum = 0;
-  for (const double s : part) sum += s;
-  const double norm = std::sqrt(sum);
+  for (int64_t i = 0; i < in[0].numel(); ++i) sum += sums[i];
   if (out[0].dtype() == DType::f64)
-    *out[0].data<double>() = norm;
+    *out[0].data<double>() = std::sqrt(sum);
   else
-    *out[0].data<float>() = float(norm);
+    *out[0].data<float>() = float(std::sqrt(sum));
 }
 
 // The norm of all gradients, if the op has one behind its lists.
@@ -236,7 +238,24 @@ struct Rest {
     for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
   }
 };
-void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context&) {
+// Before a step of parts of n weights: what is not theirs goes along.
+void keep_rest(size_t n, Bufs in, Bufs out) {
+  for (size_t k = 0; k < n; ++k) {
+    if (in[k].bytes == out[k].bytes) continue;
+    visit_float(out[k].dtype(), [&]<class T>() {
+      using At = std::array<int64_t, 2>;
+      for_rows<2>(out[k].shape(), {out[k].strides(), in[k].strides()}, [&](int64_t size, const At& at, const At& step) {
+        T* const to = out[k].template data<T>() + at[0];
+        const T* const from = in[k].template data<T>() + at[1];
+        for (int64_t i = 0; i < size; ++i) to[i * step[0]] = from[i * step[1]];
+      });
+    });
+  }
+}
+void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
+  keep_rest(op.first.size(), all_in, all_out);
+  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  const Bufs in = parts.in(), out = parts.out();
   const size_t n = op.tensors();
   const Rest rest(op, 3, in, out);
   const Both<AdamWNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
@@ -271,7 +290,10 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   };
   out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
 }
-void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
+void sgd_step(const op::SgdStep& op, Bufs all_in, Bufs all_out, Context&) {
+  keep_rest(op.first.size(), all_in, all_out);
+  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  const Bufs in = parts.in(), out = parts.out();
   const size_t n = op.tensors();
   const Rest rest(op, op.updated(), in, out);
   const Both<SgdNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
@@ -282,7 +304,8 @@ void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context&) {
   };
   op.updated() == 2 ? update<2>(n, in, rest.grads, out, block) : update<1>(n, in, rest.grads, out, block);
 }
-TG_STRIDED_KERNEL(op::GlobalNorm, cpu, global_norm);
+TG_STRIDED_KERNEL(op::SquareSums, cpu, square_sums);
+TG_KERNEL(op::NormOfSquareSums, cpu, norm_of_square_sums);
 TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);
 TG_KERNEL(op::AdamWProductStep, cpu, adamw_product_step);
 TG_STRIDED_KERNEL(op::SgdStep, cpu, sgd_step);

@@ -1,6 +1,4 @@
-// Kernels of ops/training/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time. The
-// norm is summed in f64 by a number of blocks that the sizes alone decide, then by one block: the same bits on every
-// run.
+// Kernels of ops/training/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/training/optim_step.h>
@@ -14,12 +12,10 @@ namespace {
 constexpr int kThreads = 256;
 
 // A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
-template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, F&& run) {
+template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
   constexpr size_t kFew = 4;
-  int64_t n = 0;
-  for (const D& d : all) n += d.n;
   const auto fill = [&]<int kMost>(size_t from) {
-    Batch<D, kMost> b(batch_chunk(n));
+    Batch<D, kMost> b(chunk);
     size_t i = from;
     for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
     if (b.count > 0) run(b, from);
@@ -35,8 +31,7 @@ struct Gradient {
   int64_t n;
   DType dtype;
 };
-constexpr int kNormCtas = 5;                    // per SM
-constexpr int64_t kPartials = 132 * kNormCtas;  // at most, of one launch
+constexpr int kNormCtas = 5;  // per SM
 
 // Of elements [begin, end), a multiple of 16 bytes from the start of the tensor; each thread its own.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
@@ -55,49 +50,48 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
   for (int64_t i = scalars + threadIdx.x; i < end; i += kThreads) sum += double(widen(x[i])) * double(widen(x[i]));
   return sum;
 }
+// A chunk is a stretch.
 template <int kMost>
 __global__ void __launch_bounds__(kThreads, kNormCtas)
-    global_norm_squares(const __grid_constant__ Batch<Gradient, kMost> batch, int64_t chunks, double* part) {
-  double sum = 0;
-  for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
-    const int k = batch.find(c);
-    const Gradient& g = batch.item[k];
-    const int64_t begin = (c - batch.first[k]) * batch.chunk, end = std::min(g.n, begin + batch.chunk);
-    if (g.dtype == DType::f32)
-      sum += square_sum<float>(g.data, begin, end);
-    else if (g.dtype == DType::bf16)
-      sum += square_sum<bf16>(g.data, begin, end);
-    else
-      sum += square_sum<double>(g.data, begin, end);
-  }
+    square_sums_all(const __grid_constant__ Batch<Gradient, kMost> batch, double* sums) {
+  const int64_t c = blockIdx.x;
+  const int k = batch.find(c);
+  const Gradient& g = batch.item[k];
+  const int64_t begin = (c - batch.first[k]) * batch.chunk, end = std::min(g.n, begin + batch.chunk);
+  double sum;
+  if (g.dtype == DType::f32)
+    sum = square_sum<float>(g.data, begin, end);
+  else if (g.dtype == DType::bf16)
+    sum = square_sum<bf16>(g.data, begin, end);
+  else
+    sum = square_sum<double>(g.data, begin, end);
   sum = block_all<SumOp, kThreads>(sum, 0.0);
-  if (threadIdx.x == 0) part[blockIdx.x] = sum;
+  if (threadIdx.x == 0) sums[c] = sum;
 }
-template <class T>
-__global__ void __launch_bounds__(kThreads) global_norm_finish(const double* part, int64_t parts, T* norm) {
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < parts; i += kThreads) sum += part[i];
-  sum = block_all<SumOp, kThreads>(sum, 0.0);
-  if (threadIdx.x == 0) *norm = T(sqrt(sum));
-}
-void global_norm(const op::GlobalNorm&, Bufs in, Bufs out, Context& c) {
+void square_sums(const op::SquareSums&, Bufs in, Bufs out, Context& c) {
   constexpr int kMany = 512;
-  static_assert(sizeof(Batch<Gradient, kMany>) + sizeof(int64_t) + sizeof(double*) <= kMostParameters);
+  static_assert(sizeof(Batch<Gradient, kMany>) + sizeof(double*) <= kMostParameters);
   std::vector<Gradient> all;
   std::deque<Contiguous> data;
   for (const Buf& x : in) all.push_back({data.emplace_back(c, x).data(), x.numel(), x.dtype()});
-  const Scratch partials(c, (all.size() / kMany + 2) * size_t(kPartials) * sizeof(double));
-  auto* part = partials.as<double>();
-  int64_t parts = 0;
-  for_batches<Gradient, kMany>(all, [&]<int kMost>(const Batch<Gradient, kMost>& b, size_t) {
-    const int64_t blocks = std::min(kPartials, b.chunks());
-    launch(c, global_norm_squares<kMost>, unsigned(blocks), kThreads, 0, b, b.chunks(), part + parts);
-    parts += blocks;
+  auto* sums = out[0].data<double>();
+  for_batches<Gradient, kMany>(all, op::SquareSums::kStretch, [&]<int kMost>(const Batch<Gradient, kMost>& b, size_t) {
+    launch(c, square_sums_all<kMost>, unsigned(b.chunks()), kThreads, 0, b, sums);
+    sums += b.chunks();
   });
-  const auto finish = [&]<class T>(T* norm) {
-    launch(c, global_norm_finish<T>, 1, kThreads, 0, static_cast<const double*>(part), parts, norm);
+}
+
+template <class T> __global__ void __launch_bounds__(kThreads) norm_of_sums(const double* sums, int64_t n, T* norm) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += sums[i];
+  sum = block_all<SumOp, kThreads>(sum, 0.0);
+  if (threadIdx.x == 0) *norm = T(sqrt(sum));
+}
+void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context& c) {
+  const auto run = [&]<class T>(T* norm) {
+    launch(c, norm_of_sums<T>, 1, kThreads, 0, static_cast<const double*>(in[0].data<double>()), in[0].numel(), norm);
   };
-  out[0].dtype() == DType::f64 ? finish(out[0].data<double>()) : finish(out[0].data<float>());
+  out[0].dtype() == DType::f64 ? run(out[0].data<double>()) : run(out[0].data<float>());
 }
 
 // --- steps --------------------------------------------------------------------------------------------------------
@@ -295,14 +289,20 @@ template <class Entry> struct Entries {
     const Now* const recorded = step_values<Now>(op, all.size(), [places = places](const Op& now, Now* to) {
       for (const size_t k : places) *to++ = Entry(now, k).now;
     });
-    for_batches<Entry, kMany>(all, [&]<int kMost>(const Batch<Entry, kMost>& b, size_t first) {
+    int64_t n = 0;
+    for (const Entry& e : all) n += e.n;
+    for_batches<Entry, kMany>(all, batch_chunk(n), [&]<int kMost>(const Batch<Entry, kMost>& b, size_t first) {
       launch(c, optim_step_all<Entry, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), clip,
              recorded ? recorded + first : nullptr);
     });
   }
 };
 // Entry is a template of the dtype.
-template <template <class> class Entry, class Op> void step(const Op& op, Bufs in, Bufs out, Context& c) {
+template <template <class> class Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
+  for (size_t k = 0; k < op.first.size(); ++k)  // what is not of the parts goes along
+    if (all_in[k].bytes != all_out[k].bytes) copy_contiguous(c, all_in[k], first_element(all_out[k]));
+  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  const Bufs in = parts.in(), out = parts.out();
   const size_t updated = out.size(), n = op.tensors();
   const Clip clip(op, in, updated + n);
   const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
@@ -380,7 +380,8 @@ void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) { step<A
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context& c) {
   op.o.momentum > 0 ? step<SgdMomentum>(op, in, out, c) : step<SgdPlain>(op, in, out, c);
 }
-TG_STRIDED_KERNEL(op::GlobalNorm, cuda, global_norm);
+TG_STRIDED_KERNEL(op::SquareSums, cuda, square_sums);
+TG_KERNEL(op::NormOfSquareSums, cuda, norm_of_square_sums);
 TG_STRIDED_KERNEL(op::AdamWStep, cuda, adamw_step);
 TG_KERNEL(op::AdamWProductStep, cuda, adamw_product_step);
 TG_STRIDED_KERNEL(op::SgdStep, cuda, sgd_step);

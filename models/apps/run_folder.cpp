@@ -68,7 +68,10 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
 }
 
 Files::Files(const Start& s, const Trained& what, const Trainer& trainer) : start_(s), what_(what), trainer_(trainer) {
-  if (leads()) log_.emplace(open());
+  if (leads())
+    log_.emplace(open());
+  else if (!s.state)
+    save_checkpoint_only();  // ranks make its parts together
   if (s.state) saved_ = s.state->step;
 }
 void Files::save() {
@@ -78,18 +81,18 @@ void Files::save() {
   if (leads()) what_.save();
 }
 void Files::save_checkpoint_only() {
-  if (leads()) write_checkpoint();
+  TrainerState state;
+  if (leads() || start_.run.train.shard_optimizer) state = trainer_.state();
+  if (leads())
+    save_checkpoint(checkpoint_path(start_.out),
+                    {.config = to_json(start_.run),
+                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
+                     .data = start_.identity,
+                     .state = std::move(state),
+                     .finetuning = start_.finetuning,
+                     .init = start_.init,
+                     .kernels = kernels_of(what_.params.device())});
   saved_ = trainer_.steps();
-}
-void Files::write_checkpoint() const {
-  save_checkpoint(checkpoint_path(start_.out),
-                  {.config = to_json(start_.run),
-                   .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
-                   .data = start_.identity,
-                   .state = trainer_.state(),
-                   .finetuning = start_.finetuning,
-                   .init = start_.init,
-                   .kernels = kernels_of(what_.params.device())});
 }
 StepLog Files::open() {
   const std::string path = log_path(start_.out);

@@ -38,7 +38,6 @@ class Files {
   const std::optional<StepLog>& log() const { return log_; }
 
  private:
-  void write_checkpoint() const;
   StepLog open();
 
   const Start& start_;

@@ -46,7 +46,7 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
 // rate.
 RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
                            const std::string& path) {
-  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile"},
+  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
                              kRate[] = {"lr", "min_lr", "muon_lr", "warmup"};
   const auto in = [](const auto& names, const std::string& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -55,7 +55,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
     TG_CHECK(
         in(kFree, d.name) || in(kRate, d.name), value,
         "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
-        "min_lr, muon_lr, warmup, eval_every, checkpoint_every and compile may change. Leave it out.",
+        "min_lr, muon_lr, warmup, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it out.",
         d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
@@ -221,7 +221,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
            "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, muon-lr, "
-           "warmup, eval-every, checkpoint-every and compile may change",
+           "warmup, eval-every, checkpoint-every, compile and shard-optimizer may change",
            o.resume);
   c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);

@@ -31,14 +31,14 @@ void detail::AdamWMoments::add(size_t entry, const Tensor& m, const Tensor& v, c
   m_[entry] = m, v_[entry] = v, own_[entry] = own;
 }
 void detail::AdamWMoments::step(const std::vector<size_t>& which, const std::vector<Tensor>& w,
-                                const std::vector<Tensor>& grads, const Tensor& norm, double max_norm,
-                                const Ref<OptimizerClock>& clock) const {
+                                const std::vector<Tensor>& grads, const std::vector<int64_t>& first, const Tensor& norm,
+                                double max_norm, const Ref<OptimizerClock>& clock) const {
   std::vector<Tensor> m, v;
   std::vector<AdamWOverrides> own;
   m.reserve(which.size()), v.reserve(which.size()), own.reserve(which.size());
   for (const size_t i : which) m.push_back(m_[i]), v.push_back(v_[i]), own.push_back(own_[i]);
-  adamw_step({.w = w, .m = m, .v = v, .grad = grads, .each = own}, options_, clock->lr, clock->t + 1, norm, max_norm,
-             clock);
+  adamw_step({.w = w, .m = m, .v = v, .grad = grads, .each = own, .first = first}, options_, clock->lr, clock->t + 1,
+             norm, max_norm, clock);
 }
 void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientProduct& grad, const Tensor& norm,
                                 double max_norm, const Ref<OptimizerClock>& clock, bool counts) const {
@@ -46,8 +46,9 @@ void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientPro
                      clock, counts);
 }
 
-AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<ParameterGroup> groups)
-    : Optimizer("adamw", std::move(parameters), valid(config).lr, groups), config_(config), moments_(config) {
+AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<ParameterGroup> groups,
+             const std::shared_ptr<Communicator>& comm)
+    : Optimizer("adamw", std::move(parameters), valid(config).lr, groups, comm), config_(config), moments_(config) {
   for (size_t i = 0; i < entries().size(); ++i) {
     const ParameterGroup& own = entries()[i].own;
     moments_.add(i, new_state(i, "m"), new_state(i, "v"),
@@ -57,6 +58,8 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<
                   .beta2 = own.beta2});
   }
 }
-void AdamW::update(const Step& s) { moments_.step(s.which, weights(s.which), s.grads, s.norm, s.max_norm, clock()); }
+void AdamW::update(const Step& s) {
+  moments_.step(s.which, weights(s.which), s.grads, firsts(s.which), s.norm, s.max_norm, clock());
+}
 
 }  // namespace tg

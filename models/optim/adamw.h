@@ -43,7 +43,8 @@ class AdamWMoments {
   bool has(size_t entry) const { return entry < m_.size() && bool(m_[entry]); }
   // A step of the entries `which`, all of which have moments.
   void step(const std::vector<size_t>& which, const std::vector<Tensor>& w, const std::vector<Tensor>& grads,
-            const Tensor& norm, double max_norm, const Ref<OptimizerClock>& clock) const;
+            const std::vector<int64_t>& first, const Tensor& norm, double max_norm,
+            const Ref<OptimizerClock>& clock) const;
   // A step of one entry from a gradient that is a product. `counts`: this op counts the step.
   void step(size_t entry, const Tensor& w, const GradientProduct&, const Tensor& norm, double max_norm,
             const Ref<OptimizerClock>& clock, bool counts) const;
@@ -58,9 +59,10 @@ class AdamWMoments {
 /// An Optimizer with two moments per parameter, "<name>.m" and "<name>.v" in its state().
 class AdamW : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters and groups. Both moments start at 0, in the parameter's dtype. A step is
-  /// one op for all parameters.
-  explicit AdamW(std::vector<Parameter>, AdamWConfig = {}, std::vector<ParameterGroup> = {});
+  /// See Optimizer for the rules of parameters, groups and ranks. Both moments start at 0, in the parameter's dtype. A
+  /// step is one op for all parameters.
+  explicit AdamW(std::vector<Parameter>, AdamWConfig = {}, std::vector<ParameterGroup> = {},
+                 const std::shared_ptr<Communicator>& = nullptr);
   const AdamWConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
 
   /// backward(loss) and step() in one, without storing the gradients of weights: where such a gradient is one product
@@ -73,7 +75,7 @@ class AdamW : public Optimizer {
   /// in a LazyScope or a compiled function. Returns the norm before clipping; without clipping it is empty.
   ///
   /// An Error, with nothing changed, of backward() or step(); and for a weight that is read twice, by two layers, whose
-  /// gradient is a sum of products: list it in `stored`.
+  /// gradient is a sum of products: list it in `stored`. A sharded optimiser cannot do it.
   Tensor backward_and_step(const Tensor& loss, FoldedStepOptions = {});
 
  private:

@@ -57,6 +57,9 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
     TG_CHECK(std::ranges::any_of(entries(), [&](const Entry& e) { return glob_matches(pattern, e.name); }), value,
              "[adamw] the pattern '{}' of `stored` matches none of the {} parameters. * stands for any characters.",
              pattern, entries().size());
+  TG_CHECK(!partition(), state,
+           "[adamw] backward_and_step() of a sharded optimiser: a gradient must be stored for the sum over the ranks. "
+           "Call backward(), partition()->reduce() and step().");
   const bool runs = !lazy_enabled();
   std::vector<Tensor> roots;
   {

@@ -60,8 +60,12 @@ Tensor orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
   return tall ? transpose(y) : y;
 }
 
-Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<ParameterGroup> groups)
-    : Optimizer("muon", std::move(parameters), valid(config).lr, groups), config_(config), adamw_(config.adamw) {
+Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<ParameterGroup> groups,
+           const std::shared_ptr<Communicator>& comm)
+    : Optimizer("muon", std::move(parameters), valid(config).lr, groups, comm,
+                [&](const Parameter& p) { return p.tensor.ndim() == 2 && !matches(config.others, p.name); }),
+      config_(config),
+      adamw_(config.adamw) {
   const auto matched = [&](const std::string& pattern) {
     return std::ranges::any_of(entries(), [&](const Entry& e) { return glob_matches(pattern, e.name); });
   };
@@ -98,7 +102,7 @@ Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<Par
 std::vector<std::string> Muon::matrices() const {
   std::vector<std::string> r;
   for (size_t i = 0; i < matrices_.size(); ++i)
-    if (matrices_[i].momentum) r.push_back(entries()[i].name);
+    if (!matrices_[i].rows.empty()) r.push_back(entries()[i].name);
   return r;
 }
 
@@ -119,6 +123,7 @@ void Muon::update(const Step& s) {
   for (size_t k = 0; k < s.which.size(); ++k) {  // before anything has changed
     const Entry& e = entries()[s.which[k]];
     const Tensor& g = s.grads[k];
+    if (matrices_[s.which[k]].rows.empty()) continue;  // AdamW's op checks its own
     TG_CHECK(g.shape() == e.w.shape() && widened(g).dtype() == e.w.dtype(), shape,
              "[muon] the gradient of '{}' is {}, and the parameter {}. Their shapes and dtypes must be equal.", e.name,
              g.layout(), e.w.layout());
@@ -137,7 +142,7 @@ void Muon::update(const Step& s) {
   for (size_t k = 0; k < s.which.size(); ++k) {
     const size_t i = s.which[k];
     const Matrix& m = matrices_[i];
-    if (!m.momentum) {
+    if (m.rows.empty()) {
       rest.push_back(i), others.push_back(s.grads[k]);
       continue;
     }
@@ -148,7 +153,13 @@ void Muon::update(const Step& s) {
     which.push_back(i), own.push_back(m.own);
     if (at_once) evaluate({momentum.back(), updates.back()});
   }
-  if (!rest.empty()) adamw_.step(rest, weights(rest), others, s.norm, s.max_norm, clock());
+  if (!rest.empty()) adamw_.step(rest, weights(rest), others, firsts(rest), s.norm, s.max_norm, clock());
+  if (which.empty() && rest.empty()) {  // other ranks own all matrices: an update of no elements counts the step
+    const Tensor& w = entries()[0].w;
+    const Tensor none = zeros({0}, w.dtype(), w.device());
+    const int64_t first = 0;
+    sgd_step({.w = {&w, 1}, .grad = {&none, 1}, .first = {&first, 1}}, {}, lr(), steps() + 1, {}, 0, clock());
+  }
   if (which.empty()) return;
   sgd_step({.w = weights(which), .grad = updates, .each = own}, {.skip_non_finite = skip}, lr(), steps() + 1,
            skip ? s.norm : Tensor(), skip ? std::numeric_limits<double>::infinity() : 0, clock(), rest.empty());

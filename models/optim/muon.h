@@ -41,18 +41,19 @@ struct MuonConfig {
 /// @endverbatim
 class Muon : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters and groups. A group's betas count for AdamW's parameters. Each of the
-  /// Parameter::parts is made orthogonal and scaled by itself: a weight of queries, keys and values is three matrices.
-  /// An Error if there is no matrix for it, or if parts do not fit. If memory runs out in the middle of a step, AdamW's
-  /// parameters may have moved.
-  explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {});
+  /// See Optimizer for the rules of parameters, groups and ranks; one rank alone updates a matrix. A group's betas
+  /// count for AdamW's parameters. Each of the Parameter::parts is made orthogonal and scaled by itself: a weight of
+  /// queries, keys and values is three matrices. An Error if there is no matrix for it, or if parts do not fit. If
+  /// memory runs out in the middle of a step, AdamW's parameters may have moved.
+  explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
+                const std::shared_ptr<Communicator>& = nullptr);
   const MuonConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
   std::vector<std::string> matrices() const;            ///< the names of the parameters that AdamW does not update
 
  private:
   struct Matrix {
-    Tensor momentum;  // empty: AdamW's
-    Dims rows;        // of its parts
+    Tensor momentum;  // empty: another rank's
+    Dims rows;        // of its parts; empty: AdamW's
     SgdOverrides own;
   };
   void update(const Step&) override;

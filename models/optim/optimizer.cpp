@@ -3,6 +3,7 @@
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/optimizer.h>
 #include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +13,7 @@ namespace tg {
 namespace {
 constexpr int64_t kMostSteps = int64_t(1) << 53;  // so that counting on cannot overflow
 
-// A leaf of its own with the values of `name` in `state`, or an Error.
+// The values of `name` in `state`, which is like a parameter, or an Error.
 Tensor loaded(std::string_view op, const StateDict& state, const std::string& name, const Tensor& like) {
   const auto it = state.find(name);
   TG_CHECK(it != state.end() && it->second, value,
@@ -21,7 +22,7 @@ Tensor loaded(std::string_view op, const StateDict& state, const std::string& na
   TG_CHECK(t.shape() == like.shape() && is_float(t.dtype()), shape,
            "[{}] '{}' is {} in the state and must be {}. Load the state that was saved with these parameters.", op,
            name, t.layout(), like.layout());
-  return t.detach().to(like.dtype()).to(like.device()).contiguous();
+  return t.detach();
 }
 std::string names_of(const std::vector<Parameter>& all) {
   constexpr size_t kMost = 20;
@@ -39,7 +40,8 @@ void detail::check_fraction(std::string_view op, std::string_view name, double x
 }
 
 Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, double lr,
-                     std::span<const ParameterGroup> groups)
+                     std::span<const ParameterGroup> groups, const std::shared_ptr<Communicator>& comm,
+                     const std::function<bool(const Parameter&)>& whole)
     : op_(name), clock_(make_ref<OptimizerClock>(lr, 0)) {
   TG_CHECK(!parameters.empty(), value, "[{}] no parameters. Pass Params::trainable() after the model is made.", op_);
   std::set<std::string_view> names;
@@ -76,13 +78,30 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
              "[{}] the group '{}' has no parameter. Its pattern must match one that no earlier group has taken; * "
              "stands for any characters. The parameters are {}.",
              op_, groups[i].pattern, names_of(parameters));
+  if (!comm || comm->size() == 1) return;
+  for (const Parameter& p : parameters) whole_.push_back(whole && whole(p));
+  partition_ = std::make_shared<const Partition>(std::move(parameters), whole_, comm);
 }
 
 Tensor Optimizer::new_state(size_t entry, std::string_view what) {
   const NoGradScope off;
   const NameScope here(op_);
   const std::string name = fmt::format("{}.{}", entries_[entry].name, what);
-  return state_[name] = zeros_like(entries_[entry].w).label(name);
+  const Tensor& w = entries_[entry].w;
+  Tensor t;
+  if (!partition_)
+    t = zeros_like(w);
+  else if (const int64_t n = partition_->part(entry).n; !whole_[entry])
+    t = zeros({n}, w.dtype(), w.device());
+  else if (n > 0)
+    t = zeros_like(w);
+  if (t) t.label(name);
+  state_[name] = {entry, t};
+  return t;
+}
+std::vector<int64_t> Optimizer::firsts(const std::vector<size_t>& which) const {
+  if (!partition_) return {};
+  return gather<int64_t>(which, [&](size_t i) { return partition_->part(i).first; });
 }
 double Optimizer::decay_of(size_t entry, double decay, bool decay_all) const {
   const Entry& e = entries_[entry];
@@ -105,7 +124,15 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
   s.which.reserve(entries_.size()), s.grads.reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
-    const Tensor g = grads.as_computed(e.w);
+    if (partition_ && whole_[i] && partition_->part(i).n == 0) continue;
+    Tensor g = grads.as_computed(e.w);
+    if (partition_ && g) {
+      TG_CHECK(g.shape() == Shape{partition_->part(i).n}, shape,
+               "[{}] the gradient of '{}' is {}, and this rank owns {} of its elements. Pass the gradients of "
+               "partition()->reduce().",
+               op_, e.name, g, partition_->part(i).n);
+      if (whole_[i]) g = reshape(g, e.w.shape());
+    }
     TG_CHECK(g || unreached != Unreached::error, missing_gradient,
              "[{}] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
              "backward(); freeze it with requires_grad_(false) before the optimiser is made, leave it out, or pass "
@@ -115,7 +142,7 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
     s.which.push_back(i);
     s.grads.push_back(g ? g : zeros_like(e.w));
   }
-  TG_CHECK(!s.which.empty(), missing_gradient,
+  TG_CHECK(!s.which.empty() || partition_, missing_gradient,
            "[{}] none of the {} parameters has a gradient. Pass backward() of a loss that depends on one of them.", op_,
            entries_.size());
   return s;
@@ -127,9 +154,11 @@ Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
   const ProfileRange range(Phase::optimizer);
   NameScope here(op_);
   Step s = reached(grads, o.unreached);
-  const Tensor norm = o.norm || o.clip_norm == 0 ? o.norm : global_norm(s.grads);
+  Tensor norm = o.norm;
+  if (!norm && o.clip_norm > 0) norm = partition_ ? partition_->norm(grads) : global_norm(s.grads);
   if (o.clip_norm > 0) s.norm = norm, s.max_norm = o.clip_norm;
   update(s);
+  if (partition_) partition_->gather_parameters();
   ++clock_->t;
   return norm;
 }
@@ -140,21 +169,43 @@ void Optimizer::set_lr(double lr) {
 
 StateDict Optimizer::state() const {
   StateDict r;
-  for (const auto& [name, t] : state_) r[name] = t.detach();
+  for (const auto& [name, s] : state_) {
+    if (!partition_) {
+      r[name] = s.t.detach();
+      continue;
+    }
+    const Tensor owned = s.t ? reshape(s.t, {s.t.numel()}) : zeros({0}, entries_[s.entry].w.dtype());
+    if (const Tensor t = partition_->gather_to_first(s.entry, owned)) r[name] = t;
+  }
+  return r;
+}
+std::map<std::string, Layout> Optimizer::state_layouts() const {
+  std::map<std::string, Layout> r;
+  for (const auto& [name, s] : state_) r.emplace(name, entries_[s.entry].w.layout());
   return r;
 }
 void Optimizer::load_state(const StateDict& state, int64_t steps) {
   TG_CHECK(steps >= 0 && steps <= kMostSteps, value, "[{}] steps is {}. It must be from 0 to 2^53.", op_, steps);
   NoGradScope off;
   std::vector<Tensor> values;
-  for (const auto& [name, t] : state_) values.push_back(loaded(op_, state, name, t));
+  for (const auto& [name, s] : state_) {
+    Tensor t = loaded(op_, state, name, entries_[s.entry].w);
+    if (partition_ && !whole_[s.entry]) {
+      const OwnedPart p = partition_->part(s.entry);
+      t = slice(reshape(t, {t.numel()}), 0, p.first, p.first + p.n);
+    }
+    values.push_back(s.t ? t.to(s.t.dtype()).to(s.t.device()).contiguous() : t);
+  }
   for (auto& [name, t] : state)
     TG_CHECK(state_.contains(name), value,
              "[{}] '{}' of the state belongs to none of the {} parameters. Load the state that was saved with these "
              "parameters.",
              op_, name, entries_.size());
   size_t k = 0;
-  for (const auto& [name, t] : state_) t.assign(values[k++]);
+  for (const auto& [name, s] : state_) {
+    if (s.t) s.t.assign(values[k]);
+    ++k;
+  }
   clock_->t = steps;
 }
 

@@ -4,9 +4,12 @@
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/params.h>
+#include <tapegrad/models/optim/partition.h>
 #include <tapegrad/ops/training/optim_step.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,6 +43,10 @@ struct StepOptions {
 };
 
 /// An optimiser with its state. Copies share the state.
+///
+/// With the Communicator of several ranks it is sharded: each rank has the state of its part of the parameters alone,
+/// and all ranks call step() and state() together. Gradients of a step() are then those of partition()->reduce(), and
+/// all ranks end with the same parameters: those of an optimiser that is not sharded, bit for bit.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -57,11 +64,16 @@ class Optimizer {
   int64_t steps() const { return clock_->t; }    ///< the number of steps done
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
-  /// The state now, for checkpoints: "<name>.<what>" for each tensor, in the parameter's shape and dtype.
+  /// The state now, for checkpoints: "<name>.<what>" for each tensor, in the parameter's shape and dtype. Of a sharded
+  /// optimiser rank 0 gets whole tensors, on the host, and the others none.
   StateDict state() const;
-  /// Restores a state() that was taken after `steps` steps. All or nothing: an Error names the first tensor that is
-  /// missing, unknown or of another shape.
+  /// The layouts of state(), by name.
+  std::map<std::string, Layout> state_layouts() const;
+  /// Restores a state() that was taken after `steps` steps, with any number of ranks: all have it whole. All or
+  /// nothing: an Error names the first tensor that is missing, unknown or of another shape.
   void load_state(const StateDict&, int64_t steps);
+  /// Which rank updates what; null unless it is sharded.
+  const Partition* partition() const { return partition_.get(); }
 
  protected:
   /// A parameter, and what its group says.
@@ -79,15 +91,21 @@ class Optimizer {
     double max_norm = 0;
   };
   /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches a
-  /// name counts. `name` opens messages. An Error if a parameter or group is wrong, or a group has no parameter.
-  Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>);
+  /// name counts. `name` opens messages. An Error if a parameter or group is wrong, or a group has no parameter. One
+  /// rank alone updates a parameter of which `whole` says so.
+  Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
+            const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
   Optimizer(const Optimizer&) = default;
   Optimizer& operator=(const Optimizer&) = default;
 
-  /// Updates the entries of a step. Exactly one op of it counts steps by clock(). On an Error nothing has changed.
+  /// Updates the entries of a step. Exactly one op of it counts steps by clock(), also where another rank owns all that
+  /// there is. On an Error nothing has changed.
   virtual void update(const Step&) = 0;
-  /// A tensor of the state: zeros like the entry's parameter, with the name "<name>.<what>".
+  /// A tensor of the state: zeros like the entry's parameter, with the name "<name>.<what>". Sharded, it is (n) for the
+  /// n elements that this rank owns; of a whole parameter it is empty where another owns that.
   Tensor new_state(size_t entry, std::string_view what);
+  /// Of entries of a step, the first element that this rank updates; empty unless it is sharded.
+  std::vector<int64_t> firsts(const std::vector<size_t>& which) const;
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
   /// The entries that backward() reached, and by Unreached the others. An Error if there are none.
@@ -109,9 +127,15 @@ class Optimizer {
   void check_betas(const std::function<bool(size_t)>& has) const;
 
  private:
+  struct State {
+    size_t entry;
+    Tensor t;  // may be empty where another rank has it
+  };
   std::string op_;
   std::vector<Entry> entries_;
-  StateDict state_;
+  std::shared_ptr<const Partition> partition_;
+  std::vector<bool> whole_;  // by entry, if it is sharded
+  std::map<std::string, State> state_;
   Ref<OptimizerClock> clock_;
 };
 

@@ -22,8 +22,9 @@ void SgdConfig::validate() const {
            dampening);
 }
 
-Sgd::Sgd(std::vector<Parameter> parameters, SgdConfig config, std::vector<ParameterGroup> groups)
-    : Optimizer("sgd", std::move(parameters), valid(config).lr, groups), config_(config) {
+Sgd::Sgd(std::vector<Parameter> parameters, SgdConfig config, std::vector<ParameterGroup> groups,
+         const std::shared_ptr<Communicator>& comm)
+    : Optimizer("sgd", std::move(parameters), valid(config).lr, groups, comm), config_(config) {
   check_betas([](size_t) { return false; });
   for (size_t i = 0; i < entries().size(); ++i) {
     if (config.momentum > 0) buffers_.push_back(new_state(i, "momentum"));
@@ -35,8 +36,9 @@ void Sgd::update(const Step& s) {
   std::vector<Tensor> momentum;
   if (!buffers_.empty()) momentum = gather<Tensor>(s.which, [&](size_t i) { return buffers_[i]; });
   const std::vector<Tensor> w = weights(s.which);
+  const std::vector<int64_t> first = firsts(s.which);
   const auto own = gather<SgdOverrides>(s.which, [&](size_t i) { return own_[i]; });
-  sgd_step({.w = w, .grad = s.grads, .momentum = momentum, .each = own},
+  sgd_step({.w = w, .grad = s.grads, .momentum = momentum, .each = own, .first = first},
            {.momentum = config_.momentum,
             .dampening = config_.dampening,
             .nesterov = config_.nesterov,

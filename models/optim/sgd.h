@@ -24,10 +24,11 @@ struct SgdConfig {
 /// An Optimizer with one buffer per parameter, "<name>.momentum" in its state(), or none without momentum.
 class Sgd : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters and groups; a group with betas is an Error. A step is one op for all
-  /// parameters. The first step makes each buffer equal to its gradient. One that Unreached::skip leaves out of it
+  /// See Optimizer for the rules of parameters, groups and ranks; a group with betas is an Error. A step is one op for
+  /// all parameters. The first step makes each buffer equal to its gradient. One that Unreached::skip leaves out of it
   /// starts at 0.
-  explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {});
+  explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {},
+               const std::shared_ptr<Communicator>& = nullptr);
   const SgdConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
 
  private:

@@ -80,7 +80,9 @@ void TrainConfig::validate() const {
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters) {
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters,
+                                          const std::shared_ptr<Communicator>& comm) {
+  const std::shared_ptr<Communicator> shared = c.shard_optimizer ? comm : nullptr;
   const AdamWConfig adamw{.lr = c.lr,
                           .beta1 = c.beta1,
                           .beta2 = c.beta2,
@@ -88,22 +90,27 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Para
                           .weight_decay = c.weight_decay,
                           .skip_non_finite = c.compile};
   switch (c.optimizer) {
-    case OptimizerKind::adamw: return std::make_unique<AdamW>(std::move(parameters), adamw);
+    case OptimizerKind::adamw:
+      return std::make_unique<AdamW>(std::move(parameters), adamw, std::vector<ParameterGroup>(), shared);
     case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(std::move(parameters), SgdConfig{.lr = c.lr,
-                                                                    .momentum = c.momentum,
-                                                                    .weight_decay = c.weight_decay,
-                                                                    .nesterov = c.nesterov,
-                                                                    .skip_non_finite = c.compile});
+      return std::make_unique<Sgd>(std::move(parameters),
+                                   SgdConfig{.lr = c.lr,
+                                             .momentum = c.momentum,
+                                             .weight_decay = c.weight_decay,
+                                             .nesterov = c.nesterov,
+                                             .skip_non_finite = c.compile},
+                                   std::vector<ParameterGroup>(), shared);
     case OptimizerKind::muon: break;
   }
-  return std::make_unique<Muon>(std::move(parameters), MuonConfig{.lr = c.muon_lr,
-                                                                  .momentum = c.momentum,
-                                                                  .nesterov = c.nesterov,
-                                                                  .weight_decay = c.weight_decay,
-                                                                  .ns_dtype = c.muon_dtype,
-                                                                  .scale = c.muon_scale,
-                                                                  .adamw = adamw});
+  return std::make_unique<Muon>(std::move(parameters),
+                                MuonConfig{.lr = c.muon_lr,
+                                           .momentum = c.momentum,
+                                           .nesterov = c.nesterov,
+                                           .weight_decay = c.weight_decay,
+                                           .ns_dtype = c.muon_dtype,
+                                           .scale = c.muon_scale,
+                                           .adamw = adamw},
+                                std::vector<ParameterGroup>(), shared);
 }
 double optimizer_lr(const TrainConfig& c, double lr) {
   return c.optimizer == OptimizerKind::muon ? lr * (c.muon_lr / c.lr) : lr;

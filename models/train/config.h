@@ -72,6 +72,8 @@ struct TrainConfig {
   /// How the products of the model's Linear layers are computed, but for one called lm_head: Trainer tells its model
   /// (replace_linears). `plain` leaves the model as it is.
   LinearKind linear = LinearKind::plain;
+  /// Ranks keep the optimiser's state of their part of the parameters alone (Partition). One rank has it all.
+  bool shard_optimizer = false;
   bool compile = false;  ///< steps run as one compiled function: the same bits in less time
   uint64_t seed = 1;     ///< of the weights, the windows and dropout, each with a stream of its own
 
@@ -85,8 +87,9 @@ struct TrainConfig {
   bool saves_after(int64_t step) const;
 };
 
-/// The optimiser of a run for these parameters.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>);
+/// The optimiser of a run for these parameters, sharded over the ranks if the config says so.
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>,
+                                          const std::shared_ptr<Communicator>& = Communicator::self());
 /// What Optimizer::set_lr() takes where the schedule is at `lr`: that of Muon is the rate of the hidden matrices.
 double optimizer_lr(const TrainConfig&, double lr);
 
@@ -123,6 +126,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
     "products of the blocks: plain; switchback, switchback-vector-wise or switchback-memory-efficient by 8-bit "
     "integers; "
     "fp8 or fp8-e4m3 (gradients too) by 8-bit floats");
+  f("shard_optimizer", c.shard_optimizer, "ranks share the moments out, 1/N each, for less memory: the same model");
   f("compile", c.compile, "run steps as one compiled function: the same model in less time");
   f("seed", c.seed, "of weights, data order and dropout");
 }

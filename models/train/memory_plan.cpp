@@ -7,20 +7,34 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <optional>
 
 namespace tg {
 namespace {
 
+// Ranks that a plan is for, of which this is the first. In a dry run nothing is sent.
+class PlannedRanks final : public Communicator {
+ public:
+  explicit PlannedRanks(int64_t n) : Communicator(0, int(n), 0, 1) {}
+  void all_to_all(const void*, void*, size_t) override { fail(); }
+  void all_gather(const void*, void*, size_t) override { fail(); }
+  void broadcast(void*, size_t, int) override { fail(); }
+  void abort(int status) override { std::_Exit(status); }
+
+ private:
+  static void fail() { TG_CHECK(false, internal, "[plan_memory] ranks that are not there were asked."); }
+};
+
 // Micro-batches beyond the second take nothing but the memory of their tokens.
 constexpr int64_t kMicroBatches = 2;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
-                   Device device) {
+                   Device device, const std::shared_ptr<Communicator>& comm) {
   MemoryPlan plan;
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
-  const auto optimizer = make_optimizer(c, trained.trainable());
+  const auto optimizer = make_optimizer(c, trained.trainable(), comm);
   plan.moments = live() - plan.weights;
 
   Rng dropout;
@@ -32,14 +46,15 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   }
   const auto gradients = [&] {
     std::vector<Batch> micro;
-    for (int64_t i = 0; i < std::min(c.accumulate, kMicroBatches); ++i) micro.push_back(batch());
+    const int64_t own = c.accumulate / comm->size();
+    for (int64_t i = 0; i < std::min(own, kMicroBatches); ++i) micro.push_back(batch());
     const auto others = [&](const Tensor& t) {
-      return zeros(Shape{std::max(c.accumulate - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
+      return zeros(Shape{std::max(own - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
     };
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
                  weights = others(zeros({1}, DType::f64));
     std::vector<Rng> draws(micro.size(), dropout);
-    return step_gradients(model, trained, c, MicroBatches(micro), draws);
+    return step_gradients(model, trained, c, MicroBatches(micro), draws, comm, optimizer->partition());
   };
   size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward
@@ -95,27 +110,33 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
 }
 
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
-                       Device device, const LoraConfig* adapters, DType weights) {
+                       Device device, const LoraConfig* adapters, DType weights, int64_t ranks) {
   train.validate();
+  TG_CHECK(
+      ranks >= 1 && train.accumulate % ranks == 0, value,
+      "[plan_memory] {} ranks, and accumulate is {}. Ranks share the micro-batches of a step equally: there must be "
+      "1 or more, and accumulate a multiple of them.",
+      ranks, train.accumulate);
+  const auto comm = ranks == 1 ? Communicator::self() : std::make_shared<PlannedRanks>(ranks);
   MemoryPlan plan;
   dry_run([&] {
     const Params params(device, train.seed, weights);
     Model model = with_linears(make_model(params), train);
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
-    plan = of_step(model, lora ? lora->params() : params, batch, train, device);
+    plan = of_step(model, lora ? lora->params() : params, batch, train, device, comm);
     plan.parameters = params.count() + (lora ? lora->params().count() : 0);
   });
   return plan;
 }
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                       DType weights) {
+                       DType weights, int64_t ranks) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   return plan_memory([&](const Params& params) { return Gpt(params, config); },
                      [&] {
                        return Batch{windows(), windows()};
                      },
-                     train, device, adapters, weights);
+                     train, device, adapters, weights, ranks);
 }
 
 }  // namespace tg

@@ -34,12 +34,13 @@ struct MemoryPlan {
 /// The memory of a training step as Trainer runs it, in config.accumulate micro-batches of the size of batch(). Values
 /// are not computed: forward() cannot read any. With `adapters`, only those are trained, over a frozen model.
 /// `weights` is the dtype of the model's parameters. It takes a millisecond per layer or less, and the memory of the
-/// engine's objects. An Error for a wrong field, a device that is not there, and sizes that no memory can have.
+/// engine's objects. Of several ranks it is the first's. An Error for a wrong field, a device that is not there, and
+/// sizes that no memory can have.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
-                       const LoraConfig* adapters = nullptr, DType weights = DType::f32);
+                       const LoraConfig* adapters = nullptr, DType weights = DType::f32, int64_t ranks = 1);
 /// The same for a Gpt, on config.batch windows of config.window_in(model.context) tokens.
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
-                       const LoraConfig* adapters = nullptr, DType weights = DType::f32);
+                       const LoraConfig* adapters = nullptr, DType weights = DType::f32, int64_t ranks = 1);
 
 /// The text "13.63 GB"; 1 GB is 10^9 bytes.
 std::string readable_bytes(int64_t);

@@ -224,7 +224,7 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
 constexpr std::string_view kLater[] = {"linear",      "window",           "fragments",      "fragmented",
                                        "head_dim",    "qkv_bias",         "qk_norm",        "rope_scaling",
                                        "rope_factor", "rope_low_freq",    "rope_high_freq", "rope_original_context",
-                                       "compile",     "matmul_precision", "order"};
+                                       "compile",     "matmul_precision", "order",          "shard_optimizer"};
 constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
                                               "muon_lr",   "muon_scale", "muon_dtype"};
 bool may_lack(const Json& fields, std::string_view name) {

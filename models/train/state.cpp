@@ -1,6 +1,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/train/state.h>
 
+#include <map>
+
 namespace tg {
 namespace {
 constexpr std::string_view kModel = "model.";
@@ -18,16 +20,17 @@ StateDict without_prefix(std::string_view prefix, const StateDict& tensors) {
   return r;
 }
 // An Error that names the first tensor that differs: those of the model in its order, then the others by name.
-void check_fits(const StateDict& given, const StateDict& own, const std::vector<Parameter>& parameters) {
+void check_fits(const StateDict& given, const std::map<std::string, Layout>& own,
+                const std::vector<Parameter>& parameters) {
   constexpr const char* kRule =
       "A state fits the configuration of model and optimiser that it was saved with. Train with that one.";
   std::vector<std::string> order;
   for (const Parameter& p : parameters) order.push_back(fmt::format("{}{}", kModel, p.name));
-  for (const auto& [name, t] : own)
+  for (const auto& [name, layout] : own)
     if (!name.starts_with(kModel)) order.push_back(name);
   for (const std::string& name : order) {
     const auto it = given.find(name);
-    const Layout& here = own.at(name).layout();
+    const Layout& here = own.at(name);
     TG_CHECK(it != given.end() && it->second, value, "[train] the state has no '{}', which is {} here. {}", name, here,
              kRule);
     TG_CHECK(it->second.shape() == here.shape && it->second.dtype() == here.dtype, shape,
@@ -49,7 +52,11 @@ TrainerState training_state(int64_t step, const Params& params, const Optimizer&
   return s;
 }
 void restore(const TrainerState& s, const Params& params, Optimizer& optimizer) {
-  check_fits(s.tensors, training_state(0, params, optimizer).tensors, params.all());
+  std::map<std::string, Layout> own;
+  for (const auto& [name, t] : params.state()) own.emplace(fmt::format("{}{}", kModel, name), t.layout());
+  for (const auto& [name, layout] : optimizer.state_layouts())
+    own.emplace(fmt::format("{}{}", prefix_of(optimizer), name), layout);
+  check_fits(s.tensors, own, params.all());
   optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);  // checks, then assigns
   params.assign(without_prefix(kModel, s.tensors));                                          // cannot fail any more
 }

@@ -23,11 +23,12 @@ struct TrainerState {
   std::optional<StepRecord> unvalidated = std::nullopt;
 };
 
-/// The state now, after `step` steps: later steps do not change it.
+/// The state now, after `step` steps: later steps do not change it. Of a sharded optimiser all ranks call it, and rank
+/// 0 alone has that of the optimiser.
 TrainerState training_state(int64_t step, const Params&, const Optimizer&, const Rng& data = {},
                             const Rng& dropout = {});
 /// Gives parameters and optimiser the values of a state. All or nothing: an Error names the first tensor that is
-/// missing, unknown or of another shape or dtype. The generators are the caller's to set.
+/// missing, unknown or of another shape or dtype. The generators are the caller's to set. All ranks have it whole.
 void restore(const TrainerState&, const Params&, Optimizer&);
 
 }  // namespace tg

@@ -36,10 +36,17 @@ Tensor training_loss(const Model& model, const TrainConfig& config, const Batch&
 }
 StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
                              const MicroBatches& micro, std::span<Rng> dropout,
-                             const std::shared_ptr<Communicator>& comm) {
+                             const std::shared_ptr<Communicator>& comm, const Partition* partition) {
   size_t i = 0;
   const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout[i++]); };
   Accumulated a = accumulate(loss, micro, params.device(), kNoPlace);
+  if (partition) {
+    const ProfileRange range("reduce_scatter");
+    a.loss = all_reduce({&a.loss, 1}, comm)[0];
+    a.grads = partition->reduce(a.grads);
+    const ProfileRange norm(Phase::optimizer);
+    return {a.loss, partition->norm(a.grads), std::move(a.grads)};
+  }
   std::vector<Tensor> all;
   std::vector<uint64_t> ids;
   for (const Parameter& p : params.trainable())
@@ -71,7 +78,7 @@ TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig
       config_(config),
       comm_(std::move(comm)),
       draws_(size_t(config.accumulate / comm_->size())),
-      optimizer_(make_optimizer(config, params.trainable())) {
+      optimizer_(make_optimizer(config, params.trainable(), comm_)) {
   TG_CHECK(
       config.accumulate % comm_->size() == 0, value,
       "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
@@ -97,7 +104,7 @@ void TrainStep::end_draws() {
 }
 StepGradients TrainStep::gradients(const MicroBatches& m) {
   const MicroBatches mine = begin(m);
-  StepGradients g = step_gradients(model_, params_, config_, mine, draws_, comm_);
+  StepGradients g = step_gradients(model_, params_, config_, mine, draws_, comm_, optimizer_->partition());
   end_draws();
   return g;
 }
@@ -152,7 +159,7 @@ std::vector<Tensor> TrainStep::traced(Inputs in) {
   MicroBatches m;
   for (size_t i = 0; i + 1 < in.size(); i += 2) m.batches.push_back({in[i], in[i + 1]});
   if (in.size() % 2) m.weights = in.back();
-  const StepGradients g = step_gradients(model_, params_, config_, m, draws_, comm_);
+  const StepGradients g = step_gradients(model_, params_, config_, m, draws_, comm_, optimizer_->partition());
   NoGradScope off;
   // A loss that is not finite holds the update as well: 0 times it is NaN.
   optimizer_->step(g.grads, step_options(config_, g.norm + (g.loss * 0.0).to(g.norm.dtype())));

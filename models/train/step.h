@@ -24,9 +24,10 @@ struct StepGradients {
   GradMap grads;  ///< gradients of the loss
 };
 /// Loss and gradients of the micro-batches of a step. Micro-batch i draws its dropout from dropout[i]; of a part() of
-/// them, the sums over all ranks.
+/// them, the sums over all ranks, with a partition what this rank owns of the gradients.
 StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
-                             std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self());
+                             std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self(),
+                             const Partition* = nullptr);
 /// How the optimiser of make_optimizer() takes them: clipped as the config says, by their norm.
 StepOptions step_options(const TrainConfig&, const Tensor& norm);
 

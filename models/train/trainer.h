@@ -71,7 +71,8 @@ class Trainer {
 
   /// The number of steps done.
   int64_t steps() const { return steps_; }
-  /// The state now: later steps do not change it.
+  /// The state now: later steps do not change it. With config.shard_optimizer all ranks call it, and rank 0 alone gets
+  /// the optimiser's.
   TrainerState state() const;
   /// Continues from a state. Given the same model, data and configuration, the same steps follow, bit for bit, as where
   /// it was taken. All or nothing: an Error names the first tensor that is missing, unknown or of another shape or

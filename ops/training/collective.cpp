@@ -1,8 +1,31 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/training/collective.h>
+#include <tapegrad/ops/training/update.h>
+
+#include <algorithm>
 
 namespace tg {
+namespace {
+void check_call(std::string_view op, Inputs x, const std::shared_ptr<Communicator>& comm) {
+  TG_CHECK(comm, value, "[{}] the communicator is null. Pass Communicator::world().", op);
+  TG_CHECK(!x.empty(), value, "[{}] no tensors. Pass at least one.", op);
+}
+void check_cuts(std::string_view op, Inputs x, const RankCuts& cuts, int ranks) {
+  int64_t n = 0;
+  for (const Tensor& t : x) n += t.numel();
+  TG_CHECK(
+      cuts.size() == size_t(ranks) + 1 && cuts.front() == 0 && cuts.back() == n && std::ranges::is_sorted(cuts), value,
+      "[{}] the cuts are {}, for {} rank(s) and {} elements. There must be one more than ranks, and they must rise "
+      "from 0 to the number of elements.",
+      op, Shape(cuts.begin(), cuts.end()), ranks, n);
+}
+void add_to(StructuralHash& k, const Communicator* comm, const RankCuts& cuts) {
+  k.add(uint64_t(reinterpret_cast<uintptr_t>(comm)));
+  for (const int64_t c : cuts) k.add(uint64_t(c));
+}
+}  // namespace
+
 Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
   for (const Tensor& x : in)
@@ -10,9 +33,48 @@ Layouts op::AllReduce::infer(Inputs in) const {
   return all;
 }
 Tensors all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
-  TG_CHECK(comm, value, "[all_reduce] the communicator is null. Pass Communicator::world().");
-  TG_CHECK(!x.empty(), value, "[all_reduce] no tensors. Pass at least one.");
+  check_call(op::AllReduce::kName, x, comm);
   const NoGradScope off;
   return emit(make_ref<op::AllReduce>(std::move(comm)), x);
+}
+
+Layouts op::ReduceScatter::infer(Inputs in) const {
+  check_cuts(kName, in, cuts, comm->size());
+  Layouts all;
+  int64_t begin = 0;
+  for (const Tensor& x : in) {
+    const int64_t n = owned_part(cuts, comm->rank(), begin, x.numel()).n;
+    all.emplace_back(Layout::contiguous({n}, rank_sum_dtype(kName, x.dtype()), x.device()));
+    begin += x.numel();
+  }
+  return all;
+}
+void op::ReduceScatter::key(StructuralHash& k) const { add_to(k, comm.get(), cuts); }
+Tensors reduce_scatter(Inputs x, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+  check_call(op::ReduceScatter::kName, x, comm);
+  const NoGradScope off;
+  return emit(make_ref<op::ReduceScatter>(std::move(comm), cuts), x);
+}
+
+Layouts op::AllGatherParts::infer(Inputs in) const {
+  const Inputs w = in.first(in.size() - copied.size());
+  check_cuts(kName, w, cuts, comm->size());
+  for (size_t k = 0; k < copied.size(); ++k)
+    TG_CHECK(in[w.size() + k].dtype() == DType::bf16 && in[w.size() + k].shape() == w[copied[k]].shape(), internal,
+             "[{}] the copy of weight {}, {}, is {}.", kName, copied[k], w[copied[k]], in[w.size() + k]);
+  Layouts all;
+  for (const Tensor& x : in) all.emplace_back(contiguous_like(x));
+  return all;
+}
+void op::AllGatherParts::key(StructuralHash& k) const {
+  add_to(k, comm.get(), cuts);
+  for (const uint32_t i : copied) k.add(uint64_t(i));
+}
+void all_gather_parts(Inputs w, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+  check_call(op::AllGatherParts::kName, w, comm);
+  for (const Tensor& x : w)
+    TG_CHECK(!x.value()->producer || !x.value()->producer->tape(), state,
+             "[all_gather_parts] {} was computed on the tape. Only leaves are updated: pass one, or detach().", x);
+  detail::emit_with_copies(make_ref<op::AllGatherParts>(std::move(comm), cuts), w, {w.begin(), w.end()}, w.size());
 }
 }  // namespace tg

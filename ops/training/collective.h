@@ -17,11 +17,38 @@ struct AllReduce : OpOf<AllReduce> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(reinterpret_cast<uintptr_t>(comm.get()))); }
 };
+/// (any number of tensors) -> of each, the sum over the ranks of what this rank owns, (n).
+struct ReduceScatter : OpOf<ReduceScatter> {
+  static constexpr auto kName = "reduce_scatter";
+  std::shared_ptr<Communicator> comm;
+  RankCuts cuts;
+  ReduceScatter(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash&) const override;
+};
+/// (w_0 ... w_n-1, copy ...) -> the same with what each rank owns of the w, and with the copies of parameter_as() that
+/// some of them have.
+struct AllGatherParts : OpOf<AllGatherParts> {
+  static constexpr auto kName = "all_gather_parts";
+  std::shared_ptr<Communicator> comm;
+  RankCuts cuts;
+  std::vector<uint32_t> copied;  ///< which w have a copy, in order
+  AllGatherParts(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
+  Traits traits() const override { return {.updates_in_place = true}; }
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash&) const override;
+};
 }  // namespace op
 
 /// The sum of each tensor over the ranks, in their order: ((x0 + x1) + x2) + ... All ranks call it with as many tensors
 /// of the same shapes and dtypes, and run their ops in one order, so that calls meet. Results are f64, i64 or f32, as
 /// the tensor is, and f32 for bf16, whose elements are added up as they come. There is no gradient. On the CPU.
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
+/// Of each tensor, the sum as all_reduce() makes it of the part that this rank owns by the cuts, (n) for its n elements
+/// in row-major order; n may be 0. Calls, dtypes and gradients are as for all_reduce().
+Tensors reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);
+/// All ranks get what its owner has of each weight, in place if nobody else reads the old values, and so do their
+/// copies of parameter_as(). Weights are leaves of any dtype, and contiguous. Nothing is recorded.
+void all_gather_parts(Inputs w, const RankCuts&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

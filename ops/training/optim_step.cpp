@@ -1,8 +1,8 @@
-#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/training/optim_step.h>
+#include <tapegrad/ops/training/update.h>
 
 #include <algorithm>
 #include <array>
@@ -91,6 +91,12 @@ std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t upda
   in.push_back(norm);
   return in;
 }
+std::vector<int64_t> firsts_of(std::string_view op, std::span<const int64_t> first, Inputs w) {
+  TG_CHECK(first.empty() || first.size() == w.size(), value,
+           "[{}] there are {} first elements of parts and {} weights. Pass one for each weight, or none.", op,
+           first.size(), w.size());
+  return {first.begin(), first.end()};
+}
 void check_count(std::string_view op, bool count, double lr, int64_t t) {
   TG_CHECK(count || !detail::tracing(), state,
            "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
@@ -109,9 +115,15 @@ void check_norm(std::string_view op, Inputs rest) {
     TG_CHECK(norm.ndim() == 0 && (norm.dtype() == DType::f32 || norm.dtype() == DType::f64), shape,
              "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, norm);
 }
+// What a step has of a part of weight i, from element `first` on.
+void check_part(std::string_view op, std::string_view role, size_t i, const Tensor& w, int64_t first, const Tensor& x) {
+  TG_CHECK(x.ndim() == 1 && first >= 0 && x.numel() <= w.numel() - first, shape,
+           "[{}] {} {} is {} for elements of the weight {} from {} on. It must be (n), of n elements that are there.",
+           op, role, i, x, w, first);
+}
 // Shapes and dtypes of n entries, and the layouts of what is updated. Some of them have copies, before the gradients.
 Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in,
-                std::span<const uint32_t> copied = {}) {
+                std::span<const uint32_t> copied = {}, std::span<const int64_t> first = {}) {
   const Inputs copies = in.subspan(std::min(updated * n, in.size())).first(copied.size());
   for (size_t i = 0; i < n; ++i) {
     const Tensor& w = in[i];
@@ -119,8 +131,10 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
              "[{}] weight {} is {}: its small steps would be rounded away. Keep weights in f32 or f64.", op, i, w);
     for (size_t role = 1; role < roles.size(); ++role) {
       const Tensor& x = in[role * n + i + (role < updated ? 0 : copies.size())];
-      TG_CHECK(x.shape() == w.shape(), shape, "[{}] {} {} is {}, the weight is {}. Their shapes must be equal.", op,
-               roles[role], i, x, w);
+      if (!first.empty()) check_part(op, roles[role], i, w, first[i], x);
+      const Tensor& like = first.empty() ? w : in[(roles.size() - 1) * n + copies.size() + i];
+      TG_CHECK(x.shape() == like.shape(), shape, "[{}] {} {} is {}, the {} is {}. Their shapes must be equal.", op,
+               roles[role], i, x, first.empty() ? "weight" : "gradient", like);
       // Gradients of f32 weights come in bf16 where the model computes in it.
       const bool narrow = roles[role] == kGradient && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
       TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
@@ -137,17 +151,6 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t i = 0; i < updated * n + copies.size(); ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-// The update of `updated` tensors by the step, which writes along the bf16 copies that these weights have.
-template <class Step> void emit_step(Ref<Step> step, Inputs w, std::vector<Tensor> in, size_t updated) {
-  std::vector<Tensor> copies;
-  for (size_t k = 0; k < w.size(); ++k)
-    if (Ref<Value> copy = detail::take_bf16_copy(w[k]))
-      copies.emplace_back(std::move(copy)), step->copied.push_back(uint32_t(k));
-  const std::vector<uint32_t> copied = step->copied;
-  in.insert(in.begin() + int64_t(updated), copies.begin(), copies.end());
-  emit_update(std::move(step), in, updated + copies.size());
-  for (size_t k = 0; k < copies.size(); ++k) detail::give_bf16_copy(*w[copied[k]].value(), copies[k].value());
-}
 // The work of a step: what copies held is not read.
 OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
   for (const uint32_t i : copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
@@ -155,20 +158,48 @@ OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
 }
 }  // namespace
 
-Layouts op::GlobalNorm::infer(Inputs in) const {
-  DType wide = DType::f32;
+Layouts op::SquareSums::infer(Inputs in) const {
+  int64_t stretches = 0;
   for (const Tensor& x : in) {
     check::computes(kName, x);
-    if (x.dtype() == DType::f64) wide = DType::f64;
+    stretches += (x.numel() + kStretch - 1) / kStretch;
   }
-  return {Layout::contiguous({}, wide, in[0].device())};
+  return {Layout::contiguous({stretches}, DType::f64, in[0].device())};
+}
+Tensor square_sums(Inputs x) {
+  TG_CHECK(!x.empty(), value, "[square_sums] there are no tensors. Pass at least one.");
+  return emit(stateless<op::SquareSums>(), x)[0];
+}
+Layouts op::NormOfSquareSums::infer(Inputs in) const {
+  TG_CHECK(in[0].ndim() == 1 && in[0].dtype() == DType::f64, shape, "[{}] the sums are {}. They must be (n) f64.",
+           kName, in[0]);
+  TG_CHECK(dtype == DType::f32 || dtype == DType::f64, dtype, "[{}] the dtype is {}. It must be f32 or f64.", kName,
+           dtype);
+  return {Layout::contiguous({}, dtype, in[0].device())};
+}
+Tensor norm_of_square_sums(const Tensor& sums, DType dtype) {
+  return emit1(make_ref<op::NormOfSquareSums>(dtype), {sums});
 }
 Tensor global_norm(Inputs grads) {
   TG_CHECK(!grads.empty(), value, "[global_norm] there are no tensors. Pass at least one.");
-  return emit(stateless<op::GlobalNorm>(), grads)[0];
+  bool wide = false;
+  for (const Tensor& g : grads) check::computes("global_norm", g), wide |= g && g.dtype() == DType::f64;
+  return norm_of_square_sums(square_sums(grads), wide ? DType::f64 : DType::f32);
 }
 
-Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied); }
+op::StepParts::StepParts(std::span<const int64_t> first, std::span<const uint32_t> copied, Bufs in, Bufs out)
+    : in_(in.begin(), in.end()), out_(out.begin(), out.end()) {
+  const auto cut = [&](size_t k, Buf& b) {
+    Layout& l = layouts_.emplace_back(Layout::contiguous(in[out.size() + k].shape(), b.dtype(), b.layout->device));
+    l.offset = b.layout->offset + first[k];
+    b.layout = &l;
+  };
+  if (first.empty()) return;
+  for (size_t k = 0; k < first.size(); ++k) cut(k, out_[k]), in_[k] = out_[k];
+  for (size_t j = 0; j < copied.size(); ++j) cut(copied[j], out_[out.size() - copied.size() + j]);
+}
+
+Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied, first); }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
 // What each tensor of a step has, all set.
@@ -191,9 +222,9 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, o);
-  auto step =
-      make_ref<op::AdamWStep>(op::AdamWStep::StepAttributes{o, std::move(each), {}, lr, max_norm, t, std::move(count)});
-  emit_step(std::move(step), x.w, std::move(in), kMoments * x.w.size());
+  auto step = make_ref<op::AdamWStep>(op::AdamWStep::StepAttributes{
+      o, std::move(each), {}, firsts_of(kName, x.first, x.w), lr, max_norm, t, std::move(count)});
+  detail::emit_with_copies(std::move(step), x.w, std::move(in), kMoments * x.w.size());
 }
 
 OpWork op::AdamWProductStep::work(Bufs in, Bufs out) const {
@@ -233,7 +264,9 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
 }
 
-Layouts op::SgdStep::infer(Inputs in) const { return updates(kName, roles_of(o), updated(), tensors(), in, copied); }
+Layouts op::SgdStep::infer(Inputs in) const {
+  return updates(kName, roles_of(o), updated(), tensors(), in, copied, first);
+}
 OpWork op::SgdStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
               Ref<OptimizerClock> count, bool counts) {
@@ -255,9 +288,9 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
   check_skip(kName, o.skip_non_finite, norm);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
-  auto step = make_ref<op::SgdStep>(
-      op::SgdStep::StepAttributes{o, std::move(each), {}, lr, max_norm, t, std::move(count), counts});
+  auto step = make_ref<op::SgdStep>(op::SgdStep::StepAttributes{
+      o, std::move(each), {}, firsts_of(kName, x.first, x.w), lr, max_norm, t, std::move(count), counts});
   const size_t updated = step->updated() * x.w.size();
-  emit_step(std::move(step), x.w, std::move(in), updated);
+  detail::emit_with_copies(std::move(step), x.w, std::move(in), updated);
 }
 }  // namespace tg

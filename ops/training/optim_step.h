@@ -5,6 +5,7 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -12,10 +13,19 @@
 namespace tg {
 namespace op {
 
-/// (any number of tensors) -> the norm of all together.
-struct GlobalNorm : OpOf<GlobalNorm> {
-  static constexpr auto kName = "global_norm";
+/// (any number of tensors) -> the sums of squares of their stretches, (stretches of all) f64.
+struct SquareSums : OpOf<SquareSums> {
+  static constexpr auto kName = "square_sums";
+  static constexpr int64_t kStretch = 1 << 14;  ///< elements of one; a tensor's last may have fewer
   Layouts infer(Inputs) const override;
+};
+/// ((n) f64) -> the square root of their sum.
+struct NormOfSquareSums : OpOf<NormOfSquareSums> {
+  static constexpr auto kName = "norm_of_square_sums";
+  DType dtype;
+  explicit NormOfSquareSums(DType t) : dtype(t) {}
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(int(dtype)); }
 };
 }  // namespace op
 
@@ -70,6 +80,7 @@ template <class Options, class Overrides> struct StepAttributes {
   Options o;
   std::vector<Overrides> each;   ///< of each tensor, all set
   std::vector<uint32_t> copied;  ///< which tensors have a bf16 copy, in order
+  std::vector<int64_t> first;    ///< of each tensor, the element of w that the step begins with; empty: all of w
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
@@ -87,8 +98,23 @@ template <class Options, class Overrides> struct StepAttributes {
   }
 };
 
+/// The buffers of an op with StepAttributes::first, for its kernels: weights and copies as the parts that the step
+/// updates, as if there were no more of them. Weights are read where they are written: a kernel that does not write in
+/// place has copied them before. Without `first`, buffers are what they are.
+class StepParts {
+ public:
+  StepParts(std::span<const int64_t> first, std::span<const uint32_t> copied, Bufs in, Bufs out);
+  StepParts(const StepParts&) = delete;
+  Bufs in() const { return in_; }
+  Bufs out() const { return out_; }
+
+ private:
+  std::vector<Buf> in_, out_;
+  std::deque<Layout> layouts_;
+};
 /// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
-/// copy_0 ...). The copies are those of parameter_as(), of the tensors that have one; what they held is not read.
+/// copy_0 ...). The copies are those of parameter_as(), of the tensors that have one; what they held is not read. With
+/// `first`, the step is that of a part of each w; the rest of w stays, and that of a copy is not defined.
 struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
   static constexpr auto kName = "adamw_step";
   explicit AdamWStep(StepAttributes a) : StepAttributes(std::move(a)) {}
@@ -100,6 +126,7 @@ struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides>
   void key(StructuralHash& k) const override {
     k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
     for (const uint32_t i : copied) k.add(uint64_t(i));
+    for (const int64_t i : first) k.add(uint64_t(i));
     for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
   }
 };
@@ -142,11 +169,18 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
   void key(StructuralHash& k) const override {
     k.add(o.momentum), k.add(o.dampening), k.add(o.nesterov), k.add(max_norm), k.add(o.skip_non_finite);
     for (const uint32_t i : copied) k.add(uint64_t(i));
+    for (const int64_t i : first) k.add(uint64_t(i));
     for (const SgdOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay);
   }
 };
 }  // namespace op
 
+/// The sum of squares of each stretch of 2^14 elements of each tensor, in row-major order: (stretches of all) f64, in
+/// order. So the sums of whole stretches know nothing of the tensors around them, and processes that have parts of the
+/// gradients get the norm of one that has all. At least one tensor; any shapes; f64, f32, bf16. No gradient.
+Tensor square_sums(Inputs);
+/// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
+Tensor norm_of_square_sums(const Tensor& sums, DType);
 /// The square root of the sum of squares over all tensors: 0-d, summed in f64; its dtype is f64 if a tensor is f64,
 /// else f32. At least one tensor; any shapes; f64, f32, bf16. No gradient.
 /// @{
@@ -160,6 +194,10 @@ inline Tensor global_norm(std::initializer_list<Tensor> grads) {
 struct AdamWTensors {
   Inputs w, m, v, grad;
   std::span<const AdamWOverrides> each = {};  ///< of each tensor; empty: all go by the options
+  /// Of each tensor, the first element of a part of w that alone is updated. m, v and grad are then (n) for n elements,
+  /// in row-major order. Empty: all of w. A step of parts leaves copies of parameter_as() undefined beyond them, until
+  /// all_gather_parts() has followed.
+  std::span<const int64_t> first = {};
 };
 /// Step number t, from 1, of every tensor. With g = grad, the default form is
 /// @verbatim
@@ -201,6 +239,7 @@ struct SgdTensors {
   Inputs w, grad;
   Inputs momentum = {};                     ///< buffers; empty if the momentum is 0
   std::span<const SgdOverrides> each = {};  ///< of each tensor; empty: all go by the options
+  std::span<const int64_t> first = {};      ///< as that of AdamWTensors
 };
 /// Step number t, from 1, of every tensor, as in torch.optim.SGD. With g = grad + weight_decay w and buffer b, it is
 /// @verbatim

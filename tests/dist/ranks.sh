@@ -26,7 +26,7 @@ small=("${shape[@]}" --data "$text" --seed 3)
 
 # The bytes of one process that accumulates as many micro-batches.
 for ranks in 2 3 4; do
-  for how in "--order epochs" "--dtype bf16 --compile"; do
+  for how in "--order epochs" "--dtype bf16 --compile" "--shard-optimizer --dtype bf16" "--shard-optimizer --optimizer muon --compile"; do
     run=(train "${small[@]}" --max-steps 20 --eval-every 10 --accumulate $ranks $how)
     "$app" "${run[@]}" --out one --overwrite || fail "one process"
     on $ranks "${run[@]}" --out some --overwrite || { cat out >&2 && fail "$ranks ranks"; }
@@ -34,14 +34,14 @@ for ranks in 2 3 4; do
   done
 done
 
-# A run that begins on 2 ranks, goes on alone and ends on 4; several micro-batches of a rank are added in another order.
+# A run that begins on 4 ranks that share the moments out, and goes on with them whole, on 2 and alone; several micro-batches of a rank are added in another order.
 run=(train "${small[@]}" --accumulate 4)
 "$app" "${run[@]}" --out whole --max-steps 30 || fail "one process"
-on 4 "${run[@]}" --out moved --max-steps 30 --eval-every 0 --checkpoint-every 10 || fail "4 ranks"
+on 4 "${run[@]}" --out moved --max-steps 30 --eval-every 0 --checkpoint-every 10 --shard-optimizer || fail "4 ranks"
 on 4 train --resume moved --max-steps 40 --quiet || { cat out >&2 && fail "4 ranks resume"; }
 "$app" train --resume whole --max-steps 40 --quiet 2>/dev/null || fail "one process resumes"
 cmp moved/model.safetensors whole/model.safetensors || fail "4 ranks and one process end with other models"
-on 2 train --resume moved --max-steps 50 --quiet || { cat out >&2 && fail "2 ranks resume what 4 began"; }
+on 2 train --resume moved --max-steps 50 --shard-optimizer --quiet || { cat out >&2 && fail "2 ranks resume what 4 began"; }
 "$app" train --resume moved --max-steps 60 --quiet 2>/dev/null || fail "one process resumes what 2 ranks left"
 
 # finetune

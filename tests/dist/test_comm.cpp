@@ -1,4 +1,5 @@
 // Communicators and sums over ranks: a program of one rank, and of as many as mpirun starts.
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm.h>
 #include <tapegrad/core/half.h>
@@ -116,10 +117,102 @@ TEST_CASE("all_reduce of a list: views, mixed dtypes, eager, lazy and compiled")
   for (int i = 0; i < 3; ++i) check(f(mine));
 }
 
+namespace {
+// Cuts of n elements for all ranks: equal pieces, all to the last rank, and pieces that grow.
+std::vector<RankCuts> cuts_of(int64_t n) {
+  const int64_t ranks = world()->size();
+  std::vector<RankCuts> all(3, RankCuts{0});
+  for (int64_t r = 1; r <= ranks; ++r) {
+    all[0].push_back(n * r / ranks);
+    all[1].push_back(r == ranks ? n : 0);
+    all[2].push_back(n * r * r / (ranks * ranks));
+  }
+  return all;
+}
+std::vector<Tensor> list_of_rank(int r) {
+  return {of_rank(r, {40, 30}, DType::f32), of_rank(r, {7}, DType::bf16),
+          of_rank(r, {0}, DType::f32),      of_rank(r, {}, DType::f64),
+          of_rank(r, {11}, DType::i64),     transpose(of_rank(r, {700, 901}, DType::f32))};
+}
+int64_t elements(const std::vector<Tensor>& all) {
+  int64_t n = 0;
+  for (const Tensor& t : all) n += t.numel();
+  return n;
+}
+}  // namespace
+
+TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eager, lazy and compiled") {
+  const std::vector<Tensor> mine = list_of_rank(world()->rank());
+  const Tensors sums = all_reduce(mine, world());
+  for (const RankCuts& cuts : cuts_of(elements(mine))) {
+    const auto check = [&](const auto& got) {
+      int64_t begin = 0;
+      for (size_t i = 0; i < mine.size(); begin += mine[i++].numel()) {
+        const OwnedPart p = owned_part(cuts, world()->rank(), begin, mine[i].numel());
+        CHECK(got[i].shape() == Shape{p.n});
+        CHECK(bits_of(got[i]) == bits_of(slice(reshape(sums[i], {mine[i].numel()}), 0, p.first, p.first + p.n)));
+      }
+    };
+    check(reduce_scatter(mine, cuts, world()));
+    {
+      const LazyScope lazy;
+      check(reduce_scatter(mine, cuts, world()));
+    }
+    const auto f = compile([&](Inputs x) {
+      const Tensors y = reduce_scatter(x, cuts, world());
+      return std::vector<Tensor>(y.begin(), y.end());
+    });
+    for (int i = 0; i < 2; ++i) check(f(mine));
+  }
+}
+
+TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf16 copies with it") {
+  for (const RankCuts& cuts : cuts_of(elements(list_of_rank(0))))
+    for (const bool shared : {false, true}) {
+      std::vector<Tensor> w, keep;
+      std::vector<std::vector<std::byte>> want;
+      int64_t begin = 0;
+      for (size_t i = 0; i < list_of_rank(0).size(); ++i) {
+        w.push_back(list_of_rank(world()->rank())[i].contiguous());
+        std::vector<Tensor> parts;
+        for (int r = 0; r < world()->size(); ++r) {
+          const Tensor x = list_of_rank(r)[i];
+          const OwnedPart p = owned_part(cuts, r, begin, x.numel());
+          parts.push_back(slice(reshape(x.contiguous(), {x.numel()}), 0, p.first, p.first + p.n));
+        }
+        begin += w[i].numel();
+        want.push_back(bits_of(concat(parts)));
+      }
+      w.back().requires_grad_();
+      const Tensor before = parameter_as(w.back(), DType::bf16);
+      if (shared) keep = {w[0].detach(), w.back().detach()};  // the old values stay
+      const auto old = bits_of(w[0]);
+      const void* const place = w[1].value()->storage->data;
+      all_gather_parts(w, cuts, world());
+      for (size_t i = 0; i < w.size(); ++i) CHECK(bits_of(w[i]) == want[i]);
+      CHECK(w[1].value()->storage->data == place);
+      if (shared) CHECK(bits_of(keep[0]) == old);
+      CHECK(bits_of(parameter_as(w.back(), DType::bf16)) == bits_of(w.back().detach().to(DType::bf16)));
+    }
+}
+
 TEST_CASE("all_reduce: refusals, each on all ranks") {
   const Tensor x = filled({2}, 1.0f);
   CHECK(has(error_of([&] { all_reduce(std::array{x}, nullptr); }), "[all_reduce] the communicator is null."));
   CHECK(has(error_of([&] { all_reduce({}, world()); }), "[all_reduce] no tensors."));
   CHECK(has(error_of([&] { all_reduce(std::array{x.to(DType::i32)}, world()); }),
             "[all_reduce] cannot add up i32 over ranks. It must be f64, f32, bf16 or i64."));
+  CHECK(has(error_of([&] {
+              reduce_scatter(std::array{x}, {0, 1}, Communicator::self());
+            }),
+            "[reduce_scatter] the cuts are (0, 1), for 1 rank(s) and 2 elements."));
+  CHECK(has(error_of([&] {
+              all_gather_parts(std::array{x}, {1, 2}, Communicator::self());
+            }),
+            "[all_gather_parts] the cuts are (1, 2), for 1 rank(s) and 2 elements."));
+  const Tensor w = filled({2}, 1.0f).requires_grad_();
+  CHECK(has(error_of([&] {
+              all_gather_parts(std::array{w * 2.0}, {0, 2}, Communicator::self());
+            }),
+            "was computed on the tape"));
 }

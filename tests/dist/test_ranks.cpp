@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/comm.h>
 #include <tapegrad/models/train/trainer.h>
+#include <tapegrad/ops/factories.h>
 
 #include "support/helpers.h"
 #include "support/small_run.h"
@@ -15,17 +16,25 @@ struct Trained {
   std::vector<std::vector<std::byte>> parameters;
   bool operator==(const Trained&) const = default;
 };
-Trained trained(const TrainConfig& c, const std::shared_ptr<Communicator>& comm, Device device = {}) {
+Trained trained(const TrainConfig& c, const std::shared_ptr<Communicator>& comm, Device device = {},
+                const GptConfig& g = tiny_model()) {
   const Params params(device, c.seed);
-  const Gpt model(params, tiny_model());
+  const Gpt model(params, g);
   Trainer trainer(model, params, bytes_of(rhyme()), c, comm);
   Trained t;
   t.numbers = numbers_of(rest_of(trainer));
   for (const Parameter& p : params.all()) t.parameters.push_back(bits_of(p.tensor));
   const TrainerState s = trainer.state();
+  if (comm->rank() > 0 && c.shard_optimizer) return t;  // rank 0 has the moments
   t.numbers.push_back(double(s.dropout.offset)), t.numbers.push_back(double(s.data.offset));
   for (const auto& [name, tensor] : s.tensors) t.parameters.push_back(bits_of(tensor));
   return t;
+}
+// Its matrices are larger than what a sharded optimiser cuts at.
+GptConfig wide_model() {
+  GptConfig g = tiny_model();
+  g.width = 96;
+  return g;
 }
 TrainConfig config(int64_t accumulate) {
   TrainConfig c = tiny_train();
@@ -51,6 +60,74 @@ TEST_CASE("a micro-batch for each rank: parameters, moments, losses and norms of
       }
 }
 
+TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, clipped or not, compiled or not") {
+  const int ranks = world()->size();
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::muon})
+    for (const bool bf16 : {false, true})
+      for (const bool compiled : {false, true})
+        for (const double clip : {0.0, 0.5}) {
+          CAPTURE(int(kind));
+          CAPTURE(bf16);
+          CAPTURE(compiled);
+          CAPTURE(clip);
+          TrainConfig c = config(ranks);
+          c.optimizer = kind, c.compile = compiled, c.clip_norm = clip;
+          if (bf16) c.dtype = DType::bf16;
+          c.max_steps = 3;
+          Trained one = trained(c, Communicator::self(), {}, wide_model());
+          c.shard_optimizer = true;
+          const Trained sharded = trained(c, world(), {}, wide_model());
+          CHECK(trained(c, Communicator::self(), {}, wide_model()) == one);  // one rank owns all
+          one.numbers.resize(sharded.numbers.size()), one.parameters.resize(sharded.parameters.size());
+          CHECK(sharded == one);
+        }
+}
+
+TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks can take up") {
+  const Params params({}, 1);
+  const Gpt model(params, wide_model());
+  TrainConfig c = config(world()->size());
+  const auto with = [&](const std::shared_ptr<Communicator>& comm, bool shard) {
+    c.shard_optimizer = shard;
+    return make_optimizer(c, params.trainable(), comm);
+  };
+  int64_t before = memory_stats(Device::cpu()).live;
+  const auto whole = with(world(), false);
+  const int64_t all = memory_stats(Device::cpu()).live - before;
+  before = memory_stats(Device::cpu()).live;
+  const auto sharded = with(world(), true);
+  const int64_t part = memory_stats(Device::cpu()).live - before;
+  CHECK(world()->size() * part <= all + world()->size() * 4 * op::SquareSums::kStretch * int64_t(sizeof(float)));
+  StateDict state;
+  for (const auto& [name, layout] : whole->state_layouts()) state[name] = random(layout.shape, uint64_t(state.size()));
+  for (const auto& o : {sharded.get(), whole.get()}) {
+    o->load_state(state, 3);
+    CHECK(o->steps() == 3);
+    const StateDict got = o->state();
+    if (o == sharded.get() && world()->rank() > 0) {
+      CHECK(got.empty());
+      continue;
+    }
+    REQUIRE(got.size() == state.size());
+    for (const auto& [name, t] : state) CHECK(bits_of(got.at(name)) == bits_of(t));
+  }
+  state.begin()->second = random({3}, 1);
+  CHECK(has(error_of([&] { sharded->load_state(state, 3); }), "(3) f32 in the state and must be"));
+}
+
+TEST_CASE("a sharded optimiser: what it cannot take is refused") {
+  if (world()->size() == 1) return;
+  const Params params({}, 1);
+  const Gpt model(params, tiny_model());
+  AdamW optimizer(params.trainable(), {}, {}, world());
+  const auto loss = [&] { return Model(model).loss({zeros({1, 4}, DType::i64), zeros({1, 4}, DType::i64)}); };
+  CHECK(has(error_of([&] { optimizer.step(backward(loss())); }), "Pass the gradients of partition()->reduce()."));
+  CHECK(has(error_of([&] { optimizer.backward_and_step(loss()); }), "of a sharded optimiser"));
+  CHECK(has(error_of([&] { optimizer.partition()->reduce({}); }), "has no gradient"));
+  optimizer.step(optimizer.partition()->reduce(backward(loss())), {.clip_norm = 1});
+  CHECK(optimizer.steps() == 1);
+}
+
 TEST_CASE("several micro-batches for each rank: compiled as eager, and one process up to the order of sums") {
   TrainConfig c = config(2 * world()->size());
   const Trained eager = trained(c, world()), one = trained(c, Communicator::self());
@@ -71,7 +148,12 @@ TEST_CASE("ranks on a GPU each, or on its emulator: the bits of one process") {
   for (const bool compiled : {false, true}) {
     TrainConfig c = config(world()->size());
     c.max_steps = 4, c.eval_every = 2, c.compile = compiled;
-    CHECK(trained(c, world(), device) == trained(c, Communicator::self(), device));
+    const Trained one = trained(c, Communicator::self(), device);
+    CHECK(trained(c, world(), device) == one);
+    c.shard_optimizer = true;
+    const Trained sharded = trained(c, world(), device);
+    CHECK(sharded.numbers[0] == one.numbers[0]);
+    for (size_t i = 0; i < sharded.parameters.size(); ++i) CHECK(sharded.parameters[i] == one.parameters[i]);
   }
 }
 

@@ -166,7 +166,7 @@ TEST_CASE("inputs on different devices are refused by every op that takes two") 
        [&] {
          concat({x, elsewhere({2, 2})});
        }},
-      {"global_norm", [&] {
+      {"square_sums", [&] {
          global_norm(std::vector<Tensor>{x, elsewhere({2, 2})});
        }}};
   for (auto& [op, use] : uses) {

@@ -278,7 +278,8 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
       for (auto* group : {&j, &j["model"], &j["train"]}) group->erase(f.name);
     };
     if (f.name == "optimizer" || f.name == "linear" || f.name == "window" || f.name == "compile" ||
-        f.name == "matmul_precision" || f.name == "order" || std::ranges::count(kOfLayers, f.name) > 0)
+        f.name == "matmul_precision" || f.name == "order" || f.name == "shard_optimizer" ||
+        std::ranges::count(kOfLayers, f.name) > 0)
       continue;  // below
     CHECK_HAS(refused(without), fmt::format("the file has no '{}'. Every setting must be there", f.name));
   }
@@ -288,7 +289,7 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   };
   CHECK(refused(without_optimizer) == "no error");
   CHECK(refused([](auto& j) { j["train"].erase("optimizer"); }) == "no error");
-  for (const char* name : {"linear", "window", "compile", "matmul_precision", "order"})
+  for (const char* name : {"linear", "window", "compile", "matmul_precision", "order", "shard_optimizer"})
     CHECK(refused([&](auto& j) { j["train"].erase(name); }) == "no error");
   CHECK_HAS(refused([](auto& j) { j["train"]["window"] = 17; }), "window is 17, and the model's context is 16");
   CHECK(refused([](auto& j) {

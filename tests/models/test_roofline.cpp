@@ -207,10 +207,10 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
                         return [=](const Tensor& x) { return layer.forward(x, nn::Selection::soft); };
                       }),
         26, 147'688'988, 427'819'008);
-  check("003: 2.7B, f32", of_arch("cs336-2.7b", 4, DType::f32), 719, 239'060'564'012, 42'148'728'668'160);
-  check("003: 2.7B, bf16", of_arch("cs336-2.7b", 4, DType::bf16), 719, 171'448'711'212, 42'148'728'668'160);
-  check("004: small", of_arch("gpt-small-10k", 16, DType::f32), 258, 12'199'846'956, 1'155'092'447'232);
-  check("004: medium", of_arch("gpt-medium-10k", 16, DType::f32), 498, 34'075'488'300, 3'882'130'341'888);
+  check("003: 2.7B, f32", of_arch("cs336-2.7b", 4, DType::f32), 720, 239'063'891'868, 42'148'728'668'160);
+  check("003: 2.7B, bf16", of_arch("cs336-2.7b", 4, DType::bf16), 720, 171'452'039'068, 42'148'728'668'160);
+  check("004: small", of_arch("gpt-small-10k", 16, DType::f32), 259, 12'199'945'404, 1'155'092'447'232);
+  check("004: medium", of_arch("gpt-medium-10k", 16, DType::f32), 499, 34'075'804'124, 3'882'130'341'888);
 
   // What a document's step is made of: the update of each parameter, and a norm that reads each gradient. Gradients of
   // matrices are in bf16, those of the table and the norms in f32; so are the copies of matrices that the update
@@ -219,5 +219,7 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
   const int64_t others = (10'000 + 65) * 2560;
   CHECK(sum_of(ops, "adamw_step").bytes == 26 * parameters + 2 * others + 2 * (parameters - others) + 4);
-  CHECK(sum_of(ops, "global_norm").bytes == 2 * parameters + 2 * others + 4);
+  const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // a sum of each stretch
+  CHECK(written >= parameters / 2048);
+  CHECK(written < parameters / 2048 + 8 * 400);
 }

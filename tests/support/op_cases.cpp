@@ -370,8 +370,19 @@ struct Cases {
       Rng rng{7, 1};
       return dropout(x[0], 0.5, rng);
     });
-    one("global_norm", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) {
-      return global_norm(x);
+    one("square_sums", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) {
+      return square_sums(x);
+    }).gradcheck = 0;
+    one("norm_of_square_sums", "some", {floats({c})}, [](Inputs x) {
+      return norm_of_square_sums(x[0].to(DType::f64) * x[0].to(DType::f64), DType::f64);
+    }).gradcheck = 0;
+    one("reduce_scatter", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
+      return reduce_scatter(x, {0, x[0].numel() + x[1].numel()}, Communicator::self());
+    }).gradcheck = 0;
+    one("all_gather_parts", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
+      const std::vector<Tensor> w = {x[0].detach().contiguous(), x[1].detach().contiguous()};
+      all_gather_parts(w, {0, x[0].numel() + x[1].numel()}, Communicator::self());
+      return Tensors{w[0], w[1]};
     }).gradcheck = 0;
     one("all_reduce", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
       return all_reduce(x, Communicator::self());
