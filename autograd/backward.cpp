@@ -90,20 +90,25 @@ void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
 // A gradient that may come in bf16 for an f32 tensor, as what goes through a cast does: leaves keep it so, for
 // GradMap::as_computed().
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
-// Adds gin to the gradients of n's inputs; calls the hooks of those that are complete.
-void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, bool create_graph) {
+// Adds gin to the gradients of n's inputs; calls what waits for those that are complete.
+void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, const BackwardOptions& o) {
   const bool is_cast = n.op->type() == &Kernels<op::Cast>::table;
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Edge& e = n.in[i];
     if (!e.tracked) continue;
     if (i < gin.size() && gin[i]) {
-      const bool narrow = is_narrow(gin[i], e), kept = narrow && !e.producer && !create_graph;
+      const bool narrow = is_narrow(gin[i], e), kept = narrow && !e.producer && !o.create_graph;
       const Tensor g = (is_cast || narrow) && !kept ? gin[i].to(e.dtype) : gin[i];
       check_like(n.op->name(), g, e.shape, kept ? g.dtype() : e.dtype, n.out[0].layout.device);
       accumulate(grads, e.id, e.dtype, g);
     }
-    if (--tape.uses[e.id] != 0 || !e.hooks || tape.ends.contains(e.id)) continue;
-    if (auto it = grads.find(e.id); it != grads.end()) call_hooks(e.hooks.get(), it->second);
+    if (--tape.uses[e.id] != 0 || tape.ends.contains(e.id)) continue;
+    const auto it = grads.find(e.id);
+    if (it == grads.end()) continue;
+    call_hooks(e.hooks.get(), it->second);
+    if (!o.complete || e.producer) continue;
+    o.complete(e.id, it->second);
+    if (!it->second) grads.erase(it);
   }
 }
 void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
@@ -136,7 +141,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const 
     const bool last = !opt.retain_graph && !opt.create_graph;
     if (any) gin = run_vjp(*n, {g.data(), g.size()}, last);
     g.clear();
-    distribute(*n, gin, tape, grads, opt.create_graph);
+    distribute(*n, gin, tape, grads, opt);
     if (last) n->release();  // frees what was saved as we go
     n = nullptr;
   }

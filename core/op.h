@@ -140,6 +140,9 @@ struct Traits {
   bool dynamic_attributes = false;
   /// Infinities in the outputs are intended; an AnomalyScope lets them pass.
   bool may_be_infinite = false;
+  /// The op exchanges data with other processes, which must meet it in the same order: in a lazy or compiled program,
+  /// such ops run in the order in which they were emitted, and none are merged.
+  bool communicates = false;
   /// The op costs about as much as reading its inputs, as pointwise ops do. A RecomputeScope then recomputes it.
   bool cheap_to_recompute = false;
 };

@@ -265,6 +265,9 @@ std::vector<CallOrder> Executable::order_of_calls() const {
     for (const MemorySource::Entry& e : r.places)
       all.push_back({e.call, of, begin, begin + std::max<size_t>(r.storage->bytes, 1), e.writes});
   }
+  constexpr uint32_t kMessages = kNone - 1;  // calls that communicate follow each other as if they wrote one place
+  for (uint32_t k = 0; k < calls_.size(); ++k)
+    if (!calls_[k].chain && ops_[calls_[k].op]->traits().communicates) all.push_back({k, kMessages, 0, 1, true});
   std::ranges::stable_sort(all, {}, &Access::call);
   return find_branches(calls_.size(), all);
 }

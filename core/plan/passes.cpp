@@ -70,7 +70,7 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
     const Traits traits = node.op->traits();
-    if (traits.dynamic_attributes || traits.kind == OpKind::view || node.in.empty()) continue;
+    if (traits.dynamic_attributes || traits.communicates || traits.kind == OpKind::view || node.in.empty()) continue;
     StructuralHash key;
     key.add(node.op->type());
     node.op->key(key);

@@ -19,8 +19,13 @@ class Scheduler {
     for (uint32_t s = 0; s < base_.size(); ++s) base_[s] = s;
     bytes_.resize(base_.size());
     left_.resize(base_.size());
+    uint32_t last_message = kNone;
     for (uint32_t t = 0; t < steps.size(); ++t) {
       for (const uint32_t n : steps[t].nodes) step_of[n] = t;
+      if (g.nodes[steps[t].nodes[0]]->op->traits().communicates) {
+        if (last_message != kNone) add_wait(last_message, t);
+        last_message = t;
+      }
       add_results(g, steps[t], t);
       for (const uint32_t n : steps[t].nodes)
         for (const uint32_t s : g.inputs(n)) add_read(g, s, t, step_of);

@@ -1,5 +1,6 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/comm.h>
 #include <tapegrad/models/apps/fit_memory.h>
 
 #include <algorithm>
@@ -14,7 +15,10 @@ struct Run {
   const LoraConfig* adapters;
   int64_t data;   // bytes of the tokens beside the tensors on the device
   DType weights;  // dtype of the frozen ones
-  int64_t peak() const { return data + plan_memory(config.model, config.train, device, adapters, weights).peak; }
+  int64_t peak() const {
+    const int64_t ranks = Communicator::world()->size();
+    return data + plan_memory(config.model, config.train, device, adapters, weights, ranks).peak;
+  }
 };
 
 Variant variant(const Run& run, const std::string& flags) {

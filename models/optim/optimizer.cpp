@@ -79,8 +79,9 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
              "stands for any characters. The parameters are {}.",
              op_, groups[i].pattern, names_of(parameters));
   if (!comm || comm->size() == 1) return;
-  for (const Parameter& p : parameters) whole_.push_back(whole && whole(p));
-  partition_ = std::make_shared<const Partition>(std::move(parameters), whole_, comm);
+  std::vector<bool> stays;
+  for (const Parameter& p : parameters) stays.push_back(whole && whole(p));
+  partition_ = std::make_shared<const Partition>(std::move(parameters), std::move(stays), comm);
 }
 
 Tensor Optimizer::new_state(size_t entry, std::string_view what) {
@@ -91,7 +92,7 @@ Tensor Optimizer::new_state(size_t entry, std::string_view what) {
   Tensor t;
   if (!partition_)
     t = zeros_like(w);
-  else if (const int64_t n = partition_->part(entry).n; !whole_[entry])
+  else if (const int64_t n = partition_->part(entry).n; !partition_->is_whole(entry))
     t = zeros({n}, w.dtype(), w.device());
   else if (n > 0)
     t = zeros_like(w);
@@ -124,14 +125,14 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
   s.which.reserve(entries_.size()), s.grads.reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
-    if (partition_ && whole_[i] && partition_->part(i).n == 0) continue;
+    if (partition_ && partition_->is_whole(i) && partition_->part(i).n == 0) continue;
     Tensor g = grads.as_computed(e.w);
     if (partition_ && g) {
       TG_CHECK(g.shape() == Shape{partition_->part(i).n}, shape,
                "[{}] the gradient of '{}' is {}, and this rank owns {} of its elements. Pass the gradients of "
                "partition()->reduce().",
                op_, e.name, g, partition_->part(i).n);
-      if (whole_[i]) g = reshape(g, e.w.shape());
+      if (partition_->is_whole(i)) g = reshape(g, e.w.shape());
     }
     TG_CHECK(g || unreached != Unreached::error, missing_gradient,
              "[{}] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
@@ -190,7 +191,7 @@ void Optimizer::load_state(const StateDict& state, int64_t steps) {
   std::vector<Tensor> values;
   for (const auto& [name, s] : state_) {
     Tensor t = loaded(op_, state, name, entries_[s.entry].w);
-    if (partition_ && !whole_[s.entry]) {
+    if (partition_ && !partition_->is_whole(s.entry)) {
       const OwnedPart p = partition_->part(s.entry);
       t = slice(reshape(t, {t.numel()}), 0, p.first, p.first + p.n);
     }

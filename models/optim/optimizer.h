@@ -134,7 +134,6 @@ class Optimizer {
   std::string op_;
   std::vector<Entry> entries_;
   std::shared_ptr<const Partition> partition_;
-  std::vector<bool> whole_;  // by entry, if it is sharded
   std::map<std::string, State> state_;
   Ref<OptimizerClock> clock_;
 };

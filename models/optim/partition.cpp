@@ -12,17 +12,10 @@
 namespace tg {
 namespace {
 constexpr int64_t kStretch = op::SquareSums::kStretch;
+constexpr int64_t kBucket = (25 << 20) / 4, kStretchesOfRank = 4;  // elements of a bucket; of a rank in it, at least
 int64_t stretches_of(int64_t n) { return (n + kStretch - 1) / kStretch; }
 
-// Where the row may be cut.
-std::vector<int64_t> boundaries(const std::vector<int64_t>& begin, const std::vector<bool>& whole) {
-  std::vector<int64_t> r;
-  for (size_t i = 0; i < whole.size(); ++i)
-    for (int64_t at = begin[i]; at < begin[i + 1]; at += whole[i] ? begin[i + 1] - begin[i] : kStretch) r.push_back(at);
-  r.push_back(begin.back());
-  return r;
-}
-// Of those, the nearest to equal pieces.
+// Of the places where a row may be cut, the nearest to equal pieces.
 RankCuts balanced(const std::vector<int64_t>& at, int ranks) {
   RankCuts cuts = {0};
   for (int r = 1; r < ranks; ++r) {
@@ -36,51 +29,94 @@ RankCuts balanced(const std::vector<int64_t>& at, int ranks) {
 }
 }  // namespace
 
-Partition::Partition(std::vector<Parameter> parameters, const std::vector<bool>& whole,
-                     std::shared_ptr<Communicator> comm)
-    : parameters_(std::move(parameters)), comm_(std::move(comm)), begin_{0} {
-  for (const Parameter& p : parameters_) begin_.push_back(begin_.back() + p.tensor.numel());
-  cuts_ = balanced(boundaries(begin_, whole), comm_->size());
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    stretches_ += stretches_of(parameters_[i].tensor.numel());
-    for (int r = 0; r < comm_->rank(); ++r) first_stretch_ += stretches_of(part(i, r).n);
+std::vector<GradientBucket> gradient_buckets(std::span<const Parameter> parameters, int ranks) {
+  const int64_t least = std::max(kBucket, ranks * kStretchesOfRank * kStretch);
+  std::vector<GradientBucket> all;
+  int64_t n = least;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (n >= least) all.push_back({i, i}), n = 0;
+    all.back().last = i + 1;
+    n += parameters[i].tensor.numel();
   }
+  return all;
 }
 
-GradMap Partition::reduce(const GradMap& grads) const {
-  std::vector<Tensor> all;
-  for (const Parameter& p : parameters_) {
-    all.push_back(grads.as_computed(p.tensor));
-    TG_CHECK(
-        all.back(), missing_gradient,
-        "[partition] '{}' {} has no gradient: the loss does not depend on it. Ranks that share an optimiser need one "
-        "for each parameter; freeze it with requires_grad_(false), or leave it out.",
-        p.name, p.tensor.shape());
+Partition::Partition(std::vector<Parameter> parameters, std::vector<bool> whole, std::shared_ptr<Communicator> comm)
+    : parameters_(std::move(parameters)),
+      whole_(std::move(whole)),
+      comm_(std::move(comm)),
+      buckets_(gradient_buckets(parameters_, comm_->size())) {
+  for (const GradientBucket& b : buckets_) {
+    std::vector<int64_t> places;
+    int64_t at = 0;
+    for (size_t i = b.first; i < b.last; ++i) {
+      const int64_t n = parameters_[i].tensor.numel();
+      for (int64_t k = 0; k < n; k += whole_[i] ? n : kStretch) places.push_back(at + k);
+      bucket_of_.push_back(cuts_.size()), begin_.push_back(at);
+      at += n;
+    }
+    places.push_back(at);
+    cuts_.push_back(balanced(places, comm_->size()));
   }
-  const Tensors sums = reduce_scatter(all, cuts_, comm_);
+}
+OwnedPart Partition::part(size_t i, int rank) const {
+  return owned_part(cuts_[bucket_of_[i]], rank, begin_[i], parameters_[i].tensor.numel());
+}
+
+Tensors Partition::reduce(size_t bucket, Inputs grads) const { return reduce_scatter(grads, cuts_[bucket], comm_); }
+GradMap Partition::reduce(const GradMap& grads) const {
   GradMap r;
-  for (size_t i = 0; i < parameters_.size(); ++i) r.map()[parameters_[i].tensor.id()] = sums[i];
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    std::vector<Tensor> all;
+    for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
+      const Parameter& p = parameters_[i];
+      all.push_back(grads.as_computed(p.tensor));
+      TG_CHECK(
+          all.back(), missing_gradient,
+          "[partition] '{}' {} has no gradient: the loss does not depend on it. Ranks that share an optimiser need "
+          "one for each parameter; freeze it with requires_grad_(false), or leave it out.",
+          p.name, p.tensor.shape());
+    }
+    const Tensors sums = reduce(b, all);
+    for (size_t k = 0; k < sums.size(); ++k) r.map()[parameters_[buckets_[b].first + k].tensor.id()] = sums[k];
+  }
   return r;
 }
 Tensor Partition::norm(const GradMap& reduced) const {
   const NoGradScope off;
-  std::vector<Tensor> mine;
+  std::vector<Tensor> owned;
   bool wide = false;
   for (const Parameter& p : parameters_) {
-    mine.push_back(reduced.as_computed(p.tensor));
-    wide |= mine.back().dtype() == DType::f64;
+    owned.push_back(reduced.as_computed(p.tensor));
+    wide |= owned.back().dtype() == DType::f64;
   }
-  const Tensor sums = square_sums(mine);
-  const auto zeros_of = [&](int64_t n) { return zeros({n}, DType::f64, sums.device()); };
-  const int64_t after = stretches_ - first_stretch_ - sums.numel();
-  // The others add zeros: a sum of all ranks is the value of the one that has it.
-  const Tensor mine_alone = concat({zeros_of(first_stretch_), sums, zeros_of(after)});
-  return norm_of_square_sums(all_reduce({&mine_alone, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
+  const Tensor sums = square_sums(owned);
+  // Those of this rank at their places among the stretches of all, and zeros elsewhere.
+  std::vector<Tensor> row;
+  int64_t done = 0;
+  const auto add_zeros = [&](int64_t n) {
+    if (n > 0) row.push_back(zeros({n}, DType::f64, sums.device()));
+  };
+  for (const GradientBucket& b : buckets_) {
+    int64_t before = 0, mine = 0, after = 0;
+    for (size_t i = b.first; i < b.last; ++i)
+      for (int r = 0; r < comm_->size(); ++r)
+        (r < comm_->rank() ? before : r > comm_->rank() ? after : mine) += stretches_of(part(i, r).n);
+    add_zeros(before);
+    if (mine > 0) row.push_back(slice(sums, 0, done, done + mine));
+    add_zeros(after);
+    done += mine;
+  }
+  const Tensor all = row.empty() ? sums : concat(row);
+  // The others add zeros: a sum over the ranks is the value of the one that has it.
+  return norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
 }
 void Partition::gather_parameters() const {
-  std::vector<Tensor> w;
-  for (const Parameter& p : parameters_) w.push_back(p.tensor);
-  all_gather_parts(w, cuts_, comm_);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    std::vector<Tensor> w;
+    for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) w.push_back(parameters_[i].tensor);
+    all_gather_parts(w, cuts_[b], comm_);
+  }
 }
 Tensor Partition::gather_to_first(size_t i, const Tensor& owned) const {
   const Tensor& like = parameters_[i].tensor;

@@ -1,6 +1,7 @@
 /// @file
-/// Partition: which elements of its parameters each of several ranks updates, so that a rank keeps the state of those
-/// alone (ZeRO stage 1: Rajbhandari et al. 2020). Optimizer and TrainStep use it.
+/// GradientBuckets and Partition: what ranks sum up together, and which elements of the parameters each of them
+/// updates, so that a rank keeps the optimiser's state of those alone (ZeRO stage 1: Rajbhandari et al. 2020).
+/// Optimizer and TrainStep use them.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/comm.h>
@@ -8,28 +9,41 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace tg {
 
-/// The parameters in their order are one long row of elements, and each rank owns a piece of it. Pieces are cut at
-/// stretches of square_sums(), so that the norm of all gradients has the same bits with any number of ranks. Elements
-/// differ by less than two stretches between ranks, unless parameters must stay whole. All ranks call its functions
+/// Parameters [first, last) of a list, whose gradients are summed up over the ranks by one call.
+struct GradientBucket {
+  size_t first, last;
+};
+/// The parameters in buckets of 25 MiB of f32 or more, in order. With many ranks they are larger, so that there is
+/// something in each for every rank. The last has what is left.
+std::vector<GradientBucket> gradient_buckets(std::span<const Parameter>, int ranks);
+
+/// The parameters of a bucket are one long row of elements, and each rank owns a piece of it. Pieces are cut at
+/// stretches of square_sums(), so that the norm of all gradients has the same bits with any number of ranks. Within a
+/// bucket ranks differ by less than two stretches, unless parameters must stay whole. All ranks call its functions
 /// together.
 class Partition {
  public:
   /// whole[i]: one rank owns all of parameter i, as an optimiser of whole matrices needs it.
-  Partition(std::vector<Parameter>, const std::vector<bool>& whole, std::shared_ptr<Communicator>);
+  Partition(std::vector<Parameter>, std::vector<bool> whole, std::shared_ptr<Communicator>);
 
   /// What a rank owns of parameter i; of this rank if none is named.
   /// @{
-  OwnedPart part(size_t i, int rank) const { return owned_part(cuts_, rank, begin_[i], begin_[i + 1] - begin_[i]); }
+  OwnedPart part(size_t i, int rank) const;
   OwnedPart part(size_t i) const { return part(i, comm_->rank()); }
   /// @}
+  bool is_whole(size_t i) const { return whole_[i]; }  ///< whether one rank owns all of parameter i
 
   /// From the gradients on each rank, as_computed(), the sums over the ranks of what this rank owns: (n) for its n
   /// elements of each parameter, which may be 0. An Error if a parameter has no gradient.
+  /// @{
   GradMap reduce(const GradMap&) const;
+  Tensors reduce(size_t bucket, Inputs grads) const;  ///< of one of the gradient_buckets()
+  /// @}
   /// The norm of all gradients together from those of reduce(): global_norm() of the sums, bit for bit.
   Tensor norm(const GradMap& reduced) const;
   /// All ranks get what each has made of the elements that it owns.
@@ -37,14 +51,14 @@ class Partition {
   /// Whole tensors on the host, of which each rank has what it owns of parameter i: on rank 0, empty on the others.
   Tensor gather_to_first(size_t i, const Tensor& owned) const;
 
-  const std::shared_ptr<Communicator>& comm() const { return comm_; }
-
  private:
   std::vector<Parameter> parameters_;
+  std::vector<bool> whole_;
   std::shared_ptr<Communicator> comm_;
-  std::vector<int64_t> begin_;  // of each parameter in the row, then its length
-  RankCuts cuts_;
-  int64_t stretches_ = 0, first_stretch_ = 0;  // of all ranks, and before those of this one
+  std::vector<GradientBucket> buckets_;
+  std::vector<RankCuts> cuts_;     // of each bucket
+  std::vector<size_t> bucket_of_;  // of each parameter
+  std::vector<int64_t> begin_;     // of each parameter in its bucket's row
 };
 
 }  // namespace tg

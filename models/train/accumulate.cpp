@@ -1,3 +1,4 @@
+#include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/ops/factories.h>
@@ -37,7 +38,8 @@ MicroBatches MicroBatches::part(int rank, int size) const {
 }
 
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches& micro, Device device,
-                       const std::source_location& where) {
+                       const std::source_location& where,
+                       const std::function<void(uint64_t leaf, Tensor& grad)>& complete) {
   Accumulated all;
   all.targets = micro.targets;
   const Tensor weights = micro.weights ? micro.weights.to(device) : Tensor();
@@ -55,7 +57,13 @@ Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const Mi
       const DType wide = mean.dtype() == DType::f64 ? DType::f64 : DType::f32;
       return mean.to(wide) * weight.to(wide);
     };
-    all.grads += backward(weighted(), {}, where);
+    BackwardOptions o;
+    if (complete && i + 1 == micro.batches.size())
+      o.complete = [&](uint64_t leaf, Tensor& grad) {
+        if (const auto sum = all.grads.map().extract(leaf)) grad = widened(sum.mapped()) + widened(grad);
+        complete(leaf, grad);
+      };
+    all.grads += backward(weighted(), std::move(o), where);
   }
   return all;
 }

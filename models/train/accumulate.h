@@ -38,10 +38,12 @@ struct Accumulated {
 /// Each micro-batch weighs as much as it has kept targets, so the result is that of one batch of all of them, up to
 /// rounding. A micro-batch without kept targets is skipped. A single micro-batch gives the same bits as
 /// backward(loss(batch)). Inputs and targets are moved to `device`. An Error if no target is kept at all; those of
-/// backward() name the caller's line.
+/// backward() name the caller's line. `complete` is BackwardOptions::complete for sums over all micro-batches: it is
+/// called in the backward pass of the last one.
 /// @{
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches&, Device device = {},
-                       const std::source_location& = std::source_location::current());
+                       const std::source_location& = std::source_location::current(),
+                       const std::function<void(uint64_t leaf, Tensor& grad)>& complete = {});
 inline Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
                               Device device = {}, const std::source_location& where = std::source_location::current()) {
   return accumulate(loss, MicroBatches(micro_batches), device, where);

@@ -80,6 +80,16 @@ void TrainConfig::validate() const {
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
 }
 
+int64_t TrainConfig::micro_batches_of_rank(int64_t ranks) const {
+  TG_CHECK(ranks >= 1, value, "[train] {} ranks. There must be 1 or more.", ranks);
+  TG_CHECK(
+      accumulate % ranks == 0, value,
+      "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
+      "a multiple of {}. Change one of both.",
+      accumulate, ranks, ranks);
+  return accumulate / ranks;
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters,
                                           const std::shared_ptr<Communicator>& comm) {
   const std::shared_ptr<Communicator> shared = c.shard_optimizer ? comm : nullptr;

@@ -80,6 +80,8 @@ struct TrainConfig {
   void validate() const;  ///< throws an Error that names the first wrong field and its range
   /// The tokens of a window for a model of this context. An Error if `window` is more.
   int64_t window_in(int64_t context) const;
+  /// How many of the micro-batches of a step each of so many ranks makes. An Error if they cannot share them equally.
+  int64_t micro_batches_of_rank(int64_t ranks) const;
   /// Whether a validation follows this step. Steps count from 1; the last one always has one.
   bool evaluates_after(int64_t step) const;
   /// Whether a save follows this step. Steps count from 1; the last one always has one. It is for callers: Trainer

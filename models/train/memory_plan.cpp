@@ -46,7 +46,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   }
   const auto gradients = [&] {
     std::vector<Batch> micro;
-    const int64_t own = c.accumulate / comm->size();
+    const int64_t own = c.micro_batches_of_rank(comm->size());
     for (int64_t i = 0; i < std::min(own, kMicroBatches); ++i) micro.push_back(batch());
     const auto others = [&](const Tensor& t) {
       return zeros(Shape{std::max(own - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
@@ -112,11 +112,7 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
                        Device device, const LoraConfig* adapters, DType weights, int64_t ranks) {
   train.validate();
-  TG_CHECK(
-      ranks >= 1 && train.accumulate % ranks == 0, value,
-      "[plan_memory] {} ranks, and accumulate is {}. Ranks share the micro-batches of a step equally: there must be "
-      "1 or more, and accumulate a multiple of them.",
-      ranks, train.accumulate);
+  (void)train.micro_batches_of_rank(ranks);
   const auto comm = ranks == 1 ? Communicator::self() : std::make_shared<PlannedRanks>(ranks);
   MemoryPlan plan;
   dry_run([&] {

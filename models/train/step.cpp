@@ -1,6 +1,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/models/train/reduce.h>
 #include <tapegrad/models/train/step.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
@@ -39,29 +40,21 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
                              const std::shared_ptr<Communicator>& comm, const Partition* partition) {
   size_t i = 0;
   const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout[i++]); };
-  Accumulated a = accumulate(loss, micro, params.device(), kNoPlace);
-  if (partition) {
-    const ProfileRange range("reduce_scatter");
-    a.loss = all_reduce({&a.loss, 1}, comm)[0];
-    a.grads = partition->reduce(a.grads);
-    const ProfileRange norm(Phase::optimizer);
-    return {a.loss, partition->norm(a.grads), std::move(a.grads)};
-  }
-  std::vector<Tensor> all;
-  std::vector<uint64_t> ids;
-  for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads.as_computed(p.tensor))  // the optimiser names one that is missing
-      all.push_back(g), ids.push_back(p.tensor.id());
-  NoGradScope off;
+  Accumulated a;
   if (comm->size() > 1) {
-    const ProfileRange range("all_reduce");
-    all.push_back(a.loss);
-    Tensors sums = all_reduce(all, comm);
-    a.loss = sums.back();
-    all.assign(sums.begin(), sums.end() - 1);
-    for (size_t j = 0; j < ids.size(); ++j) a.grads.map()[ids[j]] = all[j];
+    GradientReducer reducer(params.trainable(), comm, partition);
+    a = accumulate(loss, micro, params.device(), kNoPlace, [&](uint64_t leaf, Tensor& g) { reducer.add(leaf, g); });
+    a.grads = reducer.finish(a.grads);
+    a.loss = all_reduce({&a.loss, 1}, comm)[0];
+  } else {
+    a = accumulate(loss, micro, params.device(), kNoPlace);
   }
+  const NoGradScope off;
   const ProfileRange norm(Phase::optimizer);
+  if (partition) return {a.loss, partition->norm(a.grads), std::move(a.grads)};
+  std::vector<Tensor> all;
+  for (const Parameter& p : params.trainable())
+    if (const Tensor g = a.grads.as_computed(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
 StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
@@ -77,13 +70,8 @@ TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig
       params_(params),
       config_(config),
       comm_(std::move(comm)),
-      draws_(size_t(config.accumulate / comm_->size())),
+      draws_(size_t(config.micro_batches_of_rank(comm_->size()))),
       optimizer_(make_optimizer(config, params.trainable(), comm_)) {
-  TG_CHECK(
-      config.accumulate % comm_->size() == 0, value,
-      "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
-      "a multiple of {}. Change one of both.",
-      config.accumulate, comm_->size(), comm_->size());
   if (!config.compile) return;
   std::vector<Rng*> generators;
   for (Rng& r : draws_) generators.push_back(&r);

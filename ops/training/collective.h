@@ -14,6 +14,7 @@ struct AllReduce : OpOf<AllReduce> {
   static constexpr auto kName = "all_reduce";
   std::shared_ptr<Communicator> comm;
   explicit AllReduce(std::shared_ptr<Communicator> c) : comm(std::move(c)) {}
+  Traits traits() const override { return {.communicates = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(reinterpret_cast<uintptr_t>(comm.get()))); }
 };
@@ -23,6 +24,7 @@ struct ReduceScatter : OpOf<ReduceScatter> {
   std::shared_ptr<Communicator> comm;
   RankCuts cuts;
   ReduceScatter(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
+  Traits traits() const override { return {.communicates = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash&) const override;
 };
@@ -34,7 +36,7 @@ struct AllGatherParts : OpOf<AllGatherParts> {
   RankCuts cuts;
   std::vector<uint32_t> copied;  ///< which w have a copy, in order
   AllGatherParts(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
-  Traits traits() const override { return {.updates_in_place = true}; }
+  Traits traits() const override { return {.updates_in_place = true, .communicates = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash&) const override;
 };

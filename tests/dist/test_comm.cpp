@@ -196,6 +196,52 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
     }
 }
 
+namespace {
+// One rank that writes down how many bytes it was asked to send.
+class Listening final : public Communicator {
+ public:
+  Listening() : Communicator(0, 1, 0, 1) {}
+  void all_to_all(const void* from, void* to, size_t bytes) override {
+    sent.push_back(bytes);
+    std::memcpy(to, from, bytes);
+  }
+  void all_gather(const void* from, void* to, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void broadcast(void*, size_t, int) override {}
+  void abort(int status) override { std::_Exit(status); }
+  std::vector<size_t> sent;
+};
+}  // namespace
+
+TEST_CASE("collectives of a lazy or compiled program run in the order of their calls, and each of them runs") {
+  const auto comm = std::make_shared<Listening>();
+  // By memory alone the large sums would run late, when they are needed, and the two of 10 would be one.
+  const auto f = [&](Inputs in) {
+    std::vector<Tensor> large, all;
+    for (const int64_t n : {5000, 10, 20'000, 10}) {
+      const Tensor x = in[0] + zeros({n});
+      large.push_back(all_reduce(std::array{x}, comm)[0]);
+    }
+    Tensor y = in[0] * 2.0;
+    for (int i = 0; i < 8; ++i) y = all_reduce(std::array{sum(y * y) + zeros({3000})}, comm)[0];
+    all.push_back(sum(y));
+    for (auto x = large.rbegin(); x != large.rend(); ++x) all.push_back(sum(*x));
+    return all;
+  };
+  std::vector<size_t> want = {20'000, 40, 80'000, 40};
+  want.insert(want.end(), 8, 12'000);
+  const Tensor x = filled({1}, 0.1f);
+  const auto compiled = compile(f);
+  for (int i = 0; i < 3; ++i) {
+    comm->sent.clear();
+    (void)compiled(std::array{x});
+    CHECK(comm->sent == want);
+  }
+  const LazyScope lazy;
+  comm->sent.clear();
+  evaluate(f(std::array{x}));
+  CHECK(comm->sent == want);
+}
+
 TEST_CASE("all_reduce: refusals, each on all ranks") {
   const Tensor x = filled({2}, 1.0f);
   CHECK(has(error_of([&] { all_reduce(std::array{x}, nullptr); }), "[all_reduce] the communicator is null."));

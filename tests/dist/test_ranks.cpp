@@ -1,6 +1,8 @@
 // Training on several ranks: the bits of one process, also with dropout, clipping, bf16 and compiled steps.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/comm.h>
+#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/train/reduce.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
 
@@ -113,6 +115,82 @@ TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks
   }
   state.begin()->second = random({3}, 1);
   CHECK(has(error_of([&] { sharded->load_state(state, 3); }), "(3) f32 in the state and must be"));
+}
+
+TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gradients come") {
+  const int ranks = world()->size(), rank = world()->rank();
+  const Params params({}, 1);
+  std::vector<Shape> shapes = {{2000, 3000}, {3}, {0}, {900, 1000}, {1}, {7'000'001}, {40, 50}};
+  for (size_t i = 0; i < shapes.size(); ++i) params.get(fmt::format("w{}", i), shapes[i], Init::constant(0));
+  const std::vector<Parameter> all = params.trainable();
+  const auto buckets = gradient_buckets(all, ranks);
+  REQUIRE(buckets.size() == 3);
+  CHECK(buckets[1].first == 4);
+  CHECK(buckets[2].last == all.size());
+  const auto gradient = [&](size_t i, int r) {
+    const Tensor g = random(shapes[i], 10 * i + uint64_t(r));
+    return i % 2 ? g.to(DType::bf16) : g;
+  };
+  const auto partition =
+      std::make_shared<Partition>(all, std::vector<bool>{false, false, false, true, false, false, true}, world());
+  for (const bool sharded : {false, true})
+    for (const bool forward : {false, true}) {
+      GradientReducer reducer(all, world(), sharded ? partition.get() : nullptr);
+      GradMap rest;
+      for (size_t k = 0; k < all.size(); ++k) {
+        const size_t i = forward ? k : all.size() - 1 - k;
+        Tensor g = gradient(i, rank);
+        if (i == 3) {  // one that backward did not reach in the last micro-batch
+          rest.map()[all[i].tensor.id()] = g;
+          continue;
+        }
+        reducer.add(all[i].tensor.id(), g);
+        CHECK(!g);
+      }
+      Tensor other = ones({2});
+      reducer.add(other.id(), other);
+      CHECK(other);
+      const GradMap sums = reducer.finish(rest);
+      GradMap whole;
+      for (size_t i = 0; i < all.size(); ++i) {
+        Tensor want = gradient(i, 0).to(DType::f32);
+        for (int r = 1; r < ranks; ++r) want = want + gradient(i, r).to(DType::f32);
+        whole.map()[all[i].tensor.id()] = want;
+        const OwnedPart p = partition->part(i);
+        if (partition->is_whole(i)) CHECK((p.n == 0 || p.n == want.numel()));
+        if (sharded) want = slice(reshape(want, {want.numel()}), 0, p.first, p.first + p.n);
+        CHECK(bits_of(sums.as_computed(all[i].tensor)) == bits_of(want));
+      }
+      std::vector<Tensor> list;
+      for (const Parameter& p : all) list.push_back(whole[p.tensor]);
+      if (sharded) CHECK(bits_of(partition->norm(sums)) == bits_of(global_norm(list)));
+    }
+  GradientReducer reducer(all, world(), partition.get());
+  CHECK(has(error_of([&] { reducer.finish(); }), "'w0' (2000, 3000) has no gradient"));
+}
+
+TEST_CASE("several buckets of gradients: the bits of one process, and less memory") {
+  GptConfig g = tiny_model();
+  g.width = 512, g.layers = 3;  // 9.6 million parameters
+  TrainConfig c = config(world()->size());
+  c.max_steps = 2, c.eval_every = 0, c.batch = 1, c.val_fraction = 0;
+  Trained one = trained(c, Communicator::self(), {}, g);
+  CHECK(trained(c, world(), {}, g) == one);
+  c.shard_optimizer = true;
+  const Trained sharded = trained(c, world(), {}, g);
+  one.numbers.resize(sharded.numbers.size()), one.parameters.resize(sharded.parameters.size());
+  CHECK(sharded == one);
+  if (const int64_t ranks = world()->size(); ranks > 1) {
+    const auto plan = [&](bool shard, int64_t n) {
+      c.shard_optimizer = shard;
+      return plan_memory(g, c, {}, nullptr, DType::f32, n);
+    };
+    const MemoryPlan whole = plan(false, ranks), part = plan(true, ranks);
+    CHECK(whole.moments == 8 * whole.parameters);
+    CHECK(double(part.moments) == doctest::Approx(8.0 * double(whole.parameters) / double(ranks)).epsilon(0.1));
+    CHECK(part.gradients < whole.gradients);
+    CHECK(part.peak < whole.peak);
+  }
 }
 
 TEST_CASE("a sharded optimiser: what it cannot take is refused") {
