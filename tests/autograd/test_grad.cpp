@@ -1,4 +1,5 @@
 // Reverse mode: what backward returns, keeps and refuses. Gradients of single ops are in test_ops.cpp.
+#include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
@@ -135,6 +136,42 @@ TEST_CASE("a hook of an intermediate changes what flows on") {
   CHECK(seen == std::vector<float>(3, 3));
   CHECK(values(g[x]) == std::vector<float>(3, 3));
   CHECK_FALSE(g.contains(h));
+}
+TEST_CASE("complete: leaves one by one while the rest is to come, after their hooks; what is taken away is missing") {
+  Tensor b = filled({3}, 3.0f).requires_grad_();
+  const Tensor a = filled({3}, 2.0f).requires_grad_(), c = filled({3}, 5.0f).requires_grad_();
+  b.on_grad([](const Tensor& g) { return g * 10.0; });
+  bool ran = false;
+  Tensor inner = a * b;
+  inner.on_grad([&](const Tensor&) {
+    ran = true;
+    return Tensor();
+  });
+  std::vector<std::pair<uint64_t, bool>> seen;
+  const auto run = [&](const Tensor& loss, BackwardOptions o = {}) {
+    seen.clear(), ran = false;
+    o.complete = [&](uint64_t leaf, Tensor& g) {
+      seen.emplace_back(leaf, ran);
+      if (leaf == b.id()) CHECK(values(g) == std::vector<float>{20, 20, 20});
+      if (leaf == c.id()) g = Tensor();
+      if (leaf == a.id()) g = filled({7}, 1.0f);  // of any shape: it is the caller's
+    };
+    return backward(loss, o);
+  };
+  const GradMap g = run(sum(c + inner));
+  REQUIRE(seen.size() == 3);
+  CHECK(seen[0] == std::pair(c.id(), false));  // before what comes after it in backward
+  CHECK(seen[1].second);
+  CHECK(!g.contains(c));
+  CHECK(g.as_computed(a).shape() == Shape{7});
+  CHECK(values(g[b]) == std::vector<float>{20, 20, 20});
+  // A leaf that a block reads which is recomputed in backward, and one that is used twice.
+  const Tensor x = filled({3}, 1.0f);
+  const Tensors y = recompute([&](Inputs in, Rng*) { return Tensors{in[0] * a * c}; }, {&x, 1}, nullptr);
+  const GradMap again = run(sum(y[0] * c));
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[0].first != seen[1].first);
+  CHECK(again.size() == 1);
 }
 TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
   for (bool lazy : {false, true}) {

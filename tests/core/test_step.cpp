@@ -2,6 +2,7 @@
 // memory.
 #include "support/helpers.h"
 #include "support/small_training.h"
+#include "support/step_parts.h"
 
 #include <set>
 
@@ -93,6 +94,18 @@ TEST_CASE("the step's memory does not grow by P: the optimiser writes in place")
         for (auto& t : {q.w, q.m, q.v}) CHECK(t.data<float>() == at[k++]);
     }
   }
+}
+TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") {
+  check_steps_of_parts(Device());
+  const Tensor w = zeros({4}), m = zeros({2}), v = zeros({2}), g = zeros({2}), wrong = zeros({2, 1});
+  const auto step = [&](const Tensor& moment, std::vector<int64_t> first) {
+    adamw_step({.w = {&w, 1}, .m = {&moment, 1}, .v = {&v, 1}, .grad = {&g, 1}, .first = first}, {}, 0.1, 1);
+  };
+  CHECK(has(error_of([&] { step(m, {3}); }), "for elements of the weight (4) f32 from 3 on"));
+  CHECK(has(error_of([&] { step(m, {-1}); }), "from -1 on"));
+  CHECK(has(error_of([&] { step(wrong, {0}); }), "[adamw_step] first moment 0 is (2, 1) f32"));
+  CHECK(has(error_of([&] { step(zeros({1}), {0}); }), "the gradient is (2) f32. Their shapes must be equal."));
+  CHECK(has(error_of([&] { step(m, {0, 0}); }), "there are 2 first elements of parts and 1 weights"));
 }
 TEST_CASE("a thousand tiny steps leave memory where it was") {
   for (bool lazy : {false, true}) {

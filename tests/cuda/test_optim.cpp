@@ -13,6 +13,7 @@
 
 #include "support/bf16_copy.h"
 #include "support/helpers.h"
+#include "support/step_parts.h"
 
 using namespace tg;
 namespace {
@@ -258,3 +259,4 @@ TEST_CASE("global_norm: more tensors than one launch takes, of mixed dtypes and 
 TEST_CASE("parameter_as: steps write bf16 copies along with the parameters, eager, lazy and compiled") {
   check_kept_copies(kGpu);
 }
+TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") { check_steps_of_parts(kGpu); }
