@@ -1,10 +1,11 @@
 // Many tensors in one launch: a kernel gets their descriptors by value, so that nothing is uploaded and a captured
 // graph holds them. Tensors are cut in chunks, and a block finds the tensor of its chunk by bisection. For the kernels
-// of the optimiser (optim_step.cu).
+// of the optimiser (optim_step.cu) and of the collectives (collective.cu).
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace tg::cuda {
 
@@ -42,5 +43,21 @@ template <class D, int kMost> struct Batch {
     return low;
   }
 };
+
+// A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
+template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, F&& run) {
+  constexpr size_t kFew = 4;
+  int64_t n = 0;
+  for (const D& d : all) n += d.n;
+  const auto fill = [&]<int kMost>(size_t from) {
+    Batch<D, kMost> b(batch_chunk(n));
+    size_t i = from;
+    for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
+    if (b.count > 0) run(b, from);
+    return i;
+  };
+  for (size_t i = 0; i < all.size();)
+    i = all.size() - i <= kFew ? fill.template operator()<int(kFew)>(i) : fill.template operator()<kMany>(i);
+}
 
 }  // namespace tg::cuda

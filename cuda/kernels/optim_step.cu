@@ -13,22 +13,6 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
-template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, F&& run) {
-  constexpr size_t kFew = 4;
-  int64_t n = 0;
-  for (const D& d : all) n += d.n;
-  const auto fill = [&]<int kMost>(size_t from) {
-    Batch<D, kMost> b(batch_chunk(n));
-    size_t i = from;
-    for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
-    if (b.count > 0) run(b, from);
-    return i;
-  };
-  for (size_t i = 0; i < all.size();)
-    i = all.size() - i <= kFew ? fill.template operator()<int(kFew)>(i) : fill.template operator()<kMany>(i);
-}
-
 // --- the norm of all gradients ------------------------------------------------------------------------------------
 struct Gradient {
   const void* data;
