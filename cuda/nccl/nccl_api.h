@@ -16,7 +16,7 @@ struct UniqueId {
   char bytes[128];
 };
 using Comm = ::ncclComm*;
-using Stream = ::CUstream_st*;
+using CudaStream = ::CUstream_st*;
 enum Result : int {
   kSuccess = 0,
   kUnhandledCudaError = 1,
@@ -29,18 +29,18 @@ enum Result : int {
 };
 enum DataType : int { kInt8 = 0 };
 
-#define TG_NCCL_FUNCTIONS(F)                                                                       \
-  F(Result, GetVersion, int*)                                                                      \
-  F(Result, GetUniqueId, UniqueId*)                                                                \
-  F(Result, CommInitRank, Comm*, int ranks, UniqueId, int rank)                                    \
-  F(Result, CommAbort, Comm)                                                                       \
-  F(Result, CommGetAsyncError, Comm, Result*)                                                      \
-  F(const char*, GetErrorString, Result)                                                           \
-  F(Result, Send, const void* from, size_t count, DataType, int to_rank, Comm, Stream)             \
-  F(Result, Recv, void* to, size_t count, DataType, int of_rank, Comm, Stream)                     \
-  F(Result, AllGather, const void* from, void* to, size_t count_of_each, DataType, Comm, Stream)   \
-  F(Result, Broadcast, const void* from, void* to, size_t count, DataType, int root, Comm, Stream) \
-  F(Result, GroupStart)                                                                            \
+#define TG_NCCL_FUNCTIONS(F)                                                                           \
+  F(Result, GetVersion, int*)                                                                          \
+  F(Result, GetUniqueId, UniqueId*)                                                                    \
+  F(Result, CommInitRank, Comm*, int ranks, UniqueId, int rank)                                        \
+  F(Result, CommAbort, Comm)                                                                           \
+  F(Result, CommGetAsyncError, Comm, Result*)                                                          \
+  F(const char*, GetErrorString, Result)                                                               \
+  F(Result, Send, const void* from, size_t count, DataType, int to_rank, Comm, CudaStream)             \
+  F(Result, Recv, void* to, size_t count, DataType, int of_rank, Comm, CudaStream)                     \
+  F(Result, AllGather, const void* from, void* to, size_t count_of_each, DataType, Comm, CudaStream)   \
+  F(Result, Broadcast, const void* from, void* to, size_t count, DataType, int root, Comm, CudaStream) \
+  F(Result, GroupStart)                                                                                \
   F(Result, GroupEnd)
 
 #ifdef TG_CUDA_EMULATED

@@ -142,7 +142,7 @@ Result end_group() {
   const auto of_self = [&](const Message& m) { return m.rank == g.comm->rank && !m.send; };
   if (std::ranges::count_if(g.messages, to_self) != std::ranges::count_if(g.messages, of_self))
     return refuse(kInvalidUsage, "a rank sends to itself and receives it in one group");
-  ::simt::engine::Stream* const s = find(g.stream);
+  Stream* const s = find(g.stream);
   const auto work = [comm = g.comm, all = std::move(g.messages)](const Operation& op) { comm->exchange(all, op); };
   const auto* kernel = reinterpret_cast<const void*>(&GroupEnd);
   if (!s || submit(*s, {.kind = Kind::kernel, .run = work, .kernel = kernel, .meets = true}) != cudaSuccess)
@@ -266,18 +266,18 @@ Result GroupEnd() {
   if (group.depth == 0) return refuse(kInvalidUsage, "no group was begun");
   return --group.depth == 0 ? end_group() : kSuccess;
 }
-Result Send(const void* from, std::size_t count, DataType type, int rank, Comm c, Stream stream) {
+Result Send(const void* from, std::size_t count, DataType type, int rank, Comm c, CudaStream stream) {
   const Entry entry;
   if (const Result r = simt::engine::check("Send", c, type, rank, count, from); r != kSuccess) return r;
   char* const data = static_cast<char*>(const_cast<void*>(from));
   return add(c, stream, {{data, count * element_bytes[type], rank, true, Function::point_to_point}});
 }
-Result Recv(void* to, std::size_t count, DataType type, int rank, Comm c, Stream stream) {
+Result Recv(void* to, std::size_t count, DataType type, int rank, Comm c, CudaStream stream) {
   const Entry entry;
   if (const Result r = simt::engine::check("Recv", c, type, rank, count, to); r != kSuccess) return r;
   return add(c, stream, {{static_cast<char*>(to), count * element_bytes[type], rank, false, Function::point_to_point}});
 }
-Result AllGather(const void* from, void* to, std::size_t count, DataType type, Comm c, Stream stream) {
+Result AllGather(const void* from, void* to, std::size_t count, DataType type, Comm c, CudaStream stream) {
   const Entry entry;
   if (const Result r = simt::engine::check("AllGather", c, type, 0, count, from); r != kSuccess) return r;
   if (count > 0 && !to) return refuse_in_group(kInvalidArgument, "a buffer is null");
@@ -295,7 +295,7 @@ Result AllGather(const void* from, void* to, std::size_t count, DataType type, C
   }
   return add(c, stream, std::move(messages));
 }
-Result Broadcast(const void* from, void* to, std::size_t count, DataType type, int root, Comm c, Stream stream) {
+Result Broadcast(const void* from, void* to, std::size_t count, DataType type, int root, Comm c, CudaStream stream) {
   const Entry entry;
   if (const Result r = simt::engine::check("Broadcast", c, type, root, count, to); r != kSuccess) return r;
   if (root == c->rank && count > 0 && !from) return refuse_in_group(kInvalidArgument, "a buffer is null");

@@ -184,11 +184,11 @@ OperationPtr enqueue(Stream& s, Work work, std::vector<OperationPtr> after) {
   undone.push_back(o);
   s.last = o;
   if (policy.kind == Policy::forward) perform(o);
-  if (meets) run_until(o);
   if (policy.kind == Policy::shuffled && random() % 4 == 0) {
     const OperationPtr u = undone[random() % undone.size()];
     if (is_ready(*u)) perform(u);
   }
+  if (meets) run_until(o);
   return o;
 }
 

@@ -1,0 +1,26 @@
+// What each rank adds, and the sum. For the tests of this folder.
+#pragma once
+#include <tapegrad/core/comm.h>
+#include <tapegrad/core/half.h>
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+
+namespace tg {
+
+inline const std::shared_ptr<Communicator>& world() { return Communicator::world(); }
+// x of a rank: magnitudes far apart, so that the order of a sum shows in its bits.
+inline Tensor of_rank(int rank, const Shape& s, DType t) {
+  if (t == DType::i64) return (random<double>(s, 100 + uint64_t(rank), -1e9, 1e9)).to(t);
+  const Tensor x = random<double>(s, uint64_t(rank)), scale = random<double>(s, 50 + uint64_t(rank), -12, 12);
+  return (x * exp(scale)).to(t);
+}
+// The sum in the order of the ranks, by the ops of one process.
+inline Tensor serial_sum(const Shape& s, DType t) {
+  const DType wide = t == DType::bf16 ? DType::f32 : t;
+  Tensor sum = of_rank(0, s, t).to(wide);
+  for (int r = 1; r < world()->size(); ++r) sum = sum + of_rank(r, s, t).to(wide);
+  return sum;
+}
+
+}  // namespace tg
