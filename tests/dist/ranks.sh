@@ -34,6 +34,27 @@ for ranks in 2 3 4; do
   done
 done
 
+# The same on devices, one for each rank. More ranks than devices are refused.
+case $("$app" --version) in
+*emulated*) devices=${TG_EMULATE_DEVICES:-1} ;;
+*NCCL*[0-9]*) devices=$(nvidia-smi -L 2>/dev/null | wc -l) ;;
+*) devices=0 ;;
+esac
+if ((devices >= 2)); then
+  for how in "" "--dtype bf16 --compile"; do
+    run=(train "${small[@]}" --device cuda --max-steps 6 --eval-every 3 --accumulate 2 $how)
+    "$app" "${run[@]}" --out one --overwrite 2>/dev/null || fail "one process on a device"
+    on 2 "${run[@]}" --out some --overwrite || { cat out >&2 && fail "2 ranks on devices"; }
+    same one some
+  done
+  export TG_EMULATE_DEVICES=1
+  if CUDA_VISIBLE_DEVICES=0 on 2 "${run[@]}" --out wrong; then fail "2 ranks shared a device"; fi
+  says "2 ranks on this machine, and 1 device(s) of cuda"
+  export TG_EMULATE_DEVICES=$devices
+else
+  echo "ranks.sh: no ranks on devices, as there are $devices"
+fi
+
 # A run that begins on 2 ranks, goes on alone and ends on 4; several micro-batches of a rank are added in another order.
 run=(train "${small[@]}" --accumulate 4)
 "$app" "${run[@]}" --out whole --max-steps 30 || fail "one process"
