@@ -7,6 +7,7 @@
 #include <tapegrad/ops/training/collective.h>
 
 #include <algorithm>
+#include <deque>
 #include <vector>
 
 namespace tg::cuda {
@@ -24,7 +25,8 @@ class Row {
   template <class F> void each(int64_t first, int64_t n, F&& f) const {
     auto i = size_t(std::ranges::upper_bound(ends_, first) - ends_.begin());
     for (int64_t done = 0; done < n; ++i) {
-      const int64_t from = first + done - (ends_[i] - all_[i].n), some = std::min(n - done, all_[i].n - from);
+      const int64_t from = first + done - (ends_[i] - all_[i].n);
+      const int64_t some = std::min(n - done, all_[i].n - from);
       f(all_[i], from, some, done);
       done += some;
     }
@@ -94,10 +96,12 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
   const cudaStream_t stream = stream_of(c.device.index);
   const size_t round = comm ? comm->round() : properties(c.device.index).l2_cache;
   const nccl::DeviceComm::Waiting waiting(comm, stream, op.kName);
+  std::deque<Contiguous> dense;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i64}) {
     Row row;
     for (size_t i = 0; i < in.size(); ++i)
-      if (in[i].dtype() == dtype) row.add({first_element(in[i]), first_element(out[i]), in[i].numel(), dtype});
+      if (in[i].dtype() == dtype)
+        row.add({dense.emplace_back(c, in[i]).data(), first_element(out[i]), in[i].numel(), dtype});
     if (row.size() == 0) continue;
     const size_t size = size_of(dtype), wide = size_of(rank_sum_dtype(op.kName, dtype));
     const auto vec = int64_t(16 / size);  // parts begin at multiples of 16 bytes
@@ -120,6 +124,6 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
     }
   }
 }
-TG_KERNEL(op::AllReduce, cuda, all_reduce);
+TG_STRIDED_KERNEL(op::AllReduce, cuda, all_reduce);
 }  // namespace
 }  // namespace tg::cuda
