@@ -16,7 +16,6 @@ namespace {
 class Row {
  public:
   void add(const RankSum& s) {
-    if (s.n == 0) return;
     all_.push_back(s);
     ends_.push_back(size() + s.n);
   }
@@ -48,12 +47,8 @@ class Rounds {
         n_(end_.size()) {}
   // False: there is nothing left.
   bool next() {
-    bool some = false;
-    for (size_t r = 0; r < n_.size(); ++r) {
-      first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
-      some = some || n_[r] > 0;
-    }
-    return some;
+    for (size_t r = 0; r < n_.size(); ++r) first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
+    return std::ranges::any_of(n_, [](int64_t n) { return n > 0; });
   }
   int64_t n(int rank) const { return n_[size_t(rank)]; }
   std::vector<size_t> bytes(size_t element) const {
