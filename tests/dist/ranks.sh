@@ -41,8 +41,8 @@ case $("$app" --version) in
 *) devices=0 ;;
 esac
 if ((devices >= 2)); then
-  for how in "" "--dtype bf16 --compile"; do
-    run=(train "${small[@]}" --device cuda --max-steps 6 --eval-every 3 --accumulate 2 $how)
+  for how in "--max-steps 2" "--max-steps 4 --dtype bf16 --compile"; do
+    run=(train "${small[@]}" --device cuda --eval-every 2 --accumulate 2 $how)
     "$app" "${run[@]}" --out one --overwrite 2>/dev/null || fail "one process on a device"
     on 2 "${run[@]}" --out some --overwrite || { cat out >&2 && fail "2 ranks on devices"; }
     same one some
