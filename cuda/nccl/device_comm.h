@@ -25,8 +25,8 @@ class DeviceComm final : CommWatch::OnDevice {
   static DeviceComm* of(Communicator&, int device, const char* op);
 
   int rank() const { return comm_.rank(); }
-  // Bytes that a rank sends at once: half of the smallest L2 cache of all ranks, so that what one kernel
-  // writes the next finds there.
+  // Bytes that a rank sends at once: half of the smallest L2 cache of all ranks, so that what one kernel writes the
+  // next finds there.
   size_t round() const { return round_; }
 
   // Rows of a part for each rank: part r begins at r * stride and has bytes[r] bytes, on all ranks the same.

@@ -118,6 +118,8 @@ says "data: rank 1 has"
 timeout 60 "${mpirun[@]}" -n 1 "$app" train "${small[@]}" --accumulate 2 --out wrong : \
   -n 1 "$app" train "${shape[@]}" --seed 4 --data "$text" --accumulate 2 --out wrong >out 2>&1 && fail "ranks with other settings"
 says "settings: rank 1 has"
+TG_COMM_TIMEOUT=soon on 2 train "${small[@]}" --accumulate 2 --out wrong && fail "ranks waited until soon"
+says "TG_COMM_TIMEOUT is 'soon'"
 OMPI_COMM_WORLD_SIZE=2 "$app" train "${small[@]}" --out wrong >out 2>&1 && fail "one of two processes ran alone"
 says "OMPI_COMM_WORLD_SIZE is 2"
 echo "ranks.sh: all as it should be"
