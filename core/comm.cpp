@@ -26,6 +26,8 @@ std::optional<detail::CommunicatorEngine>& engine_of_build() {
   return engine;
 }
 
+std::string (*g_device_engine)() = nullptr;
+
 // How many processes were started together, as what started them says.
 struct Launch {
   int64_t ranks = 1;
@@ -168,6 +170,10 @@ bool detail::register_communicators(const CommunicatorEngine& engine) {
   engine_of_build() = engine;
   return true;
 }
+bool detail::register_device_engine(std::string (*name)()) {
+  g_device_engine = name;
+  return true;
+}
 const std::shared_ptr<Communicator>& Communicator::self() {
   static const std::shared_ptr<Communicator> self = std::make_shared<Self>();
   return self;
@@ -177,6 +183,7 @@ const std::shared_ptr<Communicator>& Communicator::world() {
   return world;
 }
 std::string Communicator::engine() { return engine_of_build() ? engine_of_build()->name() : "no MPI"; }
+std::string Communicator::device_engine() { return g_device_engine ? g_device_engine() : std::string(); }
 
 void Communicator::barrier() { (void)max(0); }
 int64_t Communicator::max(int64_t x) {

@@ -3,6 +3,7 @@
 /// build, and MPI where TG_MPI found it (cpu/mpi_comm.cpp). Sums are made here in the order of the ranks, so their bits
 /// depend on no library and no message size. Data parallel training uses it.
 #pragma once
+#include <tapegrad/core/comm_watch.h>
 #include <tapegrad/core/dtype.h>
 
 #include <cstddef>
@@ -31,6 +32,9 @@ class Communicator {
   static const std::shared_ptr<Communicator>& world();
   /// What world() can use, for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
+  /// What the devices of ranks can use beside it: "NCCL 2.28.9" or "no NCCL". Empty if this build has no CUDA backend.
+  /// The first call loads the library.
+  static std::string device_engine();
 
   int rank() const { return rank_; }  ///< in [0, size)
   int size() const { return size_; }
@@ -49,13 +53,19 @@ class Communicator {
   void barrier();                                          ///< returns when all ranks have come here
   int64_t max(int64_t x);                                  ///< the largest x of all ranks
   std::vector<std::string> gather(std::string_view text);  ///< the texts of all ranks
+  /// Watches the waits of this rank for the others; not for a world of one, where there are none.
+  CommWatch& watch() { return *watch_; }
 
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
-      : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
+      : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {
+    if (size > 1) watch_ = std::make_unique<CommWatch>(rank);
+  }
+  void end_watch() { watch_.reset(); }  // when ranks begin to leave
 
  private:
   int rank_, size_, local_rank_, local_size_;
+  std::unique_ptr<CommWatch> watch_;
 };
 
 /// n elements that all ranks have, and where their sum goes. f64, i64 and f32 give their own dtype, bf16 gives f32.
@@ -98,6 +108,8 @@ struct CommunicatorEngine {
   std::shared_ptr<Communicator> (*world)();
 };
 bool register_communicators(const CommunicatorEngine&);
+// The name of what devices use: cuda/nccl/library.cpp.
+bool register_device_engine(std::string (*name)());
 }  // namespace detail
 
 }  // namespace tg

@@ -1,22 +1,13 @@
-// The world of MPI, in builds with TG_MPI. Calls come from one thread, the one that started MPI. A thread of its own
-// watches them: a call that waits too long ends the process with a message that names it.
+// The world of MPI, in builds with TG_MPI. Calls come from one thread, the one that started MPI.
 #include <mpi.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm.h>
 
-#include <atomic>
-#include <chrono>
 #include <climits>
-#include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
-#include <mutex>
-#include <thread>
 
 namespace tg::cpu {
 namespace {
-using Clock = std::chrono::steady_clock;
-
 void check(int status, const char* what) {
   if (status == MPI_SUCCESS) [[likely]]
     return;
@@ -31,17 +22,6 @@ int count_of(size_t bytes) {
   return int(bytes);
 }
 
-// Seconds that a call may wait for other ranks.
-double patience() {
-  const char* word = std::getenv("TG_COMM_TIMEOUT");
-  if (!word) return 600;
-  char* end = nullptr;
-  const double seconds = std::strtod(word, &end);
-  TG_CHECK(end != word && *end == '\0' && seconds > 0, value,
-           "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
-  return seconds;
-}
-
 class MpiWorld final : public Communicator {
  public:
   struct Place {
@@ -50,35 +30,26 @@ class MpiWorld final : public Communicator {
     bool ours;  // MPI was not there before
   };
   explicit MpiWorld(const Place& p)
-      : Communicator(p.rank, p.size, p.local_rank, p.local_size),
-        comm_(p.comm),
-        ours_(p.ours),
-        patience_(patience()),
-        watch_([this] { watch(); }) {}
+      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {}
   ~MpiWorld() override {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    ends_.notify_one();
-    watch_.join();
+    end_watch();
     int ended = 0;
     MPI_Finalized(&ended);
     if (!ended && ours_) MPI_Finalize();
   }
 
   void all_to_all(const void* from, void* to, size_t bytes) override {
-    const Watched call(*this, "all_to_all");
+    const CommWatch::Call call(watch(), "all_to_all");
     const int n = count_of(bytes);
     check(MPI_Alltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_), "all_to_all");
   }
   void all_gather(const void* from, void* to, size_t bytes) override {
-    const Watched call(*this, "all_gather");
+    const CommWatch::Call call(watch(), "all_gather");
     const int n = count_of(bytes);
     check(MPI_Allgather(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_), "all_gather");
   }
   void broadcast(void* data, size_t bytes, int root) override {
-    const Watched call(*this, "broadcast");
+    const CommWatch::Call call(watch(), "broadcast");
     check(MPI_Bcast(data, count_of(bytes), MPI_BYTE, root, comm_), "broadcast");
   }
   void abort(int status) override {
@@ -87,42 +58,8 @@ class MpiWorld final : public Communicator {
   }
 
  private:
-  // While it lives, the watching thread knows the call.
-  class Watched {
-   public:
-    Watched(MpiWorld& w, const char* name) : world_(w) {
-      world_.since_ = Clock::now().time_since_epoch().count();
-      world_.call_ = name;
-    }
-    ~Watched() { world_.call_ = nullptr; }
-
-   private:
-    MpiWorld& world_;
-  };
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) {
-      const char* const call = call_;
-      const std::chrono::duration<double> waited = Clock::now() - Clock::time_point(Clock::duration(since_));
-      if (!call || call != call_ || waited.count() < patience_) continue;
-      std::fputs(fmt::format("tapegrad: [rank {}] {} has waited {:.0f} s for the other ranks. One of them hangs or is "
-                             "slow, or the network is. TG_COMM_TIMEOUT=SECONDS waits longer.\n",
-                             rank(), call, waited.count())
-                     .c_str(),
-                 stderr);
-      std::_Exit(1);  // what started the ranks ends the others
-    }
-  }
-
   MPI_Comm comm_;
-  bool ours_;
-  double patience_;
-  std::mutex mutex_;
-  std::condition_variable ends_;
-  bool done_ = false;
-  std::atomic<const char*> call_ = nullptr;
-  std::atomic<Clock::rep> since_ = 0;
-  std::thread watch_;
+  bool ours_;  // MPI was not there before
 };
 
 std::shared_ptr<Communicator> world() {

@@ -19,16 +19,17 @@ set(rooms_of_ops quantized training)
 set(may_ops_quantized . quantized)
 set(may_ops_training . training)
 set(may_ops_. . quantized training)  # ops.h
-set(rooms_of_cuda runtime profile gemm jit device kernels attention simt)
+set(rooms_of_cuda runtime profile gemm jit nccl device kernels attention simt)
 set(may_cuda_runtime runtime profile jit device simt)  # backend.cpp hands out the profiler and the chains
 set(may_cuda_profile profile runtime simt)
 set(may_cuda_gemm gemm runtime simt)
+set(may_cuda_nccl nccl runtime)
 set(may_cuda_device device runtime simt)
 set(may_cuda_jit jit device runtime simt)
 set(may_cuda_attention attention device runtime)
-set(may_cuda_kernels . kernels device gemm runtime)
+set(may_cuda_kernels . kernels device gemm nccl runtime)
 set(may_cuda_. device)  # kernel.h and unary.h, which kernels of the library and outside of it include
-set(may_cuda_simt simt device)  # the emulated twins of hopper.h
+set(may_cuda_simt simt device nccl)  # the emulated twins of hopper.h, the prototypes of NCCL
 set(rooms_of_models config nn data model gpt optim train io apps examples)
 set(may_models_config config)
 set(may_models_nn nn config)

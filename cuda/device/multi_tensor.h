@@ -1,16 +1,22 @@
 // Many tensors in one launch: a kernel gets their descriptors by value, so that nothing is uploaded and a captured
 // graph holds them. Tensors are cut in chunks, and a block finds the tensor of its chunk by bisection. For the kernels
-// of the optimiser (optim_step.cu).
+// of the optimiser (optim_step.cu) and of the collectives (collective.cu).
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace tg::cuda {
 
 // Elements of a chunk, of tensors of n in all: four chunks for each of 132 SMs, where n is enough for that. The sizes
 // alone decide, as sums go by chunks; a multiple of 16 bytes of any dtype.
 inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
+template <class D> int64_t batch_chunk(const std::vector<D>& all) {
+  int64_t n = 0;
+  for (const D& d : all) n += d.n;
+  return batch_chunk(n);
+}
 inline constexpr size_t kMostParameters = 32'764;  // bytes, of all parameters of a kernel
 
 // At most kMost descriptors D, which have a member n: the number of elements.
@@ -42,5 +48,19 @@ template <class D, int kMost> struct Batch {
     return low;
   }
 };
+
+// A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
+template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
+  constexpr size_t kFew = 4;
+  const auto fill = [&]<int kMost>(size_t from) {
+    Batch<D, kMost> b(chunk);
+    size_t i = from;
+    for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
+    if (b.count > 0) run(b, from);
+    return i;
+  };
+  for (size_t i = 0; i < all.size();)
+    i = all.size() - i <= kFew ? fill.template operator()<int(kFew)>(i) : fill.template operator()<kMany>(i);
+}
 
 }  // namespace tg::cuda

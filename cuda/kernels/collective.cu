@@ -1,66 +1,223 @@
-// Kernels of ops/training/collective.h, through the host, whose sums have the bits of the CPU's. It waits for the
-// device, so recordings do not hold it.
-#include <tapegrad/core/backend.h>
-#include <tapegrad/cuda/kernel.h>
+// Kernels of ops/training/collective.h. The tensors of a dtype are one long row, which goes round by round: it is
+// packed, each rank gets its part of it from all ranks, adds them up in the order of the ranks, and the others get the
+// sums. So they have the bits of the CPU's, whatever NCCL does: it moves bytes alone.
+#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/cuda/device/rank_parts.h>
+#include <tapegrad/cuda/nccl/device_comm.h>
 #include <tapegrad/ops/training/collective.h>
 
+#include <algorithm>
+#include <deque>
 #include <vector>
 
 namespace tg::cuda {
 namespace {
-void* elements(const Buf& x) { return x.bytes + size_t(x.layout->offset) * size_of(x.dtype()); }
-
-// Copies of tensors on the host.
-class OnHost {
+// Tensors of one dtype as one long row of elements.
+class Row {
  public:
-  OnHost(Context& c, Bufs all) : device_(runtime_of(c.device)), index_(c.device.index), all_(all) {
-    for (const Buf& x : all) host_.emplace_back(x.layout->bytes());
+  void add(const RankSum& s) {
+    all_.push_back(s);
+    ends_.push_back(size() + s.n);
   }
-  void read(Bufs from) {
-    for (size_t i = 0; i < all_.size(); ++i)
-      device_.copy_to_host(index_, host_[i].data(), elements(from[i]), host_[i].size());
+  int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+  // f(tensor, its first element, how many, after how many of the n) for stretches of the elements [first, first + n).
+  template <class F> void each(int64_t first, int64_t n, F&& f) const {
+    auto i = size_t(std::ranges::upper_bound(ends_, first) - ends_.begin());
+    for (int64_t done = 0; done < n; ++i) {
+      const int64_t from = first + done - (ends_[i] - all_[i].n);
+      const int64_t some = std::min(n - done, all_[i].n - from);
+      f(all_[i], from, some, done);
+      done += some;
+    }
   }
-  void write() {
-    for (size_t i = 0; i < all_.size(); ++i)
-      device_.copy_from_host(index_, elements(all_[i]), host_[i].data(), host_[i].size());
-  }
-  void* operator[](size_t i) { return host_[i].data(); }
 
  private:
-  BackendRuntime& device_;
-  int index_;
-  Bufs all_;
-  std::vector<std::vector<std::byte>> host_;
+  std::vector<RankSum> all_;
+  std::vector<int64_t> ends_;
 };
-template <class F> void sum(Bufs in, Bufs out, Context& c, F&& run) {
-  OnHost from(c, in), to(c, out);
-  from.read(in);
-  std::vector<RankSum> all;
-  for (size_t i = 0; i < in.size(); ++i) all.push_back({from[i], to[i], in[i].numel(), in[i].dtype()});
-  run(all);
-  to.write();
-}
+// A row of which rank r has the elements [cuts[r], cuts[r + 1]), round by round: of each rank the next ones, at most
+// `most`. In memory of a round, those of rank r begin at element r * most.
+class Rounds {
+ public:
+  Rounds(const Row& row, const std::vector<int64_t>& cuts, int64_t most)
+      : row_(row),
+        most_(most),
+        first_(cuts.begin(), cuts.end() - 1),
+        end_(cuts.begin() + 1, cuts.end()),
+        n_(end_.size()) {}
+  // False: there is nothing left.
+  bool next() {
+    for (size_t r = 0; r < n_.size(); ++r) first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
+    return std::ranges::any_of(n_, [](int64_t n) { return n > 0; });
+  }
+  int64_t n(int rank) const { return n_[size_t(rank)]; }
+  std::vector<size_t> bytes(size_t element) const {
+    std::vector<size_t> all;
+    for (const int64_t n : n_) all.push_back(size_t(n) * element);
+    return all;
+  }
+  // The elements of this round of some ranks, from their tensors and to them.
+  template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
+    copy_pieces(c,
+                pieces(wanted,
+                       [&](const RankSum& s, size_t first, size_t at) {
+                         return Piece{static_cast<const std::byte*>(s.from) + first * element, to + at * element, 0};
+                       }),
+                element);
+  }
+  template <class Ranks> void unpack(const Context& c, size_t element, const std::byte* from, Ranks&& wanted) const {
+    copy_pieces(c,
+                pieces(wanted,
+                       [&](const RankSum& s, size_t first, size_t at) {
+                         return Piece{from + at * element, static_cast<std::byte*>(s.to) + first * element, 0};
+                       }),
+                element);
+  }
+
+ private:
+  template <class Ranks, class F> std::vector<Piece> pieces(Ranks&& wanted, F&& f) const {
+    std::vector<Piece> all;
+    for (size_t r = 0; r < n_.size(); ++r) {
+      if (!wanted(int(r))) continue;
+      row_.each(first_[r], n_[r], [&](const RankSum& s, int64_t first, int64_t n, int64_t done) {
+        all.push_back(f(s, size_t(first), r * size_t(most_) + size_t(done)));
+        all.back().n = n;
+      });
+    }
+    return all;
+  }
+  const Row& row_;
+  int64_t most_;
+  std::vector<int64_t> first_, end_, n_;  // of each rank
+};
+bool all_ranks(int) { return true; }
+
+// What the three ops share: the ranks, their devices, and how much goes at once.
+struct Exchange {
+  const Context& c;
+  const char* op;
+  int ranks, rank;
+  nccl::DeviceComm* comm;  // null for a world of one
+  cudaStream_t stream;
+  size_t round;
+  nccl::DeviceComm::Waiting waiting;
+  Exchange(const Context& context, Communicator& all, const char* name)
+      : c(context),
+        op(name),
+        ranks(all.size()),
+        rank(all.rank()),
+        comm(nccl::DeviceComm::of(all, context.device.index, name)),
+        stream(stream_of(context.device.index)),
+        round(comm ? comm->round() : properties(context.device.index).l2_cache),
+        waiting(comm, stream, name) {}
+
+  // Elements of a rank's part of a round, by the cuts of a row; parts begin at multiples of 16 bytes.
+  int64_t most(const RankCuts& cuts, size_t size) const {
+    const auto vec = int64_t(16 / size);
+    int64_t part = 0;
+    for (size_t r = 0; r + 1 < cuts.size(); ++r) part = std::max(part, cuts[r + 1] - cuts[r]);
+    return std::min((part + vec - 1) / vec * vec, std::max(vec, int64_t(round / size) / (ranks * vec) * vec));
+  }
+  // What each rank owns of a row, whose tensors are some of those that the cuts are of.
+  RankCuts cuts_of(const RankCuts& cuts, Bufs all, bool (*in)(const Buf&, size_t), size_t which) const {
+    RankCuts r(cuts.size());
+    int64_t begin = 0;
+    for (const Buf& x : all) {
+      if (in(x, which))
+        for (size_t k = 0; k < cuts.size(); ++k) r[k] += std::clamp(cuts[k] - begin, int64_t(0), x.numel());
+      begin += x.numel();
+    }
+    return r;
+  }
+  // Sums of a row: done(this round, where its sums are: those of rank r at r * most) for each round.
+  template <class F> void sum(const Row& row, const RankCuts& cuts, DType dtype, F&& done) const {
+    const size_t size = size_of(dtype), wide = size_of(rank_sum_dtype(op, dtype));
+    const int64_t n = most(cuts, size);
+    const size_t elements = size_t(ranks * n);
+    const Scratch packed(c, elements * size), received(c, elements * size), sums(c, elements * wide);
+    std::byte* const all = sums.as<std::byte>();
+    for (Rounds now(row, cuts, n); now.next();) {
+      now.pack(c, size, packed.as<std::byte>(), all_ranks);
+      if (comm)
+        comm->all_to_all(packed.as<std::byte>(), received.as<std::byte>(), now.bytes(size), size_t(n) * size, stream,
+                         op);
+      add_parts(c, dtype, now.n(rank), ranks, n, (comm ? received : packed).as<void>(), all + size_t(rank * n) * wide);
+      done(now, all, size_t(n) * wide);
+    }
+  }
+};
+constexpr DType kSummed[] = {DType::f64, DType::f32, DType::bf16, DType::i64};
+bool has_dtype(const Buf& x, size_t dtype) { return x.dtype() == DType(dtype); }
+bool has_size(const Buf& x, size_t size) { return size_of(x.dtype()) == size; }
 
 void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
-  sum(in, out, c, [&](const auto& all) { sum_over_ranks(*op.comm, all); });
+  const Exchange ranks(c, *op.comm, op.kName);
+  std::deque<Contiguous> dense;
+  for (const DType dtype : kSummed) {
+    Row row;
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].dtype() == dtype)
+        row.add({dense.emplace_back(c, in[i]).data(), first_element(out[i]), in[i].numel(), dtype});
+    if (row.size() == 0) continue;
+    const size_t wide = size_of(rank_sum_dtype(op.kName, dtype));
+    const auto vec = int64_t(16 / size_of(dtype));
+    const int64_t part = (row.size() + ranks.ranks * vec - 1) / (ranks.ranks * vec) * vec;
+    RankCuts cuts;
+    for (int64_t r = 0; r <= ranks.ranks; ++r) cuts.push_back(std::min(r * part, row.size()));
+    ranks.sum(row, cuts, dtype, [&](const Rounds& now, std::byte* sums, size_t stride) {
+      if (ranks.comm) ranks.comm->all_gather(sums, now.bytes(wide), stride, ranks.stream, op.kName);
+      now.unpack(c, wide, sums, all_ranks);
+    });
+  }
 }
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) {
-  sum(in, out, c, [&](const auto& all) { sum_to_owners(*op.comm, all, op.cuts); });
+  const Exchange ranks(c, *op.comm, op.kName);
+  std::deque<Contiguous> dense;
+  for (const DType dtype : kSummed) {
+    const size_t wide = size_of(rank_sum_dtype(op.kName, dtype));
+    Row row;
+    int64_t begin = 0;
+    for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
+      if (in[i].dtype() != dtype) continue;
+      // Sums of other elements than those that this rank owns have no place.
+      const OwnedPart own = owned_part(op.cuts, ranks.rank, begin, in[i].numel());
+      const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
+      row.add({dense.emplace_back(c, in[i]).data(), reinterpret_cast<void*>(to), in[i].numel(), dtype});
+    }
+    if (row.size() == 0) continue;
+    ranks.sum(row, ranks.cuts_of(op.cuts, in, has_dtype, size_t(dtype)), dtype,
+              [&](const Rounds& now, std::byte* sums, size_t) {
+                now.unpack(c, wide, sums, [&](int r) { return r == ranks.rank; });
+              });
+  }
 }
 void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context& c) {
-  const size_t n = in.size() - op.copied.size();
-  OnHost all(c, out);
-  all.read(in);
-  std::vector<RankTensor> w;
-  for (size_t i = 0; i < n; ++i) w.push_back({all[i], out[i].numel(), size_of(out[i].dtype())});
-  gather_from_owners(*op.comm, w, op.cuts);
+  const Exchange ranks(c, *op.comm, op.kName);
+  const Bufs w = out.first(in.size() - op.copied.size());
+  for (size_t i = 0; i < w.size(); ++i)
+    if (in[i].bytes != w[i].bytes) copy_contiguous(c, in[i], first_element(w[i]));
+  for (const size_t size : {size_t(8), size_t(4), size_t(2)}) {
+    Row row;
+    for (const Buf& x : w)
+      if (has_size(x, size)) row.add({first_element(x), first_element(x), x.numel(), x.dtype()});
+    if (row.size() == 0 || !ranks.comm) continue;
+    const RankCuts cuts = ranks.cuts_of(op.cuts, w, has_size, size);
+    const int64_t n = ranks.most(cuts, size);
+    const Scratch passing(c, size_t(ranks.ranks * n) * size);
+    auto* const all = passing.as<std::byte>();
+    for (Rounds now(row, cuts, n); now.next();) {
+      now.pack(c, size, all, [&](int r) { return r == ranks.rank; });
+      ranks.comm->all_gather(all, now.bytes(size), size_t(n) * size, ranks.stream, op.kName);
+      now.unpack(c, size, all, [&](int r) { return r != ranks.rank; });
+    }
+  }
+  std::vector<Piece> copies;
   for (size_t k = 0; k < op.copied.size(); ++k)
-    for (int64_t i = 0; i < out[n + k].numel(); ++i)
-      static_cast<bf16*>(all[n + k])[i] = bf16(static_cast<const float*>(all[op.copied[k]])[i]);
-  all.write();
+    copies.push_back({first_element(w[op.copied[k]]), first_element(out[w.size() + k]), w[op.copied[k]].numel()});
+  round_pieces(c, copies);
 }
-TG_KERNEL(op::AllReduce, cuda, all_reduce);
-TG_KERNEL(op::ReduceScatter, cuda, reduce_scatter);
-TG_KERNEL(op::AllGatherParts, cuda, all_gather_parts);
+TG_STRIDED_KERNEL(op::AllReduce, cuda, all_reduce);
+TG_STRIDED_KERNEL(op::ReduceScatter, cuda, reduce_scatter);
+TG_STRIDED_KERNEL(op::AllGatherParts, cuda, all_gather_parts);
 }  // namespace
 }  // namespace tg::cuda

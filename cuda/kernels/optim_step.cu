@@ -11,20 +11,6 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
-template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
-  constexpr size_t kFew = 4;
-  const auto fill = [&]<int kMost>(size_t from) {
-    Batch<D, kMost> b(chunk);
-    size_t i = from;
-    for (; i < all.size() && !b.full(); ++i) b.add(all[i]);
-    if (b.count > 0) run(b, from);
-    return i;
-  };
-  for (size_t i = 0; i < all.size();)
-    i = all.size() - i <= kFew ? fill.template operator()<int(kFew)>(i) : fill.template operator()<kMany>(i);
-}
-
 // --- the norm of all gradients ------------------------------------------------------------------------------------
 struct Gradient {
   const void* data;
@@ -289,9 +275,7 @@ template <class Entry> struct Entries {
     const Now* const recorded = step_values<Now>(op, all.size(), [places = places](const Op& now, Now* to) {
       for (const size_t k : places) *to++ = Entry(now, k).now;
     });
-    int64_t n = 0;
-    for (const Entry& e : all) n += e.n;
-    for_batches<Entry, kMany>(all, batch_chunk(n), [&]<int kMost>(const Batch<Entry, kMost>& b, size_t first) {
+    for_batches<Entry, kMany>(all, batch_chunk(all), [&]<int kMost>(const Batch<Entry, kMost>& b, size_t first) {
       launch(c, optim_step_all<Entry, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks(), clip,
              recorded ? recorded + first : nullptr);
     });

@@ -73,6 +73,12 @@ struct Devices {  // opened on first use; leaked, because tensors in static stor
     simt::set_schedule(schedule ? std::strtoull(schedule, nullptr, 10) : 0);
     const char* none = std::getenv("TG_EMULATE_NO_DEVICE");  // a cudaError_t, for tests
     simt::set_no_device(cudaError_t(none ? std::atoi(none) : 0));
+    if (const char* word = std::getenv("TG_EMULATE_DEVICES")) {
+      const int devices = std::atoi(word);
+      TG_CHECK(devices >= 1 && devices <= 64, value,
+               "[device] TG_EMULATE_DEVICES is '{}'. It must be a number from 1 to 64. Change or unset it.", word);
+      simt::set_devices(devices);
+    }
 #endif
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);

@@ -15,6 +15,8 @@ constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 
 
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t why_no_device = cudaSuccess;
+int device_count = 1, opened = -1;  // the one that this process uses, once it has chosen
+bool exists(int device) { return device >= 0 && device < device_count; }
 auto& opted_in = *new std::map<const void*, std::size_t>;  // per kernel: dynamic shared memory above the default
 
 struct ErrorText {
@@ -103,6 +105,7 @@ cudaError_t resident_blocks(int* blocks, const void* kernel, int threads_per_blo
 
 void device_reset() {
   opted_in.clear();
+  device_count = 1, opened = -1;
   why_no_device = cudaSuccess;
   last_error = cudaSuccess;
 }
@@ -117,6 +120,10 @@ void set_memory(std::size_t bytes) {
 void set_no_device(cudaError_t why) {
   const engine::Entry entry;
   engine::why_no_device = why;
+}
+void set_devices(int n) {
+  const engine::Entry entry;
+  engine::device_count = n;
 }
 }  // namespace simt
 
@@ -140,7 +147,7 @@ cudaError_t cudaGetLastError() {
 
 cudaError_t cudaGetDeviceCount(int* n) {
   const Entry entry;
-  *n = why_no_device == cudaSuccess;
+  *n = why_no_device == cudaSuccess ? device_count : 0;
   return status(why_no_device);
 }
 cudaError_t cudaDriverGetVersion(int* v) {
@@ -153,15 +160,17 @@ cudaError_t cudaRuntimeGetVersion(int* v) {
 }
 cudaError_t cudaSetDevice(int d) {
   const Entry entry;
-  return status(d == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  if (!exists(d)) return status(cudaErrorInvalidDevice);
+  if (opened < 0) opened = d;
+  return status(d == opened ? cudaSuccess : cudaErrorDevicesUnavailable);
 }
 cudaError_t cudaGetDevice(int* d) {
   const Entry entry;
-  return *d = 0, status();
+  return *d = std::max(opened, 0), status();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   const Entry entry;
-  if (device != 0) return status(cudaErrorInvalidDevice);
+  if (!exists(device)) return status(cudaErrorInvalidDevice);
   *p = {};
   std::strcpy(p->name, "emulated GPU");
   std::size_t free = 0;

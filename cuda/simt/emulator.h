@@ -51,6 +51,9 @@ std::uint64_t schedule();
 void set_memory(std::size_t bytes);
 // From now on cudaGetDeviceCount finds no device and gives this error; cudaSuccess undoes it.
 void set_no_device(cudaError_t why);
+// The number of devices, 1 unless set. A process has the memory of one: the first that it chooses. The others are
+// cudaErrorDevicesUnavailable to it, and are for other processes. reset() forgets both.
+void set_devices(int n);
 
 // For an allocator that cuts blocks from segments of cudaMalloc, so that accesses are checked against the blocks.
 void note_segment(void* p, std::size_t bytes);  // fresh from cudaMalloc: nothing of it may be touched yet

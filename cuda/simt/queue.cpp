@@ -106,9 +106,9 @@ bool refuse_in_host_function() {
 }
 }  // namespace
 
+namespace {
 // Runs operations until `o` is done: only what it needs, or, shuffled, others as well.
-void finish(const OperationPtr& o) {
-  if (!o || refuse_in_host_function()) return;
+void run_until(const OperationPtr& o) {
   while (!o->done) {
     std::unordered_set<const Operation*> needed{o.get()};
     std::vector<OperationPtr> can;
@@ -121,6 +121,11 @@ void finish(const OperationPtr& o) {
     }
     perform(policy.kind == Policy::shuffled ? can[random() % can.size()] : can.front());
   }
+}
+}  // namespace
+void finish(const OperationPtr& o) {
+  if (!o || refuse_in_host_function()) return;
+  run_until(o);
   join(seen_by_host, o->seen);
 }
 
@@ -173,6 +178,7 @@ OperationPtr enqueue(Stream& s, Work work, std::vector<OperationPtr> after) {
   s.waits.clear();
   std::erase_if(o->after, [](const OperationPtr& d) { return d->done; });
   if (work.queued) work.queued();
+  const bool meets = work.meets;
   o->work = std::move(work);
   o->call = call_now();
   undone.push_back(o);
@@ -182,6 +188,7 @@ OperationPtr enqueue(Stream& s, Work work, std::vector<OperationPtr> after) {
     const OperationPtr u = undone[random() % undone.size()];
     if (is_ready(*u)) perform(u);
   }
+  if (meets) run_until(o);
   return o;
 }
 

@@ -26,6 +26,7 @@ struct Work {
   const void* kernel = nullptr;       // of a kernel: the function
   std::size_t bytes = 0;              // of a copy or fill
   std::uint64_t node = 0;             // of a graph, that it is the work of
+  bool meets = false;                 // other processes in theirs: it runs when it is queued, as they wait
 };
 
 // Names an operation by its stream and its number there: 48 bits, not 0.

@@ -289,8 +289,12 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
   const auto run = [&] {
     CLI::App app("tapegrad trains and runs GPT models. `tapegrad COMMAND --help` lists the flags of a command.",
                  "tapegrad");
-    app.set_version_flag("--version", fmt::format("tapegrad {} ({})", TG_VERSION, Communicator::engine()),
-                         "print the version and exit")
+    const auto version = [] {
+      const std::string devices = Communicator::device_engine();
+      return fmt::format("tapegrad {} ({}{}{})", TG_VERSION, Communicator::engine(), devices.empty() ? "" : ", ",
+                         devices);
+    };
+    app.set_version_flag("--version", std::function<std::string()>(version), "print the version and exit")
         ->disable_flag_override();
     set_up(app);
     app.require_subcommand(0, 1);  // one command: its words may be named like another

@@ -72,9 +72,12 @@ void op::AllGatherParts::key(StructuralHash& k) const {
 }
 void all_gather_parts(Inputs w, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::AllGatherParts::kName, w, comm);
-  for (const Tensor& x : w)
+  for (const Tensor& x : w) {
     TG_CHECK(!x.value()->producer || !x.value()->producer->tape(), state,
              "[all_gather_parts] {} was computed on the tape. Only leaves are updated: pass one, or detach().", x);
+    TG_CHECK(size_of(x.dtype()) >= 2, dtype, "[all_gather_parts] {} is of bytes. Its elements must be of 2 or more.",
+             x);
+  }
   detail::emit_with_copies(make_ref<op::AllGatherParts>(std::move(comm), cuts), w, {w.begin(), w.end()}, w.size());
 }
 }  // namespace tg

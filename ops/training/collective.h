@@ -44,13 +44,14 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 
 /// The sum of each tensor over the ranks, in their order: ((x0 + x1) + x2) + ... All ranks call it with as many tensors
 /// of the same shapes and dtypes, and run their ops in one order, so that calls meet. Results are f64, i64 or f32, as
-/// the tensor is, and f32 for bf16, whose elements are added up as they come. There is no gradient. On the CPU.
+/// the tensor is, and f32 for bf16, whose elements are added up as they come. There is no gradient. On the CPU,
+/// and by NCCL on GPUs, with the same bits.
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
 /// Of each tensor, the sum as all_reduce() makes it of the part that this rank owns by the cuts, (n) for its n elements
 /// in row-major order; n may be 0. Calls, dtypes and gradients are as for all_reduce().
 Tensors reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);
 /// All ranks get what its owner has of each weight, in place if nobody else reads the old values, and so do their
-/// copies of parameter_as(). Weights are leaves of any dtype, and contiguous. Nothing is recorded.
+/// copies of parameter_as(). Weights are leaves, of a dtype whose elements have 2 bytes or more. Nothing is recorded.
 void all_gather_parts(Inputs w, const RankCuts&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

@@ -316,7 +316,11 @@ refused(2 "tokenize needs --tokenizer PATH, --in FILE... and --out FILE" tokeniz
 
 # Help
 run(0 --version)
-if(NOT out MATCHES "^tapegrad [0-9]+[.][0-9]+[.][0-9]+ [(](no MPI|.*[0-9]+[.][0-9]+.*)[)]\n$")
+set(engines "(no MPI|[^,]*[0-9]+[.][0-9]+[^,]*)")
+if(CUDA)
+  string(APPEND engines ", (no NCCL|(emulated )?NCCL [0-9]+[.][0-9]+.*)")
+endif()
+if(NOT out MATCHES "^tapegrad [0-9]+[.][0-9]+[.][0-9]+ [(]${engines}[)]\n$")
   fail("no version")
 endif()
 run(0 --help)

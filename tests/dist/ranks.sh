@@ -34,7 +34,29 @@ for ranks in 2 3 4; do
   done
 done
 
-# A run that begins on 4 ranks that share the moments out, and goes on with them whole, on 2 and alone; several micro-batches of a rank are added in another order.
+# The same on devices, one for each rank. More ranks than devices are refused.
+case $("$app" --version) in
+*emulated*) devices=${TG_EMULATE_DEVICES:-1} ;;
+*NCCL*[0-9]*) devices=$(nvidia-smi -L 2>/dev/null | wc -l) ;;
+*) devices=0 ;;
+esac
+if ((devices >= 2)); then
+  for how in "--max-steps 2" "--max-steps 4 --dtype bf16 --compile"; do
+    run=(train "${small[@]}" --device cuda --eval-every 2 --accumulate 2 $how)
+    "$app" "${run[@]}" --out one --overwrite 2>/dev/null || fail "one process on a device"
+    on 2 "${run[@]}" --out some --overwrite || { cat out >&2 && fail "2 ranks on devices"; }
+    same one some
+  done
+  export TG_EMULATE_DEVICES=1
+  if CUDA_VISIBLE_DEVICES=0 on 2 "${run[@]}" --out wrong; then fail "2 ranks shared a device"; fi
+  says "2 ranks on this machine, and 1 device(s) of cuda"
+  export TG_EMULATE_DEVICES=$devices
+else
+  echo "ranks.sh: no ranks on devices, as there are $devices"
+fi
+
+# A run that begins on 4 ranks that share the moments out, and goes on with them whole, on 2 and alone; several
+# micro-batches of a rank are added in another order.
 run=(train "${small[@]}" --accumulate 4)
 "$app" "${run[@]}" --out whole --max-steps 30 || fail "one process"
 on 4 "${run[@]}" --out moved --max-steps 30 --eval-every 0 --checkpoint-every 10 --shard-optimizer || fail "4 ranks"
@@ -97,6 +119,8 @@ says "data: rank 1 has"
 timeout 60 "${mpirun[@]}" -n 1 "$app" train "${small[@]}" --accumulate 2 --out wrong : \
   -n 1 "$app" train "${shape[@]}" --seed 4 --data "$text" --accumulate 2 --out wrong >out 2>&1 && fail "ranks with other settings"
 says "settings: rank 1 has"
+TG_COMM_TIMEOUT=soon on 2 train "${small[@]}" --accumulate 2 --out wrong && fail "ranks waited until soon"
+says "TG_COMM_TIMEOUT is 'soon'"
 OMPI_COMM_WORLD_SIZE=2 "$app" train "${small[@]}" --out wrong >out 2>&1 && fail "one of two processes ran alone"
 says "OMPI_COMM_WORLD_SIZE is 2"
 echo "ranks.sh: all as it should be"

@@ -1,0 +1,67 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/comm_watch.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace tg {
+namespace {
+double patience() {
+  const char* word = std::getenv("TG_COMM_TIMEOUT");
+  if (!word) return 600;
+  char* end = nullptr;
+  const double seconds = std::strtod(word, &end);
+  TG_CHECK(end != word && *end == '\0' && seconds > 0, value,
+           "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
+  return seconds;
+}
+}  // namespace
+
+CommWatch::CommWatch(int rank) : rank_(rank), patience_(patience()), thread_([this] { watch(); }) {}
+CommWatch::~CommWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  ends_.notify_one();
+  thread_.join();
+}
+CommWatch::Call::Call(CommWatch& w, const char* name) : watch_(w) {
+  w.since_ = Clock::now().time_since_epoch().count();
+  w.call_ = name;
+}
+void CommWatch::add(OnDevice& d) {
+  const std::lock_guard lock(mutex_);
+  devices_.push_back({&d, 0, {}});
+}
+
+void CommWatch::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) look();
+}
+void CommWatch::look() {
+  // A device first: its host may wait for it in a call.
+  for (Seen& s : devices_) {
+    if (const std::string why = s.device->failure(); !why.empty()) end(why);
+    const uint64_t wait = s.device->wait();
+    if (wait != s.wait) s.wait = wait, s.since = Clock::now();
+    if (wait != 0) end_if_late(s.since, s.device->name(wait));
+  }
+  const char* const call = call_;
+  const Clock::time_point since{Clock::duration(since_)};
+  if (call && call == call_) end_if_late(since, call);
+}
+void CommWatch::end_if_late(Clock::time_point since, const std::string& name) {
+  const std::chrono::duration<double> waited = Clock::now() - since;
+  if (waited.count() < patience_) return;
+  end(
+      fmt::format("{} has waited {:.0f} s for the other ranks. One of them hangs or is slow, or the network is. "
+                  "TG_COMM_TIMEOUT=SECONDS waits longer.",
+                  name, waited.count()));
+}
+void CommWatch::end(const std::string& what) {
+  std::fputs(fmt::format("tapegrad: [rank {}] {}\n", rank_, what).c_str(), stderr);
+  for (const Seen& s : devices_) s.device->abort();
+  std::_Exit(1);  // what started the ranks ends the others
+}
+}  // namespace tg

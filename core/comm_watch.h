@@ -1,0 +1,78 @@
+/// @file
+/// CommWatch: what happens when other ranks do not come. Each Communicator of several ranks has one.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tg {
+
+/// A thread that watches the waits of this rank for others, on the host and on devices. It ends the process, with a
+/// message that names the call and the rank, when one lasts longer than TG_COMM_TIMEOUT seconds (600) or when a device
+/// reports that the exchange has failed; what started the ranks then ends the others. The constructor throws an Error
+/// if TG_COMM_TIMEOUT is no number above 0.
+class CommWatch {
+ public:
+  explicit CommWatch(int rank);
+  ~CommWatch();
+  CommWatch(const CommWatch&) = delete;
+  CommWatch& operator=(const CommWatch&) = delete;
+
+  /// While it lives, the calling thread waits for other ranks in the call `name`, which lives as long as the process.
+  /// One at a time.
+  class Call {
+   public:
+    Call(CommWatch&, const char* name);
+    ~Call() { watch_.call_ = nullptr; }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    CommWatch& watch_;
+  };
+
+  /// A device on which ranks wait for each other while their hosts go on. The watching thread calls these.
+  class OnDevice {
+   public:
+    virtual ~OnDevice() = default;
+    /// A number for each wait that has begun and not ended, another one for the next; 0 if nothing waits.
+    virtual uint64_t wait() = 0;
+    /// The wait in words: "all_reduce on cuda:0".
+    virtual std::string name(uint64_t wait) = 0;
+    /// Why exchanges have failed; empty if they have not.
+    virtual std::string failure() = 0;
+    /// Frees what waits. The process ends then.
+    virtual void abort() = 0;
+  };
+  /// It must live until the process ends.
+  void add(OnDevice&);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Seen {  // of a device
+    OnDevice* device;
+    uint64_t wait = 0;
+    Clock::time_point since;
+  };
+  void watch();
+  void look();
+  [[noreturn]] void end(const std::string& what);
+  void end_if_late(Clock::time_point since, const std::string& name);
+
+  int rank_;
+  double patience_;  // seconds
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool done_ = false;
+  std::vector<Seen> devices_;
+  std::atomic<const char*> call_ = nullptr;
+  std::atomic<Clock::rep> since_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace tg

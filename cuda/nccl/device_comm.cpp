@@ -1,0 +1,115 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/cuda/nccl/device_comm.h>
+#include <tapegrad/cuda/nccl/library.h>
+#include <tapegrad/cuda/runtime/recording.h>
+#include <tapegrad/cuda/runtime/runtime.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+namespace tg::cuda::nccl {
+namespace {
+// Calls that NCCL takes as one: those for the same two ranks meet in any order.
+class Group {
+ public:
+  explicit Group(const char* op) : op_(op) { check(GroupStart(), op, "beginning a group"); }
+  ~Group() {
+    if (open_) (void)GroupEnd();
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  void end() {
+    open_ = false;
+    check(GroupEnd(), op_, "an exchange with other ranks");
+  }
+
+ private:
+  const char* op_;
+  bool open_ = true;
+};
+}  // namespace
+
+DeviceComm* DeviceComm::of(Communicator& comm, int device, const char* op) {
+  if (comm.size() == 1) return nullptr;
+  TG_CHECK(!held_memory(), state, "[{}] exchanges with other ranks are not captured into CUDA graphs.", op);
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::pair<Communicator*, int>, DeviceComm*>;
+  const std::lock_guard lock(mutex);
+  DeviceComm*& found = all[{&comm, device}];
+  if (!found) found = new DeviceComm(comm, device, op);
+  return found;
+}
+
+DeviceComm::DeviceComm(Communicator& comm, int device, const char* op) : comm_(comm), device_(device) {
+  int version = 0;
+  check(GetVersion(&version), op, "asking for its version");
+  check_version(version);
+  round_ = size_t(-comm.max(-int64_t(properties(device).l2_cache))) / 2;
+  UniqueId id{};
+  if (comm.rank() == 0) check(GetUniqueId(&id), op, "naming a communicator");
+  comm.broadcast(&id, sizeof id, 0);
+  {
+    const CommWatch::Call call(comm.watch(), "making NCCL's communicator");
+    check(CommInitRank(&nccl_, comm.size(), id, comm.rank()), op,
+          fmt::format("making a communicator of {} ranks, of which {} has {},", comm.size(), comm.rank(),
+                      Device::cuda(device)));
+  }
+  comm.watch().add(*this);
+}
+
+void DeviceComm::all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, cudaStream_t stream,
+                            const char* op) {
+  const size_t mine = bytes[size_t(rank())];
+  const CommWatch::Call call(comm_.watch(), op);
+  Group group(op);
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    if (bytes[r] > 0) check(Send(from + r * stride, bytes[r], kInt8, int(r), nccl_, stream), op, "sending");
+    if (mine > 0) check(Recv(to + r * stride, mine, kInt8, int(r), nccl_, stream), op, "receiving");
+  }
+  group.end();
+}
+void DeviceComm::all_gather(std::byte* row, Sizes bytes, size_t stride, cudaStream_t stream, const char* op) {
+  const CommWatch::Call call(comm_.watch(), op);
+  if (std::ranges::all_of(bytes, [&](size_t b) { return b == stride; })) {
+    check(AllGather(row + size_t(rank()) * stride, row, stride, kInt8, nccl_, stream), op, "gathering");
+    return;
+  }
+  Group group(op);
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    std::byte* const part = row + r * stride;
+    if (bytes[r] > 0) check(Broadcast(part, part, bytes[r], kInt8, int(r), nccl_, stream), op, "broadcasting");
+  }
+  group.end();
+}
+
+DeviceComm::Waiting::Waiting(DeviceComm* comm, cudaStream_t stream, const char* op) : comm_(comm), stream_(stream) {
+  if (!comm) return;
+  comm->names_[++comm->waits_ % comm->names_.size()] = op;
+  const auto begin = [](void* c) { ++static_cast<DeviceComm*>(c)->begun_; };
+  cuda::check(cudaLaunchHostFunc(stream, begin, comm), op, "queueing a function of the host");
+}
+DeviceComm::Waiting::~Waiting() {
+  const auto end = [](void* c) { ++static_cast<DeviceComm*>(c)->ended_; };
+  if (comm_) (void)cudaLaunchHostFunc(stream_, end, comm_);
+}
+uint64_t DeviceComm::wait() {
+  const uint64_t ended = ended_, begun = begun_;
+  return begun > ended ? begun : 0;
+}
+std::string DeviceComm::name(uint64_t wait) {
+  return fmt::format("{} on {}", names_[wait % names_.size()].load(), Device::cuda(device_));
+}
+std::string DeviceComm::failure() {
+  Result r = kSuccess;
+  const Result asked = CommGetAsyncError(nccl_, &r);
+  if (asked != kSuccess) r = asked;
+  if (r == kSuccess || r == kInProgress) return {};
+  const uint64_t now = wait();
+  return fmt::format(
+      "{}: NCCL reports that a rank or the network between ranks has failed: {}. NCCL_DEBUG=WARN in the "
+      "environment says more.",
+      now ? name(now) : fmt::format("{}", Device::cuda(device_)), GetErrorString(r));
+}
+void DeviceComm::abort() { (void)CommAbort(nccl_); }
+}  // namespace tg::cuda::nccl

@@ -1,0 +1,69 @@
+// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, in the order of a stream. For
+// the kernels of ops/training/collective.h.
+//
+// What it queues is not captured into CUDA graphs, and neither are the ops that use it: NCCL ties the buffers of
+// what it captures to the captured graph, while a recording (recording.h) captures each call alone, adds copies of
+// it to a graph and replaces them there. No GPU has shown that the two go together. Compiled functions with such
+// an op run op by op.
+#pragma once
+#include <tapegrad/core/comm.h>
+#include <tapegrad/cuda/nccl/nccl_api.h>
+#include <tapegrad/cuda/runtime/api.h>
+
+#include <array>
+#include <atomic>
+#include <span>
+#include <string>
+
+namespace tg::cuda::nccl {
+
+class DeviceComm final : CommWatch::OnDevice {
+ public:
+  // Of this rank's device: made at the first call, in which all ranks meet, and never ended, as the ranks may end at
+  // different times. Null for a world of one, which needs no NCCL. An Error if there is no NCCL, or if `op` is
+  // recorded.
+  static DeviceComm* of(Communicator&, int device, const char* op);
+
+  int rank() const { return comm_.rank(); }
+  // Bytes that a rank sends at once: half of the smallest L2 cache of all ranks, so that what one kernel writes the
+  // next finds there.
+  size_t round() const { return round_; }
+
+  // Rows of a part for each rank: part r begins at r * stride and has bytes[r] bytes, on all ranks the same.
+  using Sizes = std::span<const size_t>;
+  // Sends part r of `from` to rank r, and gets this rank's part of rank r to `to` + r * stride.
+  void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, cudaStream_t, const char* op);
+  // This rank's part of `row` is there; the others get there.
+  void all_gather(std::byte* row, Sizes bytes, size_t stride, cudaStream_t, const char* op);
+
+  // Between its beginning and its end, what is queued waits for other ranks. The watch is told by functions of the host
+  // in the stream, as the host itself is ahead of it.
+  class Waiting {
+   public:
+    Waiting(DeviceComm*, cudaStream_t, const char* op);  // `op` lives as long as the process. Null: nothing waits
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    DeviceComm* comm_;
+    cudaStream_t stream_;
+  };
+
+ private:
+  DeviceComm(Communicator&, int device, const char* op);
+  uint64_t wait() override;
+  std::string name(uint64_t wait) override;
+  std::string failure() override;
+  void abort() override;
+
+  Communicator& comm_;
+  int device_;
+  size_t round_ = 0;
+  Comm nccl_ = nullptr;
+  uint64_t waits_ = 0;                                // that were queued
+  std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // of them
+  std::array<std::atomic<const char*>, 64> names_{};  // of the last
+};
+
+}  // namespace tg::cuda::nccl

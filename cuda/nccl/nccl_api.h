@@ -1,0 +1,56 @@
+// The functions of NCCL that are used, by prototypes of our own: a build needs no nccl.h, and the first of them that is
+// called loads libnccl.so.2. On the emulator they are its stand-in (TG_CUDA=EMULATE). A test compares the prototypes
+// with nccl.h where there is one. Buffers are moved as bytes: sums are made by our own kernels.
+#pragma once
+#include <cstddef>
+#ifndef TG_CUDA_EMULATED
+#include <tapegrad/cuda/runtime/shared_library.h>
+#endif
+
+struct ncclComm;     // of the library
+struct CUstream_st;  // *cudaStream_t
+
+namespace tg::cuda::nccl {
+
+struct UniqueId {
+  char bytes[128];
+};
+using Comm = ::ncclComm*;
+using CudaStream = ::CUstream_st*;
+enum Result : int {
+  kSuccess = 0,
+  kUnhandledCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+};
+enum DataType : int { kInt8 = 0 };
+
+#define TG_NCCL_FUNCTIONS(F)                                                                           \
+  F(Result, GetVersion, int*)                                                                          \
+  F(Result, GetUniqueId, UniqueId*)                                                                    \
+  F(Result, CommInitRank, Comm*, int ranks, UniqueId, int rank)                                        \
+  F(Result, CommAbort, Comm)                                                                           \
+  F(Result, CommGetAsyncError, Comm, Result*)                                                          \
+  F(const char*, GetErrorString, Result)                                                               \
+  F(Result, Send, const void* from, size_t count, DataType, int to_rank, Comm, CudaStream)             \
+  F(Result, Recv, void* to, size_t count, DataType, int of_rank, Comm, CudaStream)                     \
+  F(Result, AllGather, const void* from, void* to, size_t count_of_each, DataType, Comm, CudaStream)   \
+  F(Result, Broadcast, const void* from, void* to, size_t count, DataType, int root, Comm, CudaStream) \
+  F(Result, GroupStart)                                                                                \
+  F(Result, GroupEnd)
+
+#ifdef TG_CUDA_EMULATED
+#define TG_NCCL_FUNCTION(R, name, ...) R name(__VA_ARGS__);
+#else
+SharedLibrary& library();  // library.cpp
+#define TG_NCCL_FUNCTION(R, name, ...) \
+  inline constinit const LibraryFunction<R(__VA_ARGS__), library> name("nccl" #name);
+#endif
+TG_NCCL_FUNCTIONS(TG_NCCL_FUNCTION)
+#undef TG_NCCL_FUNCTION
+
+}  // namespace tg::cuda::nccl

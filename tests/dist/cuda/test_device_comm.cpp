@@ -1,0 +1,222 @@
+// Ranks on a GPU each, or on an emulated one: exchanges of bytes, sums of every dtype and size, what is said when NCCL
+// fails. A program of one rank, and of as many as mpirun starts.
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/cast.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/cuda/nccl/device_comm.h>
+
+#include <chrono>
+#include <thread>
+
+#include "dist/rank_values.h"
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/nccl.h>
+#endif
+
+using namespace tg;
+using cuda::nccl::DeviceComm;
+
+namespace {
+// This rank's, or none: too few devices for the ranks of this machine.
+std::optional<Device> device() {
+  Device d = Device::cpu();
+  d.backend = Backend::cuda;
+  if (!has_device(d) || world()->local_size() > runtime_of(d).device_count()) {
+    MESSAGE("skipped: there are fewer devices than ranks");
+    return {};
+  }
+  d.index = world()->local_rank();
+  return d;
+}
+cudaStream_t stream(Device d) { return static_cast<cudaStream_t>(runtime_of(d).stream(d.index)); }
+std::byte* data(const Tensor& t) { return t.value()->storage->data; }
+// The byte i of what rank `from` has for rank `to`.
+uint8_t byte_of(int from, int to, size_t i) { return uint8_t(from * 91 + to * 37 + int(i % 251) + int(i / 251) * 3); }
+}  // namespace
+
+TEST_CASE("all_reduce on devices: the bits of a sum in the order of the ranks, for each dtype and odd sizes") {
+  const auto d = device();
+  if (!d) return;
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i64})
+    for (const Shape& s : {Shape{}, Shape{0}, Shape{1}, Shape{2}, Shape{3, 5}, Shape{1023}, Shape{100'001}}) {
+      CAPTURE(name_of(t));
+      CAPTURE(s.product());
+      const Tensor x = of_rank(world()->rank(), s, t), y = all_reduce(std::array{x.to(*d)}, world())[0];
+      CHECK(y.device() == *d);
+      CHECK(y.dtype() == (t == DType::bf16 ? DType::f32 : t));
+      CHECK(y.shape() == s);
+      CHECK(bits_of(y) == bits_of(serial_sum(s, t)));
+    }
+}
+TEST_CASE("all_reduce on devices of a list: the bits of the CPU; eager, lazy and compiled") {
+  const auto d = device();
+  if (!d) return;
+  std::vector<Tensor> x;  // more than go in one launch
+  for (int i = 0; i < 700; ++i)
+    x.push_back(of_rank(world()->rank(), {1 + i * 13 % 40}, i % 3 == 0 ? DType::bf16 : DType::f32));
+  for (const DType t : {DType::f64, DType::i64, DType::f32}) x.push_back(of_rank(world()->rank(), {30'001}, t));
+  x.push_back(transpose(of_rank(world()->rank(), {40, 30}, DType::f32)));
+  x.push_back(slice(x.back(), 0, 3, 9));
+  const Tensors want = all_reduce(x, world());
+  std::vector<Tensor> on_device;
+  for (const Tensor& t : x) on_device.push_back(t.to(*d));
+  const auto check = [&](const auto& got) {
+    for (size_t i = 0; i < want.size(); ++i) {
+      CAPTURE(i);
+      REQUIRE(bits_of(got[i]) == bits_of(want[i]));
+    }
+  };
+  check(all_reduce(on_device, world()));
+  {
+    const LazyScope lazy;
+    check(all_reduce(on_device, world()));
+  }
+  const auto f = compile([](Inputs in) {
+    const Tensors y = all_reduce(in, world());
+    return std::vector<Tensor>(y.begin(), y.end());
+  });
+  for (int i = 0; i < 4; ++i) check(f(on_device));
+}
+TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, and bf16 copies") {
+  const auto d = device();
+  if (!d) return;
+  const auto on_device = [&](const std::vector<Tensor>& all) {
+    std::vector<Tensor> r;
+    for (const Tensor& t : all) r.push_back(t.to(*d));
+    return r;
+  };
+  const std::vector<Tensor> mine = list_of_rank(world()->rank());
+  for (const RankCuts& cuts : cuts_of(elements(mine))) {
+    const Tensors want = reduce_scatter(mine, cuts, world()), got = reduce_scatter(on_device(mine), cuts, world());
+    for (size_t i = 0; i < mine.size(); ++i) {
+      CAPTURE(i);
+      CHECK(got[i].device() == *d);
+      CHECK(bits_of(got[i]) == bits_of(want[i]));
+    }
+    for (const bool held : {false, true}) {
+      std::vector<Tensor> here, there, old;
+      for (const Tensor& t : mine) here.push_back(t.contiguous());
+      there = on_device(here);
+      there.back().requires_grad_();
+      (void)parameter_as(there.back(), DType::bf16);
+      if (held) old = {there[0].detach(), there.back().detach()};
+      all_gather_parts(here, cuts, world());
+      all_gather_parts(there, cuts, world());
+      for (size_t i = 0; i < mine.size(); ++i) CHECK(bits_of(there[i]) == bits_of(here[i]));
+      if (held) CHECK(bits_of(old[1]) == bits_of(mine.back().contiguous()));
+      CHECK(bits_of(parameter_as(there.back(), DType::bf16)) == bits_of(there.back().detach().to(DType::bf16)));
+    }
+  }
+}
+TEST_CASE("all_to_all and all_gather on devices: parts of any sizes") {
+  const auto d = device();
+  if (!d) return;
+  DeviceComm* const comm = DeviceComm::of(*world(), d->index, "test");
+  CHECK((comm == nullptr) == (world()->size() == 1));
+  if (!comm) return;  // one rank needs none
+  const int ranks = world()->size(), rank = world()->rank();
+  CHECK(comm->rank() == rank);
+  CHECK(DeviceComm::of(*world(), d->index, "test") == comm);
+  for (const std::vector<size_t>& sizes : {std::vector<size_t>(4, 200'000), {70'001, 0, 3, 70'000}, {0, 1, 0, 0}}) {
+    const std::vector<size_t> bytes(sizes.begin(), sizes.begin() + ranks);
+    const size_t stride = 200'000;
+    std::vector<uint8_t> from(stride * size_t(ranks)), gathered(from.size(), 0xee), parts = gathered, row = gathered;
+    for (int r = 0; r < ranks; ++r) {
+      for (size_t i = 0; i < bytes[size_t(r)]; ++i) {
+        from[size_t(r) * stride + i] = byte_of(rank, r, i);
+        gathered[size_t(r) * stride + i] = byte_of(r, 7, i);
+        if (r == rank) row[size_t(r) * stride + i] = byte_of(r, 7, i);
+      }
+      for (size_t i = 0; i < bytes[size_t(rank)]; ++i) parts[size_t(r) * stride + i] = byte_of(r, rank, i);
+    }
+    const Shape s{int64_t(from.size())};
+    const Tensor a = tensor(from, s, *d), b = tensor(std::vector<uint8_t>(from.size(), 0xee), s, *d),
+                 c = tensor(row, s, *d);
+    {
+      const DeviceComm::Waiting waiting(comm, stream(*d), "test");
+      comm->all_to_all(data(a), data(b), bytes, stride, stream(*d), "test");
+      comm->all_gather(data(c), bytes, stride, stream(*d), "test");
+    }
+    CHECK(values<uint8_t>(b) == parts);
+    CHECK(values<uint8_t>(c) == gathered);
+  }
+}
+
+#ifdef TG_CUDA_EMULATED
+namespace {
+// The world as another Communicator, whose devices have not met. It never ends, as the DeviceComm of it does not.
+std::shared_ptr<Communicator> new_world() {
+  class Again final : public Communicator {
+   public:
+    Again() : Communicator(world()->rank(), world()->size(), world()->local_rank(), world()->local_size()) {}
+    void all_to_all(const void* from, void* to, size_t n) override { world()->all_to_all(from, to, n); }
+    void all_gather(const void* from, void* to, size_t n) override { world()->all_gather(from, to, n); }
+    void broadcast(void* data, size_t n, int root) override { world()->broadcast(data, n, root); }
+    void abort(int status) override { world()->abort(status); }
+  };
+  static auto& all = *new std::vector<std::shared_ptr<Communicator>>;
+  return all.emplace_back(std::make_shared<Again>());
+}
+}  // namespace
+
+TEST_CASE("NCCL is too old or fails: the op, the call and NCCL's words, on all ranks") {
+  const auto d = device();
+  if (!d || world()->size() == 1) return;  // one rank needs no NCCL
+  const auto comm = new_world();
+  const auto error = [&](int64_t n = 2400) {  // in equal parts for 2, 3 and 4 ranks
+    return error_of([&] { all_reduce(std::array{filled({n}, 1.0f).to(*d)}, comm); });
+  };
+  simt::set_nccl_version(21505);
+  CHECK(has(error(), "[comm] NCCL 2.15.5 is too old. Several ranks with GPUs need NCCL 2.16 or newer"));
+  simt::set_nccl_version(22809);
+  simt::set_nccl(cuda::nccl::kSystemError, "CommInitRank");
+  CHECK(has(error(), fmt::format("[all_reduce] NCCL: making a communicator of {} ranks, of which {} has {}, failed: "
+                                 "unhandled system error",
+                                 comm->size(), comm->rank(), *d)));
+  const std::tuple<const char*, const char*, int64_t> calls[] = {{"Send", "sending", 2400},
+                                                                 {"Recv", "receiving", 2400},
+                                                                 {"AllGather", "gathering", 2400},
+                                                                 {"Broadcast", "broadcasting", 2401}};
+  for (const auto& [function, what, n] : calls) {
+    simt::set_nccl(cuda::nccl::kInternalError, function);
+    CHECK(has(error(n), fmt::format("[all_reduce] NCCL: {} failed: internal error: as a test wants. NCCL_DEBUG=WARN in "
+                                    "the environment says more.",
+                                    what)));
+  }
+  simt::set_nccl(cuda::nccl::kSuccess, "");
+  const Tensor x = of_rank(world()->rank(), {1001}, DType::f32);
+  CHECK(bits_of(all_reduce(std::array{x.to(*d)}, comm)[0]) == bits_of(serial_sum({1001}, DType::f32)));
+}
+#endif
+
+namespace {
+struct Aborts final : CommWatch::OnDevice {  // says that devices are aborted before the process ends
+  uint64_t wait() override { return 0; }
+  std::string name(uint64_t) override { return {}; }
+  std::string failure() override { return {}; }
+  void abort() override { std::fputs("aborted\n", stderr); }
+};
+}  // namespace
+// tests/CMakeLists.txt runs these alone, and reads what they say.
+TEST_CASE("ends: rank 1 does not come to a sum on devices" * doctest::skip()) {
+  const auto d = device();
+  if (!d) return;
+  const Tensor x = filled({2}, 1.0f).to(*d);
+  (void)all_reduce(std::array{x}, world());  // devices have met
+  static Aborts aborts;
+  world()->watch().add(aborts);
+  if (world()->rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(50));
+  (void)bits_of(all_reduce(std::array{x}, world())[0]);
+}
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("ends: NCCL reports a failure" * doctest::skip()) {
+  const auto d = device();
+  if (!d) return;
+  (void)all_reduce(std::array{filled({2}, 1.0f).to(*d)}, world());
+  static Aborts aborts;
+  world()->watch().add(aborts);
+  if (world()->rank() == 1) simt::set_nccl(cuda::nccl::kRemoteError, "CommGetAsyncError");
+  std::this_thread::sleep_for(std::chrono::seconds(50));
+}
+#endif

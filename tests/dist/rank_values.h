@@ -1,0 +1,47 @@
+// What each rank adds, and the sum. For the tests of this folder.
+#pragma once
+#include <tapegrad/core/comm.h>
+#include <tapegrad/core/half.h>
+#include <tapegrad/ops/ops.h>
+
+#include "support/helpers.h"
+
+namespace tg {
+
+inline const std::shared_ptr<Communicator>& world() { return Communicator::world(); }
+// x of a rank: magnitudes far apart, so that the order of a sum shows in its bits.
+inline Tensor of_rank(int rank, const Shape& s, DType t) {
+  if (t == DType::i64) return (random<double>(s, 100 + uint64_t(rank), -1e9, 1e9)).to(t);
+  const Tensor x = random<double>(s, uint64_t(rank)), scale = random<double>(s, 50 + uint64_t(rank), -12, 12);
+  return (x * exp(scale)).to(t);
+}
+// The sum in the order of the ranks, by the ops of one process.
+inline Tensor serial_sum(const Shape& s, DType t) {
+  const DType wide = t == DType::bf16 ? DType::f32 : t;
+  Tensor sum = of_rank(0, s, t).to(wide);
+  for (int r = 1; r < world()->size(); ++r) sum = sum + of_rank(r, s, t).to(wide);
+  return sum;
+}
+// Cuts of n elements for all ranks: equal pieces, all to the last rank, and pieces that grow.
+inline std::vector<RankCuts> cuts_of(int64_t n) {
+  const int64_t ranks = world()->size();
+  std::vector<RankCuts> all(3, RankCuts{0});
+  for (int64_t r = 1; r <= ranks; ++r) {
+    all[0].push_back(n * r / ranks);
+    all[1].push_back(r == ranks ? n : 0);
+    all[2].push_back(n * r * r / (ranks * ranks));
+  }
+  return all;
+}
+inline std::vector<Tensor> list_of_rank(int r) {
+  return {of_rank(r, {40, 30}, DType::f32), of_rank(r, {7}, DType::bf16),
+          of_rank(r, {0}, DType::f32),      of_rank(r, {}, DType::f64),
+          of_rank(r, {11}, DType::i64),     transpose(of_rank(r, {700, 901}, DType::f32))};
+}
+inline int64_t elements(const std::vector<Tensor>& all) {
+  int64_t n = 0;
+  for (const Tensor& t : all) n += t.numel();
+  return n;
+}
+
+}  // namespace tg
