@@ -3,6 +3,7 @@
 #include <tapegrad/core/half.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -20,6 +21,28 @@ class Self final : public Communicator {
   void broadcast(void*, size_t, int) override {}
   void abort(int status) override { std::_Exit(status); }
 };
+
+class Hollow final : public Communicator {
+ public:
+  explicit Hollow(int size) : Communicator(0, size, 0, size) {}
+  void all_to_all(const void*, void*, size_t) override {}
+  void all_gather(const void*, void*, size_t) override {}
+  void broadcast(void*, size_t, int) override {}
+  void abort(int status) override { std::_Exit(status); }
+};
+
+std::atomic<double>& seconds_of_patience() {
+  static std::atomic<double> seconds = [] {
+    const char* word = std::getenv("TG_COMM_TIMEOUT");
+    if (!word) return 600.;
+    char* end = nullptr;
+    const double given = std::strtod(word, &end);
+    TG_CHECK(end != word && *end == '\0' && given > 0, value,
+             "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
+    return given;
+  }();
+  return seconds;
+}
 
 std::optional<detail::CommunicatorEngine>& engine_of_build() {
   static std::optional<detail::CommunicatorEngine> engine;
@@ -106,6 +129,15 @@ const std::shared_ptr<Communicator>& Communicator::world() {
   static const std::shared_ptr<Communicator> world = make_world();
   return world;
 }
+std::shared_ptr<Communicator> Communicator::hollow(int size) {
+  TG_CHECK(size >= 1, value, "[comm] a world of {} ranks. It must have one or more.", size);
+  return std::make_shared<Hollow>(size);
+}
+double Communicator::timeout() { return seconds_of_patience(); }
+void Communicator::set_timeout(double seconds) {
+  TG_CHECK(seconds > 0, value, "[comm] a timeout of {} s. It must be above 0.", seconds);
+  seconds_of_patience() = seconds;
+}
 std::string Communicator::engine() { return engine_of_build() ? engine_of_build()->name() : "no MPI"; }
 
 void Communicator::barrier() { (void)max(0); }
@@ -137,7 +169,6 @@ DType rank_sum_dtype(std::string_view op, DType t) {
   return t == DType::bf16 ? DType::f32 : t;
 }
 void sum_over_ranks(Communicator& comm, std::span<const RankSum> all) {
-  constexpr int64_t kBytes = 1 << 20;  // of a rank's part of a round: in caches, and long enough for any network
   const int64_t ranks = comm.size();
   std::vector<std::byte> out, in, sums, gathered;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i64}) {
@@ -148,7 +179,7 @@ void sum_over_ranks(Communicator& comm, std::span<const RankSum> all) {
     const auto size = int64_t(size_of(dtype)), wide = int64_t(size_of(rank_sum_dtype("all_reduce", dtype)));
     Row from(same), to(same);
     while (left > 0) {
-      const int64_t n = std::min(left, ranks * (kBytes / size)), part = (n + ranks - 1) / ranks;
+      const int64_t n = std::min(left, ranks * (kRankSumBytes / size)), part = (n + ranks - 1) / ranks;
       out.resize(size_t(ranks * part * size)), in.resize(out.size());
       sums.resize(size_t(part * wide)), gathered.resize(size_t(ranks * part * wide));
       std::byte* p = out.data();

@@ -29,6 +29,13 @@ class Communicator {
   /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
   /// this process is one of several and this build has no MPI.
   static const std::shared_ptr<Communicator>& world();
+  /// A world of so many ranks whose calls move nothing and wait for nobody: what a rank keeps and computes beside its
+  /// messages, for a dry_run() and for benchmarks. Results are not those of any world.
+  static std::shared_ptr<Communicator> hollow(int size);
+  /// Seconds that a call of world() may wait for the other ranks: then it ends the process, with a message that names
+  /// the call. TG_COMM_TIMEOUT, or 600, until set_timeout(), which refuses what is not above 0.
+  static double timeout();
+  static void set_timeout(double seconds);
   /// What world() can use, for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
 
@@ -67,6 +74,9 @@ struct RankSum {
 };
 /// The dtype of a sum over ranks. An Error for others than f64, f32, bf16 and i64.
 DType rank_sum_dtype(std::string_view op, DType);
+/// Bytes of a rank's part of the elements that sum_over_ranks() adds up in a round: in caches, and long enough for any
+/// network. A round has messages of at most so many bytes, and as many wider ones where the sum is wider.
+constexpr int64_t kRankSumBytes = 1 << 20;
 /// The sums of all ranks, element by element, in the order of the ranks: ((x0 + x1) + x2) + ... On every rank the lists
 /// have the same sizes and dtypes. Each rank adds up a part of the elements, which the others then get.
 void sum_over_ranks(Communicator&, std::span<const RankSum>);

@@ -31,17 +31,6 @@ int count_of(size_t bytes) {
   return int(bytes);
 }
 
-// Seconds that a call may wait for other ranks.
-double patience() {
-  const char* word = std::getenv("TG_COMM_TIMEOUT");
-  if (!word) return 600;
-  char* end = nullptr;
-  const double seconds = std::strtod(word, &end);
-  TG_CHECK(end != word && *end == '\0' && seconds > 0, value,
-           "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
-  return seconds;
-}
-
 class MpiWorld final : public Communicator {
  public:
   struct Place {
@@ -53,7 +42,6 @@ class MpiWorld final : public Communicator {
       : Communicator(p.rank, p.size, p.local_rank, p.local_size),
         comm_(p.comm),
         ours_(p.ours),
-        patience_(patience()),
         watch_([this] { watch(); }) {}
   ~MpiWorld() override {
     {
@@ -104,9 +92,9 @@ class MpiWorld final : public Communicator {
     while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) {
       const char* const call = call_;
       const std::chrono::duration<double> waited = Clock::now() - Clock::time_point(Clock::duration(since_));
-      if (!call || call != call_ || waited.count() < patience_) continue;
+      if (!call || call != call_ || waited.count() < timeout()) continue;
       std::fputs(fmt::format("tapegrad: [rank {}] {} has waited {:.0f} s for the other ranks. One of them hangs or is "
-                             "slow, or the network is. TG_COMM_TIMEOUT=SECONDS waits longer.\n",
+                             "slow, or the network is. --comm-timeout SECONDS, or TG_COMM_TIMEOUT, waits longer.\n",
                              rank(), call, waited.count())
                      .c_str(),
                  stderr);
@@ -116,7 +104,6 @@ class MpiWorld final : public Communicator {
 
   MPI_Comm comm_;
   bool ours_;
-  double patience_;
   std::mutex mutex_;
   std::condition_variable ends_;
   bool done_ = false;
@@ -126,6 +113,7 @@ class MpiWorld final : public Communicator {
 };
 
 std::shared_ptr<Communicator> world() {
+  (void)Communicator::timeout();  // refuses a wrong TG_COMM_TIMEOUT here, not in the thread that watches
   int there = 0;
   MPI_Initialized(&there);
   if (!there) {

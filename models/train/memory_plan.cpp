@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMicroBatches = 2;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
-                   Device device) {
+                   Device device, const std::shared_ptr<Communicator>& comm) {
   MemoryPlan plan;
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
@@ -39,7 +39,9 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
                  weights = others(zeros({1}, DType::f64));
     std::vector<Rng> draws(micro.size(), dropout);
-    return step_gradients(model, trained, c, MicroBatches(micro), draws);
+    MicroBatches mine(micro);  // a rank reads the tokens of all
+    if (c.accumulate == comm->size() && micro.size() > 1) mine = mine.part(0, int(micro.size()));
+    return step_gradients(model, trained, c, mine, draws, comm);
   };
   size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward
@@ -95,27 +97,29 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
 }
 
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
-                       Device device, const LoraConfig* adapters, DType weights) {
+                       Device device, const LoraConfig* adapters, DType weights,
+                       const std::shared_ptr<Communicator>& comm) {
   train.validate();
+  check_shared(train, comm->size());
   MemoryPlan plan;
   dry_run([&] {
     const Params params(device, train.seed, weights);
     Model model = with_linears(make_model(params), train);
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
-    plan = of_step(model, lora ? lora->params() : params, batch, train, device);
+    plan = of_step(model, lora ? lora->params() : params, batch, train, device, comm);
     plan.parameters = params.count() + (lora ? lora->params().count() : 0);
   });
   return plan;
 }
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                       DType weights) {
+                       DType weights, const std::shared_ptr<Communicator>& comm) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   return plan_memory([&](const Params& params) { return Gpt(params, config); },
                      [&] {
                        return Batch{windows(), windows()};
                      },
-                     train, device, adapters, weights);
+                     train, device, adapters, weights, comm);
 }
 
 }  // namespace tg

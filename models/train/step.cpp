@@ -57,6 +57,12 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
   const ProfileRange norm(Phase::optimizer);
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
+void check_shared(const TrainConfig& config, int64_t ranks) {
+  TG_CHECK(ranks >= 1 && config.accumulate % ranks == 0, value,
+           "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must "
+           "be a multiple of {}. Change one of both.",
+           config.accumulate, ranks, ranks);
+}
 StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
   const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite asks for a norm
   return {.clip_norm = guards ? std::numeric_limits<double>::infinity() : config.clip_norm, .norm = norm};
@@ -72,11 +78,7 @@ TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig
       comm_(std::move(comm)),
       draws_(size_t(config.accumulate / comm_->size())),
       optimizer_(make_optimizer(config, params.trainable())) {
-  TG_CHECK(
-      config.accumulate % comm_->size() == 0, value,
-      "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
-      "a multiple of {}. Change one of both.",
-      config.accumulate, comm_->size(), comm_->size());
+  check_shared(config, comm_->size());
   if (!config.compile) return;
   std::vector<Rng*> generators;
   for (Rng& r : draws_) generators.push_back(&r);

@@ -27,6 +27,8 @@ struct StepGradients {
 /// them, the sums over all ranks.
 StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
                              std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self());
+/// An Error unless so many ranks can share the micro-batches of a step equally.
+void check_shared(const TrainConfig&, int64_t ranks);
 /// How the optimiser of make_optimizer() takes them: clipped as the config says, by their norm.
 StepOptions step_options(const TrainConfig&, const Tensor& norm);
 
