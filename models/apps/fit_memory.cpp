@@ -14,7 +14,9 @@ struct Run {
   const LoraConfig* adapters;
   int64_t data;   // bytes of the tokens beside the tensors on the device
   DType weights;  // dtype of the frozen ones
-  int64_t peak() const { return data + plan_memory(config.model, config.train, device, adapters, weights).peak; }
+  int64_t peak() const {
+    return data + plan_memory(config.model, config.train, device, adapters, weights, Communicator::world()).peak;
+  }
 };
 
 Variant variant(const Run& run, const std::string& flags) {

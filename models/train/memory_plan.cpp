@@ -12,8 +12,9 @@
 namespace tg {
 namespace {
 
-// Micro-batches beyond the second take nothing but the memory of their tokens.
-constexpr int64_t kMicroBatches = 2;
+// Micro-batches of a rank beyond the third take nothing but the memory of their tokens: the second adds to gradients as
+// backward computed them, perhaps in bf16, and the third to sums in f32.
+constexpr int64_t kMicroBatches = 3;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
                    Device device, const std::shared_ptr<Communicator>& comm) {
@@ -32,16 +33,15 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   }
   const auto gradients = [&] {
     std::vector<Batch> micro;
-    for (int64_t i = 0; i < std::min(c.accumulate, kMicroBatches); ++i) micro.push_back(batch());
-    const auto others = [&](const Tensor& t) {
-      return zeros(Shape{std::max(c.accumulate - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
+    const int64_t ranks = std::min(comm->size(), 2);  // those of another rank give weights to ours
+    for (int64_t i = 0; i < ranks * std::min(c.accumulate / comm->size(), kMicroBatches); ++i) micro.push_back(batch());
+    const auto others = [&](const Tensor& t) {  // a rank reads the tokens of all
+      return zeros(Shape{c.accumulate - int64_t(micro.size()), t.numel()}, t.dtype());
     };
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
                  weights = others(zeros({1}, DType::f64));
     std::vector<Rng> draws(micro.size(), dropout);
-    MicroBatches mine(micro);  // a rank reads the tokens of all
-    if (c.accumulate == comm->size() && micro.size() > 1) mine = mine.part(0, int(micro.size()));
-    return step_gradients(model, trained, c, mine, draws, comm);
+    return step_gradients(model, trained, c, MicroBatches(micro).part(0, int(ranks)), draws, comm);
   };
   size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward

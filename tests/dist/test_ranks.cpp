@@ -1,6 +1,7 @@
 // Training on several ranks: the bits of one process, also with dropout, clipping, bf16 and compiled steps.
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/comm.h>
+#include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include "support/helpers.h"
@@ -73,6 +74,24 @@ TEST_CASE("ranks on a GPU each, or on its emulator: the bits of one process") {
     c.max_steps = 4, c.eval_every = 2, c.compile = compiled;
     CHECK(trained(c, world(), device) == trained(c, Communicator::self(), device));
   }
+}
+
+TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
+  for (const int64_t each : {1, 3})
+    for (const bool bf16 : {false, true}) {
+      CAPTURE(each);
+      CAPTURE(bf16);
+      TrainConfig c = config(each * world()->size());
+      c.max_steps = 2, c.eval_every = 0;
+      if (bf16) c.dtype = DType::bf16;
+      const MemoryPlan plan = plan_memory(tiny_model(), c, {}, nullptr, DType::f32, world());
+      CHECK(plan.peak ==
+            plan_memory(tiny_model(), c, {}, nullptr, DType::f32, Communicator::hollow(world()->size())).peak);
+      reset_peak();
+      const int64_t before = memory_stats().live;
+      (void)trained(c, world());
+      CHECK(plan.peak == memory_stats().peak - before);
+    }
 }
 
 TEST_CASE("a number of micro-batches that the ranks cannot share is refused") {
