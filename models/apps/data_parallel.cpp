@@ -9,23 +9,26 @@
 namespace tg::apps {
 namespace {
 
-// A way to run the step, with the gradients in so many sums.
-Json way(const DataParallelStep& s, double seconds, const SumCost& c, int64_t sums) {
+// A way to run the step, and its rounds of messages.
+Json way(const DataParallelStep& s, double seconds, int64_t rounds, double message) {
   return {{"step_ms", 1e3 * seconds},
           {"tokens_per_s", double(s.tokens) / seconds},
           {"efficiency", s.alone / seconds},
-          {"messages", 2 * sums * c.rounds * (s.ranks - 1)},
-          {"message_bytes", c.message}};
+          {"messages", rounds * (s.ranks - 1)},
+          {"message_bytes", message}};
 }
 Json json_of(const DataParallelStep& s) {
   const double inside = double(s.buckets) * s.bucket.seconds();
-  Json after = way(s, s.seconds(), s.sums, 1), overlapped = way(s, s.overlapped(), s.bucket, s.buckets);
+  const int64_t in_buckets = s.buckets * s.bucket.rounds, gathers = s.parameters > 0 ? s.sums.rounds : in_buckets;
+  Json after = way(s, s.seconds(), 2 * s.sums.rounds, s.sums.message),
+       overlapped = way(s, s.overlapped(), in_buckets + gathers, s.bucket.message);
   after["all_to_all_ms"] = 1e3 * s.sums.all_to_all;
   after["all_gather_ms"] = 1e3 * s.sums.all_gather;
   after["sum_ms"] = 1e3 * s.sums.sum;
   overlapped["buckets"] = s.buckets;
   overlapped["sums_ms"] = 1e3 * inside;
-  overlapped["hidden_ms"] = 1e3 * std::max(0., inside - s.exposed);
+  overlapped["parameters_ms"] = 1e3 * s.parameters;
+  overlapped["hidden_ms"] = 1e3 * (inside - s.exposed);
   return {{"ranks", s.ranks},
           {"micro_batches", s.micro_batches},
           {"tokens", s.tokens},
@@ -130,6 +133,7 @@ void print_ranks_plan(const Json& all) {
              text_of(all["bucket_mb"]));
   whole("  buckets", "overlapped", "buckets"), decimals("  all of them, ms", "overlapped", "sums_ms");
   decimals("  hidden behind backward, ms", "overlapped", "hidden_ms");
+  decimals("  all_gather of parameters, ms", "overlapped", "parameters_ms");
   way("overlapped");
   fmt::print("\nmemory of a rank\n");
   bytes("  weights", "memory", "weights"), bytes("  moments", "memory", "moments");

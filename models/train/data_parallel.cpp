@@ -100,9 +100,8 @@ DataParallelStep data_parallel_step(const GptConfig& model, const TrainConfig& c
   s.scalars = 4 * exchange_seconds(network, o.ranks, 8);
   s.buckets = int64_t(std::ceil(received / o.bucket_bytes));
   s.bucket = sum_cost(network, o.ranks, sent / double(s.buckets), received / double(s.buckets));
-  const double hidden = s.bucket.seconds() - (o.shard_optimizer ? s.bucket.all_gather : 0);
-  s.exposed = exposed_seconds(s.buckets, hidden, s.backward / double(s.micro_batches)) +
-              (o.shard_optimizer ? s.sums.all_gather : 0);
+  if (o.shard_optimizer) s.bucket.all_gather = 0, s.parameters = s.sums.all_gather;
+  s.exposed = exposed_seconds(s.buckets, s.bucket.seconds(), s.backward / double(s.micro_batches));
   return s;
 }
 

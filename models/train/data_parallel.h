@@ -76,20 +76,21 @@ struct DataParallelStep {
   SumCost sums;        ///< of all gradients in one piece, after backward
   double scalars = 0;  ///< seconds of the loss and of three numbers that ranks agree on
   int64_t buckets = 0;
-  SumCost bucket;      ///< of one of them
-  double exposed = 0;  ///< seconds of the buckets that backward of the last micro-batch does not hide
-  MemoryPlan memory;   ///< with 1 / ranks of the moments if they are sharded
+  SumCost bucket;         ///< of one of them
+  double parameters = 0;  ///< seconds in which ranks of a sharded optimiser gather what each has updated
+  double exposed = 0;     ///< seconds of the buckets that backward of the last micro-batch does not hide
+  MemoryPlan memory;      ///< with 1 / ranks of the moments if they are sharded
 
   double compute() const { return forward + backward + update; }
   /// Seconds of a step whose sums begin when backward has ended, as Trainer makes it.
   double seconds() const { return compute() + sums.seconds() + scalars; }
   /// Seconds of a step whose buckets are added up while backward runs. Trainer does not do it.
-  double overlapped() const { return compute() + exposed + scalars; }
+  double overlapped() const { return compute() + exposed + parameters + scalars; }
 };
 /// A step of a Gpt as Trainer runs it on so many ranks, each with its part of config.accumulate micro-batches. Every
-/// rank has the machine for itself. With a sharded optimiser the second half of the sums is an all_gather of
-/// parameters, after the update: it hides behind nothing. An Error for less than one rank, and if the ranks cannot
-/// share the micro-batches.
+/// rank has the machine for itself. With a sharded optimiser sums end with the all_to_all and the adding up, and an
+/// all_gather of parameters follows the update: nothing hides it. Its memory still counts the sums of all gradients. An
+/// Error for less than one rank, and if the ranks cannot share the micro-batches.
 DataParallelStep data_parallel_step(const GptConfig&, const TrainConfig&, const Machine&, const Network&,
                                     const DataParallelOptions&, Device = {});
 

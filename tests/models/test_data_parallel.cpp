@@ -101,6 +101,10 @@ TEST_CASE("a data parallel step: one rank sends nothing, more ranks take longer 
     CHECK(s.memory.peak - sharded.memory.peak == s.memory.moments - sharded.memory.moments);
     CHECK(sharded.update * double(ranks) == Approx(s.update));
     CHECK(sharded.sums.seconds() == s.sums.seconds());
+    CHECK(sharded.parameters == s.sums.all_gather);
+    CHECK(sharded.bucket.seconds() == Approx(s.bucket.seconds() - s.bucket.all_gather));
+    CHECK(sharded.overlapped() ==
+          Approx(sharded.compute() + sharded.bucket.seconds() + sharded.parameters + s.scalars));
   }
   // A fixed batch: more ranks have less to do each.
   CHECK(step_on(4, {}, kNet, 8).micro_batches == 2);
