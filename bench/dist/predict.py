@@ -54,8 +54,12 @@ def main():
         for n in args.ranks:
             call(*mpirun(n), os.path.join(args.programs, "bench_comm"), "--network", path(f"network{n}.json"))
         flags = flags_of(args, RUN, folder)
-        step = lambda **how: train(args, folder, {**flags, "accumulate": how.pop("accumulate", 1)}, modes=("eager",), **how)
-        measured = lambda **how: seconds_of(step(**how)[0], args.warmup)["eager"]
+        printed = ""
+
+        def measured(accumulate=1, **how):
+            nonlocal printed
+            logs, printed = train(args, folder, {**flags, "accumulate": accumulate}, modes=("eager",), **how)
+            return seconds_of(logs, args.warmup)["eager"]
 
         def one():
             return {**{("at once", n): measured(copies=n) for n in (1, *args.ranks)},
@@ -64,7 +68,6 @@ def main():
         rounds, shares = rounds_of(args, os.cpu_count(), RUN, one)
         median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
         alone = median["at once", 1]
-        _, printed = step()
         plan = ["inspect", "--plan", "--json", "--window", flags["context"],
                 *(w for key in ("layers", "heads", "width", "vocab-size", "context", "batch") for w in (f"--{key}", flags[key]))]
 

@@ -52,6 +52,8 @@ template <class M, class Visit> Json figures_of(const M& m, Visit visit) {
   return j;
 }
 
+bool shards_optimizer(const RanksOptions& o) { return o.shard_optimizer; }
+
 }  // namespace
 
 Json ranks_plan_of(const std::string& model, const RunConfig& run, const std::string& device, const RanksOptions& o) {
@@ -65,7 +67,7 @@ Json ranks_plan_of(const std::string& model, const RunConfig& run, const std::st
     if (o.one_each) t.accumulate = ranks;
     s = data_parallel_step(run.model, t, m, n,
                            {.ranks = ranks,
-                            .shard_optimizer = o.shard_optimizer,
+                            .shard_optimizer = shards_optimizer(o),
                             .bucket_bytes = 1e6 * o.bucket_mb,
                             .rank_seconds = 1e-3 * o.rank_ms},
                            where);
@@ -80,7 +82,7 @@ Json ranks_plan_of(const std::string& model, const RunConfig& run, const std::st
           {"dtype", name_of(t.dtype.value_or(DType::f32))},
           {"recompute", name_of(t.recompute)},
           {"optimizer", name_of(t.optimizer)},
-          {"shard_optimizer", o.shard_optimizer},
+          {"shard_optimizer", shards_optimizer(o)},
           {"bucket_mb", o.bucket_mb},
           {"rank_ms", o.rank_ms},
           {"device", device},

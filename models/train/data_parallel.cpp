@@ -96,7 +96,7 @@ DataParallelStep data_parallel_step(const GptConfig& model, const TrainConfig& c
   // One rank keeps gradients as backward computed them: what ranks send.
   const auto sent = double(plan_memory(model, part, device).gradients), received = double(s.memory.gradients);
   s.sums = sum_cost(network, o.ranks, sent, received);
-  // The loss in its own round; its generator's offset, and whether a signal came.
+  // The loss in its own round, the offset of the generator, and whether a signal came.
   s.scalars = 4 * exchange_seconds(network, o.ranks, 8);
   s.buckets = int64_t(std::ceil(received / o.bucket_bytes));
   s.bucket = sum_cost(network, o.ranks, sent / double(s.buckets), received / double(s.buckets));

@@ -74,7 +74,7 @@ struct DataParallelStep {
   double update = 0;
   double alone = 0;    ///< seconds of the rank's part without the others: forward, backward and an unsharded update
   SumCost sums;        ///< of all gradients in one piece, after backward
-  double scalars = 0;  ///< seconds of the loss and of three numbers that ranks agree on
+  double scalars = 0;  ///< seconds of the loss and of two numbers that ranks agree on: four exchanges
   int64_t buckets = 0;
   SumCost bucket;         ///< of one of them
   double parameters = 0;  ///< seconds in which ranks of a sharded optimiser gather what each has updated
