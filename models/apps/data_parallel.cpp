@@ -6,6 +6,8 @@
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/data_parallel.h>
 
+#include <algorithm>
+
 namespace tg::apps {
 namespace {
 
@@ -148,9 +150,12 @@ void print_ranks_plan(const Json& all) {
              number(m["int8_tflops"]), number(m["us_per_call"]));
   fmt::print(
       "{}: {} rank(s) a node; {:.3g} us a message and {:.4g} GB/s within it, {:.3g} us and {:.4g} GB/s between nodes; "
-      "{:.4g} GB/s of sums\n",
+      "{:.4g} GB/s of sums{}\n",
       text(n["name"]), text_of(n["ranks_per_node"]), number(n["us_in_node"]), number(n["gb_per_s_in_node"]),
-      number(n["us_between"]), number(n["gb_per_s_between"]), number(n["gb_per_s_sum"]));
+      number(n["us_between"]), number(n["gb_per_s_between"]), number(n["gb_per_s_sum"]),
+      std::ranges::count(network_names(), n["name"].get<std::string>())
+          ? fmt::format("; {} of the data sheets' rates, and assumed microseconds", kShareOfDataSheet)
+          : "");
   fmt::print("Computing is {}. Each rank has processors or a GPU of its own.\n",
              number(all["rank_ms"]) > 0 ? "the measured time of a rank by itself" : "the least time on that machine");
   fmt::print(

@@ -11,10 +11,9 @@
 namespace tg {
 namespace {
 
-// Nodes of 8 H100 SXM5. Rates are 0.8 of the data sheets': NVLink 4 has 450 GB/s in each direction, and the 400 Gb/s
-// InfiniBand of a GPU 50 GB/s. Microseconds of a message are assumed, no data sheet has them. Sums pass the memory of
-// the GPU five times (it moves 2900 GB/s): packed, added up, unpacked.
-const std::array kNetworks{Network{"h100", 8, 2, 0.8 * 450, 5, 0.8 * 50, 2900. / 5}};
+// Nodes of 8 H100 SXM5: NVLink 4 has 450 GB/s in each direction, and the 400 Gb/s InfiniBand of a GPU 50 GB/s. Sums
+// pass the memory of the GPU five times (it moves 2900 GB/s): packed, added up, unpacked.
+const std::array kNetworks{Network{"h100", 8, 2, kShareOfDataSheet * 450, 5, kShareOfDataSheet * 50, 2900. / 5}};
 
 void check_ranks(int64_t ranks) {
   TG_CHECK(ranks >= 1 && ranks <= INT32_MAX, value, "[data_parallel] {} ranks. There must be from 1 to {}.", ranks,

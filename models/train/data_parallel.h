@@ -31,6 +31,8 @@ template <class N, class F> void visit_network_fields(N& n, F&& f) {
   f("us_between", n.us_between), f("gb_per_s_between", n.gb_per_s_between);
   f("gb_per_s_sum", n.gb_per_s_sum);
 }
+/// Of the rates in data sheets, what the named networks reach. Their microseconds are assumed.
+constexpr double kShareOfDataSheet = 0.8;
 /// "h100", or the path of a JSON file with the fields of Network, as `bench_comm --network` writes it. An Error lists
 /// the names, or names the field that is missing, unknown, not a number or not above 0.
 Network network(const std::string& name_or_path);

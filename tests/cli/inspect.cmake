@@ -151,7 +151,7 @@ foreach(text "gpt2-xl: 1557611200 parameters; steps of micro-batches of 4 x 1024
         "tokens of a step                       4096        32768      4194304\n" "  efficiency, %                      100.00 "
         "  step, ms                            97.13 " "  messages of a rank                      0         5474         8184\n"
         "  moments                          12.46 GB     12.46 GB     12.46 GB\n"
-        "h100: 8 rank(s) a node; 2 us a message and 360 GB/s within it, 5 us and 40 GB/s between nodes; 580 GB/s of sums"
+        "h100: 8 rank(s) a node; 2 us a message and 360 GB/s within it, 5 us and 40 GB/s between nodes; 580 GB/s of sums; 0.8 of the data sheets' rates, and assumed microseconds"
         "Computing is the least time on that machine.")
   expect(out "${text}")
 endforeach()
