@@ -3,6 +3,7 @@
 #include <tapegrad/core/half.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -20,6 +21,28 @@ class Self final : public Communicator {
   void broadcast(void*, size_t, int) override {}
   void abort(int status) override { std::_Exit(status); }
 };
+
+class Hollow final : public Communicator {
+ public:
+  explicit Hollow(int size) : Communicator(0, size, 0, size) {}
+  void all_to_all(const void*, void*, size_t) override {}
+  void all_gather(const void*, void*, size_t) override {}
+  void broadcast(void*, size_t, int) override {}
+  void abort(int status) override { std::_Exit(status); }
+};
+
+std::atomic<double>& seconds_of_patience() {
+  static std::atomic<double> seconds = [] {
+    const char* word = std::getenv("TG_COMM_TIMEOUT");
+    if (!word) return 600.;
+    char* end = nullptr;
+    const double given = std::strtod(word, &end);
+    TG_CHECK(end != word && *end == '\0' && given > 0, value,
+             "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
+    return given;
+  }();
+  return seconds;
+}
 
 std::optional<detail::CommunicatorEngine>& engine_of_build() {
   static std::optional<detail::CommunicatorEngine> engine;
@@ -74,10 +97,6 @@ void add_in_order(DType t, const std::byte* parts, int ranks, int64_t n, std::by
   add(int64_t());
 }
 
-// Of a rank's part of a round, and of the parts of all: in caches, long enough for any network, and no more memory with
-// many ranks.
-constexpr int64_t kPartBytes = 1 << 20, kRoundBytes = 64 << 20;
-
 // Elements of a tensor of a list, and the ranks' stretches of them, in their order.
 struct Stretch {
   size_t tensor;
@@ -122,7 +141,7 @@ std::vector<Row> rows_of(int ranks, std::span<const int64_t> lengths, const Rank
 int64_t part_of_round(const std::vector<Row>& rows, size_t size) {
   int64_t n = 0;
   for (const Row& r : rows) n = std::max(n, r.left());
-  return std::min(n, std::max<int64_t>(1, std::min(kPartBytes, kRoundBytes / int64_t(rows.size())) / int64_t(size)));
+  return std::min(n, std::max<int64_t>(1, rank_part_bytes(int64_t(rows.size())) / int64_t(size)));
 }
 const std::byte* at(const void* p, int64_t i, size_t size) {
   return static_cast<const std::byte*>(p) + size_t(i) * size;
@@ -181,6 +200,15 @@ const std::shared_ptr<Communicator>& Communicator::self() {
 const std::shared_ptr<Communicator>& Communicator::world() {
   static const std::shared_ptr<Communicator> world = make_world();
   return world;
+}
+std::shared_ptr<Communicator> Communicator::hollow(int size) {
+  TG_CHECK(size >= 1, value, "[comm] a world of {} ranks. It must have one or more.", size);
+  return std::make_shared<Hollow>(size);
+}
+double Communicator::timeout() { return seconds_of_patience(); }
+void Communicator::set_timeout(double seconds) {
+  TG_CHECK(seconds > 0, value, "[comm] a timeout of {} s. It must be above 0.", seconds);
+  seconds_of_patience() = seconds;
 }
 std::string Communicator::engine() { return engine_of_build() ? engine_of_build()->name() : "no MPI"; }
 std::string Communicator::device_engine() { return g_device_engine ? g_device_engine() : std::string(); }

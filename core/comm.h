@@ -6,6 +6,7 @@
 #include <tapegrad/core/comm_watch.h>
 #include <tapegrad/core/dtype.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,13 @@ class Communicator {
   /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
   /// this process is one of several and this build has no MPI.
   static const std::shared_ptr<Communicator>& world();
+  /// A world of so many ranks whose calls move nothing and wait for nobody: what a rank keeps and computes beside its
+  /// messages, for a dry_run() and for benchmarks. Results are not those of any world.
+  static std::shared_ptr<Communicator> hollow(int size);
+  /// Seconds that a call of world() may wait for the other ranks: then it ends the process, with a message that names
+  /// the call. TG_COMM_TIMEOUT, or 600, until set_timeout(), which refuses what is not above 0.
+  static double timeout();
+  static void set_timeout(double seconds);
   /// What world() can use, for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
   /// What the devices of ranks can use beside it: "NCCL 2.28.9" or "no NCCL". Empty if this build has no CUDA backend.
@@ -53,14 +61,15 @@ class Communicator {
   void barrier();                                          ///< returns when all ranks have come here
   int64_t max(int64_t x);                                  ///< the largest x of all ranks
   std::vector<std::string> gather(std::string_view text);  ///< the texts of all ranks
-  /// Watches the waits of this rank for the others; not for a world of one, where there are none.
-  CommWatch& watch() { return *watch_; }
+  /// Watches the waits of this rank for the others, from the first call on.
+  CommWatch& watch() {
+    if (!watch_) watch_ = std::make_unique<CommWatch>(rank_);
+    return *watch_;
+  }
 
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
-      : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {
-    if (size > 1) watch_ = std::make_unique<CommWatch>(rank);
-  }
+      : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
   void end_watch() { watch_.reset(); }  // when ranks begin to leave
 
  private:
@@ -77,6 +86,10 @@ struct RankSum {
 };
 /// The dtype of a sum over ranks. An Error for others than f64, f32, bf16 and i64.
 DType rank_sum_dtype(std::string_view op, DType);
+/// Sums over so many ranks go in rounds, in each of which a rank adds up elements of at most so many bytes: 1 MiB, and
+/// 64 MiB of all ranks. That is in caches, long enough for any network, and no more memory with many ranks. Messages
+/// are as long, and longer where the sum is wider.
+constexpr int64_t rank_part_bytes(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
 /// The sums of all ranks, element by element, in the order of the ranks: ((x0 + x1) + x2) + ... On every rank the lists
 /// have the same sizes and dtypes. Each rank adds up a part of the elements, which the others then get.
 void sum_over_ranks(Communicator&, std::span<const RankSum>);

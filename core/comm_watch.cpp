@@ -1,23 +1,11 @@
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/comm_watch.h>
+#include <fmt/format.h>
+#include <tapegrad/core/comm.h>
 
 #include <cstdio>
 #include <cstdlib>
 
 namespace tg {
-namespace {
-double patience() {
-  const char* word = std::getenv("TG_COMM_TIMEOUT");
-  if (!word) return 600;
-  char* end = nullptr;
-  const double seconds = std::strtod(word, &end);
-  TG_CHECK(end != word && *end == '\0' && seconds > 0, value,
-           "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
-  return seconds;
-}
-}  // namespace
-
-CommWatch::CommWatch(int rank) : rank_(rank), patience_(patience()), thread_([this] { watch(); }) {}
+CommWatch::CommWatch(int rank) : rank_(rank), thread_([this] { watch(); }) {}
 CommWatch::~CommWatch() {
   {
     const std::lock_guard lock(mutex_);
@@ -53,10 +41,10 @@ void CommWatch::look() {
 }
 void CommWatch::end_if_late(Clock::time_point since, const std::string& name) {
   const std::chrono::duration<double> waited = Clock::now() - since;
-  if (waited.count() < patience_) return;
+  if (waited.count() < Communicator::timeout()) return;
   end(
       fmt::format("{} has waited {:.0f} s for the other ranks. One of them hangs or is slow, or the network is. "
-                  "TG_COMM_TIMEOUT=SECONDS waits longer.",
+                  "--comm-timeout SECONDS, or TG_COMM_TIMEOUT, waits longer.",
                   name, waited.count()));
 }
 void CommWatch::end(const std::string& what) {

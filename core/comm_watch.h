@@ -13,9 +13,8 @@
 namespace tg {
 
 /// A thread that watches the waits of this rank for others, on the host and on devices. It ends the process, with a
-/// message that names the call and the rank, when one lasts longer than TG_COMM_TIMEOUT seconds (600) or when a device
-/// reports that the exchange has failed; what started the ranks then ends the others. The constructor throws an Error
-/// if TG_COMM_TIMEOUT is no number above 0.
+/// message that names the call and the rank, when one lasts longer than Communicator::timeout() or when a device
+/// reports that the exchange has failed; what started the ranks then ends the others.
 class CommWatch {
  public:
   explicit CommWatch(int rank);
@@ -65,7 +64,6 @@ class CommWatch {
   void end_if_late(Clock::time_point since, const std::string& name);
 
   int rank_;
-  double patience_;  // seconds
   std::mutex mutex_;
   std::condition_variable ends_;
   bool done_ = false;

@@ -30,7 +30,9 @@ class MpiWorld final : public Communicator {
     bool ours;  // MPI was not there before
   };
   explicit MpiWorld(const Place& p)
-      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {}
+      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {
+    (void)timeout();  // TG_COMM_TIMEOUT is read before anything waits
+  }
   ~MpiWorld() override {
     end_watch();
     int ended = 0;
@@ -63,6 +65,7 @@ class MpiWorld final : public Communicator {
 };
 
 std::shared_ptr<Communicator> world() {
+  (void)Communicator::timeout();  // refuses a wrong TG_COMM_TIMEOUT here, not in the thread that watches
   int there = 0;
   MPI_Initialized(&there);
   if (!there) {

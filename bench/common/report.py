@@ -404,6 +404,21 @@ def optimizers(page, path, d):
         [Bar(t["optimizer"], t["ms"] / 1e3, f"{took(t['ms'] / 1e3)}  {t['ratio']:.2f}×") for t in d["optimizer_steps"]], SECONDS, "steps"))
 
 
+def collectives(page, path, d):
+    page.file(f"bench_comm, {d['ranks']} ranks", path, facts(d))
+    page.part("Collectives", "Bars: the median of the slowest rank. Whiskers: p10 to p90.", bars(
+        [Bar(f"{r['collective']}, {r['bytes']:.0f} bytes", r["seconds"]["median"],
+             took(r["seconds"]["median"]) + (f", model {took(r['model'])}" if "model" in r else ""),
+             span=(r["seconds"]["p10"], r["seconds"]["p90"])) for r in d["collectives"]], SECONDS, "collectives"))
+
+
+def predicted(page, path, d):
+    page.file("Data parallel steps, measured and predicted", path, facts(d))
+    page.part("A step", "Blue: measured. Pale: predicted from the step of a rank by itself and the network.", bars(
+        [Bar(f"{r['ranks']} ranks, {name}", r[f"step_{name}"], took(r[f"step_{name}"]), cls)
+         for r in d["data_parallel"] for name, cls in (("measured", "ours"), ("predicted", "ours2"))], SECONDS, "steps of ranks"))
+
+
 def stages(page, path, d):
     page.file("bench/gpu/run.sh", path, facts({**d, "device": ", ".join(map(str, d["gpu"].values())), "command": "bench/gpu/run.sh"}))
     page.part("Stages", "", bars(
@@ -500,6 +515,7 @@ KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_p
          ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("cells", "bench_fragmented", fragmented),
          ("torch", "compare_torch*.py", compare), ("peer", "bench/gpt_training/compare_llmc.py", compare),
          ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
+         ("collectives", "bench_comm", collectives), ("data_parallel", "bench/dist/predict.py", predicted),
          ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages), ("rows", "bench/switchback/training.py", linear_kinds))
 
 

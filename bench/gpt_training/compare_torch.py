@@ -99,38 +99,46 @@ def ways_of(torch, run, args):
     return {way: (lambda way=way: measured(way)) for way in args.ways}
 
 
-def train(args, folder, flags):
-    """({mode: log} of `tapegrad train` with these flags, its log a list of steps; what the last run printed)."""
+def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1):
+    """({mode: log} of `tapegrad train` with these flags, its log a list of steps; what the last run printed). The words of `launch`
+    come before the command. Of copies that run at once the first is reported."""
     logs, out = {}, os.path.join(folder, "out")
-    for mode in ("eager", "compiled"):
-        flags = {**flags, "out": out, "device": args.device, "threads": args.threads, "max-steps": args.warmup + args.steps,
+    for mode in modes:
+        flags = {**flags, "device": args.device, "threads": args.threads, "max-steps": args.warmup + args.steps,
                  "warmup": 0, "schedule": "constant", "val-fraction": 0, "eval-every": 0, "checkpoint-every": 0,
                  "dtype": args.dtype, "compile": str(mode == "compiled").lower()}
-        done = subprocess.run([args.program, "train", "--overwrite", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))],
-                              capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
-        with open(os.path.join(out, "log.jsonl")) as f:
+        command = [*launch, args.program, "train", "--overwrite", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))]
+        runs = [subprocess.Popen([*command, "--out", f"{out}{k}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for k in range(copies)]
+        printed = [run.communicate() for run in runs]
+        for run, (_, error) in zip(runs, printed):
+            if run.returncode:
+                sys.exit(error)
+        with open(os.path.join(out + "0", "log.jsonl")) as f:
             logs[mode] = [json.loads(line) for line in f]
-    return logs, done.stdout
+    return logs, printed[0][0]
 
 
 def seconds_of(logs, warmup):
     return {mode: statistics.median(step["ms"] for step in steps[warmup:]) / 1e3 for mode, steps in logs.items()}
 
 
-def ours(args, run, folder):
-    """{mode: seconds} of a step, and what the last run printed."""
+def flags_of(args, run, folder):
+    """The flags of `tapegrad train` for a run, with random tokens in a file of the folder."""
     blocks, heads, width, vocabulary, bias, dropout, batch, context = RUNS[run]
     data = os.path.join(folder, f"{vocabulary}.bin")
     if not os.path.exists(data):
         draw = random.Random(1)
         with open(data, "wb") as f:
             array.array("H", (draw.randrange(vocabulary) for _ in range(100_000))).tofile(f)
-    logs, printed = train(args, folder, {
-        "data": data, "layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
-        "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0], "beta2": BETAS[1],
-        "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP, "matmul-precision": args.matmul_precision})
+    return {"data": data, "layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
+            "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0], "beta2": BETAS[1],
+            "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP, "matmul-precision": args.matmul_precision}
+
+
+def ours(args, run, folder):
+    """{mode: seconds} of a step, and what the last run printed."""
+    logs, printed = train(args, folder, flags_of(args, run, folder))
     return seconds_of(logs, args.warmup), printed
 
 

@@ -1,6 +1,5 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
 #include <tapegrad/models/apps/fit_memory.h>
 
 #include <algorithm>
@@ -16,8 +15,7 @@ struct Run {
   int64_t data;   // bytes of the tokens beside the tensors on the device
   DType weights;  // dtype of the frozen ones
   int64_t peak() const {
-    const int64_t ranks = Communicator::world()->size();
-    return data + plan_memory(config.model, config.train, device, adapters, weights, ranks).peak;
+    return data + plan_memory(config.model, config.train, device, adapters, weights, Communicator::world()).peak;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/models/apps/data_parallel.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/roofline.h>
 #include <tapegrad/models/gpt/config_json.h>
@@ -21,6 +22,7 @@ namespace {
 struct Options : TrainOptions {  // of which settings, --config and --device count
   std::string model, arch;
   bool json = false, plan = false, roofline = false;
+  RanksOptions of_ranks;
 };
 
 struct Entry {
@@ -188,8 +190,17 @@ bool is_of_plan(std::string_view name) {
 bool is_of_roofline(std::string_view name) {  // dtype and recompute are the rows of a plan
   return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
 }
+bool is_of_ranks(std::string_view name) { return name == "shard_optimizer"; }
 bool given(const Options& o, bool (*which)(std::string_view)) {
   return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
+}
+
+// A plan for ranks, of one dtype and one kind of recomputation.
+Json describe_ranks(const std::string& name, const Options& o) {
+  const RunConfig run = planned_run(o);
+  RanksOptions of = o.of_ranks;
+  of.one_each = run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; });
+  return ranks_plan_of(name, run, o.device, of);
 }
 
 int run(const Options& o) {
@@ -202,24 +213,36 @@ int run(const Options& o) {
     throw UsageError(
         "--batch, --accumulate, --optimizer, --linear and --device are of a training step; ask for its --plan or "
         "--roofline");
-  if (o.plan && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
-    throw UsageError("--dtype, --recompute, --window and --clip-norm are of a --roofline");
+  const bool ranks = !o.of_ranks.ranks.empty();
+  if (ranks && !o.plan) throw UsageError("--ranks is of a --plan");
+  if (const RanksOptions& r = o.of_ranks;
+      !ranks && (!r.machine.empty() || !r.network.empty() || r.rank_ms > 0 || given(o, is_of_ranks)))
+    throw UsageError("--machine, --network, --rank-ms and --shard-optimizer are of --ranks");
+  if (ranks && (o.of_ranks.network.empty() || o.of_ranks.machine.empty()))
+    throw UsageError(
+        "--ranks needs --machine h100, h200 or FILE for the time of computing, and --network h100 or FILE for that of "
+        "messages");
+  if (o.plan && !ranks && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
+    throw UsageError("--dtype, --recompute, --window and --clip-norm are of a --roofline or of --ranks");
   if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
   const std::string name = o.model.empty() ? o.arch : o.model;
-  const Json all = o.plan           ? describe_plans(o)
+  const Json all = ranks            ? describe_ranks(name, o)
+                   : o.plan         ? describe_plans(o)
                    : o.roofline     ? roofline_of(name, planned_run(o), o.device)
                    : o.arch.empty() ? of_file(o.model)
                                     : of_arch(o.arch, planned_run(o).model);
   if (o.json)
     fmt::print("{}\n", text_of(all, 2));
   else
-    o.plan ? print_plans(all) : o.roofline ? print_roofline(all) : print_table(all);
+    ranks ? print_ranks_plan(all) : o.plan ? print_plans(all) : o.roofline ? print_roofline(all) : print_table(all);
   return 0;
 }
 
 // Of those of a run, what decides on shapes, memory and work.
-bool is_inspected(const std::string& name) { return is_of_roofline(name) || is_model_setting(name); }
+bool is_inspected(const std::string& name) {
+  return is_of_roofline(name) || is_of_ranks(name) || is_model_setting(name);
+}
 
 }  // namespace
 
@@ -237,6 +260,20 @@ Subcommand inspect_command() {
                      "print what a training step of it moves and computes instead, op by op, and the least time for "
                      "it on --device: h100, h200 or a JSON file; default: both",
                      o->roofline);
+            c.option("--ranks",
+                     "with --plan: numbers of processes that train together, as 8,64; time and memory of a step on "
+                     "each, with a micro-batch for each unless --accumulate says how many",
+                     o->of_ranks.ranks);
+            c.option("--machine", "NAME", "with --ranks: what computes, h100, h200 or a file of `bench_ops --machine`",
+                     o->of_ranks.machine);
+            c.option("--network", "NAME", "with --ranks: what sends, h100 or a file of `bench_comm --network`",
+                     o->of_ranks.network);
+            c.option("--rank-ms",
+                     "with --ranks: measured milliseconds of a rank's part of a step by itself, 0: the "
+                     "least time on the machine",
+                     o->of_ranks.rank_ms, 0);
+            c.option("--bucket-mb", "with --ranks: 10^6 bytes of gradients that are added up at once, 0: as train does",
+                     o->of_ranks.bucket_mb, 0);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);
             return [o] { return run(*o); };

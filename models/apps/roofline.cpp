@@ -24,7 +24,7 @@ std::vector<Machine> machines_at(const std::string& where) {
 
 Json roofline_of(const std::string& model, const RunConfig& run, const std::string& where) {
   const std::vector<Machine> machines = machines_at(where);
-  std::vector<WorkOfOp> ops = step_work(run.model, run.train);
+  std::vector<WorkOfOp> ops = step_work(run.model, run.train).all();
   std::ranges::stable_sort(ops, std::greater<>(), [&](const WorkOfOp& o) { return floor_seconds(o, machines[0]); });
   Json rows = Json::array(), of_machines = Json::array();
   for (const WorkOfOp& o : ops) {

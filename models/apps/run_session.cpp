@@ -225,6 +225,9 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            o.resume);
   c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
+  c.option("--comm-timeout",
+           "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT is another default",
+           o.comm_timeout, 600);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
            o.profile);
@@ -240,6 +243,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
 Device prepare(const TrainOptions& o) {
   if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR goes on in DIR; leave --overwrite away");
   if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
+  if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
   const Device named = Device::parse(o.device);
   runtime_of(named);
   const Device device = device_of_rank(named);

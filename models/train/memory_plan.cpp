@@ -7,27 +7,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <optional>
 
 namespace tg {
 namespace {
 
-// Ranks that a plan is for, of which this is the first. In a dry run nothing is sent.
-class PlannedRanks final : public Communicator {
- public:
-  explicit PlannedRanks(int64_t n) : Communicator(0, int(n), 0, 1) {}
-  void all_to_all(const void*, void*, size_t) override { fail(); }
-  void all_gather(const void*, void*, size_t) override { fail(); }
-  void broadcast(void*, size_t, int) override { fail(); }
-  void abort(int status) override { std::_Exit(status); }
-
- private:
-  static void fail() { TG_CHECK(false, internal, "[plan_memory] ranks that are not there were asked."); }
-};
-
-// Micro-batches beyond the second take nothing but the memory of their tokens.
-constexpr int64_t kMicroBatches = 2;
+// Micro-batches of a rank beyond the third take nothing but the memory of their tokens: the second adds to gradients as
+// backward computed them, perhaps in bf16, and the third to sums in f32.
+constexpr int64_t kMicroBatches = 3;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
                    Device device, const std::shared_ptr<Communicator>& comm) {
@@ -46,15 +33,17 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   }
   const auto gradients = [&] {
     std::vector<Batch> micro;
-    const int64_t own = c.micro_batches_of_rank(comm->size());
-    for (int64_t i = 0; i < std::min(own, kMicroBatches); ++i) micro.push_back(batch());
-    const auto others = [&](const Tensor& t) {
-      return zeros(Shape{std::max(own - kMicroBatches, int64_t(0)), t.numel()}, t.dtype());
+    const int64_t ranks = std::min(comm->size(), 2);  // those of another rank give weights to ours
+    for (int64_t i = 0; i < ranks * std::min(c.micro_batches_of_rank(comm->size()), kMicroBatches); ++i)
+      micro.push_back(batch());
+    const auto others = [&](const Tensor& t) {  // a rank reads the tokens of all
+      return zeros(Shape{c.accumulate - int64_t(micro.size()), t.numel()}, t.dtype());
     };
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
                  weights = others(zeros({1}, DType::f64));
     std::vector<Rng> draws(micro.size(), dropout);
-    return step_gradients(model, trained, c, MicroBatches(micro), draws, comm, optimizer->partition());
+    return step_gradients(model, trained, c, MicroBatches(micro).part(0, int(ranks)), draws, comm,
+                          optimizer->partition());
   };
   size_t reached = 0;
   int64_t complete = 0;  // gradients of this backward
@@ -110,10 +99,10 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
 }
 
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
-                       Device device, const LoraConfig* adapters, DType weights, int64_t ranks) {
+                       Device device, const LoraConfig* adapters, DType weights,
+                       const std::shared_ptr<Communicator>& comm) {
   train.validate();
-  (void)train.micro_batches_of_rank(ranks);
-  const auto comm = ranks == 1 ? Communicator::self() : std::make_shared<PlannedRanks>(ranks);
+  (void)train.micro_batches_of_rank(comm->size());
   MemoryPlan plan;
   dry_run([&] {
     const Params params(device, train.seed, weights);
@@ -126,13 +115,13 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
   return plan;
 }
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                       DType weights, int64_t ranks) {
+                       DType weights, const std::shared_ptr<Communicator>& comm) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   return plan_memory([&](const Params& params) { return Gpt(params, config); },
                      [&] {
                        return Batch{windows(), windows()};
                      },
-                     train, device, adapters, weights, ranks);
+                     train, device, adapters, weights, comm);
 }
 
 }  // namespace tg

@@ -3,6 +3,7 @@
 /// dry_run(), so it is right for every variant of model, precision and recomputation. `tapegrad inspect --plan` uses
 /// it, and `train` and `finetune`, which refuse a run that does not fit.
 #pragma once
+#include <tapegrad/core/comm.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/model/model.h>
@@ -34,13 +35,16 @@ struct MemoryPlan {
 /// The memory of a training step as Trainer runs it, in config.accumulate micro-batches of the size of batch(). Values
 /// are not computed: forward() cannot read any. With `adapters`, only those are trained, over a frozen model.
 /// `weights` is the dtype of the model's parameters. It takes a millisecond per layer or less, and the memory of the
-/// engine's objects. Of several ranks it is the first's. An Error for a wrong field, a device that is not there, and
-/// sizes that no memory can have.
+/// engine's objects. An Error for a wrong field, a device that is not there, and sizes that no memory can have. Of a
+/// Communicator of several ranks it is the plan of each: of its part of the micro-batches, with the gradients and their
+/// sums over the ranks at one time; `gradients` are then the sums. It sends nothing: Communicator::hollow() will do.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
-                       const LoraConfig* adapters = nullptr, DType weights = DType::f32, int64_t ranks = 1);
+                       const LoraConfig* adapters = nullptr, DType weights = DType::f32,
+                       const std::shared_ptr<Communicator>& = Communicator::self());
 /// The same for a Gpt, on config.batch windows of config.window_in(model.context) tokens.
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
-                       const LoraConfig* adapters = nullptr, DType weights = DType::f32, int64_t ranks = 1);
+                       const LoraConfig* adapters = nullptr, DType weights = DType::f32,
+                       const std::shared_ptr<Communicator>& = Communicator::self());
 
 /// The text "13.63 GB"; 1 GB is 10^9 bytes.
 std::string readable_bytes(int64_t);

@@ -16,41 +16,32 @@ namespace {
 // 989 (bf16) and 1979 (8 bits) TFLOP/s at the sizes of these models.
 const std::array kMachines{Machine{"h100", 2900, 50, 630, 1100, 1}, Machine{"h200", 4000, 50, 630, 1100, 1}};
 
+void add(std::vector<WorkOfOp>& to, const std::vector<WorkOfOp>& more, int64_t times = 1) {
+  for (const WorkOfOp& o : more) add_work(to, o, times);
+  std::erase_if(to, [](const WorkOfOp& o) { return o.calls == 0; });
+}
+
 }  // namespace
 
+std::vector<WorkOfOp> StepWork::all() const {
+  std::vector<WorkOfOp> ops = forward;
+  add(ops, backward), add(ops, update);
+  return ops;
+}
 std::vector<std::string_view> machine_names() {
   std::vector<std::string_view> names;
   for (const Machine& m : kMachines) names.push_back(m.name);
   return names;
 }
 Machine machine(const std::string& name) {
-  for (const Machine& m : kMachines)
-    if (m.name == name) return m;
-  TG_CHECK(name.find_first_of("./") != name.npos, value,
-           "[roofline] there is no device '{}'. Name {}, or a JSON file with what another one sustains.", name,
-           listed(machine_names()));
-  const MappedFile file(name);
-  const Json fields = parse_json(file.text(), "roofline", name);
-  TG_CHECK(fields.is_object(), value, "[roofline] {} holds {}. It must be an object: {{\"gb_per_s\": 50, ...}}.", name,
-           fields.type_name());
-  Machine m{.name = name};
-  std::vector<std::string_view> known;
-  visit_machine_fields(m, [&](const char* key, double&) { known.push_back(key); });
-  check_keys("roofline", name, fields, known);
-  visit_machine_fields(m, [&](const char* key, double& to) {
-    TG_CHECK(fields.contains(key), value, "[roofline] {} has no '{}'. Every field must be there: {}.", name, key,
-             listed(known));
-    read_field({"roofline", key}, fields.at(key), to);
-    TG_CHECK(to > 0 || (to == 0 && std::string_view(key) == "us_per_call"), value,
-             "[roofline] '{}' is {} in {}. It must be above 0.", key, to, name);
-  });
-  return m;
+  return figures<Machine>("roofline", "device", name, kMachines,
+                          [](Machine& m, auto&& f) { visit_machine_fields(m, f); });
 }
 
-std::vector<WorkOfOp> step_work(const MakeModel& make_model, const std::function<Batch()>& batch,
-                                const TrainConfig& train, Device device, const LoraConfig* adapters, DType weights) {
+StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
+                   Device device, const LoraConfig* adapters, DType weights) {
   train.validate();
-  std::vector<WorkOfOp> all;
+  StepWork work;
   dry_run([&] {
     const Params params(device, train.seed, weights);
     Model model = with_linears(make_model(params), train);
@@ -58,31 +49,50 @@ std::vector<WorkOfOp> step_work(const MakeModel& make_model, const std::function
     if (adapters) lora = apply_lora(model, params, *adapters);
     const Params& trained = lora ? lora->params() : params;
     const auto optimizer = make_optimizer(train, trained.trainable());
-    const auto step = [&](int64_t micro_batches) {  // its ops
-      const std::vector<Batch> batches(size_t(micro_batches), batch());
-      const WorkScope counting;
-      std::vector<Rng> draws(batches.size());
-      StepGradients g = step_gradients(model, trained, train, MicroBatches(batches), draws);
+    const auto step = [&](const MicroBatches& micro) {
+      std::vector<Rng> draws(micro.batches.size());
+      StepGradients g = step_gradients(model, trained, train, micro, draws);
       (void)g.norm.item<double>();  // as Trainer does
       optimizer->step(g.grads, step_options(train, g.norm));
+    };
+    const auto backward = [&](const MicroBatches& micro) {
+      Rng draws;
+      (void)accumulate([&](const Batch& b) { return training_loss(model, train, b, draws); }, micro, device);
+    };
+    const auto forward = [&](const MicroBatches& micro) {
+      Rng draws;
+      (void)training_loss(model, train, micro.batches[0], draws);
+    };
+    const auto counted = [&](const auto& f, int64_t micro_batches) {  // its ops
+      const std::vector<Batch> batches(size_t(micro_batches), batch());
+      const WorkScope counting;
+      f(MicroBatches(batches));
       return counting.ops();
     };
-    (void)step(1);  // makes what later steps keep
-    if (train.accumulate <= 3) return void(all = step(train.accumulate));
-    const std::vector<WorkOfOp> two = step(2), three = step(3);  // each micro-batch beyond costs what the third does
-    all = three;
-    for (const WorkOfOp& o : three) add_work(all, o, train.accumulate - 3);
-    for (const WorkOfOp& o : two) add_work(all, o, 3 - train.accumulate);
+    // Each micro-batch beyond costs what the third does.
+    const auto all = [&](const auto& f) {
+      if (train.accumulate <= 3) return counted(f, train.accumulate);
+      const std::vector<WorkOfOp> three = counted(f, 3);
+      std::vector<WorkOfOp> ops = three;
+      add(ops, three, train.accumulate - 3);
+      add(ops, counted(f, 2), 3 - train.accumulate);
+      return ops;
+    };
+    step(MicroBatches(std::vector{batch()}));  // makes what later steps keep
+    const std::vector<WorkOfOp> one = counted(forward, 1), passes = all(backward);
+    work.backward = passes, work.update = all(step);
+    add(work.forward, one, train.accumulate);
+    add(work.backward, work.forward, -1);
+    add(work.update, passes, -1);
   });
-  return all;
+  return work;
 }
-std::vector<WorkOfOp> step_work(const GptConfig& config, const TrainConfig& train, Device device,
-                                const LoraConfig* adapters, DType weights) {
+StepWork step_work(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
+                   DType weights) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   const auto batch = [&] { return Batch{windows(), windows()}; };
   return step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters, weights);
 }
-
 double floor_seconds(const WorkOfOp& op, const Machine& m) {
   const double tflops = op.from == DType::bf16 || op.from == DType::f16 ? m.bf16_tflops
                         : size_of(op.from) == 1                         ? m.int8_tflops

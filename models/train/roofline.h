@@ -32,13 +32,20 @@ Machine machine(const std::string& name_or_path);
 /// The names that machine() knows.
 std::vector<std::string_view> machine_names();
 
-/// The ops of a training step, as Trainer runs it: forward and backward of each of config.accumulate micro-batches, the
-/// norm of the gradients, and the update. The work of micro-batches is counted once and multiplied.
-std::vector<WorkOfOp> step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
-                                const LoraConfig* adapters = nullptr, DType weights = DType::f32);
+/// The ops of a training step, those of all its micro-batches, by phase.
+struct StepWork {
+  std::vector<WorkOfOp> forward;
+  std::vector<WorkOfOp> backward;  ///< with what recomputation computes again, and the sums over micro-batches
+  std::vector<WorkOfOp> update;    ///< the norm of the gradients, and the optimiser
+  std::vector<WorkOfOp> all() const;
+};
+/// The ops of a step as Trainer runs it, in config.accumulate micro-batches. The work of micro-batches is counted once
+/// and multiplied.
+StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
+                   const LoraConfig* adapters = nullptr, DType weights = DType::f32);
 /// The same for a Gpt, on config.batch windows of config.window_in(model.context) tokens.
-std::vector<WorkOfOp> step_work(const GptConfig&, const TrainConfig&, Device = {}, const LoraConfig* adapters = nullptr,
-                                DType weights = DType::f32);
+StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const LoraConfig* adapters = nullptr,
+                   DType weights = DType::f32);
 
 /// The seconds that an op takes at least: its bytes or its products, whichever take longer, and the time between calls.
 double floor_seconds(const WorkOfOp&, const Machine&);

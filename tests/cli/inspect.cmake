@@ -141,8 +141,41 @@ refused(2 "--machine is for the tables of --profile FILE" train --data text.txt 
 refused(1 "there is no device 'a100'" train --data text.txt ${tiny} --out never --profile never.json --machine a100)
 refused(1 "there is no device 'a100'. Name h100, h200, or a JSON file" inspect --roofline --arch nano --device a100)
 refused(2 "--plan and --roofline are two tables" inspect --roofline --plan --arch nano)
-refused(2 "--dtype, --recompute, --window and --clip-norm are of a --roofline" inspect --plan --arch nano --dtype bf16)
+refused(2 "--dtype, --recompute, --window and --clip-norm are of a --roofline or of --ranks" inspect --plan --arch nano --dtype bf16)
 refused(2 "are of a training step; ask for its --plan or --roofline" inspect --arch nano --dtype bf16)
+
+# Data parallel steps
+set(of_ranks inspect --plan --arch gpt2-xl --batch 4 --dtype bf16 --machine h100 --network h100)
+run(0 ${of_ranks} --ranks 1,8,1024)
+foreach(text "gpt2-xl: 1557611200 parameters; steps of micro-batches of 4 x 1024 tokens in bf16 by adamw, recompute none"
+        "tokens of a step                       4096        32768      4194304\n" "  efficiency, %                      100.00 "
+        "  step, ms                            97.13 " "  messages of a rank                      0         5474         8184\n"
+        "  moments                          12.46 GB     12.46 GB     12.46 GB\n"
+        "h100: 8 rank(s) a node; 2 us a message and 360 GB/s within it, 5 us and 40 GB/s between nodes; 580 GB/s of sums; 0.8 of the data sheets' rates, and assumed microseconds"
+        "Computing is the least time on that machine.")
+  expect(out "${text}")
+endforeach()
+run(0 ${of_ranks} --ranks 8 --shard-optimizer --accumulate 16 --rank-ms 200 --json)
+string(JSON micro GET "${out}" steps 0 micro_batches)
+string(JSON moments GET "${out}" steps 0 memory moments)
+string(JSON step GET "${out}" steps 0 in_turn step_ms)
+if(NOT micro EQUAL 2 OR moments LESS 1540000000 OR moments GREATER 1575000000 OR NOT step GREATER 200)
+  fail("${micro} micro-batches, ${moments} bytes of moments, ${step} ms")
+endif()
+expect(out "\"shard_optimizer\": true")
+file(WRITE ${dir}/net.json "{\"ranks_per_node\": 2, \"us_in_node\": 1, \"gb_per_s_in_node\": 4, \"us_between\": 1, \"gb_per_s_between\": 4, \"gb_per_s_sum\": 0}")
+refused(1 "[network] 'gb_per_s_sum' is 0 in net.json. It must be above 0." inspect --plan --model model --ranks 2 --machine own.json --network net.json)
+file(WRITE ${dir}/net.json "{\"ranks_per_node\": 2, \"us_in_node\": 1, \"gb_per_s_in_node\": 4, \"us_between\": 1, \"gb_per_s_between\": 4, \"gb_per_s_sum\": 2}")
+run(0 inspect --plan --model model --ranks 2 --machine own.json --network net.json)
+expect(out "model: 13376 parameters; steps of micro-batches of 4 x 16 tokens in f32")
+refused(1 "[network] there is no network 'slow'. Name h100, or a JSON file" inspect --plan --arch nano --ranks 2 --machine h100 --network slow)
+refused(1 "accumulate is 4, and there are 3 ranks" ${of_ranks} --ranks 3 --accumulate 4)
+refused(1 "accumulate is 1, and there are 2 ranks" ${of_ranks} --ranks 2 --accumulate 1)
+refused(1 "[data_parallel] 0 ranks." ${of_ranks} --ranks 0 --accumulate 4)
+refused(2 "--ranks needs --machine h100, h200 or FILE" inspect --plan --arch nano --ranks 2 --network h100)
+refused(2 "--ranks is of a --plan" inspect --roofline --arch nano --ranks 2)
+refused(2 "are of --ranks" inspect --plan --arch nano --network h100)
+refused(2 "whole numbers with commas" ${of_ranks} --ranks two)
 
 report()
 message(NOTICE "inspection works")

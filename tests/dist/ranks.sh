@@ -109,6 +109,20 @@ step=$(tail -n 1 killed/log.jsonl | sed -E 's/.*"step":([0-9]+).*/\1/')
 on 2 train --resume killed --max-steps $((step + 10)) --quiet || { cat out >&2 && fail "resume after a kill"; }
 as_straight killed
 
+# A rank that hangs ends the job as soon as --comm-timeout says, with the name of the call.
+rm -rf hanging
+"${mpirun[@]}" -n 2 "$app" "${long[@]}" --comm-timeout 2 --out hanging >out 2>&1 &
+until [[ -s hanging/log.jsonl ]]; do sleep 0.05; done
+ranks=($(pgrep -f -- "$app ${long[0]} .*--out hanging" | grep -vx $!))
+start=$SECONDS
+kill -STOP "${ranks[1]}"
+wait $! && fail "a job whose rank hung ended well"
+((SECONDS - start < 12)) || fail "a job whose rank hung ended after $((SECONDS - start)) s"
+grep -qE '\[rank [01]\] all_(to_all|gather) has waited [2-9] s for the other ranks' out || { cat out >&2 && fail "the call is not named"; }
+kill -CONT "${ranks[1]}" 2>/dev/null # if it is still there
+on 2 train "${small[@]}" --accumulate 2 --comm-timeout 0 --out wrong && fail "a timeout of 0 s"
+says "[comm] a timeout of 0 s. It must be above 0."
+
 # What does not go together is told before the first step.
 on 3 train "${small[@]}" --accumulate 2 --out wrong && fail "3 ranks shared 2 micro-batches"
 says "accumulate is 2, and there are 3 ranks"

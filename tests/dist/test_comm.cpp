@@ -3,7 +3,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -198,6 +200,26 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
   comm->sent.clear();
   evaluate(f(std::array{x}));
   CHECK(comm->sent == want);
+}
+TEST_CASE("a hollow world moves nothing and waits for nobody") {
+  const auto hollow = Communicator::hollow(5);
+  CHECK((hollow->size() == 5 && hollow->local_size() == 5 && hollow->rank() == 0));
+  const int x = 7;
+  std::array<int, 5> y{1, 2, 3, 4, 5};
+  hollow->all_gather(&x, y.data(), sizeof x);
+  CHECK(y == std::array<int, 5>{1, 2, 3, 4, 5});
+  CHECK(has(error_of([] { (void)Communicator::hollow(0); }), "[comm] a world of 0 ranks. It must have one or more."));
+}
+
+TEST_CASE("the time that a rank waits for the others: above 0, and the last one said counts") {
+  const double before = Communicator::timeout();
+  CHECK(before > 0);
+  for (const double wrong : {0., -1., std::nan("")})
+    CHECK(has(error_of([&] { Communicator::set_timeout(wrong); }), "s. It must be above 0."));
+  CHECK(Communicator::timeout() == before);
+  Communicator::set_timeout(before + 1);
+  CHECK(Communicator::timeout() == before + 1);
+  Communicator::set_timeout(before);
 }
 
 TEST_CASE("all_reduce: refusals, each on all ranks") {

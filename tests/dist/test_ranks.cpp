@@ -195,10 +195,10 @@ TEST_CASE("several buckets of gradients: the bits of one process, and less memor
   const Trained sharded = trained(c, world(), {}, g);
   one.numbers.resize(sharded.numbers.size()), one.parameters.resize(sharded.parameters.size());
   CHECK(sharded == one);
-  if (const int64_t ranks = world()->size(); ranks > 1) {
-    const auto plan = [&](bool shard, int64_t n) {
+  if (const int ranks = world()->size(); ranks > 1) {
+    const auto plan = [&](bool shard, int n) {
       c.shard_optimizer = shard;
-      return plan_memory(g, c, {}, nullptr, DType::f32, n);
+      return plan_memory(g, c, {}, nullptr, DType::f32, Communicator::hollow(n));
     };
     const MemoryPlan whole = plan(false, ranks), part = plan(true, ranks);
     CHECK(whole.moments == 8 * whole.parameters);
@@ -252,6 +252,25 @@ TEST_CASE("ranks on a GPU each, or on its emulator: the bits of one process") {
     CHECK(sharded.numbers[0] == one.numbers[0]);
     for (size_t i = 0; i < sharded.parameters.size(); ++i) CHECK(sharded.parameters[i] == one.parameters[i]);
   }
+}
+
+TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
+  for (const int64_t each : {1, 3})
+    for (const bool bf16 : {false, true})
+      for (const bool sharded : {false, true}) {
+        CAPTURE(each);
+        CAPTURE(bf16);
+        TrainConfig c = config(each * world()->size());
+        c.max_steps = 2, c.eval_every = 0, c.shard_optimizer = sharded;
+        if (bf16) c.dtype = DType::bf16;
+        const MemoryPlan plan = plan_memory(tiny_model(), c, {}, nullptr, DType::f32, world());
+        CHECK(plan.peak ==
+              plan_memory(tiny_model(), c, {}, nullptr, DType::f32, Communicator::hollow(world()->size())).peak);
+        reset_peak();
+        const int64_t before = memory_stats().live;
+        (void)trained(c, world());
+        CHECK(plan.peak == memory_stats().peak - before);
+      }
 }
 
 TEST_CASE("a number of micro-batches that the ranks cannot share is refused") {

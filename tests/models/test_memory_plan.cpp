@@ -99,6 +99,8 @@ TEST_CASE("memory plan: batches, micro-batches, contexts and clipping") {
     TrainConfig c = short_run();
     c.accumulate = accumulate;
     check_plan(small_model(), c);
+    c.dtype = DType::bf16;  // of which the sums over micro-batches are in f32
+    check_plan(small_model(), c);
   }
   TrainConfig c = short_run();
   c.batch = 1, c.clip_norm = 0;

@@ -107,7 +107,7 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
       const Params params(Device(), t.seed);
       const Gpt model(params, g);
       Trainer trainer(model, params, bytes_of(rhyme()), t);
-      const auto real = counted([&] { trainer.step(); }), planned = step_work(g, t);
+      const auto real = counted([&] { trainer.step(); }), planned = step_work(g, t).all();
       for (const WorkOfOp& o : planned) {
         CAPTURE(o.op);
         const auto it = std::ranges::find_if(
@@ -177,7 +177,7 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
     CHECK(int64_t(s.flops) == flops);
   };
   const auto of_arch = [](const char* name, int64_t batch, DType dtype) {
-    return step_work(arch(name), step_of(batch, dtype));
+    return step_work(arch(name), step_of(batch, dtype)).all();
   };
   check("000: LoRA 512 to 512 of rank 8, 256 rows",
         step_of_layer(256, 512,

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Data parallel steps of a GPT on the CPU: `mpirun -n 2 tapegrad train` beside PyTorch's DistributedDataParallel over gloo.
+
+    python bench/dist/compare_ddp.py build/release/bin/tapegrad [--ranks N] [--threads N] [--steps N] [--warmup N]
+        [--rounds N] [--ways ...] [--dtype bf16] [--json FILE]
+
+The model has 6 layers of width 384, 10.7 million parameters, in the forms of compare_torch.py of bench/gpt_training. Each rank
+has its own batch of 8 x 128 random tokens and so many threads; a step is forward, backward, the mean of the gradients over the
+ranks, their norm with clipping, and AdamW. Both sides run in turn, in several rounds. Of each side the way counts that is
+the fastest by its median over the rounds; the ratio is the median over the rounds of PyTorch's time over ours.
+
+What the ranks' messages cost is the time of a step less that of one without them: PyTorch's under no_sync(), ours of as many
+processes at once that do not know each other, each with the work of a rank.
+"""
+import os, socket, statistics, sys, tempfile, time
+from types import SimpleNamespace
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+for folder in ("common", "gpt_training"):
+    sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
+from compare_torch import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, gpt, report_of, seconds_of, train
+from ranks import RUN, SHAPE, mpirun
+from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table
+
+RUNS[RUN] = SHAPE
+# Of DDP: as it is, with gradients that are views of its buckets, and compiled.
+WAYS = {"ddp eager": {}, "ddp eager views": {"gradient_as_bucket_view": True}, "ddp compile": {"gradient_as_bucket_view": True}}
+
+
+def of_rank(rank, args, way, port, results):
+    """A rank of PyTorch: rank 0 puts the seconds of a step, and of one without messages, into the queue."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision(args.matmul_precision)
+    torch.manual_seed(1)  # the weights of all ranks
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks)
+    model = torch.nn.parallel.DistributedDataParallel(gpt(torch, RUN), **WAYS[way])
+    function = torch.compile(model) if "compile" in way else model
+    torch.manual_seed(2 + rank)
+    tokens, targets = (torch.randint(RUNS[RUN][3], RUNS[RUN][6:]) for _ in range(2))
+    parameters = list(model.parameters())
+    adamw = torch.optim.AdamW([{"params": [p for p in parameters if p.dim() == 2], "weight_decay": DECAY},
+                               {"params": [p for p in parameters if p.dim() != 2], "weight_decay": 0.0}],
+                              lr=RATE, betas=BETAS, eps=EPS, fused=True)
+
+    def step():
+        start = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+            loss = function(tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
+        return time.perf_counter() - start
+
+    def measured():
+        for _ in range(args.warmup):
+            step()
+        dist.barrier()
+        return statistics.median(step() for _ in range(args.steps))
+
+    seconds = {"step": measured()}
+    with model.no_sync():
+        seconds["no_sync"] = measured()
+    if rank == 0:
+        results.put(seconds)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def ways_of(torch, args):
+    """{way: function that starts the ranks, which measure a step with and without messages}."""
+    words = ("ranks", "threads", "dtype", "matmul_precision", "warmup", "steps")
+    settings = SimpleNamespace(**{k: getattr(args, k) for k in words})
+
+    def measured(way):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        ranks = torch.multiprocessing.spawn(of_rank, (settings, way, port, results), args.ranks, join=False)
+        while not ranks.join(timeout=0.5):  # raises what a rank has raised
+            pass
+        return results.get()
+
+    return {way: (lambda way=way: measured(way)) for way in args.ways}
+
+
+def ours(args, folder):
+    """({mode: seconds} of a step, the same without messages, what the last run printed)."""
+    flags = flags_of(args, RUN, folder)
+    logs, printed = train(args, folder, {**flags, "accumulate": args.ranks}, launch=mpirun(args.ranks))
+    alone, _ = train(args, folder, flags, copies=args.ranks)
+    return seconds_of(logs, args.warmup), seconds_of(alone, args.warmup), printed
+
+
+def declare(parser):
+    words = lambda text: text.split(",")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of each rank")
+    parser.add_argument("--ways", type=words, default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
+    parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
+    parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
+    parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")
+    parser.add_argument("--steps", type=int, default=10, help="timed ones, for each way and round")
+
+
+def main():
+    args, error = parse(__doc__, "tapegrad", declare, rounds=3)
+    if args.cpu_time or args.device != "cpu":
+        error("it measures wall time on the CPU: leave --cpu-time and --device out")
+    for way in args.ways:
+        if way not in WAYS:
+            error(f"there is no way '{way}': {', '.join(WAYS)}")
+    if args.serve:
+        return serve(args, lambda torch, _: ways_of(torch, args))
+    peer, messages = Peer(args.threads), {}
+
+    def measured():
+        with tempfile.TemporaryDirectory() as folder:
+            rounds, shares = rounds_of(args, args.ranks * args.threads, RUN, lambda: (ours(args, folder), peer(RUN)))
+            steps = lambda key: [{way: t[key] for way, t in theirs.items()} for _, theirs in rounds]
+            yield (f"{RUN}, {args.ranks} ranks", [mine for (mine, _, _), _ in rounds], steps("step"), shares,
+                   report_of(args, rounds[-1][0][2], torch=peer.version))
+            for side, with_them, without in (("ours", medians([m for (m, _, _), _ in rounds]),
+                                              medians([alone for (_, alone, _), _ in rounds])),
+                                             ("torch", medians(steps("step")), medians(steps("no_sync")))):
+                for way, seconds in with_them.items():
+                    messages[f"{side} {way}"] = {"step": seconds, "without": without[way]}
+                    print(f"  {side:5} {way:18} {1e3 * seconds:9.1f} ms a step, {1e3 * without[way]:9.1f} without messages: "
+                          f"they cost {1e3 * (seconds - without[way]):+8.1f} ms")
+
+    table(args, measured(), ranks=args.ranks, threads=args.threads, steps=args.steps, dtype=args.dtype,
+          matmul_precision=args.matmul_precision, messages=messages)
+
+
+if __name__ == "__main__":
+    main()
