@@ -29,9 +29,10 @@ template <class R, class... A> struct Theirs<R(A...)> {
 };
 namespace prototypes {
 using namespace tg::cuda::nccl;
-#define TG_SAME(R, name, ...)                                                                                \
-  static_assert(std::is_same_v<theirs<R(__VA_ARGS__)>, decltype(::nccl##name)>, "nccl" #name " has another " \
-                                                                                             "prototype");
+#define TG_SAME(R, name, ...)                                                                   \
+  static_assert(std::is_same_v<theirs<R(__VA_ARGS__)>, decltype(::nccl##name)>, "nccl" #name    \
+                                                                                " has another " \
+                                                                                "prototype");
 TG_NCCL_FUNCTIONS(TG_SAME)
 }  // namespace prototypes
 
