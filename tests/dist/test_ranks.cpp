@@ -264,8 +264,9 @@ TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
         c.max_steps = 2, c.eval_every = 0, c.shard_optimizer = sharded;
         if (bf16) c.dtype = DType::bf16;
         const MemoryPlan plan = plan_memory(tiny_model(), c, {}, nullptr, DType::f32, world());
-        CHECK(plan.peak ==
-              plan_memory(tiny_model(), c, {}, nullptr, DType::f32, Communicator::hollow(world()->size())).peak);
+        if (!sharded || world()->rank() == 0)  // a hollow world is that of the first rank
+          CHECK(plan.peak ==
+                plan_memory(tiny_model(), c, {}, nullptr, DType::f32, Communicator::hollow(world()->size())).peak);
         reset_peak();
         const int64_t before = memory_stats().live;
         (void)trained(c, world());
