@@ -1,7 +1,7 @@
 // The world of MPI, in builds with TG_MPI. Calls come from one thread, the one that started MPI.
 #include <mpi.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 
 #include <climits>
 #include <cstdlib>
@@ -30,9 +30,7 @@ class MpiWorld final : public Communicator {
     bool ours;  // MPI was not there before
   };
   explicit MpiWorld(const Place& p)
-      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {
-    (void)timeout();  // TG_COMM_TIMEOUT is read before anything waits
-  }
+      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {}
   ~MpiWorld() override {
     end_watch();
     int ended = 0;

@@ -10,7 +10,8 @@ set(may_models core ops autograd models tapegrad.h)  # tapegrad.h: the header fo
 set(may_bench core ops autograd cpu models tapegrad.h)  # of cpu the pool, for bench_threads
 set(may_tests ${library} tapegrad.h)
 # Rooms: what files of a sub-folder may include of their own folder, beside their own room. "." is the folder itself.
-set(rooms_of_core io plan profile)
+set(rooms_of_core comm io plan profile)
+set(may_core_comm . comm)
 set(may_core_io . io)
 set(may_core_plan . io plan profile)
 set(may_core_profile . io profile)

@@ -1,11 +1,11 @@
-// The collectives of core/comm.h over sizes of messages, and the network that comes nearest to them (models/train/
-// data_parallel.h): mpirun -n N bench_comm. All ranks measure, the slowest counts, and rank 0 prints.
+// The collectives of core/comm/communicator.h over sizes of messages, and the network that comes nearest to them
+// (models/train/ data_parallel.h): mpirun -n N bench_comm. All ranks measure, the slowest counts, and rank 0 prints.
 #include "common/program.h"
 #include "dist/fit.h"
 
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/sums.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/train/data_parallel.h>
 

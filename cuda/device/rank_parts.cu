@@ -5,46 +5,37 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// Elements of the size of T.
-template <class T, int kMost>
+// Elements of From become To, 16 bytes of them at a time where that is aligned.
+template <class From, class To, int kMost>
 __global__ void __launch_bounds__(kThreads)
     copy_chunks(const __grid_constant__ Batch<Piece, kMost> batch, int64_t chunks) {
-  constexpr int V = kVec<T>;
+  constexpr int V = kVec<From>;
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Piece& p = batch.item[k];
     const int64_t begin = (c - batch.first[k]) * batch.chunk;  // a multiple of 16 bytes
     const int n = int(std::min(p.n - begin, batch.chunk));
-    const T* from = static_cast<const T*>(p.from) + begin;
-    T* to = static_cast<T*>(p.to) + begin;
-    const int scalars = (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0 ? n / V * V : 0;
-    for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) store16(to + i, load16(from + i));
-    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) to[i] = from[i];
-  }
-}
-
-template <int kMost>
-__global__ void __launch_bounds__(kThreads)
-    round_chunks(const __grid_constant__ Batch<Piece, kMost> batch, int64_t chunks) {
-  constexpr int V = kVec<float>;
-  for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-    const int k = batch.find(chunk);
-    const Piece& p = batch.item[k];
-    const int64_t begin = (chunk - batch.first[k]) * batch.chunk;
-    const int n = int(std::min(batch.chunk, p.n - begin));
-    const float* from = static_cast<const float*>(p.from) + begin;
-    bf16* to = static_cast<bf16*>(p.to) + begin;
-    const bool aligned = reinterpret_cast<uintptr_t>(from) % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0;
+    const From* from = static_cast<const From*>(p.from) + begin;
+    To* to = static_cast<To*>(p.to) + begin;
+    const bool aligned =
+        reinterpret_cast<uintptr_t>(from) % 16 == 0 && reinterpret_cast<uintptr_t>(to) % (V * sizeof(To)) == 0;
     const int scalars = aligned ? n / V * V : 0;
     for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) {
       const auto x = load16(from + i);
-      Vec<bf16, V> y;
+      Vec<To, V> y;
 #pragma unroll
-      for (int j = 0; j < V; ++j) y.x[j] = bf16(x.x[j]);
+      for (int j = 0; j < V; ++j) y.x[j] = To(x.x[j]);
       store16(to + i, y);
     }
-    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) to[i] = bf16(from[i]);
+    for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) to[i] = To(from[i]);
   }
+}
+template <class From, class To> void copy_all(const Context& c, const std::vector<Piece>& all) {
+  constexpr int kMany = 500;
+  static_assert(sizeof(Batch<Piece, kMany>) + sizeof(int64_t) <= kMostParameters);
+  for_batches<Piece, kMany>(all, batch_chunk(all), [&]<int kMost>(const Batch<Piece, kMost>& b, size_t) {
+    launch(c, copy_chunks<From, To, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks());
+  });
 }
 
 template <class T>
@@ -79,23 +70,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void copy_pieces(const Context& c, const std::vector<Piece>& all, size_t element) {
-  constexpr int kMany = 500;
-  static_assert(sizeof(Batch<Piece, kMany>) + sizeof(int64_t) <= kMostParameters);
-  const auto run = [&]<class T>() {
-    for_batches<Piece, kMany>(all, batch_chunk(all), [&]<int kMost>(const Batch<Piece, kMost>& b, size_t) {
-      launch(c, copy_chunks<T, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks());
-    });
-  };
-  element == 8   ? run.template operator()<uint64_t>()
-  : element == 4 ? run.template operator()<uint32_t>()
-                 : run.template operator()<uint16_t>();
+  element == 8   ? copy_all<uint64_t, uint64_t>(c, all)
+  : element == 4 ? copy_all<uint32_t, uint32_t>(c, all)
+                 : copy_all<uint16_t, uint16_t>(c, all);
 }
-void round_pieces(const Context& c, const std::vector<Piece>& all) {
-  constexpr int kMany = 500;
-  for_batches<Piece, kMany>(all, batch_chunk(all), [&]<int kMost>(const Batch<Piece, kMost>& b, size_t) {
-    launch(c, round_chunks<kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks());
-  });
-}
+void round_pieces(const Context& c, const std::vector<Piece>& all) { copy_all<float, bf16>(c, all); }
 void add_parts(const Context& c, DType t, int64_t n, int ranks, int64_t stride, const void* parts, void* to) {
   const auto run = [&]<class T>(T) {
     launch(c, add_vectors<T>, blocks_for(c, (n + kVec<T> - 1) / kVec<T>, kThreads), kThreads, 0, n, ranks, stride,

@@ -6,7 +6,7 @@
 // it to a graph and replaces them there. No GPU has shown that the two go together. Compiled functions with such
 // an op run op by op.
 #pragma once
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #include <tapegrad/cuda/runtime/api.h>
 

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/library.h>
 
 #ifndef TG_CUDA_LIBRARIES

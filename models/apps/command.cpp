@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>

@@ -1,7 +1,7 @@
 // A run of several processes, which mpirun or srun started: what each is told before it begins, and what they agree on.
 // With one process all of it is as if it were not there. Users: run_session.cpp, command.cpp.
 #pragma once
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/device.h>
 
 #include <string>

@@ -59,7 +59,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
              pattern, entries().size());
   TG_CHECK(!partition(), state,
            "[adamw] backward_and_step() of a sharded optimiser: a gradient must be stored for the sum over the ranks. "
-           "Call backward(), partition()->reduce() and step().");
+           "Call backward(), GradientReducer::finish() and step().");
   const bool runs = !lazy_enabled();
   std::vector<Tensor> roots;
   {

@@ -127,11 +127,11 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
     const Entry& e = entries_[i];
     if (partition_ && partition_->is_whole(i) && partition_->part(i).n == 0) continue;
     Tensor g = grads.as_computed(e.w);
-    if (partition_ && g) {
-      TG_CHECK(g.shape() == Shape{partition_->part(i).n}, shape,
+    if (partition_) {
+      TG_CHECK(g && g.shape() == Shape{partition_->part(i).n}, shape,
                "[{}] the gradient of '{}' is {}, and this rank owns {} of its elements. Pass the gradients of "
-               "partition()->reduce().",
-               op_, e.name, g, partition_->part(i).n);
+               "GradientReducer::finish().",
+               op_, e.name, g ? fmt::format("{}", g) : "missing", partition_->part(i).n);
       if (partition_->is_whole(i)) g = reshape(g, e.w.shape());
     }
     TG_CHECK(g || unreached != Unreached::error, missing_gradient,
@@ -193,7 +193,7 @@ void Optimizer::load_state(const StateDict& state, int64_t steps) {
     Tensor t = loaded(op_, state, name, entries_[s.entry].w);
     if (partition_ && !partition_->is_whole(s.entry)) {
       const OwnedPart p = partition_->part(s.entry);
-      t = slice(reshape(t, {t.numel()}), 0, p.first, p.first + p.n);
+      t = concat({slice(reshape(t, {t.numel()}), 0, p.first, p.first + p.n)});  // a view would keep all of it
     }
     values.push_back(s.t ? t.to(s.t.dtype()).to(s.t.device()).contiguous() : t);
   }

@@ -45,8 +45,9 @@ struct StepOptions {
 /// An optimiser with its state. Copies share the state.
 ///
 /// With the Communicator of several ranks it is sharded: each rank has the state of its part of the parameters alone,
-/// and all ranks call step() and state() together. Gradients of a step() are then those of partition()->reduce(), and
-/// all ranks end with the same parameters: those of an optimiser that is not sharded, bit for bit.
+/// and all ranks call step() and state() together. Gradients of a step() are then those of a GradientReducer
+/// (models/train/reduce.h), and all ranks end with the same parameters: those of an optimiser that is not sharded, bit
+/// for bit.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

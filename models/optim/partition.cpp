@@ -58,6 +58,10 @@ Partition::Partition(std::vector<Parameter> parameters, std::vector<bool> whole,
     }
     places.push_back(at);
     cuts_.push_back(balanced(places, comm_->size()));
+    Stretches& s = stretches_.emplace_back();
+    for (size_t i = b.first; i < b.last; ++i)
+      for (int r = 0; r < comm_->size(); ++r)
+        (r < comm_->rank() ? s.before : r > comm_->rank() ? s.after : s.mine) += stretches_of(part(i, r).n);
   }
 }
 OwnedPart Partition::part(size_t i, int rank) const {
@@ -65,50 +69,28 @@ OwnedPart Partition::part(size_t i, int rank) const {
 }
 
 Tensors Partition::reduce(size_t bucket, Inputs grads) const { return reduce_scatter(grads, cuts_[bucket], comm_); }
-GradMap Partition::reduce(const GradMap& grads) const {
-  GradMap r;
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    std::vector<Tensor> all;
-    for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
-      const Parameter& p = parameters_[i];
-      all.push_back(grads.as_computed(p.tensor));
-      TG_CHECK(
-          all.back(), missing_gradient,
-          "[partition] '{}' {} has no gradient: the loss does not depend on it. Ranks that share an optimiser need "
-          "one for each parameter; freeze it with requires_grad_(false), or leave it out.",
-          p.name, p.tensor.shape());
-    }
-    const Tensors sums = reduce(b, all);
-    for (size_t k = 0; k < sums.size(); ++k) r.map()[parameters_[buckets_[b].first + k].tensor.id()] = sums[k];
-  }
-  return r;
-}
-Tensor Partition::norm(const GradMap& reduced) const {
+Tensor Partition::norm(const GradMap& sums) const {
   const NoGradScope off;
   std::vector<Tensor> owned;
   bool wide = false;
   for (const Parameter& p : parameters_) {
-    owned.push_back(reduced.as_computed(p.tensor));
+    owned.push_back(sums.as_computed(p.tensor));
     wide |= owned.back().dtype() == DType::f64;
   }
-  const Tensor sums = square_sums(owned);
+  const Tensor squares = square_sums(owned);
   // Those of this rank at their places among the stretches of all, and zeros elsewhere.
   std::vector<Tensor> row;
   int64_t done = 0;
   const auto add_zeros = [&](int64_t n) {
-    if (n > 0) row.push_back(zeros({n}, DType::f64, sums.device()));
+    if (n > 0) row.push_back(zeros({n}, DType::f64, squares.device()));
   };
-  for (const GradientBucket& b : buckets_) {
-    int64_t before = 0, mine = 0, after = 0;
-    for (size_t i = b.first; i < b.last; ++i)
-      for (int r = 0; r < comm_->size(); ++r)
-        (r < comm_->rank() ? before : r > comm_->rank() ? after : mine) += stretches_of(part(i, r).n);
+  for (const auto& [before, mine, after] : stretches_) {
     add_zeros(before);
-    if (mine > 0) row.push_back(slice(sums, 0, done, done + mine));
+    if (mine > 0) row.push_back(slice(squares, 0, done, done + mine));
     add_zeros(after);
     done += mine;
   }
-  const Tensor all = row.empty() ? sums : concat(row);
+  const Tensor all = row.empty() ? squares : concat(row);
   // The others add zeros: a sum over the ranks is the value of the one that has it.
   return norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
 }

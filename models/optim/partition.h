@@ -4,7 +4,7 @@
 /// Optimizer and TrainStep use them.
 #pragma once
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/sums.h>
 #include <tapegrad/models/nn/params.h>
 
 #include <cstdint>
@@ -39,14 +39,11 @@ class Partition {
   /// @}
   bool is_whole(size_t i) const { return whole_[i]; }  ///< whether one rank owns all of parameter i
 
-  /// From the gradients on each rank, as_computed(), the sums over the ranks of what this rank owns: (n) for its n
-  /// elements of each parameter, which may be 0. An Error if a parameter has no gradient.
-  /// @{
-  GradMap reduce(const GradMap&) const;
-  Tensors reduce(size_t bucket, Inputs grads) const;  ///< of one of the gradient_buckets()
-  /// @}
-  /// The norm of all gradients together from those of reduce(): global_norm() of the sums, bit for bit.
-  Tensor norm(const GradMap& reduced) const;
+  /// From the gradients of one of the gradient_buckets() on each rank, the sums over the ranks of what this rank owns:
+  /// (n) for its n elements of each parameter, which may be 0. GradientReducer (models/train/reduce.h) calls it.
+  Tensors reduce(size_t bucket, Inputs grads) const;
+  /// The norm of all gradients together from these sums: global_norm() of the sums, bit for bit.
+  Tensor norm(const GradMap& sums) const;
   /// All ranks get what each has made of the elements that it owns.
   void gather_parameters() const;
   /// Whole tensors on the host, of which each rank has what it owns of parameter i: on rank 0, empty on the others.
@@ -60,6 +57,10 @@ class Partition {
   std::vector<RankCuts> cuts_;     // of each bucket
   std::vector<size_t> bucket_of_;  // of each parameter
   std::vector<int64_t> begin_;     // of each parameter in its bucket's row
+  struct Stretches {
+    int64_t before, mine, after;  // of lower ranks, of this one, of higher ones
+  };
+  std::vector<Stretches> stretches_;  // of each bucket
 };
 
 }  // namespace tg

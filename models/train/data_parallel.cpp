@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/sums.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/optim/partition.h>
 #include <tapegrad/models/train/data_parallel.h>

@@ -3,7 +3,7 @@
 /// dry_run(), so it is right for every variant of model, precision and recomputation. `tapegrad inspect --plan` uses
 /// it, and `train` and `finetune`, which refuse a run that does not fit.
 #pragma once
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/model/model.h>

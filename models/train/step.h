@@ -2,7 +2,7 @@
 /// TrainStep: one step of training, op by op or as one compiled function. Its parts, the loss and the gradients, serve
 /// what plans memory and counts work. Trainer uses it.
 #pragma once
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/model/model.h>
 #include <tapegrad/models/train/accumulate.h>

@@ -1,7 +1,7 @@
 /// @file
 /// Sums over the processes of a Communicator. Data parallel training adds up its gradients with it.
 #pragma once
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/sums.h>
 #include <tapegrad/core/op.h>
 
 #include <memory>

@@ -1,6 +1,6 @@
 // The kernels of sums over ranks: pieces of any size and alignment, sums of parts in the order of the ranks, and
 // all_reduce in a world of one. Several ranks are tested in tests/dist.
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/device/rank_parts.h>

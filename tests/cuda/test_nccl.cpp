@@ -1,7 +1,7 @@
 // NCCL as a library: what is said where it is missing or too old, and, in a build with TG_CUDA=ON, that the one of this
 // machine has what is called. No GPU is needed.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/library.h>
 
 #include <cstring>

@@ -1,6 +1,6 @@
 // What each rank adds, and the sum. For the tests of this folder.
 #pragma once
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
 #include <tapegrad/ops/ops.h>
 

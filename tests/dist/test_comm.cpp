@@ -244,7 +244,9 @@ TEST_CASE("all_reduce: refusals, each on all ranks") {
 }
 
 // tests/CMakeLists.txt runs these alone, and reads what they say.
-TEST_CASE("ends: rank 1 does not come to a call of the host" * doctest::skip()) {
+TEST_CASE(
+    "ends: rank 1 does not come to a call of the host (skipped, as it ends the process: dist_* of ctest run it alone)" *
+    doctest::skip()) {
   struct Device final : CommWatch::OnDevice {
     uint64_t wait() override { return 0; }
     std::string name(uint64_t) override { return {}; }

@@ -199,7 +199,9 @@ struct Aborts final : CommWatch::OnDevice {  // says that devices are aborted be
 };
 }  // namespace
 // tests/CMakeLists.txt runs these alone, and reads what they say.
-TEST_CASE("ends: rank 1 does not come to a sum on devices" * doctest::skip()) {
+TEST_CASE(
+    "ends: rank 1 does not come to a sum on devices (skipped, as it ends the process: dist_* of ctest run it alone)" *
+    doctest::skip()) {
   const auto d = device();
   if (!d) return;
   const Tensor x = filled({2}, 1.0f).to(*d);
@@ -210,7 +212,8 @@ TEST_CASE("ends: rank 1 does not come to a sum on devices" * doctest::skip()) {
   (void)bits_of(all_reduce(std::array{x}, world())[0]);
 }
 #ifdef TG_CUDA_EMULATED
-TEST_CASE("ends: NCCL reports a failure" * doctest::skip()) {
+TEST_CASE("ends: NCCL reports a failure (skipped, as it ends the process: dist_* of ctest run it alone)" *
+          doctest::skip()) {
   const auto d = device();
   if (!d) return;
   (void)all_reduce(std::array{filled({2}, 1.0f).to(*d)}, world());

@@ -1,5 +1,5 @@
 #include <fmt/format.h>
-#include <tapegrad/core/comm.h>
+#include <tapegrad/core/comm/communicator.h>
 
 #include <cstdio>
 #include <cstdlib>
