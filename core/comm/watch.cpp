@@ -28,13 +28,16 @@ void CommWatch::watch() {
   while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) look();
 }
 void CommWatch::look() {
-  // A device first: its host may wait for it in a call.
+  bool on_device = false;
   for (Seen& s : devices_) {
     if (const std::string why = s.device->failure(); !why.empty()) end(why);
     const uint64_t wait = s.device->wait();
     if (wait != s.wait) s.wait = wait, s.since = Clock::now();
-    if (wait != 0) end_if_late(s.since, s.device->name(wait));
+    if (wait == 0) continue;
+    on_device = true;
+    end_if_late(s.since, s.device->name(wait));
   }
+  if (on_device) return;  // the host may wait for it in a call, which says less
   const char* const call = call_;
   const Clock::time_point since{Clock::duration(since_)};
   if (call && call == call_) end_if_late(since, call);
