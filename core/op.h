@@ -141,8 +141,12 @@ struct Traits {
   /// Infinities in the outputs are intended; an AnomalyScope lets them pass.
   bool may_be_infinite = false;
   /// The op exchanges data with other processes, which must meet it in the same order: in a lazy or compiled program,
-  /// such ops run in the order in which they were emitted, and none are merged.
+  /// such ops run in the order in which they were emitted, as soon as all ops before them have run, and none are
+  /// merged.
   bool communicates = false;
+  /// Work of the kernel goes on when it has returned, on all of its inputs and outputs, until the kernel of another op
+  /// that has them all as inputs waits for it. detail::on_settle() says how it ends if that op never runs.
+  bool goes_on = false;
   /// The op costs about as much as reading its inputs, as pointwise ops do. A RecomputeScope then recomputes it.
   bool cheap_to_recompute = false;
 };

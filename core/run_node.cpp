@@ -251,9 +251,24 @@ Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
 }
 }  // namespace
 
+namespace {
+std::vector<void (*)() noexcept>& settlers() {
+  static auto& all = *new std::vector<void (*)() noexcept>;
+  return all;
+}
+}  // namespace
+bool on_settle(void (*f)() noexcept) {
+  settlers().push_back(f);
+  return true;
+}
+void settle() noexcept {
+  for (const auto f : settlers()) f();
+}
+
 // What it was to write over may be half written, and readers of the result are told of the failure.
 void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
+  settle();
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
   n.error = intern(fmt::format("it failed before: {}", why.what()));

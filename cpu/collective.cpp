@@ -16,9 +16,18 @@ std::vector<RankSum> sums(Bufs in, Bufs out) {
   return all;
 }
 
-void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context&) { sum_over_ranks(*op.comm, sums(in, out)); }
+void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context&) {
+  op.comm->start(out.back().bytes, [comm = op.comm.get(), all = sums(in, out)] { sum_over_ranks(*comm, all); });
+}
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context&) {
-  sum_to_owners(*op.comm, sums(in, out), op.cuts);
+  op.comm->start(out.back().bytes,
+                 [comm = op.comm.get(), all = sums(in, out), cuts = op.cuts] { sum_to_owners(*comm, all, cuts); });
+}
+void finish_sums(const op::FinishSums& op, Bufs in, Bufs out, Context&) {
+  op.comm->finish(in.back().bytes);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (out[i].bytes != in[i].bytes && out[i].numel() > 0)
+      std::memcpy(elements(out[i]), elements(in[i]), out[i].layout->bytes());
 }
 void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context&) {
   const size_t n = in.size() - op.copied.size();
@@ -39,6 +48,7 @@ void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context&)
 }
 TG_KERNEL(op::AllReduce, cpu, all_reduce);
 TG_KERNEL(op::ReduceScatter, cpu, reduce_scatter);
+TG_KERNEL(op::FinishSums, cpu, finish_sums);
 TG_KERNEL(op::AllGatherParts, cpu, all_gather_parts);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,10 +1,12 @@
-// The world of MPI, in builds with TG_MPI. Calls come from one thread, the one that started MPI.
+// The world of MPI, in builds with TG_MPI. Calls come from one thread at a time: the caller's, or that of jobs.
 #include <mpi.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <thread>
 
 namespace tg::cpu {
 namespace {
@@ -28,10 +30,14 @@ class MpiWorld final : public Communicator {
     int rank, size, local_rank, local_size;
     MPI_Comm comm;
     bool ours;  // MPI was not there before
+    bool any_thread;
   };
   explicit MpiWorld(const Place& p)
-      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {}
+      : Communicator(p.rank, p.size, p.local_rank, p.local_size), comm_(p.comm), ours_(p.ours) {
+    if (p.any_thread) use_thread_for_jobs();
+  }
   ~MpiWorld() override {
+    end_jobs();
     end_watch();
     int ended = 0;
     MPI_Finalized(&ended);
@@ -39,18 +45,16 @@ class MpiWorld final : public Communicator {
   }
 
   void all_to_all(const void* from, void* to, size_t bytes) override {
-    const CommWatch::Call call(watch(), "all_to_all");
     const int n = count_of(bytes);
-    check(MPI_Alltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_), "all_to_all");
+    meet("all_to_all", [&](MPI_Request* r) { return MPI_Ialltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_, r); });
   }
   void all_gather(const void* from, void* to, size_t bytes) override {
-    const CommWatch::Call call(watch(), "all_gather");
     const int n = count_of(bytes);
-    check(MPI_Allgather(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_), "all_gather");
+    meet("all_gather", [&](MPI_Request* r) { return MPI_Iallgather(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_, r); });
   }
   void broadcast(void* data, size_t bytes, int root) override {
-    const CommWatch::Call call(watch(), "broadcast");
-    check(MPI_Bcast(data, count_of(bytes), MPI_BYTE, root, comm_), "broadcast");
+    const int n = count_of(bytes);
+    meet("broadcast", [&](MPI_Request* r) { return MPI_Ibcast(data, n, MPI_BYTE, root, comm_, r); });
   }
   void abort(int status) override {
     MPI_Abort(comm_, status);
@@ -58,22 +62,40 @@ class MpiWorld final : public Communicator {
   }
 
  private:
+  template <class Start> void meet(const char* name, Start&& start) {
+    wait_for_jobs();
+    const CommWatch::Call call(watch(), name);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(start(&request), name);
+    if (!jobs() || !jobs()->in_job()) return check(MPI_Wait(&request, MPI_STATUS_IGNORE), name);
+    // Engines spin while they wait. That would take the cpu from the thread that computes.
+    constexpr int kPolls = 20;
+    constexpr std::chrono::microseconds kPause(50);
+    int done = 0;
+    for (int polls = 0;; ++polls) {
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), name);
+      if (done) return;
+      if (polls >= kPolls && !jobs()->awaited()) std::this_thread::sleep_for(kPause);
+    }
+  }
   MPI_Comm comm_;
   bool ours_;  // MPI was not there before
 };
 
 std::shared_ptr<Communicator> world() {
   (void)Communicator::timeout();  // refuses a wrong TG_COMM_TIMEOUT here, not in the thread that watches
-  int there = 0;
+  int there = 0, level = 0;
   MPI_Initialized(&there);
-  if (!there) {
-    int level = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "starting MPI");
+  if (there) {
+    check(MPI_Query_thread(&level), "asking MPI for its threads");
+  } else {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "starting MPI");
     TG_CHECK(level >= MPI_THREAD_FUNNELED, comm,
              "[comm] this MPI does not allow threads in a process. Build it with threads.");
   }
   MpiWorld::Place p{};
   p.ours = !there;
+  p.any_thread = level >= (there ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED);  // a program's own calls come any time
   MPI_Comm machine = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &p.comm), "starting MPI");
   check(MPI_Comm_set_errhandler(p.comm, MPI_ERRORS_RETURN), "starting MPI");

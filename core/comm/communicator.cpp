@@ -110,6 +110,15 @@ void Communicator::set_timeout(double seconds) {
 std::string Communicator::engine() { return engine_of_build() ? engine_of_build()->name() : "no MPI"; }
 std::string Communicator::device_engine() { return g_device_engine ? g_device_engine() : std::string(); }
 
+void Communicator::start(const void* key, std::function<void()> job) {
+  jobs_ ? jobs_->start(key, std::move(job)) : job();
+}
+void Communicator::finish(const void* key) {
+  if (jobs_) jobs_->finish(key);
+}
+void Communicator::wait_for_jobs() {
+  if (jobs_) jobs_->wait_for_all();
+}
 void Communicator::barrier() { (void)max(0); }
 int64_t Communicator::max(int64_t x) {
   std::vector<int64_t> all(static_cast<size_t>(size_));

@@ -3,10 +3,12 @@
 /// build, and MPI where TG_MPI found it (cpu/mpi_comm.cpp). Sums over them are in core/comm/sums.h. Data parallel
 /// training uses it.
 #pragma once
+#include <tapegrad/core/comm/jobs.h>
 #include <tapegrad/core/comm/watch.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,8 +17,7 @@
 namespace tg {
 
 /// Processes, which are numbered: a process's number is its rank. All of them make the same calls in the same order; a
-/// call returns when the others have made it. One thread at a time may use a Communicator, the main thread if it is
-/// that of MPI. Buffers are on the host.
+/// call returns when the others have made it. One thread at a time may use a Communicator. Buffers are on the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -52,6 +53,15 @@ class Communicator {
   virtual void all_gather(const void* from, void* to, size_t bytes) = 0;
   /// `bytes` bytes become those of rank `root`.
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
+  /// Runs a job that makes calls of this Communicator while the caller goes on, behind the jobs before it. Where the
+  /// engine takes the calls of one thread alone, and in a world of one, it has run when start() returns. All ranks
+  /// start the same jobs in the same order; a call from outside of a job waits for those that were started. `key` is an
+  /// address that no other job has which is not finished.
+  void start(const void* key, std::function<void()> job);
+  /// Returns when the job with this key has run, and throws what it threw.
+  void finish(const void* key);
+  /// Returns when all jobs that were started have run.
+  void wait_for_jobs();
   /// Ends all processes with this status, wherever they are.
   [[noreturn]] virtual void abort(int status) = 0;
 
@@ -67,11 +77,16 @@ class Communicator {
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
+  // From here on jobs have a thread of their own: all_to_all() and the others may be called by it.
+  void use_thread_for_jobs() { jobs_ = std::make_unique<CommJobs>(); }
+  const CommJobs* jobs() const { return jobs_.get(); }
+  void end_jobs() { jobs_.reset(); }    // before end_watch()
   void end_watch() { watch_.reset(); }  // when ranks begin to leave
 
  private:
   int rank_, size_, local_rank_, local_size_;
   std::unique_ptr<CommWatch> watch_;
+  std::unique_ptr<CommJobs> jobs_;
 };
 
 namespace detail {

@@ -346,6 +346,7 @@ void Executable::call_all() {
         call(c);
       }
   } catch (const Error& e) {
+    settle();
     for (const MemorySource& r : sources_)
       if (r.kind == MemorySource::Kind::donated && !r.owned) ++r.storage->version;  // half written, perhaps
     throw with_scope(e, scope);

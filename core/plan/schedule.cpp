@@ -1,4 +1,5 @@
-// The order of steps: greedily, the one next that frees most memory on balance.
+// The order of steps: greedily, the one next that frees most memory on balance. A step that communicates comes when all
+// that were emitted before it have run, and no later: other ranks wait for it, and it may go on beside the next steps.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -19,18 +20,19 @@ class Scheduler {
     for (uint32_t s = 0; s < base_.size(); ++s) base_[s] = s;
     bytes_.resize(base_.size());
     left_.resize(base_.size());
-    uint32_t last_message = kNone;
+    uint32_t said = 0;  // the first step after the last message
+    message_.resize(steps.size());
     for (uint32_t t = 0; t < steps.size(); ++t) {
       for (const uint32_t n : steps[t].nodes) step_of[n] = t;
-      if (g.nodes[steps[t].nodes[0]]->op->traits().communicates) {
-        if (last_message != kNone) add_wait(last_message, t);
-        last_message = t;
-      }
       add_results(g, steps[t], t);
       for (const uint32_t n : steps[t].nodes)
         for (const uint32_t s : g.inputs(n)) add_read(g, s, t, step_of);
       if (steps[t].duplicate_of != kNone) add_wait(step_of[steps[t].duplicate_of], t);
       for (const uint32_t base : reads_[t]) ++left_[base];
+      message_[t] = g.nodes[steps[t].nodes[0]]->op->traits().communicates;
+      if (!message_[t]) continue;
+      for (uint32_t before = said ? said - 1 : 0; before < t; ++before) add_wait(before, t);
+      said = t + 1;
     }
     for (uint32_t s = 0; s < base_.size(); ++s)
       if (g.slots[s].pinned || g.slots[s].node == kNone) left_[base_[s]] = kNone;  // it stays
@@ -95,6 +97,7 @@ class Scheduler {
   }
   uint32_t best() const {
     uint32_t found = *ready_.begin();
+    if (message_[found]) return found;  // it waits for all before it, so none that is ready is
     int64_t least = INT64_MAX;
     const auto consider = [&](uint32_t t) {
       const int64_t n = growth(t);
@@ -113,6 +116,7 @@ class Scheduler {
   std::vector<int64_t> makes_;                  // of steps: bytes
   std::vector<std::vector<uint32_t>> readers_;  // of steps: those that wait for it
   std::vector<uint32_t> waits_;                 // of steps: how many it waits for
+  std::vector<bool> message_;                   // of steps: whether it communicates
   std::set<uint32_t> ready_;
   std::vector<uint32_t> recent_;
 };

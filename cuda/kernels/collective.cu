@@ -7,7 +7,6 @@
 #include <tapegrad/ops/training/collective.h>
 
 #include <algorithm>
-#include <deque>
 #include <vector>
 
 namespace tg::cuda {
@@ -92,24 +91,22 @@ class Rounds {
 };
 bool all_ranks(int) { return true; }
 
-// What the three ops share: the ranks, their devices, and how much goes at once.
-struct Exchange {
+// What the ops share: the ranks, their devices, and how much goes at once.
+struct Ranks {
   const Context& c;
   const char* op;
   int ranks, rank;
   nccl::DeviceComm* comm;  // null for a world of one
-  cudaStream_t stream;
   size_t round;
-  nccl::DeviceComm::Waiting waiting;
-  Exchange(const Context& context, Communicator& all, const char* name)
+  nccl::DeviceComm::Exchange exchange;
+  Ranks(const Context& context, Communicator& all, const char* name)
       : c(context),
         op(name),
         ranks(all.size()),
         rank(all.rank()),
         comm(nccl::DeviceComm::of(all, context.device.index, name)),
-        stream(stream_of(context.device.index)),
         round(comm ? comm->round() : properties(context.device.index).l2_cache),
-        waiting(comm, stream, name) {}
+        exchange(comm, name) {}
 
   // Elements of a rank's part of a round, by the cuts of a row; parts begin at multiples of 16 bytes.
   int64_t most(const RankCuts& cuts, size_t size) const {
@@ -139,8 +136,7 @@ struct Exchange {
     for (Rounds now(row, cuts, n); now.next();) {
       now.pack(c, size, packed.as<std::byte>(), all_ranks);
       if (comm)
-        comm->all_to_all(packed.as<std::byte>(), received.as<std::byte>(), now.bytes(size), size_t(n) * size, stream,
-                         op);
+        comm->all_to_all(packed.as<std::byte>(), received.as<std::byte>(), now.bytes(size), size_t(n) * size, op);
       add_parts(c, dtype, now.n(rank), ranks, n, (comm ? received : packed).as<void>(), all + size_t(rank * n) * wide);
       done(now, all, size_t(n) * wide);
     }
@@ -151,13 +147,11 @@ bool has_dtype(const Buf& x, size_t dtype) { return x.dtype() == DType(dtype); }
 bool has_size(const Buf& x, size_t size) { return size_of(x.dtype()) == size; }
 
 void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
-  const Exchange ranks(c, *op.comm, op.kName);
-  std::deque<Contiguous> dense;
+  Ranks ranks(c, *op.comm, op.kName);
   for (const DType dtype : kSummed) {
     Row row;
     for (size_t i = 0; i < in.size(); ++i)
-      if (in[i].dtype() == dtype)
-        row.add({dense.emplace_back(c, in[i]).data(), first_element(out[i]), in[i].numel(), dtype});
+      if (in[i].dtype() == dtype) row.add({first_element(in[i]), first_element(out[i]), in[i].numel(), dtype});
     if (row.size() == 0) continue;
     const size_t wide = size_of(rank_sum_dtype(op.kName, dtype));
     const auto vec = int64_t(16 / size_of(dtype));
@@ -165,14 +159,14 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
     RankCuts cuts;
     for (int64_t r = 0; r <= ranks.ranks; ++r) cuts.push_back(std::min(r * part, row.size()));
     ranks.sum(row, cuts, dtype, [&](const Rounds& now, std::byte* sums, size_t stride) {
-      if (ranks.comm) ranks.comm->all_gather(sums, now.bytes(wide), stride, ranks.stream, op.kName);
+      if (ranks.comm) ranks.comm->all_gather(sums, now.bytes(wide), stride, op.kName);
       now.unpack(c, wide, sums, all_ranks);
     });
   }
+  ranks.exchange.go_on(out.back().bytes);
 }
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) {
-  const Exchange ranks(c, *op.comm, op.kName);
-  std::deque<Contiguous> dense;
+  Ranks ranks(c, *op.comm, op.kName);
   for (const DType dtype : kSummed) {
     const size_t wide = size_of(rank_sum_dtype(op.kName, dtype));
     Row row;
@@ -182,7 +176,7 @@ void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) 
       // Sums of other elements than those that this rank owns have no place.
       const OwnedPart own = owned_part(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
-      row.add({dense.emplace_back(c, in[i]).data(), reinterpret_cast<void*>(to), in[i].numel(), dtype});
+      row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});
     }
     if (row.size() == 0) continue;
     ranks.sum(row, ranks.cuts_of(op.cuts, in, has_dtype, size_t(dtype)), dtype,
@@ -190,9 +184,15 @@ void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) 
                 now.unpack(c, wide, sums, [&](int r) { return r == ranks.rank; });
               });
   }
+  ranks.exchange.go_on(out.back().bytes);
+}
+void finish_sums(const op::FinishSums& op, Bufs in, Bufs out, Context& c) {
+  if (auto* const comm = nccl::DeviceComm::of(*op.comm, c.device.index, op.kName)) comm->finish(in.back().bytes);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (out[i].bytes != in[i].bytes) copy_contiguous(c, in[i], first_element(out[i]));
 }
 void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context& c) {
-  const Exchange ranks(c, *op.comm, op.kName);
+  const Ranks ranks(c, *op.comm, op.kName);
   const Bufs w = out.first(in.size() - op.copied.size());
   for (size_t i = 0; i < w.size(); ++i)
     if (in[i].bytes != w[i].bytes) copy_contiguous(c, in[i], first_element(w[i]));
@@ -207,7 +207,7 @@ void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context& 
     auto* const all = passing.as<std::byte>();
     for (Rounds now(row, cuts, n); now.next();) {
       now.pack(c, size, all, [&](int r) { return r == ranks.rank; });
-      ranks.comm->all_gather(all, now.bytes(size), size_t(n) * size, ranks.stream, op.kName);
+      ranks.comm->all_gather(all, now.bytes(size), size_t(n) * size, op.kName);
       now.unpack(c, size, all, [&](int r) { return r != ranks.rank; });
     }
   }
@@ -216,8 +216,9 @@ void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context& 
     copies.push_back({first_element(w[op.copied[k]]), first_element(out[w.size() + k]), w[op.copied[k]].numel()});
   round_pieces(c, copies);
 }
-TG_STRIDED_KERNEL(op::AllReduce, cuda, all_reduce);
-TG_STRIDED_KERNEL(op::ReduceScatter, cuda, reduce_scatter);
+TG_KERNEL(op::AllReduce, cuda, all_reduce);
+TG_KERNEL(op::ReduceScatter, cuda, reduce_scatter);
+TG_KERNEL(op::FinishSums, cuda, finish_sums);
 TG_STRIDED_KERNEL(op::AllGatherParts, cuda, all_gather_parts);
 }  // namespace
 }  // namespace tg::cuda

@@ -1,8 +1,8 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/run_node.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
 #include <tapegrad/cuda/nccl/library.h>
 #include <tapegrad/cuda/runtime/recording.h>
-#include <tapegrad/cuda/runtime/runtime.h>
 
 #include <algorithm>
 #include <map>
@@ -28,17 +28,46 @@ class Group {
   const char* op_;
   bool open_ = true;
 };
+// All that were made, for of() and finish_all().
+struct Everyone {
+  std::mutex mutex;
+  std::map<std::pair<Communicator*, int>, DeviceComm*> all;
+};
+Everyone& everyone() {
+  static auto& e = *new Everyone;
+  return e;
+}
+[[maybe_unused]] const bool registered = tg::detail::on_settle(DeviceComm::finish_all);
+
+void order(cudaStream_t first, cudaStream_t then) {
+  const Event at;
+  at.record(first), at.wait_in(then);
+}
 }  // namespace
 
 DeviceComm* DeviceComm::of(Communicator& comm, int device, const char* op) {
   if (comm.size() == 1) return nullptr;
   TG_CHECK(!held_memory(), state, "[{}] exchanges with other ranks are not captured into CUDA graphs.", op);
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::pair<Communicator*, int>, DeviceComm*>;
-  const std::lock_guard lock(mutex);
-  DeviceComm*& found = all[{&comm, device}];
+  comm.wait_for_jobs();  // the ranks' hosts wait for each other in one order
+  const std::lock_guard lock(everyone().mutex);
+  DeviceComm*& found = everyone().all[{&comm, device}];
   if (!found) found = new DeviceComm(comm, device, op);
   return found;
+}
+void DeviceComm::finish_all() noexcept {
+  const std::lock_guard lock(everyone().mutex);
+  for (const auto& [of, comm] : everyone().all) {
+    if (!comm) continue;  // it could not be made
+    try {
+      for (const auto& [ticket, end] : comm->going_on_) end.wait_in(stream_of(comm->device_));
+    } catch (const Error&) {
+    }
+    comm->going_on_.clear();
+  }
+}
+void DeviceComm::finish(const void* ticket) {
+  const auto end = going_on_.extract(ticket);
+  if (end) end.mapped().wait_in(stream_of(device_));
 }
 
 DeviceComm::DeviceComm(Communicator& comm, int device, const char* op) : comm_(comm), device_(device) {
@@ -58,40 +87,53 @@ DeviceComm::DeviceComm(Communicator& comm, int device, const char* op) : comm_(c
   comm.watch().add(*this);
 }
 
-void DeviceComm::all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, cudaStream_t stream,
-                            const char* op) {
+void DeviceComm::all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op) {
   const size_t mine = bytes[size_t(rank())];
   const CommWatch::Call call(comm_.watch(), op);
   Group group(op);
   for (size_t r = 0; r < bytes.size(); ++r) {
-    if (bytes[r] > 0) check(Send(from + r * stride, bytes[r], kInt8, int(r), nccl_, stream), op, "sending");
-    if (mine > 0) check(Recv(to + r * stride, mine, kInt8, int(r), nccl_, stream), op, "receiving");
+    if (bytes[r] > 0) check(Send(from + r * stride, bytes[r], kInt8, int(r), nccl_, stream_), op, "sending");
+    if (mine > 0) check(Recv(to + r * stride, mine, kInt8, int(r), nccl_, stream_), op, "receiving");
   }
   group.end();
 }
-void DeviceComm::all_gather(std::byte* row, Sizes bytes, size_t stride, cudaStream_t stream, const char* op) {
+void DeviceComm::all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op) {
   const CommWatch::Call call(comm_.watch(), op);
   if (std::ranges::all_of(bytes, [&](size_t b) { return b == stride; })) {
-    check(AllGather(row + size_t(rank()) * stride, row, stride, kInt8, nccl_, stream), op, "gathering");
+    check(AllGather(row + size_t(rank()) * stride, row, stride, kInt8, nccl_, stream_), op, "gathering");
     return;
   }
   Group group(op);
   for (size_t r = 0; r < bytes.size(); ++r) {
     std::byte* const part = row + r * stride;
-    if (bytes[r] > 0) check(Broadcast(part, part, bytes[r], kInt8, int(r), nccl_, stream), op, "broadcasting");
+    if (bytes[r] > 0) check(Broadcast(part, part, bytes[r], kInt8, int(r), nccl_, stream_), op, "broadcasting");
   }
   group.end();
 }
 
-DeviceComm::Waiting::Waiting(DeviceComm* comm, cudaStream_t stream, const char* op) : comm_(comm), stream_(stream) {
+DeviceComm::Exchange::Exchange(DeviceComm* comm, const char* op) : comm_(comm) {
   if (!comm) return;
+  order(stream_of(comm->device_), comm->stream_);
   comm->names_[++comm->waits_ % comm->names_.size()] = op;
   const auto begin = [](void* c) { ++static_cast<DeviceComm*>(c)->begun_; };
-  cuda::check(cudaLaunchHostFunc(stream, begin, comm), op, "queueing a function of the host");
+  cuda::check(cudaLaunchHostFunc(comm->stream_, begin, comm), op, "queueing a function of the host");
+  on_stream_.emplace(comm->device_, comm->stream_);
 }
-DeviceComm::Waiting::~Waiting() {
+DeviceComm::Exchange::~Exchange() {
+  if (!comm_) return;
   const auto end = [](void* c) { ++static_cast<DeviceComm*>(c)->ended_; };
-  if (comm_) (void)cudaLaunchHostFunc(stream_, end, comm_);
+  (void)cudaLaunchHostFunc(comm_->stream_, end, comm_);
+  on_stream_.reset();
+  if (goes_on_) return;
+  try {
+    order(comm_->stream_, stream_of(comm_->device_));
+  } catch (const Error&) {  // the next launch says it
+  }
+}
+void DeviceComm::Exchange::go_on(const void* ticket) {
+  if (!comm_) return;
+  comm_->going_on_.insert_or_assign(ticket, Event()).first->second.record(comm_->stream_);
+  goes_on_ = true;
 }
 uint64_t DeviceComm::wait() {
   const uint64_t ended = ended_, begun = begun_;

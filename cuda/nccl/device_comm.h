@@ -1,5 +1,5 @@
-// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, in the order of a stream. For
-// the kernels of ops/training/collective.h.
+// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, in a stream of their own beside
+// the one that computes. For the kernels of ops/training/collective.h.
 //
 // What it queues is not captured into CUDA graphs, and neither are the ops that use it: NCCL ties the buffers of
 // what it captures to the captured graph, while a recording (recording.h) captures each call alone, adds copies of
@@ -9,9 +9,13 @@
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #include <tapegrad/cuda/runtime/api.h>
+#include <tapegrad/cuda/runtime/runtime.h>
+#include <tapegrad/cuda/runtime/stream.h>
 
 #include <array>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -32,23 +36,32 @@ class DeviceComm final : CommWatch::OnDevice {
   // Rows of a part for each rank: part r begins at r * stride and has bytes[r] bytes, on all ranks the same.
   using Sizes = std::span<const size_t>;
   // Sends part r of `from` to rank r, and gets this rank's part of rank r to `to` + r * stride.
-  void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, cudaStream_t, const char* op);
-  // This rank's part of `row` is there; the others get there.
-  void all_gather(std::byte* row, Sizes bytes, size_t stride, cudaStream_t, const char* op);
+  // To be called during an Exchange.
+  void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op);
+  // This rank's part of `row` is there; the others get there. Likewise.
+  void all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op);
 
-  // Between its beginning and its end, what is queued waits for other ranks. The watch is told by functions of the host
-  // in the stream, as the host itself is ahead of it.
-  class Waiting {
+  // While it lives, the calling thread queues into the stream of the exchanges, behind what its own stream has so far.
+  // The watch is told of the wait by functions of the host in the stream, as the host itself is ahead of it. Null:
+  // nothing waits, and the thread stays in its stream.
+  class Exchange {
    public:
-    Waiting(DeviceComm*, cudaStream_t, const char* op);  // `op` lives as long as the process. Null: nothing waits
-    ~Waiting();
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
+    Exchange(DeviceComm*, const char* op);  // `op` lives as long as the process
+    ~Exchange();                            // the thread's own stream waits for what was queued, unless that goes on
+    Exchange(const Exchange&) = delete;
+    Exchange& operator=(const Exchange&) = delete;
+    // What was queued goes on until finish(ticket).
+    void go_on(const void* ticket);
 
    private:
     DeviceComm* comm_;
-    cudaStream_t stream_;
+    std::optional<OnStream> on_stream_;
+    bool goes_on_ = false;
   };
+  // What the calling thread queues from here on runs behind the exchange that went on with this ticket.
+  void finish(const void* ticket);
+  // The same for all that go on. Errors are those of the stream, which are known already.
+  static void finish_all() noexcept;
 
  private:
   DeviceComm(Communicator&, int device, const char* op);
@@ -61,6 +74,8 @@ class DeviceComm final : CommWatch::OnDevice {
   int device_;
   size_t round_ = 0;
   Comm nccl_ = nullptr;
+  Stream stream_;
+  std::map<const void*, Event> going_on_;             // their ends, by tickets
   uint64_t waits_ = 0;                                // that were queued
   std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // of them
   std::array<std::atomic<const char*>, 64> names_{};  // of the last

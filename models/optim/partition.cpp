@@ -68,7 +68,9 @@ OwnedPart Partition::part(size_t i, int rank) const {
   return owned_part(cuts_[bucket_of_[i]], rank, begin_[i], parameters_[i].tensor.numel());
 }
 
-Tensors Partition::reduce(size_t bucket, Inputs grads) const { return reduce_scatter(grads, cuts_[bucket], comm_); }
+PendingSums Partition::start_reduce(size_t bucket, Inputs grads) const {
+  return start_reduce_scatter(grads, cuts_[bucket], comm_);
+}
 Tensor Partition::norm(const GradMap& sums) const {
   const NoGradScope off;
   std::vector<Tensor> owned;

@@ -6,6 +6,7 @@
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/comm/sums.h>
 #include <tapegrad/models/nn/params.h>
+#include <tapegrad/ops/training/collective.h>
 
 #include <cstdint>
 #include <memory>
@@ -41,7 +42,7 @@ class Partition {
 
   /// From the gradients of one of the gradient_buckets() on each rank, the sums over the ranks of what this rank owns:
   /// (n) for its n elements of each parameter, which may be 0. GradientReducer (models/train/reduce.h) calls it.
-  Tensors reduce(size_t bucket, Inputs grads) const;
+  PendingSums start_reduce(size_t bucket, Inputs grads) const;
   /// The norm of all gradients together from these sums: global_norm() of the sums, bit for bit.
   Tensor norm(const GradMap& sums) const;
   /// All ranks get what each has made of the elements that it owns.

@@ -1,7 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/mode.h>
 #include <tapegrad/models/train/reduce.h>
-#include <tapegrad/ops/training/collective.h>
 
 namespace tg {
 
@@ -24,20 +22,23 @@ void GradientReducer::add(uint64_t leaf, Tensor& grad) {
   if (it == index_.end()) return;
   grads_[it->second] = std::exchange(grad, Tensor());
   const size_t b = bucket_of_[it->second];
-  if (--missing_[b] == 0) reduce(b);
+  if (--missing_[b] == 0) start(b);
 }
 GradMap GradientReducer::finish(const GradMap& rest) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     if (missing_[b] == 0) continue;
     for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i)
       if (!grads_[i]) grads_[i] = rest.as_computed(parameters_[i].tensor);
-    reduce(b);
+    start(b);
   }
+  while (!pending_.empty()) finish_oldest();
   return std::move(sums_);
 }
 
-void GradientReducer::reduce(size_t b) {
-  const NoGradScope off;
+void GradientReducer::start(size_t b) {
+  // One is added up while the next is computed; with more they and their sums would take memory for nothing.
+  constexpr size_t kMostAtOnce = 2;
+  if (pending_.size() == kMostAtOnce) finish_oldest();
   const ProfileRange range("reduce");
   std::vector<Tensor> all;
   std::vector<uint64_t> ids;
@@ -50,8 +51,14 @@ void GradientReducer::reduce(size_t b) {
     if (grads_[i]) all.push_back(std::exchange(grads_[i], Tensor())), ids.push_back(p.tensor.id());
   }
   if (all.empty()) return;
-  const Tensors sums = partition_ ? partition_->reduce(b, all) : all_reduce(all, comm_);
-  for (size_t k = 0; k < ids.size(); ++k) sums_.map()[ids[k]] = sums[k];
+  pending_.push_back({std::move(ids), partition_ ? partition_->start_reduce(b, all) : start_all_reduce(all, comm_)});
+}
+void GradientReducer::finish_oldest() {
+  const ProfileRange range("reduce");
+  Pending p = std::move(pending_.front());
+  pending_.pop_front();
+  const Tensors sums = p.sums.finish();
+  for (size_t k = 0; k < p.ids.size(); ++k) sums_.map()[p.ids[k]] = sums[k];
 }
 
 }  // namespace tg

@@ -1,8 +1,10 @@
 /// @file
 /// GradientReducer: sums up gradients over the ranks bucket by bucket, each as soon as the gradients of its parameters
-/// are complete, while backward still runs. TrainStep uses it, and training loops of one's own.
+/// are complete, while backward computes the next. TrainStep uses it, and training loops of one's own.
 #pragma once
 #include <tapegrad/models/optim/partition.h>
+
+#include <deque>
 
 namespace tg {
 
@@ -20,7 +22,8 @@ class GradientReducer {
   GradMap finish(const GradMap& rest = {});
 
  private:
-  void reduce(size_t bucket);
+  void start(size_t bucket);
+  void finish_oldest();
   std::vector<Parameter> parameters_;
   std::shared_ptr<Communicator> comm_;
   const Partition* partition_;
@@ -28,6 +31,11 @@ class GradientReducer {
   std::unordered_map<uint64_t, size_t> index_;  // of parameters, by id
   std::vector<size_t> missing_, bucket_of_;     // gradients of each bucket that are still to come
   std::vector<Tensor> grads_;                   // of each parameter
+  struct Pending {
+    std::vector<uint64_t> ids;
+    PendingSums sums;
+  };
+  std::deque<Pending> pending_;  // buckets that are added up now
   GradMap sums_;
 };
 

@@ -1,5 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/run_node.h>
+#include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/training/collective.h>
 #include <tapegrad/ops/training/update.h>
 
@@ -24,18 +26,48 @@ void add_to(StructuralHash& k, const Communicator* comm, const RankCuts& cuts) {
   k.add(uint64_t(reinterpret_cast<uintptr_t>(comm)));
   for (const int64_t c : cuts) k.add(uint64_t(c));
 }
+Layout ticket(Device d) { return Layout::contiguous({1}, DType::i64, d); }
 }  // namespace
+
+PendingSums::PendingSums(OpPtr op, Inputs x, std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {
+  const NoGradScope off;
+  std::vector<Tensor> dense;
+  for (const Tensor& t : x) dense.push_back(t.contiguous());
+  const Tensors out = emit(std::move(op), dense);
+  all_.assign(out.begin(), out.end() - 1);
+  all_.insert(all_.end(), dense.begin(), dense.end());
+  all_.push_back(out[out.size() - 1]);
+}
+PendingSums::~PendingSums() {
+  if (!all_.empty()) detail::settle();
+}
+Tensors PendingSums::finish() {
+  std::vector<Tensor> all = std::exchange(all_, {});
+  const size_t n = all.size() / 2;
+  emit_update(make_ref<op::FinishSums>(std::exchange(comm_, nullptr)), all, n);
+  Tensors sums;
+  for (size_t i = 0; i < n; ++i) sums.emplace_back(std::move(all[i]));
+  return sums;
+}
+Layouts op::FinishSums::infer(Inputs in) const {
+  Layouts all;
+  for (const Tensor& sum : in.first(in.size() / 2)) all.emplace_back(contiguous_like(sum));
+  return all;
+}
 
 Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
   for (const Tensor& x : in)
     all.emplace_back(Layout::contiguous(x.shape(), rank_sum_dtype(kName, x.dtype()), x.device()));
+  all.emplace_back(ticket(in[0].device()));
   return all;
 }
-Tensors all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
+PendingSums start_all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
   check_call(op::AllReduce::kName, x, comm);
-  const NoGradScope off;
-  return emit(make_ref<op::AllReduce>(std::move(comm)), x);
+  return {make_ref<op::AllReduce>(comm), x, comm};
+}
+Tensors all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
+  return start_all_reduce(x, std::move(comm)).finish();
 }
 
 Layouts op::ReduceScatter::infer(Inputs in) const {
@@ -47,13 +79,16 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
     all.emplace_back(Layout::contiguous({n}, rank_sum_dtype(kName, x.dtype()), x.device()));
     begin += x.numel();
   }
+  all.emplace_back(ticket(in[0].device()));
   return all;
 }
 void op::ReduceScatter::key(StructuralHash& k) const { add_to(k, comm.get(), cuts); }
-Tensors reduce_scatter(Inputs x, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+PendingSums start_reduce_scatter(Inputs x, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::ReduceScatter::kName, x, comm);
-  const NoGradScope off;
-  return emit(make_ref<op::ReduceScatter>(std::move(comm), cuts), x);
+  return {make_ref<op::ReduceScatter>(comm, cuts), x, comm};
+}
+Tensors reduce_scatter(Inputs x, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+  return start_reduce_scatter(x, cuts, std::move(comm)).finish();
 }
 
 Layouts op::AllGatherParts::infer(Inputs in) const {

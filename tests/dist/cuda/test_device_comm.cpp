@@ -29,7 +29,6 @@ std::optional<Device> device() {
   d.index = world()->local_rank();
   return d;
 }
-cudaStream_t stream(Device d) { return static_cast<cudaStream_t>(runtime_of(d).stream(d.index)); }
 std::byte* data(const Tensor& t) { return t.value()->storage->data; }
 // The byte i of what rank `from` has for rank `to`.
 uint8_t byte_of(int from, int to, size_t i) { return uint8_t(from * 91 + to * 37 + int(i % 251) + int(i / 251) * 3); }
@@ -134,9 +133,9 @@ TEST_CASE("all_to_all and all_gather on devices: parts of any sizes") {
     const Tensor a = tensor(from, s, *d), b = tensor(std::vector<uint8_t>(from.size(), 0xee), s, *d),
                  c = tensor(row, s, *d);
     {
-      const DeviceComm::Waiting waiting(comm, stream(*d), "test");
-      comm->all_to_all(data(a), data(b), bytes, stride, stream(*d), "test");
-      comm->all_gather(data(c), bytes, stride, stream(*d), "test");
+      const DeviceComm::Exchange exchange(comm, "test");
+      comm->all_to_all(data(a), data(b), bytes, stride, "test");
+      comm->all_gather(data(c), bytes, stride, "test");
     }
     CHECK(values<uint8_t>(b) == parts);
     CHECK(values<uint8_t>(c) == gathered);

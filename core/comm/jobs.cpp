@@ -1,0 +1,94 @@
+#include <tapegrad/core/comm/jobs.h>
+#include <tapegrad/core/run_node.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace tg {
+namespace {
+// All that live, for settle().
+struct Everyone {
+  std::mutex mutex;
+  std::set<CommJobs*> all;
+};
+Everyone& everyone() {
+  static auto& e = *new Everyone;
+  return e;
+}
+[[maybe_unused]] const bool registered = detail::on_settle([]() noexcept {
+  const std::lock_guard lock(everyone().mutex);
+  for (CommJobs* const j : everyone().all) j->wait_for_all();
+});
+}  // namespace
+
+// A wait for the thread.
+class CommJobs::Waiting {
+ public:
+  explicit Waiting(CommJobs& jobs) : jobs_(jobs), lock_(jobs.mutex_) { ++jobs_.awaited_; }
+  ~Waiting() { --jobs_.awaited_; }
+  template <class F> void until(F&& f) { jobs_.ended_.wait(lock_, f); }
+
+ private:
+  CommJobs& jobs_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+CommJobs::CommJobs() : thread_([this] { run_all(); }) {
+  const std::lock_guard lock(everyone().mutex);
+  everyone().all.insert(this);
+}
+CommJobs::~CommJobs() {
+  {
+    const std::lock_guard lock(everyone().mutex);
+    everyone().all.erase(this);
+  }
+  wait_for_all();
+  {
+    const std::lock_guard lock(mutex_);
+    leaves_ = true;
+  }
+  started_.notify_one();
+  thread_.join();
+}
+void CommJobs::start(const void* key, std::function<void()> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.remove_if([=](const Job& j) { return j.key == key && !j.run; });  // nobody asked for it
+    jobs_.push_back({key, std::move(job)});
+    ++left_;
+  }
+  started_.notify_one();
+}
+void CommJobs::finish(const void* key) {
+  Waiting wait(*this);
+  const auto found = std::ranges::find(jobs_, key, &Job::key);
+  if (found == jobs_.end()) return;
+  wait.until([&] { return !found->run; });
+  const std::exception_ptr error = found->error;
+  jobs_.erase(found);
+  if (error) std::rethrow_exception(error);
+}
+void CommJobs::wait_for_all() {
+  if (in_job()) return;
+  Waiting(*this).until([&] { return left_ == 0; });
+}
+void CommJobs::run_all() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    started_.wait(lock, [&] { return leaves_ || left_ > 0; });
+    if (left_ == 0) return;
+    Job& job = *std::ranges::find_if(jobs_, [](const Job& j) { return bool(j.run); });
+    lock.unlock();
+    try {
+      job.run();
+    } catch (...) {
+      job.error = std::current_exception();
+    }
+    lock.lock();
+    job.run = nullptr;
+    --left_;
+    ended_.notify_all();
+  }
+}
+}  // namespace tg
