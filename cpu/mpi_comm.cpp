@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 namespace tg::cpu {
 namespace {
@@ -44,17 +45,22 @@ class MpiWorld final : public Communicator {
     if (!ended && ours_) MPI_Finalize();
   }
 
-  void all_to_all(const void* from, void* to, size_t bytes) override {
-    const int n = count_of(bytes);
-    meet("all_to_all", [&](MPI_Request* r) { return MPI_Ialltoall(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_, r); });
+  void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) override {
+    meet(name, sent.size() + received.size(), [&](MPI_Request* r) {
+      for (const Message& m : received)
+        check(MPI_Irecv(m.data, count_of(m.bytes), MPI_BYTE, m.rank, kTag, comm_, r++), name);
+      for (const Message& m : sent)
+        check(MPI_Isend(m.data, count_of(m.bytes), MPI_BYTE, m.rank, kTag, comm_, r++), name);
+    });
   }
   void all_gather(const void* from, void* to, size_t bytes) override {
     const int n = count_of(bytes);
-    meet("all_gather", [&](MPI_Request* r) { return MPI_Iallgather(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_, r); });
+    meet("all_gather", 1,
+         [&](MPI_Request* r) { check(MPI_Iallgather(from, n, MPI_BYTE, to, n, MPI_BYTE, comm_, r), "all_gather"); });
   }
   void broadcast(void* data, size_t bytes, int root) override {
     const int n = count_of(bytes);
-    meet("broadcast", [&](MPI_Request* r) { return MPI_Ibcast(data, n, MPI_BYTE, root, comm_, r); });
+    meet("broadcast", 1, [&](MPI_Request* r) { check(MPI_Ibcast(data, n, MPI_BYTE, root, comm_, r), "broadcast"); });
   }
   void abort(int status) override {
     MPI_Abort(comm_, status);
@@ -62,18 +68,20 @@ class MpiWorld final : public Communicator {
   }
 
  private:
-  template <class Start> void meet(const char* name, Start&& start) {
+  static constexpr int kTag = 0;
+  // start(requests) begins n of them.
+  template <class Start> void meet(const char* name, size_t n, Start&& start) {
     wait_for_jobs();
     const CommWatch::Call call(watch(), name);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(start(&request), name);
-    if (!jobs() || !jobs()->in_job()) return check(MPI_Wait(&request, MPI_STATUS_IGNORE), name);
+    std::vector<MPI_Request> all(n, MPI_REQUEST_NULL);
+    start(all.data());
+    if (!jobs() || !jobs()->in_job()) return check(MPI_Waitall(int(n), all.data(), MPI_STATUSES_IGNORE), name);
     // Engines spin while they wait. That would take the cpu from the thread that computes.
     constexpr int kPolls = 20;
     constexpr std::chrono::microseconds kPause(50);
     int done = 0;
     for (int polls = 0;; ++polls) {
-      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), name);
+      check(MPI_Testall(int(n), all.data(), &done, MPI_STATUSES_IGNORE), name);
       if (done) return;
       if (polls >= kPolls && !jobs()->awaited()) std::this_thread::sleep_for(kPause);
     }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,12 +48,22 @@ class Communicator {
   int local_rank() const { return local_rank_; }  ///< among the processes of this machine
   int local_size() const { return local_size_; }
 
-  /// Sends part r of `from` to rank r, and gets part r of `to` from it; parts are of `bytes` bytes.
-  virtual void all_to_all(const void* from, void* to, size_t bytes) = 0;
+  /// Bytes for another rank, or from it.
+  struct Message {
+    int rank;
+    std::byte* data;
+    size_t bytes;
+  };
+  /// Sends and receives messages, of which there may be none. Those from one rank to another meet in their order, and
+  /// are of equal sizes. `name` is what a watch calls the wait; it lives as long as the process.
+  virtual void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) = 0;
   /// Part r of `to` becomes `from` of rank r, of `bytes` bytes.
   virtual void all_gather(const void* from, void* to, size_t bytes) = 0;
   /// `bytes` bytes become those of rank `root`.
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
+  /// Sends part r of `from` to rank r, and gets part r of `to` from it; parts are of `bytes` bytes, and lists do not
+  /// overlap.
+  void all_to_all(const void* from, void* to, size_t bytes);
   /// Runs a job that makes calls of this Communicator while the caller goes on, behind the jobs before it. Where the
   /// engine takes the calls of one thread alone, and in a world of one, it has run when start() returns. All ranks
   /// start the same jobs in the same order; a call from outside of a job waits for those that were started. `key` is an

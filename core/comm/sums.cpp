@@ -2,24 +2,34 @@
 #include <tapegrad/core/comm/sums.h>
 #include <tapegrad/core/half.h>
 
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
 namespace tg {
 namespace {
-template <class T> void add_in_order(const T* parts, int ranks, int64_t n, compute_t<T>* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = compute_t<T>(parts[i]);
-  for (int r = 1; r < ranks; ++r)
-    for (int64_t i = 0; i < n; ++i) to[i] += compute_t<T>(parts[r * n + i]);
+template <class T> void add_in_order(std::span<const std::byte* const> parts, int64_t n, std::byte* sums) {
+  const auto part = [&](size_t r) { return reinterpret_cast<const T*>(parts[r]); };
+  using Sum = compute_t<T>;
+  auto* const to = reinterpret_cast<Sum*>(sums);
+  const T* const first = part(0);
+  if (parts.size() == 1) {
+    for (int64_t i = 0; i < n; ++i) to[i] = Sum(first[i]);
+    return;
+  }
+  const T* const second = part(1);
+  for (int64_t i = 0; i < n; ++i) to[i] = Sum(first[i]) + Sum(second[i]);
+  for (size_t r = 2; r < parts.size(); ++r) {
+    const T* const next = part(r);
+    for (int64_t i = 0; i < n; ++i) to[i] += Sum(next[i]);
+  }
 }
-void add_in_order(DType t, const std::byte* parts, int ranks, int64_t n, std::byte* to) {
-  const auto add = [&]<class T>(T) {
-    add_in_order(reinterpret_cast<const T*>(parts), ranks, n, reinterpret_cast<compute_t<T>*>(to));
-  };
-  if (t == DType::f64) return add(double());
-  if (t == DType::f32) return add(float());
-  if (t == DType::bf16) return add(bf16());
-  add(int64_t());
+void add_in_order(DType t, std::span<const std::byte* const> parts, int64_t n, std::byte* to) {
+  if (t == DType::f64) return add_in_order<double>(parts, n, to);
+  if (t == DType::f32) return add_in_order<float>(parts, n, to);
+  if (t == DType::bf16) return add_in_order<bf16>(parts, n, to);
+  add_in_order<int64_t>(parts, n, to);
 }
 
 // Elements of a tensor of a list, and the ranks' stretches of them, in their order.
@@ -27,6 +37,7 @@ struct Stretch {
   size_t tensor;
   int64_t first, n;
 };
+using Stretches = std::vector<Stretch>;
 // What a rank has of a list, passed over from its start.
 class Row {
  public:
@@ -34,19 +45,21 @@ class Row {
     if (s.n > 0) all_.push_back(s), left_ += s.n;
   }
   int64_t left() const { return left_; }
-  // f(stretch) for the next n elements, or what is left.
-  template <class F> void next(int64_t n, F&& f) {
+  // The next n elements, or what is left.
+  Stretches next(int64_t n) {
+    Stretches r;
     for (n = std::min(n, left_), left_ -= n; n > 0;) {
       const Stretch& s = all_[at_];
       const int64_t some = std::min(n, s.n - done_);
-      f(Stretch{s.tensor, s.first + done_, some});
+      r.push_back({s.tensor, s.first + done_, some});
       n -= some, done_ += some;
       if (done_ == s.n) ++at_, done_ = 0;
     }
+    return r;
   }
 
  private:
-  std::vector<Stretch> all_;
+  Stretches all_;
   size_t at_ = 0;
   int64_t done_ = 0, left_ = 0;
 };
@@ -68,40 +81,144 @@ int64_t part_of_round(const std::vector<Row>& rows, size_t size) {
   for (const Row& r : rows) n = std::max(n, r.left());
   return std::min(n, std::max<int64_t>(1, rank_part_bytes(int64_t(rows.size())) / int64_t(size)));
 }
-const std::byte* at(const void* p, int64_t i, size_t size) {
-  return static_cast<const std::byte*>(p) + size_t(i) * size;
+// The next part of each rank.
+std::vector<Stretches> parts_of_round(std::vector<Row>& rows, int64_t n) {
+  std::vector<Stretches> parts;
+  for (Row& r : rows) parts.push_back(r.next(n));
+  return parts;
 }
-std::byte* at(void* p, int64_t i, size_t size) { return static_cast<std::byte*>(p) + size_t(i) * size; }
+int64_t elements_of(const Stretches& part) {
+  int64_t n = 0;
+  for (const Stretch& s : part) n += s.n;
+  return n;
+}
 
-// A round of sums: each rank gets the sum of its next n elements.
+// How a part of a rank travels, whoever has it: long stretches one by one, as they lie in their tensors, and the
+// short ones between them packed.
+struct Packet {
+  size_t first, last;  // of the stretches
+  size_t bytes;
+  bool packed;
+};
+constexpr size_t kLong = 64 << 10;  // bytes from which a message of its own costs less than a copy
+std::vector<Packet> packets_of(const Stretches& part, size_t size) {
+  std::vector<Packet> all;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const size_t bytes = size_t(part[i].n) * size;
+    if (bytes < kLong && !all.empty() && all.back().packed)
+      all.back().last = i + 1, all.back().bytes += bytes;
+    else
+      all.push_back({i, i + 1, bytes, bytes < kLong});
+  }
+  return all;
+}
+// The messages of one exchange, and the memory of what is packed.
+class Mail {
+ public:
+  using Place = std::function<std::byte*(const Stretch&)>;
+  Mail(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
+  // The other ranks, in the order in which this one sends to them.
+  template <class F> void each_other(F&& f) const {
+    const int n = comm_.size();
+    for (int k = 1; k < n; ++k) f((comm_.rank() + k) % n);
+  }
+  // This part goes to some ranks: `place` says where its stretches lie.
+  template <class Ranks> void send(const Stretches& part, size_t size, const Place& place, Ranks&& to) {
+    for (const Packet& p : packets_of(part, size)) {
+      std::byte* const data = p.packed ? memory(p.bytes) : place(part[p.first]);
+      std::byte* q = data;
+      for (size_t i = p.first; p.packed && i < p.last; q += size_t(part[i++].n) * size)
+        std::memcpy(q, place(part[i]), size_t(part[i].n) * size);
+      for (const int r : to) sent_.push_back({r, data, p.bytes});
+    }
+  }
+  // This part comes from a rank, and lies where `place` says after run().
+  void receive(const Stretches& part, size_t size, const Place& place, int from) {
+    for (const Packet& p : packets_of(part, size)) {
+      std::byte* data = p.packed ? memory(p.bytes) : place(part[p.first]);
+      received_.push_back({from, data, p.bytes});
+      for (size_t i = p.first; p.packed && i < p.last; data += size_t(part[i++].n) * size)
+        unpacked_.push_back({data, place(part[i]), size_t(part[i].n) * size});
+    }
+  }
+  // This part comes from a rank to `to`, in one piece.
+  void receive(const Stretches& part, size_t size, std::byte* to, int from) {
+    for (const Packet& p : packets_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
+  }
+  void run() {
+    comm_.exchange(name_, sent_, received_);
+    for (const Copy& c : unpacked_) std::memcpy(c.to, c.from, c.bytes);
+    sent_.clear(), received_.clear(), unpacked_.clear(), used_ = 0;
+  }
+
+ private:
+  struct Copy {
+    const std::byte* from;
+    std::byte* to;
+    size_t bytes;
+  };
+  std::byte* memory(size_t bytes) {
+    if (used_ == blocks_.size()) blocks_.emplace_back();
+    std::vector<std::byte>& b = blocks_[used_++];
+    if (b.size() < bytes) b.resize(bytes);
+    return b.data();
+  }
+  Communicator& comm_;
+  const char* name_;
+  std::vector<Communicator::Message> sent_, received_;
+  std::vector<Copy> unpacked_;
+  std::vector<std::vector<std::byte>> blocks_;
+  size_t used_ = 0;
+};
+
+std::byte* at(const void* p, int64_t i, size_t size) {  // what is sent is only read
+  return const_cast<std::byte*>(static_cast<const std::byte*>(p)) + i * int64_t(size);
+}
+
+// A round of sums: each rank gets the sum of its part, stretch by stretch to where `to` says.
 class SumRound {
  public:
-  SumRound(Communicator& comm, std::span<const RankSum> all, DType dtype)
-      : comm_(comm), all_(all), dtype_(dtype), size_(size_of(dtype)) {}
-  const std::vector<std::byte>& run(std::vector<Row>& rows, int64_t n) {
-    const size_t part = size_t(n) * size_;
-    out_.resize(rows.size() * part), in_.resize(out_.size());
-    for (size_t r = 0; r < rows.size(); ++r) {
-      std::byte* p = out_.data() + r * part;
-      rows[r].next(n, [&](const Stretch& s) {
-        std::memcpy(p, at(all_[s.tensor].from, s.first, size_), size_t(s.n) * size_);
-        p += size_t(s.n) * size_;
-      });
-      std::fill(p, out_.data() + (r + 1) * part, std::byte(0));
+  SumRound(Communicator& comm, const char* name, std::span<const RankSum> all, DType dtype)
+      : comm_(comm), mail_(comm, name), all_(all), dtype_(dtype), size_(size_of(dtype)) {}
+  Mail& mail() { return mail_; }
+  void run(const std::vector<Stretches>& parts, const Mail::Place& to) {
+    const auto from = [&](const Stretch& s) { return at(all_[s.tensor].from, s.first, size_); };
+    const auto me = size_t(comm_.rank());
+    const size_t bytes = size_t(elements_of(parts[me])) * size_;
+    const size_t stride = (bytes + 63) / 64 * 64;
+    if (received_.size() < parts.size() * stride) received_.resize(parts.size() * stride);
+    mail_.each_other([&](int r) {
+      mail_.send(parts[size_t(r)], size_, from, std::array{r});
+      mail_.receive(parts[me], size_, received_.data() + size_t(r) * stride, r);
+    });
+    mail_.run();
+    std::vector<const std::byte*> sources(parts.size());
+    size_t done = 0;
+    for (const Stretch& s : parts[me]) {
+      for (size_t r = 0; r < parts.size(); ++r) sources[r] = r == me ? from(s) : received_.data() + r * stride + done;
+      add_in_order(dtype_, sources, s.n, to(s));
+      done += size_t(s.n) * size_;
     }
-    comm_.all_to_all(out_.data(), in_.data(), part);
-    sums_.resize(size_t(n) * size_of(rank_sum_dtype("all_reduce", dtype_)));
-    add_in_order(dtype_, in_.data(), int(rows.size()), n, sums_.data());
-    return sums_;
   }
 
  private:
   Communicator& comm_;
+  Mail mail_;
   std::span<const RankSum> all_;
   DType dtype_;
   size_t size_;
-  std::vector<std::byte> out_, in_, sums_;
+  std::vector<std::byte> received_;
 };
+// All ranks get the parts of all, which lie where `place` says.
+void gather(Communicator& comm, Mail& mail, const std::vector<Stretches>& parts, size_t size,
+            const Mail::Place& place) {
+  std::vector<int> others;
+  mail.each_other([&](int r) { others.push_back(r); });
+  mail.send(parts[size_t(comm.rank())], size, place, others);
+  for (const int r : others) mail.receive(parts[size_t(r)], size, place, r);
+  mail.run();
+}
+constexpr auto kAllReduce = "all_reduce", kReduceScatter = "reduce_scatter";
 constexpr DType kSummed[] = {DType::f64, DType::f32, DType::bf16, DType::i64};
 std::vector<int64_t> lengths_of(const auto& all) {
   std::vector<int64_t> r;
@@ -117,7 +234,6 @@ DType rank_sum_dtype(std::string_view op, DType t) {
 }
 void sum_over_ranks(Communicator& comm, std::span<const RankSum> all) {
   const auto ranks = size_t(comm.size());
-  std::vector<std::byte> gathered;
   for (const DType dtype : kSummed) {
     std::vector<RankSum> same;
     int64_t n = 0;
@@ -125,21 +241,14 @@ void sum_over_ranks(Communicator& comm, std::span<const RankSum> all) {
       if (s.dtype == dtype) same.push_back(s), n += s.n;
     RankCuts cuts;
     for (size_t r = 0; r <= ranks; ++r) cuts.push_back(n * int64_t(r) / int64_t(ranks));
-    const auto lengths = lengths_of(same);
-    auto from = rows_of(comm.size(), lengths, cuts, [](size_t) { return true; }), to = from;
-    const size_t wide = size_of(rank_sum_dtype("all_reduce", dtype));
-    SumRound round(comm, same, dtype);
-    while (const int64_t part = part_of_round(from, size_of(dtype))) {
-      const std::vector<std::byte>& sums = round.run(from, part);
-      gathered.resize(ranks * sums.size());
-      comm.all_gather(sums.data(), gathered.data(), sums.size());
-      for (size_t r = 0; r < ranks; ++r) {
-        const std::byte* q = gathered.data() + r * sums.size();
-        to[r].next(part, [&](const Stretch& s) {
-          std::memcpy(at(same[s.tensor].to, s.first, wide), q, size_t(s.n) * wide);
-          q += size_t(s.n) * wide;
-        });
-      }
+    auto rows = rows_of(comm.size(), lengths_of(same), cuts, [](size_t) { return true; });
+    const size_t wide = size_of(rank_sum_dtype(kAllReduce, dtype));
+    const Mail::Place to = [&](const Stretch& s) { return at(same[s.tensor].to, s.first, wide); };
+    SumRound round(comm, kAllReduce, same, dtype);
+    while (const int64_t part = part_of_round(rows, size_of(dtype))) {
+      const auto parts = parts_of_round(rows, part);
+      round.run(parts, to);
+      gather(comm, round.mail(), parts, wide, to);
     }
   }
 }
@@ -154,41 +263,23 @@ void sum_to_owners(Communicator& comm, std::span<const RankSum> all, const RankC
   std::vector<int64_t> begin = {0};
   for (const int64_t n : lengths) begin.push_back(begin.back() + n);
   for (const DType dtype : kSummed) {
-    auto from = rows_of(comm.size(), lengths, cuts, [&](size_t i) { return all[i].dtype == dtype; });
-    Row mine = from[size_t(comm.rank())];
-    const size_t wide = size_of(rank_sum_dtype("reduce_scatter", dtype));
-    SumRound round(comm, all, dtype);
-    while (const int64_t part = part_of_round(from, size_of(dtype))) {
-      const std::byte* q = round.run(from, part).data();
-      mine.next(part, [&](const Stretch& s) {
-        const OwnedPart own = owned_part(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
-        std::memcpy(at(all[s.tensor].to, s.first - own.first, wide), q, size_t(s.n) * wide);
-        q += size_t(s.n) * wide;
-      });
-    }
+    auto rows = rows_of(comm.size(), lengths, cuts, [&](size_t i) { return all[i].dtype == dtype; });
+    const size_t wide = size_of(rank_sum_dtype(kReduceScatter, dtype));
+    const Mail::Place to = [&](const Stretch& s) {
+      const OwnedPart own = owned_part(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
+      return at(all[s.tensor].to, s.first - own.first, wide);
+    };
+    SumRound round(comm, kReduceScatter, all, dtype);
+    while (const int64_t part = part_of_round(rows, size_of(dtype))) round.run(parts_of_round(rows, part), to);
   }
 }
 void gather_from_owners(Communicator& comm, std::span<const RankTensor> all, const RankCuts& cuts) {
-  std::vector<std::byte> mine, gathered;
+  Mail mail(comm, "all_gather_parts");
   for (const size_t size : {size_t(8), size_t(4), size_t(2), size_t(1)}) {
     auto rows = rows_of(comm.size(), lengths_of(all), cuts, [&](size_t i) { return all[i].size == size; });
-    Row own = rows[size_t(comm.rank())];
-    while (const int64_t part = part_of_round(rows, size)) {
-      mine.resize(size_t(part) * size), gathered.resize(rows.size() * mine.size());
-      std::byte* p = mine.data();
-      own.next(part, [&](const Stretch& s) {
-        std::memcpy(p, at(all[s.tensor].data, s.first, size), size_t(s.n) * size);
-        p += size_t(s.n) * size;
-      });
-      comm.all_gather(mine.data(), gathered.data(), mine.size());
-      for (size_t r = 0; r < rows.size(); ++r) {
-        const std::byte* q = gathered.data() + r * mine.size();
-        rows[r].next(part, [&](const Stretch& s) {
-          if (int(r) != comm.rank()) std::memcpy(at(all[s.tensor].data, s.first, size), q, size_t(s.n) * size);
-          q += size_t(s.n) * size;
-        });
-      }
-    }
+    while (const int64_t part = part_of_round(rows, size))
+      gather(comm, mail, parts_of_round(rows, part), size,
+             [&](const Stretch& s) { return at(all[s.tensor].data, s.first, size); });
   }
 }
 }  // namespace tg

@@ -23,8 +23,8 @@ struct RankSum {
 /// The dtype of a sum over ranks. An Error for others than f64, f32, bf16 and i64.
 DType rank_sum_dtype(std::string_view op, DType);
 /// Sums over so many ranks go in rounds, in each of which a rank adds up elements of at most so many bytes: 1 MiB, and
-/// 64 MiB of all ranks. That is in caches, long enough for any network, and no more memory with many ranks. Messages
-/// are as long, and longer where the sum is wider.
+/// 64 MiB of all ranks. That is in caches, long enough for any network, and no more memory with many ranks. A message
+/// is at most as long; where the sum is wider, those of the sums are longer.
 constexpr int64_t rank_part_bytes(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
 /// The sums of all ranks, element by element, in the order of the ranks: ((x0 + x1) + x2) + ... On every rank the lists
 /// have the same sizes and dtypes. Each rank adds up a part of the elements, which the others then get.

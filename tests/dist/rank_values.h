@@ -34,9 +34,13 @@ inline std::vector<RankCuts> cuts_of(int64_t n) {
   return all;
 }
 inline std::vector<Tensor> list_of_rank(int r) {
+  // Long ones, which travel as they lie, and short ones between them, which are packed.
   return {of_rank(r, {40, 30}, DType::f32), of_rank(r, {7}, DType::bf16),
           of_rank(r, {0}, DType::f32),      of_rank(r, {}, DType::f64),
-          of_rank(r, {11}, DType::i64),     transpose(of_rank(r, {700, 901}, DType::f32))};
+          of_rank(r, {11}, DType::i64),     of_rank(r, {20'000}, DType::f32),
+          of_rank(r, {3}, DType::f32),      of_rank(r, {120'001}, DType::bf16),
+          of_rank(r, {16'384}, DType::f32), of_rank(r, {5, 3001}, DType::f64),
+          of_rank(r, {2}, DType::bf16),     transpose(of_rank(r, {700, 901}, DType::f32))};
 }
 inline int64_t elements(const std::vector<Tensor>& all) {
   int64_t n = 0;

@@ -2,6 +2,7 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/profile/profiler.h>
 
 #include <array>
 #include <chrono>
@@ -74,9 +75,9 @@ TEST_CASE("all_reduce: the bits of a sum in the order of the ranks, for each dty
 TEST_CASE("all_reduce of a list: views, mixed dtypes, eager, lazy and compiled") {
   const int rank = world()->rank();
   const auto inputs = [](int r) {
-    const Tensor x = of_rank(r, {40, 30}, DType::f32);
-    return std::vector<Tensor>{transpose(x), of_rank(r, {7}, DType::bf16), slice(x, 0, 3, 9),
-                               of_rank(r, {}, DType::f64), of_rank(r, {300'000}, DType::f32)};
+    std::vector<Tensor> all = list_of_rank(r);
+    all.push_back(slice(all[0], 0, 3, 9));
+    return all;
   };
   std::vector<Tensor> want = inputs(0);
   for (Tensor& t : want)
@@ -101,6 +102,75 @@ TEST_CASE("all_reduce of a list: views, mixed dtypes, eager, lazy and compiled")
   for (int i = 0; i < 3; ++i) check(f(mine));
 }
 
+TEST_CASE("sums under way: several at once, between ops, finished in any order or not at all") {
+  const auto inputs = [](int r) {
+    return std::vector<Tensor>{of_rank(r, {300'001}, DType::f32), of_rank(r, {0}, DType::f32),
+                               of_rank(r, {70, 901}, DType::bf16), of_rank(r, {3}, DType::f64)};
+  };
+  const std::vector<Tensor> mine = inputs(world()->rank());
+  // A sum of views, one of what an op makes of a sum, parts, and ops beside them.
+  const auto f = [](Inputs x) {
+    const RankCuts cuts = cuts_of(x[0].numel())[0];
+    PendingSums a = start_all_reduce(x, world());
+    PendingSums b = start_reduce_scatter(std::array{x[0] * 2.0}, cuts, world());
+    const Tensor beside = sum(exp(x[0] * 1e-9));
+    const Tensor parts = b.finish()[0];
+    PendingSums c = start_all_reduce(std::array{sum(parts).to(DType::f64)}, world());
+    std::vector<Tensor> all{beside, parts};
+    for (const Tensor& t : a.finish()) all.push_back(t + t);
+    all.push_back(c.finish()[0]);
+    return all;
+  };
+  const Tensors sums = all_reduce(mine, world());
+  const OwnedPart own = owned_part(cuts_of(mine[0].numel())[0], world()->rank(), 0, mine[0].numel());
+  const auto check = [&](const std::vector<Tensor>& got) {
+    CHECK(bits_of(got[0]) == bits_of(sum(exp(mine[0] * 1e-9))));
+    CHECK(bits_of(got[1]) == bits_of(slice(sums[0] * 2.0, 0, own.first, own.first + own.n)));
+    for (size_t i = 0; i < mine.size(); ++i) CHECK(bits_of(got[2 + i]) == bits_of(sums[i] * 2.0));
+    CHECK(bits_of(got.back()) == bits_of(all_reduce(std::array{sum(got[1]).to(DType::f64)}, world())[0]));
+  };
+  check(f(mine));
+  {
+    const LazyScope lazy;
+    check(f(mine));
+  }
+  const auto compiled = compile(f);
+  for (int i = 0; i < 3; ++i) check(compiled(mine));
+  {
+    const PendingSums dropped = start_all_reduce(mine, world());
+    const PendingSums moved = std::move(const_cast<PendingSums&>(dropped));
+  }
+  {
+    // The op after it fails, on all ranks: what runs beside has ended when the Error comes.
+    const PendingSums pending = start_all_reduce(mine, world());
+    const Tensor index = tensor(std::vector<int64_t>{7}, {1});
+    CHECK(has(error_of([&] { (void)embedding(zeros({2, 2}), index); }), "[embedding]"));
+  }
+  check(f(mine));
+}
+TEST_CASE("jobs of ranks: they run in their order while the caller goes on, and say what they threw") {
+  Communicator& w = *world();
+  std::vector<int> order;
+  const int64_t mine = w.rank() + 1;
+  int64_t most = 0;
+  const char first = 0, second = 0, third = 0;
+  w.start(&first, [&] { order.push_back(1), most = w.max(mine); });
+  w.start(&second, [&] { order.push_back(2), tg::detail::fail(Error::Kind::value, "as a test wants"); });
+  w.start(&third, [&] { order.push_back(3); });
+  w.finish(&third);
+  CHECK(order == std::vector<int>{1, 2, 3});
+  CHECK(has(error_of([&] { w.finish(&second); }), "as a test wants"));
+  w.finish(&second);  // once
+  w.finish(&first);
+  CHECK(most == w.size());
+  w.start(&first, [&] { order.push_back(4); });
+  w.barrier();  // a call waits for jobs
+  CHECK(order.back() == 4);
+  w.start(&first, [&] { order.push_back(5); });  // nobody asked for the one before
+  w.wait_for_jobs();
+  CHECK(order.back() == 5);
+  w.finish(&first);
+}
 TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eager, lazy and compiled") {
   const std::vector<Tensor> mine = list_of_rank(world()->rank());
   const Tensors sums = all_reduce(mine, world());
@@ -157,13 +227,13 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
 }
 
 namespace {
-// One rank that writes down how many bytes it was asked to send.
+// One of two ranks, which writes down how many bytes it was asked to send. The other has zeros.
 class Listening final : public Communicator {
  public:
-  Listening() : Communicator(0, 1, 0, 1) {}
-  void all_to_all(const void* from, void* to, size_t bytes) override {
-    sent.push_back(bytes);
-    std::memcpy(to, from, bytes);
+  Listening() : Communicator(0, 2, 0, 2) {}
+  void exchange(const char*, std::span<const Message> to, std::span<const Message> from) override {
+    for (const Message& m : to) sent.push_back(m.bytes);
+    for (const Message& m : from) std::memset(m.data, 0, m.bytes);
   }
   void all_gather(const void* from, void* to, size_t bytes) override { std::memcpy(to, from, bytes); }
   void broadcast(void*, size_t, int) override {}
@@ -187,8 +257,9 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
     for (auto x = large.rbegin(); x != large.rend(); ++x) all.push_back(sum(*x));
     return all;
   };
-  std::vector<size_t> want = {20'000, 40, 80'000, 40};
-  want.insert(want.end(), 8, 12'000);
+  std::vector<size_t> want;
+  for (const size_t n : {5000, 10, 20'000, 10, 3000, 3000, 3000, 3000, 3000, 3000, 3000, 3000})
+    want.insert(want.end(), 2, n / 2 * sizeof(float));  // elements of the other rank, and sums of this one's
   const Tensor x = filled({1}, 0.1f);
   const auto compiled = compile(f);
   for (int i = 0; i < 3; ++i) {
@@ -200,6 +271,30 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
   comm->sent.clear();
   evaluate(f(std::array{x}));
   CHECK(comm->sent == want);
+}
+TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is waited for as late as it was called") {
+  const auto f = [](Inputs in) {
+    const Tensor early = in[0] * 3.0;  // nobody else reads it
+    PendingSums sums = start_all_reduce(std::array{exp(in[0])}, world());
+    Tensor y = in[0];
+    for (int i = 0; i < 3; ++i) y = matmul(y, y);
+    const Tensor z = sums.finish()[0];
+    return std::vector<Tensor>{sum(matmul(y, early)), sum(z)};
+  };
+  const Tensor x = random<float>({32, 32}, 3);
+  const auto names = [&](const std::function<void()>& run) {
+    Profiler profiler;
+    run();
+    std::string all;
+    for (const Profile::Kernel& k : profiler.stop().kernels)
+      if (k.name == "all_reduce" || k.name == "matmul" || k.name == "finish_sums") all += k.name.substr(0, 1);
+    return all;
+  };
+  const auto compiled = compile(f);
+  CHECK(names([&] { (void)f(std::array{x}); }) == "ammmfm");
+  for (int i = 0; i < 3; ++i) CHECK(names([&] { (void)compiled(std::array{x}); }) == "ammmfm");
+  const LazyScope lazy;
+  CHECK(names([&] { evaluate(f(std::array{x})); }) == "ammmfm");
 }
 TEST_CASE("a hollow world moves nothing and waits for nobody") {
   const auto hollow = Communicator::hollow(5);
