@@ -82,7 +82,7 @@ def main():
         for n in args.ranks:
             shared = alone * max(1, n * args.threads / os.cpu_count())
             plan_of, least = predicted(n, 1e3 * shared), predicted(n, 0)["steps"][0]
-            step_seconds, ranks = 1e-3 * plan_of["steps"][0]["in_turn"]["step_ms"], median["ranks", n]
+            step_seconds, ranks = 1e-3 * plan_of["steps"][0]["step_ms"], median["ranks", n]
             row = {"ranks": n, "threads": args.threads,
                    "least": 1e-3 * sum(least[f"{phase}_ms"] for phase in ("forward", "backward", "update")), "alone": alone,
                    "shared": shared, "at_once": median["at once", n], "sums_predicted": step_seconds - shared,

@@ -65,9 +65,9 @@ class Communicator {
   /// overlap.
   void all_to_all(const void* from, void* to, size_t bytes);
   /// Runs a job that makes calls of this Communicator while the caller goes on, behind the jobs before it. Where the
-  /// engine takes the calls of one thread alone, and in a world of one, it has run when start() returns. All ranks
-  /// start the same jobs in the same order; a call from outside of a job waits for those that were started. `key` is an
-  /// address that no other job has which is not finished.
+  /// engine takes the calls of one thread alone, and in a world of one, start() itself runs it and throws what it
+  /// throws. All ranks start the same jobs in the same order; a call from outside of a job waits for those that were
+  /// started. `key` is an address that no other job has which is not finished.
   void start(const void* key, std::function<void()> job);
   /// Returns when the job with this key has run, and throws what it threw.
   void finish(const void* key);

@@ -11,25 +11,7 @@
 namespace tg::apps {
 namespace {
 
-// A way to run the step, and its rounds of messages.
-Json way(const DataParallelStep& s, double seconds, int64_t rounds, double message) {
-  return {{"step_ms", 1e3 * seconds},
-          {"tokens_per_s", double(s.tokens) / seconds},
-          {"efficiency", s.alone / seconds},
-          {"messages", rounds * (s.ranks - 1)},
-          {"message_bytes", message}};
-}
 Json json_of(const DataParallelStep& s) {
-  const double inside = double(s.buckets) * s.bucket.seconds();
-  Json in_turn = way(s, s.seconds(), 2 * s.sums.rounds, s.sums.message),
-       overlapped = way(s, s.overlapped(), 2 * s.sums.rounds, s.sums.message);
-  in_turn["all_to_all_ms"] = 1e3 * s.sums.all_to_all;
-  in_turn["all_gather_ms"] = 1e3 * s.sums.all_gather;
-  in_turn["sum_ms"] = 1e3 * s.sums.sum;
-  in_turn["buckets"] = s.buckets;
-  overlapped["sums_ms"] = 1e3 * inside;
-  in_turn["parameters_ms"] = 1e3 * s.parameters;
-  overlapped["hidden_ms"] = 1e3 * (inside - s.exposed);
   return {{"ranks", s.ranks},
           {"micro_batches", s.micro_batches},
           {"tokens", s.tokens},
@@ -37,8 +19,18 @@ Json json_of(const DataParallelStep& s) {
           {"backward_ms", 1e3 * s.backward},
           {"update_ms", 1e3 * s.update},
           {"scalars_ms", 1e3 * s.scalars},
-          {"in_turn", std::move(in_turn)},
-          {"overlapped", std::move(overlapped)},
+          {"parameters_ms", 1e3 * s.parameters},
+          {"step_ms", 1e3 * s.seconds()},
+          {"tokens_per_s", double(s.tokens) / s.seconds()},
+          {"efficiency", s.alone / s.seconds()},
+          {"sums",
+           {{"buckets", s.buckets},
+            {"all_to_all_ms", 1e3 * s.sums.all_to_all},
+            {"all_gather_ms", 1e3 * s.sums.all_gather},
+            {"sum_ms", 1e3 * s.sums.sum},
+            {"hidden_ms", 1e3 * (s.sums.seconds() - s.exposed)},
+            {"messages", 2 * s.sums.rounds * (s.ranks - 1)},
+            {"message_bytes", s.sums.message}}},
           {"memory",
            {{"weights", s.memory.weights},
             {"moments", s.memory.moments},
@@ -112,26 +104,22 @@ void print_ranks_plan(const Json& all) {
   const auto bytes = [&](std::string_view name, const std::string& group, const char* key) {
     row(name, [&](const Json& s) { return readable_bytes(int64_t(at(s, group, key))); });
   };
-  const auto way = [&](const std::string& group) {
-    decimals("  step, ms", group, "step_ms"), whole("  tokens/s", group, "tokens_per_s");
-    decimals("  efficiency, %", group, "efficiency", 100);
-    whole("  messages of a rank", group, "messages"), bytes("  bytes of a message", group, "message_bytes");
-  };
   whole("ranks", "", "ranks"), whole("micro-batches of a rank", "", "micro_batches"),
       whole("tokens of a step", "", "tokens");
   fmt::print("\na rank by itself, ms\n");
   decimals("  forward", "", "forward_ms"), decimals("  backward", "", "backward_ms"),
       decimals("  update", "", "update_ms");
-  decimals("  loss and signals of all ranks", "", "scalars_ms");
-  fmt::print("\ngradients added up bucket by bucket, and nothing computed meanwhile: as train does\n");
-  whole("  buckets", "in_turn", "buckets");
-  decimals("  all_to_all, ms", "in_turn", "all_to_all_ms");
-  decimals("  all_gather, ms", "in_turn", "all_gather_ms"), decimals("  sums, ms", "in_turn", "sum_ms");
-  decimals("  all_gather of parameters, ms", "in_turn", "parameters_ms");
-  way("in_turn");
-  fmt::print("\nif ranks computed while buckets are added up; train does not do it\n");
-  decimals("  hidden behind backward, ms", "overlapped", "hidden_ms");
-  way("overlapped");
+  fmt::print("\ngradients of all ranks, added up while backward computes the next\n");
+  whole("  buckets", "sums", "buckets");
+  decimals("  all_to_all, ms", "sums", "all_to_all_ms"), decimals("  sums, ms", "sums", "sum_ms");
+  decimals("  all_gather, ms", "sums", "all_gather_ms");
+  decimals("  hidden behind backward, ms", "sums", "hidden_ms");
+  whole("  messages of a rank", "sums", "messages"), bytes("  bytes of a message", "sums", "message_bytes");
+  fmt::print("\nthe step\n");
+  decimals("  all_gather of parameters, ms", "", "parameters_ms");
+  decimals("  loss and signals, ms", "", "scalars_ms");
+  decimals("  all, ms", "", "step_ms"), whole("  tokens/s", "", "tokens_per_s");
+  decimals("  efficiency, %", "", "efficiency", 100);
   fmt::print("\nmemory of a rank\n");
   bytes("  weights", "memory", "weights"), bytes("  moments", "memory", "moments");
   bytes("  sums of gradients", "memory", "gradients"), bytes("  activations", "memory", "activations");

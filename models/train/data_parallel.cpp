@@ -106,7 +106,8 @@ DataParallelStep data_parallel_step(const GptConfig& model, const TrainConfig& c
   s.sums.all_to_all *= n, s.sums.all_gather *= n, s.sums.sum *= n;
   // The loss in its own round, the offset of the generator, and whether a signal came.
   s.scalars = 4 * exchange_seconds(network, o.ranks, 8);
-  s.exposed = exposed_seconds(s.buckets, s.bucket.seconds(), s.backward / double(s.micro_batches));
+  const double beside = s.sums.sum - s.bucket.sum;  // sums that take turns with backward: all but the last
+  s.exposed = beside + exposed_seconds(s.buckets, s.bucket.seconds(), s.backward / double(s.micro_batches) + beside);
   return s;
 }
 

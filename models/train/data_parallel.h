@@ -79,14 +79,13 @@ struct DataParallelStep {
   SumCost sums;           ///< of all of them
   double scalars = 0;     ///< seconds of the loss and of two numbers that ranks agree on: four exchanges
   double parameters = 0;  ///< seconds in which ranks of a sharded optimiser gather what each has updated
-  double exposed = 0;     ///< seconds of the buckets that backward of the last micro-batch does not hide
+  double exposed = 0;     ///< seconds of the buckets that backward of the last micro-batch does not hide: all sums
+                          ///< are exposed, as they take the processor from it, and messages may be hidden
   MemoryPlan memory;
 
   double compute() const { return forward + backward + update; }
-  /// Seconds of a step whose ranks add up one bucket after the other and compute nothing meanwhile, as Trainer does.
-  double seconds() const { return compute() + sums.seconds() + parameters + scalars; }
-  /// Seconds of a step that computes while buckets are added up. Trainer does not do it.
-  double overlapped() const { return compute() + exposed + parameters + scalars; }
+  /// Seconds of a step.
+  double seconds() const { return compute() + exposed + parameters + scalars; }
 };
 /// A step of a Gpt as Trainer runs it on so many ranks, each with its part of config.accumulate micro-batches. Every
 /// rank has the machine for itself. With config.shard_optimizer sums end with the all_to_all and the adding up, and an

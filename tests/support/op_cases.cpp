@@ -387,6 +387,11 @@ struct Cases {
     one("all_reduce", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
       return all_reduce(x, Communicator::self());
     }).gradcheck = 0;
+    one("finish_sums", "two at once", {floats({r, c}), floats({c})}, [](Inputs x) {
+      PendingSums a = start_all_reduce(x, Communicator::self()), b = start_all_reduce(x, Communicator::self());
+      const Tensors y = b.finish();
+      return Tensors{a.finish()[0], y[1]};
+    }).gradcheck = 0;
     if (c > 0)
       for (const bool replacement : {false, true})
         one("multinomial", replacement ? "replacement" : "without", {floats({2, r, c}, 0.25, 1)},
