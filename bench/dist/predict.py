@@ -7,8 +7,8 @@ The model has 6 layers of width 384, 10.7 million parameters; each rank has a mi
 the programs: bench_ops measures the machine, bench_comm the network of as many ranks, and `tapegrad train` a rank by itself, which
 are what the prediction is made of. Where ranks have more threads than there are cpus, the prediction lets them share: a rank then
 takes that many times as long as by itself. As many processes at once that send nothing tell what ranks take from each other
-besides, by caches and memory: the rest of a step is messages. Nothing is fitted to the steps. Medians over the rounds, of which
-those on a busy machine are left out.
+besides, by caches and memory: the rest of a step is messages. Nothing is fitted to the steps. `one process` makes the same step with
+the threads of all ranks. Medians over the rounds, of which those on a busy machine are left out.
 """
 import argparse, json, os, statistics, subprocess, sys, tempfile
 
@@ -54,16 +54,18 @@ def main():
         for n in args.ranks:
             call(*mpirun(n), os.path.join(args.programs, "bench_comm"), "--network", path(f"network{n}.json"))
         flags = flags_of(args, RUN, folder)
+        fitting = [n for n in args.ranks if n * args.threads <= os.cpu_count()]
         printed = ""
 
-        def measured(accumulate=1, **how):
+        def measured(accumulate=1, threads=args.threads, **how):
             nonlocal printed
-            logs, printed = train(args, folder, {**flags, "accumulate": accumulate}, modes=("eager",), **how)
+            logs, printed = train(args, folder, {**flags, "accumulate": accumulate, "threads": threads}, modes=("eager",), **how)
             return seconds_of(logs, args.warmup)["eager"]
 
         def one():
             return {**{("at once", n): measured(copies=n) for n in (1, *args.ranks)},
-                    **{("ranks", n): measured(accumulate=n, launch=mpirun(n)) for n in args.ranks}}
+                    **{("ranks", n): measured(accumulate=n, launch=mpirun(n)) for n in args.ranks},
+                    **{("one process", n): measured(accumulate=n, threads=n * args.threads) for n in fitting}}
 
         rounds, shares = rounds_of(args, os.cpu_count(), RUN, one)
         median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
@@ -89,8 +91,11 @@ def main():
                    "sums_measured": ranks - median["at once", n], "step_predicted": step_seconds, "step_measured": ranks}
             percents = {"error": step_seconds / ranks - 1, "efficiency_predicted": alone / step_seconds,
                         "efficiency_measured": alone / ranks}
-            rows.append({**row, **percents, "network": plan_of["network"], "machine": plan_of["machine"]})
+            rows.append({**row, **percents, "one_process": median.get(("one process", n)), "network": plan_of["network"], "machine": plan_of["machine"]})
             print(f"{n:6}", *(f"{1e3 * x:13.1f}" for x in list(row.values())[2:]), *(f"{100 * x:13.1f}" for x in percents.values()))
+        for n in fitting:
+            one = median["one process", n]
+            print(f"one process, {n * args.threads} threads: {1e3 * one:.1f} ms; {n} ranks make {one / median['ranks', n]:.2f} x its steps")
     print(f"shared: {args.threads} thread(s) of each rank on {os.cpu_count()} cpus, so that a rank takes as many times as long as by itself "
           "as there are threads for a cpu")
     share = min(shares)

@@ -104,7 +104,7 @@ def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1)
     come before the command. Of copies that run at once the first is reported."""
     logs, out = {}, os.path.join(folder, "out")
     for mode in modes:
-        flags = {**flags, "device": args.device, "threads": args.threads, "max-steps": args.warmup + args.steps,
+        flags = {"threads": args.threads, **flags, "device": args.device, "max-steps": args.warmup + args.steps,
                  "warmup": 0, "schedule": "constant", "val-fraction": 0, "eval-every": 0, "checkpoint-every": 0,
                  "dtype": args.dtype, "compile": str(mode == "compiled").lower()}
         command = [*launch, args.program, "train", "--overwrite", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))]

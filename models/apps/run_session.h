@@ -22,6 +22,7 @@ struct TrainOptions {
   std::string config_file, out, resume, device = "cpu", profile, machine;
   int64_t threads = 0, sample_every = 0;
   std::optional<double> comm_timeout;  // seconds
+  std::optional<int64_t> global_batch;
   bool quiet = false, ignore_memory = false, overwrite = false;
   std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
 };

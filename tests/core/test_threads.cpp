@@ -1,9 +1,16 @@
 // Different threads run different graphs; one graph belongs to one thread at a time. Meant for the thread sanitizer
 // too.
+#include <tapegrad/core/comm/communicator.h>
+#include <tapegrad/ops/training/collective.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <thread>
+
 #include "support/helpers.h"
 #include "support/small_training.h"
-
-#include <thread>
 
 using namespace tg;
 namespace {
@@ -125,4 +132,59 @@ TEST_CASE("tensors made in one thread end in another") {
     std::thread([&] { made.clear(); }).join();
   }
   CHECK(memory_stats().live == base);
+}
+
+namespace {
+// A rank of two whose jobs have a thread. The other sends what it is sent: of a sum, both halves become the sum of
+// both.
+class Twice final : public Communicator {
+ public:
+  Twice() : Communicator(0, 2, 0, 2) { use_thread_for_jobs(); }
+  ~Twice() override { end_jobs(); }
+  void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) override {
+    wait_for_jobs();
+    const CommWatch::Call call(watch(), name);
+    exchanging = true;
+    if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (size_t i = 0; i < sent.size(); ++i) std::memcpy(received[i].data, sent[i].data, sent[i].bytes);
+    exchanging = false;
+  }
+  void all_gather(const void*, void*, size_t) override {}
+  void broadcast(void*, size_t, int) override {}
+  void abort(int) override { std::_Exit(1); }
+  bool slow = false;
+  std::atomic<bool> exchanging = false;
+};
+}  // namespace
+
+TEST_CASE("sums over ranks in a thread, while the caller computes, and after what fails beside them") {
+  const auto ranks = std::make_shared<Twice>();
+  const Tensor x = random<float>({50, 400}, 1), y = random<float>({30, 7}, 2);
+  const auto halves_are_added = [](const Tensor& sum, const Tensor& of) {
+    const int64_t n = of.numel() / 2;
+    const Tensor row = reshape(of, {-1}), want = slice(row, 0, 0, n) + slice(row, 0, n, 2 * n);
+    CHECK(bits_of(sum) == bits_of(reshape(concat(std::vector{want, want}), sum.shape())));
+  };
+  for (int i = 0; i < 20; ++i) {
+    PendingSums a = start_all_reduce(std::array{x}, ranks), b = start_all_reduce(std::array{y}, ranks);
+    const Tensor beside = matmul(x, transpose(x));
+    halves_are_added(a.finish()[0], x);
+    PendingSums c = start_all_reduce(std::array{sum(beside) + zeros({4})}, ranks);
+    halves_are_added(b.finish()[0], y);
+    halves_are_added(c.finish()[0], sum(beside) + zeros({4}));
+  }
+  ranks->slow = true;
+  const auto fails_beside = [&](bool lazy) {
+    std::optional<LazyScope> scope;
+    if (lazy) scope.emplace();
+    PendingSums sums = start_all_reduce(std::array{exp(x)}, ranks);
+    const Tensor row = embedding(zeros({2, 2}), tensor(std::vector<int64_t>{7}, {1}));
+    const Tensors of_all = sums.finish();
+    evaluate(std::array{row, of_all[0]});
+  };
+  for (const bool lazy : {false, true}) {
+    CHECK_HAS(error_of([&] { fails_beside(lazy); }), "[embedding]");
+    CHECK(!ranks->exchanging);  // their memory was not freed under them
+  }
+  halves_are_added(all_reduce(std::array{x}, ranks)[0], x);
 }
