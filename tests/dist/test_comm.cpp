@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "dist/rank_values.h"
@@ -298,6 +299,15 @@ TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is 
   for (int i = 0; i < 3; ++i) CHECK(names([&] { (void)compiled(std::array{x}); }) == "ammmfm");
   const LazyScope lazy;
   CHECK(names([&] { evaluate(f(std::array{x})); }) == "ammmfm");
+}
+TEST_CASE("an AnomalyScope finds the NaN that a sum over ranks makes, and none where none is") {
+  const AnomalyScope search;
+  const float large = std::numeric_limits<float>::infinity();
+  CHECK(bits_of(all_reduce(std::array{filled({3}, 1.0f)}, world())[0]) == bits_of(filled({3}, float(world()->size()))));
+  if (world()->size() == 1) return;
+  const float mine = world()->rank() == 0 ? large : -large;
+  CHECK(
+      has(error_of([&] { all_reduce(std::array{filled({3}, mine)}, world()); }), "[all_reduce] makes NaN in output 0"));
 }
 TEST_CASE("a hollow world moves nothing and waits for nobody") {
   const auto hollow = Communicator::hollow(5);
