@@ -76,7 +76,7 @@ AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
 }
 void AnomalyCheck::after(Bufs out) const {
   const Traits traits = node_.op->traits();
-  if (traits.goes_on) settle();  // what it writes is not there yet
+  if (traits.asynchronous) wait_for_async();  // what it writes is not there yet
   for (size_t k = 0; k < out.size(); ++k) {
     const Findings f = search(out[k], node_.out[0].layout.device);
     const bool nan = f.nan >= 0, infinite = f.infinite >= 0 && !infinite_ && !nan_ && !traits.may_be_infinite;

@@ -132,7 +132,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   return node;
 }
 void observe(const Op& op, const Tensors& outs) {
-  if (op.traits().kind == OpKind::view) return;
+  if (op.traits().kind == OpKind::view || op.traits().asynchronous) return;
   const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
   NoGradScope off;
   for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});

@@ -21,8 +21,8 @@ struct Observed {
 using Observer = std::function<void(const Observed&)>;
 
 /// While it lives, `see` gets each output of each op that the calling thread calls, in order, right after it was made.
-/// Views and in-place updates are left out. An op that a backend composes from simpler ops counts as one, so the order
-/// is the same on every backend. Ops that `see` calls itself are not observed.
+/// Views, in-place updates and sums over ranks are left out. An op that a backend composes from simpler ops counts as
+/// one, so the order is the same on every backend. Ops that `see` calls itself are not observed.
 ///
 /// It is for eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory,
 /// which later ops then cannot reuse. Scopes nest, and only the innermost is called.

@@ -144,9 +144,10 @@ struct Traits {
   /// such ops run in the order in which they were emitted, as soon as all ops before them have run, and none are
   /// merged.
   bool communicates = false;
-  /// Work of the kernel goes on when it has returned, on all of its inputs and outputs, until the kernel of another op
-  /// that has them all as inputs waits for it. detail::on_settle() says how it ends if that op never runs.
-  bool goes_on = false;
+  /// The kernel returns while its work still reads the inputs and writes the outputs. Another op waits for it. That op
+  /// has all of these inputs and outputs as inputs, so that their memory stays. A run that fails in between calls
+  /// detail::wait_for_async().
+  bool asynchronous = false;
   /// The op costs about as much as reading its inputs, as pointwise ops do. A RecomputeScope then recomputes it.
   bool cheap_to_recompute = false;
 };

@@ -249,26 +249,22 @@ Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
   finish(n, made);
   return made;
 }
-}  // namespace
-
-namespace {
-std::vector<void (*)() noexcept>& settlers() {
+std::vector<void (*)() noexcept>& waits() {
   static auto& all = *new std::vector<void (*)() noexcept>;
   return all;
 }
 }  // namespace
-bool on_settle(void (*f)() noexcept) {
-  settlers().push_back(f);
+bool on_wait_for_async(void (*f)() noexcept) {
+  waits().push_back(f);
   return true;
 }
-void settle() noexcept {
-  for (const auto f : settlers()) f();
+void wait_for_async() noexcept {
+  for (const auto f : waits()) f();
 }
 
 // What it was to write over may be half written, and readers of the result are told of the failure.
 void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
-  settle();
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
   n.error = intern(fmt::format("it failed before: {}", why.what()));

@@ -20,10 +20,11 @@ Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which is
 
 // op.run() as a Profiler sees it: on the CPU, a call is a kernel.
 void run_kernel(const Op&, Bufs in, Bufs out, Context&);
-// Work that goes on after its kernels (Traits::goes_on) has ended when settle() returns. It is called before memory of
-// a run that failed is freed. on_settle() adds a function that waits for such work.
-void settle() noexcept;
-bool on_settle(void (*)() noexcept);
+// Returns when the work of asynchronous kernels (Traits::asynchronous) has ended, or on a GPU when the calling thread's
+// stream waits for it. It is called before memory of such work is freed or read. on_wait_for_async() adds a function
+// that waits for some of it.
+void wait_for_async() noexcept;
+bool on_wait_for_async(void (*)() noexcept);
 std::string shapes_of(Bufs);  // "(4, 512) f32, (512) f32"
 EngineStats& mutable_stats();
 

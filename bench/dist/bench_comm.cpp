@@ -63,7 +63,7 @@ std::vector<Row> measure_all(Communicator& world, const Flags& flags) {
     std::vector<float> y(x.size());
     const RankSum sum{x.data(), y.data(), int64_t(x.size()), DType::f32};
     row("sum_over_ranks", [&] { sum_over_ranks(world, {&sum, 1}); });
-    // The same without messages: every rank packs, adds up and unpacks.
+    // The same without messages: what every rank copies and adds up.
     const auto hollow = Communicator::hollow(world.size());
     row("its sums alone", [&] { sum_over_ranks(*hollow, {&sum, 1}); });
   }

@@ -18,7 +18,8 @@
 namespace tg {
 
 /// Processes, which are numbered: a process's number is its rank. All of them make the same calls in the same order; a
-/// call returns when the others have made it. One thread at a time may use a Communicator. Buffers are on the host.
+/// call returns when the others have made it. One thread at a time may use a Communicator, the main thread if MPI
+/// allows no other. Buffers are on the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -88,7 +89,8 @@ class Communicator {
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
-  // From here on jobs have a thread of their own: all_to_all() and the others may be called by it.
+  // From here on jobs have a thread of their own, which calls exchange() and the others. The destructor of the class
+  // that implements these calls end_jobs().
   void use_thread_for_jobs() { jobs_ = std::make_unique<CommJobs>(); }
   const CommJobs* jobs() const { return jobs_.get(); }
   void end_jobs() { jobs_.reset(); }    // before end_watch()

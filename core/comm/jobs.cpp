@@ -7,18 +7,18 @@
 
 namespace tg {
 namespace {
-// All that live, for settle().
-struct Everyone {
+// All that live, for wait_for_async().
+struct Registry {
   std::mutex mutex;
   std::set<CommJobs*> all;
 };
-Everyone& everyone() {
-  static auto& e = *new Everyone;
-  return e;
+Registry& registry() {
+  static auto& r = *new Registry;
+  return r;
 }
-[[maybe_unused]] const bool registered = detail::on_settle([]() noexcept {
-  const std::lock_guard lock(everyone().mutex);
-  for (CommJobs* const j : everyone().all) j->wait_for_all();
+[[maybe_unused]] const bool registered = detail::on_wait_for_async([]() noexcept {
+  const std::lock_guard lock(registry().mutex);
+  for (CommJobs* const j : registry().all) j->wait_for_all();
 });
 }  // namespace
 
@@ -35,15 +35,14 @@ class CommJobs::Waiting {
 };
 
 CommJobs::CommJobs() : thread_([this] { run_all(); }) {
-  const std::lock_guard lock(everyone().mutex);
-  everyone().all.insert(this);
+  const std::lock_guard lock(registry().mutex);
+  registry().all.insert(this);
 }
 CommJobs::~CommJobs() {
   {
-    const std::lock_guard lock(everyone().mutex);
-    everyone().all.erase(this);
+    const std::lock_guard lock(registry().mutex);
+    registry().all.erase(this);
   }
-  wait_for_all();
   {
     const std::lock_guard lock(mutex_);
     leaves_ = true;

@@ -32,7 +32,7 @@ void add_in_order(DType t, std::span<const std::byte* const> parts, int64_t n, s
   add_in_order<int64_t>(parts, n, to);
 }
 
-// Elements of a tensor of a list, and the ranks' stretches of them, in their order.
+// Elements [first, first + n) of one tensor of a list.
 struct Stretch {
   size_t tensor;
   int64_t first, n;
@@ -95,14 +95,14 @@ int64_t elements_of(const Stretches& part) {
 
 // How a part of a rank travels, whoever has it: long stretches one by one, as they lie in their tensors, and the
 // short ones between them packed.
-struct Packet {
+struct Segment {
   size_t first, last;  // of the stretches
   size_t bytes;
   bool packed;
 };
 constexpr size_t kLong = 64 << 10;  // bytes from which a message of its own costs less than a copy
-std::vector<Packet> packets_of(const Stretches& part, size_t size) {
-  std::vector<Packet> all;
+std::vector<Segment> segments_of(const Stretches& part, size_t size) {
+  std::vector<Segment> all;
   for (size_t i = 0; i < part.size(); ++i) {
     const size_t bytes = size_t(part[i].n) * size;
     if (bytes < kLong && !all.empty() && all.back().packed)
@@ -113,10 +113,10 @@ std::vector<Packet> packets_of(const Stretches& part, size_t size) {
   return all;
 }
 // The messages of one exchange, and the memory of what is packed.
-class Mail {
+class Messages {
  public:
   using Place = std::function<std::byte*(const Stretch&)>;
-  Mail(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
+  Messages(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
   // The other ranks, in the order in which this one sends to them.
   template <class F> void each_other(F&& f) const {
     const int n = comm_.size();
@@ -124,7 +124,7 @@ class Mail {
   }
   // This part goes to some ranks: `place` says where its stretches lie.
   template <class Ranks> void send(const Stretches& part, size_t size, const Place& place, Ranks&& to) {
-    for (const Packet& p : packets_of(part, size)) {
+    for (const Segment& p : segments_of(part, size)) {
       std::byte* const data = p.packed ? memory(p.bytes) : place(part[p.first]);
       std::byte* q = data;
       for (size_t i = p.first; p.packed && i < p.last; q += size_t(part[i++].n) * size)
@@ -134,7 +134,7 @@ class Mail {
   }
   // This part comes from a rank, and lies where `place` says after run().
   void receive(const Stretches& part, size_t size, const Place& place, int from) {
-    for (const Packet& p : packets_of(part, size)) {
+    for (const Segment& p : segments_of(part, size)) {
       std::byte* data = p.packed ? memory(p.bytes) : place(part[p.first]);
       received_.push_back({from, data, p.bytes});
       for (size_t i = p.first; p.packed && i < p.last; data += size_t(part[i++].n) * size)
@@ -143,7 +143,7 @@ class Mail {
   }
   // This part comes from a rank to `to`, in one piece.
   void receive(const Stretches& part, size_t size, std::byte* to, int from) {
-    for (const Packet& p : packets_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
+    for (const Segment& p : segments_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
   }
   void run() {
     comm_.exchange(name_, sent_, received_);
@@ -179,19 +179,19 @@ std::byte* at(const void* p, int64_t i, size_t size) {  // what is sent is only 
 class SumRound {
  public:
   SumRound(Communicator& comm, const char* name, std::span<const RankSum> all, DType dtype)
-      : comm_(comm), mail_(comm, name), all_(all), dtype_(dtype), size_(size_of(dtype)) {}
-  Mail& mail() { return mail_; }
-  void run(const std::vector<Stretches>& parts, const Mail::Place& to) {
+      : comm_(comm), messages_(comm, name), all_(all), dtype_(dtype), size_(size_of(dtype)) {}
+  Messages& messages() { return messages_; }
+  void run(const std::vector<Stretches>& parts, const Messages::Place& to) {
     const auto from = [&](const Stretch& s) { return at(all_[s.tensor].from, s.first, size_); };
     const auto me = size_t(comm_.rank());
     const size_t bytes = size_t(elements_of(parts[me])) * size_;
     const size_t stride = (bytes + 63) / 64 * 64;
     if (received_.size() < parts.size() * stride) received_.resize(parts.size() * stride);
-    mail_.each_other([&](int r) {
-      mail_.send(parts[size_t(r)], size_, from, std::array{r});
-      mail_.receive(parts[me], size_, received_.data() + size_t(r) * stride, r);
+    messages_.each_other([&](int r) {
+      messages_.send(parts[size_t(r)], size_, from, std::array{r});
+      messages_.receive(parts[me], size_, received_.data() + size_t(r) * stride, r);
     });
-    mail_.run();
+    messages_.run();
     std::vector<const std::byte*> sources(parts.size());
     size_t done = 0;
     for (const Stretch& s : parts[me]) {
@@ -203,20 +203,21 @@ class SumRound {
 
  private:
   Communicator& comm_;
-  Mail mail_;
+  Messages messages_;
   std::span<const RankSum> all_;
   DType dtype_;
   size_t size_;
   std::vector<std::byte> received_;
 };
 // All ranks get the parts of all, which lie where `place` says.
-void gather(Communicator& comm, Mail& mail, const std::vector<Stretches>& parts, size_t size,
-            const Mail::Place& place) {
+void gather(Communicator& comm, Messages& messages, const std::vector<Stretches>& parts, size_t size,
+            const Messages::Place& place) {
+  if (comm.size() == 1) return;
   std::vector<int> others;
-  mail.each_other([&](int r) { others.push_back(r); });
-  mail.send(parts[size_t(comm.rank())], size, place, others);
-  for (const int r : others) mail.receive(parts[size_t(r)], size, place, r);
-  mail.run();
+  messages.each_other([&](int r) { others.push_back(r); });
+  messages.send(parts[size_t(comm.rank())], size, place, others);
+  for (const int r : others) messages.receive(parts[size_t(r)], size, place, r);
+  messages.run();
 }
 constexpr auto kAllReduce = "all_reduce", kReduceScatter = "reduce_scatter";
 constexpr DType kSummed[] = {DType::f64, DType::f32, DType::bf16, DType::i64};
@@ -243,12 +244,12 @@ void sum_over_ranks(Communicator& comm, std::span<const RankSum> all) {
     for (size_t r = 0; r <= ranks; ++r) cuts.push_back(n * int64_t(r) / int64_t(ranks));
     auto rows = rows_of(comm.size(), lengths_of(same), cuts, [](size_t) { return true; });
     const size_t wide = size_of(rank_sum_dtype(kAllReduce, dtype));
-    const Mail::Place to = [&](const Stretch& s) { return at(same[s.tensor].to, s.first, wide); };
+    const Messages::Place to = [&](const Stretch& s) { return at(same[s.tensor].to, s.first, wide); };
     SumRound round(comm, kAllReduce, same, dtype);
     while (const int64_t part = part_of_round(rows, size_of(dtype))) {
       const auto parts = parts_of_round(rows, part);
       round.run(parts, to);
-      gather(comm, round.mail(), parts, wide, to);
+      gather(comm, round.messages(), parts, wide, to);
     }
   }
 }
@@ -265,7 +266,7 @@ void sum_to_owners(Communicator& comm, std::span<const RankSum> all, const RankC
   for (const DType dtype : kSummed) {
     auto rows = rows_of(comm.size(), lengths, cuts, [&](size_t i) { return all[i].dtype == dtype; });
     const size_t wide = size_of(rank_sum_dtype(kReduceScatter, dtype));
-    const Mail::Place to = [&](const Stretch& s) {
+    const Messages::Place to = [&](const Stretch& s) {
       const OwnedPart own = owned_part(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
       return at(all[s.tensor].to, s.first - own.first, wide);
     };
@@ -274,11 +275,11 @@ void sum_to_owners(Communicator& comm, std::span<const RankSum> all, const RankC
   }
 }
 void gather_from_owners(Communicator& comm, std::span<const RankTensor> all, const RankCuts& cuts) {
-  Mail mail(comm, "all_gather_parts");
+  Messages messages(comm, "all_gather_parts");
   for (const size_t size : {size_t(8), size_t(4), size_t(2), size_t(1)}) {
     auto rows = rows_of(comm.size(), lengths_of(all), cuts, [&](size_t i) { return all[i].size == size; });
     while (const int64_t part = part_of_round(rows, size))
-      gather(comm, mail, parts_of_round(rows, part), size,
+      gather(comm, messages, parts_of_round(rows, part), size,
              [&](const Stretch& s) { return at(all[s.tensor].data, s.first, size); });
   }
 }

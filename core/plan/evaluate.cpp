@@ -89,23 +89,28 @@ void run(Graph& g, const Plan& plan) {
   const BufferAssignment buffers{plan.slices, arenas};
   std::unordered_map<uint32_t, Made> kept;  // results that twins will ask for
   std::vector<Ref<Node>> nodes;
-  for (const Step& step : plan.steps) {
-    nodes.clear();
-    for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
-    const auto keep = [&](size_t k, Made made) {
-      if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
-    };
-    if (step.duplicate_of != kNone) {
-      check_alive(*nodes[0]);
-      finish(*nodes[0], kept.at(step.duplicate_of));
-    } else if (step.replacement) {
-      run_nodes_as_one(nodes, *step.replacement, step.donors[0], buffers);
-    } else if (nodes.size() == 1) {
-      keep(0, run_node(*nodes[0], step.donors[0], buffers));
-    } else {
-      std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, buffers);
-      for (size_t k = 0; k < made.size(); ++k) keep(k, std::move(made[k]));
+  try {
+    for (const Step& step : plan.steps) {
+      nodes.clear();
+      for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
+      const auto keep = [&](size_t k, Made made) {
+        if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
+      };
+      if (step.duplicate_of != kNone) {
+        check_alive(*nodes[0]);
+        finish(*nodes[0], kept.at(step.duplicate_of));
+      } else if (step.replacement) {
+        run_nodes_as_one(nodes, *step.replacement, step.donors[0], buffers);
+      } else if (nodes.size() == 1) {
+        keep(0, run_node(*nodes[0], step.donors[0], buffers));
+      } else {
+        std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, buffers);
+        for (size_t k = 0; k < made.size(); ++k) keep(k, std::move(made[k]));
+      }
     }
+  } catch (...) {
+    wait_for_async();  // it works on the arenas
+    throw;
   }
 }
 }  // namespace

@@ -346,7 +346,6 @@ void Executable::call_all() {
         call(c);
       }
   } catch (const Error& e) {
-    settle();
     for (const MemorySource& r : sources_)
       if (r.kind == MemorySource::Kind::donated && !r.owned) ++r.storage->version;  // half written, perhaps
     throw with_scope(e, scope);
@@ -385,6 +384,7 @@ std::vector<Tensor> Executable::run(Inputs in) {
     if (!counted) update_dynamic_ops(), counted = true;
     call_all();
   } catch (...) {
+    wait_for_async();  // it works on memory of this run
     if (counted) undo_steps();
     throw;
   }

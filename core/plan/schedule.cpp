@@ -20,7 +20,7 @@ class Scheduler {
     for (uint32_t s = 0; s < base_.size(); ++s) base_[s] = s;
     bytes_.resize(base_.size());
     left_.resize(base_.size());
-    uint32_t said = 0;  // the first step after the last message
+    uint32_t after_message = 0;  // the first step after the last message
     message_.resize(steps.size());
     for (uint32_t t = 0; t < steps.size(); ++t) {
       for (const uint32_t n : steps[t].nodes) step_of[n] = t;
@@ -31,8 +31,8 @@ class Scheduler {
       for (const uint32_t base : reads_[t]) ++left_[base];
       message_[t] = g.nodes[steps[t].nodes[0]]->op->traits().communicates;
       if (!message_[t]) continue;
-      for (uint32_t before = said ? said - 1 : 0; before < t; ++before) add_wait(before, t);
-      said = t + 1;
+      for (uint32_t before = after_message ? after_message - 1 : 0; before < t; ++before) add_wait(before, t);
+      after_message = t + 1;
     }
     for (uint32_t s = 0; s < base_.size(); ++s)
       if (g.slots[s].pinned || g.slots[s].node == kNone) left_[base_[s]] = kNone;  // it stays
@@ -97,7 +97,7 @@ class Scheduler {
   }
   uint32_t best() const {
     uint32_t found = *ready_.begin();
-    if (message_[found]) return found;  // it waits for all before it, so none that is ready is
+    if (message_[found]) return found;  // all steps before it have run
     int64_t least = INT64_MAX;
     const auto consider = [&](uint32_t t) {
       const int64_t n = growth(t);

@@ -28,16 +28,16 @@ class Group {
   const char* op_;
   bool open_ = true;
 };
-// All that were made, for of() and finish_all().
-struct Everyone {
+// All that were made, for of() and wait_for_all().
+struct Registry {
   std::mutex mutex;
   std::map<std::pair<Communicator*, int>, DeviceComm*> all;
 };
-Everyone& everyone() {
-  static auto& e = *new Everyone;
-  return e;
+Registry& registry() {
+  static auto& r = *new Registry;
+  return r;
 }
-[[maybe_unused]] const bool registered = tg::detail::on_settle(DeviceComm::finish_all);
+[[maybe_unused]] const bool registered = tg::detail::on_wait_for_async(DeviceComm::wait_for_all);
 
 void order(cudaStream_t first, cudaStream_t then) {
   const Event at;
@@ -48,24 +48,25 @@ void order(cudaStream_t first, cudaStream_t then) {
 DeviceComm* DeviceComm::of(Communicator& comm, int device, const char* op) {
   if (comm.size() == 1) return nullptr;
   TG_CHECK(!held_memory(), state, "[{}] exchanges with other ranks are not captured into CUDA graphs.", op);
-  comm.wait_for_jobs();  // the ranks' hosts wait for each other in one order
-  const std::lock_guard lock(everyone().mutex);
-  DeviceComm*& found = everyone().all[{&comm, device}];
+  comm.wait_for_jobs();  // to make an NCCL communicator exchanges messages: jobs come first on all ranks
+  const std::lock_guard lock(registry().mutex);
+  DeviceComm*& found = registry().all[{&comm, device}];
   if (!found) found = new DeviceComm(comm, device, op);
   return found;
 }
-void DeviceComm::finish_all() noexcept {
-  const std::lock_guard lock(everyone().mutex);
-  for (const auto& [of, comm] : everyone().all) {
+void DeviceComm::wait_for_all() noexcept {
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& [of, comm] : registry().all) {
     if (!comm) continue;  // it could not be made
+    const std::lock_guard of_one(comm->mutex_);
     try {
       for (const auto& [ticket, end] : comm->going_on_) end.wait_in(stream_of(comm->device_));
     } catch (const Error&) {
     }
-    comm->going_on_.clear();
   }
 }
 void DeviceComm::finish(const void* ticket) {
+  const std::lock_guard lock(mutex_);
   const auto end = going_on_.extract(ticket);
   if (end) end.mapped().wait_in(stream_of(device_));
 }
@@ -132,6 +133,7 @@ DeviceComm::Exchange::~Exchange() {
 }
 void DeviceComm::Exchange::go_on(const void* ticket) {
   if (!comm_) return;
+  const std::lock_guard lock(comm_->mutex_);
   comm_->going_on_.insert_or_assign(ticket, Event()).first->second.record(comm_->stream_);
   goes_on_ = true;
 }

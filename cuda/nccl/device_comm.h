@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,8 +61,9 @@ class DeviceComm final : CommWatch::OnDevice {
   };
   // What the calling thread queues from here on runs behind the exchange that went on with this ticket.
   void finish(const void* ticket);
-  // The same for all that go on. Errors are those of the stream, which are known already.
-  static void finish_all() noexcept;
+  // The same for all that go on, of all devices; they may be finished again. Errors are those of the stream, which are
+  // known already.
+  static void wait_for_all() noexcept;
 
  private:
   DeviceComm(Communicator&, int device, const char* op);
@@ -75,6 +77,7 @@ class DeviceComm final : CommWatch::OnDevice {
   size_t round_ = 0;
   Comm nccl_ = nullptr;
   Stream stream_;
+  std::mutex mutex_;
   std::map<const void*, Event> going_on_;             // their ends, by tickets
   uint64_t waits_ = 0;                                // that were queued
   std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // of them

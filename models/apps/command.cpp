@@ -277,8 +277,9 @@ void Command::option(const std::string& flag, const std::string& help, std::vect
              values.push_back(number<int64_t>(flag, word, "whole numbers with commas between them"));
          }));
 }
-void Command::option(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t shown) {
-  option(flag, "INT", fmt::format("{}", shown), help, into<int64_t>(value, flag, kWhole));
+void Command::option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
+                     std::optional<int64_t> shown) {
+  option(flag, "INT", shown ? std::to_string(*shown) : "", help, into<int64_t>(value, flag, kWhole));
 }
 void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown) {
   option(flag, "NUMBER", fmt::format("{}", shown), help, into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));

@@ -44,8 +44,9 @@ class Command {
   // --flag WORD,WORD into a list whose value now is the default.
   void option(const std::string& flag, const std::string& help, std::vector<std::string>& values);
   void option(const std::string& flag, const std::string& help, std::vector<int64_t>& values);
-  // --flag WORD where it matters whether the flag was given; `shown` is the default in the help.
-  void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t shown);
+  // --flag WORD where it matters whether the flag was given; `shown` is the default in the help, if there is one.
+  void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
+              std::optional<int64_t> shown);
   void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
 
  protected:

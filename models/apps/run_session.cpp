@@ -225,8 +225,8 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            o.resume);
   c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
-  c.option("--global-batch", "windows in a step, of all ranks: accumulate is as many batches", o.global_batch,
-           RunConfig().train.batch);
+  c.option("--global-batch", "windows in a step, of all ranks: a multiple of --batch, in place of --accumulate",
+           o.global_batch, std::nullopt);
   c.option("--comm-timeout",
            "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT is another default",
            o.comm_timeout, 600);
@@ -268,7 +268,7 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
   for (const auto& [name, word] : o.settings) settings.set(name, word);
   if (o.global_batch) {
     if (std::ranges::count(o.settings, "accumulate", &std::pair<std::string, std::string>::first))
-      throw UsageError("--global-batch says how many batches are accumulated; leave --accumulate away");
+      throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");
     const int64_t batch = settings.unchecked().train.batch;
     TG_CHECK(*o.global_batch > 0 && batch > 0 && *o.global_batch % batch == 0, value,
              "[train] --global-batch is {}, and batch is {}. It must be a multiple of it, and above 0. Change one.",

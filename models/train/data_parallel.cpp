@@ -55,7 +55,7 @@ SumCost sum_cost(const Network& n, int64_t ranks, double sent, double received) 
   c.all_gather = double(c.rounds) * exchange_seconds(n, ranks, gathered);
   c.sum = sent / (1e9 * n.gb_per_s_sum);
   const double largest = std::min(of_rank, most);  // the first rounds are full
-  c.buffers = double(ranks) * largest * (2 + received / sent) + largest * received / sent;
+  c.buffers = double(ranks) * largest * (2 + received / sent);
   return c;
 }
 
@@ -107,7 +107,8 @@ DataParallelStep data_parallel_step(const GptConfig& model, const TrainConfig& c
   // The loss in its own round, the offset of the generator, and whether a signal came.
   s.scalars = 4 * exchange_seconds(network, o.ranks, 8);
   const double beside = s.sums.sum - s.bucket.sum;  // sums that take turns with backward: all but the last
-  s.exposed = beside + exposed_seconds(s.buckets, s.bucket.seconds(), s.backward / double(s.micro_batches) + beside);
+  const double backward = s.backward / double(s.micro_batches) + beside;
+  s.exposed = std::min(s.sums.seconds(), beside + exposed_seconds(s.buckets, s.bucket.seconds(), backward));
   return s;
 }
 

@@ -22,7 +22,7 @@ struct Network {
   double gb_per_s_in_node = 0;  ///< 1 / beta, of a rank in one direction; 10^9 bytes
   double us_between = 0;
   double gb_per_s_between = 0;
-  double gb_per_s_sum = 0;  ///< bytes of gradients that sum_over_ranks() packs, adds up and unpacks
+  double gb_per_s_sum = 0;  ///< bytes of gradients that sum_over_ranks() adds up, short ones packed and unpacked
 };
 /// Calls f(name, field) for each number, in order.
 template <class N, class F> void visit_network_fields(N& n, F&& f) {
@@ -49,8 +49,8 @@ double exchange_seconds(const Network&, int64_t ranks, double bytes);
 struct SumCost {
   int64_t rounds = 0;
   double message = 0;                              ///< bytes of a message of all_to_all
-  double all_to_all = 0, all_gather = 0, sum = 0;  ///< seconds of all rounds; sum: packing, adding up, unpacking
-  double buffers = 0;                              ///< bytes that a rank keeps meanwhile
+  double all_to_all = 0, all_gather = 0, sum = 0;  ///< seconds of all rounds; sum: adding up, and copies
+  double buffers = 0;  ///< bytes that a rank keeps meanwhile on a GPU, packed, received and summed; on a CPU no more
   double seconds() const { return all_to_all + all_gather + sum; }
 };
 /// Of `sent` bytes of elements, whose sums have `received` bytes.

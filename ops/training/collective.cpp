@@ -22,6 +22,12 @@ void check_cuts(std::string_view op, Inputs x, const RankCuts& cuts, int ranks) 
       "from 0 to the number of elements.",
       op, Shape(cuts.begin(), cuts.end()), ranks, n);
 }
+void check_contiguous(std::string_view op, const Tensor& x) {
+  TG_CHECK(x.is_contiguous(), value,
+           "[{}] {} is not contiguous, and it is read after the kernel has returned. Pass "
+           "contiguous().",
+           op, x);
+}
 void add_to(StructuralHash& k, const Communicator* comm, const RankCuts& cuts) {
   k.add(uint64_t(reinterpret_cast<uintptr_t>(comm)));
   for (const int64_t c : cuts) k.add(uint64_t(c));
@@ -32,19 +38,31 @@ Layout ticket(Device d) { return Layout::contiguous({1}, DType::i64, d); }
 PendingSums::PendingSums(OpPtr op, Inputs x, std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {
   const NoGradScope off;
   std::vector<Tensor> dense;
-  for (const Tensor& t : x) dense.push_back(t.contiguous());
+  for (const Tensor& t : x) dense.push_back(t.detach().contiguous());  // another handle: it keeps the value
   const Tensors out = emit(std::move(op), dense);
   all_.assign(out.begin(), out.end() - 1);
   all_.insert(all_.end(), dense.begin(), dense.end());
   all_.push_back(out[out.size() - 1]);
 }
 PendingSums::~PendingSums() {
-  if (!all_.empty()) detail::settle();
+  if (all_.empty() || !all_.back().value()->storage) return;  // finished, or never started
+  try {
+    (void)finish();
+  } catch (const std::exception&) {  // nobody asks for the sums
+  }
 }
 Tensors PendingSums::finish() {
+  TG_CHECK(!all_.empty(), state, "[finish_sums] these sums were finished before. Keep what finish() returned.");
   std::vector<Tensor> all = std::exchange(all_, {});
   const size_t n = all.size() / 2;
-  emit_update(make_ref<op::FinishSums>(std::exchange(comm_, nullptr)), all, n);
+  const bool runs = bool(all.back().value()->storage);
+  try {
+    emit_update(make_ref<op::FinishSums>(comm_), all, n);
+    if (runs && lazy_enabled()) evaluate({all.data(), n});  // a lazy value may be dropped, and its memory with it
+  } catch (...) {
+    detail::wait_for_async();
+    throw;
+  }
   Tensors sums;
   for (size_t i = 0; i < n; ++i) sums.emplace_back(std::move(all[i]));
   return sums;
@@ -57,8 +75,10 @@ Layouts op::FinishSums::infer(Inputs in) const {
 
 Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
-  for (const Tensor& x : in)
+  for (const Tensor& x : in) {
+    check_contiguous(kName, x);
     all.emplace_back(Layout::contiguous(x.shape(), rank_sum_dtype(kName, x.dtype()), x.device()));
+  }
   all.emplace_back(ticket(in[0].device()));
   return all;
 }
@@ -75,6 +95,7 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
   Layouts all;
   int64_t begin = 0;
   for (const Tensor& x : in) {
+    check_contiguous(kName, x);
     const int64_t n = owned_part(cuts, comm->rank(), begin, x.numel()).n;
     all.emplace_back(Layout::contiguous({n}, rank_sum_dtype(kName, x.dtype()), x.device()));
     begin += x.numel();

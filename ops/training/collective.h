@@ -10,24 +10,24 @@
 namespace tg {
 namespace op {
 
-/// (any number of contiguous tensors) -> where the sum of each over the ranks comes, and a ticket, which is this
-/// exchange's alone. FinishSums waits for it.
+/// (any number of contiguous tensors) -> tensors for the sum of each over the ranks, and a ticket. FinishSums waits for
+/// the sums; the address of the ticket says which.
 struct AllReduce : OpOf<AllReduce> {
   static constexpr auto kName = "all_reduce";
   std::shared_ptr<Communicator> comm;
   explicit AllReduce(std::shared_ptr<Communicator> c) : comm(std::move(c)) {}
-  Traits traits() const override { return {.communicates = true, .goes_on = true}; }
+  Traits traits() const override { return {.communicates = true, .asynchronous = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(reinterpret_cast<uintptr_t>(comm.get()))); }
 };
-/// (any number of contiguous tensors) -> of each, where the sum over the ranks of what this rank owns comes, (n), and a
-/// ticket.
+/// (any number of contiguous tensors) -> of each, a tensor for the sum over the ranks of what this rank owns, (n), and
+/// a ticket.
 struct ReduceScatter : OpOf<ReduceScatter> {
   static constexpr auto kName = "reduce_scatter";
   std::shared_ptr<Communicator> comm;
   RankCuts cuts;
   ReduceScatter(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
-  Traits traits() const override { return {.communicates = true, .goes_on = true}; }
+  Traits traits() const override { return {.communicates = true, .asynchronous = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash&) const override;
 };
@@ -55,14 +55,14 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 };
 }  // namespace op
 
-/// Sums over the ranks that are under way while the caller computes. It keeps what they read and write.
+/// Sums over the ranks that are under way while the caller computes. It keeps the values that they read, whatever the
+/// tensors become, and the memory that they write.
 class PendingSums {
  public:
-  PendingSums() = default;
   ~PendingSums();  ///< waits for the exchange, if finish() was not called
   PendingSums(PendingSums&&) = default;
   PendingSums& operator=(PendingSums&&) = delete;
-  /// The sums; what runs after it waits for the exchange. To be called once.
+  /// The sums; what runs after it waits for the exchange. An Error the second time.
   Tensors finish();
 
  private:
@@ -82,7 +82,7 @@ Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
 /// in row-major order; n may be 0. Calls, dtypes and gradients are as for all_reduce().
 Tensors reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);
 /// The same, of which PendingSums::finish() hands out the results. Until then ranks exchange data while the caller
-/// computes: on the CPU in a thread, if MPI allows threads, and on GPUs in a stream. Nobody may write into the tensors.
+/// computes: on the CPU in a thread, if MPI allows threads, and on GPUs in a stream.
 /// @{
 PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
 PendingSums start_reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);

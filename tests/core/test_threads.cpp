@@ -1,6 +1,8 @@
 // Different threads run different graphs; one graph belongs to one thread at a time. Meant for the thread sanitizer
 // too.
 #include <tapegrad/core/comm/communicator.h>
+#include <tapegrad/core/observe.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/training/collective.h>
 
 #include <array>
@@ -137,54 +139,142 @@ TEST_CASE("tensors made in one thread end in another") {
 namespace {
 // A rank of two whose jobs have a thread. The other sends what it is sent: of a sum, both halves become the sum of
 // both.
-class Twice final : public Communicator {
+class EchoRank final : public Communicator {
  public:
-  Twice() : Communicator(0, 2, 0, 2) { use_thread_for_jobs(); }
-  ~Twice() override { end_jobs(); }
+  EchoRank() : Communicator(0, 2, 0, 2) { use_thread_for_jobs(); }
+  ~EchoRank() override { end_jobs(); }
   void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) override {
     wait_for_jobs();
     const CommWatch::Call call(watch(), name);
-    exchanging = true;
     if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (size_t i = 0; i < sent.size(); ++i) std::memcpy(received[i].data, sent[i].data, sent[i].bytes);
-    exchanging = false;
+    ++exchanges;
   }
   void all_gather(const void*, void*, size_t) override {}
   void broadcast(void*, size_t, int) override {}
   void abort(int) override { std::_Exit(1); }
   bool slow = false;
-  std::atomic<bool> exchanging = false;
+  std::atomic<int> exchanges = 0;  // that have ended: two for each sum
 };
+void check_sum(const Tensor& sum, const Tensor& of) {
+  const int64_t n = of.numel() / 2;
+  const Tensor row = reshape(of, {-1}), want = slice(row, 0, 0, n) + slice(row, 0, n, 2 * n);
+  CHECK(bits_of(sum) == bits_of(reshape(concat(std::vector{want, want}), sum.shape())));
+}
+
+// An op that fails for an index of 2 or more.
+Tensor looked_up(const Tensor& index) { return embedding(index, zeros({2, 2})); }
+Tensor index_of(int64_t i) { return tensor(std::vector<int64_t>{i}, {1}); }
 }  // namespace
 
-TEST_CASE("sums over ranks in a thread, while the caller computes, and after what fails beside them") {
-  const auto ranks = std::make_shared<Twice>();
+TEST_CASE("sums over ranks in a thread, while the caller computes") {
+  const auto ranks = std::make_shared<EchoRank>();
   const Tensor x = random<float>({50, 400}, 1), y = random<float>({30, 7}, 2);
-  const auto halves_are_added = [](const Tensor& sum, const Tensor& of) {
-    const int64_t n = of.numel() / 2;
-    const Tensor row = reshape(of, {-1}), want = slice(row, 0, 0, n) + slice(row, 0, n, 2 * n);
-    CHECK(bits_of(sum) == bits_of(reshape(concat(std::vector{want, want}), sum.shape())));
-  };
   for (int i = 0; i < 20; ++i) {
     PendingSums a = start_all_reduce(std::array{x}, ranks), b = start_all_reduce(std::array{y}, ranks);
     const Tensor beside = matmul(x, transpose(x));
-    halves_are_added(a.finish()[0], x);
+    check_sum(a.finish()[0], x);
     PendingSums c = start_all_reduce(std::array{sum(beside) + zeros({4})}, ranks);
-    halves_are_added(b.finish()[0], y);
-    halves_are_added(c.finish()[0], sum(beside) + zeros({4}));
+    check_sum(b.finish()[0], y);
+    check_sum(c.finish()[0], sum(beside) + zeros({4}));
   }
+}
+
+TEST_CASE("sums over ranks in a thread keep the values that they began with: eager, lazy and compiled") {
+  const auto ranks = std::make_shared<EchoRank>();
   ranks->slow = true;
-  const auto fails_beside = [&](bool lazy) {
-    std::optional<LazyScope> scope;
-    if (lazy) scope.emplace();
-    PendingSums sums = start_all_reduce(std::array{exp(x)}, ranks);
-    const Tensor row = embedding(zeros({2, 2}), tensor(std::vector<int64_t>{7}, {1}));
-    const Tensors of_all = sums.finish();
-    evaluate(std::array{row, of_all[0]});
+  const Tensor first = random<float>({200, 200}, 1), second = random<float>({200, 200}, 2);
+  const auto f = [&](Inputs in) {
+    const Tensor w = in[0].detach() * 1.0, v = in[0].detach() * 1.0;
+    PendingSums sums = start_all_reduce(std::array{w, v}, ranks);
+    w.assign(in[1] + 1.0);
+    all_gather_parts(std::array{v}, {0, 0, v.numel()}, Communicator::hollow(2));  // updates v in place, if it may
+    Tensor more = in[1];
+    for (int i = 0; i < 5; ++i) more = more + w * v;  // takes memory that is free
+    const Tensors all = sums.finish();
+    return std::vector<Tensor>{all[0], all[1], more};
   };
-  for (const bool lazy : {false, true}) {
-    CHECK_HAS(error_of([&] { fails_beside(lazy); }), "[embedding]");
-    CHECK(!ranks->exchanging);  // their memory was not freed under them
+  const auto check = [&](const std::vector<Tensor>& got) {  // the half of one is the other
+    for (const size_t i : {0, 1}) CHECK(bits_of(got[i]) == bits_of(first * 2.0));
+  };
+  check(f(std::array{first, second}));
+  const auto compiled = compile(f);
+  for (int i = 0; i < 3; ++i) check(compiled(std::array{first, second}));
+  const LazyScope lazy;
+  check(f(std::array{first, second}));
+}
+
+TEST_CASE("sums over ranks in a thread have ended when their memory is freed, whatever ends them") {
+  const auto ranks = std::make_shared<EchoRank>();
+  ranks->slow = true;
+  const Tensor x = random<float>({50, 400}, 1);
+  const auto start = [&] {
+    ranks->exchanges = 0;
+    return start_all_reduce(std::array{x}, ranks);
+  };
+  const auto has_ended = [&] { return ranks->exchanges == 2; };
+  {
+    PendingSums dropped = start();
+    PendingSums moved = std::move(dropped);
+    CHECK(!has_ended());
   }
-  halves_are_added(all_reduce(std::array{x}, ranks)[0], x);
+  CHECK(has_ended());
+  {
+    PendingSums sums = start();
+    const LazyScope lazy;
+    (void)sums.finish();  // nobody reads them
+  }
+  CHECK(has_ended());
+  CHECK_HAS(error_of([&] {
+              const PendingSums sums = start();
+              (void)looked_up(index_of(7));
+            }),
+            "[embedding] id 7 at position");
+  CHECK(has_ended());
+
+  // A run of several ops that fails behind the start.
+  for (const bool failed_before : {false, true}) {
+    const LazyScope lazy;
+    PendingSums sums = start();
+    const Tensor bad = looked_up(index_of(7));
+    if (failed_before) CHECK_HAS(error_of([&] { evaluate({bad}); }), "[embedding] id 7 at position");
+    const Tensor sum = sums.finish()[0];
+    CHECK_HAS(error_of([&] {
+                evaluate(std::array{bad, sum});
+              }),
+              failed_before ? "it failed before" : "[embedding] id 7 at position");
+    CHECK(has_ended());
+  }
+  const auto compiled = compile([&](Inputs in) {
+    const Tensor sum = start_all_reduce(std::array{in[0]}, ranks).finish()[0];
+    return std::vector<Tensor>{looked_up(in[1]), sum};
+  });
+  for (int i = 0; i < 3; ++i) {
+    check_sum(compiled(std::array{x, index_of(1)})[1], x);
+    ranks->exchanges = 0;
+    CHECK_HAS(error_of([&] { compiled(std::array{x, index_of(7)}); }), "[embedding] id 7 at position");
+    CHECK(has_ended());
+  }
+  check_sum(all_reduce(std::array{x}, ranks)[0], x);
+}
+
+TEST_CASE("sums over ranks: what is refused") {
+  const auto ranks = std::make_shared<EchoRank>();
+  const Tensor x = random<float>({5, 4}, 1);
+  PendingSums sums = start_all_reduce(std::array{x}, ranks);
+  check_sum(sums.finish()[0], x);
+  CHECK_HAS(error_of([&] { (void)sums.finish(); }), "[finish_sums] these sums were finished before.");
+  CHECK_HAS(error_of([&] { (void)emit(make_ref<op::AllReduce>(ranks), std::array{transpose(x)}); }),
+            "is not contiguous, and it is read after the kernel has returned");
+}
+
+TEST_CASE("sums over ranks: an observer is not shown what is not there yet") {
+  const auto ranks = std::make_shared<EchoRank>();
+  const Tensor x = random<float>({5, 4}, 1);
+  std::vector<std::string> seen;
+  const ObserveScope observing([&](const Observed& o) { seen.emplace_back(o.op); });
+  check_sum(all_reduce(std::array{x * 2.0}, ranks)[0], x * 2.0);
+  REQUIRE(!seen.empty());
+  CHECK(seen[0] == "mul_scalar");
+  CHECK(!std::ranges::count(seen, "all_reduce"));
 }

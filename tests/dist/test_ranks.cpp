@@ -190,6 +190,17 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
     }
   GradientReducer reducer(all, world(), partition.get());
   CHECK(has(error_of([&] { reducer.finish(); }), "'w0' (2000, 3000) has no gradient"));
+  // Backward fails on all ranks while buckets are added up.
+  for (const bool sharded : {false, true}) {
+    GradientReducer dropped(all, world(), sharded ? partition.get() : nullptr);
+    for (size_t i = all.size() - 1; i > 3; --i) {
+      Tensor g = gradient(i, rank);
+      dropped.add(all[i].tensor.id(), g);
+    }
+  }
+  Tensor want = gradient(0, 0);
+  for (int r = 1; r < ranks; ++r) want = want + gradient(0, r);
+  CHECK(bits_of(all_reduce(std::array{gradient(0, rank)}, world())[0]) == bits_of(want));
 }
 
 TEST_CASE("several buckets of gradients: the bits of one process, and less memory") {

@@ -55,13 +55,13 @@ TEST_CASE("sums over ranks: rounds, bytes, buffers and seconds by hand") {
   CHECK(c.all_to_all == Approx(3 * (1e-6 + 1e-6)));
   CHECK(c.all_gather == Approx(3 * (1e-6 + 2e-6)));
   CHECK(c.sum == Approx(2e-6));
-  CHECK(c.buffers == 4 * 1000 * (1 + 1 + 2) + 2000);  // out, in, gathered; the own part of the sums
+  CHECK(c.buffers == 4 * 1000 * (1 + 1 + 2));  // packed, received, sums
   // 2.5 rounds of 4 parts of 1 MiB
   const SumCost rounds = sum_cost(kNet, 4, 10 << 20, 10 << 20);
   CHECK(rounds.rounds == 3);
   CHECK(rounds.message * 3 * 4 == Approx(10 << 20));
   CHECK(rounds.all_to_all == Approx(3 * exchange_seconds(kNet, 4, rounds.message)));
-  CHECK(rounds.buffers == 4 * (3 << 20) + (1 << 20));
+  CHECK(rounds.buffers == 4 * (3 << 20));
 }
 
 TEST_CASE("buckets: the last is never hidden, and no more is than backward lasts") {
@@ -125,6 +125,13 @@ TEST_CASE("a data parallel step: a better network and more, smaller buckets") {
   const DataParallelStep slow = step_on(4, {.bucket_bytes = 1000, .rank_seconds = 100});
   CHECK(slow.exposed == Approx(slow.sums.sum + slow.bucket.all_to_all + slow.bucket.all_gather));
   CHECK(slow.seconds() == Approx(100 + slow.exposed + slow.scalars));
+  // No more is exposed than there is, however short backward is.
+  Network idle = kNet;
+  idle.gb_per_s_sum = 1e-6;
+  for (const double seconds : {1e-9, 1e-6, 1e-3}) {
+    const DataParallelStep s = step_on(4, {.bucket_bytes = 1000, .rank_seconds = seconds}, idle);
+    CHECK(s.exposed <= s.sums.seconds());
+  }
 }
 
 TEST_CASE("bf16: gradients are sent as backward computed them, and their sums are f32") {

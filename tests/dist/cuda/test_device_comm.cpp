@@ -77,6 +77,52 @@ TEST_CASE("all_reduce on devices of a list: the bits of the CPU; eager, lazy and
   });
   for (int i = 0; i < 4; ++i) check(f(on_device));
 }
+TEST_CASE("sums under way on devices: several at once, beside kernels, of values that are written over, or dropped") {
+  const auto d = device();
+  if (!d) return;
+  const int rank = world()->rank();
+  const std::vector<Tensor> here = {of_rank(rank, {9'001}, DType::f32), of_rank(rank, {70, 31}, DType::bf16)};
+  std::vector<Tensor> there;
+  for (const Tensor& t : here) there.push_back(t.to(*d));
+  const auto f = [](Inputs x) {
+    const Tensor w = x[0] * 1.0;
+    PendingSums a = start_all_reduce(x, world()),
+                b = start_reduce_scatter(std::array{w}, cuts_of(w.numel())[0], world());
+    w.assign(w + 1.0);
+    Tensor beside = w;
+    for (int i = 0; i < 4; ++i) beside = beside * 0.5 + w;  // takes memory that is free
+    std::vector<Tensor> all{beside, b.finish()[0]};
+    PendingSums c = start_all_reduce(std::array{all[1] * 2.0}, world());
+    for (const Tensor& t : a.finish()) all.push_back(t + t);
+    all.push_back(c.finish()[0]);
+    return all;
+  };
+  // Parts of one length for 1 to 4 ranks, which are added up again.
+  const auto equal = [](Inputs x) { return std::vector{slice(x[0], 0, 0, x[0].numel() / 12 * 12), x[1]}; };
+  const std::vector<Tensor> want = f(equal(here));
+  const auto check = [&](const std::vector<Tensor>& got) {
+    for (size_t i = 0; i < want.size(); ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
+  };
+  const auto on_device = equal(there);
+  check(f(on_device));
+  { const PendingSums dropped = start_all_reduce(on_device, world()); }
+  {
+    PendingSums sums = start_all_reduce(on_device, world());
+    const LazyScope lazy;
+    (void)sums.finish();
+  }
+  CHECK(has(error_of([&] {
+              const PendingSums sums = start_all_reduce(on_device, world());
+              (void)bits_of(embedding(tensor(std::vector<int64_t>{7}, {1}).to(*d), zeros({2, 2}).to(*d)));
+            }),
+            "[embedding] id 7 at position"));
+  {
+    const LazyScope lazy;
+    check(f(on_device));
+  }
+  const auto compiled = compile(f);
+  for (int i = 0; i < 4; ++i) check(compiled(on_device));
+}
 TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, and bf16 copies") {
   const auto d = device();
   if (!d) return;
