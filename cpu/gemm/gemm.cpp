@@ -106,6 +106,8 @@ constexpr int64_t kReadB = 6, kPackB = 16, kPackA = 20;  // what an element cost
 constexpr int64_t kSomeRows = 96;  // up to here a panel of B is packed by the one tile that needs it
 constexpr int64_t kShallow = 64;   // k up to which C is written row by row, if B has at most kInCache elements
 template <class T> constexpr int64_t kInCache = (1 << 18) / sizeof(T);
+template <class T>
+constexpr int64_t kColumns = (TG_ISA_LEVEL == 4 ? 1 << 23 : 1 << 19) / sizeof(T);  // of A in columns, read in place
 constexpr int kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
 thread_local Scratch t_shared, t_own;  // of the caller, read by all threads; of a tile
@@ -194,12 +196,28 @@ template <class T> void shallow(const Product<T>& p, bool parallel) {
   });
 }
 
-// A product in tiles of C. Panels of B are always packed, and rows of A where they lie badly for the caches: of these
-// the smaller operand once before all tiles, by all threads; the larger one by each tile for itself.
+// Rows of memory that are needed soon, prefetched a few lines at a time.
+template <class T> struct Ahead {
+  static constexpr int64_t kLine = 64 / sizeof(T);
+  const T* row;
+  int64_t stride, cols, rows, at = 0;
+  void prefetch(int64_t lines) {
+    for (; lines > 0 && rows > 0; --lines) {
+      __builtin_prefetch(row + at, 0, 2);
+      if ((at += kLine) >= cols) at = 0, row += stride, --rows;
+    }
+  }
+};
+
+// A product in tiles of C. Panels of B are always packed, and A where it lies badly for the caches: of these the
+// smaller operand once before all tiles, by all threads; the larger one by each tile for itself.
 template <class T> struct Tiles {
   const Product<T>& p;
   static constexpr int64_t kPage = 4096 / sizeof(T);
-  const bool packs_a = p.a.col != 1 || p.a.row % kPage == 0;  // rows whole pages apart share places of a cache
+  // Neighbours whole pages apart share places of a cache. Of a line down a column a tile takes kRows, so that caches
+  // must hold the line for the next tiles.
+  const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
+  const bool packs_a = (in_rows ? p.a.row : p.a.col) % kPage == 0 || !(in_rows || in_columns);
   const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
@@ -238,8 +256,14 @@ template <class T> struct Tiles {
     });
     return to;
   }
+  // What tile t packs of B in block l, if it comes from memory.
+  Ahead<T> ahead(int64_t t, const Block& l) const {
+    const bool memory = !shares_b && p.b.col == 1 && p.n * p.k > kShared<T> && t < down * across;
+    const int64_t j = t % across * cols;
+    return {p.b.at(l.first, j).p, p.b.row, std::min(cols, p.n - j), memory ? l.depth : 0};
+  }
   // To rows [i0, i0 + m) and columns [j0, j0 + n) of C, what block l adds; `shared`: of this block.
-  void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n) const {
+  void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
     T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));
     const T* b = own;
     if (shares_b)
@@ -253,11 +277,14 @@ template <class T> struct Tiles {
     else if (packs_a)
       a = pack_a(m, l.depth, a, own);
     const int64_t next = packs_a ? l.depth : a.row;
+    const int64_t lines = ceil_div(next_b.rows * n, ceil_div(m, kRows) * ceil_div(n, kCols<T>) * Ahead<T>::kLine) + 1;
     for (int64_t j1 = 0; j1 < n; j1 += kTileCols<T>)
       for (int64_t i = 0; i < m; i += kRows)
-        for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>)
+        for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>) {
+          next_b.prefetch(lines);
           add_tile(p, l, i0 + i, std::min<int64_t>(kRows, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
                    {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
+        }
   }
   void run(bool parallel) {
     cut();
@@ -271,7 +298,8 @@ template <class T> struct Tiles {
                       n = std::min(cols, p.n - j);
         for (int64_t q = q0; q < q1; ++q) {
           const Block l = block(p.k, q);
-          add_block(l, shared ? shared + (l.first - block(p.k, q0).first) * padded : nullptr, i, m, j, n);
+          add_block(l, shared ? shared + (l.first - block(p.k, q0).first) * padded : nullptr, i, m, j, n,
+                    q + 1 < q1 ? ahead(t, block(p.k, q + 1)) : ahead(t + num_threads(), block(p.k, q0)));
         }
         if (q1 == blocks(p.k)) p.finish(i, m, j, n);
       });
