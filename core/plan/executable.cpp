@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/profile/work.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -126,7 +127,9 @@ class Executable::Builder {
     p_.calls_.push_back(c);
   }
   ChainCall* add_chain(const Step& s) {
-    ChainCall& c = p_.chains_.emplace_back(ChainCall{s.chain, {}, {}});
+    const Node &first = *g_.nodes[s.nodes[0]], &last = *g_.nodes[s.nodes.back()];
+    const DType to = last.out[0].layout.dtype;
+    ChainCall& c = p_.chains_.emplace_back(ChainCall{s.chain, {}, {}, first.in.empty() ? to : first.in[0].dtype, to});
     c.data.assign(c.plan.buffers.size(), nullptr);
     c.ops.reserve(s.nodes.size());  // changing ops point into it
     for (const uint32_t n : s.nodes) {
@@ -141,6 +144,7 @@ class Executable::Builder {
       const uint32_t slot = input ? g_.inputs(node)[from.index] : g_.output(node, 0);
       const Layout& l = p_.layouts_[slot];
       add_entry(slot, !input, &c.data[b], size_t(l.offset) * size_of(l.dtype));
+      (input ? c.work.read : c.work.written) += distinct_bytes(l);
     }
     return &c;
   }
@@ -248,6 +252,16 @@ void Executable::call(const Call& c) {
   }
 }
 
+void Executable::count_work() const {
+  for (const Call& c : calls_)
+    if (c.chain) {
+      t_work->add(c.name, c.chain->from, c.chain->to, c.chain->work);
+    } else {
+      const Buf* const in = bufs_.data() + c.first;
+      detail::count_work(*ops_[c.op], {in, c.in}, {in + c.in, c.out});
+    }
+}
+
 void Executable::run_singly(std::string why) {
   recording_ = nullptr;
   why_not_ = std::move(why);
@@ -333,6 +347,8 @@ bool Executable::call_as_one() {
   return true;
 }
 void Executable::call_all() {
+  if (t_work) [[unlikely]]
+    count_work();
   const Scope* scope = current_scope();
   try {
     if (!call_as_one())

@@ -83,6 +83,8 @@ class Executable {
     ChainPlan plan;
     std::vector<const Op*> ops;
     std::vector<std::byte*> data;
+    DType from, to;  // and the work, for a WorkScope
+    OpWork work = {};
   };
   struct Call {
     uint32_t op, first, in = 0, out = 0;  // in ops_; in bufs_: inputs, then outputs
@@ -99,6 +101,7 @@ class Executable {
   void update_dynamic_ops();
   void undo_steps();
   void call(const Call&);
+  void count_work() const;
   std::vector<CallOrder> order_of_calls() const;
   void start_recording();
   void record_all();

@@ -2,6 +2,7 @@
 // documents are pinned to the call and to the byte: a cast or a copy that comes back, and a norm that nobody asked for,
 // fail here.
 #include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
@@ -94,6 +95,34 @@ TEST_CASE("work: a chain of a lazy program is one op, and an inner scope counts 
   CHECK(ops[0].work.written == 4 * 128);
   const auto outer = counted([&] { CHECK(counted([&] { (void)(a + a); }).size() == 1); });
   CHECK(outer.empty());
+}
+
+TEST_CASE("work: a compiled function counts in each call what it counts lazily") {
+  const Tensor b = random({16}, 2), w = random({10, 16}, 3);
+  const auto f = [&](Inputs x) { return std::vector<Tensor>{softmax(linear(gelu(x[0] * b + 1.0), w), 1)}; };
+  const Tensor a = random({8, 16}, 1);
+  const auto lazily = counted([&] {
+    LazyScope lazy;
+    const std::vector<Tensor> y = f({&a, 1});
+    evaluate(y);
+  });
+  REQUIRE(lazily.size() == 3);
+  const Compiled compiled = compile(f);
+  for (int call = 0; call < 5; ++call) {
+    CAPTURE(call);
+    const auto ops = counted([&] { (void)compiled({a}); });
+    REQUIRE(ops.size() == lazily.size());
+    for (size_t i = 0; i < ops.size(); ++i) {
+      CAPTURE(lazily[i].op);
+      CHECK(ops[i].op == lazily[i].op);
+      CHECK(ops[i].from == lazily[i].from);
+      CHECK(ops[i].to == lazily[i].to);
+      CHECK(ops[i].calls == 1);
+      CHECK(ops[i].work.read == lazily[i].work.read);
+      CHECK(ops[i].work.written == lazily[i].work.written);
+      CHECK(ops[i].work.multiply_adds == lazily[i].work.multiply_adds);
+    }
+  }
 }
 
 TEST_CASE("roofline: a training step that runs does the work that was counted") {
