@@ -57,10 +57,23 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   for (size_t i = 0; i < v.inputs(); ++i) in.push_back(v.in(i));
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
-Tensors run_vjp(Node& n, Inputs grads, bool last) {
+using Gradients = std::unordered_map<uint64_t, Tensor>;
+struct SumsSoFar final : Vjp::Sums {
+  explicit SumsSoFar(Gradients& g) : all(g) {}
+  Tensor take(const Edge& e, DType dtype) override {
+    const auto it = all.find(e.id);
+    if (it == all.end() || e.dtype != dtype) return {};
+    const Tensor sum = it->second.to(dtype);
+    all.erase(it);
+    return sum;
+  }
+  Gradients& all;
+};
+Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
   const detail::OnBehalfOf scope(n.scope);  // its gradient ops belong to the layer of the forward op
+  SumsSoFar sums(all);
   try {
-    return vjp_of(*n.op, Vjp(n, grads, last), grads);
+    return vjp_of(*n.op, Vjp(n, grads, last, &sums), grads);
   } catch (const Error& e) {
     throw detail::with_scope(e, n.scope);
   }
@@ -81,7 +94,6 @@ void call_hooks(const Hooks* hooks, Tensor& g) {
 }
 // A tensor of its own with the same value, which gradients flow through.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
-using Gradients = std::unordered_map<uint64_t, Tensor>;
 // Adds g to the gradient of a tensor of this dtype.
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
@@ -139,7 +151,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const 
     n->drop_recomputed();  // those that read it are newer
     Tensors gin;
     const bool last = !opt.retain_graph && !opt.create_graph;
-    if (any) gin = run_vjp(*n, {g.data(), g.size()}, last);
+    if (any) gin = run_vjp(*n, {g.data(), g.size()}, last, grads);
     g.clear();
     distribute(*n, gin, tape, grads, opt);
     if (last) n->release();  // frees what was saved as we go

@@ -198,8 +198,8 @@ using OpPtr = Ref<const Op>;
 /// What to compute. Attributes are members, and do not change once the op was emitted. Authors derive from OpOf.
 ///
 /// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. A returned gradient may be
-/// the one that it was given. vjp() never writes into a gradient and never accumulates; the engine adds. An op without
-/// vjp() is differentiated through compose(), so gradient ops have second derivatives.
+/// the one that it was given. vjp() never writes into a gradient; the engine adds, but for Vjp::take_sum(). An op
+/// without vjp() is differentiated through compose(), so gradient ops have second derivatives.
 struct Op : Counted<Op> {
   const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
   const DTypes dtypes;           ///< those of the inputs that the kernels have; empty: infer() checks them
@@ -310,10 +310,17 @@ struct Node : Counted<Node> {
 /// did not keep are recomputed. An Error when a value was not saved, or was written since.
 class Vjp {
  public:
+  /// The gradients that inputs have so far. take() gives one up, if the input has this dtype.
+  struct Sums {
+    virtual Tensor take(const Edge&, DType) = 0;
+
+   protected:
+    ~Sums() = default;
+  };
   /// The view of one node. `last`: the node is not asked again, so its saved values may be given away.
-  Vjp(Node& n, Inputs grads, bool last = false) : Vjp(n, grads, last, n.in.size()) {}
+  Vjp(Node& n, Inputs grads, bool last = false, Sums* sums = nullptr) : Vjp(n, grads, last, sums, n.in.size()) {}
   /// The same view of the first n inputs.
-  Vjp first(size_t n) const { return {node_, grads_, last_, n}; }
+  Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
   /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
   /// Input i, for the last use: the node gives it up if it may, so that an op can reuse its memory.
@@ -328,11 +335,17 @@ class Vjp {
   Device device() const { return node_.out[0].layout.device; }
   /// Whether a gradient of input i is wanted.
   bool wants(size_t i) const { return node_.in[i].tracked; }
+  /// The sum of the gradients of input i that later ops have given, if there is one and the input has this dtype; else
+  /// an empty Tensor. vjp() must add to it, and return the result for input i. It saves a pass over all elements where
+  /// only few change.
+  Tensor take_sum(size_t i, DType dtype) const { return sums_ ? sums_->take(node_.in[i], dtype) : Tensor(); }
 
  private:
-  Vjp(Node& n, Inputs grads, bool last, size_t inputs) : node_(n), grads_(grads), last_(last), inputs_(inputs) {}
+  Vjp(Node& n, Inputs grads, bool last, Sums* sums, size_t inputs)
+      : node_(n), grads_(grads), sums_(sums), last_(last), inputs_(inputs) {}
   Node& node_;
   Inputs grads_;
+  Sums* sums_;
   bool last_;
   size_t inputs_;
 };

@@ -23,8 +23,7 @@ Tensors op::Embedding::vjp(const Vjp& v) const {
   const Tensor ids = v.in(0);
   const Shape& table = v.in_shape(1);
   const int64_t n = ids.numel();
-  return {Tensor(),
-          emit1(make_ref<op::IndexSelectGrad>(0, table[0]), {reshape(ids, {n}), reshape(v.grad(), {n, table[1]})})};
+  return {Tensor(), index_select_grad(v, 1, 0, reshape(ids, {n}), reshape(v.grad(), {n, table[1]}))};
 }
 Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateless<op::Embedding>(), {ids, table}); }
 

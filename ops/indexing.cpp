@@ -66,16 +66,30 @@ Layouts op::IndexSelect::infer(Inputs in) const {
   s[dim] = in[1].shape()[0];
   return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
 }
-Tensors op::IndexSelect::vjp(const Vjp& v) const {
-  return {emit1(make_ref<op::IndexSelectGrad>(dim, v.in_shape(0)[dim]), {v.in(1), v.grad()})};
+Tensors op::IndexSelect::vjp(const Vjp& v) const { return {index_select_grad(v, 0, dim, v.in(1), v.grad())}; }
+Tensor op::index_select_grad(const Vjp& v, size_t of, size_t dim, const Tensor& index, const Tensor& dy) {
+  std::vector<Tensor> in{index, dy};
+  if (Tensor sum = v.take_sum(of, dy.dtype())) in.push_back(std::move(sum));
+  return std::move(emit_donating(make_ref<IndexSelectGrad>(dim, v.in_shape(of)[dim]), std::move(in))[0]);
 }
 Layouts op::IndexSelectGrad::infer(Inputs in) const {
   Shape s = in[1].shape();
   s[dim] = size;
+  TG_CHECK(in.size() == 2 || (in[2].shape() == s && in[2].dtype() == in[1].dtype()), shape,
+           "[{}] adds a gradient {} to {}. Shapes and dtypes must be equal.", kName,
+           Layout::contiguous(s, in[1].dtype()), in[2]);
   return {Layout::contiguous(s, in[1].dtype(), in[1].device())};
 }
+OpWork op::IndexSelectGrad::work(Bufs in, Bufs out) const {
+  if (in.size() == 2) return Op::work(in, out);
+  OpWork w = Op::work(in.first(2), in.subspan(1, 1));  // in place
+  w.read += w.written;
+  return w;
+}
 Tensors op::IndexSelectGrad::vjp(const Vjp& v) const {
-  return {Tensor(), index_select(v.grad(), int64_t(dim), v.in(0))};
+  Tensors grads{Tensor(), v.wants(1) ? index_select(v.grad(), int64_t(dim), v.in(0)) : Tensor()};
+  if (v.inputs() == 3) grads.emplace_back(v.grad());
+  return grads;
 }
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});

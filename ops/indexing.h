@@ -46,17 +46,21 @@ struct IndexSelect : OpOf<IndexSelect> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (index, dy) -> dx with `size` slices along dim. Slices of dy with equal indices are added in their order. Never
-/// sparse.
+/// sparse. (index, dy, sum) -> sum + dx, where only slices that have an index are written if sum may be.
 struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   static constexpr auto kName = "index_select_grad";
   size_t dim;
   int64_t size;
   IndexSelectGrad(size_t d, int64_t n) : dim(d), size(n) {}
+  Traits traits() const override { return {.may_alias = bits(2)}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return bits(0); }
+  OpWork work(Bufs in, Bufs out) const override;
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
 };
+/// The gradient of input `of` of an op that selects slices of it by index, added to what other ops have given.
+Tensor index_select_grad(const Vjp&, size_t of, size_t dim, const Tensor& index, const Tensor& dy);
 /// (x, update, start) -> x with the slices from start on replaced by those of update.
 struct SliceUpdate : OpOf<SliceUpdate> {
   static constexpr auto kName = "slice_update";

@@ -286,6 +286,8 @@ void cpu_rows(Rows& rows) {
   for (const int64_t t : {64, 1024}) attention_rows(rows, 1, 12, t, 64, DType::bf16);
   attention_rows(rows, 1, 1, 1024, 64, DType::f32);
   for (const int64_t tq : {1, 4}) attention_rows(rows, 1, 12, 1024, 64, DType::f32, tq);
+  self_attention_rows(rows, 12, 4, 64, 32);
+  self_attention_rows(rows, 4, 12, 64, 64);
   self_attention_rows(rows, 1, 12, 1024, 64);
   adamw_rows(rows, int64_t(1) << 20);
   adamw_rows(rows, int64_t(1) << 24);

@@ -141,15 +141,17 @@ __global__ void __launch_bounds__(kThreads)
     if (*i == n - 1 || int64_t(pairs[*i + 1] >> position_bits) != key) runs[key].end = *i + 1;
   }
 }
-// dy (outer, m, n) -> dx (outer, size, n), V elements to a thread; the terms are loaded four at a time.
+// dy (outer, m, n) -> dx (outer, size, n), added to `before` if that is not null, V elements to a thread; the terms are
+// loaded four at a time.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, int64_t items, int64_t size, int64_t m,
-                   int64_t n, uint64_t position_mask) {
+    index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, const T* before, T* dx, int64_t items,
+                   int64_t size, int64_t m, int64_t n, uint64_t position_mask) {
   const int64_t across = n / V;
   for (GridLoop i(items); i; ++i) {
     const int64_t t = *i / across, column = (*i - t * across) * V, o = t / size;
     const Run run = runs[t - o * size];
+    if (before == dx && run.begin == run.end) continue;
     const auto load = [&](int64_t k) {
       const auto position = int64_t(pairs[k] & position_mask);
       return load16<V>(dy + (o * m + position) * n + column);
@@ -165,6 +167,7 @@ __global__ void __launch_bounds__(kThreads)
       add(a), add(b), add(c), add(d);
     }
     for (; k < run.end; ++k) add(load(k));
+    if (before) add(load16<V>(before + *i * V));
     Vec<T, V> r;
 #pragma unroll
     for (int v = 0; v < V; ++v) r.x[v] = narrow<T>(sum[v]);
@@ -173,15 +176,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-void sum_slices(const Context& c, const T* dy, const uint64_t* pairs, const Run* runs, const Buf& dx, int64_t m,
-                int64_t n, int64_t size, int position_bits) {
+void sum_slices(const Context& c, const T* dy, const uint64_t* pairs, const Run* runs, const T* before, const Buf& dx,
+                int64_t m, int64_t n, int64_t size, int position_bits) {
   T* to = dx.data<T>();
   const uint64_t mask = (uint64_t(1) << position_bits) - 1;
   const auto run = [&](auto kernel, int v) {
     const int64_t items = dx.numel() / v;
-    launch(c, kernel, blocks_for(c, items, kThreads), kThreads, 0, dy, pairs, runs, to, items, size, m, n, mask);
+    launch(c, kernel, blocks_for(c, items, kThreads), kThreads, 0, dy, pairs, runs, before, to, items, size, m, n,
+           mask);
   };
-  if (n % kVec<T> == 0 && aligned16(dy) && aligned16(to))
+  if (n % kVec<T> == 0 && aligned16(dy) && aligned16(before) && aligned16(to))
     run(index_sum_runs<T, kVec<T>>, kVec<T>);
   else
     run(index_sum_runs<T, 1>, 1);
@@ -208,7 +212,10 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   if (dx.numel() == 0) return;
   visit_float(dx.dtype(), [&]<class T>() {
     const Dense<T> from(c, dy);
-    sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), dx, m, n, op.size, bits.position);
+    if (in.size() == 2)
+      return sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), nullptr, dx, m, n, op.size, bits.position);
+    const Dense<T> before(c, in[2]);
+    sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), before, dx, m, n, op.size, bits.position);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/binary.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -35,10 +36,12 @@ std::optional<GradientProduct> product_of(const Node& n, DType dtype) {
 }
 // Whether n adds up gradients of which one is a product.
 bool is_sum_of_products(const Node& n) {
-  return is<op::Binary<op::Add>>(n) && std::ranges::any_of(n.in, [](const Edge& e) {
-           const Node* term = maker_of(read_by(e));
-           return term && (is<op::Matmul>(*term) || is_sum_of_products(*term));
-         });
+  const auto is_product = [](const Edge& e) {
+    const Node* term = maker_of(read_by(e));
+    return term && (is<op::Matmul>(*term) || is_sum_of_products(*term));
+  };
+  if (is<op::IndexSelectGrad>(n)) return n.in.size() == 3 && is_product(n.in[2]);
+  return is<op::Binary<op::Add>>(n) && std::ranges::any_of(n.in, is_product);
 }
 // The sum of squares of a^T b, in f64.
 Tensor square_sum(const GradientProduct& p) {

@@ -52,6 +52,13 @@ TEST_CASE("gradient of an embedding: 12 000 tokens, a hot id, ids that are absen
       const Tensor cpu = emit1(make_ref<op::IndexSelectGrad>(0, rows), {in[0], dy});
       const Tensor gpu = emit1(make_ref<op::IndexSelectGrad>(0, rows), {in[0].to(kGpu), dy.to(kGpu)});
       CHECK(bits_of(cpu) == bits_of(gpu));
+      const OpPtr op = make_ref<op::IndexSelectGrad>(0, rows);  // added to in[1]: where it lies, or elsewhere
+      const Tensor kept = in[1].to(kGpu), sum = emit1(op, {in[0], dy, in[1]});
+      CHECK(bits_of(emit1(op, {in[0].to(kGpu), dy.to(kGpu), kept})) == bits_of(sum));
+      CHECK(bits_of(kept) == bits_of(in[1]));
+      std::vector<Tensor> there{in[0].to(kGpu), dy.to(kGpu)};
+      there.push_back(in[1].to(kGpu));
+      CHECK(bits_of(emit_donating(op, std::move(there))[0]) == bits_of(sum));
     }
   }
 }

@@ -2,6 +2,7 @@
 // lengths past one chunk, equal indices at any number of threads, and what each of these ops refuses.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/profile/work.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/ops.h>
 
@@ -117,6 +118,50 @@ TEST_CASE("gather, index_select and scatter_add against loops") {
   // Large after small: what f32 sums keep and bf16 sums, rounded each time, would lose.
   const Tensor small = filled({512}, 1.f).to(DType::bf16), none = zeros({1}, DType::bf16);
   CHECK(scatter_add(none, 0, i64(std::vector<int64_t>(512, 0), {512}), small).item<float>() == 512);
+}
+TEST_CASE("the gradient of index_select is added to a sum, in its place if nobody else holds it") {
+  for (const int64_t width : {3, 40})  // fewer than a vector has, and more
+    for (const DType t : {DType::f32, DType::f64, DType::bf16}) {
+      CAPTURE(width);
+      CAPTURE(t);
+      const Tensor index = i64({4, 0, 4}, {3}), dy = random({3, width}, 1).to(t), was = random({6, width}, 2).to(t);
+      const auto added = [&](Tensor sum) {
+        std::vector<Tensor> in{index, dy};
+        in.push_back(std::move(sum));
+        return emit_donating(make_ref<op::IndexSelectGrad>(0, 6), std::move(in))[0];
+      };
+      const DType wide = t == DType::f64 ? t : DType::f32;
+      const Tensor alone = emit1(make_ref<op::IndexSelectGrad>(0, 6), {index, dy.to(wide)});
+      const Tensor expected = (was.to(wide) + alone).to(t), kept = was * 1.0;
+      CHECK(bits_of(added(was)) == bits_of(expected));
+      CHECK(bits_of(was) == bits_of(kept));
+      Tensor own = was * 1.0;
+      const void* const at = own.value()->storage->data;
+      const Tensor in_place = added(std::move(own));
+      CHECK(in_place.value()->storage->data == at);
+      CHECK(bits_of(in_place) == bits_of(expected));
+      CHECK(bits_of(added(transpose(transpose(was, 0, 1) * 1.0, 0, 1))) == bits_of(expected));  // columns apart
+      CHECK_HAS(error_of([&] { added(zeros({5, width}, t)); }), "[index_select_grad] adds a gradient (6, ");
+    }
+}
+TEST_CASE("a table that is used twice: its gradient is one sum, and no pass over all of it adds them") {
+  const Tensor ids = i64({4, 0, 4, 1}, {2, 2}), weight = random({6, 40}, 3);
+  const auto grad = [&](Tensor of_embedding, Tensor of_product) {
+    const Tensor x = embedding(ids, of_embedding), y = matmul(x, transpose(of_product, 0, 1));
+    return backward(sum(y * random({2, 2, 6}, 4)));
+  };
+  Tensor table = (weight * 1.0).requires_grad_(), one = (weight * 1.0).requires_grad_(),
+         other = (weight * 1.0).requires_grad_();
+  const GradMap apart = grad(one, other);
+  const Tensor expected = apart[other] + apart[one];
+  for (const bool lazy : {false, true}) {
+    Mode mode(lazy);
+    const WorkScope counting;
+    const Tensor g = grad(table, table)[table];
+    evaluate({g});
+    for (const WorkOfOp& o : counting.ops()) CHECK(o.op != "add");
+    CHECK(values(g) == values(expected));
+  }
 }
 TEST_CASE("scatter_add and the gradient of index_select: one order of additions for any number of threads") {
   const int before = num_threads();

@@ -221,6 +221,10 @@ struct Cases {
     one("embedding", "i64", in, [](Inputs x) { return embedding(x[0], x[1]); });
     one("embedding", "i32", in, [](Inputs x) { return embedding(x[0].to(DType::i32), x[1]); });
     if (c == 0) return;
+    one("embedding", "tied", in, [](Inputs x) {
+      const Tensor y = embedding(x[0], x[1]);
+      return matmul(y, transpose(x[1], 0, 1));
+    });
     one("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); }).gradcheck = 0;
     list.emplace_back("topk", "some", std::vector{floats({r, c})}, [k = (c + 1) / 2](Inputs x) {
       const TopK t = topk(x[0], k);
@@ -235,6 +239,8 @@ struct Cases {
         [](Inputs v) { return index_select(v[0], 0, v[1].to(DType::i32)); });
     one("index_select", "last", {floats({r, 4}), indices({c}, 4)},
         [](Inputs v) { return index_select(v[0], -1, v[1]); });
+    one("index_select", "twice", {from, indices({r}, 4), indices({r}, 4)},
+        [](Inputs v) { return index_select(v[0], 1, v[1]) * index_select(v[0], 1, v[2]); });
     one("index_select", "integers", {indices({r, 4}, 9), indices({c}, 4)}, [](Inputs v) {
       return index_select(v[0], -1, v[1]);
     }).gradcheck = 0;
