@@ -189,7 +189,7 @@ double int8_rate(double total) {
 
 class Array {
  public:
-  explicit Array(int64_t n) : p_(new (kAlign) float[size_t(n)]) {
+  explicit Array(int64_t n) : p_(new(kAlign) float[size_t(n)]) {
 #ifdef __linux__
     (void)madvise(p_, size_t(n) * sizeof(float), MADV_HUGEPAGE);  // as the tensors of the CPU have them
 #endif
