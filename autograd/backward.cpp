@@ -62,7 +62,7 @@ struct SumsSoFar final : Vjp::Sums {
   explicit SumsSoFar(Gradients& g) : all(g) {}
   Tensor take(const Edge& e, DType dtype) override {
     const auto it = all.find(e.id);
-    if (it == all.end() || e.dtype != dtype) return {};
+    if (!e.tracked || it == all.end() || e.dtype != dtype) return {};
     const Tensor sum = it->second.to(dtype);
     all.erase(it);
     return sum;

@@ -198,8 +198,8 @@ using OpPtr = Ref<const Op>;
 /// What to compute. Attributes are members, and do not change once the op was emitted. Authors derive from OpOf.
 ///
 /// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. A returned gradient may be
-/// the one that it was given. vjp() never writes into a gradient; the engine adds, but for Vjp::take_sum(). An op
-/// without vjp() is differentiated through compose(), so gradient ops have second derivatives.
+/// the one that it was given. vjp() never writes into a gradient; the engine adds, except to what Vjp::take_sum()
+/// gave. An op without vjp() is differentiated through compose(), so gradient ops have second derivatives.
 struct Op : Counted<Op> {
   const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
   const DTypes dtypes;           ///< those of the inputs that the kernels have; empty: infer() checks them

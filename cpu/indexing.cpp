@@ -6,7 +6,6 @@
 #include <tapegrad/ops/indexing.h>
 
 #include <atomic>
-#include <utility>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
@@ -98,6 +97,17 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context&) {
   report_outside(ids, size, [&](int64_t id, const Dims& where) { throw id_outside(id, where, *ids.layout, size); });
 }
 
+template <class Bits> void move_elements(const Buf& from, const Strides& to_strides, Bits* to) {
+  for_rows<2>(from.shape(), {to_strides, from.strides()}, [&](int64_t n, const auto& at, const auto& step) {
+    Bits* y = to + at[0];
+    const Bits* x = from.raw<Bits>() + at[1];
+    if (step[0] == 1 && step[1] == 1)
+      std::copy_n(x, n, y);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i * step[0]] = x[i * step[1]];
+  });
+}
+
 // Lines along the dimension are independent: one thread adds a line, or neighbouring lines side by side, in order.
 template <class A, class T, class I>
 bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides, size_t dim, int64_t size) {
@@ -133,15 +143,12 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   });
   return ok;
 }
-// y = x (zeros when null) with src added at the indices, or x + (zeros with src added); false: an index is outside.
-template <class T>
-bool add_at(const Buf* x, const Buf& index, const Buf& src, const Buf& y, size_t dim, bool x_last = false) {
+// y = x (zeros when null) with src added at the indices; false: an index is outside.
+template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, const Buf& y, size_t dim) {
   using A = compute_t<T>;
-  const Buf* const last = x_last ? std::exchange(x, nullptr) : nullptr;
-  std::vector<A> wide(std::is_same_v<T, A> && !last ? 0 : size_t(y.numel()));  // bf16 is rounded once
+  std::vector<A> wide(std::is_same_v<T, A> ? 0 : size_t(y.numel()));  // bf16 is rounded once
   A* sums = wide.data();
-  if constexpr (std::is_same_v<T, A>)
-    if (!last) sums = y.data<T>();
+  if constexpr (std::is_same_v<T, A>) sums = y.data<T>();
   const Strides strides = dense(y.shape());
   const Shape all{y.numel()};
   if (!x)
@@ -153,13 +160,7 @@ bool add_at(const Buf* x, const Buf& index, const Buf& src, const Buf& y, size_t
     });
   bool ok = true;
   visit_index(index.dtype(), [&]<class I>() { ok = add_lines<A, T, I>(index, src, sums, strides, dim, y.size(dim)); });
-  if (last)
-    for_rows<2>(y.shape(), {strides, last->strides()}, [&](int64_t n, const auto& at, const auto& step) {
-      map_row(
-          n, y.data<T>() + at[0], [](A v, A w) { return v + w; }, RowOperand<T>(last->data<T>() + at[1], step[1]),
-          RowOperand<A>(sums + at[0], 1));
-    });
-  else if constexpr (!std::is_same_v<T, A>)
+  if constexpr (!std::is_same_v<T, A>)
     for_rows<1>(all, {Strides{1}}, [&](int64_t n, const auto& at, const auto&) {
       map_row(
           n, y.data<T>() + at[0], [](A v) { return v; }, RowOperand<A>(sums + at[0], 1));
@@ -177,24 +178,25 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line instead.
+// Tokens sorted by id, so that each slice of the result has one writer. Thin slices of their own are added line by line
+// instead.
 void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
   report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
     throw index_outside(op.name(), id, p, *in[0].layout, op.dim, op.size);
   });
   const auto m = int64_t(ids.size());
-  const Buf* const before = in.size() > 2 ? &in[2] : nullptr;
   const Shape& s = out[0].shape();
   const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),
                 outer = Shape(s.begin(), s.begin() + op.dim).product();
-  if (n < kLanes) {
+  const bool add = in.size() > 2;  // to in[2]
+  if (n < kLanes && !add) {
     Layout each = *in[0].layout;  // the index of each element of dy
     each.shape = in[1].shape();
     each.strides = Strides::filled(each.shape.size(), 0);
     each.strides[op.dim] = in[0].strides()[0];
     const Buf index{&each, in[0].bytes};
-    visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(before, index, in[1], out[0], op.dim, true); });
+    visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(nullptr, index, in[1], out[0], op.dim); });
     return;
   }
   std::vector<int64_t> first(size_t(op.size) + 1), order(ids.size());  // of id v: order[first[v] .. first[v + 1])
@@ -204,21 +206,17 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   for (size_t i = 0; i < ids.size(); ++i) order[size_t(next[size_t(ids[i])]++)] = int64_t(i);
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    std::vector<T> copy, copy_before;
-    const T* const dy = contiguous_data(in[1], copy);
-    const T* const was = before ? contiguous_data(*before, copy_before) : nullptr;
+    if (add && out[0].bytes != in[2].bytes) move_elements(in[2], dense(s), out[0].data<T>());
+    std::vector<T> copy;
+    const T* dy = contiguous_data(in[1], copy);
     for_row_tiles(outer * op.size, n, [&](int64_t begin, int64_t end) {
       std::vector<C> row(static_cast<size_t>(n));
       C* const sum = row.data();
       for (int64_t t = begin; t < end; ++t) {
         const int64_t o = t / op.size, v = t % op.size;
-        T* const to = out[0].data<T>() + t * n;
-        const T* const from = was ? was + t * n : nullptr;
+        T* to = out[0].data<T>() + t * n;
         if (first[size_t(v)] == first[size_t(v) + 1]) {  // most ids of a vocabulary
-          if (!from)
-            std::fill_n(to, n, T(C(0)));
-          else if (from != to)
-            std::copy_n(from, n, to);
+          if (!add) std::fill_n(to, n, T(C(0)));
           continue;
         }
         std::fill_n(sum, n, C(0));
@@ -226,23 +224,13 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
           const T* d = dy + (o * m + order[size_t(k)]) * n;
           for (int64_t j = 0; j < n; ++j) sum[j] += C(d[j]);
         }
-        for (int64_t j = 0; from && j < n; ++j) sum[j] = C(from[j]) + sum[j];
+        for (int64_t j = 0; add && j < n; ++j) sum[j] += C(to[j]);
         for (int64_t j = 0; j < n; ++j) to[j] = T(sum[j]);
       }
     });
   });
 }
 
-template <class Bits> void move_elements(const Buf& from, const Strides& to_strides, Bits* to) {
-  for_rows<2>(from.shape(), {to_strides, from.strides()}, [&](int64_t n, const auto& at, const auto& step) {
-    Bits* y = to + at[0];
-    const Bits* x = from.raw<Bits>() + at[1];
-    if (step[0] == 1 && step[1] == 1)
-      std::copy_n(x, n, y);
-    else
-      for (int64_t i = 0; i < n; ++i) y[i * step[0]] = x[i * step[1]];
-  });
-}
 void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &update = in[1], &y = out[0];
   const int64_t n = update.size(op.dim), size = y.size(op.dim);

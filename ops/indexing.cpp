@@ -1,7 +1,10 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
+
+#include <algorithm>
 
 namespace tg {
 namespace {
@@ -82,7 +85,8 @@ Layouts op::IndexSelectGrad::infer(Inputs in) const {
 }
 OpWork op::IndexSelectGrad::work(Bufs in, Bufs out) const {
   if (in.size() == 2) return Op::work(in, out);
-  OpWork w = Op::work(in.first(2), in.subspan(1, 1));  // in place
+  OpWork w = Op::work(in.first(2), {});  // in place: of the slices that have an index, one read and one written
+  w.written = std::min(detail::distinct_bytes(*in[1].layout), detail::distinct_bytes(*out[0].layout));
   w.read += w.written;
   return w;
 }

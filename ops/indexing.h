@@ -46,7 +46,7 @@ struct IndexSelect : OpOf<IndexSelect> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (index, dy) -> dx with `size` slices along dim. Slices of dy with equal indices are added in their order. Never
-/// sparse. (index, dy, sum) -> sum + dx, where only slices that have an index are written if sum may be.
+/// sparse. (index, dy, sum) -> sum + dx: in the place of sum, only slices that have an index are written.
 struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   static constexpr auto kName = "index_select_grad";
   size_t dim;

@@ -122,7 +122,7 @@ template <class F> double on_all_threads(F f) {
   return *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end());
 }
 // The second highest of the rates that were added: a clock that jumps makes a round look too quick.
-class Highest {
+class SecondHighest {
  public:
   void add(double rate) {
     if (rate > first_) std::swap(rate, first_);
@@ -141,13 +141,13 @@ template <class Once> double best_rate(double work, double total, Once once) {
   int64_t repeats = 1;
   for (double took; (took = std::min(once(repeats), once(repeats))) < kRound;)
     repeats = std::max(2 * repeats, int64_t(0.8 * double(repeats) * kRound / std::max(took, 1e-9)));
-  Highest rate;
+  SecondHighest rate;
   const auto start = now();
   for (int i = 0; i < kLeast || now() - start < total; ++i) rate.add(work * double(repeats) / once(repeats));
   return rate();
 }
 
-// The best round of each thread, together: threads share nothing here, so that their rounds need not coincide.
+// The second best round of each thread, together: threads share nothing here, so that their rounds need not coincide.
 double multiply_add_rate(MultiplyAdd f, double flop, double total) {
   constexpr double kRound = 2e-4;
   constexpr int kLeast = 20;
@@ -157,7 +157,7 @@ double multiply_add_rate(MultiplyAdd f, double flop, double total) {
       const auto timed = [&](int64_t n) { return bench::timed([&] { sink = f(n); }); };
       int64_t n = 1000;
       while (std::min(timed(n), timed(n)) < kRound) n *= 2;
-      Highest own;
+      SecondHighest own;
       const auto start = now();
       for (int i = 0; i < kLeast || now() - start < total; ++i) own.add(1e-9 * flop * double(n) / timed(n));
       rate += own();

@@ -19,7 +19,8 @@ struct Bandwidth {     // GB/s; bytes read and bytes written count once each; by
   double best() const { return copy > triad ? copy : triad; }
 };
 
-// Each figure is the best of short rounds in about so many seconds, and is measured when it is first asked for.
+// Each figure is that of the quickest of short rounds in about so many seconds, and is measured when it is first asked
+// for.
 class Peaks {
  public:
   explicit Peaks(double seconds, Device device = {}) : seconds_(seconds), device_(device) {}

@@ -83,7 +83,7 @@ class Executable {
     ChainPlan plan;
     std::vector<const Op*> ops;
     std::vector<std::byte*> data;
-    DType from, to;  // and the work, for a WorkScope
+    DType from, to;  // what a WorkScope is told of a run
     OpWork work = {};
   };
   struct Call {

@@ -299,7 +299,7 @@ template <class T> struct Tiles {
         for (int64_t q = q0; q < q1; ++q) {
           const Block l = block(p.k, q);
           add_block(l, shared ? shared + (l.first - block(p.k, q0).first) * padded : nullptr, i, m, j, n,
-                    q + 1 < q1 ? ahead(t, block(p.k, q + 1)) : ahead(t + num_threads(), block(p.k, q0)));
+                    q + 1 < q1 ? ahead(t, block(p.k, q + 1)) : ahead(t + 1, block(p.k, q0)));
         }
         if (q1 == blocks(p.k)) p.finish(i, m, j, n);
       });

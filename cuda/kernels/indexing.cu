@@ -141,17 +141,17 @@ __global__ void __launch_bounds__(kThreads)
     if (*i == n - 1 || int64_t(pairs[*i + 1] >> position_bits) != key) runs[key].end = *i + 1;
   }
 }
-// dy (outer, m, n) -> dx (outer, size, n), added to `before` if that is not null, V elements to a thread; the terms are
-// loaded four at a time.
+// dy (outer, m, n) -> dx (outer, size, n), or added to what is there, V elements to a thread; the terms are loaded four
+// at a time.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, const T* before, T* dx, int64_t items,
+    index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, bool add_to_dx, int64_t items,
                    int64_t size, int64_t m, int64_t n, uint64_t position_mask) {
   const int64_t across = n / V;
   for (GridLoop i(items); i; ++i) {
     const int64_t t = *i / across, column = (*i - t * across) * V, o = t / size;
     const Run run = runs[t - o * size];
-    if (before == dx && run.begin == run.end) continue;
+    if (add_to_dx && run.begin == run.end) continue;
     const auto load = [&](int64_t k) {
       const auto position = int64_t(pairs[k] & position_mask);
       return load16<V>(dy + (o * m + position) * n + column);
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads)
       add(a), add(b), add(c), add(d);
     }
     for (; k < run.end; ++k) add(load(k));
-    if (before) add(load16<V>(before + *i * V));
+    if (add_to_dx) add(load16<V>(dx + *i * V));
     Vec<T, V> r;
 #pragma unroll
     for (int v = 0; v < V; ++v) r.x[v] = narrow<T>(sum[v]);
@@ -175,17 +175,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // unless they are one
+  if (x.data<T>() != y.data<T>() || !x.is_contiguous()) copy_contiguous(c, x, y.data<T>());
+}
 template <class T>
-void sum_slices(const Context& c, const T* dy, const uint64_t* pairs, const Run* runs, const T* before, const Buf& dx,
+void sum_slices(const Context& c, const T* dy, const uint64_t* pairs, const Run* runs, const Buf& dx, bool add,
                 int64_t m, int64_t n, int64_t size, int position_bits) {
   T* to = dx.data<T>();
   const uint64_t mask = (uint64_t(1) << position_bits) - 1;
   const auto run = [&](auto kernel, int v) {
     const int64_t items = dx.numel() / v;
-    launch(c, kernel, blocks_for(c, items, kThreads), kThreads, 0, dy, pairs, runs, before, to, items, size, m, n,
-           mask);
+    launch(c, kernel, blocks_for(c, items, kThreads), kThreads, 0, dy, pairs, runs, to, add, items, size, m, n, mask);
   };
-  if (n % kVec<T> == 0 && aligned16(dy) && aligned16(before) && aligned16(to))
+  if (n % kVec<T> == 0 && aligned16(dy) && aligned16(to))
     run(index_sum_runs<T, kVec<T>>, kVec<T>);
   else
     run(index_sum_runs<T, 1>, 1);
@@ -212,10 +214,9 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   if (dx.numel() == 0) return;
   visit_float(dx.dtype(), [&]<class T>() {
     const Dense<T> from(c, dy);
-    if (in.size() == 2)
-      return sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), nullptr, dx, m, n, op.size, bits.position);
-    const Dense<T> before(c, in[2]);
-    sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), before, dx, m, n, op.size, bits.position);
+    const bool add = in.size() > 2;
+    if (add) copy_to<T>(c, in[2], dx);
+    sum_slices<T>(c, from, pairs.data(), runs.as<Run>(), dx, add, m, n, op.size, bits.position);
   });
 }
 
@@ -283,9 +284,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // unless they are one
-  if (x.data<T>() != y.data<T>() || !x.is_contiguous()) copy_contiguous(c, x, y.data<T>());
-}
 template <class T> void scatter_lines(const Context& c, Bufs in, const Buf& out, size_t dim, const IndexCheck& check) {
   using A = compute_t<T>;
   const Buf &index = in[1], &src = in[2];

@@ -154,7 +154,7 @@ set(of_ranks inspect --plan --arch gpt2-xl --batch 4 --dtype bf16 --machine h100
 run(0 ${of_ranks} --ranks 1,8,1024)
 foreach(text "gpt2-xl: 1557611200 parameters; steps of micro-batches of 4 x 1024 tokens in bf16 by adamw, recompute none"
         "tokens of a step                       4096        32768      4194304\n" "  efficiency, %                      100.00 "
-        "  all, ms                             97.13 " "  messages of a rank                      0         6664       147312\n"
+        "  all, ms                             96.70 " "  messages of a rank                      0         6664       147312\n"
         "  moments                          12.46 GB     12.46 GB     12.46 GB\n"
         "h100: 8 rank(s) a node; 2 us a message and 360 GB/s within it, 5 us and 40 GB/s between nodes; 580 GB/s of sums; 0.8 of the data sheets' rates, and assumed microseconds"
         "Computing is the least time on that machine.")

@@ -69,6 +69,14 @@ TEST_CASE("work: each op counts its inputs, outputs and products once, computed 
   check([&] { (void)(a + expand(row, {3, 5})); }, "add", f32(15 + 5), f32(15), 0);  // stride 0 counts once
   check([&] { embedding(ids, w); }, "embedding", 3 * 4 + f32(24), f32(24), 0);
   check([&] { index_select(w, 0, ids); }, "index_select", 3 * 4 + f32(24), f32(24), 0);
+  const Tensor sum = random({10, 8}, 5), many = zeros({30}, DType::i64), few = zeros({3}, DType::i64);
+  const auto add = [&](const Tensor& index) {
+    emit1(make_ref<op::IndexSelectGrad>(0, 10), {index, random({index.numel(), 8}, 6), sum});
+  };
+  for (const auto& [index, slices] : {std::pair{&few, 3}, {&many, 10}}) {
+    const int64_t dy = 8 * index->numel();
+    check([&] { add(*index); }, "index_select_grad", 8 * index->numel() + f32(dy + 8 * slices), f32(8 * slices), 0);
+  }
   check([&] { a.to(DType::bf16); }, "cast", f32(15), 2 * 15, 0);
   const Tensor down = random({8, 2}, 6), up = random({2, 10}, 7), m = zeros({10, 8}), v = zeros({10, 8});
   check([&] { lora(x, down, up, 2.0); }, "lora", f32(192 + 16 + 20), f32(240 + 48), 24 * 8 * 2 + 24 * 2 * 10);
