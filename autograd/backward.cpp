@@ -58,6 +58,7 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
 using Gradients = std::unordered_map<uint64_t, Tensor>;
+// For Vjp::take_sum(): what is taken is no longer in `all`, so that what vjp() returns takes its place.
 struct SumsSoFar final : Vjp::Sums {
   explicit SumsSoFar(Gradients& g) : all(g) {}
   Tensor take(const Edge& e, DType dtype) override {

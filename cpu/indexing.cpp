@@ -178,8 +178,8 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Tokens sorted by id, so that each slice of the result has one writer. Thin slices of their own are added line by line
-// instead.
+// Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line
+// instead, if there is no sum to add them to.
 void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
   report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
