@@ -12,11 +12,13 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kParallel = 1 << 17;  // multiply-adds, some 5 us: less is not worth waking a thread
 
-// Rows of a block, whole register tiles at every level. Each block packs A for itself, so they are few where a row does
-// not depend on its block.
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Rows of a block, whole register tiles at every level. Each block packs A for itself, so they are few and alike, where
+// a row does not depend on its block.
 int64_t block_rows(int64_t rows) {
   if (!kRowsAlone) return 24;
-  return std::clamp<int64_t>((rows + num_threads() - 1) / num_threads(), 12, 48);
+  const int64_t threads = num_threads(), blocks = threads * std::max<int64_t>(1, ceil_div(rows, 48 * threads));
+  return std::max<int64_t>(12, ceil_div(rows, blocks));
 }
 
 // The elements of a matrix in the dtype that is computed in; bf16 is copied.
@@ -96,7 +98,7 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
       block<T>(op, s, first, std::min(rows, s.rows - first), x, a, b, base ? &*base : nullptr, out[0].data<T>(),
                out[1].data<T>());
     };
-    const int64_t tiles = (s.rows + rows - 1) / rows;
+    const int64_t tiles = ceil_div(s.rows, rows);
     if (s.rows * s.r * (s.in + s.out) >= kParallel) return parallel_for(tiles, run);
     for (int64_t t = 0; t < tiles; ++t) run(t);
   });

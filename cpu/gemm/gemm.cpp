@@ -131,8 +131,8 @@ template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
 // rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is more than a vector has and no
 // whole number of them.
 template <class T>
-void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols, MatView<T> a,
-              const T* b, int64_t bk) {
+void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
+              const MatView<T>& a, const T* b, int64_t bk) {
   T* c = p.c + i * p.ldc + j;
   const bool add = p.o.accumulate || l.first > 0;
   if (cols < kLanes<T>)

@@ -194,6 +194,25 @@ inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
 // Element (i, j) of x becomes (j, i).
 #if TG_ISA_LEVEL == 4
 inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
+// Eight columns of 16 rows: x[i] has rows i % 4 + i / 4 * 8 and the fourth after it, and becomes column i.
+inline void transpose_pairs(__m512 (&x)[8]) {
+  __m512 a[8], b[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    a[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), a[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      b[i + 2 * h] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0x44);
+      b[i + 2 * h + 1] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0xee);
+    }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88);
+    x[4 + i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xdd);
+  }
+}
 inline void transpose(Bits<double> (&x)[8]) {
   __m512i a[8];
 #pragma GCC unroll 4
@@ -292,19 +311,47 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
   }
 }
 
+// The first `cols` columns of kLanes rows, ld apart, as rows of kLanes at `to`, `step` apart.
+template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t cols, T* to, int64_t step) {
+  constexpr int L = kLanes<T>;
+  const Lanes<T> some(cols);
+#if TG_ISA_LEVEL == 4
+  if constexpr (std::is_same_v<T, float>)
+    if (cols <= L / 2) {
+      // Two rows in a vector: half as many shuffles.
+      const auto half = __mmask8((1u << cols) - 1);
+      __m512 x[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        const T* const row = p + (i % 4 + i / 4 * 8) * ld;
+        x[i] = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps(half, row)),
+                                  _mm256_maskz_loadu_ps(half, row + 4 * ld), 1);
+      }
+      transpose_pairs(x);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i)
+        if (i < cols) _mm512_storeu_ps(to + i * step, x[i]);
+      return;
+    }
+#endif
+  Bits<T> x[L];
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) x[i] = Bits<T>(some.load(p + i * ld));
+  transpose(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i)
+    if (i < cols) store_vector(to + i * step, Vector<T>(x[i]));
+}
 // Columns of B (k x cols) that are no neighbours in k, as rows of k at `to`.
 template <class T> inline void pack_transposed(int64_t k, int64_t cols, MatView<T> b, T* to) {
   constexpr int L = kLanes<T>;
-  int64_t done = 0;
+  int64_t t = 0;
   if (b.col == 1)
-    for (; done + L <= cols; done += L) {
-      int64_t t = 0;
-      for (; t + L <= k; t += L) copy_transposed(b.p + t * b.row + done, b.row, to + done * k + t, k);
-      for (; t < k; ++t)
-        for (int64_t j = done; j < done + L; ++j) to[j * k + t] = b.p[t * b.row + j];
-    }
-  for (int64_t j = done; j < cols; ++j)
-    for (int64_t t = 0; t < k; ++t) to[j * k + t] = b.p[t * b.row + j * b.col];
+    for (; t + L <= k; t += L)
+      for (int64_t j = 0; j < cols; j += L)
+        copy_transposed(b.p + t * b.row + j, b.row, std::min<int64_t>(L, cols - j), to + j * k + t, k);
+  for (; t < k; ++t)
+    for (int64_t j = 0; j < cols; ++j) to[j * k + t] = b.p[t * b.row + j * b.col];
 }
 
 // Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.

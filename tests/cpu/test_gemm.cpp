@@ -11,7 +11,7 @@
 using namespace tg;
 
 namespace {
-constexpr int64_t kSizes[] = {1, 5, 12, 16, 17, 31, 33, 64, 100};
+constexpr int64_t kSizes[] = {1, 5, 8, 12, 16, 17, 31, 33, 64, 100};
 constexpr int64_t kDepths[] = {1, 7, 16, 64, 65, 400};
 
 // What an element should be, and the product of the absolute values, which its rounding is measured by.
