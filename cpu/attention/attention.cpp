@@ -72,16 +72,19 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
   Scratch scratch(need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
                   2 * need(kKeys * ld));
-  C *s = scratch.take<C>(kKeys * P), *qs = scratch.take<C>(padded * hs), *y = scratch.take<C>(nq * ld),
+  C *s = scratch.take<C>(kKeys * P), *qs = scratch.take<C>(padded * hs), *sums = scratch.take<C>(nq * ld),
     *max = scratch.take<C>(padded), *sum = scratch.take<C>(padded), *factor = scratch.take<C>(P),
     *ks = scratch.take<C>(kKeys * ld), *vs = scratch.take<C>(kKeys * ld);
   std::fill(max, max + padded, -std::numeric_limits<C>::infinity());
   std::fill(sum, sum + padded, C(0));
-  if (end <= 0) std::fill(y, y + nq * ld, C(0));
+  Matrix<C> y{sums, ld};
+  if constexpr (kRowsAlone && !kWidens<T>)
+    if (hs == ld) y = {to, st[2]};
+  for (int64_t i = 0; end <= 0 && i < nq; ++i) std::fill_n(y.at(i).p, hs, C(0));
   turn<C>(z, true, nq, score_rows<T>(z, query, q0, nq, ks, true), qs);
   for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
     const int64_t nk = std::min(kKeys, end - k0);
-    const MatView<C> k = score_rows<T>(z, key, k0, nk, ks), v = rows_of<T>(value, k0, nk, hs, vs);
+    const MatView<C> k = score_rows<T>(z, key, k0, nk, ks, reads_seldom<C>(nq)), v = rows_of<T>(value, k0, nk, hs, vs);
     for (int64_t i = 0; i < nq; i += P) {
       const int64_t queries = std::min(P, nq - i);
       const Block block{z, q0 + i, queries, k0, z.seen_of(q0 + i + queries - 1, k0, nk)};
@@ -89,15 +92,15 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
       scores<C>(block, k, qs + i * z.depth, s, P);
       lanes::softmax_step<C>(block.lanes<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
       for (int64_t r = 0; k0 > 0 && r < queries; ++r)
-        for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y[(i + r) * ld + j] *= factor[r];
-      add_to_queries<C>(block, s, P, v, {y + i * ld, ld}, k0 > 0);
+        for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y.at(i + r).p[j] *= factor[r];
+      add_to_queries<C>(block, s, P, v, y.at(i), k0 > 0);
     }
   }
   for (int64_t i = 0; i < nq; ++i) lse[i] = C(double(max[i]) * kLn2 + double(math::log(sum[i])));
   for (int64_t i = 0; i < nq; ++i) {
     const C inverse = end > 0 ? C(1) / sum[i] : C(0);
     T* const row = to + i * st[2];
-    const C* const from = y + i * ld;
+    const C* const from = y.at(i).p;
     TG_SAME_INDEX
     for (int64_t j = 0; j < hs; ++j) row[j] = T(from[j] * inverse);
   }
@@ -242,7 +245,8 @@ template <class T> struct BackwardTile {
     for (int64_t k0 = first; k0 < end; k0 += kKeys) {
       const int64_t nk = std::min(kKeys, end - k0);
       const MatView<T> key = head_of<T>(in[1], b, g), value = head_of<T>(in[2], b, g);
-      const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks), v = score_rows<T>(z, value, k0, nk, vs),
+      const MatView<C> k = rows_of<T>(key, k0, nk, hs, ks),
+                       v = score_rows<T>(z, value, k0, nk, vs, reads_seldom<C>(nq)),
                        pairs_of_k = z.pairs ? score_rows<T>(z, key, k0, nk, pairs) : k;
       for (int64_t i = 0; i < nq; i += kStrip) {
         const int64_t some = std::min(kStrip, nq - i);

@@ -53,16 +53,16 @@ template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
 // Rows [first, first + n) of hs elements, in the type that products are computed in and of whole vectors, zeros behind
-// hs: where they lie, or in `scratch`. What is read more than once is copied if its rows are far apart, as few lines of
-// the cache may hold them all.
+// hs: where they lie, or in `scratch`. What is read more than twice is copied if its rows are far apart, as few lines
+// of the cache may hold them all.
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
-                              bool once = false) {
+                              bool seldom = false) {
   using C = compute_t<T>;
   x = x.at(first, 0);
   const int64_t ld = whole_vectors<C>(hs);
   if constexpr (std::is_same_v<T, C>)
-    if (x.col == 1 && hs == ld && (once || x.row == ld)) return x;
+    if (x.col == 1 && hs == ld && (seldom || x.row == ld)) return x;
   for (int64_t i = 0; i < n; ++i) {
     const T* const from = x.p + i * x.row;
     C* const to = scratch + i * ld;
@@ -109,6 +109,10 @@ struct Block {
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
+// Whether scores of so many queries read their keys, once a panel, at most twice. Not on the baseline, where sums may
+// depend on alignment.
+template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
+
 // The sizes of each sequence. extra: lengths and starts, as the form says.
 class Sequences {
  public:
@@ -137,12 +141,12 @@ class Sequences {
 // Rows that scores are made of: those of rows_of(), or pairs of bf16 in the place of floats.
 template <class T>
 MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
-                                 bool once = false) {
+                                 bool seldom = false) {
   if constexpr (std::is_same_v<T, bf16>)
     if (z.pairs) {
       x = x.at(first, 0);
       const bool whole = x.col == 1 && z.hs % 2 == 0 && x.row % 2 == 0 && reinterpret_cast<uintptr_t>(x.p) % 4 == 0;
-      if (whole && (once || x.row == z.hs)) return {reinterpret_cast<const float*>(x.p), x.row / 2, 1};
+      if (whole && (seldom || x.row == z.hs)) return {reinterpret_cast<const float*>(x.p), x.row / 2, 1};
       auto* to = reinterpret_cast<bf16*>(scratch);
       for (int64_t i = 0; i < n; ++i, to += 2 * z.depth) {
         for (int64_t j = 0; j < z.hs; ++j) to[j] = x.p[i * x.row + j * x.col];
@@ -150,7 +154,7 @@ MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, in
       }
       return {scratch, z.depth, 1};
     }
-  return rows_of<T>(x, first, n, z.hs, scratch, once);
+  return rows_of<T>(x, first, n, z.hs, scratch, seldom);
 }
 
 // What scores are multiplied by for exponentials of base 2. It is never negative: queries change their sign instead.
