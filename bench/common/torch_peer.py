@@ -136,7 +136,7 @@ def rounds_of(args, threads, name, one):
     share = lambda: share_of_processors(threads) if args.device == "cpu" and not args.cpu_time else 1.0
     rounds, quiet, before = [], [], share()
     while len(quiet) < args.rounds and len(rounds) < 2 * args.rounds:
-        print(f"{name}: round {len(rounds) + 1}, {len(quiet)} of {args.rounds} count", file=sys.stderr)
+        print(f"{name}: round {len(rounds) + 1} begins, {len(quiet)} of {args.rounds} quiet ones done", file=sys.stderr)
         result, after = one(), share()
         rounds.append((result, min(before, after)))
         before = after
