@@ -1,5 +1,5 @@
 // Register tiles and packing of the f32 and f64 products (cpu/gemm/gemm.cpp) for AVX2 and AVX-512, in the compiler's
-// vector extensions. Every function but dot_tile gives an element one chain of multiply-adds over ascending k, whatever
+// vector extensions. Each tile gives an element one chain of multiply-adds over ascending k, whatever
 // the tile around it; cuts, threads and memory are the caller's business.
 #pragma once
 #include <tapegrad/cpu/gemm.h>
@@ -138,53 +138,6 @@ inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R..
   return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
 }(std::make_integer_sequence<int, kRows>());
 
-inline float sum_of(Vector<float> v) {  // halves, quarters and so on
-#if TG_ISA_LEVEL == 4
-  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-#else
-  const __m256 h = v;
-#endif
-  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
-}
-inline double sum_of(Vector<double> v) {
-#if TG_ISA_LEVEL == 4
-  const __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
-#else
-  const __m256d h = v;
-#endif
-  const __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
-  return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
-}
-// C (R x N) = or += A B, for rows of A and columns of B that are neighbours in k, ar and bc apart: lanes along k.
-template <int R, int N, class T>
-void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t bc, T* c, int64_t ldc, bool add) {
-  constexpr int L = kLanes<T>;
-  Vector<T> sum[R][N] = {};
-  const auto add_products = [&](auto at) {
-    Vector<T> x[R];
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) x[r] = at(a + r * ar);
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      Vector<T> y = at(b + n * bc);
-      asm("" : "+v"(y));  // or it is loaded again for each row
-#pragma GCC unroll 6
-      for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
-    }
-  };
-#pragma GCC unroll 1
-  for (; k >= L; k -= L, a += L, b += L) add_products(load_vector<T>);
-  if (k > 0) add_products([some = Lanes<T>(k)](const T* p) { return some.load(p); });
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + sum_of(sum[r][n]) : sum_of(sum[r][n]);
-}
-// Rows of the tile for N columns: what the registers hold.
-template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
-
 // kTiles<W, Way>[R - 1].
 template <int W, class Way>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
@@ -194,25 +147,6 @@ inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
 // Element (i, j) of x becomes (j, i).
 #if TG_ISA_LEVEL == 4
 inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
-// Eight columns of 16 rows: x[i] has rows i % 4 + i / 4 * 8 and the fourth after it, and becomes column i.
-inline void transpose_pairs(__m512 (&x)[8]) {
-  __m512 a[8], b[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-    a[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), a[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4)
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      b[i + 2 * h] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0x44);
-      b[i + 2 * h + 1] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0xee);
-    }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88);
-    x[4 + i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xdd);
-  }
-}
 inline void transpose(Bits<double> (&x)[8]) {
   __m512i a[8];
 #pragma GCC unroll 4
@@ -309,49 +243,6 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
     for (int64_t j = done; j < kCols<T>; j += L) store_vector(to + t * kCols<T> + j, Vector<T>{});
     for (int64_t j = done; j < cols; ++j) to[t * kCols<T> + j] = b.p[t * b.row + j * b.col];
   }
-}
-
-// The first `cols` columns of kLanes rows, ld apart, as rows of kLanes at `to`, `step` apart.
-template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t cols, T* to, int64_t step) {
-  constexpr int L = kLanes<T>;
-  const Lanes<T> some(cols);
-#if TG_ISA_LEVEL == 4
-  if constexpr (std::is_same_v<T, float>)
-    if (cols <= L / 2) {
-      // Two rows in a vector: half as many shuffles.
-      const auto half = __mmask8((1u << cols) - 1);
-      __m512 x[8];
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        const T* const row = p + (i % 4 + i / 4 * 8) * ld;
-        x[i] = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps(half, row)),
-                                  _mm256_maskz_loadu_ps(half, row + 4 * ld), 1);
-      }
-      transpose_pairs(x);
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i)
-        if (i < cols) _mm512_storeu_ps(to + i * step, x[i]);
-      return;
-    }
-#endif
-  Bits<T> x[L];
-#pragma GCC unroll 16
-  for (int i = 0; i < L; ++i) x[i] = Bits<T>(some.load(p + i * ld));
-  transpose(x);
-#pragma GCC unroll 16
-  for (int i = 0; i < L; ++i)
-    if (i < cols) store_vector(to + i * step, Vector<T>(x[i]));
-}
-// Columns of B (k x cols) that are no neighbours in k, as rows of k at `to`.
-template <class T> inline void pack_transposed(int64_t k, int64_t cols, MatView<T> b, T* to) {
-  constexpr int L = kLanes<T>;
-  int64_t t = 0;
-  if (b.col == 1)
-    for (; t + L <= k; t += L)
-      for (int64_t j = 0; j < cols; j += L)
-        copy_transposed(b.p + t * b.row + j, b.row, std::min<int64_t>(L, cols - j), to + j * k + t, k);
-  for (; t < k; ++t)
-    for (int64_t j = 0; j < cols; ++j) to[j * k + t] = b.p[t * b.row + j * b.col];
 }
 
 // Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.

@@ -110,10 +110,13 @@ TEST_CASE("products of many sizes and layouts against plain sums; a row alone ha
   for (const int64_t m : kSizes)
     for (const int64_t n : kSizes)
       for (const int64_t k : kDepths) check_sizes<float>(m, n, k), check_sizes<double>(m, n, k);
+  // Few columns by parts of k, and by several threads; rows a multiple of a page apart.
+  for (const int64_t n : {3, 8, 15, 16})
+    for (const int64_t k : {1024, 1300}) check_sizes<float>(170, n, k), check_sizes<double>(170, n, k);
 }
 
 // Operands that tiles pack or share, in one group of blocks of k and in several; rows a multiple of a page apart; tiles
-// of more columns than are multiplied at once.
+// of more columns than are multiplied at once; small k.
 TEST_CASE("large products: against f64 and plain sums, the same bits with one thread and with all, and by few rows") {
   NoGradScope off;
   struct Sizes {
@@ -126,7 +129,10 @@ TEST_CASE("large products: against f64 and plain sums, the same bits with one th
                                 {130, 2100, 65},
                                 {1100, 1024, 800},
                                 {1024, 1100, 800},
-                                {2000, 40, 7}})
+                                {2000, 40, 7},
+                                {45, 1100, 16},
+                                {170, 1024, 8},
+                                {75, 1023, 5}})
     check_large<float>(m, n, k), check_large<double>(m, n, k);
 }
 

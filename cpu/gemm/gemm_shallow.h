@@ -1,0 +1,119 @@
+// Products of a small k (cpu/gemm/gemm.cpp) for AVX2 and AVX-512. There is little work for an element of C, so what
+// counts is that C is written in the order of its memory.
+#pragma once
+#include <tapegrad/cpu/gemm/gemm_tiles.h>
+
+namespace tg::cpu::TG_ISA_NS::shallow {
+using namespace tiles;
+inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // of k at a time: elements of A stay in registers
+inline constexpr int64_t kThin = 2 * kStep;                  // more of k, and tiles of sums in registers are faster
+template <int K> inline constexpr int kThinRows = std::min<int>(4, 3 * kStep / K);
+template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);  // kStep rows of B fill half of L1
+
+// R rows of A, K of k, n columns: whole vectors. Reads B from its rows and leaves a copy at `packed`, or reads that.
+// Sums go on from those in C, unless these are the `first`; `add`: to what is in C.
+struct Order {
+  bool first, add;
+};
+template <int R, int K, bool kPack, class T>
+void thin_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* packed, T* c, int64_t ldc,
+               Order order) {
+  constexpr int L = kLanes<T>;
+  Vector<T> x[R][K];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int t = 0; t < K; ++t) {
+      x[r][t] = Vector<T>{} + a[r * ar + t * ak];
+      asm("" : "+v"(x[r][t]));  // or it is read again for each vector
+    }
+  const T* row[(K + 2) / 3];  // as in micro::tile
+#pragma GCC unroll 4
+  for (int t = 0; t < K; t += 3) row[t / 3] = b + t * bk;
+#pragma GCC unroll 1
+  for (int64_t j = 0; j < n; j += L, packed += K * L) {
+    Vector<T> sum[R] = {};
+    T* to = c + j;
+    if (!order.first)
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r] = load_vector(to + r * ldc);
+#pragma GCC unroll 8
+    for (int t = 0; t < K; ++t) {
+      Vector<T> y = load_vector(kPack ? row[t / 3] + t % 3 * bk : packed + t * L);
+      asm("" : "+v"(y));
+      if constexpr (kPack) store_vector(packed + t * L, y);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r] += x[r][t] * y;
+    }
+    if constexpr (kPack)
+#pragma GCC unroll 4
+      for (int t = 0; t < K; t += 3) row[t / 3] += L;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r, to += ldc) store_vector(to, order.add ? sum[r] + load_vector(to) : sum[r]);
+  }
+}
+// Rows [i, i + m) of C by [t, t + K) of k, columns [j, j + n).
+template <int K, class T>
+void thin_block(const Product<T>& p, int64_t i, int64_t m, int64_t j, int64_t n, int64_t t, T* packed) {
+  constexpr int R = kThinRows<K>;
+  const Order order{t == 0, p.o.accumulate};
+  const auto run = [&](auto rows, int64_t r) {
+    rows(n, p.a.p + (i + r) * p.a.row + t * p.a.col, p.a.row, p.a.col, p.b.p + t * p.b.row + j, p.b.row, packed,
+         p.c + (i + r) * p.ldc + j, p.ldc, order);
+  };
+  int64_t r = m < R ? 1 : R;
+  run(m < R ? thin_rows<1, K, true, T> : thin_rows<R, K, true, T>, 0);
+  for (; r + R <= m; r += R) run(thin_rows<R, K, false, T>, r);
+  for (; r < m; ++r) run(thin_rows<1, K, false, T>, r);
+}
+template <class T>
+inline constexpr auto kThinBlocks = []<int... K>(std::integer_sequence<int, K...>) {
+  return std::array<decltype(&thin_block<1, T>), sizeof...(K)>{thin_block<K + 1, T>...};
+}(std::make_integer_sequence<int, kStep>());
+
+// Whether elements of A stay in registers while rows of C are written. Sums that are added to C are made in one pass.
+template <class T> bool thin(const Product<T>& p) {
+  return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kThin) && p.m > few_rows::kMost && p.n >= kLanes<T>;
+}
+template <class T> void multiply_thin(const Product<T>& p, bool parallel) {
+  const int64_t rows = parallel ? 24 : p.m, whole = p.n / kLanes<T> * kLanes<T>;
+  for_tiles(parallel, ceil_div(p.m, rows), [&](int64_t tile) {
+    const int64_t i = tile * rows, m = std::min(rows, p.m - i);
+    T* const packed = t_own.get<T>(kStep * kWidth<T>);
+    for (int64_t j = 0, n; j < whole; j += n) {
+      n = std::min(kWidth<T>, whole - j);
+      for (int64_t t = 0, k; t < p.k; t += k) {
+        k = std::min(kStep, p.k - t);
+        kThinBlocks<T>[size_t(k - 1)](p, i, m, j, n, t, packed);
+      }
+    }
+    for (int64_t r = 0; whole < p.n && r < m; r += kRows)
+      add_tile(p, {0, p.k}, i + r, std::min<int64_t>(kRows, m - r), whole, p.n - whole, p.a.at(i + r, 0),
+               p.b.at(0, whole).p, p.b.row);
+    p.finish(i, m, 0, p.n);
+  });
+}
+
+inline constexpr int64_t kMost = 64;                                           // of k
+template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);  // elements of B
+inline constexpr int64_t kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
+// Whether C is written strip by strip, in tiles of sums in registers.
+template <class T> bool strips(const Product<T>& p) {
+  return p.b.col == 1 && p.k <= kMost && p.k * p.n <= kInCache<T> && p.m >= 4 * kStripRows;
+}
+template <class T> void multiply_strips(const Product<T>& p, bool parallel) {
+  for_tiles(parallel, ceil_div(p.m, kStripRows), [&](int64_t t) {
+    const int64_t i = t * kStripRows, rows = std::min<int64_t>(kStripRows, p.m - i);
+    for (int64_t j = 0, cols; j < p.n; j += cols) {
+      cols = std::min<int64_t>(kCols<T>, p.n - j);
+      MatView<T> b = p.b.at(0, j);
+      if (cols > kLanes<T> && cols < kCols<T>) {
+        T* const to = t_own.get<T>(kDepth * kCols<T>);
+        pack_b(p.k, cols, b, to), b = {to, kCols<T>, 1};
+      }
+      add_tile(p, {0, p.k}, i, rows, j, cols, p.a.at(i, 0), b.p, b.row);
+    }
+    p.finish(i, rows, 0, p.n);
+  });
+}
+}  // namespace tg::cpu::TG_ISA_NS::shallow

@@ -1,0 +1,175 @@
+// Products of many rows and columns (cpu/gemm/gemm.cpp) for AVX2 and AVX-512: cut into tiles of C, panels packed,
+// blocks of k.
+#pragma once
+#include <tapegrad/cpu/gemm/gemm_few_rows.h>
+#include <tapegrad/cpu/gemm/gemm_product.h>
+
+namespace tg::cpu::TG_ISA_NS::tiles {
+// k is cut into blocks of at most kDepth: kRows x kDepth of A stay in L1 while kTileCols of B, in panels of kDepth x
+// kCols, pass by, from L2.
+using namespace micro;
+inline constexpr int64_t kDepth = few_rows::kDepth, kTileRows = 16 * kRows;
+template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
+template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds of a tile, some 5 us
+inline constexpr int64_t kMostTiles = 16;                                   // tiles that are enough
+template <class T>
+inline constexpr int64_t kShared = (1 << 21) / sizeof(T);       // elements of a packed operand that all tiles read
+inline constexpr int64_t kReadB = 6, kPackB = 16, kPackA = 20;  // what an element costs, in multiply-adds
+template <class T>
+inline constexpr int64_t kColumns =
+    (TG_ISA_LEVEL == 4 ? 1 << 23 : 1 << 19) / sizeof(T);  // of A in columns, read in place
+
+inline thread_local Scratch t_shared, t_own;  // of the caller, read by all threads; of a tile
+
+struct Block {  // [first, first + depth) of k
+  int64_t first, depth;
+};
+// Element (i, j) gets one partial sum per block, so the blocks depend on k alone.
+inline int64_t depth_of(int64_t k) { return ceil_div(k, ceil_div(k, kDepth)); }
+inline int64_t blocks(int64_t k) { return ceil_div(k, depth_of(k)); }
+inline Block block(int64_t k, int64_t index) {
+  const int64_t first = index * depth_of(k);
+  return {first, std::min(depth_of(k), k - first)};
+}
+
+// Neighbours whole pages apart share the places of a first cache, of which there are kPlaces.
+inline constexpr int64_t kPlaces = 8;
+template <class T> bool whole_pages(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
+// Rows of A for a register tile.
+template <class T> int64_t rows_at_once(const MatView<T>& a) {
+  return a.col == 1 && whole_pages<T>(a.row) ? std::min<int64_t>(kRows, kPlaces) : kRows;
+}
+
+template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
+  if (parallel) return parallel_for(n, f);
+  for (int64_t i = 0; i < n; ++i) f(i);
+}
+
+// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is more than a vector has and no
+// whole number of them.
+template <class T>
+void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
+              const MatView<T>& a, const T* b, int64_t bk) {
+  T* c = p.c + i * p.ldc + j;
+  const bool add = p.o.accumulate || l.first > 0;
+  if (cols < kLanes<T>)
+    return kNarrowTiles<T>[size_t(rows - 1)](l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add, Lanes<T>(cols));
+  const auto run = (cols > kLanes<T> ? kTiles<2, Numbers<T>> : kTiles<1, Numbers<T>>)[size_t(rows - 1)];
+  if (cols == kCols<T> || cols == kLanes<T>) return run(l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add);
+  alignas(64) T buffer[kRows * kCols<T>];
+  run(l.depth, a.p, a.row, a.col, b, bk, buffer, kCols<T>, false);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t s = 0; s < cols; ++s)
+      c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
+}
+
+// Rows of memory that are needed soon, prefetched a few lines at a time.
+template <class T> struct Ahead {
+  static constexpr int64_t kLine = 64 / sizeof(T);
+  const T* row;
+  int64_t stride, cols, rows, at = 0;
+  void prefetch(int64_t lines) {
+    for (; lines > 0 && rows > 0; --lines) {
+      __builtin_prefetch(row + at, 0, 2);
+      if ((at += kLine) >= cols) at = 0, row += stride, --rows;
+    }
+  }
+};
+
+// A product in tiles of C. Panels of B are always packed, and A where it lies badly for the caches: of these the
+// smaller operand once before all tiles, by all threads; the larger one by each tile for itself.
+template <class T> struct Tiles {
+  const Product<T>& p;
+  // Of a line down a column a tile takes kRows, so that caches must hold the line for the next tiles.
+  const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
+  const bool packs_a = !in_rows && (whole_pages<T>(p.a.col) || !in_columns);
+  const int64_t step = rows_at_once(p.a);
+  const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
+  const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
+  int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
+
+  // Of the cuts into about `want` tiles, the one with the least work, and small tiles, as the last ones run alone.
+  void cut() {
+    const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
+    const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
+    const int64_t least_across = shares_b ? 1 : ceil_div(p.n, kTileCols<T>);
+    int64_t least = INT64_MAX;
+    for (int64_t i = 1; i <= want; ++i) {
+      const int64_t r = ceil_div(ceil_div(p.m, std::max(i, least_down)), step) * step, d = ceil_div(p.m, r);
+      const int64_t j = std::max(ceil_div(want, d), least_across);
+      const int64_t c = ceil_div(ceil_div(p.n, j), kCols<T>) * kCols<T>, a = ceil_div(p.n, c);
+      // Multiply-adds of single elements that a tile takes as long as, for one of k.
+      const int64_t tile = r * c + c * (shares_b ? kReadB : kPackB) + (packs_a && !shares_a ? r * kPackA : 0);
+      const int64_t time = (d * a + 2) * tile;
+      if (time < least) least = time, down = d, across = a, rows = r, cols = c;
+    }
+  }
+  // Of blocks [q0, q1): the shared operand, where column j or row i of block l is at (first - first of q0) * padded +
+  // i * depth.
+  const T* share(int64_t q0, int64_t q1, bool parallel) const {
+    if (!shares_a && !shares_b) return nullptr;
+    constexpr int64_t kGroup = 4 * kRows;
+    const int64_t parts = shares_b ? padded / kCols<T> : ceil_div(padded, kGroup), begin = block(p.k, q0).first;
+    T* const to = t_shared.get<T>(padded * (block(p.k, q1 - 1).first + block(p.k, q1 - 1).depth - begin));
+    for_tiles(parallel, parts * (q1 - q0), [&](int64_t t) {
+      const Block l = block(p.k, q0 + t / parts);
+      const int64_t i = t % parts * (shares_b ? kCols<T> : kGroup);
+      T* const at = to + (l.first - begin) * padded + i * l.depth;
+      if (shares_b)
+        pack_b(l.depth, std::min<int64_t>(kCols<T>, p.n - i), p.b.at(l.first, i), at);
+      else
+        pack_a(std::min(kGroup, p.m - i), l.depth, p.a.at(i, l.first), at);
+    });
+    return to;
+  }
+  // What tile t packs of B in block l, if it comes from memory.
+  Ahead<T> ahead(int64_t t, const Block& l) const {
+    const bool memory = !shares_b && p.b.col == 1 && p.n * p.k > kShared<T> && t < down * across;
+    const int64_t j = t % across * cols;
+    return {p.b.at(l.first, j).p, p.b.row, std::min(cols, p.n - j), memory ? l.depth : 0};
+  }
+  // To rows [i0, i0 + m) and columns [j0, j0 + n) of C, what block l adds; `shared`: of this block.
+  void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
+    T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));
+    const T* b = own;
+    if (shares_b)
+      b = shared + j0 * l.depth;
+    else
+      for (int64_t j = 0; j < n; j += kCols<T>)
+        pack_b(l.depth, std::min<int64_t>(kCols<T>, n - j), p.b.at(l.first, j0 + j), own + j * l.depth);
+    MatView<T> a = p.a.at(i0, l.first);
+    if (shares_a)
+      a = packed_a(a, l.depth, shared + i0 * l.depth);
+    else if (packs_a)
+      a = pack_a(m, l.depth, a, own);
+    const int64_t next = packs_a ? l.depth : a.row;
+    const int64_t lines = ceil_div(next_b.rows * n, ceil_div(m, step) * ceil_div(n, kCols<T>) * Ahead<T>::kLine) + 1;
+    for (int64_t j1 = 0; j1 < n; j1 += kTileCols<T>)
+      for (int64_t i = 0; i < m; i += step)
+        for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>) {
+          next_b.prefetch(lines);
+          add_tile(p, l, i0 + i, std::min<int64_t>(step, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
+                   {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
+        }
+  }
+  void run(bool parallel) {
+    cut();
+    // As many blocks of k at once as a cache holds of the shared operand.
+    const int64_t per = shares_a || shares_b ? std::max<int64_t>(1, kShared<T> / (padded * kDepth)) : blocks(p.k);
+    for (int64_t q0 = 0, q1; q0 < blocks(p.k); q0 = q1) {
+      q1 = std::min(q0 + per, blocks(p.k));
+      const T* const shared = share(q0, q1, parallel);
+      for_tiles(parallel, down * across, [&](int64_t t) {
+        const int64_t i = t / across * rows, j = t % across * cols, m = std::min(rows, p.m - i),
+                      n = std::min(cols, p.n - j);
+        for (int64_t q = q0; q < q1; ++q) {
+          const Block l = block(p.k, q);
+          add_block(l, shared ? shared + (l.first - block(p.k, q0).first) * padded : nullptr, i, m, j, n,
+                    q + 1 < q1 ? ahead(t, block(p.k, q + 1)) : ahead(t + 1, block(p.k, q0)));
+        }
+        if (q1 == blocks(p.k)) p.finish(i, m, j, n);
+      });
+    }
+  }
+};
+}  // namespace tg::cpu::TG_ISA_NS::tiles
