@@ -125,43 +125,6 @@ template <class C, class T> inline C top_of(int64_t n, const T* x) {
   return top;
 }
 
-// exp_to_zero() of each lane. The time of such a loop is that of the longest way through it: sums in pairs, and what is
-// out of range is put right at the end.
-#if TG_ISA_LEVEL == 4
-// As 2^n times a root of 2 times e^r, where the root is one of 16 in a register and r so small that few terms do.
-inline Vector<float> exp_to_zero(const Vector<float>& x) {
-  using V = Vector<float>;
-  constexpr float kMagic = 0x1.8p19f;  // adding it rounds to sixteenths; the low four bits say which
-  constexpr V kRoots = {1.0f,       1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f, 1.3542556f,
-                        1.4142135f, 1.4768262f, 1.5422108f, 1.6104903f, 1.6817929f, 1.7562522f, 1.8340081f, 1.9152066f};
-  const V t = x * 1.44269504f + kMagic, n = t - kMagic;
-  const V r = (x - n * math::detail::kLn2Hi) - n * math::detail::kLn2Lo;
-  const V q = (r * r) * (0.166666672f * r + 0.500016212f) + r;
-#ifdef __clang__
-  const V root = __builtin_ia32_permvarsf512(kRoots, Vector<int32_t>(t));
-#else
-  const V root = __builtin_shuffle(kRoots, Vector<int32_t>(t));
-#endif
-  const V y = __builtin_ia32_scalefps512_mask(root * q + root, n, V{}, 0xffff, 4);  // 4: rounds as all else does
-  return x < -87.3365f ? V{} : y;
-}
-#else
-inline Vector<float> exp_to_zero(const Vector<float>& x) {
-  using V = Vector<float>;
-  constexpr float kMagic = 0x1.8p23f + 127;  // leaves the bits of 2^n in the low bits of the sum
-  const V t = x * 1.44269504f + kMagic, n = t - kMagic;
-  const V r = (x - n * math::detail::kLn2Hi) - n * math::detail::kLn2Lo, z = r * r;
-  const V p = (0.00139406603f * z + (0.00836659037f * r + 0.0416664034f)) * z + (0.166665435f * r + 0.5f);
-  const V power = reinterpret_cast<V>(reinterpret_cast<Vector<uint32_t>>(t) << 23);
-  const V y = (p * z + r) * power + power;
-  const V small = x < -87.4f ? V{} : y;
-  return x > 88.37f ? V{} + std::numeric_limits<float>::infinity() : small;  // 2^127.5
-}
-#endif
-inline Vector<double> exp_to_zero(Vector<double> x) {
-  for (int64_t k = 0; k < kVector<double>; ++k) x[k] = exp_to_zero(x[k]);
-  return x;
-}
 // The sum over j < n of e^(x[j] - top), in C; each is given to keep(j, e) as well.
 template <class C, class T, class Keep> inline C sum_of_exp(int64_t n, const T* x, C top, Keep&& keep) {
   return lane_sums<1, C>(n, [&]<class V>(int64_t j) {
