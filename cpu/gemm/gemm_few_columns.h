@@ -200,7 +200,7 @@ template <class T> void multiply_dots(const Product<T>& p, bool parallel) {
   if (p.b.row != 1 && p.k > 1) b = pack_columns(p.k, p.n, p.b, t_shared.get<T>(ceil_div(p.k, L) * L * p.n));
   for_tiles(parallel, ceil_div(p.m, kRowsAtOnce), [&](int64_t tile) {
     const int64_t i = tile * kRowsAtOnce, end = std::min(p.m, i + kRowsAtOnce);
-    T* const sums = t_own.get<T>(p.k > kPart<T> ? kRowsAtOnce * p.n * L : 0);
+    T* const sums = t_own.get<T>(kRowsAtOnce * p.n * L);
     for (int64_t t = 0; t < p.k; t += kPart<T>) {
       const int64_t depth = std::min(kPart<T>, p.k - t);
       int64_t j = dot_columns<8>(p, b, t, depth, i, end, 0, sums);
