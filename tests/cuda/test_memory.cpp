@@ -5,6 +5,7 @@
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -245,16 +246,22 @@ TEST_CASE("the cache is given back by one thread while another records") {
         "test", "a copy");
   };
   std::thread other;
+  std::atomic<bool> begun = false, done = false;
   std::string refused;
   const auto recording = runtime_of(kGpu).recording(0, {{}}, [&](size_t) {
     copy();
     refused = error_of([] { empty_cache(kGpu); });
     if (!other.joinable())
-      other = std::thread([] {
+      other = std::thread([&] {
         bytes_on_gpu(4 * kMiB);  // freed at once, and in the cache
+        begun = true;
+        begun.notify_one();
         empty_cache(kGpu);
+        done = true;
       });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it would end this capture meanwhile
+    begun.wait(false);
+    for (int ms = 0; ms < 200 && !done; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK_FALSE(done);  // it would end this capture
     copy();
   });
   REQUIRE(recording);
