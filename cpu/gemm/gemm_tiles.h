@@ -13,8 +13,9 @@ template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds of a tile, some 5 us
 inline constexpr int64_t kMostTiles = 16;                                   // tiles that are enough
 template <class T>
-inline constexpr int64_t kShared = (1 << 21) / sizeof(T);       // elements of a packed operand that all tiles read
-inline constexpr int64_t kReadB = 6, kPackB = 16, kPackA = 20;  // what an element costs, in multiply-adds
+inline constexpr int64_t kShared = (1 << 21) / sizeof(T);  // elements of a packed operand that all tiles read
+// What an element costs, in multiply-adds.
+inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
 template <class T>
 inline constexpr int64_t kColumns =
     (TG_ISA_LEVEL == 4 ? 1 << 23 : 1 << 19) / sizeof(T);  // of A in columns, read in place
@@ -63,11 +64,11 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
 }
 
-// Rows of memory that are needed soon, prefetched a few lines at a time.
+// Rows of memory, or columns if they lie so, that are needed soon, prefetched a few lines at a time.
 template <class T> struct Ahead {
   static constexpr int64_t kLine = 64 / sizeof(T);
-  const T* row;
-  int64_t stride, cols, rows, at = 0;
+  const T* row = nullptr;
+  int64_t stride = 0, cols = 0, rows = 0, at = 0;
   void prefetch(int64_t lines) {
     for (; lines > 0 && rows > 0; --lines) {
       __builtin_prefetch(row + at, 0, 2);
@@ -93,13 +94,14 @@ template <class T> struct Tiles {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
     const int64_t least_across = shares_b ? 1 : ceil_div(p.n, kTileCols<T>);
+    const int64_t of_b = shares_b ? kReadB : p.b.col == 1 ? kPackB : kTransposeB;
     int64_t least = INT64_MAX;
     for (int64_t i = 1; i <= want; ++i) {
       const int64_t r = ceil_div(ceil_div(p.m, std::max(i, least_down)), step) * step, d = ceil_div(p.m, r);
       const int64_t j = std::max(ceil_div(want, d), least_across);
       const int64_t c = ceil_div(ceil_div(p.n, j), kCols<T>) * kCols<T>, a = ceil_div(p.n, c);
       // Multiply-adds of single elements that a tile takes as long as, for one of k.
-      const int64_t tile = r * c + c * (shares_b ? kReadB : kPackB) + (packs_a && !shares_a ? r * kPackA : 0);
+      const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
       const int64_t time = (d * a + 2) * tile;
       if (time < least) least = time, down = d, across = a, rows = r, cols = c;
     }
@@ -124,9 +126,11 @@ template <class T> struct Tiles {
   }
   // What tile t packs of B in block l, if it comes from memory.
   Ahead<T> ahead(int64_t t, const Block& l) const {
-    const bool memory = !shares_b && p.b.col == 1 && p.n * p.k > kShared<T> && t < down * across;
-    const int64_t j = t % across * cols;
-    return {p.b.at(l.first, j).p, p.b.row, std::min(cols, p.n - j), memory ? l.depth : 0};
+    const bool in_lines = p.b.col == 1 || p.b.row == 1;
+    if (shares_b || !in_lines || p.n * p.k <= kShared<T> || t >= down * across) return {};
+    const int64_t j = t % across * cols, n = std::min(cols, p.n - j);
+    const T* const first = p.b.at(l.first, j).p;
+    return p.b.col == 1 ? Ahead<T>{first, p.b.row, n, l.depth} : Ahead<T>{first, p.b.col, l.depth, n};
   }
   // To rows [i0, i0 + m) and columns [j0, j0 + n) of C, what block l adds; `shared`: of this block.
   void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
@@ -143,7 +147,8 @@ template <class T> struct Tiles {
     else if (packs_a)
       a = pack_a(m, l.depth, a, own);
     const int64_t next = packs_a ? l.depth : a.row;
-    const int64_t lines = ceil_div(next_b.rows * n, ceil_div(m, step) * ceil_div(n, kCols<T>) * Ahead<T>::kLine) + 1;
+    const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
+    const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
     for (int64_t j1 = 0; j1 < n; j1 += kTileCols<T>)
       for (int64_t i = 0; i < m; i += step)
         for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>) {
