@@ -144,6 +144,48 @@ inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<decltype(&tile<1, 1, Way>), sizeof...(R)>{tile<R + 1, W, Way>...};
 }(std::make_integer_sequence<int, kRows>());
 
+#if TG_ISA_LEVEL == 3
+// tile() of an A and a B that are packed: offsets are numbers of the code, and four steps of k one round, so that few
+// instructions stand beside the multiply-adds.
+template <int R, int W, class T> void packed_tile(int64_t k, const T* a, const T* b, T* c, int64_t ldc, bool add) {
+  constexpr int L = kLanes<T>, kSteps = 4;
+  Vector<T> sum[R][W] = {};
+  T* to = c;
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r, to += ldc) __builtin_prefetch(to, 1), __builtin_prefetch(to + W * L - 1, 1);
+  const auto step = [&](int s) __attribute__((always_inline)) {
+    Vector<T> x[W];
+#pragma GCC unroll 2
+    for (int w = 0; w < W; ++w) x[w] = load_vector(b + s * kCols<T> + w * L);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int w = 0; w < W; ++w) sum[r][w] += a[s * kRows + r] * x[w];
+  };
+#pragma GCC unroll 1
+  for (; k >= kSteps; k -= kSteps, a += kSteps * kRows, b += kSteps * kCols<T>) step(0), step(1), step(2), step(3);
+#pragma GCC unroll 1
+  for (; k > 0; --k, a += kRows, b += kCols<T>) step(0);
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r, c += ldc)
+#pragma GCC unroll 2
+    for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
+}
+template <int W, class T>
+inline constexpr auto kPackedTiles = []<int... R>(std::integer_sequence<int, R...>) {
+  return std::array<decltype(&packed_tile<1, 1, T>), sizeof...(R)>{packed_tile<R + 1, W, T>...};
+}(std::make_integer_sequence<int, kRows>());
+#endif
+// The tile of W vectors for `rows` rows of A.
+template <int W, class T>
+void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {
+#if TG_ISA_LEVEL == 3
+  if (a.row == 1 && a.col == kRows && bk == kCols<T>)
+    return kPackedTiles<W, T>[size_t(rows - 1)](k, a.p, b, c, ldc, add);
+#endif
+  kTiles<W, Numbers<T>>[size_t(rows - 1)](k, a.p, a.row, a.col, b, bk, c, ldc, add);
+}
+
 // Element (i, j) of x becomes (j, i).
 #if TG_ISA_LEVEL == 4
 inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
@@ -247,9 +289,43 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
 
 // Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.
 template <class T> inline MatView<T> packed_a(MatView<T> a, int64_t k, const T* at) {
-  return a.row == 1 ? MatView<T>{at, 1, kRows} : MatView<T>{at, k, 1};
+  return a.row == 1 || (TG_ISA_LEVEL == 3 && a.col == 1) ? MatView<T>{at, 1, kRows} : MatView<T>{at, k, 1};
 }
+#if TG_ISA_LEVEL == 3
+// R rows of k neighbours, ld apart, turned: element (r, t) to to[t * kRows + r].
+template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* to) {
+  constexpr int L = kLanes<T>;
+  int64_t t = 0;
+  for (; t + L < k; t += L) {
+#pragma GCC unroll 2
+    for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {  // what a store writes beyond its rows, a later one overwrites
+      Bits<T> x[L];
+#pragma GCC unroll 8
+      for (int r = 0; r < L; ++r) x[r] = r0 + r < R ? Bits<T>(load_vector(a + (r0 + r) * ld + t)) : Bits<T>{};
+      transpose(x);
+#pragma GCC unroll 8
+      for (int i = 0; i < L; ++i) store_vector(to + (t + i) * kRows + r0, Vector<T>(x[i]));
+    }
+  }
+  for (; t < k; ++t)
+    for (int r = 0; r < R; ++r) to[t * kRows + r] = a[r * ld + t];
+}
+#endif
 template <class T> inline MatView<T> pack_a(int64_t m, int64_t k, MatView<T> a, T* to) {
+#if TG_ISA_LEVEL == 3
+  if (a.col == 1) {
+    for (int64_t i = 0; i < m; i += kRows) {
+      const T* p = a.p + i * a.row;
+      T* at = to + i * k;
+      if (i + kRows <= m)
+        turn_rows<kRows>(k, p, a.row, at);
+      else
+        for (int64_t t = 0; t < k; ++t)
+          for (int64_t r = 0; r < m - i; ++r) at[t * kRows + r] = p[r * a.row + t];
+    }
+    return packed_a(a, k, to);
+  }
+#endif
   if (a.row == 1) {  // neighbours down a column stay neighbours
     for (int64_t t = 0; t < k; ++t) {
       int64_t i = 0;

@@ -55,10 +55,10 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
   const bool add = p.o.accumulate || l.first > 0;
   if (cols < kLanes<T>)
     return kNarrowTiles<T>[size_t(rows - 1)](l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add, Lanes<T>(cols));
-  const auto run = (cols > kLanes<T> ? kTiles<2, Numbers<T>> : kTiles<1, Numbers<T>>)[size_t(rows - 1)];
-  if (cols == kCols<T> || cols == kLanes<T>) return run(l.depth, a.p, a.row, a.col, b, bk, c, p.ldc, add);
+  const auto run = cols > kLanes<T> ? run_tile<2, T> : run_tile<1, T>;
+  if (cols == kCols<T> || cols == kLanes<T>) return run(rows, l.depth, a, b, bk, c, p.ldc, add);
   alignas(64) T buffer[kRows * kCols<T>];
-  run(l.depth, a.p, a.row, a.col, b, bk, buffer, kCols<T>, false);
+  run(rows, l.depth, a, b, bk, buffer, kCols<T>, false);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t s = 0; s < cols; ++s)
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
@@ -83,7 +83,7 @@ template <class T> struct Tiles {
   const Product<T>& p;
   // Of a line down a column a tile takes kRows, so that caches must hold the line for the next tiles.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
-  const bool packs_a = !in_rows && (whole_pages<T>(p.a.col) || !in_columns);
+  const bool packs_a = TG_ISA_LEVEL == 3 || (!in_rows && (whole_pages<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
   const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
@@ -149,13 +149,19 @@ template <class T> struct Tiles {
     const int64_t next = packs_a ? l.depth : a.row;
     const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
     const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
+    const auto add = [&](int64_t i, int64_t j) {
+      next_b.prefetch(lines);
+      add_tile(p, l, i0 + i, std::min<int64_t>(step, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
+               {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
+    };
+    if (TG_ISA_LEVEL == 3) {
+      for (int64_t j = 0; j < n; j += kCols<T>)
+        for (int64_t i = 0; i < m; i += step) add(i, j);
+      return;
+    }
     for (int64_t j1 = 0; j1 < n; j1 += kTileCols<T>)
       for (int64_t i = 0; i < m; i += step)
-        for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>) {
-          next_b.prefetch(lines);
-          add_tile(p, l, i0 + i, std::min<int64_t>(step, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
-                   {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
-        }
+        for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>) add(i, j);
   }
   void run(bool parallel) {
     cut();
