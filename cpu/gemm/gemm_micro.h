@@ -328,6 +328,8 @@ template <class T> inline MatView<T> pack_a(int64_t m, int64_t k, MatView<T> a, 
 #endif
   if (a.row == 1) {  // neighbours down a column stay neighbours
     for (int64_t t = 0; t < k; ++t) {
+      for (int64_t i = 0; TG_ISA_LEVEL == 3 && i < m; i += 64 / int64_t(sizeof(T)))
+        __builtin_prefetch(a.p + (t + 16) * a.col + i);
       int64_t i = 0;
       for (; i + kRows <= m; i += kRows) std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, kRows * sizeof(T));
       std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, size_t(m - i) * sizeof(T));

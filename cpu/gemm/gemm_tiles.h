@@ -5,9 +5,11 @@
 #include <tapegrad/cpu/gemm/gemm_product.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
-// k is cut into blocks of at most kDepth: kRows x kDepth of A stay in L1 while kTileCols of B, in panels of kDepth x
-// kCols, pass by, from L2.
+// k is cut into blocks of at most kDepth, B into panels of kDepth x kCols. On AVX-512 kRows x kDepth of A stay in L1
+// while kTileCols of B pass by, from L2. On AVX2 a panel of B stays in L1 while a tile's rows of A pass by, packed as a
+// register tile reads them: of six rows it loads so often that little else may stand beside its multiply-adds.
 using namespace micro;
+inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = few_rows::kDepth, kTileRows = 16 * kRows;
 template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds of a tile, some 5 us
@@ -16,9 +18,7 @@ template <class T>
 inline constexpr int64_t kShared = (1 << 21) / sizeof(T);  // elements of a packed operand that all tiles read
 // What an element costs, in multiply-adds.
 inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
-template <class T>
-inline constexpr int64_t kColumns =
-    (TG_ISA_LEVEL == 4 ? 1 << 23 : 1 << 19) / sizeof(T);  // of A in columns, read in place
+template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);  // of A in columns, read in place
 
 inline thread_local Scratch t_shared, t_own;  // of the caller, read by all threads; of a tile
 
@@ -83,7 +83,7 @@ template <class T> struct Tiles {
   const Product<T>& p;
   // Of a line down a column a tile takes kRows, so that caches must hold the line for the next tiles.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
-  const bool packs_a = TG_ISA_LEVEL == 3 || (!in_rows && (whole_pages<T>(p.a.col) || !in_columns));
+  const bool packs_a = kPacksA || (!in_rows && (whole_pages<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
   const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
@@ -98,12 +98,14 @@ template <class T> struct Tiles {
     int64_t least = INT64_MAX;
     for (int64_t i = 1; i <= want; ++i) {
       const int64_t r = ceil_div(ceil_div(p.m, std::max(i, least_down)), step) * step, d = ceil_div(p.m, r);
-      const int64_t j = std::max(ceil_div(want, d), least_across);
-      const int64_t c = ceil_div(ceil_div(p.n, j), kCols<T>) * kCols<T>, a = ceil_div(p.n, c);
-      // Multiply-adds of single elements that a tile takes as long as, for one of k.
-      const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
-      const int64_t time = (d * a + 2) * tile;
-      if (time < least) least = time, down = d, across = a, rows = r, cols = c;
+      for (const int64_t j : {want / d, ceil_div(want, d)}) {
+        const int64_t c = ceil_div(ceil_div(p.n, std::max<int64_t>({j, least_across, 1})), kCols<T>) * kCols<T>;
+        const int64_t a = ceil_div(p.n, c);
+        // Multiply-adds of single elements that a tile takes as long as, for one of k.
+        const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
+        const int64_t time = (d * a + 2) * tile;
+        if (time < least) least = time, down = d, across = a, rows = r, cols = c;
+      }
     }
   }
   // Of blocks [q0, q1): the shared operand, where column j or row i of block l is at (first - first of q0) * padded +
@@ -149,19 +151,14 @@ template <class T> struct Tiles {
     const int64_t next = packs_a ? l.depth : a.row;
     const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
     const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
-    const auto add = [&](int64_t i, int64_t j) {
-      next_b.prefetch(lines);
-      add_tile(p, l, i0 + i, std::min<int64_t>(step, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
-               {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
-    };
-    if (TG_ISA_LEVEL == 3) {
-      for (int64_t j = 0; j < n; j += kCols<T>)
-        for (int64_t i = 0; i < m; i += step) add(i, j);
-      return;
-    }
-    for (int64_t j1 = 0; j1 < n; j1 += kTileCols<T>)
+    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns that all rows see before the next ones
+    for (int64_t j1 = 0; j1 < n; j1 += kStay)
       for (int64_t i = 0; i < m; i += step)
-        for (int64_t j = j1; j < std::min(n, j1 + kTileCols<T>); j += kCols<T>) add(i, j);
+        for (int64_t j = j1; j < std::min(n, j1 + kStay); j += kCols<T>) {
+          next_b.prefetch(lines);
+          add_tile(p, l, i0 + i, std::min<int64_t>(step, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
+                   {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
+        }
   }
   void run(bool parallel) {
     cut();
