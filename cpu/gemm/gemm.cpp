@@ -18,6 +18,11 @@ constexpr int64_t kSomeRows = 96;  // up to here a panel of B is packed by the o
 // Of a triangle: what a tile leaves out is what its last or first row leaves out.
 constexpr int kNearRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
+// Where A is not packed for want of rows, nor, on AVX2, for a small B.
+template <class T> bool in_place(const Product<T>& p) {
+  if (!kPacksA || p.m <= 2 * kRows) return p.m <= kSomeRows;
+  return p.m <= kSomeRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= shallow::kInCache<T>;
+}
 // Up to kSomeRows rows: A where it lies, each panel of B from its own tile's hands into L1.
 template <class T> void some_rows(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
@@ -63,7 +68,7 @@ template <class T> void multiply(const Product<T>& p, bool parallel) {
   if (shallow::thin(p)) return shallow::multiply_thin(p, parallel);
   if (shallow::strips(p)) return shallow::multiply_strips(p, parallel);
   if (few(p)) return multiply_few_rows(p, parallel);
-  if (p.m <= kSomeRows) return some_rows(p, parallel);
+  if (in_place(p)) return some_rows(p, parallel);
   Tiles<T>{p}.run(parallel);
 }
 

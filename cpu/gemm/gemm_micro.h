@@ -21,6 +21,10 @@ template <class T> inline constexpr int kLanes = int(kVector<T>);
 template <class T> inline constexpr int kCols = 2 * kLanes<T>;
 template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
+// Neighbours whole pages apart share the places of a first cache, of which there are kPlaces.
+inline constexpr int64_t kPlaces = 8;
+template <class T> bool whole_pages(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
+
 // What a tile adds to its sums: y x[lane].
 template <class Number> struct Numbers {
   using T = Number;
@@ -270,9 +274,10 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
   int64_t done = 0;
   if (b.col == 1) {
     if (cols == kCols<T>) {
+      const int64_t ahead = whole_pages<T>(b.row) ? kPlaces / 2 : 16;
       for (int64_t t = 0; t < k; ++t)
         for (int w = 0; w < 2; ++w) {
-          __builtin_prefetch(b.p + (t + 16) * b.row + w * L);
+          __builtin_prefetch(b.p + (t + ahead) * b.row + w * L);
           store_vector(to + t * kCols<T> + w * L, load_vector(b.p + t * b.row + w * L));
         }
       return;

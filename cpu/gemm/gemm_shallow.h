@@ -102,16 +102,24 @@ template <class T> bool strips(const Product<T>& p) {
   return p.b.col == 1 && p.k <= kMost && p.k * p.n <= kInCache<T> && p.m >= 4 * kStripRows;
 }
 template <class T> void multiply_strips(const Product<T>& p, bool parallel) {
+  constexpr bool packs = kPacksA;
+  const int64_t panels = ceil_div(p.n, kCols<T>), panel = p.k * kCols<T>;
+  T* const packed = packs ? t_shared.get<T>(panels * panel) : nullptr;
+  for (int64_t j = 0; packs && j < panels; ++j)
+    pack_b(p.k, std::min<int64_t>(kCols<T>, p.n - j * kCols<T>), p.b.at(0, j * kCols<T>), packed + j * panel);
   for_tiles(parallel, ceil_div(p.m, kStripRows), [&](int64_t t) {
     const int64_t i = t * kStripRows, rows = std::min<int64_t>(kStripRows, p.m - i);
+    T* const own = t_own.get<T>(p.k * kCols<T>);
+    MatView<T> a = p.a.at(i, 0);
+    if (packs) a = pack_a(rows, p.k, a, own);
     for (int64_t j = 0, cols; j < p.n; j += cols) {
       cols = std::min<int64_t>(kCols<T>, p.n - j);
       MatView<T> b = p.b.at(0, j);
-      if (cols > kLanes<T> && cols < kCols<T>) {
-        T* const to = t_own.get<T>(kDepth * kCols<T>);
-        pack_b(p.k, cols, b, to), b = {to, kCols<T>, 1};
-      }
-      add_tile(p, {0, p.k}, i, rows, j, cols, p.a.at(i, 0), b.p, b.row);
+      if (packs)
+        b = {packed + j * p.k, kCols<T>, 1};
+      else if (cols > kLanes<T> && cols < kCols<T>)
+        pack_b(p.k, cols, b, own), b = {own, kCols<T>, 1};
+      add_tile(p, {0, p.k}, i, rows, j, cols, a, b.p, b.row);
     }
     p.finish(i, rows, 0, p.n);
   });

@@ -33,9 +33,6 @@ inline Block block(int64_t k, int64_t index) {
   return {first, std::min(depth_of(k), k - first)};
 }
 
-// Neighbours whole pages apart share the places of a first cache, of which there are kPlaces.
-inline constexpr int64_t kPlaces = 8;
-template <class T> bool whole_pages(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
 // Rows of A for a register tile.
 template <class T> int64_t rows_at_once(const MatView<T>& a) {
   return a.col == 1 && whole_pages<T>(a.row) ? std::min<int64_t>(kRows, kPlaces) : kRows;
