@@ -66,10 +66,12 @@ MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs
   for (int64_t i = 0; i < n; ++i) {
     const T* const from = x.p + i * x.row;
     C* const to = scratch + i * ld;
-    if (x.col == 1)
+    if (x.col == 1) {
+      for (int64_t j = 0; j < hs; j += 64 / int64_t(sizeof(T))) __builtin_prefetch(from + 8 * x.row + j);
       for (int64_t j = 0; j < hs; ++j) to[j] = C(from[j]);
-    else
+    } else {
       for (int64_t j = 0; j < hs; ++j) to[j] = C(from[j * x.col]);
+    }
     std::fill(to + hs, to + ld, C(0));
   }
   return {scratch, ld, 1};
