@@ -95,11 +95,9 @@ template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t 
     const auto x = f.template operator()<C>(j);
     for (size_t k = 0; k < N; ++k) rest[k] += x[k];
   }
-  for (size_t k = 0; k < N; ++k) {
-    C lane[kSums];
-    std::memcpy(lane, sum[k], sizeof lane);
-    all[k] = join_halves<kSums>(lane, [](auto& a, const auto& b) { a += b; }) + rest[k];
-  }
+  [&]<size_t... K>(std::index_sequence<K...>) {
+    ((all[K] = join_vectors(sum[K], kAdd) + rest[K]), ...);
+  }(std::make_index_sequence<N>());
   return all;
 }
 
@@ -117,9 +115,7 @@ template <class C, class T> inline C top_of(int64_t n, const T* x) {
       for (int k = 0; k < kChains; ++k) take(most[k], load<Vector<C>>(x + j + k * kStep));
     for (; j + kStep <= n; j += kStep) take(most[0], load<Vector<C>>(x + j));
     take(most[0], most[1]), take(most[2], most[3]), take(most[0], most[2]);
-    C lane[kStep];
-    std::memcpy(lane, &most[0], sizeof lane);
-    take(top, join_halves<kStep>(lane, take));
+    take(top, join_lanes<kStep>(most[0], take));
   }
   for (; j < n; ++j) one_left(), take(top, C(x[j]));
   return top;

@@ -1,31 +1,48 @@
 // Sums with a fixed order of additions: the same bits for any thread count, any alignment and any width of vectors. 64
 // running sums, added as a tree.
 #pragma once
-#include <tapegrad/cpu/isa.h>
+#include <tapegrad/cpu/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace tg::cpu::TG_ISA_NS {
 
 inline constexpr int kLanes = 16;
 inline constexpr int kWide = 4 * kLanes;  // of one chain of additions, each would wait for the one before
 
-// The upper half is joined to the lower one until one is left. By vector types, as compilers pass halves through
-// memory.
-template <int N, class C, class F> inline C join_halves(const C* x, const F& join) {
-  if constexpr (N == 1) {
-    return x[0];
+template <int From, class V, int... I> inline auto lanes_of(const V& x, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(x, x, (From + I)...);
+}
+// The upper half of N lanes is joined to the lower one until one is left: join(a, b) makes a of both. By shuffles, as
+// compilers pass halves through memory.
+template <int N, class V, class F> inline auto join_lanes(const V& x, const F& join) {
+  if constexpr (N == 2) {
+    auto lower = x[0];
+    join(lower, x[1]);
+    return lower;
   } else {
-    typedef C Half __attribute__((vector_size(N / 2 * sizeof(C))));
-    Half lower, upper;
-    std::memcpy(&lower, x, sizeof lower), std::memcpy(&upper, x + N / 2, sizeof upper);
-    join(lower, upper);
-    C y[N / 2];
-    std::memcpy(y, &lower, sizeof y);
-    return join_halves<N / 2>(y, join);
+    constexpr std::make_integer_sequence<int, N / 2> kHalf;
+    auto lower = lanes_of<0>(x, kHalf);
+    join(lower, lanes_of<N / 2>(x, kHalf));
+    return join_lanes<N / 2>(lower, join);
   }
 }
+// The same of P vectors, which are one after another.
+template <size_t P, class V, class F> inline auto join_vectors(V (&x)[P], const F& join) {
+  if constexpr (P == 1) {
+    return join_lanes<int(sizeof(V) / sizeof(x[0][0]))>(x[0], join);
+  } else {
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      V lower[P / 2] = {x[I]...};
+      (join(lower[I], x[P / 2 + I]), ...);
+      return join_vectors(lower, join);
+    }(std::make_index_sequence<P / 2>());
+  }
+}
+inline constexpr auto kAdd = [](auto& a, const auto& b) { a += b; };
 // sum over i < n of f(i), in C.
 template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
   C lane[kWide] = {};
@@ -33,7 +50,9 @@ template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
   for (; i + kWide <= n; i += kWide)
     for (int k = 0; k < kWide; ++k) lane[k] += f(i + k);
   for (int k = 0; i + k < n; ++k) lane[k] += f(i + k);
-  return join_halves<kWide>(lane, [](auto& a, const auto& b) { a += b; });
+  Vector<C> all[kWide / kVector<C>];
+  std::memcpy(all, lane, sizeof all);
+  return join_vectors(all, kAdd);
 }
 // max over i < n of f(i); n >= 1. NaN wins, counted on its own: one comparison that does both is no vector instruction.
 template <class C, class F> inline C lane_max(int64_t n, F&& f) {

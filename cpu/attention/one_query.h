@@ -6,20 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace tg::cpu::TG_ISA_NS::one_query {
 template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);  // vectors of kLanes numbers
 
-// The sum of N lanes, the upper half joined to the lower one until one is left.
-template <int N, class V> inline auto sum_of(const V& x) {
-  if constexpr (N == 2)
-    return x[0] + x[1];
-  else
-    return [&]<int... I>(std::integer_sequence<int, I...>) {
-      return sum_of<N / 2>(__builtin_shufflevector(x, x, I...) + __builtin_shufflevector(x, x, (I + N / 2)...));
-    }(std::make_integer_sequence<int, N / 2>());
-}
 // s[j] = q . row j of keys, `ld` apart; a row has hs elements.
 template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, int64_t n, int64_t hs, C* s) {
   constexpr int P = kParts<C>, W = int(kVector<C>);
@@ -31,11 +21,7 @@ template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, i
       for (int k = 0; k < P; ++k) sum[k] += load_vector(q + i + k * W) * load<Vector<C>>(keys + i + k * W);
     C rest = 0;
     for (; i < hs; ++i) rest += q[i] * C(keys[i]);
-#pragma GCC unroll 8
-    for (int half = P / 2; half; half /= 2)
-#pragma GCC unroll 8
-      for (int k = 0; k < half; ++k) sum[k] += sum[k + half];
-    s[j] = rest + sum_of<W>(sum[0]);
+    s[j] = rest + join_vectors(sum, kAdd);
   }
 }
 // y of N vectors: sum of s[j] times row j of values. Chains of sums are short, so that they round less.

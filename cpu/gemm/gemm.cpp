@@ -15,6 +15,7 @@ namespace {
 using namespace tiles;
 template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // less runs on the calling thread
 constexpr int64_t kSomeRows = 96;  // up to here a panel of B is packed by the one tile that needs it
+constexpr int64_t kFewTiles = 4;
 // Of a triangle: what a tile leaves out is what its last or first row leaves out.
 constexpr int kNearRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
@@ -23,12 +24,16 @@ template <class T> bool in_place(const Product<T>& p) {
   if (!kPacksA || p.m <= 2 * kRows) return p.m <= kSomeRows;
   return p.m <= kSomeRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= shallow::kInCache<T>;
 }
-// Up to kSomeRows rows: A where it lies, each panel of B from its own tile's hands into L1.
+// Up to kSomeRows rows: A where it lies, each panel of B from its own tile's hands into L1. Rows are cut, too, where
+// panels are few and read in place.
 template <class T> void some_rows(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
-  const int64_t step = rows_at_once(p.a);
-  for_tiles(parallel, ceil_div(strips, per_tile), [&](int64_t t) {
+  const int64_t step = rows_at_once(p.a), tiles = ceil_div(strips, per_tile), steps = ceil_div(p.m, step);
+  const int64_t cuts = parallel && p.b.col == 1 && tiles < kFewTiles ? ceil_div(2 * kFewTiles, tiles) : 1;
+  const int64_t some = ceil_div(steps, cuts) * step;
+  for_tiles(parallel, tiles * ceil_div(p.m, some), [&](int64_t part) {
     T* to = t_own.get<T>(kDepth * kCols<T>);
+    const int64_t t = part % tiles, first = part / tiles * some, last = std::min(p.m, first + some);
     const int64_t end = std::min(p.n, (t + 1) * per_tile * kCols<T>);
     for (int64_t j = t * per_tile * kCols<T>; j < end; j += kCols<T>) {
       const int64_t cols = std::min<int64_t>(kCols<T>, end - j);
@@ -36,10 +41,10 @@ template <class T> void some_rows(const Product<T>& p, bool parallel) {
         const Block l = block(p.k, q);
         MatView<T> b = p.b.at(l.first, j);
         if (b.col != 1 || (cols > kLanes<T> && cols != kCols<T>)) pack_b(l.depth, cols, b, to), b = {to, kCols<T>, 1};
-        for (int64_t i = 0; i < p.m; i += step)
-          add_tile(p, l, i, std::min<int64_t>(step, p.m - i), j, cols, p.a.at(i, l.first), b.p, b.row);
+        for (int64_t i = first; i < last; i += step)
+          add_tile(p, l, i, std::min<int64_t>(step, last - i), j, cols, p.a.at(i, l.first), b.p, b.row);
       }
-      p.finish(0, p.m, j, cols);
+      p.finish(first, last - first, j, cols);
     }
   });
 }

@@ -94,8 +94,9 @@ template <class T> void multiply_thin(const Product<T>& p, bool parallel) {
   });
 }
 
-inline constexpr int64_t kMost = 64;                                           // of k
-template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);  // elements of B
+inline constexpr int64_t kMost = 64;                                             // of k
+template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);    // elements of B
+template <class T> inline constexpr int64_t kPackAlone = (1 << 16) / sizeof(T);  // fewer elements are one thread's work
 inline constexpr int64_t kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 // Whether C is written strip by strip, in tiles of sums in registers.
 template <class T> bool strips(const Product<T>& p) {
@@ -105,8 +106,9 @@ template <class T> void multiply_strips(const Product<T>& p, bool parallel) {
   constexpr bool packs = kPacksA;
   const int64_t panels = ceil_div(p.n, kCols<T>), panel = p.k * kCols<T>;
   T* const packed = packs ? t_shared.get<T>(panels * panel) : nullptr;
-  for (int64_t j = 0; packs && j < panels; ++j)
+  for_tiles(parallel && p.k * p.n >= kPackAlone<T>, packs ? panels : 0, [&](int64_t j) {
     pack_b(p.k, std::min<int64_t>(kCols<T>, p.n - j * kCols<T>), p.b.at(0, j * kCols<T>), packed + j * panel);
+  });
   for_tiles(parallel, ceil_div(p.m, kStripRows), [&](int64_t t) {
     const int64_t i = t * kStripRows, rows = std::min<int64_t>(kStripRows, p.m - i);
     T* const own = t_own.get<T>(p.k * kCols<T>);
