@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#define TG_INLINE __attribute__((always_inline))
 namespace tg::cpu::TG_ISA_NS {
 
 typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2))),
@@ -78,26 +79,26 @@ template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
 // Sums over j < n of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 64 running sums in all.
 template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t n, F&& f) {
   constexpr int kSums = 64 / int(N), kParts = kSums / kVector<C>;
-  Vector<C> sum[N][kParts] = {};
-  int64_t j = 0;
-  const auto add = [&](int part) {
-    const auto x = f.template operator()<Vector<C>>(j);
-    for (size_t k = 0; k < N; ++k) sum[k][part] += x[k];
-    j += kVector<C>;
-  };
-  [&]<int... P>(std::integer_sequence<int, P...>) {
-    while (j + kSums <= n) (add(P), ...);
-    ((P + 1 < kParts && j + kVector<C> <= n ? add(P) : void()), ...);
-  }(std::make_integer_sequence<int, kParts>());
+  Vector<C> sum[N][kParts];
   std::array<C, N> all, rest{};
-  for (; j < n; ++j) {
-    one_left();
-    const auto x = f.template operator()<C>(j);
-    for (size_t k = 0; k < N; ++k) rest[k] += x[k];
-  }
-  [&]<size_t... K>(std::index_sequence<K...>) {
+  int64_t j = 0;
+  [&]<int... P, size_t... K>(std::integer_sequence<int, P...>, std::index_sequence<K...>) TG_INLINE {
+    const auto add = [&]<int Part>(std::integral_constant<int, Part>) TG_INLINE {
+      const auto x = f.template operator()<Vector<C>>(j);
+      ((sum[K][Part] += x[K]), ...);
+      j += kVector<C>;
+    };
+    const auto clear = [&](Vector<C>(&x)[kParts]) TG_INLINE { ((x[P] = Vector<C>{}), ...); };
+    (clear(sum[K]), ...);
+    while (j + kSums <= n) (add(std::integral_constant<int, P>()), ...);
+    ((P + 1 < kParts && j + kVector<C> <= n ? add(std::integral_constant<int, P>()) : void()), ...);
+    for (; j < n; ++j) {
+      one_left();
+      const auto x = f.template operator()<C>(j);
+      ((rest[K] += x[K]), ...);
+    }
     ((all[K] = join_vectors(sum[K], kAdd) + rest[K]), ...);
-  }(std::make_index_sequence<N>());
+  }(std::make_integer_sequence<int, kParts>(), std::make_index_sequence<N>());
   return all;
 }
 
