@@ -302,6 +302,7 @@ template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* t
   constexpr int L = kLanes<T>;
   int64_t t = 0;
   for (; t + L < k; t += L) {
+    for (int r = 0; r < R; ++r) __builtin_prefetch(a + (R + r) * ld + t);
 #pragma GCC unroll 2
     for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {  // what a store writes beyond its rows, a later one overwrites
       Bits<T> x[L];
