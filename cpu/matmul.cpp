@@ -41,6 +41,16 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     if (count == 1)
       return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
+    // One b for all of a batch whose rows follow each other evenly: the batch is more rows.
+    const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
+    Shape all = batch;
+    all.push_back(m);
+    Strides steps = batch_strides(in[0]);
+    steps.push_back(first.row);
+    const Walk<1> rows(all, {steps});
+    if (walk.shape.size() == 1 && walk.strides[1][0] == 0 && rows.shape.size() == 1)
+      return multiply<T>(op.o.products, count * m, n, k, {first.p, rows.strides[0][0], first.col},
+                         matrix(in[1], 0, op.o.trans_b), c);
     const bool many = m * n * k < (1 << 20);  // small matrices: one thread each
     const auto range = [&](int64_t begin, int64_t end) {
       int64_t i = begin;

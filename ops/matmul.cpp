@@ -57,15 +57,20 @@ OpWork op::Matmul::work(Bufs in, Bufs out) const {
   return w;
 }
 Tensors op::Matmul::vjp(const Vjp& v) const {
-  const Tensor& g = v.grad();
+  const Tensor& dy = v.grad();
   const auto [ta, tb, how] = o;
   Tensor da, db;  // with A and B as read: dA = g B^T, dB = A^T g, transposed where the operand is
   if (v.wants(0)) {
     const Tensor b = v.in(1);
-    da = ta ? matmul(b, g, {tb, true, how}) : matmul(g, b, {false, !tb, how});
+    da = ta ? matmul(b, dy, {tb, true, how}) : matmul(dy, b, {false, !tb, how});
   }
   if (v.wants(1)) {
-    const Tensor a = v.in(0);
+    Tensor a = v.in(0), g = dy;
+    if (!ta && v.in_shape(1).size() == 2 && a.ndim() > 2) {  // one b: its gradient sums over all rows in one product
+      const int64_t rows = Shape(a.shape().begin(), a.shape().end() - 1).product();
+      a = reshape(a, {rows, a.shape().back()});
+      g = reshape(g, {rows, g.shape().back()});
+    }
     db = tb ? matmul(g, a, {true, ta, how}) : matmul(a, g, {!ta, false, how});
   }
   return {da ? sum_to(da, v.in_shape(0)) : da, db ? sum_to(db, v.in_shape(1)) : db};

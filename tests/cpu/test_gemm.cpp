@@ -1,10 +1,12 @@
 // Products of the CPU backend: every way through cpu/gemm/gemm.cpp and cpu/lora.cpp against plain sums, and that a row
 // does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
+#include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/cpu/thread_pool.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/shape_ops.h>
 
 #include "support/helpers.h"
 
@@ -131,9 +133,26 @@ TEST_CASE("large products: against f64 and plain sums, the same bits with one th
                                 {1024, 1100, 800},
                                 {2000, 40, 7},
                                 {45, 1100, 16},
+                                {90, 40, 400},
                                 {170, 1024, 8},
                                 {75, 1023, 5}})
     check_large<float>(m, n, k), check_large<double>(m, n, k);
+}
+
+TEST_CASE("a batch that shares b is one product of more rows, forward and in the gradient of b") {
+  for (const bool trans_b : {false, true}) {
+    const MatmulOptions o{.trans_b = trans_b};
+    Tensor x = random({3, 2, 5, 40}, 1), w = random(trans_b ? Shape{30, 40} : Shape{40, 30}, 2).requires_grad_();
+    const Tensor rows = reshape(x, {30, 40}), dy = random({3, 2, 5, 30}, 3);
+    const Tensor y = matmul(x, w, o), of_rows = matmul(rows, w, o);
+    CHECK(bits_of(y) == bits_of(of_rows));
+    const Tensor dw = backward(y, dy)[w];
+    CHECK(bits_of(dw) == bits_of(backward(of_rows, reshape(dy, {30, 30}))[w]));
+    // Rows that do not follow each other evenly.
+    const Tensor apart = transpose(x, 0, 1), y_apart = matmul(apart, w, o);
+    if (own_tiles()) CHECK(bits_of(y_apart) == bits_of(transpose(y, 0, 1)));
+    CHECK(distance(backward(y_apart, transpose(dy, 0, 1))[w], dw) < 1e-5);
+  }
 }
 
 TEST_CASE("x A B: the same bits with one thread and with all") {
