@@ -25,7 +25,7 @@ struct Tape {
   std::unordered_map<uint64_t, uint32_t> uses;  // contributions still to come, per id
   Ids ends;                                     // taken for leaves without hooks
 };
-Tape collect(Inputs outputs, Ids ends) {
+Tape collect_tape(Inputs outputs, Ids ends) {
   Tape t{.nodes = {}, .uses = {}, .ends = std::move(ends)};
   const uint64_t mark = detail::next_mark();
   auto visit = [&](const Ref<Node>& n, uint64_t id) {
@@ -133,7 +133,7 @@ void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
 }
 // Gradients of leaves, of `ends`, where the walk ends, and of `kept`, where it does not.
 GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const Ids& kept = {}) {
-  Tape tape = collect(outputs, std::move(ends));
+  Tape tape = collect_tape(outputs, std::move(ends));
   std::optional<NoGradScope> off;
   std::optional<EnableGradScope> on;
   opt.create_graph ? void(on.emplace()) : void(off.emplace());

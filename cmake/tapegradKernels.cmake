@@ -26,7 +26,8 @@ function(tapegrad_kernel_objects target)
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
   endif()
   add_library(${target} OBJECT ${ARGN})
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  # An object per file: what is broken on purpose, or read as machine code, is found by its name.
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   if(by STREQUAL "nvcc")
     # fmt 9 needs to be told that constexpr works in nvcc. 20014: functors are templates for host types too, where they
     # call host functions.

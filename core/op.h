@@ -407,15 +407,15 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 }
 #define TG_CAT_(a, b) a##b
 #define TG_CAT(a, b) TG_CAT_(a, b)
-#define TG_ADD_KERNEL_(OpT, backend, fn, strided)                                                           \
-  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, strided}; \
-  [[maybe_unused]] static const bool TG_CAT(kernel_, __LINE__) =                                            \
-      ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, __LINE__))
+#define TG_ADD_KERNEL_(OpT, backend, fn, strided, id)                                                 \
+  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, id){__FILE__, __LINE__, TG_ISA_LEVEL, strided}; \
+  [[maybe_unused]] static const bool TG_CAT(kernel_, id) =                                            \
+      ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, id))
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
 /// a kernel file. Inputs are contiguous: the engine copies those that are not.
-#define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false)
+#define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false, __COUNTER__)
 /// The same for a kernel that reads inputs with any strides, 0 among them, by Buf::strides().
-#define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true)
+#define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true, __COUNTER__)
 
 /// Throws the Error of an op that has no kernel on a backend.
 [[noreturn]] void fail_no_kernel(const Op&, Backend);

@@ -35,14 +35,14 @@ struct Magazine {
 size_t& seen(void* p) { return *reinterpret_cast<size_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(kChunk - 1)); }
 
 // What a thread owns. No destructor, so that it is usable at any time of the thread's life.
-struct Local {
+struct ThreadSlabs {
   Magazine active[kClasses], spare[kClasses];
   size_t full = 0;  // of a magazine; 0, which leads every block to refill or spill, before entered and after the end
   bool entered = false;  // the end of the thread is arranged for
 };
-constinit thread_local Local t_local;
+constinit thread_local ThreadSlabs t_slabs;
 
-struct Global {  // its functions need the lock
+struct SharedSlabs {  // its functions need the lock
   std::mutex mutex;
   Block* magazines[kClasses] = {};
   int64_t chunks = 0;
@@ -59,7 +59,7 @@ struct Global {  // its functions need the lock
     magazines[c] = b->next_magazine;
     return {b, b->bytes};
   }
-  void give_back(Local& t) {
+  void give_back(ThreadSlabs& t) {
     for (size_t c = 0; c < kClasses; ++c) {
       put(c, t.active[c]);
       put(c, t.spare[c]);
@@ -90,20 +90,20 @@ struct Global {  // its functions need the lock
     put(c, kept);
   }
 };
-Global& global() {  // never destroyed: tensors in static storage may end last
-  static Global& g = *new Global;
+SharedSlabs& shared_slabs() {  // never destroyed: tensors in static storage may end last
+  static SharedSlabs& g = *new SharedSlabs;
   return g;
 }
-void give_back(Local& t) {
-  std::lock_guard lock(global().mutex);
-  global().give_back(t);
+void give_back(ThreadSlabs& t) {
+  std::lock_guard lock(shared_slabs().mutex);
+  shared_slabs().give_back(t);
 }
-void enter(Local& t) {
+void enter(ThreadSlabs& t) {
   if (t.entered) return;
   struct AtEnd {
     ~AtEnd() {
-      t_local.full = 0;
-      give_back(t_local);
+      t_slabs.full = 0;
+      give_back(t_slabs);
     }
   };
   thread_local AtEnd at_end;
@@ -117,17 +117,17 @@ Magazine new_chunk(size_t size) {
   new (p) size_t(0);
   Magazine m;
   for (size_t i = kChunkUsed / size; i-- > 0;) m.push(p + kUnit + i * size, size);
-  std::lock_guard lock(global().mutex);
-  ++global().chunks;
+  std::lock_guard lock(shared_slabs().mutex);
+  ++shared_slabs().chunks;
   return m;
 }
 // A block when the active magazine is empty: from the spare, the common list or a new chunk.
-[[gnu::noinline]] void* refill(Local& t, size_t c) {
+[[gnu::noinline]] void* refill(ThreadSlabs& t, size_t c) {
   enter(t);
   Magazine& m = t.active[c] = std::exchange(t.spare[c], {});
   if (!m.head) {
-    std::lock_guard lock(global().mutex);
-    m = global().take(c);
+    std::lock_guard lock(shared_slabs().mutex);
+    m = shared_slabs().take(c);
   }
   const size_t size = (c + 1) * kUnit;
   if (!m.head) m = new_chunk(size);
@@ -136,11 +136,11 @@ Magazine new_chunk(size_t size) {
   return p;
 }
 // Takes a block when the active magazine is full.
-[[gnu::noinline]] void spill(Local& t, size_t c, void* p) {
+[[gnu::noinline]] void spill(ThreadSlabs& t, size_t c, void* p) {
   enter(t);
   if (t.spare[c].head) {
-    std::lock_guard lock(global().mutex);
-    global().put(c, t.spare[c]);
+    std::lock_guard lock(shared_slabs().mutex);
+    shared_slabs().put(c, t.spare[c]);
   }
   t.spare[c] = std::exchange(t.active[c], {});
   t.active[c].push(p, (c + 1) * kUnit);
@@ -153,23 +153,23 @@ size_t class_of(size_t bytes) { return (bytes - (bytes != 0)) / kUnit; }
 void* slab_alloc(size_t bytes) {
   if (kPlainMemory || bytes > kSlabMax) return ::operator new(bytes, std::align_val_t(kUnit));
   const size_t c = class_of(bytes);
-  Magazine& m = t_local.active[c];
-  return m.head ? m.pop((c + 1) * kUnit) : refill(t_local, c);
+  Magazine& m = t_slabs.active[c];
+  return m.head ? m.pop((c + 1) * kUnit) : refill(t_slabs, c);
 }
 void slab_free(void* p, size_t bytes) noexcept {
   if (kPlainMemory || bytes > kSlabMax) return ::operator delete(p, std::align_val_t(kUnit));
   const size_t c = class_of(bytes);
-  Magazine& m = t_local.active[c];
-  if (m.bytes >= t_local.full) return spill(t_local, c, p);
+  Magazine& m = t_slabs.active[c];
+  if (m.bytes >= t_slabs.full) return spill(t_slabs, c, p);
   m.push(p, (c + 1) * kUnit);
 }
 int64_t slab_bytes() {
-  std::lock_guard lock(global().mutex);
-  return global().chunks * int64_t(kChunk);
+  std::lock_guard lock(shared_slabs().mutex);
+  return shared_slabs().chunks * int64_t(kChunk);
 }
 void slab_release() {
-  std::lock_guard lock(global().mutex);
-  global().give_back(t_local);
-  for (size_t c = 0; c < kClasses; ++c) global().release(c);
+  std::lock_guard lock(shared_slabs().mutex);
+  shared_slabs().give_back(t_slabs);
+  for (size_t c = 0; c < kClasses; ++c) shared_slabs().release(c);
 }
 }  // namespace tg

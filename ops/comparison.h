@@ -121,8 +121,8 @@ struct ClampOptions {
 };
 /// An Expression of clamp() with the bounds as its numbers; a missing bound is infinite.
 inline Expression with_bounds(std::string_view text, const ClampOptions& o) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  return {text, {o.min.value_or(-kInf), o.max.value_or(kInf)}};
+  constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+  return {text, {o.min.value_or(-kUnbounded), o.max.value_or(kUnbounded)}};
 }
 namespace op {
 

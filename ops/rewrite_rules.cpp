@@ -97,6 +97,6 @@ template <class... F> std::vector<Rule> linear_rules(op::TypeList<F...>) {
 }
 const std::vector<Rule> kLinearRules = linear_rules(op::ActivationFns{});
 
-[[maybe_unused]] const bool registered = register_rules(kRules) && register_rules(kLinearRules);
+[[maybe_unused]] const bool rules_known = register_rules(kRules) && register_rules(kLinearRules);
 }  // namespace
 }  // namespace tg

@@ -29,7 +29,7 @@ void RopeScaling::validate(std::string_view op, std::string_view prefix) const {
 }
 namespace {
 // Heads [first, end) of x (..., T, H, HS): (..., H, T, HS).
-Layout heads_of(const Layout& x, int64_t first, int64_t end) {
+Layout some_heads(const Layout& x, int64_t first, int64_t end) {
   Layout l = x;
   const size_t h = x.shape.size() - 2;
   l.offset += first * x.strides[h];
@@ -38,11 +38,11 @@ Layout heads_of(const Layout& x, int64_t first, int64_t end) {
   return l;
 }
 }  // namespace
-Layout op::Rope::turned(const Layout& x) const { return heads > 0 ? heads_of(x, 0, heads) : x; }
+Layout op::Rope::turned(const Layout& x) const { return heads > 0 ? some_heads(x, 0, heads) : x; }
 Layout op::Rope::kept(const Layout& x) const {
   Layout none = x;
   none.shape.back() = 0;
-  return heads > 0 ? heads_of(x, heads, x.shape[x.shape.size() - 2]) : none;
+  return heads > 0 ? some_heads(x, heads, x.shape[x.shape.size() - 2]) : none;
 }
 Layouts op::Rope::infer(Inputs in) const {
   const Tensor& x = in[0];

@@ -16,9 +16,9 @@
 
 namespace tg::bench {
 namespace {
-constexpr std::string_view kProgram = "bench_gpt_timeit";
+constexpr std::string_view kTimeit = "bench_gpt_timeit";
 constexpr std::string_view kComputations[] = {"forward", "backward", "forward_backward"}, kMixed[] = {"False", "True"},
-                           kSizes[] = {"small", "medium", "tiny"}, kModes[] = {"eager", "compiled"};
+                           kTimeitSizes[] = {"small", "medium", "tiny"}, kTimeitModes[] = {"eager", "compiled"};
 constexpr const char* kLastNorm = "ln_f.weight";
 
 void not_empty(std::string_view name, size_t n) {
@@ -27,12 +27,12 @@ void not_empty(std::string_view name, size_t n) {
 }
 TimeitSetup setup_of(const TimeitFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
-  check_within(kProgram, "steps", f.steps, 1, 1'000'000);
-  check_within(kProgram, "batch", f.batch, 1, kMost);
-  check_within(kProgram, "context", f.context, 1, kMost);
-  check_within(kProgram, "vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
-  check_within(kProgram, "threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
-  for (const int64_t n : f.warmups) check_within(kProgram, "warmups", n, 0, 1'000'000);
+  check_within(kTimeit, "steps", f.steps, 1, 1'000'000);
+  check_within(kTimeit, "batch", f.batch, 1, kMost);
+  check_within(kTimeit, "context", f.context, 1, kMost);
+  check_within(kTimeit, "vocab", f.vocab, 2, kMost);      // with one id there is nothing to guess, and no gradient
+  check_within(kTimeit, "threads", f.threads, 0, kMost);  // how many there are, set_num_threads() says
+  for (const int64_t n : f.warmups) check_within(kTimeit, "warmups", n, 0, 1'000'000);
   MatmulPrecision precision;
   from_name(f.matmul_precision, precision);
   return {.steps = f.steps,
@@ -40,14 +40,14 @@ TimeitSetup setup_of(const TimeitFlags& f) {
           .context = f.context,
           .vocab = f.vocab,
           .seed = f.seed,
-          .mode = RunMode(known_place("mode", f.mode, kModes)),
+          .mode = RunMode(known_place("mode", f.mode, kTimeitModes)),
           .matmul_precision = precision,
           .device = Device::parse(f.device)};
 }
 std::vector<TimeitRun> all_runs(const TimeitFlags& f) {
   std::vector<TimeitRun> runs;
   for (const std::string& size : f.sizes) {
-    known_place("size", size, kSizes);
+    known_place("size", size, kTimeitSizes);
     for (const std::string& c : f.computations)
       for (const int64_t warmup : f.warmups)
         for (const std::string& m : f.mixed)

@@ -14,25 +14,26 @@
 
 namespace tg::bench {
 namespace {
-constexpr std::string_view kProgram = "bench_lm_profile";
+constexpr std::string_view kLmProfile = "bench_lm_profile";
 constexpr std::string_view kTypes[] = {"forward", "backward", "train"}, kForms[] = {"document", "flash", "fused"},
                            kPrecisions[] = {"f32", "tf32", "bf16"};
-struct Size {
+struct LmSize {
   std::string_view name;
   int64_t width, ff, layers, heads;
 };
-constexpr Size kSizes[] = {{"small", 768, 3072, 12, 12}, {"medium", 1024, 4096, 24, 16}, {"large", 1280, 5120, 36, 20},
-                           {"xl", 1600, 6400, 48, 25},   {"2.7B", 2560, 10240, 32, 32},  {"tiny", 32, 96, 2, 4}};
-constexpr double kLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no rate
+constexpr LmSize kLmSizes[] = {{"small", 768, 3072, 12, 12},  {"medium", 1024, 4096, 24, 16},
+                               {"large", 1280, 5120, 36, 20}, {"xl", 1600, 6400, 48, 25},
+                               {"2.7B", 2560, 10240, 32, 32}, {"tiny", 32, 96, 2, 4}};
+constexpr double kLmLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no rate
 
 LmSetup setup_of(const LmFlags& f) {
   constexpr int64_t kMost = INT32_MAX;
-  check_within(kProgram, "batch", f.batch, 1, kMost);
-  check_within(kProgram, "context", f.context, 2, kMost);  // the last token has no target
-  check_within(kProgram, "vocab", f.vocab, 2, kMost);
-  check_within(kProgram, "layers", f.layers, 0, 1 << 14);
-  check_within(kProgram, "warmup", f.warmup, 0, 1'000'000);
-  check_within(kProgram, "threads", f.threads, 0, kMost);
+  check_within(kLmProfile, "batch", f.batch, 1, kMost);
+  check_within(kLmProfile, "context", f.context, 2, kMost);  // the last token has no target
+  check_within(kLmProfile, "vocab", f.vocab, 2, kMost);
+  check_within(kLmProfile, "layers", f.layers, 0, 1 << 14);
+  check_within(kLmProfile, "warmup", f.warmup, 0, 1'000'000);
+  check_within(kLmProfile, "threads", f.threads, 0, kMost);
   LmSetup s{.size = f.size,
             .model = lm_config(f.size),
             .batch = f.batch,
@@ -100,8 +101,8 @@ std::string_view name_of(Precision p) { return kPrecisions[size_t(p)]; }
 
 GptConfig lm_config(std::string_view size) {
   std::vector<std::string_view> names;
-  for (const Size& s : kSizes) names.push_back(s.name);
-  const Size& s = kSizes[known_place("size", size, names)];
+  for (const LmSize& s : kLmSizes) names.push_back(s.name);
+  const LmSize& s = kLmSizes[known_place("size", size, names)];
   GptConfig c = arch("cs336-2.7b");
   c.width = s.width, c.ff_width = s.ff, c.layers = s.layers, c.heads = s.heads;
   return c;
@@ -190,7 +191,7 @@ Tensor LmModel::step(StepType type, bool phases) {
 
 void LmModel::run(StepType type) {
   if (type == StepType::train)
-    optimizer_.emplace(params_.trainable(), AdamWConfig{.lr = kLr, .weight_decay = kDecay, .decay_all = true});
+    optimizer_.emplace(params_.trainable(), AdamWConfig{.lr = kLmLr, .weight_decay = kDecay, .decay_all = true});
   {
     const ProfileRange range("warmup");
     for (int64_t i = 0; i < setup_.warmup; ++i) {

@@ -10,7 +10,7 @@
 namespace tg::bench {
 namespace {
 
-struct Draw {
+struct DrawTensor {
   Device device;
   Rng rng{1};
   Tensor operator()(const Shape& shape) { return randn(shape, rng, 0, 1, DType::f32, device); }
@@ -25,7 +25,7 @@ nn::LoraDelta lora_layer(Device device, int64_t width, int64_t rank) {
 // would look right whatever was computed.
 Make lora_forward(const Shape& x, int64_t rank) {
   return [=](Device device) -> Work {
-    Draw draw{device};
+    DrawTensor draw{device};
     const nn::LoraDelta layer = lora_layer(device, x.back(), rank);
     layer.b.assign(draw(layer.b.shape()));
     return {[layer](Inputs in) { return std::vector{layer.forward(in[0]).detach()}; }, {draw(x)}};
@@ -40,13 +40,13 @@ Make lora_gradient(const Shape& x) {
       const GradMap grads = backward(loss);
       return std::vector{loss.detach(), grads[layer.a], grads[layer.b]};
     };
-    return {f, {Draw{device}(x), labels(device, x)}};
+    return {f, {DrawTensor{device}(x), labels(device, x)}};
   };
 }
 // f of tensors of these shapes; eps of norms is 1e-5.
 Make of_many(std::vector<Shape> shapes, Tensor (*f)(Inputs)) {
   return [=](Device device) -> Work {
-    Draw draw{device};
+    DrawTensor draw{device};
     std::vector<Tensor> in;
     for (const Shape& s : shapes) in.push_back(draw(s));
     return {[f](Inputs x) { return std::vector{f(x)}; }, in};
@@ -64,7 +64,7 @@ Tensor scaled_ten_times(Inputs in) {
 }  // namespace
 
 Work adamw_work(Device device) {
-  Draw draw{device};
+  DrawTensor draw{device};
   const Tensor w = draw({512, 512}).requires_grad_();
   const auto optimiser = std::make_shared<AdamW>(std::vector{Parameter{"w", w}}, kAdamW);
   const auto f = [w, optimiser](Inputs in) {
@@ -85,7 +85,7 @@ Work lora_step(Device device) {
     optimiser->step(backward(loss));
     return std::vector{loss.detach()};
   };
-  return {f, {Draw{device}(x), labels(device, x)}, {layer.a, layer.b}};
+  return {f, {DrawTensor{device}(x), labels(device, x)}, {layer.a, layer.b}};
 }
 
 std::vector<TrainingRow> training_rows() {

@@ -8,17 +8,17 @@
 namespace tg {
 namespace {
 // All that live, for wait_for_async().
-struct Registry {
+struct JobThreads {
   std::mutex mutex;
   std::set<CommJobs*> all;
 };
-Registry& registry() {
-  static auto& r = *new Registry;
+JobThreads& job_threads() {
+  static auto& r = *new JobThreads;
   return r;
 }
-[[maybe_unused]] const bool registered = detail::on_wait_for_async([]() noexcept {
-  const std::lock_guard lock(registry().mutex);
-  for (CommJobs* const j : registry().all) j->wait_for_all();
+[[maybe_unused]] const bool waits_for_jobs = detail::on_wait_for_async([]() noexcept {
+  const std::lock_guard lock(job_threads().mutex);
+  for (CommJobs* const j : job_threads().all) j->wait_for_all();
 });
 }  // namespace
 
@@ -35,13 +35,13 @@ class CommJobs::Waiting {
 };
 
 CommJobs::CommJobs() : thread_([this] { run_all(); }) {
-  const std::lock_guard lock(registry().mutex);
-  registry().all.insert(this);
+  const std::lock_guard lock(job_threads().mutex);
+  job_threads().all.insert(this);
 }
 CommJobs::~CommJobs() {
   {
-    const std::lock_guard lock(registry().mutex);
-    registry().all.erase(this);
+    const std::lock_guard lock(job_threads().mutex);
+    job_threads().all.erase(this);
   }
   {
     const std::lock_guard lock(mutex_);

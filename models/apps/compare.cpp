@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kShown = 12;
 
-struct Options {
+struct CompareOptions {
   std::string model, arch, device, json;
   std::vector<std::string> sides;
   int64_t batch = 2, context = 0;
@@ -36,7 +36,7 @@ struct Subject {
 };
 // Settles the context, and refuses what cannot fit. A lower bound: weights, gradients and moments of a side, and logits
 // and an activation of each layer.
-void check_sizes(Options& o, const GptConfig& config, const std::vector<Pair>& pairs) {
+void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   constexpr int64_t kContext = 64;
   if (o.context == 0) o.context = std::min(kContext, config.context);
   TG_CHECK(
@@ -59,23 +59,23 @@ void check_sizes(Options& o, const GptConfig& config, const std::vector<Pair>& p
                bytes * 1e-9, side.device == Device::cpu() ? "the machine" : to_string(side.device), there * 1e-9);
     }
 }
-Subject subject_of(Options& o, const std::vector<Pair>& pairs) {
+Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError("compare needs one of --model, a folder that `train` wrote, and --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
-    check_sizes(o, m.model.config(), pairs);
+    check_batch_sizes(o, m.model.config(), pairs);
     return {o.model, m.model.config(), m.params.state(), m.params.count()};
   }
   GptConfig config = arch(o.arch);
   if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
-  check_sizes(o, config, pairs);
+  check_batch_sizes(o, config, pairs);
   const Params params(Device::cpu(), o.seed);
   const Gpt model(params, config);
   return {o.arch, config, params.state(), params.count()};
 }
 
-std::vector<Pair> pairs_of(const Options& o) {
+std::vector<Pair> pairs_of(const CompareOptions& o) {
   if (!o.sides.empty()) {
     if (o.sides.size() != 2 || !o.device.empty())
       throw UsageError("--sides takes two, the reference first, in place of --device: --sides cpu/bf16 cuda/bf16");
@@ -96,7 +96,7 @@ std::vector<Pair> pairs_of(const Options& o) {
 }
 
 // Random tokens: what a step computes with does not have to be language.
-Batch batch_of(const Options& o, const GptConfig& config) {
+Batch batch_of(const CompareOptions& o, const GptConfig& config) {
   Rng rng = Rng{o.seed}.split(1);
   const auto draw = [&](const Shape& shape) {
     std::vector<int32_t> ids(size_t(shape.product()));
@@ -107,7 +107,7 @@ Batch batch_of(const Options& o, const GptConfig& config) {
   return {tokens, draw({o.batch, o.context})};
 }
 
-int run(Options& o) {
+int run(CompareOptions& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
     runtime_of(reference.device), runtime_of(other.device);  // before any work
@@ -141,7 +141,7 @@ int run(Options& o) {
 Subcommand compare_command() {
   return {"compare", "compare a training step on a device with the CPU's, tensor by tensor",
           [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<CompareOptions>();
             c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
             c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o->arch);
             c.option("--batch", "sequences of random tokens", o->batch);

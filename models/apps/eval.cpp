@@ -13,7 +13,7 @@
 namespace tg::apps {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string model, adapter, device = "cpu", dtype = "f32", unknown, logits;
   std::vector<std::string> data;
   int64_t batch = 8, window = 0, threads = 0;
@@ -41,7 +41,7 @@ void write_logits(const std::string& path, const Gpt& model, const Batch& batch)
   write_safetensors(path, {{"tokens", batch.inputs}, {"logits", logits}});
 }
 
-int run(const Options& o) {
+int run(const EvalOptions& o) {
   if (o.model.empty() || o.data.empty()) throw UsageError("eval needs --model DIR and --data FILE...");
   const Device device = Device::parse(o.device);
   runtime_of(device);
@@ -74,7 +74,7 @@ int run(const Options& o) {
 Subcommand eval_command() {
   return {
       "eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
-        auto o = std::make_shared<Options>();
+        auto o = std::make_shared<EvalOptions>();
         c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
         c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
                  o->adapter);

@@ -14,7 +14,7 @@
 namespace tg::apps {
 namespace {
 
-struct Options {
+struct ExportOptions {
   std::string model, adapter, to = "hf", out, dtype = "same", max_shard = "5GB";
 };
 
@@ -34,7 +34,7 @@ int64_t bytes_of(const std::string& word) {
   return bytes;
 }
 
-int run(const Options& o) {
+int run(const ExportOptions& o) {
   if (o.model.empty() || o.out.empty()) throw UsageError("export needs --model DIR and --out DIR");
   HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
@@ -68,7 +68,7 @@ int run(const Options& o) {
 
 Subcommand export_command() {
   return {"export", "write a model for other programs", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<ExportOptions>();
             c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face",
                      o->model);
             c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model: merged first", o->adapter);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kFile = "adapter.safetensors";
 
-struct Options : TrainOptions {
+struct FinetuneOptions : TrainOptions {
   std::string model, unknown, base_dtype;
   std::vector<std::string> targets;
   std::optional<int64_t> rank;
@@ -40,12 +40,12 @@ struct Base {
   }
 };
 
-struct Job {
+struct FinetuneJob {
   Base base;
   Start start;
 };
 
-Job new_job(Options& o, Device device) {
+FinetuneJob new_job(FinetuneOptions& o, Device device) {
   if (o.model.empty() || o.data.empty())
     throw UsageError("finetune needs --model DIR and --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "adapter";
@@ -79,7 +79,7 @@ Job new_job(Options& o, Device device) {
 }
 
 // An Error when a flag says another thing than the run that goes on.
-void check_lora(const Options& o, const Finetuning& f, const std::string& path) {
+void check_lora(const FinetuneOptions& o, const Finetuning& f, const std::string& path) {
   const LoraConfig& c = f.lora;
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
     TG_CHECK(given == began, value,
@@ -96,7 +96,7 @@ void check_lora(const Options& o, const Finetuning& f, const std::string& path) 
            path);
 }
 
-Job resumed_job(const Options& o, Device device) {
+FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
   Saved saved = open_checkpoint(o);
   const std::string path = saved.path;
   const Finetuning began = *saved.checkpoint.finetuning;
@@ -115,9 +115,9 @@ Job resumed_job(const Options& o, Device device) {
   return {std::move(base), std::move(s)};
 }
 
-int finetune(Options& o) {
+int finetune(FinetuneOptions& o) {
   const Device device = prepare(o);
-  Job job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
+  FinetuneJob job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
   Base& base = job.base;
   Start& s = job.start;
   return run_training(o, s, device, [&]() -> Trained {
@@ -166,7 +166,7 @@ int merge(const MergeOptions& o) {
 
 Subcommand finetune_command() {
   return {"finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<FinetuneOptions>();
             o->command = "finetune", o->result = "adapter";
             c.option("--model", "DIR", "the model, which is not changed: what `train --out DIR` wrote", o->model);
             const LoraConfig lora;

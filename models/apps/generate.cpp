@@ -19,7 +19,7 @@
 namespace tg::apps {
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown;
   std::optional<std::string> prompt;
   std::optional<int64_t> batch;
@@ -40,7 +40,7 @@ void put(const std::string& text) {
 // The text after a prompt, from its tokens as they come, and why it ends.
 class Continuation {
  public:
-  Continuation(const LoadedModel& m, const Options& o) : stream_(*m.tokenizer), stops_(o.stops) {
+  Continuation(const LoadedModel& m, const GenerateOptions& o) : stream_(*m.tokenizer), stops_(o.stops) {
     if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
   }
   // The text that the next token makes certain.
@@ -78,13 +78,14 @@ struct Prompt {
   std::string text;
   std::vector<int64_t> tokens;
 };
-Prompt encoded(const LoadedModel& m, const Options& o, const std::string& text, const std::string& name) {
+Prompt encoded_prompt(const LoadedModel& m, const GenerateOptions& o, const std::string& text,
+                      const std::string& name) {
   Prompt p{{}, o.unknown == "skip" ? known_text(*m.tokenizer, text, name) : text, {}};
   p.tokens = m.tokenizer->encode(p.text, {.parse_special = true, .add_special = true});
   return p;
 }
 constexpr const char* kResults[] = {"text", "tokens", "finish_reason"};  // what --out adds to a line
-std::vector<Prompt> read_prompts(const LoadedModel& m, const Options& o) {
+std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o) {
   const MappedFile file(o.prompts);
   TG_CHECK(!file.text().empty(), value, "[generate] {} is empty. Each line is an object {{\"prompt\": \"...\"}}.",
            o.prompts);
@@ -103,7 +104,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const Options& o) {
                "[generate] {} has \"{}\", which is a result. Other keys than the results' are copied; rename it.", name,
                key);
     try {
-      all.push_back(encoded(m, o, prompt->get<std::string>(), name));
+      all.push_back(encoded_prompt(m, o, prompt->get<std::string>(), name));
     } catch (const Error& e) {
       throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), name), e.scoped());
     }
@@ -115,7 +116,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const Options& o) {
 }
 
 // Continues the prompt on standard output.
-void stream(const LoadedModel& m, const Options& o, const Prompt& prompt) {
+void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt) {
   Continuation text(m, o);
   bool begun = false;
   const auto begin = [&] {  // not before the first token: what fails until then prints nothing
@@ -137,7 +138,8 @@ struct Result {
   std::string_view reason;
 };
 // Continues each prompt o.samples times, in batches. take(prompt, sample, result) gets them in order.
-template <class F> void in_batches(const LoadedModel& m, const Options& o, const std::vector<Prompt>& prompts, F take) {
+template <class F>
+void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts, F take) {
   const auto samples = size_t(o.samples), rows = prompts.size() * samples, batch = size_t(o.batch.value_or(8));
   for (size_t first = 0; first < rows; first += batch) {
     std::vector<std::vector<int64_t>> tokens;
@@ -159,7 +161,7 @@ template <class F> void in_batches(const LoadedModel& m, const Options& o, const
     }
   }
 }
-void write_results(const LoadedModel& m, const Options& o, const std::vector<Prompt>& prompts) {
+void write_results(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts) {
   write_file_atomically(o.out, [&](const Sink& sink) {
     in_batches(m, o, prompts, [&](const Prompt& p, size_t, const Result& r) {
       Json line = p.line;
@@ -172,7 +174,7 @@ void write_results(const LoadedModel& m, const Options& o, const std::vector<Pro
   });
   fmt::print("{} texts in {}\n", prompts.size() * size_t(o.samples), printable(o.out));
 }
-void check_usage(const Options& o) {
+void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts exclude each other");
   if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE, for what is made of them");
@@ -185,7 +187,7 @@ bool is_result(std::string_view text) {
   return line.is_object() && std::ranges::all_of(kResults, [&](const char* key) { return line.contains(key); });
 }
 
-int run(Options o) {
+int run(GenerateOptions o) {
   check_usage(o);
   const Device device = Device::parse(o.device);
   runtime_of(device);
@@ -199,7 +201,7 @@ int run(Options o) {
   o.sampling.vocabulary = m.tokenizer->vocab_size();
   std::vector<Prompt> prompts;
   if (o.prompts.empty()) {
-    prompts.push_back(encoded(m, o, o.prompt.value_or("\n"), "the prompt"));
+    prompts.push_back(encoded_prompt(m, o, o.prompt.value_or("\n"), "the prompt"));
     prompts[0].line = {{"prompt", prompts[0].text}};
   } else {
     prompts = read_prompts(m, o);
@@ -225,7 +227,7 @@ int run(Options o) {
 Subcommand generate_command() {
   return {
       "generate", "continue prompts with a trained model", [](Command& c) -> std::function<int()> {
-        auto o = std::make_shared<Options>();
+        auto o = std::make_shared<GenerateOptions>();
         c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
         c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
                  o->adapter);

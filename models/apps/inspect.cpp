@@ -19,7 +19,7 @@
 namespace tg::apps {
 namespace {
 
-struct Options : TrainOptions {  // of which settings, --config and --device count
+struct InspectOptions : TrainOptions {  // of which settings, --config and --device count
   std::string model, arch;
   bool json = false, plan = false, roofline = false;
   RanksOptions of_ranks;
@@ -75,7 +75,7 @@ Json of_file(const std::string& path) {
 }
 
 // Of a folder, with the settings that it was trained with; of a named model, with the default ones.
-RunConfig planned_run(const Options& o) {
+RunConfig planned_run(const InspectOptions& o) {
   Settings base;
   if (!o.model.empty()) {
     TG_CHECK(is_folder(o.model) || !path_exists(o.model), value,
@@ -128,7 +128,7 @@ void print_table(const Json& all) {
 }
 
 // A training step in each precision and with each kind of recomputation.
-Json describe_plans(const Options& o) {
+Json describe_plans(const InspectOptions& o) {
   RunConfig run = planned_run(o);
   const Device device = Device::parse(o.device);
   Json plans = Json::array();
@@ -191,19 +191,19 @@ bool is_of_roofline(std::string_view name) {  // dtype and recompute are the row
   return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
 }
 bool is_of_ranks(std::string_view name) { return name == "shard_optimizer"; }
-bool given(const Options& o, bool (*which)(std::string_view)) {
+bool given(const InspectOptions& o, bool (*which)(std::string_view)) {
   return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
 }
 
 // A plan for ranks, of one dtype and one kind of recomputation.
-Json describe_ranks(const std::string& name, const Options& o) {
+Json describe_ranks(const std::string& name, const InspectOptions& o) {
   const RunConfig run = planned_run(o);
   RanksOptions of = o.of_ranks;
   of.one_each = run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; });
   return ranks_plan_of(name, run, o.device, of);
 }
 
-int run(const Options& o) {
+int run(const InspectOptions& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
         "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
@@ -249,7 +249,7 @@ bool is_inspected(const std::string& name) {
 Subcommand inspect_command() {
   return {"inspect", "list the tensors and the configuration of a model, or of a named one without making it",
           [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<InspectOptions>();
             c.option("--model", "PATH", "the folder of a model or of an adapter, or a .safetensors file", o->model);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
             c.toggle(

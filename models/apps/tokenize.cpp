@@ -14,14 +14,14 @@
 namespace tg::apps {
 namespace {
 
-struct Options {
+struct TokenizeOptions {
   std::string tokenizer, pattern, out;
   std::vector<std::string> in;
   bool parse_special = false;
   int64_t threads = 0;
 };
 
-int run(const Options& o) {
+int run(const TokenizeOptions& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
     throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE");
   if (!is_token_file(o.out)) throw UsageError("--out must end in .npy or .bin: it is a token file");
@@ -45,7 +45,7 @@ int run(const Options& o) {
 
 Subcommand tokenize_command() {
   return {"tokenize", "write a token file of texts", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<TokenizeOptions>();
             c.option(
                 "--tokenizer", "PATH",
                 "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",

@@ -8,7 +8,7 @@
 namespace tg::apps {
 namespace {
 
-struct Options : TrainOptions {
+struct TrainCommandOptions : TrainOptions {
   std::string preset, arch, init, unknown;
 };
 
@@ -31,7 +31,7 @@ struct Init {
     return r;
   }
 };
-struct Job {
+struct TrainJob {
   Start start;
   std::optional<Init> init;
 };
@@ -72,7 +72,7 @@ Data read_new_data(const std::vector<std::string>& paths, RunConfig& run) {
   return {encoded(*tokenizer, text, paths), std::move(tokenizer)};
 }
 
-Job resumed_job(const Options& o) {
+TrainJob resumed_job(const TrainCommandOptions& o) {
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
   Saved saved = open_checkpoint(o);
@@ -88,7 +88,7 @@ Job resumed_job(const Options& o) {
   });
   return {std::move(s), std::move(init)};
 }
-Job new_job(Options& o) {
+TrainJob new_job(TrainCommandOptions& o) {
   if (o.data.empty()) throw UsageError("train needs --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "out";
   if (o.init.empty()) {
@@ -118,9 +118,9 @@ Job new_job(Options& o) {
   return {std::move(s), std::move(init)};
 }
 
-int train(Options& o) {
+int train(TrainCommandOptions& o) {
   const Device device = prepare(o);
-  Job job = o.resume.empty() ? new_job(o) : resumed_job(o);
+  TrainJob job = o.resume.empty() ? new_job(o) : resumed_job(o);
   const Start& s = job.start;
   const std::optional<Origin> origin = job.init ? job.init->file.origin : std::nullopt;
   return run_training(o, job.start, device, [&]() -> Trained {
@@ -147,7 +147,7 @@ int train(Options& o) {
 
 Subcommand train_command() {
   return {"train", "train a GPT on text", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<TrainCommandOptions>();
             o->command = "train", o->result = "model";
             c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);

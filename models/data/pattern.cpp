@@ -9,12 +9,12 @@
 #include <limits>
 
 namespace tg {
-namespace {
 using detail::kNoClass;
 using detail::PatternNode;
 using Kind = PatternNode::Kind;
 
-struct Step {
+namespace detail {
+struct PatternStep {
   enum class Do : uint8_t {
     one,     // a character of the mask
     many,    // `a` to `b` characters of the mask, as many as there are; b -1: any number
@@ -29,9 +29,9 @@ struct Step {
   uint64_t mask = 0;  // either: what step a can begin with
   int a = 0, b = 0;
 };
+}  // namespace detail
+using Step = detail::PatternStep;
 using Do = Step::Do;
-
-}  // namespace
 
 struct TextPattern::Program {
   explicit Program(const PatternNode& root) : classes(root) {

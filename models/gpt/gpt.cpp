@@ -30,14 +30,14 @@ struct Inits {
 int64_t fragments_of(const GptConfig& c, std::string_view name) {
   return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
 }
-constexpr int64_t kMost = INT32_MAX;  // beyond any memory, and products of two fit int64_t
+constexpr int64_t kMostSize = INT32_MAX;  // beyond any memory, and products of two fit int64_t
 // A checkpoint names each parameter and its two moments in a header that may have 100 MB: up to 90 tensors a layer, of
 // up to 170 bytes each, are 63 MB.
 constexpr int64_t kMostLayers = 1 << 12;
 }  // namespace
 
 void GptConfig::validate() const {
-  auto positive = [](std::string_view name, int64_t n, int64_t most = kMost) {
+  auto positive = [](std::string_view name, int64_t n, int64_t most = kMostSize) {
     TG_CHECK(n >= 1, value, "[gpt_config] {} is {}. It must be 1 or more.", name, n);
     TG_CHECK(n <= most, value, "[gpt_config] {} is {}. It must be at most {}.", name, n, most);
   };
@@ -46,8 +46,8 @@ void GptConfig::validate() const {
   positive("layers", layers, kMostLayers);
   positive("heads", heads);
   positive("width", width);
-  TG_CHECK(head_dim >= 0 && head_dim <= kMost, value,
-           "[gpt_config] head_dim is {}. It must be from 1 to {}, or 0 for width / heads.", head_dim, kMost);
+  TG_CHECK(head_dim >= 0 && head_dim <= kMostSize, value,
+           "[gpt_config] head_dim is {}. It must be from 1 to {}, or 0 for width / heads.", head_dim, kMostSize);
   TG_CHECK(
       head_dim > 0 || width % heads == 0, value,
       "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part, unless head_dim is set.",
@@ -73,13 +73,13 @@ void GptConfig::validate() const {
   TG_CHECK(!bias || !qkv_bias, value,
            "[gpt_config] bias and qkv_bias are both true. `bias` gives queries, keys and values one already: leave "
            "qkv_bias false.");
-  TG_CHECK(ff_width >= 0 && ff_width <= kMost, value,
-           "[gpt_config] ff_width is {}. It must be from 1 to {}, or 0 for 4 * width.", ff_width, kMost);
+  TG_CHECK(ff_width >= 0 && ff_width <= kMostSize, value,
+           "[gpt_config] ff_width is {}. It must be from 1 to {}, or 0 for 4 * width.", ff_width, kMostSize);
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
   TG_CHECK(norm_eps > 0 && std::isfinite(norm_eps), value,
            "[gpt_config] norm_eps is {}. It must be more than 0 and finite.", norm_eps);
-  TG_CHECK(fragments >= 0 && fragments <= kMost, value,
-           "[gpt_config] fragments is {}. It must be from 1 to {}, or 0 for plain layers.", fragments, kMost);
+  TG_CHECK(fragments >= 0 && fragments <= kMostSize, value,
+           "[gpt_config] fragments is {}. It must be from 1 to {}, or 0 for plain layers.", fragments, kMostSize);
   TG_CHECK(init_std >= 0 && std::isfinite(init_std), value,
            "[gpt_config] init_std is {}. It must be 0 or more and finite.", init_std);
 }

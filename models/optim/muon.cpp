@@ -18,7 +18,7 @@ namespace tg {
 namespace {
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kLeastNorm = 1e-7;  // zeros stay zeros
-constexpr int64_t kMostSteps = 100;
+constexpr int64_t kMostIterations = 100;
 
 const MuonConfig& valid(const MuonConfig& c) {
   c.validate();
@@ -39,8 +39,8 @@ void MuonConfig::validate() const {
            "[muon] lr is {}. It must be finite and more than 0, as AdamW's rate goes by it; set_lr(0) is allowed.", lr);
   detail::check_fraction("muon", "momentum", momentum);
   detail::check_rate("muon", "weight_decay", weight_decay);
-  TG_CHECK(ns_steps >= 1 && ns_steps <= kMostSteps, value, "[muon] ns_steps is {}. It must be from 1 to {}.", ns_steps,
-           kMostSteps);
+  TG_CHECK(ns_steps >= 1 && ns_steps <= kMostIterations, value, "[muon] ns_steps is {}. It must be from 1 to {}.",
+           ns_steps, kMostIterations);
   TG_CHECK(ns_dtype == DType::bf16 || ns_dtype == DType::f32 || ns_dtype == DType::f64, value,
            "[muon] ns_dtype is {}. It must be bf16, f32 or f64.", ns_dtype);
   adamw.validate();

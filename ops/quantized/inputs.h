@@ -22,6 +22,8 @@ template <class F> void visit_quantisable(DType d, F&& f) {
   else
     f.template operator()<f16>();
 }
+/// The shape without its last size: that of a number for each row.
+inline Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
 /// The codes of a weight in a mode that is not of 8-bit floats.
 Quantized quantize_weight(const Tensor& weight, SwitchBackMode);
 

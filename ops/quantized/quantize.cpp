@@ -22,12 +22,11 @@ void check_matrix(std::string_view op, const Tensor& x) {
 void check_codes(std::string_view op, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::i8, dtype, "[{}] got codes {}. They must be i8: quantize_rowwise() makes them.", op, x);
 }
-Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
 // absmax of the rows of codes, or of all.
 void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax) {
   TG_CHECK(absmax.dtype() == DType::f32, dtype, "[{}] got absmax {}. The op takes f32: use .to(DType::f32).", op,
            absmax);
-  TG_CHECK(absmax.shape() == Shape{1} || absmax.shape() == without_last(codes.shape()), shape,
+  TG_CHECK(absmax.shape() == Shape{1} || absmax.shape() == detail::without_last(codes.shape()), shape,
            "[{}] the codes are {}, and absmax is {}. It must have one element for each row, or one for all: (1).", op,
            codes, absmax);
 }
@@ -57,7 +56,7 @@ Layouts op::QuantizeRowwise::infer(Inputs in) const {
   check_input(kName, in[0], state);
   check::ndim_at_least(kName, in[0], 1);
   const Shape& s = in[0].shape();
-  return {codes_like(in[0], s), Layout::contiguous(without_last(s), state, in[0].device())};
+  return {codes_like(in[0], s), Layout::contiguous(detail::without_last(s), state, in[0].device())};
 }
 Layouts op::QuantizeGlobal::infer(Inputs in) const {
   check_input(kName, in[0], state);

@@ -38,16 +38,16 @@ OpCase between_cheap(const OpCase& c, bool recompute) {
   return r;
 }
 using Function = std::function<Tensor(Inputs)>;  // of leaves; one loss
-struct Run {
+struct RecomputedRun {
   std::vector<std::vector<std::byte>> bits;  // of the loss and the gradients
   int64_t kept = 0;                          // bytes after forward
   uint64_t kernels = 0;                      // of backward
 };
-Run run(const Function& f, std::vector<Tensor> x, bool recompute) {
+RecomputedRun run(const Function& f, std::vector<Tensor> x, bool recompute) {
   for (auto& t : x) t = t.detach();
   for (auto& t : x)
     if (is_float(t.dtype())) t.requires_grad_();
-  Run r;
+  RecomputedRun r;
   const int64_t before = memory_stats().live;
   Tensor loss;
   {
@@ -64,7 +64,7 @@ Run run(const Function& f, std::vector<Tensor> x, bool recompute) {
 }
 // The same bits; `less` bytes after forward for `more` kernels in backward.
 void check_saves(const Function& f, const std::vector<Tensor>& x, int64_t less, uint64_t more) {
-  const Run plain = run(f, x, false), again = run(f, x, true);
+  const RecomputedRun plain = run(f, x, false), again = run(f, x, true);
   CHECK(again.bits == plain.bits);
   CHECK(plain.kept - again.kept == less);
   CHECK(again.kernels - plain.kernels == more);

@@ -28,11 +28,11 @@ struct Net {
     return x;
   }
 };
-struct Result {
+struct BlockResult {
   std::vector<Tensor> values;  // the output, and all gradients
   Rng rng;
 };
-Result run(const Net& net, bool keep, bool with_rng) {
+BlockResult run(const Net& net, bool keep, bool with_rng) {
   Rng rng{7, 3};
   Tensor x = random({8, 64}, 5).requires_grad_();
   const Tensor y = net.forward(x * 1.0, with_rng ? &rng : nullptr, keep);
@@ -51,7 +51,7 @@ TEST_CASE("checkpoint: the same bits, with dropout and without, eager and lazy")
   for (bool lazy : {false, true})
     for (bool with_rng : {false, true}) {
       Mode mode(lazy);
-      const Result a = run(net, true, with_rng), b = run(net, false, with_rng);
+      const BlockResult a = run(net, true, with_rng), b = run(net, false, with_rng);
       for (size_t i = 0; i < a.values.size(); ++i) CHECK(bits_of(a.values[i]) == bits_of(b.values[i]));
       CHECK(a.rng == b.rng);
     }

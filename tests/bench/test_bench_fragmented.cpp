@@ -20,7 +20,7 @@ using doctest::Approx;
 
 namespace {
 constexpr double kMiB = 1 << 20;
-constexpr FragmentedCell kTiny{.size = 64, .batch = 3, .mode = CellMode::train, .fragments = 4};
+constexpr FragmentedCell kTinyCell{.size = 64, .batch = 3, .mode = CellMode::train, .fragments = 4};
 constexpr FragmentedSetup kShort{.warmup = 1, .steps = 2, .seed = 3};
 constexpr StepWay kBothSteps[] = {StepWay::separate, StepWay::folded};
 
@@ -71,8 +71,8 @@ TEST_CASE("fragmented: the document's 81 cells and their numbers of parameters")
     CHECK(FragmentedCell{size, 1, CellMode::train, 32}.parameters() == fragmented);
   }
   for (const CellMode mode : {CellMode::linear, CellMode::train, CellMode::inference})
-    CHECK(FragmentedModel(with(kTiny, mode), kShort).params().count() == with(kTiny, mode).parameters());
-  CHECK(!fragmented_figure(kTiny));
+    CHECK(FragmentedModel(with(kTinyCell, mode), kShort).params().count() == with(kTinyCell, mode).parameters());
+  CHECK(!fragmented_figure(kTinyCell));
   CHECK(!fragmented_figure({2048, 2}));
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("fragmented: real steps take what was planned, those of the smallest s
 
 TEST_CASE("fragmented: all variants train alike") {
   for (const CellMode mode : {CellMode::linear, CellMode::train, CellMode::inference}) {
-    const FragmentedCell c = with(kTiny, mode);
+    const FragmentedCell c = with(kTinyCell, mode);
     CAPTURE(c.name());
     std::vector<std::vector<float>> weights;
     for (const RunMode run : {RunMode::eager, RunMode::compiled})
@@ -162,17 +162,17 @@ TEST_CASE("fragmented: all variants train alike") {
 }
 
 TEST_CASE("fragmented: inference goes on with the layer of train, and a step that moves too much is an error") {
-  const FragmentedModel model(kTiny, kShort);
-  const FragmentedResult train = measured_cell(model, kTiny, {}, {.warmup = 5, .steps = 20, .seed = 3});
+  const FragmentedModel model(kTinyCell, kShort);
+  const FragmentedResult train = measured_cell(model, kTinyCell, {}, {.warmup = 5, .steps = 20, .seed = 3});
   CHECK(train.last_loss < train.first_loss);
-  const FragmentedResult inference = measured_cell(model, with(kTiny, CellMode::inference), {}, kShort);
-  const FragmentedModel fresh(kTiny, kShort);
-  const FragmentedResult cold = measured_cell(fresh, with(kTiny, CellMode::inference), {}, kShort);
+  const FragmentedResult inference = measured_cell(model, with(kTinyCell, CellMode::inference), {}, kShort);
+  const FragmentedModel fresh(kTinyCell, kShort);
+  const FragmentedResult cold = measured_cell(fresh, with(kTinyCell, CellMode::inference), {}, kShort);
   CHECK(inference.first_loss != cold.first_loss);
-  CHECK(cold.live_bytes > stored_bytes(kTiny));
+  CHECK(cold.live_bytes > stored_bytes(kTinyCell));
   CHECK(cold.reserved_bytes >= cold.live_bytes / 2);
 
-  FragmentedModel broken(with(kTiny, CellMode::linear), kShort);
+  FragmentedModel broken(with(kTinyCell, CellMode::linear), kShort);
   broken.params().all()[1].tensor.assign(full({64}, 1e6));  // one unit in the last place is more than the rate
   FragmentedSteps steps(broken, CellMode::linear, {}, {});
   CHECK(has(error_of([&] { steps.run_first(); }), "[bench_fragmented] the first step of Adam moves "));
@@ -240,17 +240,17 @@ TEST_CASE("fragmented: the text is the document's") {
   CHECK(has(memory, "live  reserved  document   fair   4 P   3 P\n"));
   CHECK(has(memory,
             "2048, batch 1, train, 2 fragments      separate, eager  133.4     266.8     133.4  101.3  68.0  51.0"));
-  const std::string beside = beside_document({rows[1], row(kTiny, 1, 1, 1)}, "a machine");
+  const std::string beside = beside_document({rows[1], row(kTinyCell, 1, 1, 1)}, "a machine");
   CHECK(has(beside, "Ours: a machine."));
   CHECK(has(beside, "0.55      1.55  133.4              0.55      1.55  133.4             100 %"));
   CHECK(!has(beside, "64, batch 3"));
-  CHECK(beside_document({row(kTiny, 1, 1, 1)}, "a machine").empty());
+  CHECK(beside_document({row(kTinyCell, 1, 1, 1)}, "a machine").empty());
 }
 
 TEST_CASE("fragmented: the JSON file has all cells") {
   const Folder folder;
   FragmentedReport report{{machine(), "wall", "here", "bench"}, kShort};
-  report.rows = {row({2048, 1}, 1, 2, 3), row(kTiny, 4, 5, 6)};
+  report.rows = {row({2048, 1}, 1, 2, 3), row(kTinyCell, 4, 5, 6)};
   const std::string path = folder / "cells.json";
   write_fragmented_json(path, report);
   const auto j = own_json(read_file(path));
@@ -260,5 +260,5 @@ TEST_CASE("fragmented: the JSON file has all cells") {
   CHECK(j["cells"][0]["fragments"].is_null());
   CHECK(j["cells"][1]["document"].is_null());
   CHECK(j["cells"][1]["mode"] == "train");
-  CHECK(j["cells"][1]["stored_bytes"] == stored_bytes(kTiny));
+  CHECK(j["cells"][1]["stored_bytes"] == stored_bytes(kTinyCell));
 }

@@ -20,7 +20,7 @@ using namespace tg::bench;
 using doctest::Approx;
 
 namespace {
-constexpr SwitchBackShape kTiny{.dim = 24, .wm = 2, .batch = 40};  // 24 -> 48
+constexpr SwitchBackShape kTinyShape{.dim = 24, .wm = 2, .batch = 40};  // 24 -> 48
 SwitchBackSetup quick(DType d = DType::f32) { return {.repeat = 2, .seed = 3, .dtype = d}; }
 std::string plan_error(const std::function<void(SwitchBackFlags&)>& spoil) {
   SwitchBackFlags f;
@@ -58,7 +58,7 @@ TEST_CASE("switchback: the document's 142 rows, 71 layers and batches both ways"
   CHECK(SwitchBackShape{.dim = 8096}.wide() == 32384);
   CHECK(SwitchBackShape{1024, 4, 2, true}.name() == "4096 -> 1024, batch 2");
   CHECK(SwitchBackShape{.dim = 3, .wm = 2, .batch = 5}.flop() == 2.0 * 5 * 3 * 6);
-  CHECK(!switchback_figure(kTiny));
+  CHECK(!switchback_figure(kTinyShape));
 }
 
 TEST_CASE("switchback: the totals are the document's, to the last bit in all rows") {
@@ -155,7 +155,7 @@ TEST_CASE("switchback: flags that are wrong are errors") {
 TEST_CASE("switchback: each op computes what its key says") {
   for (const DType d : {DType::f32, DType::bf16})
     for (const bool swapped : {false, true}) {
-      SwitchBackShape shape = kTiny;
+      SwitchBackShape shape = kTinyShape;
       shape.swapped = swapped;
       CAPTURE(shape.name());
       const SwitchBackSetup setup = quick(d);
@@ -214,24 +214,24 @@ TEST_CASE("switchback: bytes and rates of ops") {
   const auto bytes = [](const SwitchBackShape& s, const SwitchBackSetup& setup, const char* key) {
     return op_bytes(s, setup, op_place(key));
   };
-  CHECK(bytes(kTiny, f32, "standard_fwd") == 4 * (40 * 24 + 48 * 24 + 40 * 48));
-  CHECK(bytes(kTiny, bf16, "standard_gw") == 2 * (40 * 24 + 48 * 24 + 40 * 48));
-  CHECK(bytes(kTiny, f32, "rowwise_fwd") == 40 * 24 + 48 * 24 + 4 * 40 * 48);
-  CHECK(bytes(kTiny, bf16, "global_bwd") == 40 * 48 + 48 * 24 + 2 * 40 * 24);
-  CHECK(bytes(kTiny, f32, "x_quantize_rowwise") == 5 * 40 * 24 + 4 * 40);
-  CHECK(bytes(kTiny, bf16, "g_quantize_rowwise") == 3 * 40 * 48 + 4 * 40);
+  CHECK(bytes(kTinyShape, f32, "standard_fwd") == 4 * (40 * 24 + 48 * 24 + 40 * 48));
+  CHECK(bytes(kTinyShape, bf16, "standard_gw") == 2 * (40 * 24 + 48 * 24 + 40 * 48));
+  CHECK(bytes(kTinyShape, f32, "rowwise_fwd") == 40 * 24 + 48 * 24 + 4 * 40 * 48);
+  CHECK(bytes(kTinyShape, bf16, "global_bwd") == 40 * 48 + 48 * 24 + 2 * 40 * 24);
+  CHECK(bytes(kTinyShape, f32, "x_quantize_rowwise") == 5 * 40 * 24 + 4 * 40);
+  CHECK(bytes(kTinyShape, bf16, "g_quantize_rowwise") == 3 * 40 * 48 + 4 * 40);
   CHECK(bytes(swapped, f32, "g_quantize_rowwise") == 5 * 40 * 24 + 4 * 40);
-  CHECK(bytes(kTiny, f32, "w_quantize_rowwise") == 5 * 48 * 24 + 4 * 48);
-  CHECK(bytes(kTiny, f32, "w_quantize_colwise_transpose") == 5 * 48 * 24 + 4 * 24);
-  CHECK(bytes(kTiny, bf16, "w_quantize_global") == 3 * 48 * 24 + 4);
-  CHECK(bytes(kTiny, bf16, "cast_x") == 3 * 40 * 24);
-  CHECK(bytes(kTiny, bf16, "cast_g") == 3 * 40 * 48);
-  CHECK(bytes(kTiny, f32, "cast_w") == 5 * 48 * 24);
+  CHECK(bytes(kTinyShape, f32, "w_quantize_rowwise") == 5 * 48 * 24 + 4 * 48);
+  CHECK(bytes(kTinyShape, f32, "w_quantize_colwise_transpose") == 5 * 48 * 24 + 4 * 24);
+  CHECK(bytes(kTinyShape, bf16, "w_quantize_global") == 3 * 48 * 24 + 4);
+  CHECK(bytes(kTinyShape, bf16, "cast_x") == 3 * 40 * 24);
+  CHECK(bytes(kTinyShape, bf16, "cast_g") == 3 * 40 * 48);
+  CHECK(bytes(kTinyShape, f32, "cast_w") == 5 * 48 * 24);
 
   Peaks peaks(0);
-  const auto all = rates(kTiny, f32, counted(), peaks);
-  CHECK(all[0].rate == Approx(1e-9 * kTiny.flop() / 1e-3));
-  CHECK(all[3].rate == Approx(1e-9 * kTiny.flop() / 4e-3));
+  const auto all = rates(kTinyShape, f32, counted(), peaks);
+  CHECK(all[0].rate == Approx(1e-9 * kTinyShape.flop() / 1e-3));
+  CHECK(all[3].rate == Approx(1e-9 * kTinyShape.flop() / 4e-3));
   CHECK(all[3].peak == all[0].peak);
   CHECK(all[13].rate == Approx(1e-9 * 5 * 40 * 24 / 14e-3));
   CHECK(all[13].percent() == Approx(100 * all[13].rate / all[13].peak));
@@ -240,7 +240,7 @@ TEST_CASE("switchback: bytes and rates of ops") {
 TEST_CASE("switchback: the step of the layer in all ways, and what a row takes is known before") {
   for (const DType d : {DType::f32, DType::bf16}) {
     SwitchBackSetup setup = quick(d);
-    const std::vector<LayerTime> times = layer_times(kTiny, setup);
+    const std::vector<LayerTime> times = layer_times(kTinyShape, setup);
     REQUIRE(times.size() == 8);
     for (size_t i = 0; i < times.size(); ++i) {
       CHECK(times[i].way == LayerWay(i / 2));
@@ -251,13 +251,13 @@ TEST_CASE("switchback: the step of the layer in all ways, and what a row takes i
     }
     Peaks peaks(0);
     setup.layers = false;
-    const SwitchBackRow parts = measured_row(kTiny, setup, peaks);
+    const SwitchBackRow parts = measured_row(kTinyShape, setup, peaks);
     CHECK(parts.layers.empty());
-    CHECK(parts.peak_bytes == planned_bytes(kTiny, setup));
+    CHECK(parts.peak_bytes == planned_bytes(kTinyShape, setup));
     setup.layers = true;
-    const SwitchBackRow whole = measured_row(kTiny, setup, peaks);
+    const SwitchBackRow whole = measured_row(kTinyShape, setup, peaks);
     CHECK(whole.layers.size() == 8);
-    const auto planned = double(planned_bytes(kTiny, setup));
+    const auto planned = double(planned_bytes(kTinyShape, setup));
     CHECK(double(whole.peak_bytes) <= planned);  // a little more than is needed: of what compiled steps hold
     CHECK(double(whole.peak_bytes) >= 0.65 * planned);
   }
@@ -312,7 +312,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
       {{"a processor", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2}, "wall", "abc", "bench_switchback --json x"},
       {.repeat = 8, .dtype = DType::bf16},
       "as asked for"};
-  report.rows = {row(shape, counted()), row(kTiny, counted()), row(back, twice)};
+  report.rows = {row(shape, counted()), row(kTinyShape, counted()), row(back, twice)};
   const std::string table = summary(report.rows);
   CHECK(has(table, "2048 -> 8192  32768      12.0     98.0     114 "));
   CHECK(has(table, "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7"));

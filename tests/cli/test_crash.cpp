@@ -3,19 +3,17 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 
-#include <random>
-
 #include "support/app_run.h"
 #include "support/helpers.h"
 
 using namespace tg;
 
 namespace {
-// Runs once for each n with TG_FAULT=<fault>:n, from 1 until the run is no longer struck; every stride-th n only.
+// Runs once for each n with TG_FAULT=<fault>:n, until the run is no longer struck; every so many-th n only.
 // Returns how many it struck.
-int strike_everywhere(const Reference& reference, const std::string& fault, int struck_status, int stride) {
+int strike_everywhere(const Reference& reference, const std::string& fault, int struck_status, int every) {
   int struck = 0;
-  for (int n = 1;; n += stride) {
+  for (int n = first_struck(every);; n += every) {
     const std::string at = fmt::format("{}:{}", fault, n);
     CAPTURE(at);
     reference.begin_again();
@@ -33,53 +31,42 @@ int strike_everywhere(const Reference& reference, const std::string& fault, int 
   }
 }
 
-#ifdef TG_SANITIZED
-constexpr int kKills = 3, kLongRun = 300;
-#define TG_POINTS "every 23rd system call that writes (each of them without sanitizers)"
-#define TG_KILLS "3 (20 without sanitizers)"
-#else
-constexpr int kKills = 20, kLongRun = 2000;
-#define TG_POINTS "every system call that writes"
-#define TG_KILLS "20"
-#endif
-
+constexpr int kLongRun = kSanitized ? 300 : 2000;
 }  // namespace
 
-TEST_CASE("crash before " TG_POINTS ": the run goes on to the same bytes") {
-  CHECK(strike_everywhere(Reference(kTiny), "before-any", 137, kStride) >= 100 / kStride);
+TEST_CASE("crash before system calls that write: the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "before-any", 137, stride()) >= 100 / stride());
 }
-TEST_CASE("crash after " TG_POINTS ": the run goes on to the same bytes") {
-  CHECK(strike_everywhere(Reference(kTiny), "after-any", 137, kStride) >= 100 / kStride);
+TEST_CASE("crash after system calls that write: the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "after-any", 137, stride()) >= 100 / stride());
 }
-TEST_CASE("crash in the middle of " TG_POINTS ": the run goes on to the same bytes") {
-  CHECK(strike_everywhere(Reference(kTiny), "within-write", 137, kStride) >= 80 / kStride);
+TEST_CASE("crash in the middle of system calls that write: the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "within-write", 137, stride()) >= 80 / stride());
 }
-TEST_CASE("a crash or no space left at " TG_POINTS " of finetuning: the run goes on to the same bytes") {
+TEST_CASE("a crash or no space left at system calls that write, of finetuning: the run goes on to the same bytes") {
   const Arguments settings = {"--rank",      "2", "--targets", "*", "--lora-dropout", "0.1", "--batch",        "2",
                               "--max-steps", "4", "--warmup",  "1", "--eval-every",   "2",   "--val-fraction", "0.02"};
   Arguments base = {"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "base"};
   base.insert(base.end(), kTiny.begin(), kTiny.end());
   const Reference reference(base, {"finetune", "--model", "base", "--data", "text.txt"}, settings,
                             {"adapter.safetensors"});
-  CHECK(strike_everywhere(reference, "before-any", 137, 2 * kStride) >= 40 / kStride);
-  CHECK(strike_everywhere(reference, "fail-any", 1, 2 * kStride) >= 40 / kStride);
+  CHECK(strike_everywhere(reference, "before-any", 137, 2 * stride()) >= 40 / stride());
+  CHECK(strike_everywhere(reference, "fail-any", 1, 2 * stride()) >= 40 / stride());
 }
-TEST_CASE("no space left at " TG_POINTS ": an error, and the run goes on to the same bytes") {
-  CHECK(strike_everywhere(Reference(kTiny), "fail-any", 1, kStride) >= 100 / kStride);
+TEST_CASE("no space left at system calls that write: an error, and the run goes on to the same bytes") {
+  CHECK(strike_everywhere(Reference(kTiny), "fail-any", 1, stride()) >= 100 / stride());
 }
 
-TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same bytes") {
-  const char* given = std::getenv("TG_KILL_SEED");
-  const uint64_t seed = given ? std::stoull(given) : std::random_device()();
-  MESSAGE("TG_KILL_SEED=" << seed << " makes these moments again");
+TEST_CASE("kill -9 at random moments: the run goes on to the same bytes") {
+  const int kills = kSanitized ? 3 : test_effort() == 1 ? 20 : 100 * int(test_effort());
   Arguments settings = kTiny;
   settings.insert(settings.end(), {"--checkpoint-every", "3"});
   settings[std::distance(settings.begin(), std::find(settings.begin(), settings.end(), "--max-steps")) + 1] = "60";
   const Reference reference(settings);
-  Rng rng{seed};
+  Rng rng{kill_seed()};
   int killed = 0;
   std::chrono::duration<double> took = reference.took;  // longer than later ones, as on a machine that was busy then
-  for (int i = 0; i < 10 * kKills && killed < kKills; ++i) {
+  for (int i = 0; i < 10 * kills && killed < kills; ++i) {
     reference.begin_again();
     const std::chrono::duration<double> after = took * double(rng.uniform());
     CAPTURE(after.count());
@@ -93,7 +80,7 @@ TEST_CASE("kill -9 at " TG_KILLS " random moments: the run goes on to the same b
     CHECK(reference.go_on() == 0);
     reference.check_same();
   }
-  CHECK(killed == kKills);
+  CHECK(killed == kills);
 }
 
 TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, and the run goes on to the same bytes") {

@@ -110,7 +110,7 @@ TEST_CASE("a run that overwrites another is that run once it has begun, wherever
   const Folder& folder = reference.folder;
   const Arguments other = with(reference.command, {"--seed", "2", "--overwrite"});
   int former = 0, begun = 0;
-  for (int n = 1;; n += 3 * kStride) {
+  for (int n = first_struck(3 * stride());; n += 3 * stride()) {
     CAPTURE(n);
     fs::remove_all(folder / "run");
     REQUIRE(Process(folder.path, reference.command).status() == 0);
@@ -122,7 +122,7 @@ TEST_CASE("a run that overwrites another is that run once it has begun, wherever
     if (is_new) CHECK(reference.file("model.safetensors") != reference.files.at("model.safetensors"));
   }
   CHECK(former > 0);
-  CHECK(begun >= 10 / kStride);
+  CHECK(begun >= 10 / stride());
 }
 
 TEST_CASE("without standard streams nothing that is printed goes into the files of a run") {

@@ -1,7 +1,9 @@
 // Random programs, run eagerly and compiled: results, captured tensors, optimiser steps and generators are equal bit
-// for bit, or the compiled call is an Error of compile(). TG_PROGRAMS is how many (4000), TG_PROGRAM the first one.
+// for bit, or the compiled call is an Error of compile(). There are 1000 for each unit of
+// TG_TEST_EFFORT; TG_PROGRAM=N is one alone.
 #include <tapegrad/tapegrad.h>
 
+#include "support/effort.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -96,8 +98,8 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
 }  // namespace
 
 TEST_CASE("random programs: compiled they do what they do eagerly, or are refused") {
-  const char *many = std::getenv("TG_PROGRAMS"), *first = std::getenv("TG_PROGRAM");
-  const uint64_t begin = first ? std::stoull(first) : 1, n = many ? std::stoull(many) : first ? 1 : 4000;
+  const char* one = std::getenv("TG_PROGRAM");
+  const uint64_t begin = one ? std::stoull(one) : 1, n = one ? 1 : 1000 * uint64_t(test_effort());
   uint64_t refused = 0, replays = 0, failures = 0;
   for (uint64_t seed = begin; seed < begin + n; ++seed) {
     CAPTURE(seed);

@@ -19,11 +19,11 @@ class WithoutRules {
   WithoutRules& operator=(const WithoutRules&) = delete;
 };
 using Make = std::function<std::vector<Tensor>()>;
-struct Evaluated {
+struct LazyResult {
   std::vector<Tensor> results;
   uint64_t kernels;
 };
-Evaluated lazily(const Make& f) {
+LazyResult lazily(const Make& f) {
   LazyScope lazy;
   std::vector<Tensor> r = f();
   const uint64_t before = engine_stats().kernels;
@@ -37,7 +37,7 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
     CAPTURE(name_of(t));
     const Make f = make(t);
     const std::vector<Tensor> want = f();
-    const Evaluated got = lazily(f);
+    const LazyResult got = lazily(f);
     CHECK(got.kernels == with);
     for (size_t k = 0; k < want.size(); ++k) {
       CAPTURE(k);
@@ -50,7 +50,7 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
     }
     {
       const WithoutRules off;
-      const Evaluated plain = lazily(f);
+      const LazyResult plain = lazily(f);
       CHECK(plain.kernels == without);
       for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(plain.results[k]) == bits_of(want[k]));
     }
@@ -64,9 +64,9 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
 }
 // No rule applies.
 void stays(const Make& f) {
-  const Evaluated with = lazily(f);
+  const LazyResult with = lazily(f);
   const WithoutRules off;
-  const Evaluated without = lazily(f);
+  const LazyResult without = lazily(f);
   CHECK(with.kernels == without.kernels);
   for (size_t k = 0; k < with.results.size(); ++k) CHECK(bits_of(with.results[k]) == bits_of(without.results[k]));
 }
@@ -135,7 +135,7 @@ TEST_CASE("products by two thin matrices are one op, wherever the scale stands, 
     return std::vector{matmul(h, b) * 2.0, h, sum(h)};
   };
   const std::vector<Tensor> want = f();
-  const Evaluated got = lazily(f);
+  const LazyResult got = lazily(f);
   CHECK(got.kernels == 2);
   for (size_t k = 0; k < want.size(); ++k) {
     CHECK(got.results[k].shape() == want[k].shape());
@@ -146,7 +146,7 @@ TEST_CASE("the factor of a rewritten product is that of this evaluation, not of 
   const Layer l(DType::f32);
   for (const double scale : {0.5, 2.0, -1.0}) {
     const auto plans = engine_stats().plans;
-    const Evaluated got = lazily([&] { return std::vector{matmul(matmul(l.x, l.a) * scale, l.b)}; });
+    const LazyResult got = lazily([&] { return std::vector{matmul(matmul(l.x, l.a) * scale, l.b)}; });
     CHECK(bits_of(got.results[0]) == bits_of(lora(l.x, l.a, l.b, scale)));
     if (scale != 0.5) CHECK(engine_stats().plans == plans);
   }

@@ -9,8 +9,6 @@
 
 using namespace tg;
 namespace {
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64,
                           DType::i32, DType::i8,  DType::u16, DType::u8,   DType::boolean};
 static_assert(std::size(kAll) == kDTypes);

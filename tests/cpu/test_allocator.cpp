@@ -28,22 +28,14 @@
 #include <unistd.h>
 #endif
 
+#include "support/refusals.h"
+
 using namespace tg;
 
 namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr bool kKeeps = !kPlainMemory;
 
-template <class F> void expect(Error::Kind kind, const std::string& part, F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    CHECK(e.kind() == kind);
-    CHECK_MESSAGE(std::string(e.what()).find(part) != std::string::npos, e.what());
-    return;
-  }
-  FAIL_CHECK("no Error with: " << part);
-}
 }  // namespace
 
 TEST_CASE("allocator: aligned, writable, distinct blocks of every size") {
@@ -241,7 +233,7 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
   const MemoryStats s0 = a.stats();
   for (size_t n : {(size_t(1) << 47) + 1, ~size_t(0)}) {
     const std::string asked = "[allocator] out of memory: " + std::to_string(n) + " bytes asked for, live ";
-    expect(Error::Kind::memory, asked, [&] { a.allocate(n); });
+    expect({[&] { a.allocate(n); }, Error::Kind::memory, {asked}});
   }
   CHECK(a.stats().live == s0.live);
   CHECK(a.stats().total == s0.total);

@@ -8,12 +8,13 @@
 
 #include "support/bf16_paths.h"
 #include "support/helpers.h"
+#include "support/threads.h"
 
 using namespace tg;
 using cpu::Bf16Path;
 
 namespace {
-template <class F> void for_each_path(F&& f) {
+template <class F> void for_bf16_paths(F&& f) {
   NoGradScope off;
   tg::for_each_path(cpu::kBf16Paths, f);
 }
@@ -40,18 +41,10 @@ Tensor part(const Tensor& t, int64_t i) {  // t[i]
 }
 // Not where Eigen computes: f32 on the baseline.
 bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || kernel_level(Backend::cpu) >= 3; }
-class Threads {
- public:
-  explicit Threads(int n) : before_(cpu::num_threads()) { cpu::set_num_threads(std::min(n, cpu::max_threads())); }
-  ~Threads() { cpu::set_num_threads(before_); }
-
- private:
-  int before_;
-};
 }  // namespace
 
 TEST_CASE("bf16 products of many sizes and layouts against f64; a row alone has the same bits") {
-  for_each_path([](Bf16Path path) {
+  for_bf16_paths([](Bf16Path path) {
     for (const int64_t m : {1, 7, 16, 17, 33, 70})
       for (const int64_t n : {1, 5, 16, 31, 32, 50, 100})
         for (const int64_t k : {1, 2, 31, 32, 65, 300}) {
@@ -78,7 +71,7 @@ TEST_CASE("large bf16 products: against f64, the same bits with one thread and w
   struct Size {
     int64_t m, n, k;
   };
-  for_each_path([](Bf16Path path) {
+  for_bf16_paths([](Bf16Path path) {
     for (const Size& s : {Size{300, 500, 400}, Size{40, 3000, 64}, Size{129, 260, 3500}, Size{4, 1100, 900},
                           Size{1000, 20, 257}, Size{66, 66, 7001}}) {
       CAPTURE(s.m);
@@ -91,7 +84,7 @@ TEST_CASE("large bf16 products: against f64, the same bits with one thread and w
           CAPTURE(columns);
           const Tensor x = down ? stored(a, Store::transposed) : a, w = columns ? stored(b, Store::transposed) : b;
           const auto run = [&](int threads) {
-            const Threads some(threads);
+            const ThreadsScope some(threads);
             return matmul(x, w);
           };
           const Tensor y = run(2);
@@ -106,7 +99,7 @@ TEST_CASE("large bf16 products: against f64, the same bits with one thread and w
 }
 
 TEST_CASE("bf16 products of a batch: small and large matrices, broadcast, transposed by option") {
-  for_each_path([](Bf16Path) {
+  for_bf16_paths([](Bf16Path) {
     for (const int64_t side : {9, 130}) {
       const Tensor a = random_bf16({3, 2, side, 40}, 5), b = random_bf16({2, 40, side + 1}, 6);
       const Tensor y = matmul(a, b);
@@ -121,7 +114,7 @@ TEST_CASE("bf16 products of a batch: small and large matrices, broadcast, transp
 }
 
 TEST_CASE("bf16 linear: the bias is added before the one rounding; odd layouts of x; sizes of 0") {
-  for_each_path([](Bf16Path) {
+  for_bf16_paths([](Bf16Path) {
     const Tensor x = random_bf16({5, 14, 72}, 1), w = random_bf16({90, 72}, 2), bias = random_bf16({90}, 3);
     const Tensor wt = transpose(w, 0, 1);
     CHECK(worst(linear(x, w), x, wt) <= 1);
@@ -139,7 +132,7 @@ TEST_CASE("bf16 linear: the bias is added before the one rounding; odd layouts o
 }
 
 TEST_CASE("bf16 products: what is not finite stays in its rows and columns, and sums beyond bf16 are infinite") {
-  for_each_path([](Bf16Path) {
+  for_bf16_paths([](Bf16Path) {
     constexpr float kInf = std::numeric_limits<float>::infinity();
     constexpr int64_t kSize = 45;
     std::vector<float> x(kSize * kSize, 1.0f);

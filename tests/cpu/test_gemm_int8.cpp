@@ -8,6 +8,7 @@
 
 #include "levels/int8_sums.h"
 #include "support/helpers.h"
+#include "support/threads.h"
 #include "support/with_env.h"
 
 using namespace tg;
@@ -35,14 +36,6 @@ template <class F> void for_each_way(F&& f) {
     }
   }
 }
-class Threads {
- public:
-  explicit Threads(int n) : before_(cpu::num_threads()) { cpu::set_num_threads(std::min(n, cpu::max_threads())); }
-  ~Threads() { cpu::set_num_threads(before_); }
-
- private:
-  int before_;
-};
 
 enum class Fill { random, lowest, highest, alternating };
 struct Matrix {
@@ -150,7 +143,7 @@ TEST_CASE("large int8 products on one thread and on all: blocks of rows, columns
     const Case c(s.m, s.n, s.k, Fill::random, Fill::random);
     for_each_way([&](const Int8Level& level) {
       for (const int threads : {1, 2}) {
-        const Threads some(threads);
+        const ThreadsScope some(threads);
         CAPTURE(threads);
         compare(level, c, Lies::by_rows, Lies::by_columns);
         compare(level, c, Lies::wide_columns, Lies::by_rows);

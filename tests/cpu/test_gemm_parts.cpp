@@ -17,7 +17,7 @@ namespace {
 constexpr auto kHighest = MatmulPrecision::highest, kHigh = MatmulPrecision::high, kMedium = MatmulPrecision::medium;
 
 // Ways that have bf16 instructions.
-template <class F> void for_each_path(F&& f) {
+template <class F> void for_parts_paths(F&& f) {
   tg::for_each_path(std::array{cpu::Bf16Path::avx512, cpu::Bf16Path::amx}, [&](cpu::Bf16Path) { f(); });
 }
 Tensor narrow(const Tensor& x) { return x.to(DType::bf16).to(DType::f32); }
@@ -62,7 +62,7 @@ TEST_CASE("medium: the product of operands rounded to bf16, in all layouts, with
   struct Size {
     int64_t m, n, k;
   };
-  for_each_path([] {
+  for_parts_paths([] {
     for (const Size& s : {Size{130, 100, 90}, Size{17, 400, 257}, Size{65, 33, 3000}, Size{300, 500, 71}}) {
       CAPTURE(s.m);
       const Tensor a = random({s.m, s.k}, 1), b = random({s.k, s.n}, 2);
@@ -83,7 +83,7 @@ TEST_CASE("medium: the product of operands rounded to bf16, in all layouts, with
 
 TEST_CASE("high: errors are not larger than those of highest, on four kinds of data, in all layouts") {
   NoGradScope off;
-  for_each_path([] {
+  for_parts_paths([] {
     for (const char* kind : kKinds)
       for (const int64_t k : {70, 768, 3072}) {
         CAPTURE(kind);
@@ -109,7 +109,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
   NoGradScope off;
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr int64_t kM = 70, kN = 150, kK = 200;
-  for_each_path([] {
+  for_parts_paths([] {
     const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.products = kHigh});
     // row 33 of A times `factor`, or one element of it replaced
     const auto with = [&](double factor, std::optional<float> element) {
@@ -145,7 +145,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
 
 TEST_CASE("high and medium: linear with bias and activation, batches, few rows, sizes of 0") {
   NoGradScope off;
-  for_each_path([] {
+  for_parts_paths([] {
     for (const MatmulPrecision p : {kHigh, kMedium}) {
       const MatmulPrecisionScope scope(p);
       const auto product = [&](const Tensor& a, const Tensor& b) { return matmul(a, b, {.products = p}); };
@@ -170,7 +170,7 @@ TEST_CASE("high and medium: linear with bias and activation, batches, few rows, 
 }
 
 TEST_CASE("gradients have the precision of their product, whenever they run: eager, lazy, compiled") {
-  for_each_path([] {
+  for_parts_paths([] {
     for (const MatmulPrecision p : {kHigh, kMedium}) {
       const Tensor x = gaussian({120, 130}, 1).requires_grad_(), w = gaussian({140, 130}, 2).requires_grad_();
       const Tensor dy = gaussian({120, 140}, 3);

@@ -18,30 +18,17 @@
 #include <sched.h>
 #endif
 
+#include "support/refusals.h"
+#include "support/threads.h"
+
 using namespace tg;
 using cpu::parallel_for;
 
-namespace {
-struct Threads {  // sets the number for one test
-  int before = cpu::num_threads();
-  explicit Threads(int n) { cpu::set_num_threads(std::min(n, cpu::max_threads())); }
-  ~Threads() { cpu::set_num_threads(before); }
-};
-template <class F> void expect(Error::Kind kind, const std::string& part, F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    CHECK(e.kind() == kind);
-    CHECK_MESSAGE(std::string(e.what()).find(part) != std::string::npos, e.what());
-    return;
-  }
-  FAIL_CHECK("no Error with: " << part);
-}
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("every tile runs exactly once, for any number of threads and tiles") {
   for (int threads = 1; threads <= std::min(4, cpu::max_threads()); ++threads) {
-    Threads use(threads);
+    ThreadsScope use(threads);
     for (int64_t tiles : {-3, 0, 1, 2, 3, 31, 1000, 54321}) {
       std::vector<std::atomic<int>> seen(size_t(std::max<int64_t>(tiles, 0)));
       parallel_for(tiles, [&](int64_t t) { seen.at(size_t(t)).fetch_add(1); });
@@ -52,19 +39,19 @@ TEST_CASE("every tile runs exactly once, for any number of threads and tiles") {
 
 TEST_CASE("parallel_for with a grain: fixed pieces, whatever the number of threads") {
   for (int threads : {1, 2}) {
-    Threads use(threads);
+    ThreadsScope use(threads);
     for (int64_t n : {0, 1, 63, 64, 65, 1000}) {
       std::vector<int64_t> end(size_t(n), -1);
       parallel_for(n, 64, [&](int64_t b, int64_t e) { std::fill(end.begin() + b, end.begin() + e, e); });
       for (int64_t i = 0; i < n; ++i) REQUIRE(end[size_t(i)] == std::min(n, (i / 64 + 1) * 64));
     }
   }
-  expect(Error::Kind::value, "grain is 0", [] { parallel_for(10, 0, [](int64_t, int64_t) {}); });
+  expect({[] { parallel_for(10, 0, [](int64_t, int64_t) {}); }, Error::Kind::value, {"grain is 0"}});
 }
 
 TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" *
           doctest::skip(cpu::max_threads() < 2)) {
-  Threads use(2);
+  ThreadsScope use(2);
   std::atomic<int> arrived{0};
   std::thread::id id[2];
   parallel_for(2, [&](int64_t t) {  // ends only if the two tiles run at the same time
@@ -78,7 +65,7 @@ TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" 
 #ifdef __linux__
 TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu)" *
           doctest::skip(cpu::max_threads() < 2)) {
-  Threads use(2);
+  ThreadsScope use(2);
   for (int64_t tiles : {2, 3, 7, 1000})
     for (int job = 0; job < 20; ++job) {
       std::atomic<int64_t> first[2] = {-1, -1};  // of the caller, of the worker
@@ -122,14 +109,14 @@ void check_apart() {
 
 TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on two cpus)" *
           doctest::skip(cpu::max_threads() != 2)) {
-  Threads use(2);
+  ThreadsScope use(2);
   check_apart();
 }
 
 // Whether the scheduler takes a worker off its cpu in a tile is chance.
 TEST_CASE("workers that lose their cpu to others finish, and go back (skipped but on two cpus)" *
           doctest::skip(cpu::max_threads() != 2)) {
-  Threads use(2);
+  ThreadsScope use(2);
   std::atomic<bool> stop{false};
   std::vector<std::thread> others(4);
   for (auto& t : others)
@@ -156,7 +143,7 @@ TEST_CASE("workers that lose their cpu to others finish, and go back (skipped bu
 
 TEST_CASE("an exception reaches the caller, skips what is left, and the pool stays usable") {
   for (int threads : {1, 2}) {
-    Threads use(threads);
+    ThreadsScope use(threads);
     for (int round = 0; round < 50; ++round) {
       std::atomic<int64_t> ran{0};
       const auto job = [&] {
@@ -165,7 +152,7 @@ TEST_CASE("an exception reaches the caller, skips what is left, and the pool sta
           TG_CHECK(t != 5, value, "[test] tile 5");
         });
       };
-      expect(Error::Kind::value, "[test] tile 5", job);
+      expect({job, Error::Kind::value, {"[test] tile 5"}});
       CHECK(ran < (1 << 20));
       ran = 0;
       parallel_for(100, [&](int64_t) { ++ran; });
@@ -175,7 +162,7 @@ TEST_CASE("an exception reaches the caller, skips what is left, and the pool sta
 }
 
 TEST_CASE("a nested parallel_for runs on the thread of its tile") {
-  Threads use(2);
+  ThreadsScope use(2);
   std::atomic<int> inner{0}, moved{0};
   parallel_for(16, [&](int64_t) {
     const auto me = std::this_thread::get_id();
@@ -190,7 +177,7 @@ TEST_CASE("a nested parallel_for runs on the thread of its tile") {
 
 TEST_CASE("several threads may call at once") {
   constexpr int kCallers = 3, kRounds = 300;
-  Threads use(2);
+  ThreadsScope use(2);
   int64_t sums[kCallers] = {};
   std::vector<std::thread> callers;
   for (int c = 0; c < kCallers; ++c) {
@@ -209,7 +196,7 @@ TEST_CASE("several threads may call at once") {
 }
 
 TEST_CASE("jobs after a sleep of the workers, and after a change of their number") {
-  Threads use(2);
+  ThreadsScope use(2);
   for (int r = 0; r < 30; ++r) {
     if (r % 10 == 5) cpu::set_num_threads(1);
     if (r % 10 == 7) cpu::set_num_threads(std::min(2, cpu::max_threads()));
@@ -221,10 +208,10 @@ TEST_CASE("jobs after a sleep of the workers, and after a change of their number
 }
 
 TEST_CASE("set_num_threads and TG_THREADS refuse what is not a number of cpus") {
-  Threads keep(cpu::num_threads());
+  ThreadsScope keep(cpu::num_threads());
   const int max = cpu::max_threads();
   for (int bad : {0, -1, max + 1, 1 << 30})
-    expect(Error::Kind::value, std::to_string(bad) + " threads", [&] { cpu::set_num_threads(bad); });
+    expect({[&] { cpu::set_num_threads(bad); }, Error::Kind::value, {std::to_string(bad) + " threads"}});
   cpu::set_num_threads(max);
   CHECK(cpu::num_threads() == max);
   const double quotas[] = {std::numeric_limits<double>::infinity(), 1e300, 6, 5.2, 2, 1.5, 1, 0.01};
@@ -234,10 +221,11 @@ TEST_CASE("set_num_threads and TG_THREADS refuse what is not a number of cpus") 
     CHECK(cpu::detail::threads_from("4", 6, quotas[i]) == 4);
   }
   for (const std::string bad : {"", "0", "-2", "7", "two", "4 ", "4x", "99999999999999999999"})
-    expect(Error::Kind::value, "TG_THREADS is '" + bad + "'", [&] { cpu::detail::threads_from(bad.c_str(), 6, 6); });
+    expect(
+        {[&] { cpu::detail::threads_from(bad.c_str(), 6, 6); }, Error::Kind::value, {"TG_THREADS is '" + bad + "'"}});
   if (max > 1) {
     cpu::set_num_threads(2);
-    expect(Error::Kind::state, "inside", [] { parallel_for(4, [](int64_t) { cpu::set_num_threads(1); }); });
+    expect({[] { parallel_for(4, [](int64_t) { cpu::set_num_threads(1); }); }, Error::Kind::state, {"inside"}});
     CHECK(cpu::num_threads() == 2);
   }
 }

@@ -1,8 +1,8 @@
-# No hot kernel spills registers or keeps an array in memory: reads what ptxas said, for both GPUs, of each kernel that
-# hot_kernels.txt names when its file was built (cmake/keep_ptxas.sh). Where a source has changed since, or the build is
-# for other GPUs, nvcc compiles the file here.
+# No hot kernel spills registers or keeps an array in memory: reads what ptxas said, for each GPU of GPUS, of each kernel
+# that hot_kernels.txt names when its file was built (cmake/keep_ptxas.sh). Where a source has changed since, or the build
+# is for other GPUs, nvcc compiles the file here.
 #   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DBUILT=<folder of objects> -DOUT=<folder>
-#         -P tests/cuda/ptxas.cmake
+#         "-DGPUS=sm_80;sm_90a" -P tests/cuda/ptxas.cmake
 # What ptxas said here is kept in OUT and holds until a source changes. Where there is no nvcc, says so.
 cmake_minimum_required(VERSION 3.25)
 find_program(NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
@@ -13,6 +13,11 @@ endif()
 file(GLOB sources ${ROOT}/core/*.h ${ROOT}/ops/*.h ${ROOT}/cuda/*/*.h)
 file(STRINGS ${ROOT}/tests/cuda/hot_kernels.txt lines REGEX "^[^#]")
 file(MAKE_DIRECTORY ${OUT})
+set(targets "")
+foreach(gpu IN LISTS GPUS)
+  string(REPLACE "sm" "compute" virtual ${gpu})
+  list(APPEND targets -gencode=arch=${virtual},code=${gpu})
+endforeach()
 set(seen 0)
 set(broken 0)
 foreach(line IN LISTS lines)
@@ -36,7 +41,7 @@ foreach(line IN LISTS lines)
       endif()
     endforeach()
     file(READ ${log} said)
-    foreach(gpu sm_80 sm_90a)
+    foreach(gpu IN LISTS GPUS)
       if(NOT said MATCHES "for '${gpu}'")  # built for other GPUs
         set(fresh FALSE)
       endif()
@@ -45,7 +50,7 @@ foreach(line IN LISTS lines)
   if(NOT fresh)
     execute_process(COMMAND ${NVCC} -std=c++20 -O3 -DNDEBUG -DFMT_USE_CONSTEXPR=1 --expt-relaxed-constexpr
                             -diag-suppress=20014 --threads=2 -Xptxas=-v -I${INCLUDE} -c ${ROOT}/cuda/${stem}.cu
-                            -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -o ${OUT}/${flat}.o
+                            ${targets} -o ${OUT}/${flat}.o
                     RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
     file(REMOVE ${OUT}/${flat}.o)
     if(failed)
@@ -57,8 +62,9 @@ foreach(line IN LISTS lines)
   file(STRINGS ${used} said REGEX "Compiling entry function|stack frame")
   set(kernel "")
   set(of_file 0)
-  set(of_sm_80 0)
-  set(of_sm_90a 0)
+  foreach(gpu IN LISTS GPUS)
+    set(of_${gpu} 0)
+  endforeach()
   foreach(text IN LISTS said)
     if(text MATCHES "Compiling entry function '([^']+)' for '([^']+)'")
       set(kernel ${CMAKE_MATCH_1})
@@ -76,9 +82,11 @@ foreach(line IN LISTS lines)
       set(kernel "")  # what follows may be of a device function
     endif()
   endforeach()
-  if(of_sm_80 EQUAL 0 OR of_sm_90a EQUAL 0)
-    message(FATAL_ERROR "hot_kernels.txt: cuda/${stem}.cu has no kernel '${wanted}' for both GPUs")
-  endif()
+  foreach(gpu IN LISTS GPUS)
+    if(of_${gpu} EQUAL 0)
+      message(FATAL_ERROR "hot_kernels.txt: cuda/${stem}.cu has no kernel '${wanted}' for ${gpu}")
+    endif()
+  endforeach()
   math(EXPR seen "${seen} + ${of_file}")
 endforeach()
 if(broken)
@@ -86,4 +94,4 @@ if(broken)
 elseif(seen EQUAL 0)
   message(FATAL_ERROR "hot_kernels.txt names no kernel")
 endif()
-message(NOTICE "${seen} hot kernels, with both GPUs counted: no spills, no stack frames")
+message(NOTICE "${seen} hot kernels, for ${GPUS}: no spills, no stack frames")

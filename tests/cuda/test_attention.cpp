@@ -6,6 +6,7 @@
 #include <tapegrad/ops/factories.h>
 
 #include "support/case_run.h"
+#include "support/on_cuda.h"
 #include "support/self_attention.h"
 
 using namespace tg;
@@ -30,10 +31,6 @@ OpCase case_of(const Form& f, double scale = 0) {
     return Tensors{attention(x[0], x[1], x[2], {f.causal, scale, given(f.lengths), given(f.starts)})};
   };
   return c;
-}
-std::vector<Tensor> on_cuda(std::vector<Tensor> x) {
-  for (auto& t : x) t = t.detach().to(Device::cuda());
-  return x;
 }
 // y, and the gradients of q, k and v for a random gradient of y.
 Result run(const OpCase& c, std::vector<Tensor> x) {

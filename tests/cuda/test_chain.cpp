@@ -14,6 +14,7 @@
 #include "support/case_run.h"
 #include "support/chain_cases.h"
 #include "support/files.h"
+#include "support/on_cuda.h"
 #include "support/with_env.h"
 
 using namespace tg;
@@ -22,11 +23,6 @@ using Results = std::vector<std::vector<std::byte>>;
 class OnChains {  // of an emulated device, too
   const WithEnv on_{"TG_EMULATE_CHAINS", "1"}, cache_{"TG_CACHE_DIR", TG_TEST_KERNELS};
 };
-std::vector<Tensor> on_cuda(const std::vector<Tensor>& x) {
-  std::vector<Tensor> r;
-  for (const Tensor& t : x) r.push_back(t.to(Device::cuda()));
-  return r;
-}
 Results bits_of_all(const std::vector<Tensor>& x) {
   Results r;
   for (const Tensor& t : x) r.push_back(bits_of(t));
@@ -86,7 +82,6 @@ TEST_CASE("chains: any number of elements, any alignment, special values") {
   const Tensor big = random({70}, 3).to(Device::cuda());
   const std::vector<Tensor> views{slice(big, 0, 1, 31).detach(), slice(big, 0, 34, 64).detach()};
   CHECK(in_chains(f, views, 1) == bits_of_all(f(views)));
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<Tensor> special = on_cuda({tensor<float>({0.0f, -0.0f, kInf, -kInf, kNan, 1e-42f, 3e38f}, {7}),
                                                tensor<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
   CHECK(in_chains(f, special, 1) == bits_of_all(f(special)));

@@ -7,11 +7,11 @@
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 
 using namespace tg;
 
 namespace {
-const Device kGpu = Device::cuda();
 const Context kContext{kGpu, "all_reduce"};
 std::byte* data(const Tensor& t) { return t.value()->storage->data; }
 }  // namespace

@@ -29,7 +29,7 @@ TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those 
       optimiser.step(backward(loss), {.clip_norm = 1});
       return std::vector<Tensor>{loss.detach()};
     };
-    const Compiled fast = compile(step, {.generators = {&noise}});
+    const tg::Compiled fast = compile(step, {.generators = {&noise}});
     std::vector<std::vector<std::byte>> r;
     for (int i = 0; i < 8; ++i) {
       std::vector<int32_t> ids(2 * 6);
@@ -125,7 +125,7 @@ TEST_CASE("compile: a step of more tensors than a block has numbers for") {
       optimizer.step(backward(loss));
       return std::vector<Tensor>{loss.detach()};
     };
-    const Compiled fast = compile(step);
+    const tg::Compiled fast = compile(step);
     std::vector<std::vector<std::byte>> r;
     for (int i = 0; i < 5; ++i) {
       optimizer.set_lr(1e-2 / (1 + i));
@@ -153,7 +153,7 @@ TEST_CASE("compile: random tensors, and steps with folded gradients, are recorde
       optimizer.backward_and_step(loss, {.clip_norm = 1});
       return std::vector<Tensor>{loss.detach()};
     };
-    const Compiled fast = compile(step, {.generators = {&noise}});
+    const tg::Compiled fast = compile(step, {.generators = {&noise}});
     std::vector<std::vector<std::byte>> r;
     for (int i = 0; i < 6; ++i) {
       optimizer.set_lr(1e-2 / (1 + i));
@@ -170,7 +170,7 @@ TEST_CASE("compile: random tensors, and steps with folded gradients, are recorde
 }
 TEST_CASE("compile: a step that is replayed keeps its memory") {
   Tensor w = random({64, 64}, 1).to(Device::cuda());
-  const Compiled step = compile([&](Inputs x) {
+  const tg::Compiled step = compile([&](Inputs x) {
     const Tensor y = matmul(x[0], w);
     w.assign(w - matmul(x[0], y, {.trans_a = true}) * 1e-3);
     return std::vector<Tensor>{sum(y)};
@@ -197,7 +197,7 @@ TEST_CASE("compile: decoding with a fixed cache is one graph, with the bits of e
                              .positions = positions,
                              .init_std = 0.3});
     KvCache cache = model.fixed_cache(2, 8), eager = model.fixed_cache(2, 8);
-    const Compiled step = compile([&](Inputs x) { return std::vector{model.forward(x[0], {.cache = &cache})}; });
+    const tg::Compiled step = compile([&](Inputs x) { return std::vector{model.forward(x[0], {.cache = &cache})}; });
     const auto ids = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };
     const auto tokens = [&](int64_t i) { return reshape(ids(i, 10 - i), {2, 1}); };
     for (KvCache* c : {&cache, &eager}) c->set_lengths(ids(0, 2));

@@ -3,10 +3,10 @@
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 
 using namespace tg;
 namespace {
-Tensor on_cuda(const Tensor& x) { return x.to(Device::cuda()); }
 // The same bits from f(x...) on the device and on the CPU.
 template <class F, class... X> void check_bits(F f, const X&... x) {
   const Tensor device = f(on_cuda(x)...), cpu = f(x...);
@@ -28,7 +28,6 @@ void check_values(const Tensor& device, const Tensor& cpu) {
   for (size_t i = 0; i < a.size(); ++i)
     CHECK((std::isnan(a[i]) ? std::isnan(b[i]) : a[i] == b[i] && std::signbit(a[i]) == std::signbit(b[i])));
 }
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kNumbers[] = {DType::f64, DType::f32, DType::bf16, DType::i64, DType::i32};
 }  // namespace
 

@@ -9,10 +9,10 @@
 #include <limits>
 
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 
 using namespace tg;
 namespace {
-const Device kGpu = Device::cuda();
 constexpr DType kInputs[] = {DType::f32, DType::bf16, DType::f16};
 constexpr Fp8Format kFormats[] = {Fp8Format::e4m3, Fp8Format::e5m2};
 // Error of sums in tensor cores of 8-bit floats, which keep some 14 bits (gemm_fp8.h); the emulator keeps all.

@@ -11,17 +11,14 @@
 #include <functional>
 
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/cuda/simt/emulator.h>
 #endif
 
 using namespace tg;
 namespace {
-const Device kGpu = Device::cuda();
 constexpr int64_t kFew = 16;  // rows of one block
-Tensor on_gpu(const Tensor& x) { return x.detach().to(kGpu); }
-Tensor make(const Shape& s, uint64_t seed, DType t) { return random<double>(s, seed).to(t); }
-double tolerance(DType t) { return t == DType::f64 ? 1e-11 : t == DType::f32 ? 1e-5 : 2e-2; }
 void refuses(const std::function<void()>& use, std::string_view says) { CHECK(has(error_of(use), says)); }
 
 // A layer on x (rows, in), its loss against y, and its optimiser, from one seed.
@@ -61,7 +58,7 @@ TEST_CASE("products of few rows: against the CPU; a row alone has the same bits"
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1096, 72}, {24, 2752}}) {
       const Tensor a = make({17, k}, 1, t), w = make({n, k}, 2, t), bias = make({n}, 3, t);
       const Tensor plain = transpose(w).contiguous();
-      const Tensor x = on_gpu(a), turned = on_gpu(w), straight = on_gpu(plain), add = on_gpu(bias);
+      const Tensor x = on_cuda(a), turned = on_cuda(w), straight = on_cuda(plain), add = on_cuda(bias);
       for (const int64_t m : {3, 16, 17}) {
         CAPTURE(name_of(t));
         CAPTURE(n);
@@ -91,15 +88,15 @@ TEST_CASE("index_matmul: rows in any order, a matrix that no row names, one that
         const Tensor index = tensor<int64_t>(named, {9});
         const Tensor turned = transpose(b, 1, 2).contiguous();
         const Tensor want = index_matmul(a, b, index);
-        CHECK(distance(index_matmul(on_gpu(a), on_gpu(b), on_gpu(index)), want) <= tolerance(t) * 30);
-        const Tensor other = index_matmul(on_gpu(a), on_gpu(turned), on_gpu(index), true);
+        CHECK(distance(index_matmul(on_cuda(a), on_cuda(b), on_cuda(index)), want) <= tolerance(t) * 30);
+        const Tensor other = index_matmul(on_cuda(a), on_cuda(turned), on_cuda(index), true);
         CHECK(distance(other, want) <= tolerance(t) * 30);
       }
     }
-  const Tensor a = on_gpu(random({3, 4}, 1)), b = on_gpu(random({2, 4, 5}, 2));
+  const Tensor a = on_cuda(random({3, 4}, 1)), b = on_cuda(random({2, 4, 5}, 2));
   refuses(
       [&] {
-        values(index_matmul(a, b, on_gpu(tensor<int64_t>({1, 7, 0}, {3}))));
+        values(index_matmul(a, b, on_cuda(tensor<int64_t>({1, 7, 0}, {3}))));
       },
       "[index_matmul] index 7 at position (1) of index (3) i64");
   synchronize(kGpu);
@@ -108,7 +105,7 @@ TEST_CASE("index_matmul: rows in any order, a matrix that no row names, one that
 TEST_CASE("fragment_weights: a score that is not finite is named by row and fragment") {
   std::vector<float> v(2 * 12, 1.0f);
   v[12 + 7] = std::numeric_limits<float>::infinity();
-  const Tensor x = on_gpu(tensor<float>(v, {2, 12})), selector = on_gpu(random({3, 4}, 1));
+  const Tensor x = on_cuda(tensor<float>(v, {2, 12})), selector = on_cuda(random({3, 4}, 1));
   const std::string device = error_of([&] { values(fragment_weights(x, selector)); });
   const std::string host = error_of([&] { values(fragment_weights(x.to(Device::cpu()), selector.to(Device::cpu()))); });
   CHECK(has(host, "row 1"));

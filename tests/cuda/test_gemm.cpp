@@ -14,12 +14,10 @@
 #endif
 
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 
 using namespace tg;
 namespace {
-Tensor on_cuda(const Tensor& x) { return x.detach().to(Device::cuda()); }
-double tolerance(DType t) { return t == DType::f64 ? 1e-11 : t == DType::f32 ? 1e-5 : 2e-2; }
-Tensor make(const Shape& s, uint64_t seed, DType t) { return random<double>(s, seed).to(t); }
 Shape with(const Shape& batch, int64_t r, int64_t c) {
   Shape s = batch;
   s.push_back(r);

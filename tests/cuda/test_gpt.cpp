@@ -7,6 +7,7 @@
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/ops/loss.h>
 
+#include "support/effort.h"
 #include "support/files.h"
 #include "support/gpt_oracle.h"
 #include "support/helpers.h"
@@ -87,7 +88,7 @@ TEST_CASE("GPT in bf16: logits and gradients near those of torch in f64") {
   }
 }
 TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf16") {
-  for (const std::string& name : kOracles) {
+  for (const std::string& name : in_turns(kOracles)) {
     CAPTURE(name);
     const Oracle o(name);
     check_within(of_oracle(o, kCpu, kCuda));
@@ -179,13 +180,12 @@ TEST_CASE("training: what diverges on the device is named") {
 }
 
 TEST_CASE("generation: the tokens of the CPU, with the cache and without, beyond the context too") {
-  for (const char* name : {"gpt_nano", "gpt_gqa"}) {
+  for (const std::string& name : in_turns(std::vector<std::string>{"gpt_nano", "gpt_gqa"})) {
     const Oracle o(name);
     const Params on_cpu, on_cuda(Device::cuda());
     const Gpt cpu = o.model(on_cpu), cuda = o.model(on_cuda);
     const std::vector<int64_t> prompt{1, 2, 3};
-    for (const SampleOptions& s :
-         {SampleOptions{.temperature = 0}, SampleOptions{.top_k = 20, .top_p = 0.9, .seed = 7}}) {
+    for (const SampleOptions& s : {SampleOptions{.temperature = 0}, {.top_k = 20, .top_p = 0.9, .seed = 7}}) {
       const auto expected = generate(cpu, prompt, 12, s);
       CHECK(expected.size() == 12);
       CHECK(generate(cuda, prompt, 12, s) == expected);
@@ -209,7 +209,7 @@ TEST_CASE("parameters: made, saved, loaded and moved between devices with the sa
     moved.load(on_cpu.state());
     const Gpt model(moved, g);
     for (size_t i = 0; i < on_cpu.all().size(); ++i) {
-      const auto& [name, t, parts] = on_cpu.all()[i];
+      const auto [name, t, parts] = on_cpu.all()[i];
       CAPTURE(name);
       for (const Params* p : {&on_cuda, &there.params, &here.params, &moved}) {
         CHECK(p->all()[i].tensor.device() == p->device());

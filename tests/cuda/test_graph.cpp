@@ -17,12 +17,12 @@
 
 #include "support/alone.h"
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 #include "support/with_env.h"
 
 using namespace tg;
 using namespace tg::cuda;
 namespace {
-const Device kGpu = Device::cuda();
 Tensor on_gpu(const Shape& s, uint64_t seed) { return random(s, seed).to(kGpu); }
 int64_t live() { return memory_stats(kGpu).live; }
 
@@ -54,13 +54,13 @@ Tensor layers(Tensor x, const Tensor& w) {
   for (int i = 0; i < 4; ++i) x = softmax(matmul(x, w), -1);
   return x;
 }
-Compiled layers_with(Copied::Also also, const Tensor& w) {
+tg::Compiled layers_with(Copied::Also also, const Tensor& w) {
   return compile([=, runs = std::make_shared<int>(0)](Inputs x) {
     return std::vector<Tensor>{layers(emit1(make_ref<Copied>(also, runs), {x[0]}), w)};
   });
 }
 // Whether it gives what the layers alone give, and how it ran at last.
-CompileStats run_layers(const Compiled& f, const Tensor& w, int runs) {
+CompileStats run_layers(const tg::Compiled& f, const Tensor& w, int runs) {
   for (int i = 0; i < runs; ++i) {
     const Tensor x = on_gpu({3, 6}, uint64_t(i));
     CHECK(bits_of(f({x})[0]) == bits_of(layers(x, w)));
@@ -75,7 +75,7 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
     const Tensor y = layers(x[0], w);
     return std::vector<Tensor>{sum(y), layers(transpose(w, 0, 1), w) + x[1], y};
   };
-  const Compiled fast = compile(f);
+  const tg::Compiled fast = compile(f);
   std::vector<Tensor> all;  // of all runs, so that no address comes twice
   std::vector<std::vector<std::byte>> want;
   const auto start = live();
@@ -103,7 +103,7 @@ TEST_CASE("graphs: branches that nothing orders run beside each other, in memory
   };
   for (const bool branches : {true, false}) {
     const WithEnv passes("TG_PASSES", branches ? "" : "-branch");
-    const Compiled fast = compile(f);
+    const tg::Compiled fast = compile(f);
     for (uint64_t i = 0; i < 6; ++i) {
       const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)}, want = f(x), got = fast(x);
       for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
@@ -119,7 +119,7 @@ TEST_CASE("graphs: ops whose tensors have moved are recorded again, and no other
     for (int i = 0; i < 6; ++i) y = matmul(y, w);
     return std::vector<Tensor>{matmul(x[0], y)};
   };
-  const Compiled fast = compile(f);
+  const tg::Compiled fast = compile(f);
   std::vector<Tensor> all;  // of all runs, so that no address comes twice
   for (uint64_t i = 0; i < 9; ++i) {
     const std::vector<Tensor> x{on_gpu({3, 6}, 10 + i)};
@@ -142,7 +142,7 @@ TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of 
                  count);
       return std::vector<Tensor>{norm};
     };
-    const Compiled fast = compile(step, {.generators = {&noise}});
+    const tg::Compiled fast = compile(step, {.generators = {&noise}});
     std::vector<std::vector<std::byte>> r;
     for (uint64_t i = 0; i < 8; ++i) {
       count->lr = 0.1 / double(1 + i);
@@ -175,7 +175,7 @@ TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
   const auto want = bits_of(f(x)[1]), norm = bits_of(f(x)[0]);
   const auto before = live();
   {
-    const Compiled fast = compile(f);
+    const tg::Compiled fast = compile(f);
     fast(x), fast(x);
     const auto unrecorded = live();
     const size_t bytes = fast.stats().bytes;
@@ -215,7 +215,7 @@ TEST_CASE("graphs: a kernel's scratch memory is its own, and the recording's, un
   const Tensor w = on_gpu({6, 6}, 1);
   const auto before = live();
   {
-    const Compiled f = layers_with(through, w);
+    const tg::Compiled f = layers_with(through, w);
     const CompileStats stats = run_layers(f, w, 6);
     CHECK(stats.graph_launches == 4);
     CHECK(stats.why_no_graph == "");
@@ -238,7 +238,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
   const CompileStats never = run_layers(layers_with(always, w), w, 10);
   CHECK(never.graph_launches == 5);  // of five recordings
   CHECK(has(never.why_no_graph, "1 of its 9 ops had work of another form, in 5 runs"));
-  const Compiled small = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * w, x[0] + w}; });
+  const tg::Compiled small = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * w, x[0] + w}; });
   std::vector<Tensor> all;
   for (uint64_t i = 0; i < 9; ++i) {
     all.push_back(on_gpu({6, 6}, i));
@@ -298,7 +298,7 @@ TEST_CASE("graphs: an error of the host while a call is recorded is that of the 
   const auto fails = [](const Copied& op, Bufs, Bufs, Context& c) {
     TG_CHECK(op.number < 3, value, "[{}] run {} fails.", c.op, op.number);
   };
-  const Compiled f = layers_with(fails, w);
+  const tg::Compiled f = layers_with(fails, w);
   const Tensor x = on_gpu({3, 6}, 1);
   f({x}), f({x});
   CHECK(has(error_of([&] { f({x}); }), "[test_copied] run 3 fails.\n    compiled at "));
@@ -308,7 +308,7 @@ TEST_CASE("graphs: an error of the host while a call is recorded is that of the 
 TEST_CASE("graphs: TG_CUDA_GRAPHS=0 and TG_SYNC=1 say that they forbid them; the CPU has none") {
   const Tensor w = on_gpu({6, 6}, 1);
   const auto why = [&](const Tensor& x) {
-    const Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(in[0], in[0])}; });
+    const tg::Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(in[0], in[0])}; });
     for (int i = 0; i < 4; ++i) f({x});
     CHECK(f.stats().graph_launches == 0);
     return f.stats().why_no_graph;
@@ -326,7 +326,7 @@ TEST_CASE("graphs: TG_CUDA_GRAPHS=0 and TG_SYNC=1 say that they forbid them; the
 TEST_CASE("graphs: an index that is out of range in a replay is the Error of the next synchronisation") {
   const Tensor table = on_gpu({5, 6}, 1), w = on_gpu({6, 6}, 2);
   const TensorFunction step = [&](Inputs x) { return std::vector<Tensor>{layers(embedding(x[0], table), w)}; };
-  const Compiled f = compile(step);
+  const tg::Compiled f = compile(step);
   const auto ids = [](std::vector<int32_t> v) { return tensor<int32_t>(v, {3}, kGpu); };
   const auto run = [&](auto& g, std::vector<int32_t> v) {
     return error_of([&] { (void)bits_of(g(std::vector<Tensor>{ids(v)})[0]); });
@@ -343,7 +343,7 @@ TEST_CASE("graphs: an index that is out of range in a replay is the Error of the
 
 TEST_CASE("alone (skipped: another case starts it in a process of its own): a graph fails" * doctest::skip()) {
   const Tensor w = on_gpu({6, 6}, 1), x = on_gpu({3, 6}, 2);
-  const Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(exp(in[0]), w)}; });
+  const tg::Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(exp(in[0]), w)}; });
   for (int i = 0; i < 4; ++i) f({x});
   synchronize(kGpu);
   x.value()->storage->data = reinterpret_cast<std::byte*>(size_t(4096));
@@ -368,7 +368,7 @@ TEST_CASE("graphs: in another stream than that of the recording the calls run on
     return std::vector<Tensor>{emit1(make_ref<op::IndexSelectGrad>(0, 5), {ids, layers(in[0], w)})};
   };
   const auto want = bits_of(step(std::vector<Tensor>{x})[0]);
-  const Compiled f = compile(step);
+  const tg::Compiled f = compile(step);
   for (int i = 0; i < 4; ++i) CHECK(bits_of(f({x})[0]) == want);
   {
     const Stream other;

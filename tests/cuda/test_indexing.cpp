@@ -7,11 +7,10 @@
 #include <numeric>
 
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 
 using namespace tg;
 namespace {
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
-const Device kGpu = Device::cuda();
 
 Tensor indices(const Shape& s, int64_t below, uint64_t seed) {
   return (random(s, seed, 0, double(below)).to(DType::i64));
@@ -30,7 +29,7 @@ Tensor table_grad(const std::vector<Tensor>& v) {  // ids, table, dy
   Tensor table = v[1].detach().requires_grad_();
   return backward(sum(embedding(v[0], table) * v[2]))[table];
 }
-void refuses(const std::function<void()>& use, std::string_view says) {
+void refuses_index(const std::function<void()>& use, std::string_view says) {
   const std::string got = error_of(use);
   INFO("got: ", got);
   CHECK(has(got, says));
@@ -111,19 +110,20 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
     CAPTURE(bad);
     const auto at = fmt::format("index {} at position (1, 0) of index (2, 3) i64 is outside of dimension 1", bad);
     const Tensor index = tensor<int64_t>({0, 1, 2, bad, bad, 0}, {2, 3}).to(kGpu);
-    refuses([&] { values(gather(x, 1, index)); }, "[gather] " + at);
-    refuses([&] { values(scatter_add(x, 1, index, x)); }, "[scatter_add] " + at);
+    refuses_index([&] { values(gather(x, 1, index)); }, "[gather] " + at);
+    refuses_index([&] { values(scatter_add(x, 1, index, x)); }, "[scatter_add] " + at);
     const Tensor some = i64({2, bad, bad}).to(kGpu);
-    refuses([&] { values(index_select(x, 1, some)); },
-            fmt::format("[index_select] index {} at position (1) of index (3) i64 is outside of dimension 1, which has "
-                        "size 3. Indices must be in [0, 3)",
-                        bad));
-    refuses(
+    refuses_index(
+        [&] { values(index_select(x, 1, some)); },
+        fmt::format("[index_select] index {} at position (1) of index (3) i64 is outside of dimension 1, which has "
+                    "size 3. Indices must be in [0, 3)",
+                    bad));
+    refuses_index(
         [&] {
           values(emit1(make_ref<op::IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)}));
         },
         fmt::format("[index_select_grad] index {} at position (1)", bad));
-    refuses(
+    refuses_index(
         [&] {
           values(embedding(index, random({3, 8}, 2).to(kGpu)));
         },
@@ -136,10 +136,10 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
   std::vector<int64_t> line(100, 2);
   line[60] = 3;
   const Tensor sums = scatter_add(i64({0, 0, 0}).to(kGpu), 0, i64(line).to(kGpu), i64(line).to(kGpu));
-  refuses([&] { synchronize(kGpu); }, "[scatter_add] index 3 at position (60) of index (100) i64");
+  refuses_index([&] { synchronize(kGpu); }, "[scatter_add] index 3 at position (60) of index (100) i64");
   CHECK(values<int64_t>(sums) == std::vector<int64_t>{0, 0, 198});
   const Tensor far = tensor<int32_t>({-7}, {1}).to(kGpu), y = index_select(x, 0, far);
-  refuses([&] { synchronize(kGpu); }, "[index_select] index -7 at position (0) of index (1) i32");
+  refuses_index([&] { synchronize(kGpu); }, "[index_select] index -7 at position (0) of index (1) i32");
   CHECK(values(y) == std::vector<float>{0, 0, 0});
 }
 TEST_CASE("bad indices: of 20 000 the first in row-major order, and of two calls the first call") {
@@ -148,9 +148,9 @@ TEST_CASE("bad indices: of 20 000 the first in row-major order, and of two calls
   const Tensor table = random({4, 2}, 1).to(kGpu), many = tensor<int64_t>(ids, {200, 100}).to(kGpu);
   const Tensor one = i64({9}).to(kGpu);
   const Tensor a = embedding(many, table), b = embedding(one, table);
-  refuses([&] { values(b); }, "[embedding] id 77 at position (0, 3) of ids (200, 100) i64");
+  refuses_index([&] { values(b); }, "[embedding] id 77 at position (0, 3) of ids (200, 100) i64");
   // a sum of bad positions has nothing to add
-  refuses(
+  refuses_index(
       [&] {
         synchronize(kGpu);
         values(emit1(make_ref<op::IndexSelectGrad>(0, 4), {reshape(many, {20000}), filled({20000, 1}, 1.f).to(kGpu)}));
@@ -162,14 +162,14 @@ TEST_CASE("bad targets of cross_entropy, and the mean of no rows") {
   const auto loss = [&](std::vector<int64_t> t, CrossEntropyOptions o) {
     return values(cross_entropy(logits, i64(t).to(kGpu), o));
   };
-  refuses(
+  refuses_index(
       [&] {
         loss({0, 5, -1}, {});
       },
       "[cross_entropy] target 5 at position (1) of targets (3) i64 is no class. Targets must be in [0, 5), the last "
       "size of the logits, or ignore_index (not set).");
-  refuses([&] { loss({0, 1, -1}, {Reduction::none, -2}); }, "target -1 at position (2) of targets (3) i64");
-  refuses(
+  refuses_index([&] { loss({0, 1, -1}, {Reduction::none, -2}); }, "target -1 at position (2) of targets (3) i64");
+  refuses_index(
       [&] {
         loss({-1, -1, -1}, {Reduction::mean, -1});
       },
@@ -274,8 +274,8 @@ TEST_CASE("slice_update: in place, at positions of the device, and rows that are
   }
   Tensor y = zeros({3, 4}, DType::f32, kGpu);
   slice_update(y, full({3, 2}, 7, DType::f32, kGpu), i64s({2, 3, 0}), 1);
-  refuses([&] { values(y); },
-          "[slice_update] start 3 at position 1: 2 slices from there on do not fit into dimension 1, "
-          "which has size 4.");
+  refuses_index([&] { values(y); },
+                "[slice_update] start 3 at position 1: 2 slices from there on do not fit into dimension 1, "
+                "which has size 4.");
   CHECK(values(y) == std::vector<float>{0, 0, 7, 7, 0, 0, 0, 0, 7, 7, 0, 0});
 }

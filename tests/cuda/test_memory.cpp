@@ -12,6 +12,7 @@
 
 #include "support/alone.h"
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/cuda/simt/emulator.h>
 #endif
@@ -20,7 +21,6 @@ using namespace tg;
 using namespace tg::cuda;
 namespace {
 constexpr size_t kMiB = 1 << 20;
-const Device kGpu = Device::cuda();
 DeviceAllocator& allocator() { return allocator_of(0); }
 Tensor bytes_on_gpu(size_t n) { return empty(Layout::contiguous({int64_t(n / 4)}, DType::f32, kGpu)); }
 std::byte* address(size_t x) { return reinterpret_cast<std::byte*>(x); }

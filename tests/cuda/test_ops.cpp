@@ -1,37 +1,17 @@
 // Every op case on Device::cuda() against the same on the CPU: dtypes, layouts, sizes, eager and lazy.
-// TG_CASES=softmax,norm runs only the cases whose name has one of these words, for those who write a kernel.
 #include <tapegrad/core/registry.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
-#include <sstream>
 
 #include "support/case_run.h"
+#include "support/on_cuda.h"
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/cuda/simt/emulator.h>
 #endif
 
 using namespace tg;
 namespace {
-bool chosen(const OpCase& c) {
-  const char* words = std::getenv("TG_CASES");
-  if (!words) return true;
-  std::stringstream s(words);
-  for (std::string w; std::getline(s, w, ',');)
-    if (has(c.name(), w)) return true;
-  return false;
-}
-std::vector<OpCase> cases(CaseSizes s = {}) {
-  auto all = op_cases(s);
-  REQUIRE_MESSAGE(std::ranges::any_of(op_cases({}), chosen), "no case has a word of TG_CASES in its name");
-  std::erase_if(all, [](auto& c) { return !chosen(c); });
-  return all;
-}
-std::vector<Tensor> on_cuda(std::vector<Tensor> x) {
-  for (auto& t : x) t = t.detach().to(Device::cuda());
-  return x;
-}
 // Values and gradients; bf16 against f64 from the same inputs, since both sides would round. A lone value of bf16 has
 // no larger one beside it that its error could be measured by.
 enum class Size { plain, lone };
@@ -59,19 +39,19 @@ TEST_CASE("every op has a CUDA kernel of its own, but those that are composed on
   }
 }
 TEST_CASE("f32 against the CPU, values and gradients") {
-  for (auto& c : cases()) check_case(c, DType::f32);
+  for (auto& c : op_cases()) check_case(c, DType::f32);
 }
 TEST_CASE("bf16 against f64 on the CPU, values and gradients") {
-  for (auto& c : cases()) check_case(c, DType::bf16);
+  for (auto& c : op_cases()) check_case(c, DType::bf16);
 }
 TEST_CASE("f64 against the CPU, values and gradients") {
-  for (auto& c : cases()) check_case(c, DType::f64);
+  for (auto& c : op_cases()) check_case(c, DType::f64);
 }
 TEST_CASE("odd sizes round the widths of vectors and blocks") {
   for (int64_t n : {1, 2, 15, 17, 33, 257}) {
     CAPTURE(n);
     const auto each = [n](CaseSizes sizes, DType t) {
-      for (auto& c : cases(sizes))
+      for (auto& c : op_cases(sizes))
         if (n == 17 ||
             !has(c.op, "attention"))  // test_cuda_attention.cpp has its sizes, on fewer heads: a block is slow
           check_case(c, t, n <= 2 ? Size::lone : Size::plain);
@@ -83,7 +63,7 @@ TEST_CASE("odd sizes round the widths of vectors and blocks") {
 }
 TEST_CASE("size 0 and size 1 in each dimension") {
   for (CaseSizes s : {CaseSizes{0, 5}, CaseSizes{3, 0}, CaseSizes{0, 0}, CaseSizes{1, 1}})
-    for (auto& c : cases(s))
+    for (auto& c : op_cases(s))
       for (DType t : {DType::f64, DType::f32, DType::bf16}) {
         CAPTURE(s.rows);
         CAPTURE(s.cols);
@@ -97,7 +77,7 @@ TEST_CASE("what has no elements launches nothing, forward and back") {
                                         "tril",  "triu",  "multinomial", "index_matmul"};
   const auto none = [](Inputs x) { return std::all_of(x.begin(), x.end(), [](auto& t) { return t.numel() == 0; }); };
   for (CaseSizes s : {CaseSizes{0, 5}, CaseSizes{3, 0}, CaseSizes{0, 0}})
-    for (auto& c : cases(s))
+    for (auto& c : op_cases(s))
       for (DType t : {DType::f64, DType::bf16}) {
         if ((has(c.op, "attention") && s.cols == 0) || need_more.contains(c.op)) continue;  // the softmax's sums
         CAPTURE(c.name());
@@ -115,7 +95,7 @@ TEST_CASE("what has no elements launches nothing, forward and back") {
 }
 #endif
 TEST_CASE("values in any layout give the same results") {
-  for (auto& c : cases({4, 6})) {
+  for (auto& c : op_cases({4, 6})) {
     CAPTURE(c.name());
     const auto x = make_inputs(c, DType::f32);
     const Result expected = run_case(c, x);
@@ -136,7 +116,7 @@ TEST_CASE("values in any layout give the same results") {
   }
 }
 TEST_CASE("lazy equals eager bit for bit, in place too, and a second run the first") {
-  for (auto& c : cases()) {
+  for (auto& c : op_cases()) {
     CAPTURE(c.name());
     const auto x = on_cuda(make_inputs(c, DType::f32));
     const auto w = weights_of(c.fn(x));

@@ -13,11 +13,11 @@
 
 #include "support/bf16_copy.h"
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 #include "support/step_parts.h"
 
 using namespace tg;
 namespace {
-const Device kGpu = Device::cuda();
 struct State {
   std::vector<Tensor> w, m, v;
 };
@@ -114,7 +114,7 @@ TEST_CASE("Muon and SGD train on the device as on the CPU, and compiled as eager
       opt->step(backward(sum(y * y)), {.clip_norm = 1});
       return std::vector<Tensor>{};
     };
-    const Compiled replayed = compile(step);
+    const tg::Compiled replayed = compile(step);
     for (int i = 0; i < 5; ++i) {
       opt->set_lr(0.02 / (i + 1));
       const std::vector<Tensor> x{random({3, 4}, 10 + uint64_t(i)).to(d)};

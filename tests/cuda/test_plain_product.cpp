@@ -8,25 +8,23 @@
 #include <tapegrad/cuda/simt/cublaslt.h>
 #endif
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 #include "support/with_env.h"
 
 using namespace tg;
 namespace {
-Tensor on_cuda(const Tensor& x) { return x.detach().to(Device::cuda()); }
-Tensor make(const Shape& s, uint64_t seed, DType t) { return random<double>(s, seed).to(t); }
-double tolerance(DType t) { return t == DType::f64 ? 1e-11 : t == DType::f32 ? 1e-5 : 2e-2; }
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+constexpr DType kProductTypes[] = {DType::f64, DType::f32, DType::bf16};
 constexpr int64_t kSizes[][3] = {{1, 1, 1},   {3, 83, 1},  {3, 33, 65}, {83, 1, 3},
                                  {65, 3, 83}, {1, 33, 83}, {83, 33, 1}, {83, 17, 65}};
 
-struct Options {  // for the length of a test
+struct ProductOptions {  // for the length of a test
   cuda::GemmOptions before = cuda::gemm_options();
-  explicit Options(const cuda::GemmOptions& o = {}) { cuda::set_gemm_options(o); }
-  ~Options() { cuda::set_gemm_options(before); }
+  explicit ProductOptions(const cuda::GemmOptions& o = {}) { cuda::set_gemm_options(o); }
+  ~ProductOptions() { cuda::set_gemm_options(before); }
 };
 
 void check_products() {
-  for (const DType t : kTypes)
+  for (const DType t : kProductTypes)
     for (auto [m, k, n] : kSizes)
       for (const bool ta : {false, true})
         for (const bool tb : {false, true}) {
@@ -63,7 +61,7 @@ void check_integers() {
 }  // namespace
 
 TEST_CASE("products of odd shapes and steps, with bias and in batches") {
-  const Options options;
+  const ProductOptions options;
   check_products();
   check_integers();
 #ifdef TG_CUDA_EMULATED  // whose library has an algorithm for all of them
@@ -85,7 +83,7 @@ struct Library {  // as it is for the length of a test: the sums its algorithms 
 }  // namespace
 
 TEST_CASE("without an algorithm that adds in the computed type, another is taken") {
-  const Options options;
+  const ProductOptions options;
   const Tensor a = make({40, 41}, 1, DType::bf16), b = make({41, 7}, 2, DType::bf16);
   const Tensor x = on_cuda(a), y = on_cuda(b);
   const Library only(CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
@@ -95,7 +93,7 @@ TEST_CASE("without an algorithm that adds in the computed type, another is taken
   CHECK(cuda::gemm_stats().plain == 0);
 }
 TEST_CASE("products that the library has no algorithm for") {
-  const Options options;
+  const ProductOptions options;
   const Library none(0);
   check_products();
   check_integers();
@@ -107,7 +105,7 @@ TEST_CASE("products that the library refuses after all: by another algorithm, or
                bias = make({40}, 3, DType::bf16);
   const Tensor xd = on_cuda(x), wd = on_cuda(w), bd = on_cuda(bias), expected = linear(x, w, bias);
   for (const uint32_t refused : {0b1u, 0b111u, 0b1111u}) {
-    const Options options;
+    const ProductOptions options;
     const Library library(CUBLASLT_REDUCTION_SCHEME_MASK, refused);
     for (int i = 0; i < 2; ++i) CHECK(distance(linear(xd, wd, bd), expected) < tolerance(DType::bf16));
     CHECK(cuda::gemm_stats().plain == (refused == 0b1111 ? 2 : 0));
@@ -116,16 +114,16 @@ TEST_CASE("products that the library refuses after all: by another algorithm, or
 }
 TEST_CASE("without algorithms: parts of products that are split, and a graph") {
   const Library none(0);
-  for (const DType t : kTypes) {
+  for (const DType t : kProductTypes) {
     cuda::GemmOptions few;
     few.largest = 16, few.largest_batch = 2;
-    const Options options(few);
+    const ProductOptions options(few);
     const Tensor x = make({3, 19, 37}, 1, t), w = make({21, 37}, 2, t), bias = make({21}, 3, t);
     CHECK(distance(linear(on_cuda(x), on_cuda(w), on_cuda(bias)), linear(x, w, bias)) < 2 * tolerance(t));
     CHECK(distance(matmul(on_cuda(x), on_cuda(x), {.trans_b = true}), matmul(x, x, {.trans_b = true})) <
           2 * tolerance(t));
   }
-  const Options options;
+  const ProductOptions options;
   const Tensor x = on_cuda(make({19, 37}, 1, DType::f32)), w = on_cuda(make({21, 37}, 2, DType::f32));
   auto step = compile([&](Inputs in) { return std::vector<Tensor>{linear(in[0], w)}; });
   const auto eager = bits_of(linear(x, w));

@@ -166,7 +166,7 @@ TEST_CASE("profiler: kernels of a graph belong to the ops, phases and layers tha
     const Gpt model(params, config);
     AdamW optimiser(params.trainable(), {.lr = 1e-3});
     Rng noise{4};
-    const Compiled step = compile(
+    const tg::Compiled step = compile(
         [&](Inputs x) {
           Tensor loss;
           {

@@ -7,7 +7,7 @@
 
 using namespace tg;
 namespace {
-const Context kContext{Device::cuda(), "ptx"};
+const Context kPtxContext{Device::cuda(), "ptx"};
 template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int hi) {  // whole, in [lo, hi)
   Rng rng{seed};
   std::vector<T> v(n);
@@ -22,7 +22,7 @@ std::vector<float> floats(const std::vector<bf16>& v) { return {v.begin(), v.end
 TEST_CASE("PTX: vectors are stored whole, and nothing beside them") {
   const auto x = numbers<uint8_t>(64, 1, 0, 256);
   const Tensor from = device(x), to = device(std::vector<uint8_t>(4 * 3 * 64, 7));
-  cuda::probe_stores(kContext, data<uint8_t>(from), data<uint8_t>(to));
+  cuda::probe_stores(kPtxContext, data<uint8_t>(from), data<uint8_t>(to));
   const auto y = values<uint8_t>(to);
   for (size_t i = 0; i < y.size(); ++i) {
     CAPTURE(i);
@@ -32,7 +32,7 @@ TEST_CASE("PTX: vectors are stored whole, and nothing beside them") {
 TEST_CASE("PTX: cp_async16, with groups and zeros") {
   const auto x = numbers<int32_t>(64 * 4, 1, 1, 1000000);
   const Tensor from = device(x), to = device(std::vector<int32_t>(64 * 4, -1));
-  cuda::probe_cp_async(kContext, data<uint32_t>(from), data<uint32_t>(to));
+  cuda::probe_cp_async(kPtxContext, data<uint32_t>(from), data<uint32_t>(to));
   const auto y = values<int32_t>(to);
   for (size_t i = 0; i < x.size(); ++i) CHECK(y[i] == (i / 4 % 2 == 0 ? x[i] : 0));
 }
@@ -40,7 +40,7 @@ TEST_CASE("PTX: ldmatrix_x4, plain and transposed") {
   const auto x = numbers<uint16_t>(32 * 8, 2, 0, 65536);
   for (bool transposed : {false, true}) {
     const Tensor from = device(x), to = device(std::vector<int32_t>(32 * 4, -1));
-    cuda::probe_ldmatrix(kContext, data<uint16_t>(from), data<uint32_t>(to), transposed);
+    cuda::probe_ldmatrix(kPtxContext, data<uint16_t>(from), data<uint32_t>(to), transposed);
     const auto y = values<int32_t>(to);
     for (size_t l = 0; l < 32; ++l)
       for (size_t m = 0; m < 4; ++m)
@@ -54,7 +54,7 @@ TEST_CASE("PTX: mma_bf16") {
   const auto a = numbers<bf16>(16 * 16, 3, -8, 8), b = numbers<bf16>(8 * 16, 4, -8, 8);
   const auto c = numbers<float>(16 * 8, 5, -100, 100);
   const Tensor da = device(a), db = device(b), d = device(c);
-  cuda::probe_mma_bf16(kContext, data<bf16>(da), data<bf16>(db), data<float>(d));
+  cuda::probe_mma_bf16(kPtxContext, data<bf16>(da), data<bf16>(db), data<float>(d));
   const auto y = values(d), fa = floats(a), fb = floats(b);
   for (size_t i = 0; i < 16; ++i)
     for (size_t j = 0; j < 8; ++j) {
@@ -67,7 +67,7 @@ TEST_CASE("PTX: mma_s8") {
   const auto a = numbers<int8_t>(16 * 32, 6, -128, 128), b = numbers<int8_t>(8 * 32, 7, -128, 128);
   const auto c = numbers<int32_t>(16 * 8, 8, -100, 100);
   const Tensor da = device(a), db = device(b), d = device(c);
-  cuda::probe_mma_s8(kContext, data<int8_t>(da), data<int8_t>(db), data<int>(d));
+  cuda::probe_mma_s8(kPtxContext, data<int8_t>(da), data<int8_t>(db), data<int>(d));
   const auto y = values<int32_t>(d);
   for (size_t i = 0; i < 16; ++i)
     for (size_t j = 0; j < 8; ++j) {
@@ -79,7 +79,7 @@ TEST_CASE("PTX: mma_s8") {
 TEST_CASE("PTX: named barriers, one warp arrives and one waits") {
   const auto x = numbers<int32_t>(32, 9, 0, 1000);
   const Tensor from = device(x), to = device(std::vector<int32_t>(32, -1));
-  cuda::probe_named_barrier(kContext, data<int>(from), data<int>(to));
+  cuda::probe_named_barrier(kPtxContext, data<int>(from), data<int>(to));
   const auto y = values<int32_t>(to);
   for (size_t i = 0; i < 32; ++i) CHECK(y[i] == x[31 - i]);
 }
@@ -87,7 +87,7 @@ TEST_CASE("PTX: TMA, mbarrier and wgmma, on GPUs of compute capability 9.0") {
   const auto a = numbers<bf16>(64 * 64, 10, -8, 8), b = numbers<bf16>(64 * 64, 11, -8, 8);
   const auto c = numbers<float>(64 * 64, 12, -100, 100);
   const Tensor da = device(a), db = device(b), d = device(c);
-  if (!cuda::probe_hopper(kContext, data<bf16>(da), data<bf16>(db), data<float>(d))) {
+  if (!cuda::probe_hopper(kPtxContext, data<bf16>(da), data<bf16>(db), data<float>(d))) {
     MESSAGE("not of compute capability 9.0: no TMA, no wgmma");
     return;
   }
@@ -106,7 +106,7 @@ TEST_CASE("PTX: TMA and wgmma of int8, on GPUs of compute capability 9.0") {
   const auto a = numbers<int8_t>(64 * kStride, 13, -128, 128), b = numbers<int8_t>(256 * kStride, 14, -128, 128);
   const auto c = numbers<int32_t>(64 * 256, 15, -100, 100);
   const Tensor da = device(a), db = device(b), d = device(c);
-  if (!cuda::probe_hopper_s8(kContext, data<int8_t>(da), data<int8_t>(db), kStride, data<int>(d))) {
+  if (!cuda::probe_hopper_s8(kPtxContext, data<int8_t>(da), data<int8_t>(db), kStride, data<int>(d))) {
     MESSAGE("not of compute capability 9.0: no TMA, no wgmma");
     return;
   }
@@ -130,7 +130,7 @@ TEST_CASE("PTX: reciprocals are rounded to nearest, and f16 becomes f32") {
   }
   for (int i = 0; i < 1000; ++i) x[size_t(i)] = std::ldexp(2 - std::ldexp(float(i), -23), i % 200 - 100);
   const Tensor dx = device(x), dh = device(h), dy = device(x), dz = device(x);
-  cuda::probe_scalars(kContext, data<float>(dx), data<float>(dy), data<f16>(dh), data<float>(dz), int64_t(x.size()));
+  cuda::probe_scalars(kPtxContext, data<float>(dx), data<float>(dy), data<f16>(dh), data<float>(dz), int64_t(x.size()));
   const auto y = values(dy), z = values(dz);
   size_t wrong = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -149,7 +149,7 @@ TEST_CASE("PTX: approximations of 1 / x and 2^x are within 2 ulp of normal resul
   const float inf = std::numeric_limits<float>::infinity();
   for (const float special : {0.0f, -0.0f, inf, -inf}) x.push_back(special);
   const Tensor dx = device(x), dy = device(x), dz = device(x);
-  cuda::probe_approximations(kContext, data<float>(dx), data<float>(dy), data<float>(dz), int64_t(x.size()));
+  cuda::probe_approximations(kPtxContext, data<float>(dx), data<float>(dy), data<float>(dz), int64_t(x.size()));
   const auto near = [](float got, double exact) {
     if (std::fabs(exact) < 0x1p-125) return std::fabs(double(got)) <= std::fabs(exact) * 1.000001;  // or 0
     return exact > 3.4e38 || exact < -3.4e38 ? std::isinf(got) || std::fabs(got) > 3.3e38f

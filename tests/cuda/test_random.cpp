@@ -10,8 +10,8 @@
 
 using namespace tg;
 namespace {
-constexpr int64_t kSizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 1023, 1027, 70001};  // the last is more than one pass of a grid
-constexpr uint64_t kOffsets[] = {0, 1, (uint64_t(1) << 32) - 2};           // block numbers cross 32 bits
+constexpr int64_t kCounts[] = {1, 2, 3, 4, 5, 7, 8, 9, 1023, 1027, 70001};  // the last is more than one pass of a grid
+constexpr uint64_t kOffsets[] = {0, 1, (uint64_t(1) << 32) - 2};            // block numbers cross 32 bits
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 
 bool emulated() { return has(runtime_of(Device::cuda()).describe(0), "emulat"); }
@@ -28,7 +28,7 @@ double steps_apart(const Tensor& a, const Tensor& b) {
   return most;
 }
 template <class F> void for_draws(F f) {
-  for (const int64_t n : kSizes)
+  for (const int64_t n : kCounts)
     for (const uint64_t offset : kOffsets)
       for (const DType t : kFloats) {
         CAPTURE(n);

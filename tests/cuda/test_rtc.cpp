@@ -9,6 +9,7 @@
 
 #include "support/chain_cases.h"
 #include "support/files.h"
+#include "support/helpers.h"
 #include "support/with_env.h"
 
 using namespace tg;
@@ -130,7 +131,6 @@ TEST_CASE("sources of chains depend on structure, and not on sizes or numbers") 
 }
 TEST_CASE("numbers of kernels saturate in their dtype, as a cast does") {
   const auto bits = [](DType t, bool bitwise, double x) { return cuda::number_bits({0, 0, t, bitwise}, x); };
-  constexpr double kInf = std::numeric_limits<double>::infinity();
   CHECK(bits(DType::i64, false, kInf) == uint64_t(std::numeric_limits<int64_t>::max()));
   CHECK(bits(DType::i64, false, -kInf) == uint64_t(1) << 63);
   CHECK(bits(DType::i32, false, kInf) == 0x7fffffffu);

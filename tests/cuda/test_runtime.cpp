@@ -11,6 +11,7 @@
 
 #include "support/alone.h"
 #include "support/helpers.h"
+#include "support/on_cuda.h"
 #include "support/small_training.h"
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/cuda/simt/emulator.h>
@@ -19,7 +20,6 @@
 using namespace tg;
 using namespace tg::cuda;
 namespace {
-const Device kGpu = Device::cuda();
 std::vector<uint8_t> pattern(size_t n, int seed) {
   std::vector<uint8_t> v(n);
   for (size_t i = 0; i < n; ++i) v[i] = uint8_t((i * 2654435761u + size_t(seed) * 97) >> 7);

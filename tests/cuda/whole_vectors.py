@@ -2,8 +2,9 @@
 """Kernels read and write 16 neighbouring bytes of global memory by one instruction. nvcc may split the assignment of a
 struct into its elements, and then each warp moves four to eight times the sectors. cuda/device/vec.h has accesses that
 stay whole.
-    whole_vectors.py NVCC INCLUDE ROOT OUT
-nvcc makes PTX for sm_90a of the files that whole_vectors.txt names; it stays in OUT until a source changes. Split are
+    whole_vectors.py NVCC INCLUDE ROOT BUILT OUT
+Reads the PTX for sm_90a, as the build left it in BUILT, of the files that whole_vectors.txt names. Where it is missing or
+older than a source, nvcc makes it, in OUT. Split are
 accesses of one kind in one basic block, of elements of at most 4 bytes and less than 16 bytes each, that have one base
 register and cover 16 bytes in a row. Prints the accesses of each kernel. A split one that is no exception is an error.
 """
@@ -69,7 +70,7 @@ def short_names(mangled):
     return [re.sub(r"^void |\(.*", "", name) for name in clean.splitlines()]
 
 
-def main(nvcc, include, root, out):
+def main(nvcc, include, root, built, out):
     root, out = pathlib.Path(root), pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
     allowed = {}  # of each file: (ld or st, part of a kernel's name)
@@ -83,8 +84,12 @@ def main(nvcc, include, root, out):
     newest = max(h.stat().st_mtime for h in headers)
 
     def ptx_of(file):
-        source, ptx = root / f"cuda/{file}.cu", out / f"{file.replace('/', '_')}.ptx"
-        if not ptx.exists() or ptx.stat().st_mtime < max(newest, source.stat().st_mtime):
+        source, ptx = root / f"cuda/{file}.cu", pathlib.Path(built) / f"{file}.cu.o.ptx"
+        fresh = lambda p: p.exists() and p.stat().st_mtime >= max(newest, source.stat().st_mtime)
+        if fresh(ptx) and ".target sm_90a" in ptx.read_text():
+            return ptx.read_text()
+        ptx = out / f"{file.replace('/', '_')}.ptx"
+        if not fresh(ptx):
             command = [nvcc, *FLAGS, f"-I{include}", source, "-o", ptx]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:

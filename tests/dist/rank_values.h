@@ -42,6 +42,11 @@ inline std::vector<Tensor> list_of_rank(int r) {
           of_rank(r, {16'384}, DType::f32), of_rank(r, {5, 3001}, DType::f64),
           of_rank(r, {2}, DType::bf16),     transpose(of_rank(r, {700, 901}, DType::f32))};
 }
+// In memory of its own, which may be written over.
+inline Tensor copy_of(const Tensor& x) {
+  const Tensor c = x.detach().contiguous();
+  return x.dtype() == DType::f64 ? c * 1.0 : c.to(DType::f64).to(x.dtype());
+}
 inline int64_t elements(const std::vector<Tensor>& all) {
   int64_t n = 0;
   for (const Tensor& t : all) n += t.numel();

@@ -201,16 +201,18 @@ TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eag
 }
 
 TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf16 copies with it") {
-  for (const RankCuts& cuts : cuts_of(elements(list_of_rank(0))))
+  std::vector<std::vector<Tensor>> lists;
+  for (int r = 0; r < world()->size(); ++r) lists.push_back(list_of_rank(r));
+  for (const RankCuts& cuts : cuts_of(elements(lists[0])))
     for (const bool shared : {false, true}) {
       std::vector<Tensor> w, keep;
       std::vector<std::vector<std::byte>> want;
       int64_t begin = 0;
-      for (size_t i = 0; i < list_of_rank(0).size(); ++i) {
-        w.push_back(list_of_rank(world()->rank())[i].contiguous());
+      for (size_t i = 0; i < lists[0].size(); ++i) {
+        w.push_back(copy_of(lists[size_t(world()->rank())][i]));
         std::vector<Tensor> parts;
         for (int r = 0; r < world()->size(); ++r) {
-          const Tensor x = list_of_rank(r)[i];
+          const Tensor x = lists[size_t(r)][i];
           const OwnedPart p = owned_part(cuts, r, begin, x.numel());
           parts.push_back(slice(reshape(x.contiguous(), {x.numel()}), 0, p.first, p.first + p.n));
         }

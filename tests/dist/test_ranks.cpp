@@ -6,13 +6,13 @@
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
 
+#include "dist/rank_values.h"
 #include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;
 
 namespace {
-const std::shared_ptr<Communicator>& world() { return Communicator::world(); }
 struct Trained {
   std::vector<double> numbers;
   std::vector<std::vector<std::byte>> parameters;
@@ -150,10 +150,13 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
   REQUIRE(buckets.size() == 3);
   CHECK(buckets[1].first == 4);
   CHECK(buckets[2].last == all.size());
-  const auto gradient = [&](size_t i, int r) {
-    const Tensor g = random(shapes[i], 10 * i + uint64_t(r));
-    return i % 2 ? g.to(DType::bf16) : g;
-  };
+  std::vector<std::vector<Tensor>> gradients(shapes.size());  // of each parameter, by rank
+  for (size_t i = 0; i < shapes.size(); ++i)
+    for (int r = 0; r < ranks; ++r) {
+      Rng rng{10 * i + uint64_t(r)};
+      gradients[i].push_back(rand(shapes[i], rng, -1, 1, i % 2 ? DType::bf16 : DType::f32));
+    }
+  const auto gradient = [&](size_t i, int r) { return copy_of(gradients[i][size_t(r)]); };
   const auto partition =
       std::make_shared<Partition>(all, std::vector<bool>{false, false, false, true, false, false, true}, world());
   for (const bool sharded : {false, true})

@@ -25,7 +25,7 @@ Json json_of(std::string_view name) {
   return {};
 }
 BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(text_of(json), "t.json"); }
-std::string refused(const Json& json) {
+std::string bpe_refusal(const Json& json) {
   return error_of(Error::Kind::value, [&] { of(json); });
 }
 // A text as the peers show it: what is no UTF-8 is theirs to write, so only texts without U+FFFD are compared.
@@ -44,7 +44,7 @@ constexpr const char* kTiny = R"({"added_tokens": [{"id": 5, "content": "<e>", "
   "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a+|b"}, "behavior": "Isolated"}, "post_processor": null,
   "decoder": {"type": "Fuse"},
   "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2, "aaa": 4}, "merges": ["a a", ["aa", "a"]]}})";
-Json tiny() { return own_json(kTiny); }
+Json tiny_bpe() { return own_json(kTiny); }
 }  // namespace
 
 TEST_CASE("bpe: ids and texts of tokenizers") {
@@ -173,7 +173,7 @@ TEST_CASE("bpe: long pieces are joined as short ones are") {
   // One piece; its merges reach over the seams only where tokens do, so parts agree with the whole inside.
   const Ids whole = t.encode(text);
   CHECK(t.decode(whole) == text);
-  const Json tiny_json = tiny();
+  const Json tiny_json = tiny_bpe();
   const BpeTokenizer few = of(tiny_json);
   for (size_t n : {1, 2, 3, 4, 5, 30, 31, 32, 33, 34, 1000}) {  // pairs from the left, then threes of what is left
     const Ids ids = few.encode(std::string(n, 'a'));
@@ -218,14 +218,14 @@ TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threa
   CHECK(special.encode(documents, {.parse_special = true}) == parts);
   std::string bad(200'000, 'b');
   for (size_t i = 0; i < bad.size(); i += 10) bad.replace(i, 5, "aaaaa");
-  const BpeTokenizer few = of(tiny());
+  const BpeTokenizer few = of(tiny_bpe());
   CHECK(few.encode(bad).size() == few.encode(bad.substr(0, 1000)).size() * 200);
   bad[150'001] = 'y', bad[150'003] = 'z';
   CHECK_HAS(error_of(Error::Kind::value, [&] { few.encode(bad); }), "the byte 0x79");
 }
 
 TEST_CASE("bpe: JSON and back, ids without a token") {
-  const BpeTokenizer t = of(tiny());
+  const BpeTokenizer t = of(tiny_bpe());
   CHECK(t.vocab_size() == 6);
   CHECK(t.decode(Ids{2, 3, 1}) == "aab");  // nothing has the id 3
   CHECK(t.encode("<e>b", {.parse_special = true}) == Ids{5, 1});
@@ -291,9 +291,9 @@ TEST_CASE("bpe: wrong files are refused by line") {
 
 TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   const auto with = [](auto change) {
-    Json json = tiny();
+    Json json = tiny_bpe();
     change(json);
-    return refused(json);
+    return bpe_refusal(json);
   };
   const auto set = [&](const char* key, const char* value) { return with([&](Json& j) { j[key] = own_json(value); }); };
   const auto set_model = [&](const char* key, const char* value) {
@@ -331,7 +331,7 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   CHECK_HAS(set_model("merges", R"([["a"]])"), "which is neither two words nor a pair of strings");
   CHECK_HAS(set_model("unk_token", R"("<unk>")"), R"(model.unk_token is "<unk>", which is not in the vocabulary)");
   CHECK_HAS(set_model("ignore_merges", "3"), "model.ignore_merges is neither true nor false");
-  CHECK_HAS(refused(own_json("{}")), "model is no object");
+  CHECK_HAS(bpe_refusal(own_json("{}")), "model is no object");
   const auto refused_text = [](const std::string& text) {
     return error_of(Error::Kind::value, [&] { BpeTokenizer::from_json(text, "t.json"); });
   };

@@ -24,7 +24,7 @@ std::vector<int32_t> all_of(const TokenData& d) {
   d.copy(0, v);
   return v;
 }
-std::vector<int32_t> values(const Tensor& t) { return t.to_vector<int32_t>(); }
+std::vector<int32_t> token_values(const Tensor& t) { return t.to_vector<int32_t>(); }
 }  // namespace
 
 TEST_CASE("tokenizer: bytes") {
@@ -381,7 +381,7 @@ TEST_CASE("data: batches are windows of the data, targets one further") {
     CHECK(b.targets.shape() == Shape{3, 8});
     CHECK(b.inputs.dtype() == DType::i32);
     CHECK(b.targets.dtype() == DType::i32);
-    const auto x = values(b.inputs), y = values(b.targets);
+    const auto x = token_values(b.inputs), y = token_values(b.targets);
     for (size_t i = 0; i < x.size(); ++i) {
       CHECK(x[i] == x[i / 8 * 8] + int32_t(i % 8));
       CHECK(y[i] == x[i] + 1);
@@ -392,7 +392,7 @@ TEST_CASE("data: batches are windows of the data, targets one further") {
 TEST_CASE("data: every start is equally likely, the last one included") {
   constexpr int64_t kTokens = 12, kContext = 4, kStarts = kTokens - kContext, kDraws = 16'000;
   Batches batches(counting(kTokens), kDraws, kContext, Rng{5});
-  const auto x = values(batches.next().inputs);
+  const auto x = token_values(batches.next().inputs);
   std::map<int32_t, int> count;
   for (size_t i = 0; i < x.size(); i += kContext) ++count[x[i]];
   CHECK(count.size() == kStarts);
@@ -407,7 +407,7 @@ TEST_CASE("data: in epochs each window comes once before any comes again, in ano
   std::vector<int32_t> starts;
   while (starts.size() < 4 * kWindows) {
     const Batch b = batches.next();
-    const auto x = values(b.inputs), y = values(b.targets);
+    const auto x = token_values(b.inputs), y = token_values(b.targets);
     for (size_t i = 0; i < x.size(); ++i) {
       CHECK(x[i] == x[i / kContext * kContext] + int32_t(i % kContext));
       CHECK(y[i] == x[i] + 1);
@@ -423,37 +423,37 @@ TEST_CASE("data: in epochs each window comes once before any comes again, in ano
     for (int64_t w = 0; w < kWindows; ++w) CHECK(one[size_t(w)] == w * kContext);
   }
   Batches other(counting(kWindows * kContext + 4), kBatch, kContext, Rng{6}, WindowOrder::epochs);
-  CHECK(values(other.next().inputs)[0] != starts[0]);
-  CHECK(values(Batches(counting(5), 2, 4, Rng{}, WindowOrder::epochs).next().inputs) ==
+  CHECK(token_values(other.next().inputs)[0] != starts[0]);
+  CHECK(token_values(Batches(counting(5), 2, 4, Rng{}, WindowOrder::epochs).next().inputs) ==
         std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 3});
 }
 
 TEST_CASE("data: the generator is the cursor of batches") {
   const TokenData d = counting(1000);
-  const auto first = [&](Rng rng) { return values(Batches(d, 4, 8, rng).next().inputs); };
+  const auto first = [&](Rng rng) { return token_values(Batches(d, 4, 8, rng).next().inputs); };
   for (const WindowOrder order : {WindowOrder::random, WindowOrder::epochs}) {
     Batches one(d, 4, 8, Rng{3}, order), two(d, 4, 8, Rng{9}, order);
     one.next(), two.next();
     two.set_rng(one.rng());
-    CHECK(values(two.next().inputs) == values(one.next().inputs));
+    CHECK(token_values(two.next().inputs) == token_values(one.next().inputs));
   }
   CHECK(first(Rng{3}) == first(Rng{3}));
   CHECK(first(Rng{3}) != first(Rng{4}));
   CHECK(first(Rng{3}) != first(Rng{3}.split(1)));
 
   Batches a(d, 4, 8, Rng{3}), b(d, 4, 8, Rng{9});
-  const auto begin = values(a.next().inputs);
+  const auto begin = token_values(a.next().inputs);
   const Rng cursor = a.rng();
-  const auto second = values(a.next().inputs);
+  const auto second = token_values(a.next().inputs);
   CHECK(begin != second);
   b.next();
   b.set_rng(cursor);
-  CHECK(values(b.next().inputs) == second);
+  CHECK(token_values(b.next().inputs) == second);
   CHECK(a.rng() == b.rng());
 }
 
 TEST_CASE("data: batches need context + 1 tokens") {
-  CHECK(values(Batches(counting(5), 1, 4, Rng{}).next().targets) == std::vector<int32_t>{1, 2, 3, 4});
+  CHECK(token_values(Batches(counting(5), 1, 4, Rng{}).next().targets) == std::vector<int32_t>{1, 2, 3, 4});
   CHECK_HAS(value_error([] { Batches(counting(4), 1, 4, Rng{}); }),
             "[data] count has 4 tokens, but a context of 4 needs at least 5.");
   const auto parts = counting(20).split(0.9);
@@ -480,7 +480,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
         CHECK(b.inputs.shape() == b.targets.shape());
         CHECK(b.inputs.size(0) <= batch);
         last = b.inputs.size(1) < kContext;
-        const auto x = values(b.inputs), y = values(b.targets);
+        const auto x = token_values(b.inputs), y = token_values(b.targets);
         for (size_t i = 0; i < x.size(); ++i) CHECK(y[i] == x[i] + 1);
         seen.insert(seen.end(), y.begin(), y.end());
       }
@@ -488,7 +488,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       const int64_t full = (n - 1) / kContext;
       CHECK(calls == (full + batch - 1) / batch + ((n - 1) % kContext != 0));
       CHECK(!windows.at(calls + 1));
-      CHECK(values(windows.at(calls - 1)->inputs) == values(b.inputs));  // in any order
+      CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // in any order
     }
   }
   CHECK_HAS(value_error([] { Windows(counting(1), 1, 4); }), "[data] count has 1 tokens. At least 2 are needed");

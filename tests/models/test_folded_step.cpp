@@ -19,12 +19,12 @@ using namespace tg;
 namespace {
 using Loss = std::function<Tensor()>;
 // A model with its optimiser, from one seed.
-struct Run {
+struct FoldedRun {
   Params params;
   Loss loss;
   AdamW adam;
   template <class Make>
-  Run(DType dtype, const Make& make, const AdamWConfig& c, std::vector<ParameterGroup> groups = {})
+  FoldedRun(DType dtype, const Make& make, const AdamWConfig& c, std::vector<ParameterGroup> groups = {})
       : params({}, 3, dtype), loss(make(params)), adam(params.trainable(), c, std::move(groups)) {}
   StateDict all() const {
     StateDict r = adam.state();
@@ -66,7 +66,7 @@ TEST_CASE("backward_and_step: the values of backward() and step()") {
     for (const DType dtype : {DType::f32, DType::f64}) {
       CAPTURE(int(dtype));
       const std::vector<ParameterGroup> groups{{.pattern = "*", .lr_scale = 0.5, .weight_decay = 0.3, .beta1 = 0.8}};
-      Run plain(dtype, make, kConfig, groups), folded(dtype, make, kConfig, groups);
+      FoldedRun plain(dtype, make, kConfig, groups), folded(dtype, make, kConfig, groups);
       // The norm comes of other sums.
       const double tolerance = clip > 0 ? (dtype == DType::f32 ? 1e-5 : 1e-12) : dtype == DType::f32 ? 0 : 1e-13;
       for (int step = 0; step < 4; ++step) {
@@ -92,8 +92,8 @@ TEST_CASE("backward_and_step: the values of backward() and step()") {
 TEST_CASE("backward_and_step: lazy and compiled give the bits of eager") {
   for (const double clip : {0.0, 0.05}) {
     const auto make = two_layers(2);
-    Run eager(DType::f32, make, kConfig), lazy(DType::f32, make, kConfig), compiled(DType::f32, make, kConfig);
-    const auto one = [clip](Run& r) {
+    FoldedRun eager(DType::f32, make, kConfig), lazy(DType::f32, make, kConfig), compiled(DType::f32, make, kConfig);
+    const auto one = [clip](FoldedRun& r) {
       const Tensor loss = r.loss();
       r.adam.backward_and_step(loss, {.clip_norm = clip});
       return loss.detach();
@@ -115,8 +115,8 @@ TEST_CASE("backward_and_step: lazy and compiled give the bits of eager") {
 }
 TEST_CASE("backward_and_step: compiled, all parameters take the same number of steps, in any order of the plan") {
   for (const auto how : {nn::Selection::soft, nn::Selection::hard}) {
-    Run eager(DType::f32, fragmented(how), kConfig), compiled(DType::f32, fragmented(how), kConfig);
-    const auto one = [](Run& r) {
+    FoldedRun eager(DType::f32, fragmented(how), kConfig), compiled(DType::f32, fragmented(how), kConfig);
+    const auto one = [](FoldedRun& r) {
       const Tensor loss = r.loss();
       r.adam.backward_and_step(loss, {.unreached = Unreached::skip});
       return loss.detach();
@@ -142,7 +142,7 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
     const Tensor x = random({16, kSide}, 1), y = random({16, kSide}, 2);
     return [=] { return mse_loss(l.forward(x), y); };
   };
-  const auto peak_of = [](Run& r, bool folded) {
+  const auto peak_of = [](FoldedRun& r, bool folded) {
     for (int i = 0; i < 2; ++i) {  // the first call makes what later ones use again
       reset_peak();
       if (folded)
@@ -152,12 +152,12 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
     }
     return memory_stats().peak;
   };
-  Run plain(DType::f32, once, kConfig), folded(DType::f32, once, kConfig);
+  FoldedRun plain(DType::f32, once, kConfig), folded(DType::f32, once, kConfig);
   const int64_t others = 4 * 16 * kSide * 5;  // x, y and what comes of them
   const int64_t before = memory_stats().live;
   CHECK(peak_of(plain, false) - before >= kBytes);
   CHECK(peak_of(folded, true) - before <= others);
-  Run twice(DType::f32, make, kConfig);
+  FoldedRun twice(DType::f32, make, kConfig);
   CHECK(has(error_of([&] { twice.adam.backward_and_step(twice.loss()); }),
             "'l.weight' is read more than once, so that its gradient is a sum of products"));
 }
@@ -168,7 +168,7 @@ TEST_CASE("backward_and_step: a weight that the tape holds a view of is updated 
     const Tensor x = random({2, kSide}, 1), y = random({2, kSide}, 2);
     return [=] { return mse_loss(l.forward(x), y); };
   };
-  Run r(DType::f32, make, kConfig);
+  FoldedRun r(DType::f32, make, kConfig);
   const void* const experts = r.params.all()[1].tensor.data<float>();
   const int64_t before = memory_stats().live;
   for (const double clip : {0.0, 0.05}) {
@@ -180,7 +180,7 @@ TEST_CASE("backward_and_step: a weight that the tape holds a view of is updated 
 }
 TEST_CASE("backward_and_step: what is stored, and what is refused, with nothing changed") {
   const auto make = two_layers(3);
-  Run plain(DType::f32, make, kConfig), stored(DType::f32, make, kConfig), few(DType::f32, make, kConfig);
+  FoldedRun plain(DType::f32, make, kConfig), stored(DType::f32, make, kConfig), few(DType::f32, make, kConfig);
   plain.adam.step(backward(plain.loss()));
   stored.adam.backward_and_step(stored.loss(), {.stored = {"*"}});
   few.adam.backward_and_step(few.loss(), {.max_rows = 5});  // products have 6
@@ -193,7 +193,7 @@ TEST_CASE("backward_and_step: what is stored, and what is refused, with nothing 
   CHECK(has(refused({.stored = {"c.*"}}), "the pattern 'c.*' of `stored` matches none of the 4 parameters"));
   CHECK(has(refused({.clip_norm = -1}), "clip_norm is -1"));
   CHECK(has(error_of([&] { plain.adam.backward_and_step(zeros({})); }), "does not depend on a tensor"));
-  const Run hard(DType::f32, fragmented(nn::Selection::hard), kConfig);
+  const FoldedRun hard(DType::f32, fragmented(nn::Selection::hard), kConfig);
   AdamW adam = hard.adam;
   CHECK(has(error_of([&] { adam.backward_and_step(hard.loss()); }), "'l.selector' (4, 16) has no gradient"));
   near(plain.all(), before, 0);
@@ -210,14 +210,14 @@ TEST_CASE("backward_and_step: a Gpt, and its tied table") {
     };
   };
   for (const double clip : {0.0, 0.1}) {
-    Run plain(DType::f32, gpt(false), kConfig), folded(DType::f32, gpt(false), kConfig);
+    FoldedRun plain(DType::f32, gpt(false), kConfig), folded(DType::f32, gpt(false), kConfig);
     for (int i = 0; i < 3; ++i) {
       plain.adam.step(backward(plain.loss()), {.clip_norm = clip});
       folded.adam.backward_and_step(folded.loss(), {.clip_norm = clip});
     }
     near(folded.all(), plain.all(), clip > 0 ? 1e-4 : 0);
   }
-  Run tied(DType::f32, gpt(true), kConfig), plain(DType::f32, gpt(true), kConfig);
+  FoldedRun tied(DType::f32, gpt(true), kConfig), plain(DType::f32, gpt(true), kConfig);
   CHECK(has(error_of([&] { tied.adam.backward_and_step(tied.loss()); }), "'wte.weight' is read more than once"));
   tied.adam.backward_and_step(tied.loss(), {.stored = {"wte.weight"}});
   plain.adam.step(backward(plain.loss()));

@@ -21,6 +21,7 @@
 
 #include "support/helpers.h"
 #include "support/small_run.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
 using nn::FragmentedLinear;
@@ -96,14 +97,6 @@ void near(const std::vector<Tensor>& a, const std::vector<Tensor>& b, double tol
     if (a[i]) CHECK(distance(a[i], b[i]) <= tolerance);
   }
 }
-void same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    CAPTURE(i);
-    REQUIRE(bool(a[i]) == bool(b[i]));
-    if (a[i]) CHECK(bits_of(a[i]) == bits_of(b[i]));
-  }
-}
 }  // namespace
 
 TEST_CASE("FragmentedLinear: the lean form is the definition, with first and second derivatives") {
@@ -145,10 +138,10 @@ TEST_CASE("FragmentedLinear: eager, lazy and compiled give the same bits, in f64
           LazyScope scope;
           lazy = run(std::vector{x, w});
         }
-        same_bits(lazy, eager);
+        check_same_bits(lazy, eager);
         const Compiled step = compile(run);
         for (int again = 0; again < 3; ++again) {
-          same_bits(step({x, w}), eager);
+          check_same_bits(step({x, w}), eager);
         }
         return eager;
       };
@@ -271,7 +264,6 @@ TEST_CASE("FragmentedLinear: what it refuses") {
 namespace {
 const GptConfig kGpt{
     .vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 32, .bias = true, .fragments = 4};
-Tensor tokens() { return tensor<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 3, 4, 5}, {2, 8}); }
 }  // namespace
 
 TEST_CASE("a Gpt with fragmented layers: which ones, soft with a generator and hard without") {
@@ -284,8 +276,8 @@ TEST_CASE("a Gpt with fragmented layers: which ones, soft with a generator and h
                                           "fc.compressed_bias", "proj.selector", "proj.experts", "proj.compressor",
                                           "proj.expander", "proj.expert_bias", "proj.compressed_bias"});
   Rng rng{1};
-  const Tensor soft = cross_entropy(model.forward(tokens(), {.rng = &rng}), tokens());
-  const Tensor hard = cross_entropy(model.forward(tokens()), tokens());
+  const Tensor soft = cross_entropy(model.forward(two_rows(), {.rng = &rng}), two_rows());
+  const Tensor hard = cross_entropy(model.forward(two_rows()), two_rows());
   CHECK(bits_of(soft) != bits_of(hard));
   const GradMap all = backward(soft), some = backward(hard);
   for (const Parameter& p : params.all()) {
@@ -295,7 +287,7 @@ TEST_CASE("a Gpt with fragmented layers: which ones, soft with a generator and h
   const Params again({}, 1);
   const Gpt same(again, kGpt);
   Rng other{1};
-  const Tensor recomputed = cross_entropy(same.forward(tokens(), {.rng = &other, .recompute = true}), tokens());
+  const Tensor recomputed = cross_entropy(same.forward(two_rows(), {.rng = &other, .recompute = true}), two_rows());
   CHECK(bits_of(recomputed) == bits_of(soft));
   const GradMap g = backward(recomputed);
   for (size_t i = 0; i < params.all().size(); ++i)
@@ -321,7 +313,7 @@ TEST_CASE("a Gpt with fragmented layers trains, resumes its folder, and decodes 
   const LoadedModel loaded = load_model(folder.path);
   CHECK(loaded.model.config() == run.model.config());
   const NoGradScope off;
-  CHECK(bits_of(loaded.model.forward(tokens())) == bits_of(run.model.forward(tokens())));
+  CHECK(bits_of(loaded.model.forward(two_rows())) == bits_of(run.model.forward(two_rows())));
   const std::vector<int64_t> prompt{104, 101, 32};
   CHECK(generate(loaded.model, prompt, 8, {.temperature = 0}) ==
         generate(run.model, prompt, 8, {.temperature = 0}, {.use_cache = false}));
@@ -346,5 +338,5 @@ TEST_CASE("a Gpt with fragmented layers: what it refuses") {
             "'h.0.mlp.fc' is a FragmentedLinear"));
   Rng rng{1};
   apply_lora(model, params, {.targets = {"*.attn.qkv"}});
-  CHECK(model.forward(tokens(), {.rng = &rng}).shape() == Shape{2, 8, 11});
+  CHECK(model.forward(two_rows(), {.rng = &rng}).shape() == Shape{2, 8, 11});
 }

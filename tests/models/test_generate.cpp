@@ -1,6 +1,7 @@
 // Generation with the cache and without it.
 #include "support/files.h"
 #include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/generate.h>
@@ -10,7 +11,6 @@
 using namespace tg;
 
 namespace {
-GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
 std::vector<int64_t> greedy(const Gpt& model, std::vector<int64_t> prompt, int64_t n, bool cache) {
   return generate(model, prompt, n, {.temperature = 0}, {.use_cache = cache});
 }
@@ -18,7 +18,7 @@ std::vector<int64_t> greedy(const Gpt& model, std::vector<int64_t> prompt, int64
 
 TEST_CASE("cache: a failed call leaves it as it was") {
   const Params params;
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   NoGradScope off;
   KvCache cache;
   model.forward(tensor({1, 2, 3}, {1, 3}), {.cache = &cache});
@@ -33,7 +33,7 @@ TEST_CASE("cache: a failed call leaves it as it was") {
 
 TEST_CASE("generate: the same tokens with the cache and without, beyond the context too") {
   const Params params(Device(), 9);
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   for (const std::vector<int64_t>& prompt :
        {std::vector<int64_t>{3}, {1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2}}) {
     const auto with = greedy(model, prompt, 20, true);
@@ -56,7 +56,7 @@ TEST_CASE("generate: the same tokens with the cache and without, beyond the cont
 
 TEST_CASE("generate: streaming, its limits and what it refuses") {
   const Params params(Device(), 9);
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   const std::vector<int64_t> prompt{3, 4};
   std::vector<int64_t> seen;
   auto until_four = [&](int64_t token) {
@@ -84,7 +84,7 @@ TEST_CASE("generate: streaming, its limits and what it refuses") {
 TEST_CASE("generate: the same tokens compiled and not, and a stop token ends the text") {
   for (const bool rope : {false, true}) {
     const Params params(Device(), 9);
-    GptConfig c = tiny();
+    GptConfig c = tiny_gpt();
     if (rope) c.positions = Positions::rope;
     const Gpt model(params, c);
     const std::vector<int64_t> prompt{3, 4};
@@ -102,7 +102,7 @@ TEST_CASE("generate: the same tokens compiled and not, and a stop token ends the
 TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each alone") {
   for (const bool rope : {false, true})
     for (const GenerateOptions& how : {GenerateOptions{}, {.compile = false}, {.use_cache = false}}) {
-      GptConfig c = tiny();
+      GptConfig c = tiny_gpt();
       if (rope) c.positions = Positions::rope;
       const Params params(Device(), 9);
       const Gpt model(params, c);
@@ -126,7 +126,7 @@ TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each al
 
 TEST_CASE("generate_batch: texts end at different times, and the others go on") {
   const Params params(Device(), 9);
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   const std::vector<std::vector<int64_t>> prompts{{3}, {1, 2, 3}, {5, 6}};
   const SampleOptions o{.temperature = 1, .seed = 1};
   const auto all = generate_batch(model, prompts, 12, o);
@@ -160,7 +160,7 @@ TEST_CASE("generate_batch: texts end at different times, and the others go on") 
 
 TEST_CASE("generate: penalties see the prompt and what was made, and rows keep their draws in parts of a batch") {
   const Params params(Device(), 9);
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   const std::vector<int64_t> prompt{3, 4, 4, 4};
   for (const double temperature : {0.0, 1.2}) {
     const SampleOptions o{.temperature = temperature,

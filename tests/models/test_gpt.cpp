@@ -3,6 +3,7 @@
 #include "support/files.h"
 #include "support/gpt_oracle.h"
 #include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/optim/adamw.h>
@@ -84,7 +85,6 @@ void check_parameter(const Parameter& p, const Tensor& start, const Tensor& expe
   CHECK(most(a[1] - qkv_of(start, c)[1]) <= reach);  // false of NaN
 }
 
-GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
 }  // namespace
 
 TEST_CASE("logits, loss and gradients equal torch") {
@@ -191,7 +191,7 @@ TEST_CASE("every variant learns, and all of its parameters get gradients") {
           CAPTURE(name_of(act));
           CAPTURE(name_of(positions));
           CAPTURE(bias);
-          GptConfig c = tiny();
+          GptConfig c = tiny_gpt();
           c.norm = norm, c.activation = act, c.bias = bias, c.tied_head = bias, c.ff_width = 12;
           c.positions = positions;
           if (positions == Positions::rope) c.kv_heads = 1, c.init = InitScheme::xavier, c.norm_affine = bias;
@@ -213,7 +213,7 @@ TEST_CASE("every variant learns, and all of its parameters get gradients") {
 }
 
 TEST_CASE("norms without weights are norms with weights of one") {
-  GptConfig c = tiny();
+  GptConfig c = tiny_gpt();
   c.bias = true;
   const Params with(Device(), 5), without(Device(), 5);
   const Gpt model(with, c);
@@ -227,7 +227,7 @@ TEST_CASE("norms without weights are norms with weights of one") {
 
 TEST_CASE("forward: what it refuses, and where the error was") {
   const Params params;
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   CHECK_HAS(error_of([&] { model.forward(zeros({1, 9}, DType::i64)); }), "9 positions, and the context is 8");
   CHECK_HAS(error_of([&] { model.forward(zeros({8}, DType::i64)); }),
             "tokens must be (B, T) of i32 or i64, got (8) i64");
@@ -250,7 +250,7 @@ TEST_CASE("forward: what it refuses, and where the error was") {
 }
 
 TEST_CASE("dropout only when a generator is given, and another mask each time") {
-  GptConfig c = tiny();
+  GptConfig c = tiny_gpt();
   c.dropout = 0.5;
   const Params params;
   const Gpt model(params, c);

@@ -5,20 +5,20 @@
 
 using namespace tg;
 namespace {
-struct Run {
+struct LazyRun {
   std::vector<std::vector<std::byte>> losses, weights;
   int64_t peak = 0;                 // of the last steps, above what is there between steps
   uint64_t plans = 0, kernels = 0;  // of the last steps
   int64_t arena = 0, live = 0;      // of the last plan
 };
-Run train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap = false) {
+LazyRun train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap = false) {
   constexpr int kSteps = 10, kWarm = 3;
   const Params params(Device(), 5);
   const Gpt model(params, config);
   AdamW optimiser(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
   Rng data{3}, noise{4};
   how.rng = &noise;
-  Run run;
+  LazyRun run;
   EngineStats before{};
   for (int step = 0; step < kSteps; ++step) {
     std::vector<int32_t> ids(2 * 2 * size_t(config.context));
@@ -70,7 +70,7 @@ TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one pl
     CAPTURE(name_of(config.norm));
     CAPTURE(bool(how.compute));
     CAPTURE(how.recompute);
-    const Run eager = train(config, false, how), lazy = train(config, true, how);
+    const LazyRun eager = train(config, false, how), lazy = train(config, true, how);
     CHECK(eager.losses == lazy.losses);
     CHECK(eager.weights == lazy.weights);
     CHECK(lazy.plans == 0);
@@ -93,9 +93,9 @@ TEST_CASE("ten steps that compute cheap ops again are ten that keep them, bit fo
       CAPTURE(name_of(config.norm));
       CAPTURE(name_of(compute));
       const ForwardOptions how{.compute = compute};
-      const Run kept = train(config, false, how), eager = train(config, false, how, true);
-      const Run planned = train(config, true, how), lazy = train(config, true, how, true);
-      for (const Run* r : {&eager, &lazy}) {
+      const LazyRun kept = train(config, false, how), eager = train(config, false, how, true);
+      const LazyRun planned = train(config, true, how), lazy = train(config, true, how, true);
+      for (const LazyRun* r : {&eager, &lazy}) {
         CHECK(r->losses == kept.losses);
         CHECK(r->weights == kept.weights);
       }

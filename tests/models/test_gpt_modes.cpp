@@ -14,15 +14,6 @@
 using namespace tg;
 
 namespace {
-// max over rows of the last dimension of max|a - b| / max|b|.
-double row_distance(const Tensor& a, const Tensor& b) {
-  REQUIRE(a.shape() == b.shape());
-  double worst = 0;
-  const Tensor x = reshape(a.detach(), {-1, a.size(-1)}), y = reshape(b.detach(), {-1, b.size(-1)});
-  for (int64_t r = 0; r < x.size(0); ++r)
-    worst = std::max(worst, distance(slice(x, 0, r, r + 1), slice(y, 0, r, r + 1)));
-  return worst;
-}
 std::vector<Tensor> gradients(const Gpt& model, const Params& params, const Tensor& tokens, const Tensor& targets,
                               ForwardOptions options) {
   const GradMap g = backward(cross_entropy(model.forward(tokens, options), targets));
@@ -168,13 +159,6 @@ template <class F> void for_each_setting(F f) {
         };
         f(run, dropout);
       }
-}
-void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    CAPTURE(i);
-    CHECK(bits_of(a[i]) == bits_of(b[i]));
-  }
 }
 
 TEST_CASE("recomputed activations: the same gradients bit for bit") {

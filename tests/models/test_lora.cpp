@@ -27,12 +27,12 @@ double norm_distance(const Tensor& a, const Tensor& b) {
   return std::sqrt(difference / size);
 }
 
-struct Oracle {
+struct LoraOracle {
   SafetensorsFile file{TG_TEST_DATA "/lora.safetensors"};
   Json config = own_json(file.metadata().at("config"));
   DType dtype;
   Params params;
-  explicit Oracle(DType t) : dtype(t), params(Device(), 0, t) {}
+  explicit LoraOracle(DType t) : dtype(t), params(Device(), 0, t) {}
 
   Tensor tensor(const char* name) const { return file.tensor(name).to(dtype); }
   Tensor at(const char* name, int64_t step) const {
@@ -69,7 +69,7 @@ TEST_CASE("LoRA: values, gradients and ten AdamW steps as PyTorch's") {
   for (const DType t : {DType::f64, DType::f32}) {
     const double limit = t == DType::f64 ? 1e-12 : 1e-5;
     CAPTURE(name_of(t));
-    const Oracle o(t);
+    const LoraOracle o(t);
     const LoraLinear l = o.layer(o.tensor("b"));
     Tensor x = o.tensor("x");
     x.requires_grad_();

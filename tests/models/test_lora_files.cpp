@@ -6,19 +6,9 @@
 
 #include "support/refusals.h"
 #include "support/small_run.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
-namespace {
-// Adapters that add something: B is not 0.
-void fill(const Lora& lora, double size = 0.1) {
-  StateDict s = lora.params().state();
-  uint64_t seed = 1;
-  for (auto& [name, t] : s)
-    if (name.ends_with(".lora_b")) t = random(t.shape(), seed++, -size, size).to(t.dtype());
-  lora.params().assign(s);
-}
-const GptConfig kTwo{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8};
-}  // namespace
 
 TEST_CASE("LoRA files: adapters alone, over the model that they were trained on") {
   const Folder folder;

@@ -13,25 +13,10 @@
 #include "support/helpers.h"
 #include "support/refusals.h"
 #include "support/small_run.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
 namespace {
-double row_distance(const Tensor& a, const Tensor& b) {
-  REQUIRE(a.shape() == b.shape());
-  double worst = 0;
-  const Tensor x = reshape(a.detach(), {-1, a.size(-1)}), y = reshape(b.detach(), {-1, b.size(-1)});
-  for (int64_t r = 0; r < x.size(0); ++r)
-    worst = std::max(worst, distance(slice(x, 0, r, r + 1), slice(y, 0, r, r + 1)));
-  return worst;
-}
-// Adapters that add something: B is not 0.
-void fill(const Lora& lora, double size = 0.1) {
-  StateDict s = lora.params().state();
-  uint64_t seed = 1;
-  for (auto& [name, t] : s)
-    if (name.ends_with(".lora_b")) t = random(t.shape(), seed++, -size, size).to(t.dtype());
-  lora.params().assign(s);
-}
 struct Adapted {
   Oracle oracle;
   Params base;
@@ -62,7 +47,6 @@ std::set<std::string> names_of(const Lora& lora) {
   return r;
 }
 const LoraConfig kAll{.targets = {"*"}, .rank = 3, .alpha = 6};
-const GptConfig kTwo{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8};
 }  // namespace
 
 TEST_CASE("LoRA targets: * stands for any characters, dots too") {

@@ -96,7 +96,7 @@ struct Net {
     return r;
   }
 };
-const char* const kKinds[] = {"adamw", "sgd", "muon"};
+const char* const kOptimizers[] = {"adamw", "sgd", "muon"};
 }  // namespace
 
 TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch in every step") {
@@ -174,7 +174,7 @@ TEST_CASE("groups: the first that matches counts, and one without a parameter is
 
 TEST_CASE(
     "a parameter that backward does not reach: an error that names the ways out, or it stays, or its gradient is 0") {
-  for (const std::string kind : kKinds) {
+  for (const std::string kind : kOptimizers) {
     CAPTURE(kind);
     const Tensor x = random({5, 4}, 7);
     Net net(kind);
@@ -211,7 +211,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a compiled step equals an eager and a lazy one, with groups, clipping and a changing rate, and counts") {
-  for (const std::string kind : kKinds)
+  for (const std::string kind : kOptimizers)
     for (const Unreached unreached : {Unreached::error, Unreached::skip, Unreached::zero}) {
       CAPTURE(kind);
       CAPTURE(int(unreached));
@@ -241,7 +241,7 @@ TEST_CASE("a compiled step equals an eager and a lazy one, with groups, clipping
 }
 
 TEST_CASE("after an Error in a compiled step, weights, state and number of steps are as before") {
-  for (const std::string kind : kKinds) {
+  for (const std::string kind : kOptimizers) {
     CAPTURE(kind);
     Net net(kind), other(kind);
     const Tensor table = random({4, 4}, 9);
@@ -274,7 +274,7 @@ TEST_CASE("after an Error in a compiled step, weights, state and number of steps
 
 TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for bit") {
   const std::map<std::string, size_t> tensors{{"adamw", 8}, {"sgd", 4}, {"muon", 6}};
-  for (const std::string kind : kKinds) {
+  for (const std::string kind : kOptimizers) {
     CAPTURE(kind);
     Net first(kind), second(kind);
     const auto step = [](Net& n, int i) { n.optimizer->step(backward(n.loss(random({5, 4}, uint64_t(i)), true))); };

@@ -1,6 +1,7 @@
 // Params (names, initial values, loading) and the configuration of Gpt (checks, JSON).
 #include "support/files.h"
 #include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
@@ -12,7 +13,6 @@
 using namespace tg;
 
 namespace {
-GptConfig tiny() { return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3}; }
 // Parts of unlike sizes, and every kind of weight and bias.
 GptConfig uneven() {
   return {.vocab_size = 500,
@@ -31,7 +31,7 @@ GptConfig uneven() {
 
 TEST_CASE("parameters: names, shapes and count") {
   const Params params;
-  GptConfig c = tiny();
+  GptConfig c = tiny_gpt();
   c.bias = true, c.tied_head = false;
   const Gpt model(params, c);
   std::vector<std::string> names;
@@ -84,7 +84,7 @@ TEST_CASE("parameters of the variants: names and shapes") {
     for (auto& p : params.all()) names.push_back(p.name + to_string(p.tensor.shape()));
     return names;
   };
-  GptConfig c = tiny();
+  GptConfig c = tiny_gpt();
   c.layers = 1, c.heads = 4, c.kv_heads = 2, c.positions = Positions::rope, c.activation = Activation::swiglu;
   c.ff_width = 5, c.tied_head = false;
   CHECK(names_of(c) == std::vector<std::string>{"wte.weight(11, 8)", "h.0.ln_1.weight(8)", "h.0.attn.qkv.weight(16, 8)",
@@ -197,14 +197,14 @@ TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqr
 TEST_CASE("params: what load, get and assign refuse") {
   const StateDict good = [] {
     const Params p;
-    const Gpt model(p, tiny());
+    const Gpt model(p, tiny_gpt());
     return p.state();
   }();
   auto load = [&](StateDict s) {
     return error_of([&] {
       const Params p;
       p.load(std::move(s));
-      const Gpt model(p, tiny());
+      const Gpt model(p, tiny_gpt());
       p.check_all_used();
     });
   };
@@ -228,7 +228,7 @@ TEST_CASE("params: what load, get and assign refuse") {
 
   const Params p;
   CHECK_HAS(error_of([&] { p.load(good), p.load(good); }), "tensors were loaded before");
-  const Gpt model(p, tiny());
+  const Gpt model(p, tiny_gpt());
   CHECK_HAS(error_of([&] { p.load(good); }), "load() comes too late: 15 parameters exist already");
   CHECK_HAS(error_of([&] { p.at("ln_f").get("weight", {8}, Init::constant(1)); }),
             "'ln_f.weight' (8) exists already. Two layers at one path would share it.");
@@ -252,7 +252,7 @@ TEST_CASE("params: what load, get and assign refuse") {
 
 TEST_CASE("params: a source is read one tensor at a time, as layers ask, and what they do not ask for never") {
   const Params from(Device(), 3);
-  const Gpt original(from, tiny());
+  const Gpt original(from, tiny_gpt());
   const StateDict state = from.state();
   TensorSource source;
   for (const auto& [name, t] : state) source.shapes[name] = t.shape();
@@ -265,7 +265,7 @@ TEST_CASE("params: a source is read one tensor at a time, as layers ask, and wha
   const Params params;
   params.load(source);
   CHECK(read.empty());
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   std::vector<std::string> asked;
   for (const Parameter& p : params.all()) asked.push_back(p.name);
   CHECK(read == asked);
@@ -277,19 +277,19 @@ TEST_CASE("params: a source is read one tensor at a time, as layers ask, and wha
 
 TEST_CASE("loaded values are converted, and training does not change the tensors they came from") {
   const Params source(Device(), 3);
-  const Gpt original(source, tiny());
+  const Gpt original(source, tiny_gpt());
   StateDict half;
   for (auto& [name, t] : source.state()) half[name] = t.to(DType::bf16);
   const Params params;
   params.load(half);
-  const Gpt model(params, tiny());
+  const Gpt model(params, tiny_gpt());
   CHECK(params.all()[0].tensor.dtype() == DType::f32);
   CHECK(params.all()[0].tensor.to_vector<float>() == half.at("wte.weight").to_vector<float>());
 
   const Params same;
   const StateDict given = source.state();
   same.load(given);
-  const Gpt trained(same, tiny());
+  const Gpt trained(same, tiny_gpt());
   const auto before = given.at("wte.weight").to_vector<float>();
   AdamW opt(same.trainable());
   const Tensor tokens = tensor({1, 2, 3}, {1, 3});
@@ -431,7 +431,7 @@ TEST_CASE("configuration as JSON") {
 }
 
 TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an Error or a configuration") {
-  const std::string good = to_json(tiny());
+  const std::string good = to_json(tiny_gpt());
   for (size_t n = 0; n < good.size(); ++n) {
     const std::string cut = good.substr(0, n);
     CHECK_HAS(error_of([&] { gpt_config_from_json(cut); }), "the text is not JSON");

@@ -15,25 +15,21 @@
 #include "support/helpers.h"
 #include "support/refusals.h"
 #include "support/small_run.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
 namespace {
-constexpr LinearKind kKinds[] = {LinearKind::switchback, LinearKind::switchback_vector_wise,
-                                 LinearKind::switchback_memory_efficient, LinearKind::fp8, LinearKind::fp8_e4m3};
-const GptConfig kTwo{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 16, .bias = true};
+constexpr LinearKind kSwitchBacks[] = {LinearKind::switchback, LinearKind::switchback_vector_wise,
+                                       LinearKind::switchback_memory_efficient, LinearKind::fp8, LinearKind::fp8_e4m3};
+const GptConfig kTwoWide{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 16, .bias = true};
 const std::vector<std::string> kBlocks{"h.*"};
 
-Tensor tokens() { return tensor<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 3, 4, 5}, {2, 8}); }
 std::vector<Tensor> gradients(const Gpt& model, const Params& params, const ForwardOptions& o = {}) {
-  const Tensor loss = cross_entropy(model.forward(tokens(), o), tokens());
+  const Tensor loss = cross_entropy(model.forward(two_rows(), o), two_rows());
   const GradMap g = backward(loss);
   std::vector<Tensor> r{loss.detach()};
   for (const Parameter& p : params.all()) r.push_back(g[p.tensor]);
   return r;
-}
-void same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) CHECK(bits_of(a[i]) == bits_of(b[i]));
 }
 }  // namespace
 
@@ -70,10 +66,10 @@ TEST_CASE("names of kinds") {
 
 TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
   const Params params({}, 1);
-  Gpt model(params, kTwo);
+  Gpt model(params, kTwoWide);
   const Gpt before = model;
   const auto plain = gradients(model, params);
-  for (const LinearKind kind : kKinds) {
+  for (const LinearKind kind : kSwitchBacks) {
     const auto names = replace_linears(model, {"h.*.mlp.*", "h.1.attn.proj"}, kind);
     CHECK(names ==
           std::vector<std::string>{"h.0.mlp.fc", "h.0.mlp.proj", "h.1.attn.proj", "h.1.mlp.fc", "h.1.mlp.proj"});
@@ -83,32 +79,32 @@ TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
     CHECK(bits_of(got[0]) != bits_of(plain[0]));
     const bool three_bits = kind == LinearKind::fp8 || kind == LinearKind::fp8_e4m3;  // of fraction, or two
     for (size_t i = 0; i < got.size(); ++i) CHECK(distance(got[i], plain[i]) < (three_bits ? 0.2 : 0.1));
-    same_bits(gradients(before, params), plain);
+    check_same_bits(gradients(before, params), plain);
     replace_linears(model, {"*"}, LinearKind::plain);
-    same_bits(gradients(model, params), plain);
+    check_same_bits(gradients(model, params), plain);
   }
-  CHECK(has(error_of([&] { replace_linears(model, {"h.*", "mlp"}, kKinds[0]); }), "'mlp' matches no module"));
-  CHECK(has(error_of([&] { replace_linears(model, std::vector<std::string>{}, kKinds[0]); }), "h.*.mlp.fc (2)"));
+  CHECK(has(error_of([&] { replace_linears(model, {"h.*", "mlp"}, kSwitchBacks[0]); }), "'mlp' matches no module"));
+  CHECK(has(error_of([&] { replace_linears(model, std::vector<std::string>{}, kSwitchBacks[0]); }), "h.*.mlp.fc (2)"));
   for (const NamedLinear& l : model.linears()) CHECK(l.layer->kind == LinearKind::plain);
 }
 
 TEST_CASE("a Gpt of such layers: eager, lazy, compiled, recomputed and in bf16") {
-  for (const LinearKind kind : kKinds) {
+  for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
     const Params params({}, 1);
-    Gpt model(params, kTwo);
+    Gpt model(params, kTwoWide);
     replace_linears(model, kBlocks, kind);
     const auto eager = gradients(model, params);
     {
       const LazyScope lazy;
-      same_bits(gradients(model, params), eager);
+      check_same_bits(gradients(model, params), eager);
     }
     const Compiled step = compile([&](Inputs) { return gradients(model, params); });
-    for (int i = 0; i < 3; ++i) same_bits(step(std::vector<Tensor>{}), eager);
-    same_bits(gradients(model, params, {.recompute = true}), eager);
+    for (int i = 0; i < 3; ++i) check_same_bits(step(std::vector<Tensor>{}), eager);
+    check_same_bits(gradients(model, params, {.recompute = true}), eager);
     {
       const RecomputeScope cheap;
-      same_bits(gradients(model, params), eager);
+      check_same_bits(gradients(model, params), eager);
     }
     const auto narrow = gradients(model, params, {.compute = DType::bf16});
     for (size_t i = 0; i < eager.size(); ++i) {
@@ -119,8 +115,8 @@ TEST_CASE("a Gpt of such layers: eager, lazy, compiled, recomputed and in bf16")
 }
 
 TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and nothing that needs the weight") {
-  const Tensor probe = tokens();
-  for (const LinearKind kind : kKinds) {
+  const Tensor probe = two_rows();
+  for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
     const Params params({}, 1);
     Gpt model(params, {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 64});
@@ -149,14 +145,14 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
     CHECK(has(error_of([&] { backward(sum(model.forward(probe))); }), "prepared for evaluation"));
   }
   const Params params({}, 1);
-  Gpt model(params, kTwo);
+  Gpt model(params, kTwoWide);
   CHECK(has(error_of([&] { prepare_for_eval(model, params); }), "replace_linears"));
   nn::Linear plain(params.at("extra"), 3, 4);
   CHECK(has(error_of([&] { plain.prepare_for_eval(); }), "plain"));
 }
 
 TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is planned") {
-  for (const LinearKind kind : kKinds) {
+  for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
     TrainConfig c = tiny_train();
     c.linear = kind;
@@ -194,19 +190,19 @@ TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is
 }
 
 TEST_CASE("LoRA over such layers: the frozen product stays in 8 bits, the delta is exact, and it merges") {
-  for (const LinearKind kind : kKinds) {
+  for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
     const Params params({}, 1);
-    Gpt model(params, kTwo);
+    Gpt model(params, kTwoWide);
     replace_linears(model, kBlocks, kind);
-    const auto logits = bits_of(model.forward(tokens()));
+    const auto logits = bits_of(model.forward(two_rows()));
     Lora lora = apply_lora(model, params, {.targets = {"h.*"}, .rank = 2, .alpha = 4});
-    CHECK(bits_of(model.forward(tokens())) == logits);
-    const GradMap g = backward(cross_entropy(model.forward(tokens()), tokens()));
+    CHECK(bits_of(model.forward(two_rows())) == logits);
+    const GradMap g = backward(cross_entropy(model.forward(two_rows()), two_rows()));
     CHECK(g.size() == lora.params().all().size());
     for (const Parameter& p : lora.params().all()) CHECK(g.contains(p.tensor));
     lora.merge();
     lora.unmerge();
-    CHECK(bits_of(model.forward(tokens())) == logits);
+    CHECK(bits_of(model.forward(two_rows())) == logits);
   }
 }

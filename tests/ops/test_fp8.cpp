@@ -29,7 +29,6 @@ float value_of(Fp8Format f, uint8_t code) {
   return f == Fp8Format::e4m3 ? value_of_fp8<Fp8Format::e4m3>(code) : value_of_fp8<Fp8Format::e5m2>(code);
 }
 constexpr Fp8Format kFormats[] = {Fp8Format::e4m3, Fp8Format::e5m2};
-Tensor wide(const Tensor& t) { return t.to(DType::f64); }
 }  // namespace
 
 TEST_CASE("each finite code has its value, and each value its code") {

@@ -10,7 +10,6 @@
 
 using namespace tg;
 namespace {
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 Tensor row(const std::vector<float>& v) { return tensor<float>(v, {int64_t(v.size())}); }
 Tensor i64(const std::vector<int64_t>& v, const Shape& s) { return tensor<int64_t>(v, s); }
 std::vector<float> grad_of(const std::function<Tensor(const Tensor&)>& f, Tensor x) {

@@ -7,30 +7,25 @@
 #include "support/refusals.h"
 
 using namespace tg;
-namespace {
-using Why = Error::Kind;
-Tensor f32(const Shape& s) { return random(s, 1); }
-Tensor i64(const Shape& s) { return zeros(s, DType::i64); }
-}  // namespace
 
 TEST_CASE("matmul and linear") {
-  const Tensor w = f32({3, 5}).label("w");
+  const Tensor w = f32_of({3, 5}).label("w");
   expect_at_emit({
       {[&] {
-         matmul(f32({2, 4}), w);
+         matmul(f32_of({2, 4}), w);
        },
        Why::shape,
        {"[matmul] inner sizes differ: lhs is (2, 4) f32, rhs is 'w' (3, 5) f32.", "last size (4) must equal",
         "last (3)"}},
       {[&] {
-         matmul(f32({2, 3}), w, {.trans_b = true});
+         matmul(f32_of({2, 3}), w, {.trans_b = true});
        },
        Why::shape,
        {"[matmul] inner sizes differ", "(3, 5) f32 transposed"}},
-      {[&] { matmul(f32({3}), w); }, Why::shape, {"[matmul] needs 2 dimension(s) or more, got (3) f32."}},
-      {[&] { matmul(w, f32({5})); }, Why::shape, {"[matmul] needs 2 dimension(s) or more, got (5) f32."}},
+      {[&] { matmul(f32_of({3}), w); }, Why::shape, {"[matmul] needs 2 dimension(s) or more, got (3) f32."}},
+      {[&] { matmul(w, f32_of({5})); }, Why::shape, {"[matmul] needs 2 dimension(s) or more, got (5) f32."}},
       {[&] {
-         matmul(f32({2, 2, 3}), f32({3, 3, 5}));
+         matmul(f32_of({2, 2, 3}), f32_of({3, 3, 5}));
        },
        Why::shape,
        {"[matmul] batch sizes do not broadcast"}},
@@ -40,28 +35,28 @@ TEST_CASE("matmul and linear") {
        Why::dtype,
        {"[matmul] dtypes differ: (2, 3) f64 and 'w'"}},
       {[&] {
-         matmul(i64({2, 3}), i64({3, 2}));
+         matmul(i64_of({2, 3}), i64_of({3, 2}));
        },
        Why::dtype,
        {"[matmul] cannot compute on (2, 3) i64"}},
       {[&] {
-         linear(f32({2, 4}), w);
+         linear(f32_of({2, 4}), w);
        },
        Why::shape,
        {"[linear] inner sizes differ: x is (2, 4) f32, weight is 'w' (3, 5) f32."}},
       {[&] {
-         linear(f32({2, 5}), f32({5}));
+         linear(f32_of({2, 5}), f32_of({5}));
        },
        Why::shape,
        {"[linear] weight (5) f32 is no matrix. It must be (out, in)."}},
-      {[&] { linear(f32({}), w); }, Why::shape, {"[linear] needs 1 dimension(s) or more, got () f32."}},
+      {[&] { linear(f32_of({}), w); }, Why::shape, {"[linear] needs 1 dimension(s) or more, got () f32."}},
       {[&] {
-         linear(f32({2, 5}), w, f32({5}));
+         linear(f32_of({2, 5}), w, f32_of({5}));
        },
        Why::shape,
        {"[linear] bias is (5) f32, weight is 'w' (3, 5) f32.", "(3)"}},
       {[&] {
-         linear(f32({2, 5}), w, random<double>({3}, 1));
+         linear(f32_of({2, 5}), w, random<double>({3}, 1));
        },
        Why::dtype,
        {"[linear] dtypes differ"}},
@@ -102,16 +97,16 @@ TEST_CASE("the precision tells two products apart") {
   CHECK(key(op::Linear(high)) == key(op::Linear(high)));
 }
 TEST_CASE("rope and swiglu") {
-  const Tensor x = f32({2, 4}).label("x");
+  const Tensor x = f32_of({2, 4}).label("x");
   expect_at_emit({
       {[&] {
-         rope(f32({2, 5}));
+         rope(f32_of({2, 5}));
        },
        Why::shape,
        {"[rope] (2, 5) f32 has rows of 5 elements.", "must be even"}},
-      {[&] { rope(f32({4})); }, Why::shape, {"[rope] needs 2 dimension(s) or more, got (4) f32."}},
+      {[&] { rope(f32_of({4})); }, Why::shape, {"[rope] needs 2 dimension(s) or more, got (4) f32."}},
       {[&] {
-         rope(i64({2, 4}));
+         rope(i64_of({2, 4}));
        },
        Why::dtype,
        {"[rope] cannot compute on (2, 4) i64"}},
@@ -140,30 +135,32 @@ TEST_CASE("rope and swiglu") {
       {[&] { rope(x, {.start = (int64_t(1) << 29) - 1}); }, Why::value, {"[rope] 2 rows from position 536870911 on"}},
       {[&] { rope(x, {.start = INT64_MAX}); }, Why::value, {"[rope] 2 rows from position 9223372036854775807 on"}},
       {[&] {
-         swiglu(f32({2, 5}));
+         swiglu(f32_of({2, 5}));
        },
        Why::shape,
        {"[swiglu] (2, 5) f32 has rows of 5 elements.", "must be even"}},
-      {[&] { swiglu(f32({})); }, Why::shape, {"[swiglu] needs 1 dimension(s) or more, got () f32."}},
+      {[&] { swiglu(f32_of({})); }, Why::shape, {"[swiglu] needs 1 dimension(s) or more, got () f32."}},
       {[&] {
-         swiglu(i64({2, 4}));
+         swiglu(i64_of({2, 4}));
        },
        Why::dtype,
        {"[swiglu] cannot compute on (2, 4) i64"}},
   });
 }
 TEST_CASE("norms and embedding") {
-  const Tensor x = f32({2, 3}), w = f32({3}), table = f32({5, 4});
+  const Tensor x = f32_of({2, 3}), w = f32_of({3}), table = f32_of({5, 4});
   expect_at_emit({
-      {[&] { layer_norm(x, f32({2})); }, Why::shape, {"[layer_norm] weight is (2) f32, x is (2, 3) f32.", "shape (3)"}},
-      {[&] { layer_norm(x, w, f32({1})); }, Why::shape, {"[layer_norm] bias is (1) f32"}},
+      {[&] { layer_norm(x, f32_of({2})); },
+       Why::shape,
+       {"[layer_norm] weight is (2) f32, x is (2, 3) f32.", "shape (3)"}},
+      {[&] { layer_norm(x, w, f32_of({1})); }, Why::shape, {"[layer_norm] bias is (1) f32"}},
       {[&] { layer_norm(x, {}, w); }, Why::value, {"[layer_norm] there is a bias", "but no weight"}},
       {[&] { layer_norm(x, w, {}, -1); }, Why::value, {"[layer_norm] eps is -1."}},
-      {[&] { layer_norm(f32({})); }, Why::shape, {"[layer_norm] needs 1 dimension(s)"}},
-      {[&] { layer_norm(i64({2})); }, Why::dtype, {"[layer_norm] cannot compute on (2) i64"}},
+      {[&] { layer_norm(f32_of({})); }, Why::shape, {"[layer_norm] needs 1 dimension(s)"}},
+      {[&] { layer_norm(i64_of({2})); }, Why::dtype, {"[layer_norm] cannot compute on (2) i64"}},
       {[&] { rms_norm(x, random<double>({3}, 1)); }, Why::dtype, {"[rms_norm] dtypes differ"}},
       {[&] {
-         rms_norm(x, f32({1, 3}));
+         rms_norm(x, f32_of({1, 3}));
        },
        Why::shape,
        {"[rms_norm] weight is (1, 3) f32"}},
@@ -179,50 +176,52 @@ TEST_CASE("norms and embedding") {
        Why::dtype,
        {"[rms_norm] x is (2, 3) bf16, and the dtype of the result is f32."}},
       {[&] { layer_norm(x, x.to(DType::bf16)); }, Why::dtype, {"[layer_norm] dtypes differ"}},
-      {[&] { add_layer_norm(x, x, f32({2})); }, Why::shape, {"[add_layer_norm] weight is (2) f32, x is (2, 3) f32."}},
-      {[&] { add_layer_norm(x, x, w, f32({1})); }, Why::shape, {"[add_layer_norm] bias is (1) f32"}},
+      {[&] { add_layer_norm(x, x, f32_of({2})); },
+       Why::shape,
+       {"[add_layer_norm] weight is (2) f32, x is (2, 3) f32."}},
+      {[&] { add_layer_norm(x, x, w, f32_of({1})); }, Why::shape, {"[add_layer_norm] bias is (1) f32"}},
       {[&] { add_layer_norm(x, x, {}, w); }, Why::value, {"[add_layer_norm] there is a bias", "but no weight"}},
       {[&] { add_rms_norm(x, x, w, -1); }, Why::value, {"[add_rms_norm] eps is -1."}},
-      {[&] { add_rms_norm(f32({}), f32({})); }, Why::shape, {"[add_rms_norm] needs 1 dimension(s)"}},
-      {[&] { embedding(f32({2}), table); }, Why::dtype, {"[embedding] indices must be i32 or i64, got (2) f32."}},
-      {[&] { embedding(i64({2}), w); }, Why::shape, {"[embedding] table (3) f32 is no matrix. It must be (V, C)"}},
+      {[&] { add_rms_norm(f32_of({}), f32_of({})); }, Why::shape, {"[add_rms_norm] needs 1 dimension(s)"}},
+      {[&] { embedding(f32_of({2}), table); }, Why::dtype, {"[embedding] indices must be i32 or i64, got (2) f32."}},
+      {[&] { embedding(i64_of({2}), w); }, Why::shape, {"[embedding] table (3) f32 is no matrix. It must be (V, C)"}},
       {[&] {
-         embedding(i64({2}), i64({2, 2}));
+         embedding(i64_of({2}), i64_of({2, 2}));
        },
        Why::dtype,
        {"[embedding] cannot compute on (2, 2) i64"}},
   });
 }
 TEST_CASE("attention") {
-  const Tensor q = f32({1, 4, 3, 8}), kv = f32({1, 2, 3, 8});
+  const Tensor q = f32_of({1, 4, 3, 8}), kv = f32_of({1, 2, 3, 8});
   expect_at_emit({
       {[&] {
-         attention(f32({4, 3, 8}), kv, kv);
+         attention(f32_of({4, 3, 8}), kv, kv);
        },
        Why::shape,
        {"[attention]", "(4, 3, 8) f32"}},
       {[&] {
-         attention(q, f32({1, 3, 3, 8}), f32({1, 3, 3, 8}));
+         attention(q, f32_of({1, 3, 3, 8}), f32_of({1, 3, 3, 8}));
        },
        Why::shape,
        {"[attention]", "(1, 3, 3, 8) f32"}},
       {[&] {
-         attention(q, kv, f32({1, 2, 4, 8}));
+         attention(q, kv, f32_of({1, 2, 4, 8}));
        },
        Why::shape,
        {"[attention]", "(1, 2, 4, 8) f32"}},
       {[&] {
-         attention(q, f32({1, 2, 3, 4}), kv);
+         attention(q, f32_of({1, 2, 3, 4}), kv);
        },
        Why::shape,
        {"[attention]"}},
       {[&] {
-         attention(f32({1, 2, 4, 8}), kv, kv);
+         attention(f32_of({1, 2, 4, 8}), kv, kv);
        },
        Why::shape,
        {"[attention]", "(1, 2, 4, 8) f32"}},
       {[&] {
-         attention(q, f32({1, 2, 0, 8}), f32({1, 2, 0, 8}), {.causal = false});
+         attention(q, f32_of({1, 2, 0, 8}), f32_of({1, 2, 0, 8}), {.causal = false});
        },
        Why::shape,
        {"[attention]"}},
@@ -231,36 +230,36 @@ TEST_CASE("attention") {
   });
 }
 TEST_CASE("dropout and selection") {
-  const Tensor x = f32({2, 3});
+  const Tensor x = f32_of({2, 3});
   Rng rng{1};
   expect_at_emit({
       {[&] { dropout(x, 1, rng); }, Why::value, {"[dropout]", "1"}},
       {[&] { dropout(x, -0.1, rng); }, Why::value, {"[dropout]", "-0.1"}},
-      {[&] { dropout(i64({2}), 0.5, rng); }, Why::dtype, {"[dropout] cannot compute on (2) i64"}},
+      {[&] { dropout(i64_of({2}), 0.5, rng); }, Why::dtype, {"[dropout] cannot compute on (2) i64"}},
       {[&] { argmax(x, 2); }, Why::shape, {"[argmax]", "(2, 3)"}},
       {[&] {
-         argmax(f32({2, 0}));
+         argmax(f32_of({2, 0}));
        },
        Why::shape,
        {"[argmax]", "(2, 0) f32"}},
       {[&] { topk(x, 4); }, Why::value, {"[topk]", "4", "(2, 3) f32"}},
       {[&] { topk(x, 0); }, Why::value, {"[topk]", "0"}},
-      {[&] { topk(f32({}), 1); }, Why::shape, {"[topk]"}},
+      {[&] { topk(f32_of({}), 1); }, Why::shape, {"[topk]"}},
   });
   CHECK(rng == Rng{1});  // a refused draw takes nothing
 }
 TEST_CASE("losses and optimisers") {
-  const Tensor logits = f32({2, 3}), targets = i64({2}), w = f32({2}).label("w"), m = zeros({2}), v = zeros({2}),
-               g = f32({2});
+  const Tensor logits = f32_of({2, 3}), targets = i64_of({2}), w = f32_of({2}).label("w"), m = zeros({2}),
+               v = zeros({2}), g = f32_of({2});
   expect_at_emit({
-      {[&] { cross_entropy(logits, i64({3})); },
+      {[&] { cross_entropy(logits, i64_of({3})); },
        Why::shape,
        {"[cross_entropy] logits are (2, 3) f32, targets (3) i64.", "shape (2)"}},
       {[&] { cross_entropy(logits, logits); },
        Why::dtype,
        {"[cross_entropy] indices must be i32 or i64, got (2, 3) f32."}},
       {[&] {
-         cross_entropy(i64({2, 3}), targets);
+         cross_entropy(i64_of({2, 3}), targets);
        },
        Why::dtype,
        {"[cross_entropy] cannot compute on (2, 3) i64"}},
@@ -275,7 +274,7 @@ TEST_CASE("losses and optimisers") {
        },
        Why::dtype,
        {"[global_norm] cannot compute on (2) i64"}},
-      {[&] { adamw_step(w, m, v, f32({3}), {}, 0.1, 1); },
+      {[&] { adamw_step(w, m, v, f32_of({3}), {}, 0.1, 1); },
        Why::shape,
        {"[adamw_step] gradient 0 is (3) f32, the weight is 'w' (2) f32."}},
       {[&] { adamw_step(w, m, v, random<double>({2}, 1), {}, 0.1, 1); },
@@ -292,7 +291,7 @@ TEST_CASE("losses and optimisers") {
       {[&] { adamw_step(w.to(DType::bf16), m, v, g, {}, 0.1, 1); }, Why::dtype, {"[adamw_step] weight 0 is (2) bf16"}},
   });
   const std::vector<Tensor> many_w{w, zeros({3}), zeros({2})}, many_m{m, zeros({3}), zeros({2})};
-  const std::vector<Tensor> many_v{v, zeros({3}), zeros({2})}, grads{g, f32({3}), f32({2})};
+  const std::vector<Tensor> many_v{v, zeros({3}), zeros({2})}, grads{g, f32_of({3}), f32_of({2})};
   const AdamWTensors good{.w = many_w, .m = many_m, .v = many_v, .grad = grads};
   const auto with = [&](auto change) {
     return [=] {
@@ -301,7 +300,7 @@ TEST_CASE("losses and optimisers") {
       adamw_step(x, {}, 0.1, 1);
     };
   };
-  const std::vector<Tensor> shifted{g, g, g}, wide{g, f32({3}), random<double>({2}, 1)}, twice{w, zeros({3}), w};
+  const std::vector<Tensor> shifted{g, g, g}, wide{g, f32_of({3}), random<double>({2}, 1)}, twice{w, zeros({3}), w};
   const std::vector<Tensor> mixed{m, zeros({3}), w}, hole{m, Tensor(), m};
   const std::vector<AdamWOverrides> two(2), negative{{}, {}, {.weight_decay = -1}}, backwards{{}, {.lr_scale = -1}, {}};
   expect_at_emit({
@@ -357,13 +356,13 @@ TEST_CASE("losses and optimisers") {
        {"[sgd_step] gradient 0 is (2) f64, the weight is 'w' (2) f32."}},
   });
   for (const Tensor& t : many_m) CHECK(values(t) == std::vector<float>(size_t(t.numel()), 0));  // none has begun
-  Tensor leaf = f32({2}).requires_grad_();
+  Tensor leaf = f32_of({2}).requires_grad_();
   expect({[&] { adamw_step(leaf * 2.0, m, v, g, {}, 0.1, 1); },
           Why::state,
           {"[adamw_step] weight 0, (2) f32, was computed on the tape."}});
 }
 TEST_CASE("indices out of range, when the op runs") {
-  const Tensor table = f32({5, 4}), logits = f32({2, 3});
+  const Tensor table = f32_of({5, 4}), logits = f32_of({2, 3});
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
     const NameScope scope("wte");
@@ -386,7 +385,7 @@ TEST_CASE("indices out of range, when the op runs") {
           "in wte"}});
     CHECK(values(cross_entropy(logits, all_ignored, {Reduction::sum, 1, 0}))[0] == 0);  // the way out
     expect({[&] {
-              values(cross_entropy(f32({0, 3}), i64({0})));
+              values(cross_entropy(f32_of({0, 3}), i64_of({0})));
             },
             Why::value,
             {"[cross_entropy] no row is left for the mean: 0 of 0 target(s) differ from ignore_index (not set)."}});

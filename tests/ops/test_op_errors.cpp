@@ -6,17 +6,12 @@
 #include "support/refusals.h"
 
 using namespace tg;
-namespace {
-using Why = Error::Kind;
-Tensor f32(const Shape& s) { return random(s, 1); }
-Tensor i64(const Shape& s) { return zeros(s, DType::i64); }
-}  // namespace
 
 TEST_CASE("pointwise") {
   const auto cannot = [](std::string_view op, const char* what) {
     return std::vector<std::string>{fmt::format("[{}] cannot compute on {}. Use f64, f32 or bf16", op, what)};
   };
-  const Tensor half = f32({2}).to(DType::f16), ints = i64({2}), bytes = zeros({2}, DType::u8);
+  const Tensor half = f32_of({2}).to(DType::f16), ints = i64_of({2}), bytes = zeros({2}, DType::u8);
   expect_at_emit({
       {[&] { tg::exp(ints); }, Why::dtype, cannot("exp", "(2) i64")},
       {[&] { tg::tanh(half); }, Why::dtype, cannot("tanh", "(2) f16")},
@@ -29,19 +24,21 @@ TEST_CASE("pointwise") {
       {[&] { ints * 0.5; },
        Why::dtype,
        {"[mul] 0.5 is no whole number and the tensor is (2) i64. Use .to(DType::f32) first."}},
-      {[&] { f32({2}) + random<double>({2}, 1); },
+      {[&] { f32_of({2}) + random<double>({2}, 1); },
        Why::dtype,
        {"[add] dtypes differ: (2) f32 and (2) f64. There is no promotion; use .to(dtype). Numbers such as 1.0 are f64: "
         "tensor<float>({1.0, 2.0}, {2}) makes f32."}},
-      {[&] { f32({2}) * f32({0}); },
+      {[&] { f32_of({2}) * f32_of({0}); },
        Why::shape,
        {"[mul] shapes do not broadcast: (2) f32 and (0) f32. Aligned at the right, each size must be equal or 1."}},
-      {[&] { f32({2}) + Tensor(); }, Why::value, {"[add] input 1 is an empty tensor. Pass a tensor that has a value."}},
+      {[&] { f32_of({2}) + Tensor(); },
+       Why::value,
+       {"[add] input 1 is an empty tensor. Pass a tensor that has a value."}},
       {[&] { tg::exp(Tensor()); }, Why::value, {"[exp] input 0 is an empty tensor."}},
   });
 }
 TEST_CASE("comparisons, where, masked_fill and clamp") {
-  const Tensor x = f32({2, 3}), ints = i64({3}), yes = zeros({3}, DType::boolean), half = x.to(DType::f16);
+  const Tensor x = f32_of({2, 3}), ints = i64_of({3}), yes = zeros({3}, DType::boolean), half = x.to(DType::f16);
   const double nan = std::nan("");
   expect_at_emit({
       {[&] { tg::pow(ints, ints); }, Why::dtype, {"[pow] cannot compute on (3) i64. Use f64, f32 or bf16"}},
@@ -53,14 +50,14 @@ TEST_CASE("comparisons, where, masked_fill and clamp") {
       {[&] { gt(x, ints); }, Why::dtype, {"[gt] dtypes differ: (2, 3) f32 and (3) i64. There is no promotion"}},
       {[&] { ge(ints, 0.5); }, Why::value, {"[ge] 0.5 is no value of i64."}},
       {[&] { eq(yes, 2.0); }, Why::value, {"[eq] 2 is no value of bool. It must be a whole number from 0 to 1"}},
-      {[&] { ne(x, f32({2})); },
+      {[&] { ne(x, f32_of({2})); },
        Why::shape,
        {"[ne] shapes do not broadcast: (2, 3) f32 and (2) f32. Aligned at the right, each size must be equal or 1."}},
       {[&] { where(x, x, x); },
        Why::dtype,
        {"[where] the condition is (2, 3) f32. It must be bool: compare first, as in ne(x, 0), or use"}},
       {[&] { where(yes, x, ints); }, Why::dtype, {"[where] dtypes differ: (2, 3) f32 and (3) i64"}},
-      {[&] { where(yes, x, f32({2})); },
+      {[&] { where(yes, x, f32_of({2})); },
        Why::shape,
        {"[where] shapes do not broadcast: (3) bool and (2, 3) f32 and (2) f32."}},
       {[&] { where(yes, ints, 0.5); }, Why::value, {"[where] 0.5 is no value of i64."}},
@@ -68,7 +65,7 @@ TEST_CASE("comparisons, where, masked_fill and clamp") {
       {[&] { masked_fill(x, x, 0); }, Why::dtype, {"[masked_fill] the mask is (2, 3) f32. It must be bool"}},
       {[&] { masked_fill(ints, yes, nan); }, Why::value, {"[masked_fill] nan is no value of i64."}},
       {[&] {
-         masked_fill(f32({3}), zeros({2, 3}, DType::boolean), 0);
+         masked_fill(f32_of({3}), zeros({2, 3}, DType::boolean), 0);
        },
        Why::shape,
        {"[masked_fill] the mask is (2, 3) bool, x is (3) f32. A mask is repeated to x's shape, never x to the"}},
@@ -81,7 +78,7 @@ TEST_CASE("comparisons, where, masked_fill and clamp") {
   });
 }
 TEST_CASE("reductions") {
-  const Tensor x = f32({2, 3});
+  const Tensor x = f32_of({2, 3});
   expect_at_emit({
       {[&] { sum(x, {2}); }, Why::shape, {"[sum]", "2", "(2, 3)"}},
       {[&] {
@@ -90,29 +87,29 @@ TEST_CASE("reductions") {
        Why::value,
        {"[sum] dimension -2 is named twice in (0, -2). Name each once."}},
       {[&] { sum(x.to(DType::f16)); }, Why::dtype, {"[sum] cannot compute on (2, 3) f16"}},
-      {[&] { mean(i64({2})); }, Why::dtype, {"[mean] cannot compute on (2) i64"}},
+      {[&] { mean(i64_of({2})); }, Why::dtype, {"[mean] cannot compute on (2) i64"}},
       {[&] { mean(x, {-3}); }, Why::shape, {"[mean]", "-3"}},
       {[&] {
-         mean(f32({0, 3}), {0});
+         mean(f32_of({0, 3}), {0});
        },
        Why::value,
        {"[mean] (0, 3) f32 has no elements to average over. Use sum(), which is 0."}},
-      {[&] { softmax(f32({})); }, Why::shape, {"[softmax]", "() f32"}},
+      {[&] { softmax(f32_of({})); }, Why::shape, {"[softmax]", "() f32"}},
       {[&] { softmax(x, 2); }, Why::shape, {"[softmax]", "(2, 3)"}},
       {[&] {
-         softmax(i64({2, 3}));
+         softmax(i64_of({2, 3}));
        },
        Why::dtype,
        {"[softmax] cannot compute on (2, 3) i64"}},
       {[&] {
-         softmax(i64({2, 3}), 0);
+         softmax(i64_of({2, 3}), 0);
        },
        Why::dtype,
        {"[softmax] cannot compute on (3, 2) i64"}},
   });
 }
 TEST_CASE("views and copies") {
-  const Tensor x = f32({2, 3}).label("x");
+  const Tensor x = f32_of({2, 3}).label("x");
   expect_at_emit({
       {[&] {
          reshape(x, {4, 2});
@@ -135,11 +132,11 @@ TEST_CASE("views and copies") {
        Why::shape,
        {"[reshape]"}},
       {[&] {
-         reshape(f32({0}), {-1, 0});
+         reshape(f32_of({0}), {-1, 0});
        },
        Why::shape,
        {"[reshape]"}},
-      {[&] { transpose(f32({3})); }, Why::shape, {"[transpose] needs 2 dimension(s) or more, got (3) f32."}},
+      {[&] { transpose(f32_of({3})); }, Why::shape, {"[transpose] needs 2 dimension(s) or more, got (3) f32."}},
       {[&] { transpose(x, 0, 2); }, Why::shape, {"[transpose]", "(2, 3)"}},
       {[&] { slice(x, 1, 2, 1); }, Why::shape, {"[slice] [2, 1) of dimension 1 is outside of 'x' (2, 3) f32."}},
       {[&] { slice(x, 1, 4, 9); }, Why::shape, {"[slice] [4, 9) of dimension 1"}},
@@ -162,25 +159,25 @@ TEST_CASE("views and copies") {
        Why::shape,
        {"[expand] 'x' (2, 3) f32 cannot be repeated to (4, 3)."}},
       {[&] { expand(x, {3}); }, Why::shape, {"[expand]"}},
-      {[&] { expand(f32({1}), {-1}); }, Why::shape, {"[expand]"}},
+      {[&] { expand(f32_of({1}), {-1}); }, Why::shape, {"[expand]"}},
   });
 }
 TEST_CASE("concat") {
-  const Tensor x = f32({2, 3}).label("x");
+  const Tensor x = f32_of({2, 3}).label("x");
   expect_at_emit({
       {[&] { concat({}); }, Why::value, {"[concat] got no tensors. Pass at least one."}},
       {[&] {
-         concat({x, f32({2, 4})}, 0);
+         concat({x, f32_of({2, 4})}, 0);
        },
        Why::shape,
        {"[concat] input 1 is (2, 4) f32, input 0 is 'x' (2, 3) f32."}},
       {[&] {
-         concat({x, f32({6})}, 0);
+         concat({x, f32_of({6})}, 0);
        },
        Why::shape,
        {"[concat] input 1 is (6) f32"}},
       {[&] {
-         concat({x, i64({2, 3})}, 0);
+         concat({x, i64_of({2, 3})}, 0);
        },
        Why::dtype,
        {"[concat] dtypes differ"}},
@@ -195,14 +192,14 @@ TEST_CASE("concat") {
        Why::value,
        {"[concat] input 0 is an empty tensor"}},
       {[&] {
-         concat({f32({}), f32({})}, 0);
+         concat({f32_of({}), f32_of({})}, 0);
        },
        Why::shape,
        {"[concat]"}},
   });
 }
 TEST_CASE("an empty tensor is refused by every op") {
-  const Tensor none, x = f32({2, 3});
+  const Tensor none, x = f32_of({2, 3});
   Rng rng{1};
   const std::vector<std::function<void()>> uses{[&] { sum(none); },
                                                 [&] { sum(none, {0}); },
@@ -218,7 +215,7 @@ TEST_CASE("an empty tensor is refused by every op") {
                                                 [&] { add_layer_norm(x, none); },
                                                 [&] { add_rms_norm(none, x); },
                                                 [&] { embedding(none, x); },
-                                                [&] { embedding(i64({2}), none); },
+                                                [&] { embedding(i64_of({2}), none); },
                                                 [&] { attention(none, none, none); },
                                                 [&] { cross_entropy(x, none); },
                                                 [&] { dropout(none, 0.5, rng); },

@@ -236,6 +236,7 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           check_guards(u);
         }
       }
+  if (!every_op_case()) return;
   for (auto& info : all_ops()) {  // no op is left out
     // switchback_linear and switchback_mlp run as other ops.
     static const std::set<std::string_view> elsewhere{

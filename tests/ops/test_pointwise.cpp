@@ -6,7 +6,6 @@
 
 using namespace tg;
 namespace {
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 using Values = std::vector<double>;
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 

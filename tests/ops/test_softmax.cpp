@@ -9,7 +9,6 @@
 
 using namespace tg;
 namespace {
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 std::vector<float> softmax_of(const std::vector<float>& x) { return values(softmax(tensor(x, {int64_t(x.size())}))); }
 }  // namespace
 

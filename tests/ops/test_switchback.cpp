@@ -36,7 +36,6 @@ std::vector<Tensor> run(const Layer& l, const std::function<Tensor(const Tensor&
 std::vector<Tensor> run(const Layer& l, SwitchBackMode mode) {
   return run(l, [mode](auto& x, auto& w, auto& b) { return switchback_linear(x, w, b, mode); });
 }
-Tensor wide(const Tensor& t) { return t.to(DType::f64); }
 Tensor rows_of(const Tensor& t) { return reshape(t, {-1, t.size(-1)}); }
 Tensor row_max(const Tensor& t) { return max(abs(t), {-1}, {true}); }
 double largest(const Tensor& t) { return max(t).item<double>(); }

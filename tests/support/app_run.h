@@ -11,8 +11,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <random>
 #include <thread>
 
+#include "support/effort.h"
+#include "support/helpers.h"
 #include "support/small_run.h"
 
 namespace tg {
@@ -155,12 +158,19 @@ struct Reference {
   }
 };
 
-// Of system calls: every so many-th is struck.
-#ifdef TG_SANITIZED
-constexpr int kStride = 23;
-#else
-constexpr int kStride = 1;
-#endif
+// Every how many-th system call is struck; which one is the first, and the moments of kills, are drawn from a seed that
+// is printed: TG_KILL_SEED=N repeats them.
+inline int stride() { return kSanitized ? 23 : test_effort() == 1 ? 5 : 1; }
+inline uint64_t kill_seed() {
+  static const uint64_t seed = [] {
+    const char* given = std::getenv("TG_KILL_SEED");
+    const uint64_t drawn = given ? std::stoull(given) : std::random_device()();
+    MESSAGE("TG_KILL_SEED=" << drawn << " repeats these moments");
+    return drawn;
+  }();
+  return seed;
+}
+inline int first_struck(int every) { return 1 + int(kill_seed() % uint64_t(every)); }
 
 inline const Arguments kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
                                 "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",

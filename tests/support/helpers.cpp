@@ -53,6 +53,22 @@ double distance(const Tensor& a, const Tensor& b) {
   }
   return worst == 0 ? 0 : worst / scale;
 }
+void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(bool(a[i]) == bool(b[i]));
+    if (a[i]) CHECK(bits_of(a[i]) == bits_of(b[i]));
+  }
+}
+double row_distance(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.shape() == b.shape());
+  double worst = 0;
+  const Tensor x = reshape(a.detach(), {-1, a.size(-1)}), y = reshape(b.detach(), {-1, b.size(-1)});
+  for (int64_t r = 0; r < x.size(0); ++r)
+    worst = std::max(worst, distance(slice(x, 0, r, r + 1), slice(y, 0, r, r + 1)));
+  return worst;
+}
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at, const Tensor& gradient, double h) {
   const auto x = values<double>(at), g = values<double>(gradient);
   double worst = 0, scale = 1;

@@ -8,6 +8,7 @@
 #include <tapegrad/ops/shape_ops.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,9 +21,13 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
 template <class T = float> std::vector<T> values(const Tensor& t) { return t.to_vector<T>(); }
 // The elements in row-major order, bit by bit: NaN equals itself, and 0 is not -0.
 std::vector<std::byte> bits_of(const Tensor& t);
+// Bit for bit; an empty tensor equals an empty one.
+void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
 // Uniform in [lo, hi), other values for every seed.
 template <class T = float> Tensor random(const Shape& s, uint64_t seed, double lo = -1, double hi = 1) {
   Rng rng{seed};
@@ -30,6 +35,7 @@ template <class T = float> Tensor random(const Shape& s, uint64_t seed, double l
   for (auto& x : v) x = T(lo + (hi - lo) * double(rng.uniform()));
   return tensor<T>(v, s);
 }
+inline Tensor wide(const Tensor& t) { return t.to(DType::f64); }
 template <class T = float> Tensor filled(const Shape& s, T x) {
   return tensor<T>(std::vector<T>(static_cast<size_t>(s.product()), x), s);
 }
@@ -45,6 +51,9 @@ bool has(const std::string& s, std::string_view part);
 // max |a - b| / max |b|, the error of a tensor against its oracle; infinite where only one of them is finite, or shapes
 // differ. Equal infinities and NaN against NaN are equal.
 double distance(const Tensor& a, const Tensor& b);
+
+// max over rows of the last dimension of max |a - b| / max |b|.
+double row_distance(const Tensor& a, const Tensor& b);
 
 // max |central difference - gradient| / max(1, |gradient|) of a scalar function of one of its f64 inputs.
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at, const Tensor& gradient,

@@ -3,7 +3,12 @@
 #include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "support/helpers.h"
 
 namespace tg {
 namespace {
@@ -12,13 +17,41 @@ TensorInit indices(const Shape& s, int64_t n) { return {s, 0, double(n), true, f
 // One index, n.
 TensorInit index(int64_t n) { return {{1}, double(n), double(n + 1), true, false}; }
 
+// What the environment chooses.
+class Choice {
+ public:
+  Choice() {
+    if (const char* words = std::getenv("TG_CASES")) {
+      std::stringstream s(words);
+      for (std::string w; std::getline(s, w, ',');) words_.push_back(w);
+    }
+    if (const char* third = std::getenv("TG_CASES_THIRD")) third_ = std::stoi(third);
+  }
+  bool operator()(const OpCase& c) {
+    if (c.op != last_) last_ = c.op, ++ops_;
+    const std::string name = c.name();
+    return (third_ < 0 || ops_ % 3 == third_) &&
+           (words_.empty() || std::ranges::any_of(words_, [&](const std::string& w) { return has(name, w); }));
+  }
+
+ private:
+  std::vector<std::string> words_;
+  int third_ = -1, ops_ = 0;
+  std::string last_;
+};
+
 struct Cases {
   int64_t r, c;
   std::vector<OpCase> list = {};
 
-  // f returns one Tensor.
-  template <class F> OpCase& one(std::string op, std::string variant, std::vector<TensorInit> in, F f) {
-    return list.emplace_back(std::move(op), std::move(variant), std::move(in), [f](Inputs x) { return Tensors{f(x)}; });
+  OpCase& several(std::string_view op, std::string_view variant, std::vector<TensorInit> in,
+                  std::function<Tensors(Inputs)> f) {
+    return list.emplace_back(std::string(op), std::string(variant), std::move(in), std::move(f));
+  }
+  // f returns one Tensor. No template: there are hundreds of functions.
+  OpCase& one(std::string_view op, std::string_view variant, std::vector<TensorInit> in,
+              std::function<Tensor(Inputs)> f) {
+    return several(op, variant, std::move(in), [f = std::move(f)](Inputs x) { return Tensors{f(x)}; });
   }
   // An operand of F; the first and the second of two keep off the kinks between them.
   template <class F> static TensorInit operand(const Shape& s, size_t i = 0) {
@@ -382,18 +415,18 @@ struct Cases {
     one("norm_of_square_sums", "some", {floats({c})}, [](Inputs x) {
       return norm_of_square_sums(x[0].to(DType::f64) * x[0].to(DType::f64), DType::f64);
     }).gradcheck = 0;
-    one("reduce_scatter", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
+    several("reduce_scatter", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
       return reduce_scatter(x, {0, x[0].numel() + x[1].numel()}, Communicator::self());
     }).gradcheck = 0;
-    one("all_gather_parts", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
+    several("all_gather_parts", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
       const std::vector<Tensor> w = {x[0].detach().contiguous(), x[1].detach().contiguous()};
       all_gather_parts(w, {0, x[0].numel() + x[1].numel()}, Communicator::self());
       return Tensors{w[0], w[1]};
     }).gradcheck = 0;
-    one("all_reduce", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
+    several("all_reduce", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
       return all_reduce(x, Communicator::self());
     }).gradcheck = 0;
-    one("finish_sums", "two at once", {floats({r, c}), floats({c})}, [](Inputs x) {
+    several("finish_sums", "two at once", {floats({r, c}), floats({c})}, [](Inputs x) {
       PendingSums a = start_all_reduce(x, Communicator::self()), b = start_all_reduce(x, Communicator::self());
       const Tensors y = b.finish();
       return Tensors{a.finish()[0], y[1]};
@@ -411,6 +444,7 @@ struct Cases {
 };
 }  // namespace
 
+bool every_op_case() { return !std::getenv("TG_CASES") && !std::getenv("TG_CASES_THIRD"); }
 std::vector<OpCase> op_cases(CaseSizes s) {
   Cases c{s.rows, s.cols};
   c.unaries(op::UnaryFns());
@@ -429,6 +463,10 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.fragments();
   c.losses();
   c.others();
+  std::erase_if(c.list, [chosen = Choice()](const OpCase& one) mutable { return !chosen(one); });
+  const bool usual = s.rows == CaseSizes{}.rows && s.cols == CaseSizes{}.cols;
+  TG_CHECK(!c.list.empty() || !usual, value, "[tests] TG_CASES is '{}', and no case has a word of it in its name.",
+           std::getenv("TG_CASES"));
   return std::move(c.list);
 }
 

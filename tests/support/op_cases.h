@@ -30,8 +30,11 @@ struct OpCase {
 struct CaseSizes {
   int64_t rows = 3, cols = 5;
 };
-// Every case at these sizes; those that the op forbids at them (the mean of nothing) are left out.
+// Every case at these sizes; those that the op forbids at them (the mean of nothing) are left out. The environment may
+// choose among them: TG_CASES=softmax,norm those whose name has one of these words, TG_CASES_THIRD=0, 1 or 2 a third.
 std::vector<OpCase> op_cases(CaseSizes = {});
+// Whether the environment leaves all cases in.
+bool every_op_case();
 void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_codes.cpp
 // Values of f64, f32 or bf16 that every wider dtype holds exactly; leaves.
 std::vector<Tensor> make_inputs(const OpCase&, DType, uint64_t seed = 1);

@@ -1,9 +1,15 @@
 // For tests of what ops refuse: a use, the kind of its Error and what the message says (the op, what it got, the rule).
 // Included by doctest files only.
 #pragma once
+#include <tapegrad/ops/factories.h>
+
 #include "support/helpers.h"
 
 namespace tg {
+
+using Why = Error::Kind;
+inline Tensor f32_of(const Shape& s) { return random(s, 1); }
+inline Tensor i64_of(const Shape& s) { return zeros(s, DType::i64); }
 
 struct Refusal {
   std::function<void()> use;
