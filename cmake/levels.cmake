@@ -31,6 +31,10 @@ set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_in
 
 function(tg_add_kernel_levels target kernels)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
+  if(TG_SANITIZE)  # clang takes ten times as long to optimise what it instruments here
+    set_source_files_properties(cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/gemm/gemm_parts.cpp
+                                PROPERTIES COMPILE_OPTIONS -O0)
+  endif()
   # Without optimisation, intrinsics do not compile behind a precompiled header.
   set(intrinsics cpu/dropout.cpp cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/gemm/gemm_parts.cpp
       cpu/quantize.cpp)

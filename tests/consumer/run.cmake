@@ -1,14 +1,20 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
 #   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources|cuda] -P run.cmake
 # The copy is installed below the build tree. The sources are built anew, unoptimised, for one CPU level and without
-# precompiled headers: this asks whether they build inside another project, and whether each includes what it needs; the
-# test programs ask the rest. `cuda` is an installed copy again, of a build with the CUDA backend or the emulator, for the
+# precompiled headers: this asks whether they build inside another project; the test programs ask the rest. With
+# TG_TEST_EFFORT above 1 each source file is compiled alone, which asks whether it includes what it needs, and the
+# installed headers are compiled by each compiler in each standard; otherwise files are joined, and each compiler takes
+# one standard. `cuda` is an installed copy again, of a build with the CUDA backend or the emulator, for the
 # ops with kernels of their own alone; without a GPU, nvcc compiles them and they are not run.
 cmake_minimum_required(VERSION 3.25)
 load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH source)
 cmake_path(GET source PARENT_PATH source)
 set(work ${BUILD}/consumer)
+set(effort 1)
+if(DEFINED ENV{TG_TEST_EFFORT})
+  set(effort $ENV{TG_TEST_EFFORT})
+endif()
 if(NOT WAY)
   set(WAY installed sources)
 endif()
@@ -34,6 +40,9 @@ foreach(way IN LISTS WAY)
   else()
     set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF
         -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
+    if(effort EQUAL 1)
+      list(APPEND options -DCMAKE_UNITY_BUILD=ON)
+    endif()
   endif()
   string(REPLACE ";" "\\;" prefixes "${prefixes}")
   file(REMOVE_RECURSE ${work}/${way})
@@ -68,7 +77,13 @@ foreach(way IN LISTS WAY)
       message(STATUS "skipped: there is no clang++ to compile the examples with")
     endif()
     foreach(compiler ${tg_CMAKE_CXX_COMPILER} $CACHE{clang})
-      foreach(standard 20 2b)
+      set(standards 20 2b)
+      if(effort EQUAL 1 AND compiler STREQUAL tg_CMAKE_CXX_COMPILER)
+        set(standards 20)
+      elseif(effort EQUAL 1)
+        set(standards 2b)
+      endif()
+      foreach(standard IN LISTS standards)
         foreach(program IN LISTS programs)
           execute_process(COMMAND ${compiler} -std=c++${standard} -I${work}/prefix_${way}/include -Wall -Wextra -Wpedantic -Wshadow
                                   -Wconversion -Wold-style-cast -Werror -fsyntax-only ${program} COMMAND_ERROR_IS_FATAL ANY)

@@ -111,7 +111,8 @@ TEST_CASE("products of many sizes and layouts against plain sums; a row alone ha
   NoGradScope off;
   for (const int64_t m : kSizes)
     for (const int64_t n : kSizes)
-      for (const int64_t k : kDepths) check_sizes<float>(m, n, k), check_sizes<double>(m, n, k);
+      for (const int64_t k : kDepths)
+        if (!kSanitized || (m + n + k) % 3 == 0) check_sizes<float>(m, n, k), check_sizes<double>(m, n, k);
   // Few columns by parts of k, and by several threads; rows a multiple of a page apart.
   for (const int64_t n : {3, 8, 15, 16})
     for (const int64_t k : {1024, 1300}) check_sizes<float>(170, n, k), check_sizes<double>(170, n, k);
@@ -136,7 +137,7 @@ TEST_CASE("large products: against f64 and plain sums, the same bits with one th
                                 {90, 40, 400},
                                 {170, 1024, 8},
                                 {75, 1023, 5}})
-    check_large<float>(m, n, k), check_large<double>(m, n, k);
+    if (small_enough(m, n, k)) check_large<float>(m, n, k), check_large<double>(m, n, k);
 }
 
 TEST_CASE("a batch that shares b is one product of more rows, forward and in the gradient of b") {

@@ -107,7 +107,6 @@ TEST_CASE("high: errors are not larger than those of highest, on four kinds of d
 
 TEST_CASE("high: what is infinite, NaN, very large or very small is as highest has it, its rows alone") {
   NoGradScope off;
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr int64_t kM = 70, kN = 150, kK = 200;
   for_parts_paths([] {
     const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.products = kHigh});

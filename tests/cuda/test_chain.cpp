@@ -76,16 +76,17 @@ TEST_CASE("chains: any number of elements, any alignment, special values") {
   };
   for (const int64_t n : {1, 2, 3, 4, 5, 127, 1000, 40000}) {  // 40000: more than one pass of the grid
     INFO(n);
-    const std::vector<Tensor> x = on_cuda({random({n}, 1), random({n}, 2)});
+    const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1), random({n}, 2)});
     CHECK(in_chains(f, x, 1) == bits_of_all(f(x)));
   }
   const Tensor big = random({70}, 3).to(Device::cuda());
   const std::vector<Tensor> views{slice(big, 0, 1, 31).detach(), slice(big, 0, 34, 64).detach()};
   CHECK(in_chains(f, views, 1) == bits_of_all(f(views)));
-  const std::vector<Tensor> special = on_cuda({tensor<float>({0.0f, -0.0f, kInf, -kInf, kNan, 1e-42f, 3e38f}, {7}),
-                                               tensor<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
+  const std::vector<Tensor> special =
+      on_cuda(std::vector{tensor<float>({0.0f, -0.0f, kInf, -kInf, kNan, 1e-42f, 3e38f}, {7}),
+                          tensor<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
   CHECK(in_chains(f, special, 1) == bits_of_all(f(special)));
-  const std::vector<Tensor> none = on_cuda({random({0}, 1), random({0}, 2)});
+  const std::vector<Tensor> none = on_cuda(std::vector{random({0}, 1), random({0}, 2)});
   CHECK(in_chains(f, none, 4) == bits_of_all(f(none)));  // no chain is made of nothing
 }
 TEST_CASE("chains: numbers and sizes that change are no other kernel") {
@@ -95,7 +96,7 @@ TEST_CASE("chains: numbers and sizes that change are no other kernel") {
   };
   for (const DType t : {DType::f32, DType::bf16, DType::i64}) {
     const auto run = [&](double s, int64_t n) {
-      const std::vector<Tensor> x = on_cuda({random({n}, 1, -4, 4).to(t)});
+      const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1, -4, 4).to(t)});
       CHECK(in_chains(f(s), x, 1) == bits_of_all(f(s)(x)));
     };
     run(2, 50);
@@ -159,7 +160,7 @@ TEST_CASE("chains: without a compiler ops run one by one, which is said once") {
   const Function f = [](Inputs x) { return std::vector{exp(x[0] * 3.0) - x[0]}; };
   std::string said;
   for (const int64_t n : {11, 12}) {
-    const std::vector<Tensor> x = on_cuda({random({n}, 1)});
+    const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1)});
     said += stderr_of([&] { CHECK(in_chains(f, x, 3) == bits_of_all(f(x))); });
   }
   cuda::forget_chains();
@@ -178,7 +179,7 @@ TEST_CASE("chains: where a kernel does not compile its ops run one by one, which
   };
   std::string said;
   for (const int64_t n : {3, 4}) {
-    const std::vector<Tensor> x = on_cuda({random({n, 5}, 1), random({5}, 2), random({n, 1}, 3)});
+    const std::vector<Tensor> x = on_cuda(std::vector{random({n, 5}, 1), random({5}, 2), random({n, 1}, 3)});
     said += stderr_of([&] {
       // A row and a column are of two chains.
       const std::vector<Tensor> row{x[0], x[1], x[1]}, column{x[0], x[2], x[2]};

@@ -17,11 +17,11 @@ namespace {
 constexpr DType kComputed[] = {DType::f64, DType::f32, DType::bf16};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-using Reduction = std::function<Tensors(Inputs)>;
+using ReduceFn = std::function<Tensors(Inputs)>;
 // f on the device at dtype d against f in f64 on the CPU; in f32, twice with the same bits. Inputs that d does not hold
 // exactly are rounded to it first; `view` makes the layout, on each device.
 void check_on_device(
-    const Reduction& f, std::vector<Tensor> x, DType d,
+    const ReduceFn& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
   NoGradScope off;
   std::vector<Tensor> wide, device;
@@ -65,7 +65,7 @@ const int64_t kRowLengths[] = {1, 31, 255, 257, 512, 513, 1030, 4096, 4100, 9001
 TEST_CASE("sums, extremes and variances in one stage and in two") {
   for_reductions([](const Reduced& r) {
     const Tensor x = random<double>(r.shape, 1, -1, 2);
-    const Reduction f = [&](Inputs in) {
+    const ReduceFn f = [&](Inputs in) {
       return Tensors{sum(in[0], r.dims), max(in[0], r.dims), min(in[0], r.dims), var(in[0], r.dims)};
     };
     check_on_device(f, {x}, DType::f32);
@@ -74,7 +74,7 @@ TEST_CASE("sums, extremes and variances in one stage and in two") {
   });
 }
 TEST_CASE("reductions of values in other layouts") {
-  const Reduction f = [](Inputs in) {
+  const ReduceFn f = [](Inputs in) {
     return Tensors{sum(in[0], {0}), max(in[0], {1}), sum(in[0], {0, 2}), sum(in[0])};
   };
   const Tensor x = random<double>({40, 50, 36}, 2);
@@ -243,7 +243,7 @@ TEST_CASE("gradients of norms: groups of rows, rows of any length, any of the ou
 }
 TEST_CASE("softmax and norms of values in other layouts") {
   const Tensor x = random<double>({30, 40, 36}, 16, 1, 3), w = random<double>({1}, 17, 0.5, 1.5);
-  const Reduction f = [](Inputs in) {
+  const ReduceFn f = [](Inputs in) {
     const Tensor weight = expand(in[1], {in[0].shape().back()});
     return Tensors{softmax(in[0], 1), layer_norm(in[0], weight, weight), rms_norm(in[0], weight)};
   };

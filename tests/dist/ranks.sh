@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tapegrad train and finetune on several ranks: the files of one process, resumed with another number of ranks, stopped by
-# signals, killed, and started wrongly. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN...
+# signals, killed, and started wrongly. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN... TG_RANKS=devices runs what needs devices.
 set -uo pipefail
 app=$1 work=$2 text=$3
 shift 3
@@ -25,9 +25,12 @@ says() { grep -qF -- "$1" out || { cat out >&2 && fail "does not say: $1"; }; }
 shape=(--tokenizer char --layers 2 --heads 2 --width 32 --context 32 --batch 3 --dropout 0.1 --warmup 5 --quiet)
 small=("${shape[@]}" --data "$text" --seed 3)
 
+only=${TG_RANKS:-}
+
 # The bytes of one process that accumulates as many micro-batches.
 ways=("--order epochs" "--dtype bf16 --compile" "--shard-optimizer --dtype bf16" "--shard-optimizer --optimizer muon --compile")
 for ranks in 2 3 4; do
+  [[ -z $only ]] || break
   some=("${ways[@]}")
   ((ranks == 2 || effort > 1)) || some=("${ways[@]:2 * (ranks - 3):2}") # 3 ranks the first two, 4 ranks the others
   for how in "${some[@]}"; do
@@ -65,7 +68,12 @@ if ((devices >= 2)); then
   says "2 ranks on this machine, and 1 device(s) of cuda"
   export TG_EMULATE_DEVICES=$devices
 else
+  [[ -z $only ]] || fail "there are $devices devices"
   echo "ranks.sh: no ranks on devices, as there are $devices"
+fi
+if [[ -n $only ]]; then
+  echo "ranks.sh: all as it should be"
+  exit
 fi
 
 # A run that begins on 4 ranks that share the moments out, and goes on with them whole, on 2 and alone; several

@@ -74,7 +74,9 @@ def run(command, limit, **more):
 
 def test(program, cases, tests, schedule=SCHEDULES[0], limit=1000, **more):
     """To the first failure."""
-    environment = dict(os.environ, TG_CASES=cases, TG_EMULATE_SCHEDULE=schedule, **more)
+    environment = dict(os.environ, TG_EMULATE_SCHEDULE=schedule, **more)
+    if cases != "all":
+        environment["TG_CASES"] = cases
     return run([program, f"-tc={tests}", "-aa=1"], limit, env=environment)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Breaks the kernels and the runtime of the CUDA backend on purpose, one place at a time, and demands that a test fails.
 
-  run.py CONFIG                  the changes of mutants.txt, each by the tests that are named there
+  run.py CONFIG                  the changes of mutants.txt, each by the tests that are named there: all if TG_TEST_EFFORT is
+                                 10 or 100, else one in twenty, which TG_TURN chooses
   run.py CONFIG --each FILE...   every barrier, wait and bound of these kernel files and headers (cuda/*/*.cu cuda/*/*.h),
                                  each in turn; fails for those that no test finds and survivors.txt does not explain
 
@@ -9,7 +10,7 @@ CONFIG is mutants.json of a build with TG_CUDA=EMULATE, whose tests are built. A
 on by number (switch.py), and each is tried by its tests or, with --each, which is for who changes a kernel, by all tests
 that come by it, the quickest first.
 """
-import argparse, collections, concurrent.futures, json, pathlib, shutil, sys, tempfile, time
+import argparse, collections, concurrent.futures, json, os, pathlib, shutil, sys, tempfile, time
 
 import each
 from mutant import HERE, SCHEDULES, Built, failure, read_list, run, test
@@ -18,6 +19,8 @@ from switch import compile_all
 # Of --each: seconds of tests, as they take unchanged, after which a change has survived; and one that survivors.txt
 # explains.
 LIMIT, EXPLAINED = 60, 1
+# Of mutants.txt: this part of it at each commit.
+TURNS = 20
 
 
 def reached(program, unit):
@@ -36,6 +39,7 @@ def tried(program, k, m, units, limit):
     for seconds, unit in units:
         for schedule in SCHEDULES[:1] if m.why in ("a bound", "a check") else SCHEDULES:
             if how := failure(test(program, *unit, schedule, 30 + 20 * seconds, TG_MUTANT=str(k))):
+                how += f" (schedule {schedule})" * (schedule != SCHEDULES[0])
                 return how if m.runs else f"{how} ({unit[1] if unit[0] == 'all' else ': '.join(unit)})"
         limit -= seconds
         if limit < 0:
@@ -86,6 +90,7 @@ def main():
     arguments.add_argument("config", type=pathlib.Path)
     arguments.add_argument("--each", nargs="+", metavar="FILE")
     arguments.add_argument("--only", default="", help="only changes whose text has this")
+    arguments.add_argument("--all", action="store_true", help="all of mutants.txt, whatever TG_TEST_EFFORT is")
     arguments.add_argument("--jobs", type=int, default=2)
     options = arguments.parse_args()
     config = json.loads(options.config.read_text())
@@ -98,6 +103,10 @@ def main():
     explained = {m.key(): m.why for m in read_list(HERE / "survivors.txt")} if options.each else {}
     every = [m for f in options.each for m in each.changes(f)] if options.each else read_list(HERE / "mutants.txt")
     chosen = {k: m for k, m in enumerate(every) if options.only in str(m)}
+    if not options.each and not options.only and not options.all and os.environ.get("TG_TEST_EFFORT", "1") == "1":
+        turn = int(os.environ.get("TG_TURN", "0")) % TURNS
+        chosen = {k: m for k, m in chosen.items() if k % TURNS == turn}
+        print(f"of {len(every)} changes every {TURNS}th, from number {turn} on: --all makes all")
     if not chosen:
         sys.exit("no change is chosen")
     start, bad, found = time.time(), [], collections.Counter()

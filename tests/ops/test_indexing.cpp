@@ -224,7 +224,6 @@ TEST_CASE("scatter_add and the gradient of index_select: one order of additions 
 }
 
 TEST_CASE("what these ops refuse") {
-  using Why = Error::Kind;
   const Tensor x = random({2, 3}, 1), half = x.to(DType::f16), none, index = i64({0, 1}, {2});
   const Tensor f64 = random<double>({2, 3}, 1);
   refuses(

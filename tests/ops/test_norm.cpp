@@ -14,8 +14,8 @@ TEST_CASE("norms into bf16: the bits of a cast behind them") {
   for (int64_t n : {1, 7, 300}) check_narrow_norms(Device::cpu(), 5, n);
 }
 TEST_CASE("norms of a sum keep the sum for backward, and not its terms") {
-  constexpr int64_t kRows = 64, kColumns = 256, kBytes = kRows * kColumns * 4;
-  Tensor x = random({kRows, kColumns}, 1).requires_grad_(), r = random({kRows, kColumns}, 2);
+  constexpr int64_t kNormRows = 64, kNormColumns = 256, kBytes = kNormRows * kNormColumns * 4;
+  Tensor x = random({kNormRows, kNormColumns}, 1).requires_grad_(), r = random({kNormRows, kNormColumns}, 2);
   const auto kept = [&](auto norm) {
     const int64_t before = memory_stats().live;
     const Tensor y = norm(x * 2.0, r * 2.0);
@@ -25,8 +25,8 @@ TEST_CASE("norms of a sum keep the sum for backward, and not its terms") {
   CHECK(kept([](const Tensor& a, const Tensor& b) { return add_layer_norm(a, b).y; }) < 2.1);
 }
 TEST_CASE("norms of a sum take over the memory of both terms") {
-  constexpr int64_t kRows = 64, kColumns = 256, kBytes = kRows * kColumns * 4;
-  const Tensor x = random({kRows, kColumns}, 1), r = random({kRows, kColumns}, 2);
+  constexpr int64_t kNormRows = 64, kNormColumns = 256, kBytes = kNormRows * kNormColumns * 4;
+  const Tensor x = random({kNormRows, kNormColumns}, 1), r = random({kNormRows, kNormColumns}, 2);
   for (auto norm : {NormForm::plain, NormForm::rms}) {
     const LazyScope lazy;
     const int64_t before = memory_stats().live;

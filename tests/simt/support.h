@@ -1,13 +1,20 @@
 // Device buffers, streams and reproducible data for the emulator's own tests.
 #pragma once
 #include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include <tapegrad/cuda/device/device.h>
 
 inline void check(cudaError_t e) {
   if (e != cudaSuccess) throw std::runtime_error(cudaGetErrorString(e));
+}
+
+inline bool more_effort() {  // TG_TEST_EFFORT is 10 or 100
+  const char* effort = std::getenv("TG_TEST_EFFORT");
+  return effort && std::string_view(effort) != "1";
 }
 
 template <class T> class Buffer {

@@ -20,6 +20,9 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
+// Whether a sanitizer, under which code is not optimised, takes a product of m n k multiplications: all paths have
+// such.
+inline bool small_enough(int64_t m, int64_t n, int64_t k) { return !kSanitized || m * n * k < 20'000'000; }
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs each test case of the given doctest programs in a process of its own: alone.sh PROGRAM... What is right only by what
+# ran before it, or by the heap's luck, fails here. Prints each failure and, last, how many there were.
+set -uo pipefail
+run=$(mktemp)
+trap 'rm -f "$run"' EXIT
+cat >"$run" <<'END'
+program=$1 name=$2
+pattern=${name//,/?} # doctest's commas separate patterns
+said=$(timeout 600 "$program" "-tc=$pattern" 2>&1)
+status=$?
+((status == 0 || status == 77)) || printf 'FAILED %s -tc=%q\n%s\n' "$program" "$pattern" "$said"
+END
+for program in "$@"; do
+  "$program" -ltc | sed '1,/^=====/d; /^=====/,$d' | while IFS= read -r name; do printf '%s\0%s\0' "$program" "$name"; done
+done | xargs -0 -n 2 -P "$(nproc)" bash "$run" | tee "$run.said"
+cases=$(for program in "$@"; do "$program" -ltc; done | grep -c -v -E '^(=====|\[doctest\])')
+failed=$(grep -c '^FAILED ' "$run.said")
+rm -f "$run.said"
+printf '%d passed, %d failed\n' $((cases - failed)) "$failed"
+((failed == 0 && cases > 0))
