@@ -1,4 +1,4 @@
-# Target `demo`: trains a byte-level GPT on the sources of this repository for about a minute, then lets it write code.
+# Target `demo`: trains a byte-level GPT on the sources of this repository for less than a minute, then lets it write code.
 set(demo_data)
 foreach(folder core autograd ops cpu models)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)

@@ -66,12 +66,12 @@ constexpr Named<RunConfig> kPresets[] = {
        run.tokenizer = "char";
        return run;
      }},
-    {"demo",  // a byte model in about half a minute
+    {"demo",  // a byte model in less than a minute
      [] {
        RunConfig run;
        run.model.context = 128;
        run.train.batch = 8;
-       run.train.max_steps = 750;
+       run.train.max_steps = 1000;
        run.train.lr = 2e-3;
        run.train.min_lr = 2e-4;
        run.train.warmup = 50;
