@@ -7,7 +7,7 @@ Runs .ci/run, in which this file takes the place of `cmake --build` and `ctest`:
 what it took; ctest's tests run one by one, as many at a time as there are cores, as CPU time is known of processes only.
 Prints two tables in Markdown. CPU-seconds are user and system time of a process and of all that it waited for.
 """
-import collections, json, os, re, subprocess, sys, threading, time
+import collections, json, os, re, subprocess, sys, threading
 
 CORES = os.cpu_count()
 

@@ -3,7 +3,7 @@
 # ran before it, or by the heap's luck, fails here. Prints each failure and, last, how many there were.
 set -uo pipefail
 run=$(mktemp)
-trap 'rm -f "$run"' EXIT
+trap 'rm -f "$run" "$run.cases" "$run.said"' EXIT
 cat >"$run" <<'END'
 program=$1 name=$2
 pattern=${name//,/?} # doctest's commas separate patterns
@@ -13,9 +13,8 @@ status=$?
 END
 for program in "$@"; do
   "$program" -ltc | sed '1,/^=====/d; /^=====/,$d' | while IFS= read -r name; do printf '%s\0%s\0' "$program" "$name"; done
-done | xargs -0 -n 2 -P "$(nproc)" bash "$run" | tee "$run.said"
-cases=$(for program in "$@"; do "$program" -ltc; done | grep -c -v -E '^(=====|\[doctest\])')
-failed=$(grep -c '^FAILED ' "$run.said")
-rm -f "$run.said"
+done >"$run.cases"
+xargs -0 -n 2 -P "$(nproc)" bash "$run" <"$run.cases" | tee "$run.said"
+cases=$(($(tr -cd '\0' <"$run.cases" | wc -c) / 2)) failed=$(grep -c '^FAILED ' "$run.said")
 printf '%d passed, %d failed\n' $((cases - failed)) "$failed"
 ((failed == 0 && cases > 0))

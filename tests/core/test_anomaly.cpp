@@ -6,7 +6,6 @@
 #include "support/helpers.h"
 
 using namespace tg;
-namespace {}
 
 TEST_CASE("an infinity is reported where it is made, with scope, position and inputs") {
   Tensor x = tensor<float>({1, 2, 3, 200}, {2, 2});

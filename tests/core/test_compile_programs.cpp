@@ -1,6 +1,6 @@
 // Random programs, run eagerly and compiled: results, captured tensors, optimiser steps and generators are equal bit
-// for bit, or the compiled call is an Error of compile(). There are 1000 for each unit of
-// TG_TEST_EFFORT; TG_PROGRAM=N is one alone.
+// for bit, or the compiled call is an Error of compile(). There are 1000 for each unit of TG_TEST_EFFORT;
+// TG_PROGRAM=N is one alone.
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"

@@ -35,7 +35,6 @@ using namespace tg;
 namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr bool kKeeps = !kPlainMemory;
-
 }  // namespace
 
 TEST_CASE("allocator: aligned, writable, distinct blocks of every size") {
