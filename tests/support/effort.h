@@ -1,4 +1,4 @@
-// How much is tried where a test makes its cases itself: random programs, kills, mutations, texts. TG_TEST_EFFORT is 1
+// How much is tried where a test makes its cases itself: random programs, kills. TG_TEST_EFFORT is 1
 // for each commit (unset), 10, or 100 at night.
 #pragma once
 #include <tapegrad/core/check.h>
