@@ -77,7 +77,7 @@ function(tg_add_cuda target)
                      COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DFILES=${headers}
                              -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
   add_library(tg_cuda_runtime OBJECT ${runtime} ${embedded})
-  set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # as kernels
+  set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # an object per file, as of kernels
   target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
   target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags)
@@ -98,7 +98,7 @@ function(tg_add_cuda target)
   else()
     file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/simt/*.cpp)
     add_library(tg_simt OBJECT ${emulator})
-    set_target_properties(tg_simt PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # as is a library of C
+    set_target_properties(tg_simt PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # its files share names
     target_include_directories(tg_simt PUBLIC ${PROJECT_BINARY_DIR}/include)
     target_compile_features(tg_simt PUBLIC cxx_std_20)
     target_compile_definitions(tg_simt PUBLIC TG_CUDA_EMULATED)

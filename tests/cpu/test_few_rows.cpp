@@ -46,7 +46,7 @@ TEST_CASE("one to sixteen rows in f32 and f64 have the bits that they have among
   NoGradScope off;
   for (const DType dtype : {DType::f32, DType::f64})
     for (const auto [n, k] : kShapes)
-      if (!kSanitized || n * k < 200'000) check_few_rows(n, k, dtype);
+      if (small_enough(64, n, k)) check_few_rows(n, k, dtype);
 }
 
 TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, by each way to multiply") {
@@ -54,6 +54,6 @@ TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, 
   NoGradScope off;
   for_each_path(cpu::kBf16Paths, [](cpu::Bf16Path) {
     for (const auto [n, k] : kShapes)
-      if (!kSanitized || n * k < 200'000) check_few_rows(n, k, DType::bf16);
+      if (small_enough(64, n, k)) check_few_rows(n, k, DType::bf16);
   });
 }

@@ -84,7 +84,7 @@ inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtyp
     unsigned flow, tracked;
   };
   const std::vector<Use> some =
-      in_turns(std::vector{Use{2, 15}, Use{1, 15}, Use{3, 1}, Use{3, 2}, Use{3, 4}, Use{3, 8}, Use{3, 13}}, device);
+      in_turns(std::vector{Use{2, 15}, Use{1, 15}, Use{3, 1}, Use{3, 2}, Use{3, 4}, Use{3, 8}, Use{3, 13}});
   std::vector<Use> uses{{3, 15}};
   if (n <= 1000) uses.insert(uses.end(), some.begin(), some.end());  // that is the same code at any length
   for (const NormForm f : kNormForms)

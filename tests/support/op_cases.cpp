@@ -3,12 +3,7 @@
 #include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <sstream>
-
-#include "support/helpers.h"
 
 namespace tg {
 namespace {
@@ -16,29 +11,6 @@ constexpr TensorInit floats(const Shape& s, double lo = -2, double hi = 2) { ret
 TensorInit indices(const Shape& s, int64_t n) { return {s, 0, double(n), true, false}; }
 // One index, n.
 TensorInit index(int64_t n) { return {{1}, double(n), double(n + 1), true, false}; }
-
-// What the environment chooses.
-class Choice {
- public:
-  Choice() {
-    if (const char* words = std::getenv("TG_CASES")) {
-      std::stringstream s(words);
-      for (std::string w; std::getline(s, w, ',');) words_.push_back(w);
-    }
-    if (const char* third = std::getenv("TG_CASES_THIRD")) third_ = std::stoi(third);
-  }
-  bool operator()(const OpCase& c) {
-    if (c.op != last_) last_ = c.op, ++ops_;
-    const std::string name = c.name();
-    return (third_ < 0 || ops_ % 3 == third_) &&
-           (words_.empty() || std::ranges::any_of(words_, [&](const std::string& w) { return has(name, w); }));
-  }
-
- private:
-  std::vector<std::string> words_;
-  int third_ = -1, ops_ = 0;
-  std::string last_;
-};
 
 struct Cases {
   int64_t r, c;
@@ -444,7 +416,6 @@ struct Cases {
 };
 }  // namespace
 
-bool every_op_case() { return !std::getenv("TG_CASES") && !std::getenv("TG_CASES_THIRD"); }
 std::vector<OpCase> op_cases(CaseSizes s) {
   Cases c{s.rows, s.cols};
   c.unaries(op::UnaryFns());
@@ -463,10 +434,7 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.fragments();
   c.losses();
   c.others();
-  std::erase_if(c.list, [chosen = Choice()](const OpCase& one) mutable { return !chosen(one); });
-  const bool usual = s.rows == CaseSizes{}.rows && s.cols == CaseSizes{}.cols;
-  TG_CHECK(!c.list.empty() || !usual, value, "[tests] TG_CASES is '{}', and no case has a word of it in its name.",
-           std::getenv("TG_CASES"));
+  keep_chosen(c.list, s.rows == CaseSizes{}.rows && s.cols == CaseSizes{}.cols);
   return std::move(c.list);
 }
 

@@ -36,6 +36,9 @@ std::vector<OpCase> op_cases(CaseSizes = {});
 // Whether the environment leaves all cases in.
 bool every_op_case();
 void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_codes.cpp
+// Leaves the cases that the environment chooses. An Error if TG_CASES chooses none at the usual sizes, at which all
+// are.
+void keep_chosen(std::vector<OpCase>& list, bool usual_sizes);  // op_cases_chosen.cpp
 // Values of f64, f32 or bf16 that every wider dtype holds exactly; leaves.
 std::vector<Tensor> make_inputs(const OpCase&, DType, uint64_t seed = 1);
 

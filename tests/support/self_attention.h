@@ -36,7 +36,7 @@ inline void check_self_attention(Device d, DType t, int64_t length, int64_t head
   for (const AttentionOptions& o :
        {AttentionOptions{}, AttentionOptions{.causal = false, .scale = 0.3},
         AttentionOptions{.causal = false, .lengths = n(length, length / 2)}, AttentionOptions{.starts = n(0, 1)}})
-    for (const Store how : in_turns(std::vector<Store>(std::begin(kStores), std::end(kStores)), d)) {
+    for (const Store how : in_turns(std::vector<Store>(std::begin(kStores), std::end(kStores)))) {
       INFO("causal ", o.causal, ", lengths ", bool(o.lengths), ", starts ", bool(o.starts), ", stored ", int(how));
       const auto got = attended(stored(x, how), kv, o, false), expected = attended(x, kv, o, true);
       CHECK(bits_of(got[0]) == bits_of(expected[0]));
