@@ -16,5 +16,5 @@ for program in "$@"; do
 done >"$run.cases"
 xargs -0 -n 2 -P "$(nproc)" bash "$run" <"$run.cases" | tee "$run.said"
 cases=$(($(tr -cd '\0' <"$run.cases" | wc -c) / 2)) failed=$(grep -c '^FAILED ' "$run.said")
-printf '%d passed, %d failed\n' $((cases - failed)) "$failed"
+printf '%d passed, %d failed\ncovered: %d test cases alone\n' $((cases - failed)) "$failed" "$cases"
 ((failed == 0 && cases > 0))

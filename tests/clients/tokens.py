@@ -83,7 +83,7 @@ def compare(path, program, count):
     specials = [t["content"] for t in content["added_tokens"]][:8]
     texts = hostile_texts(count, specials)
     as_text, parsed, speed = run(program, path, texts)
-    print(f"{path}: {speed}")
+    print(f"{path}: {speed}\ncovered: {len(texts)} random texts")
     peer.encode_special_tokens = True
     wrong = report("tokenizers, special tokens as text", texts,
                    [e.ids for e in peer.encode_batch(texts, add_special_tokens=False)], [r[0] for r in as_text])  # fmt: skip

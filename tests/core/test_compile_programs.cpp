@@ -148,7 +148,8 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
     }
     replays += f.stats().replays;
   }
-  MESSAGE(n << " programs: " << replays << " replays, " << refused << " refused, " << failures << " failed");
+  MESSAGE("covered: " << n << " random programs");
+  MESSAGE(replays << " replays, " << refused << " refused, " << failures << " failed");
   if (n > 100) {
     CHECK(replays > n);
     CHECK(refused > n / 20);

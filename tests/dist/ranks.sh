@@ -126,6 +126,7 @@ for ((i = 0; i < 3 * effort; ++i)); do
   wait $! && fail "a job whose rank was killed ended well"
   ((SECONDS - start < 5)) || fail "a job whose rank was killed ended after $((SECONDS - start)) s"
 done
+echo "covered: $i kills of a rank"
 step=$(tail -n 1 killed/log.jsonl | sed -E 's/.*"step":([0-9]+).*/\1/')
 on 2 train --resume killed --max-steps $((step + 10)) --quiet || { cat out >&2 && fail "resume after a kill"; }
 as_straight killed

@@ -126,7 +126,8 @@ def main():
             print(f"{how or 'SURVIVES':20} {m}", flush=True)
     if options.each and not options.only:
         bad += [f"{k} (survivors.txt explains it, but no such change is made)" for k in explained if k[0] in options.each]
-    print(f"{sum(found.values())} found in {time.time() - start:.0f} s:", dict(found))
+    print(f"{time.time() - start:.0f} s:", dict(found))
+    print(f"covered: {sum(found.values())} mutants")
     if bad:
         sys.exit("\n  ".join([f"{len(bad)} to be mended:"] + bad))
 
