@@ -1,10 +1,10 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
 #   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources|cuda] -P run.cmake
-# The copy is installed below the build tree. The sources are built anew, unoptimised, for one CPU level and without
-# precompiled headers: this asks whether they build inside another project; the test programs ask the rest. With
-# TG_TEST_EFFORT above 1 each source file is compiled alone, which asks whether it includes what it needs, and the
-# installed headers are compiled by each compiler in each standard; otherwise files are joined, and each compiler takes
-# one standard. `cuda` is an installed copy again, of a build with the CUDA backend or the emulator, for the
+# The copy is installed below the build tree. The sources are built anew, unoptimised and for one CPU level: this asks
+# whether they build inside another project; the test programs ask the rest. With TG_TEST_EFFORT above 1 each source file
+# is compiled alone, which asks whether it includes what it needs, with each program of this folder, and the examples are
+# compiled by each compiler in each standard against the installed headers; otherwise one program is, and each compiler
+# takes one standard. `cuda` is an installed copy again, of a build with the CUDA backend or the emulator, for the
 # ops with kernels of their own alone; without a GPU, nvcc compiles them and they are not run.
 cmake_minimum_required(VERSION 3.25)
 load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
@@ -38,10 +38,11 @@ foreach(way IN LISTS WAY)
       list(APPEND options -DCMAKE_CUDA_COMPILER=${tg_CMAKE_CUDA_COMPILER})
     endif()
   else()
-    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF
-        -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
+    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF)
     if(effort EQUAL 1)
       list(APPEND options -DCMAKE_UNITY_BUILD=ON)
+    else()
+      list(APPEND options -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
     endif()
   endif()
   string(REPLACE ";" "\\;" prefixes "${prefixes}")
@@ -56,9 +57,13 @@ foreach(way IN LISTS WAY)
     endforeach()
     continue()
   endif()
-  run(${CMAKE_COMMAND} --build ${work}/${way} --target train everyday plugin host own_ops readme)
-  run(${work}/${way}/own_ops cpu)
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target train)
   run(${work}/${way}/train)
+  if(way STREQUAL sources AND effort EQUAL 1)
+    continue()
+  endif()
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target everyday plugin host own_ops readme)
+  run(${work}/${way}/own_ops cpu)
   execute_process(COMMAND ${work}/${way}/everyday WORKING_DIRECTORY ${work}/${way} COMMAND_ERROR_IS_FATAL ANY)
   run(${work}/${way}/host ${work}/${way}/libplugin.so)
   if(way STREQUAL installed)  # and by a compiler alone
@@ -71,8 +76,11 @@ foreach(way IN LISTS WAY)
     run(${work}/${way}/train_pc)
     # No header warns, in either standard, by either compiler.
     find_program(clang NAMES clang++-16 clang++)
-    file(GLOB programs ${source}/models/examples/*.cpp)
-    list(APPEND programs ${CMAKE_CURRENT_LIST_DIR}/everyday.cpp ${CMAKE_CURRENT_LIST_DIR}/host.cpp)
+    set(programs ${CMAKE_CURRENT_LIST_DIR}/everyday.cpp)
+    if(NOT effort EQUAL 1)
+      file(GLOB examples ${source}/models/examples/*.cpp)
+      list(APPEND programs ${examples} ${CMAKE_CURRENT_LIST_DIR}/host.cpp)
+    endif()
     if(NOT clang)
       message(STATUS "skipped: there is no clang++ to compile the examples with")
     endif()

@@ -7,6 +7,7 @@
 #include <tapegrad/cpu/thread_pool.h>
 
 #include "levels/int8_sums.h"
+#include "support/effort.h"
 #include "support/helpers.h"
 #include "support/threads.h"
 #include "support/with_env.h"
@@ -114,7 +115,7 @@ void compare(const Int8Level& level, const Case& c, Lies of_a, Lies of_b) {
 
 TEST_CASE("int8 sums of many sizes and layouts against a plain loop") {
   size_t turn = 0;
-  for (const int64_t m : {0, 1, 7, 16, 17, 33, 70})
+  for (const int64_t m : in_turns<int64_t>({0, 1, 7, 16, 17, 33, 70}, 3))
     for (const int64_t n : {0, 1, 5, 16, 31, 32, 50, 100})
       for (const int64_t k : {0, 1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 300}) {
         const Case c(m, n, k, Fill::random, Fill::random);

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "support/bf16_paths.h"
+#include "support/effort.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -85,7 +86,7 @@ TEST_CASE("high: errors are not larger than those of highest, on four kinds of d
   NoGradScope off;
   for_parts_paths([] {
     for (const char* kind : kKinds)
-      for (const int64_t k : {70, 768, 3072}) {
+      for (const int64_t k : in_turns<int64_t>({70, 768, 3072})) {
         CAPTURE(kind);
         CAPTURE(k);
         const auto [a, b] = data(kind, 190, 150, k);

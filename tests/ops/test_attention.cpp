@@ -2,6 +2,7 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
+#include "support/effort.h"
 #include "support/files.h"
 #include "support/refusals.h"
 #include "support/self_attention.h"
@@ -49,21 +50,11 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
     int64_t heads, key_heads, tq, tk, hs;
   };
   // Register tiles, panels and blocks have 6, 8, 12, 16, 32, 64 and 128 rows; vectors 2 to 16 elements.
-  for (const Sizes z : {Sizes{2, 2, 64, 64, 32},
-                        {2, 1, 16, 16, 16},
-                        {4, 2, 33, 33, 20},
-                        {2, 2, 130, 130, 64},
-                        {2, 1, 65, 257, 80},
-                        {2, 2, 5, 150, 7},
-                        {1, 1, 300, 300, 33},
-                        {2, 2, 70, 70, 129},
-                        {1, 1, 12, 40, 400},
-                        {2, 1, 40, 600, 16},
-                        {1, 1, 520, 520, 33},
-                        {1, 1, 1, 600, 20},
-                        {2, 2, 1, 33, 40},
-                        {4, 2, 4, 150, 65},
-                        {2, 2, 3, 3, 1}})
+  const std::vector<Sizes> sizes{{2, 2, 64, 64, 32},  {2, 1, 16, 16, 16},  {4, 2, 33, 33, 20},   {2, 2, 130, 130, 64},
+                                 {2, 1, 65, 257, 80}, {2, 2, 5, 150, 7},   {1, 1, 300, 300, 33}, {2, 2, 70, 70, 129},
+                                 {1, 1, 12, 40, 400}, {2, 1, 40, 600, 16}, {1, 1, 520, 520, 33}, {1, 1, 1, 600, 20},
+                                 {2, 2, 1, 33, 40},   {4, 2, 4, 150, 65},  {2, 2, 3, 3, 1}};
+  for (const Sizes z : in_turns(sizes, 3))
     for (const DType t : {DType::f64, DType::f32, DType::bf16})
       for (const AttentionOptions& o : {AttentionOptions{.scale = 0.3}, AttentionOptions{.scale = -0.4},
                                         AttentionOptions{.causal = false, .scale = 0.2}}) {
@@ -86,7 +77,7 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
 TEST_CASE("attention: heads whose keys are cut have the same bits with one thread and with all, and run after run") {
   const int before = num_threads();
   for (const DType t : {DType::f64, DType::f32, DType::bf16})
-    for (const int64_t tq : {1, 4, 300, 1100}) {
+    for (const int64_t tq : in_turns<int64_t>({1, 4, 300, 1100})) {
       CAPTURE(tq);
       const Inputs4 in(1, tq == 1 ? 1 : 2, 1, tq, 1100, 24, t);
       set_num_threads(1);
@@ -225,7 +216,7 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
 TEST_CASE("attention: one query alone gives what it gives among many") {
   // Heads around the lanes of the CPU's kernel for one query, and chains of its sums.
   for (const DType t : {DType::f32, DType::bf16, DType::f64})
-    for (const int64_t hs : {1, 15, 16, 40, 64, 90, 150})
+    for (const int64_t hs : in_turns<int64_t>({1, 15, 16, 40, 64, 90, 150}, 3))
       for (const int64_t tk : {1, 4, 129, 300}) {
         const Inputs4 in(2, 4, 2, tk, tk, hs, t);
         CAPTURE(name_of(t));

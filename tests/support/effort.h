@@ -13,24 +13,28 @@ namespace tg {
 
 inline int64_t test_effort() {
   const char* given = std::getenv("TG_TEST_EFFORT");
-  const std::string_view s = given ? given : "1";
+  const std::string_view s = given && *given ? given : "1";
   TG_CHECK(s == "1" || s == "10" || s == "100", value, "[tests] TG_TEST_EFFORT is '{}'. It must be 1, 10 or 100.", s);
   return s == "1" ? 1 : s == "10" ? 10 : 100;
 }
 
-// Whether a test may take its time: always, but on the emulator at TG_TEST_EFFORT=1.
+// Whether a test may take its time: always, but on the emulator and under asan at TG_TEST_EFFORT=1.
 inline bool has_time() {
-#ifdef TG_CUDA_EMULATED
+#if defined(TG_CUDA_EMULATED) || (defined(TG_SANITIZED) && !defined(__SANITIZE_THREAD__))
   return test_effort() > 1;
 #else
   return true;
 #endif
 }
-// All of a list, or where there is no time one of it, which TG_TURN chooses, from commit to commit another.
-template <class T> std::vector<T> in_turns(const std::vector<T>& all) {
+// All of a list. Where there is no time, one of it, or every `step`-th: TG_TURN chooses which, from commit to commit
+// others.
+template <class T> std::vector<T> in_turns(const std::vector<T>& all, size_t step = 0) {
   if (has_time()) return all;
+  if (step == 0) step = all.size();
   const char* turn = std::getenv("TG_TURN");
-  return {all[turn ? std::stoull(turn) % all.size() : 0]};
+  std::vector<T> some;
+  for (size_t i = turn ? std::stoull(turn) % step : 0; i < all.size(); i += step) some.push_back(all[i]);
+  return some;
 }
 
 }  // namespace tg
