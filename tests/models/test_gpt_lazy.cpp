@@ -1,6 +1,7 @@
 // Training a GPT in lazy mode: a step is one graph and one plan, and gives the bits of eager mode in no more memory.
 #include <tapegrad/tapegrad.h>
 
+#include "support/effort.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -64,9 +65,9 @@ TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one pl
   modern.activation = Activation::swiglu;
   modern.kv_heads = 1;
   modern.tied_head = false;
-  const std::pair<GptConfig, ForwardOptions> cases[] = {
+  const std::vector<std::pair<GptConfig, ForwardOptions>> cases{
       {plain, {}}, {modern, {}}, {plain, {.compute = DType::bf16}}, {plain, {.recompute = true}}};
-  for (const auto& [config, how] : cases) {
+  for (const auto& [config, how] : in_turns(cases)) {
     CAPTURE(name_of(config.norm));
     CAPTURE(bool(how.compute));
     CAPTURE(how.recompute);

@@ -18,9 +18,9 @@ inline int64_t test_effort() {
   return s == "1" ? 1 : s == "10" ? 10 : 100;
 }
 
-// Whether a test may take its time: always, but on the emulator and under asan at TG_TEST_EFFORT=1.
+// Whether a test may take its time: always, but on the emulator and under sanitizers at TG_TEST_EFFORT=1.
 inline bool has_time() {
-#if defined(TG_CUDA_EMULATED) || (defined(TG_SANITIZED) && !defined(__SANITIZE_THREAD__))
+#if defined(TG_CUDA_EMULATED) || defined(TG_SANITIZED)
   return test_effort() > 1;
 #else
   return true;
