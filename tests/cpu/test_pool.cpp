@@ -66,8 +66,10 @@ TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" 
 TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu)" *
           doctest::skip(cpu::max_threads() < 2)) {
   ThreadsScope use(2);
-  for (int64_t tiles : {2, 3, 7, 1000})
-    for (int job = 0; job < 20; ++job) {
+  constexpr int kJobs = 20;
+  for (int64_t tiles : {2, 3, 7, 1000}) {
+    int of_others = 0;  // a thread that other work holds up finds its own tiles taken
+    for (int job = 0; job < kJobs; ++job) {
       std::atomic<int64_t> first[2] = {-1, -1};  // of the caller, of the worker
       const auto caller = std::this_thread::get_id();
       parallel_for(tiles, [&](int64_t t) {
@@ -78,9 +80,11 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
         while (std::chrono::steady_clock::now() < until) {
         }
       });
-      CHECK(first[0] == 0);
-      if (first[1] >= 0) CHECK(first[1] >= (tiles + 1) / 2);
+      of_others += first[0] != 0 || (first[1] >= 0 && first[1] < (tiles + 1) / 2);
     }
+    CAPTURE(tiles);
+    CHECK(of_others < kJobs / 4);
+  }
 }
 
 namespace {
