@@ -67,7 +67,8 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
                           path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 
-Files::Files(const Start& s, const Trained& what, const Trainer& trainer) : start_(s), what_(what), trainer_(trainer) {
+Files::Files(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer)
+    : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
   if (leads())
     log_.emplace(open());
   else if (!s.state)
@@ -75,12 +76,14 @@ Files::Files(const Start& s, const Trained& what, const Trainer& trainer) : star
   if (s.state) saved_ = s.state->step;
 }
 void Files::save() {
+  if (!saves_) return;
   start_.data.tokens.check_unchanged();  // else the checkpoint's hash of them would be a lie
   if (log_) log_->sync();
   save_checkpoint_only();
   if (leads()) what_.save();
 }
 void Files::save_checkpoint_only() {
+  if (!saves_) return;
   TrainerState state;
   if (leads() || start_.run.train.shard_optimizer) state = trainer_.state();
   if (leads())
@@ -99,9 +102,11 @@ StepLog Files::open() {
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path}) remove_leftovers(name);
   if (!start_.state) {
+    std::error_code none;
+    if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of a run that is overwritten
     save_checkpoint_only();  // from now on the run can be resumed; a disk that cannot hold it is found here
     StepLog log(path);
-    std::error_code none;  // those of a run that is overwritten: they go with neither this checkpoint nor this log
+    // those of a run that is overwritten: they go with neither this checkpoint nor this log
     for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
     return log;
   }

@@ -24,10 +24,10 @@ FileLock lock_folder(const std::string& folder);
 void check_overwritten(const TrainOptions&, const std::string& out);
 
 // The files of a run, which rank 0 writes. A save is the checkpoint first, then the others: what is newest in the
-// folder can be resumed.
+// folder can be resumed. With --no-save there is the log alone.
 class Files {
  public:
-  Files(const Start&, const Trained&, const Trainer&);
+  Files(const TrainOptions&, const Start&, const Trained&, const Trainer&);
 
   void write(const StepRecord& r) {
     if (log_) log_->write(r);
@@ -40,6 +40,7 @@ class Files {
  private:
   StepLog open();
 
+  const bool saves_;
   const Start& start_;
   const Trained& what_;
   const Trainer& trainer_;

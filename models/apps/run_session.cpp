@@ -152,9 +152,14 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   if (was_done || files.saved_step() != trainer.steps()) files.save();
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
-    note_of(fmt::format("stopped after step {} of {}; `tapegrad {} --resume {}` goes on", trainer.steps(), t.max_steps,
-                        o.command, s.out));
+    note_of(fmt::format(
+        "stopped after step {} of {}; {}", trainer.steps(), t.max_steps,
+        o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` goes on", o.command, s.out)));
     return 128 + signal;
+  }
+  if (o.no_save) {
+    progress.print(fmt::format("\nwrote {}/log.jsonl", s.out));
+    return 0;
   }
   std::string names;
   for (const std::string& name : what.files) names += name + ", ";
@@ -176,7 +181,7 @@ int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned)
     s.lock = lock_folder(s.out);
     check_overwritten(o, s.out);
   }
-  Files files(s, what, trainer);
+  Files files(o, s, what, trainer);
   if (s.lock) s.lock->keep();  // until here it is a run that was refused
   if (!o.quiet && leads()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
@@ -238,12 +243,18 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            o.machine);
   c.toggle("--quiet", "print nothing but errors and notes", o.quiet);
   c.toggle("--overwrite", "begin a new run over the one, or the model, in the folder of --out", o.overwrite);
+  c.toggle("--no-save", "write the log alone, no checkpoint: the run cannot be resumed", o.no_save);
   c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
   add_settings(c, o, wanted);
 }
 
 Device prepare(const TrainOptions& o) {
   if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR goes on in DIR; leave --overwrite away");
+  if (o.no_save) {
+    if (!o.resume.empty()) throw UsageError("--resume DIR goes on with the checkpoint in DIR; leave --no-save away");
+    if (std::ranges::count(o.settings, "checkpoint_every", &std::pair<std::string, std::string>::first))
+      throw UsageError("--no-save writes no checkpoint; leave --checkpoint-every away");
+  }
   if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
   if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
   const Device named = Device::parse(o.device);

@@ -23,7 +23,7 @@ struct TrainOptions {
   int64_t threads = 0, sample_every = 0;
   std::optional<double> comm_timeout;  // seconds
   std::optional<int64_t> global_batch;
-  bool quiet = false, ignore_memory = false, overwrite = false;
+  bool quiet = false, ignore_memory = false, overwrite = false, no_save = false;
   std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
 };
 // --config, --device, and flags for the settings with wanted(name).
