@@ -1,5 +1,6 @@
-# Do bench_gpt_timeit, bench_lm_profile, bench_switchback and bench_fragmented work on the device cuda, a GPU or the emulator:
-#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSWITCHBACK=<bench_switchback> -DFRAGMENTED=<bench_fragmented>
+# Do bench_gpt_timeit, bench_lm_profile, bench_step, bench_switchback and bench_fragmented work on the device cuda, a GPU or
+# the emulator:
+#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSTEP=<bench_step> -DSWITCHBACK=<bench_switchback> -DFRAGMENTED=<bench_fragmented>
 #         -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
 include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
@@ -42,6 +43,20 @@ foreach(i RANGE 5)
     message(FATAL_ERROR "row ${i}: the loss is ${loss_eager_${i}}, compiled ${loss_compiled_${i}}")
   endif()
 endforeach()
+
+foreach(mode eager compiled)
+  execute_process(COMMAND ${STEP} --device cuda --layers 1 --width 32 --heads 2 --context 8 --batch 1 --steps 2 --untimed 2
+                          --mode ${mode} --json ${OUT}/step_${mode}.json
+                  COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+  file(READ ${OUT}/step_${mode}.json json)
+  string(JSON step_${mode} GET "${json}" loss)
+endforeach()
+string(JSON launches GET "${json}" compiled graph_launches)
+string(JSON recorded GET "${json}" compiled recorded_ops)
+string(JSON ops GET "${json}" compiled ops)
+if(NOT step_eager STREQUAL step_compiled OR NOT launches EQUAL 2 OR NOT recorded EQUAL ops)
+  message(FATAL_ERROR "losses ${step_eager} and ${step_compiled}, ${launches} launches of a graph, ${recorded} of ${ops} ops recorded")
+endif()
 
 execute_process(COMMAND ${SWITCHBACK} --device cuda --dims 16 --batch 24 --repeat 1 --quick --json ${OUT}/switchback.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)

@@ -18,9 +18,10 @@ from types import SimpleNamespace
 HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
-from compare_torch import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, gpt, report_of, seconds_of, train
+from compare_torch import gpt
 from ranks import RUN, SHAPE, mpirun
 from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table
+from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, report_of, seconds_of, train
 
 RUNS[RUN] = SHAPE
 # Of DDP: as it is, with gradients that are views of its buckets, and compiled.

@@ -18,9 +18,9 @@ import array, os, random, re, shutil, subprocess, sys, tempfile
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from compare_torch import report_of, seconds_of, train
 from gpt2_weights import SIZES, weights, write_folder
 from torch_peer import parse, rounds_of, table
+from train_runs import report_of, seconds_of, train
 
 RUNS = {"4x64": (4, 64), "16x128": (16, 128)}  # sequences and tokens of each
 SIZE = SIZES["124m"]

@@ -1,0 +1,140 @@
+// Times training steps of a named model on random tokens: forward, backward, clipping and the optimiser, as `tapegrad
+// train` makes them, without its files. The same code on the CPU and on CUDA, eager and compiled.
+#include <fmt/format.h>
+#include <tapegrad/core/backend.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/models/train/trainer.h>
+
+#include <algorithm>
+#include <set>
+
+#include "common/program.h"
+
+using namespace tg;
+using namespace tg::bench;
+namespace {
+constexpr std::string_view kProgram = "bench_step", kModes[] = {"eager", "compiled"};
+
+struct StepFlags : SharedFlags {
+  std::string arch = "nano", mode = "eager";
+  std::vector<std::pair<std::string, std::string>> settings;  // names and words
+  int64_t steps = 20, untimed = 4, threads = 0;
+};
+// What --mode says, and what a run has beside its steps: its end, its validation, its files and its text.
+const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",           "schedule",
+                                         "min_lr",  "eval_every", "checkpoint_every", "val_fraction",
+                                         "order",   "tokenizer",  "shard_optimizer"};
+
+RunConfig run_of(const StepFlags& f) {
+  check_within(kProgram, "steps", f.steps, 1, 1'000'000);
+  check_within(kProgram, "untimed", f.untimed, 0, 1'000'000);
+  RunConfig base;
+  base.model = arch(f.arch);
+  if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano has that of its text: here, bytes
+  Settings settings(base);
+  for (const auto& [name, word] : f.settings) settings.set(name, word);
+  RunConfig run = settings.run();
+  TrainConfig& t = run.train;
+  t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant;
+  t.eval_every = 0, t.val_fraction = 0;
+  t.compile = RunMode(known_place("mode", f.mode, kModes)) == RunMode::compiled;
+  return run;
+}
+void check_memory(const RunConfig& run, const StepFlags& f, Device device) {
+  const auto bytes = [=](int64_t batch) {
+    TrainConfig t = run.train;
+    t.batch = batch;
+    return plan_memory(run.model, t, device).peak;
+  };
+  check_fits(fmt::format("[bench_step] a step of {}", f.arch), run.train.batch, bytes, {}, device);
+}
+TokenData random_tokens(const RunConfig& run) {
+  const int64_t windows = run.train.batch * run.train.window_in(run.model.context);
+  std::vector<int64_t> ids(size_t(std::max<int64_t>(100'000, 2 * windows)));
+  Rng rng{run.train.seed};
+  for (int64_t& id : ids) id = int64_t(rng.below(uint64_t(run.model.vocab_size)));
+  return TokenData::from_tokens(ids);
+}
+Json json_of(const CompileStats* c) {
+  if (!c) return nullptr;
+  return {{"traces", c->traces},
+          {"replays", c->replays},
+          {"ops", c->ops},
+          {"plan_bytes", c->bytes},
+          {"graph_launches", c->graph_launches},
+          {"recorded_ops", c->recorded_ops},
+          {"why_no_graph", c->why_no_graph}};
+}
+std::string text_of(const CompileStats* c, Device device) {
+  if (!c) return "eager";
+  if (c->graph_launches > 0)
+    return fmt::format("compiled, {} launches of a graph, {} ops recorded", c->graph_launches, c->recorded_ops);
+  return device == Device::cpu() ? "compiled" : fmt::format("compiled, no graph: {}", c->why_no_graph);
+}
+
+int measured(const StepFlags& f, int argc, char** argv) {
+  const RunConfig run = run_of(f);
+  const Origin origin = begin(f, argc, argv, "; each step ends synchronised", f.threads);
+  const Device device = Device::parse(f.device);
+  check_memory(run, f, device);
+  const Params params(device, run.train.seed);
+  const Gpt model(params, run.model);
+  Trainer trainer(model, params, random_tokens(run), run.train);
+  std::vector<double> seconds;
+  StepRecord last;
+  while (!trainer.done()) {
+    last = trainer.step();
+    if (last.step > f.untimed) seconds.push_back(1e-3 * last.ms);
+  }
+  const Timing t = summary(seconds);
+  const int64_t window = run.train.window_in(run.model.context);
+  const double tokens = double(run.train.accumulate * run.train.batch * window);
+  const CompileStats* const compiled = trainer.compiled();
+  fmt::print(
+      "{}, {} parameters, {} x {} x {} tokens, {}: median {:.2f} ms of {} steps (p10 {:.2f}, p90 {:.2f}), "
+      "{:.0f} tokens/s, loss {:.4f}, peak {}\n",
+      f.arch, params.count(), run.train.accumulate, run.train.batch, window, text_of(compiled, device), 1e3 * t.median,
+      t.runs, 1e3 * t.p10, 1e3 * t.p90, tokens / t.median, last.loss, readable_bytes(last.peak_bytes));
+  if (f.json.empty()) return 0;
+  Json j = json_of(origin);
+  j["arch"] = f.arch;
+  j["run"] = parse_json(to_json(run), kProgram, "the run");
+  j["parameters"] = params.count();
+  j["seconds"] = seconds;
+  j["median"] = t.median, j["p10"] = t.p10, j["p90"] = t.p90;
+  j["tokens_per_s"] = tokens / t.median;
+  j["loss"] = last.loss;
+  j["peak_bytes"] = last.peak_bytes;
+  j["compiled"] = json_of(compiled);
+  write_json(f.json, j);
+  return 0;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  StepFlags f;
+  const auto declare = [&](Command& c) {
+    c.option("--arch", "NAME", "a named model: " + arch_names(), f.arch);
+    c.option("--mode", "NAME", "eager, or compiled: each step is one compiled function", f.mode);
+    c.option("--steps", "timed ones", f.steps);
+    c.option("--untimed", "steps before them", f.untimed);
+    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    for (const RunField& field : run_fields()) {
+      if (kOfRuns.contains(field.name)) continue;
+      std::string flag = "--" + field.name;
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      c.option(flag, field.kind, field.value, field.help,
+               [&f, name = field.name](const std::string& word) { f.settings.emplace_back(name, word); });
+    }
+    declare_results(c, f);
+    return [&] { return measured(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv,
+                           {"bench_step",
+                            "Times whole training steps of a named model on random tokens, as `tapegrad train` makes "
+                            "them, without its files. Settings have its flags.",
+                            declare});
+}

@@ -1,0 +1,28 @@
+# Does bench_step work: cmake -DPROGRAM=<bench_step> -DOUT=<folder> -P quick_test.cmake. Eager and compiled steps give one
+# loss, and the figures are there; how long a step takes is not judged.
+include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
+set(small --arch nano --layers 1 --width 32 --heads 2 --context 16 --batch 2 --steps 3 --untimed 2)
+foreach(mode eager compiled)
+  execute_process(COMMAND ${PROGRAM} ${small} --mode ${mode} --commit test --json ${OUT}/${mode}.json
+                  COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
+  prints("${text}" "nano, [0-9]+ parameters, 1 x 2 x 16 tokens, (eager|compiled): median [0-9.]+ ms of 3 steps")
+  read_results(${OUT}/${mode}.json json arch device parameters median p10 p90 tokens_per_s peak_bytes)
+  string(JSON count LENGTH "${json}" seconds)
+  string(JSON loss_${mode} GET "${json}" loss)
+  string(JSON batch GET "${json}" run train batch)
+  string(JSON kind TYPE "${json}" compiled)
+  if(NOT "${count} ${batch} ${kind}" MATCHES "^3 2 (NULL|OBJECT)$")
+    message(FATAL_ERROR "times, batch, compiled: ${count} ${batch} ${kind} in ${OUT}/${mode}.json")
+  endif()
+endforeach()
+string(JSON replays GET "${json}" compiled replays)
+if(NOT loss_eager STREQUAL loss_compiled OR NOT replays EQUAL 4)
+  message(FATAL_ERROR "losses ${loss_eager} and ${loss_compiled}, ${replays} replays")
+endif()
+
+fails(1 "--steps is 0" --steps 0)
+fails(1 "Did you mean 'compiled'" ${small} --mode compield)
+fails(1 "is no device" ${small} --device abacus)
+fails(1 "batch is 'many'" --batch many)
+fails(1 "too little. .*These would fit: --batch [0-9]+ " --arch gpt2 --batch 10000000)
+fails(2 "Did you mean '--layers'" --layer 3)

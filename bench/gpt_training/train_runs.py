@@ -1,0 +1,65 @@
+"""Runs of `tapegrad train` on random tokens, and their step times: what compare_llmc.py and bench/dist/compare_ddp.py share with the
+settings of compare_torch.py. No program."""
+import array, datetime, json, os, platform, random, statistics, subprocess, sys
+
+# Blocks, heads, width, vocabulary, biases, dropout; sequences and tokens of each.
+RUNS = {
+    "nano": (4, 4, 128, 65, False, 0.0, 12, 64),  # nanoGPT's settings for a CPU
+    "shakespeare_char": (6, 6, 384, 65, False, 0.0, 64, 256),
+    "shakespeare_char_dropout": (6, 6, 384, 65, False, 0.2, 64, 256),
+    "gpt2_4x64": (12, 12, 768, 50257, True, 0.0, 4, 64),  # 124 million parameters
+    "gpt2_16x128": (12, 12, 768, 50257, True, 0.0, 16, 128),
+}
+RATE, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
+
+
+def settings_of(args, run):
+    """Flags of a run, for `tapegrad train` and for bench_step."""
+    blocks, heads, width, vocabulary, bias, dropout, batch, context = RUNS[run]
+    return {"layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
+            "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0], "beta2": BETAS[1],
+            "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP, "dtype": args.dtype, "matmul-precision": args.matmul_precision}
+
+
+def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1):
+    """({mode: log} of `tapegrad train` with these flags, its log a list of steps; what the last run printed). The words of `launch`
+    come before the command. Of copies that run at once the first is reported."""
+    logs, out = {}, os.path.join(folder, "out")
+    for mode in modes:
+        flags = {"threads": args.threads, **flags, "device": args.device, "max-steps": args.warmup + args.steps,
+                 "warmup": 0, "schedule": "constant", "val-fraction": 0, "eval-every": 0, "dtype": args.dtype, "compile": str(mode == "compiled").lower()}
+        command = [*launch, args.program, "train", "--overwrite", "--no-save", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))]
+        runs = [subprocess.Popen([*command, "--out", f"{out}{k}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for k in range(copies)]
+        printed = [run.communicate() for run in runs]
+        for run, (_, error) in zip(runs, printed):
+            if run.returncode:
+                sys.exit(error)
+        with open(os.path.join(out + "0", "log.jsonl")) as f:
+            logs[mode] = [json.loads(line) for line in f]
+    return logs, printed[0][0]
+
+
+def seconds_of(logs, warmup):
+    return {mode: statistics.median(step["ms"] for step in steps[warmup:]) / 1e3 for mode, steps in logs.items()}
+
+
+def flags_of(args, run, folder):
+    """The flags of `tapegrad train` for a run, with random tokens in a file of the folder."""
+    vocabulary = RUNS[run][3]
+    data = os.path.join(folder, f"{vocabulary}.bin")
+    if not os.path.exists(data):
+        draw = random.Random(1)
+        with open(data, "wb") as f:
+            array.array("H", (draw.randrange(vocabulary) for _ in range(100_000))).tofile(f)
+    return {"data": data, **settings_of(args, run)}
+
+
+def report_of(args, header, **peer):
+    """The keys of our programs' JSON files that say where figures come from."""
+    backend = next(line for line in header.splitlines() if line.startswith("device")).removeprefix("device").strip()
+    with open("/proc/cpuinfo") as f:
+        cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
+    built = subprocess.run([args.program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return {"machine": {"cpu": cpu, "cpus": os.cpu_count(), "backend": backend, "compiler": built}, "clock": "wall",
+            "date": datetime.date.today().isoformat(), "device": args.device, **peer}
