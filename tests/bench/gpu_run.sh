@@ -1,26 +1,46 @@
 #!/usr/bin/env bash
-# bench/gpu/run.sh where there is no GPU: a program and nvidia-smi that only print, and how the script takes what they say.
-#   gpu_run.sh <repository> <folder for what it writes>
+# bench/gpu/run.sh where there is no GPU: with the programs of a build, which say so, and with programs that only print.
+#   gpu_run.sh <repository> <programs of a build> <folder for what it writes>
 set -u
-root=$1 work=$2
-rm -rf "$work" && mkdir -p "$work/tools" "$work/build/bin"
-print() { printf '#!/bin/sh\nprintf "%%s\\n" "%s"\n' "$2" >"$1" && chmod +x "$1"; }
-export PATH=$work/tools:/usr/bin:/bin
-print "$work/tools/nvidia-smi" "a GPU, 1, 2, 9.0"
+run=$1/bench/gpu/run.sh bin=$2 work=$3
+rm -rf "$work" && mkdir -p "$work/fake"
 failed=0
-# expect <status> <stage> <what its log has> <what the benchmark prints>
-expect() {
-  print "$work/build/bin/bench_ops" "$4"
-  bash "$root/bench/gpu/run.sh" -o "$work/out" -b "$work/build" "$2" >"$work/printed" 2>&1
-  local status=$?
-  ((status == $1)) && grep -qF "$3" "$work/out/$2.log" && return
-  echo "stage $2 after '$4': status $status, wanted $1 and '$3' in:" && cat "$work/printed" "$work/out/$2.log"
-  failed=1
-}
-expect 0 ops 'all is well' 'all is well'
-expect 1 ops 'run.sh: compiled functions ran without a graph:' '[compile] 9 ops run one by one, not as one graph: add cannot be recorded'
-expect 0 ops 'TG_CUDA_GRAPHS' '[compile] 9 ops run one by one, not as one graph: TG_CUDA_GRAPHS=0 forbids CUDA graphs'
-expect 0 ops 'other arguments' '[compile] 1 ops run one by one, not as one graph: 1 of its 1 ops had other arguments, in 5 runs one after the other'
-expect 1 ops 'run.sh: ' '[compile] 9 ops run one by one, not as one graph: 1 of its 9 ops had work of another form, in 5 runs one after the other'
-command -v cuobjdump >/dev/null || expect 0 sass 'skipped: there is no cuobjdump here' ''
+complain() { failed=1 && printf '%s\n' "$@"; }
+has() { grep -qE "$1" "$work/out/table.txt" || complain "the table has no line '$1':" "$(cat "$work/out/table.txt")"; }
+
+# A rehearsal: each stage has a line, and no program begins work.
+RUN_SECONDS=200 bash "$run" -o "$work/out" -b "$bin" >"$work/printed" 2>&1
+status=$?
+((status == 1)) || complain "a rehearsal ends with $status:" "$(cat "$work/printed")"
+for line in machine 'smoke  ' 'tests  ' train_f32 'training  +20 steps, beside cpu: no run on a GPU' ops_bf16 timeit 'big  ' \
+  big_tuned big_profile big_fp8 'switchback  ' lora_eager lora_compiled 'lora  ' fragmented sanitizer 'end  '; do has "^$line"; done
+for name in train_f32 lora_eager big_tuned; do has "^$name +status 1 after [0-9]+ s: .*\[device\] "; done
+(($(ls "$work/out" | wc -l) < 9)) || complain "$(ls "$work/out")"
+tail -n 1 "$work/printed" | grep -q '^end ' || complain 'the table is not what is printed last'
+
+# Programs that print: a case that fails runs again, and what is no graph is said.
+cat >"$work/fake/tg_tests_cuda" <<'END'
+#!/bin/sh
+case $1 in
+  -c) echo '[doctest] unskipped test cases passing the current filters: 3' ;;
+  -f=2) printf 'TEST CASE:  sums\n\nERROR: 1 == 2\n' && exit 1 ;;
+  -f=3) exit 77 ;;
+  *) echo '[doctest] test cases: 1 | 1 passed' ;;
+esac
+END
+print() { printf '#!/bin/sh\nprintf "%%s\\n" "%s"\n' "$2" >"$work/fake/$1" && chmod +x "$work/fake/$1"; }
+chmod +x "$work/fake/tg_tests_cuda"
+print tapegrad nothing
+print bench_step '[compile] 9 ops run one by one, not as one graph: add cannot be recorded'
+bash "$run" -o "$work/out" -b "$work/fake" smoke tests big >"$work/printed" 2>&1
+has '^smoke +9 of 9 right'
+has '^tests +3 of 3 ended, 1 failed, 1 without a device'
+has '^  case 2 +status 1: sums: ERROR: 1 == 2'
+has '^big_tuned +without a graph: .*add cannot be recorded'
+print bench_step '[compile] 9 ops run one by one, not as one graph: TG_CUDA_GRAPHS=0 forbids CUDA graphs; median'
+bash "$run" -o "$work/out" -b "$work/fake" big >"$work/printed" 2>&1
+has '^big_tuned .*median'
+bash "$run" -o "$work/out" -b "$work/fake" abacus >"$work/printed" 2>&1
+status=$?
+((status == 2)) && grep -q "there is no stage 'abacus'" "$work/printed" || complain "an unknown stage ends with $status"
 exit $failed

@@ -1,5 +1,5 @@
 // Each PTX wrapper against its definition, written out here: on a GPU this tests the instruction, on the emulator its
-// twin. bench/gpu/run.sh runs them one by one.
+// twin. bench/gpu/run.sh runs them first.
 #include <tapegrad/ops/ops.h>
 
 #include "cuda/ptx_probes.h"
