@@ -11,7 +11,9 @@ import datetime, json, os, sys
 def compared(path):
     with open(path) as f:
         report = json.load(f)
-    print(f"torch {report['torch']} / ours: {report['geometric_mean']:.2f} in the mean of {len(report['rows'])}, least {report['smallest']:.2f}")
+    mean, least = report["geometric_mean"], report["smallest"]
+    print(f"torch {report['torch']} / ours, {len(report['rows'])} rows: " +
+          (f"{mean:.2f} in the mean, least {least:.2f}" if mean else "none judged, other work was on the processors"))
     for row in sorted(report["rows"], key=lambda r: r["ratio"])[:8]:
         every = lambda times: ", ".join(f"{way} {1e3 * s:.3f}" for way, s in times.items())
         print(f"  {row['ratio']:.2f} {row['name']}: ms ours {every(row['all'])}; torch {every(row['torch_all'])}")
