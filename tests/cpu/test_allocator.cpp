@@ -274,13 +274,15 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   CHECK(a.stats().live == s0.live + int64_t(second));
   a.deallocate(p, second);
 
-  // 32 MiB, out of what is cached now. malloc may map twice that, as an aligned chunk of 64 KiB has 132 KiB where it
-  // cannot grow its heap.
-  std::vector<void*> small(32 << 10);
+  // Blocks of 1 KiB until they take what is cached now: malloc has room for them in a heap that other tests have left,
+  // and else maps 132 KiB for each chunk of 64.
+  constexpr size_t kMost = 64 << 10;
+  std::vector<void*> small;
+  small.reserve(kMost);
   REQUIRE(a.stats().cached == int64_t(second));
   {
     Limit low(8 * size_t(kMiB));
-    for (void*& b : small) b = a.allocate(1024);
+    while (small.size() < kMost && a.stats().cached != 0) small.push_back(a.allocate(1024));
   }
   CHECK(a.stats().cached == 0);
   for (void* b : small) a.deallocate(b, 1024);
