@@ -1,7 +1,7 @@
 # Do bench_gpt_timeit, bench_lm_profile, bench_step, bench_switchback and bench_fragmented work on the device cuda, a GPU or
 # the emulator:
-#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSTEP=<bench_step> -DSWITCHBACK=<bench_switchback> -DFRAGMENTED=<bench_fragmented>
-#         -DOUT=<folder> -P quick_cuda_test.cmake
+#   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSTEP=<bench_step> -DSWITCHBACK=<bench_switchback>
+#         -DFRAGMENTED=<bench_fragmented> -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
 include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)

@@ -34,14 +34,13 @@ RunConfig run_of(const StepFlags& f) {
   RunConfig base;
   base.model = arch(f.arch);
   if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano has that of its text: here, bytes
-  Settings settings(base);
-  for (const auto& [name, word] : f.settings) settings.set(name, word);
-  RunConfig run = settings.run();
-  TrainConfig& t = run.train;
-  t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant;
+  TrainConfig& t = base.train;
+  t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant, t.min_lr = 0;
   t.eval_every = 0, t.val_fraction = 0;
   t.compile = RunMode(known_place("mode", f.mode, kModes)) == RunMode::compiled;
-  return run;
+  Settings settings(base);
+  for (const auto& [name, word] : f.settings) settings.set(name, word);
+  return settings.run();
 }
 void check_memory(const RunConfig& run, const StepFlags& f, Device device) {
   const auto bytes = [=](int64_t batch) {

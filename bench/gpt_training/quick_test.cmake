@@ -20,6 +20,7 @@ if(NOT loss_eager STREQUAL loss_compiled OR NOT replays EQUAL 4)
   message(FATAL_ERROR "losses ${loss_eager} and ${loss_compiled}, ${replays} replays")
 endif()
 
+execute_process(COMMAND ${PROGRAM} ${small} --lr 1e-6 COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)  # below the usual min_lr
 fails(1 "--steps is 0" --steps 0)
 fails(1 "Did you mean 'compiled'" ${small} --mode compield)
 fails(1 "is no device" ${small} --device abacus)

@@ -1,5 +1,5 @@
-// How much is tried where a test makes its cases itself: random programs, kills. TG_TEST_EFFORT is 1
-// for each commit (unset), 10, or 100 at night.
+// How much is tried where a test makes its cases itself: random programs, kills. TG_TEST_EFFORT is 1 for
+// each commit (unset), 10, or 100 at night.
 #pragma once
 #include <tapegrad/core/check.h>
 
@@ -13,7 +13,7 @@ namespace tg {
 
 inline int64_t test_effort() {
   const char* given = std::getenv("TG_TEST_EFFORT");
-  const std::string_view s = given && *given ? given : "1";
+  const std::string_view s = given ? given : "1";
   TG_CHECK(s == "1" || s == "10" || s == "100", value, "[tests] TG_TEST_EFFORT is '{}'. It must be 1, 10 or 100.", s);
   return s == "1" ? 1 : s == "10" ? 10 : 100;
 }
