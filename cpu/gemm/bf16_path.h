@@ -1,6 +1,5 @@
-// How products of bf16 are computed on this machine (cpu/gemm_bf16.h): the possible ways by what processor and system
-// say, the quickest of them by a measurement (cpu/gemm/product_path.h). Compiled once for all levels. Used by the
-// kernels of products and by describe().
+// How products of bf16 are computed on this machine (cpu/gemm_bf16.h, cpu/gemm/product_path.h). The ways differ in last
+// bits. Compiled once for all levels. Used by the kernels of products and by describe().
 #pragma once
 #include <string_view>
 
@@ -15,11 +14,11 @@ inline constexpr Bf16Path kBf16Paths[] = {Bf16Path::f32, Bf16Path::avx512, Bf16P
 std::string_view name_of(Bf16Path);  // as in TG_BF16: "f32", "avx512", "amx"
 // Whether processor, system and this build have it. The first question asks Linux for the tiles' registers.
 bool has(Bf16Path);
-// The quickest, measured at the first call in some 30 us; or what the environment variable TG_BF16 names, read at each
-// call. A value error if it is no name, or if this machine lacks what it names.
+// AMX, else AVX512_BF16 of AMD, else f32; or what the environment variable TG_BF16 names, read at each call. A value
+// error if it is no name, or if this machine lacks what it names.
 Bf16Path bf16_path();
-// The way of f32 products by six products of bf16 parts (cpu/gemm/gemm_parts.cpp): AMX, where that is quicker than f32;
-// or what TG_BF16 names.
+// The way of f32 products by six products of bf16 parts (cpu/gemm/gemm_parts.cpp): AMX, else f32; or what
+// TG_BF16 names.
 Bf16Path bf16_parts_path();
 
 }  // namespace tg::cpu

@@ -1,6 +1,5 @@
-// How products of int8 are computed on this machine (cpu/gemm_int8.h): the possible ways by what processor and system
-// say, the quickest of them by a measurement (cpu/gemm/product_path.h). All give the same numbers. Compiled once for
-// all levels. Used by the kernels of products and by describe().
+// How products of int8 are computed on this machine (cpu/gemm_int8.h, cpu/gemm/product_path.h). All ways give the same
+// numbers. Compiled once for all levels. Used by the kernels of products and by describe().
 #pragma once
 #include <string_view>
 
@@ -18,8 +17,8 @@ inline constexpr Int8Path kInt8Paths[] = {Int8Path::plain, Int8Path::avx2, Int8P
 std::string_view name_of(Int8Path);  // as in TG_INT8: "plain", "avx2", "avx_vnni", "avx512_vnni", "amx"
 // Whether processor, system and this build have it. The first question asks Linux for the tiles' registers.
 bool has(Int8Path);
-// The quickest, measured at the first call in some 30 us; or what the environment variable TG_INT8 names, read at each
-// call. A value error if it is no name, or if this machine lacks what it names.
+// The last of them that this machine has, or what the environment variable TG_INT8 names, read at each call. A value
+// error if it is no name, or if this machine lacks what it names.
 Int8Path int8_path();
 
 }  // namespace tg::cpu

@@ -4,7 +4,6 @@
 #include <tapegrad/cpu/gemm/product_path.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 
 #ifdef __x86_64__
@@ -16,21 +15,13 @@
 #endif
 
 namespace tg::cpu {
-size_t quickest_path(std::span<const ProductPath> paths) {
-  if (std::count_if(paths.begin(), paths.end(), [](const ProductPath& p) { return p.has; }) == 1)
-    return size_t(std::find_if(paths.begin(), paths.end(), [](const ProductPath& p) { return p.has; }) - paths.begin());
-  size_t best = 0;
-  double most = -1;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    if (!paths[i].has) continue;
-    if (const double r = paths[i].rate ? paths[i].rate() : 0; r > most) best = i, most = r;
-  }
-  return best;
-}
-size_t chosen_path(std::span<const ProductPath> paths, size_t (*quickest)(), const char* variable, std::string_view op,
+size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std::string_view op,
                    std::string_view dtype) {
   const char* wish = std::getenv(variable);  // read each time: tests set it
-  if (!wish) return quickest();
+  if (!wish)
+    return size_t(
+        std::find_if(paths.rbegin(), paths.rend(), [](const ProductPath& p) { return p.has && p.fast; }).base() -
+        paths.begin() - 1);
   for (size_t i = 0; i < paths.size(); ++i)
     if (paths[i].name == wish && paths[i].has) return i;
   std::string all, here;
@@ -54,6 +45,14 @@ bool has_instructions(int level, unsigned subleaf_of_7, CpuidRegister in, int bi
   return false;
 #endif
 }
+bool is_amd() {
+#ifdef __x86_64__
+  unsigned r[4] = {};
+  return __get_cpuid(0, &r[0], &r[1], &r[2], &r[3]) && r[1] == signature_AMD_ebx;
+#else
+  return false;
+#endif
+}
 bool has_tiles() {
 #if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
   constexpr unsigned kTileState = 3u << 17;                    // of XCR0
@@ -65,17 +64,5 @@ bool has_tiles() {
 #else
   return false;
 #endif
-}
-
-// The best of several: the first is disturbed by the clock and by the units' waking up, others by interrupts.
-double rate_of(double multiply_adds, void (*burst)()) {
-  double best = 0;
-  for (int i = 0; i < 6; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    burst();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    best = std::max(best, multiply_adds / std::max(took.count(), 1e-9));
-  }
-  return best;
 }
 }  // namespace tg::cpu

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
+#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_folder.h>
 
@@ -13,7 +14,12 @@ RunConfig run_in(const Checkpoint& c, const std::string& path) {
   return run_config_from_json(c.config, fmt::format("'config' of {}", path));
 }
 const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
-std::string kernels_of(Device d) { return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)); }
+std::string kernels_of(Device d, const TrainConfig& c) {
+  const bool narrow = c.dtype == DType::bf16 || c.matmul_precision != MatmulPrecision::highest ||
+                      (c.optimizer == OptimizerKind::muon && c.muon_dtype == DType::bf16);
+  return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)) +
+         (narrow && d.backend == Backend::cpu ? fmt::format(", bf16 by {}", name_of(cpu::bf16_path())) : "");
+}
 
 FileLock lock_folder(const std::string& folder) {
   try {
@@ -94,7 +100,7 @@ void Files::save_checkpoint_only() {
                      .state = std::move(state),
                      .finetuning = start_.finetuning,
                      .init = start_.init,
-                     .kernels = kernels_of(what_.params.device())});
+                     .kernels = kernels_of(what_.params.device(), start_.run.train)});
   saved_ = trainer_.steps();
 }
 StepLog Files::open() {

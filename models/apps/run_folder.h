@@ -14,8 +14,8 @@ std::string checkpoint_path(const std::string& folder);
 std::string log_path(const std::string& folder);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
-// Whose bits those of other backends and instruction sets differ from.
-std::string kernels_of(Device);
+// Whose bits those of others differ from: backend, instruction set and, for a run that multiplies bf16, how.
+std::string kernels_of(Device, const TrainConfig&);
 
 // One process at a time writes the files of a run.
 FileLock lock_folder(const std::string& folder);

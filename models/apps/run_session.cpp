@@ -171,7 +171,7 @@ int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned)
   check_same({{"settings", to_json(s.run)},
               {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
               {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
-              {"kernels", kernels_of(what.params.device())}});
+              {"kernels", kernels_of(what.params.device(), s.run.train)}});
   Trainer trainer(what.model, what.params, s.data.tokens, s.run.train, Communicator::world());
   if (s.state) {
     trainer.load_state(*s.state);
@@ -341,7 +341,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   const auto& [path, c, lock] = saved;
   const RunConfig before = run_in(c, path);
   RunConfig run = resumed_settings(o, c, before, path);
-  if (const std::string here = kernels_of(Device::parse(o.device)); !c.kernels.empty() && c.kernels != here)
+  if (const std::string here = kernels_of(Device::parse(o.device), run.train); !c.kernels.empty() && c.kernels != here)
     note_of(
         fmt::format("{} was computed by other kernels ({}) than those here ({}): what follows is as good, and not the "
                     "same bit for bit",

@@ -555,6 +555,20 @@ file(STRINGS ${dir}/slow/checkpoint.safetensors header REGEX "cpu, level 1")
 if(NOT header)  # else the machine has no other
   expect(err "slow/checkpoint.safetensors was computed by other kernels (cpu, level 1) than those here (cpu, level ")
 endif()
+run_with("TG_BF16=f32" 0 train --data text.txt --out narrow ${tiny} --dtype bf16 --quiet)
+run_with("TG_BF16=f32" 0 train --resume narrow --max-steps 7 --quiet)
+if(err MATCHES "other kernels")
+  fail("the same kernels are called others")
+endif()
+file(STRINGS ${dir}/narrow/checkpoint.safetensors header REGEX "cpu, level [134], bf16 by f32")
+if(NOT header)
+  fail("the checkpoint does not say how bf16 is multiplied")
+endif()
+run(0 train --resume narrow --max-steps 8 --quiet)
+file(STRINGS ${dir}/narrow/checkpoint.safetensors header REGEX "bf16 by f32")
+if(NOT header)  # else the machine multiplies bf16 in f32
+  expect(err "bf16 by f32) than those here (cpu, level ")
+endif()
 
 # Variables of the environment are read before anything is written
 foreach(variable "TG_ISA=rubbish" "TG_ISA=99" "TG_THREADS=many" "TG_THREADS=0" "TG_BF16=rubbish" "TG_INT8=rubbish")
