@@ -67,15 +67,18 @@ function(tg_add_cuda target)
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
-  # What kernels that are compiled at run time include, as texts in the library.
+  # As texts in the library: what kernels that are compiled at run time include, and measured algorithms of matrix products.
   set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
-  list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE depends)
+  file(GLOB algorithms CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/bench/gpu/gemm_*.txt)
+  set(depends ${headers} ${algorithms})
+  list(TRANSFORM depends PREPEND ${PROJECT_SOURCE_DIR}/)
   list(JOIN headers "|" headers)
+  list(JOIN algorithms "|" algorithms)
   add_custom_command(OUTPUT ${embedded} DEPENDS ${depends} ${PROJECT_SOURCE_DIR}/cmake/embed.cmake VERBATIM
-                     COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DFILES=${headers}
-                             -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
+                     COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DHEADERS=${headers}
+                             -DALGORITHMS=${algorithms} -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
   add_library(tg_cuda_runtime OBJECT ${runtime} ${embedded})
   set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # an object per file, as of kernels
   target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)

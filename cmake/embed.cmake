@@ -1,18 +1,33 @@
-# Headers as texts in a source file: cmake -DROOT=<repository> -DOUT=<file.cpp> -DFILES=<a.h|b.h ...> -P embed.cmake.
-# They are what kernels that are compiled at run time may include (cuda/jit/rtc.h).
-string(REPLACE "|" ";" files "${FILES}")
-set(entries "")
-foreach(file IN LISTS files)
-  file(READ ${ROOT}/${file} text)
-  string(APPEND entries "    {\"tapegrad/${file}\", R\"~text~(${text})~text~\"},\n")
+# Files as texts in a source file: cmake -DROOT=<repository> -DOUT=<file.cpp> -DHEADERS=<a.h|b.h ...>
+# -DALGORITHMS=<a.txt|b.txt ...> -P embed.cmake. Headers are what kernels that are compiled at run time may include
+# (cuda/jit/rtc.h), algorithms those that were measured for matrix products (cuda/gemm/gemm.h).
+foreach(kind HEADERS ALGORITHMS)
+  string(REPLACE "|" ";" files "${${kind}}")
+  set(${kind}_texts "")
+  foreach(file IN LISTS files)
+    file(READ ${ROOT}/${file} text)
+    if(kind MATCHES "^HEADERS$")
+      string(APPEND HEADERS_texts "    {\"tapegrad/${file}\", R\"~text~(${text})~text~\"},\n")
+    else()
+      string(APPEND ALGORITHMS_texts "    R\"~text~(${text})~text~\",\n")
+    endif()
+  endforeach()
 endforeach()
 file(WRITE ${OUT} "// Made by cmake/embed.cmake.
+#include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/jit/rtc.h>
+
+#include <vector>
 
 namespace tg::cuda {
 std::span<const EmbeddedHeader> embedded_headers() {
   static constexpr EmbeddedHeader all[] = {
-${entries}  };
+${HEADERS_texts}  };
+  return all;
+}
+std::span<const std::string_view> shipped_algorithms() {
+  static const std::vector<std::string_view> all{
+${ALGORITHMS_texts}  };
   return all;
 }
 }  // namespace tg::cuda

@@ -76,26 +76,21 @@ class Gemms {
     stats_.held = plans_.size();
     return stats_;
   }
-  void run(const Context& c, const Part& g) {
+  void run(const Context& c, Part g) {
     const std::lock_guard lock(mutex_);
-    const cudaStream_t stream = stream_of(device_);
     open(c.op);
-    const HeldMemory* const held = held_memory();
-    std::optional<Scratch> beside;  // products of two branches of a recording may run at once
-    if (held && held->beside()) beside.emplace(c, kGemmWorkspace);
-    void* const space = beside ? beside->as<void>() : workspace(held ? held->order() : stream, c.op);
-    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, space, g.accumulate};
-    const GemmKey key = key_of(g);
-    if (plan(c, key, p, stream).run(p, stream, c.op)) {
-      ++stats_.products;
-      return;
+    if (by_library(c, g)) return;
+    if (g.bias) {  // which it may have for no alignment or shape: a first term of the sums, rounded with them once
+      fill_rows(c, g, g.ldd);
+      g.bias = nullptr, g.accumulate = true;
+      if (by_library(c, g)) return;
     }
     if (++stats_.plain == 1)
       fmt::print(
           stderr,
           "tapegrad: [gemm] cuBLASLt has no algorithm for {}: this product, and others that it has none for, are "
           "made by a plain kernel, which is slow.\n",
-          describe(key));
+          describe(key_of(g)));
     plain_product(c, g, g.ldd, g.accumulate);
   }
 
@@ -117,18 +112,27 @@ class Gemms {
       check_lt(cublasLtCreate(&h), op, "starting the library");
       handle_.reset(h);
     }
-    if (file_ || options_.file.empty()) return;
-    TG_CHECK(options_.autotune || std::filesystem::exists(options_.file), io,
+    if (file_) return;
+    const std::string& path = options_.file;
+    TG_CHECK(path.empty() || options_.autotune || std::filesystem::exists(path), io,
              "[gemm] there is no file of measured algorithms '{}'. Choose another with TG_GEMM_CACHE, or make it with "
              "TG_AUTOTUNE=1.",
-             options_.file);
-    GemmFile f(options_.file, properties(device_).name);
+             path);
+    const auto shipped = options_.autotune ? std::span<const std::string_view>() : options_.shipped;
+    GemmFile f(path, properties(device_).name, shipped);
     stats_.foreign = f.foreign();
+    const std::string here = fmt::format("'{}' with {}", properties(device_).name, cublasLtGetVersion());
     if (f.foreign())
-      fmt::print(stderr,
-                 "tapegrad: [gemm] {} algorithms in '{}' are for another GPU or version of cuBLASLt than '{}' "
-                 "with {}: not used.\n",
-                 f.foreign(), f.path(), properties(device_).name, cublasLtGetVersion());
+      fmt::print(
+          stderr,
+          "tapegrad: [gemm] {} algorithms in '{}' are for another GPU or version of cuBLASLt than {}: not used.\n",
+          f.foreign(), path, here);
+    if (f.size() == 0 && !shipped.empty())
+      fmt::print(
+          stderr,
+          "tapegrad: [gemm] the measured algorithms of this build are for other GPUs or versions of cuBLASLt than "
+          "{}: not used. TG_AUTOTUNE=1 and TG_GEMM_CACHE=FILE measure those that are needed here.\n",
+          here);
     file_.emplace(std::move(f));
   }
   void* workspace(cudaStream_t stream, std::string_view op) {
@@ -140,6 +144,17 @@ class Gemms {
     empty_cache({Backend::cuda, int8_t(device_)});
     check(cudaMalloc(&p, kGemmWorkspace), op, "allocating the workspace of matrix products");
     return p;
+  }
+  bool by_library(const Context& c, const Part& g) {
+    const cudaStream_t stream = stream_of(device_);
+    const HeldMemory* const held = held_memory();
+    std::optional<Scratch> beside;  // products of two branches of a recording may run at once
+    if (held && held->beside()) beside.emplace(c, kGemmWorkspace);
+    void* const space = beside ? beside->as<void>() : workspace(held ? held->order() : stream, c.op);
+    const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, space, g.accumulate};
+    if (!plan(c, key_of(g), p, stream).run(p, stream, c.op)) return false;
+    ++stats_.products;
+    return true;
   }
   GemmPlan& plan(const Context& c, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
     if (const auto it = plans_.find(key); it != plans_.end()) {
@@ -158,10 +173,12 @@ class Gemms {
     return recent_.front().second;
   }
   void choose(const Context& c, GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
-    if (const auto* known = file_ ? file_->find(key) : nullptr) {
-      if (!plan.adopt(known->algorithm)) file_->damaged("the library does not take the algorithm for " + describe(key));
-      ++stats_.from_file;
-      return;
+    if (const auto* known = file_->find(key)) {
+      if (plan.adopt(known->algorithm)) {
+        ++stats_.from_file;
+        return;
+      }
+      if (!known->shipped) file_->damaged("the library does not take the algorithm for " + describe(key));
     }
     if (!options_.autotune || plan.candidates().empty() || p.accumulate || !may_measure(stream, c.op)) return;
     const double us = measure(c, plan, key, p, stream);

@@ -4,6 +4,7 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
+#include <span>
 #include <string>
 
 namespace tg::cuda {
@@ -31,6 +32,9 @@ struct Gemm {
 // for is multiplied by plain_product.h, and a line on stderr names the first. An Error(cuda) when the library fails.
 void gemm(const Context&, const Gemm&);
 
+// Files of measured algorithms (bench/gpu/gemm_*.txt) that were embedded when this was built, as texts.
+std::span<const std::string_view> shipped_algorithms();
+
 // How algorithms are chosen. The environment's values hold until set_gemm_options().
 struct GemmOptions {
   // Times the library's candidates at the first call of each shape and keeps the fastest in the file, without which
@@ -39,6 +43,8 @@ struct GemmOptions {
   // A file of measured choices (JSON), read at the first product and, with autotune, written after each measurement.
   // Choices of another version of the library or another GPU are kept in the file and not used. TG_GEMM_CACHE=path.
   std::string file;
+  // What is taken for products that the file lacks, and never with autotune.
+  std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // kept per device; the one that was not used for longest goes
   int64_t largest = int64_t(1) << 30;  // sizes above are split, the library's are 32-bit
   int64_t largest_batch = 65535;

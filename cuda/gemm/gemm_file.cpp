@@ -63,24 +63,29 @@ GemmKey key_from(const Json& j) {
 }
 }  // namespace
 
-GemmFile::GemmFile(std::string path, std::string gpu) : path_(std::move(path)), gpu_(std::move(gpu)) {
-  if (!std::filesystem::exists(path_)) return;
+GemmFile::GemmFile(std::string path, std::string gpu, std::span<const std::string_view> shipped)
+    : path_(std::move(path)), gpu_(std::move(gpu)) {
+  for (const std::string_view text : shipped) read(text, true);
+  if (path_.empty() || !std::filesystem::exists(path_)) return;
   const MappedFile file(path_);
   try {
-    const Json all = own_json(file.text());
-    TG_CHECK(all.at("format") == kFormat, io, "its format is not '{}'", kFormat);
-    for (const Json& j : all.at("algorithms")) {
-      const auto version = j.at("cublaslt").get<size_t>();
-      const auto on = j.at("gpu").get<std::string>();
-      const GemmKey key = key_from(j);
-      const Entry e{from_hex(j.at("algorithm").get<std::string>()), j.at("us").get<double>()};
-      if (version == cublasLtGetVersion() && on == gpu_)
-        entries_[key] = e;
-      else
-        foreign_.push_back(text_of(j));
-    }
+    read(file.text(), false);
   } catch (const Error& e) {
     damaged(e.what());
+  }
+}
+void GemmFile::read(std::string_view text, bool shipped) {
+  const Json all = own_json(text);
+  TG_CHECK(all.at("format") == kFormat, io, "its format is not '{}'", kFormat);
+  for (const Json& j : all.at("algorithms")) {
+    const auto version = j.at("cublaslt").get<size_t>();
+    const auto on = j.at("gpu").get<std::string>();
+    const GemmKey key = key_from(j);
+    const Entry e{from_hex(j.at("algorithm").get<std::string>()), j.at("us").get<double>(), shipped};
+    if (version == cublasLtGetVersion() && on == gpu_)
+      entries_[key] = e;
+    else if (!shipped)
+      foreign_.push_back(text_of(j));
   }
 }
 
@@ -99,6 +104,7 @@ void GemmFile::add(const GemmKey& key, const Entry& entry) {
   entries_[key] = entry;
   Json all = Json::array();
   for (const auto& [k, e] : entries_) {
+    if (e.shipped) continue;
     Json j = to_json(k);
     j["cublaslt"] = cublasLtGetVersion();
     j["gpu"] = gpu_;

@@ -24,6 +24,7 @@ struct Library {
   std::mutex mutex;
   std::map<int, LtHandle> handles;
   std::map<Shape8, std::optional<cublasLtMatmulAlgo_t>> algorithms;  // none: refused
+  uint64_t refusals = 0;
 };
 Library& library() {  // leaked, as the devices are
   static auto& l = *new Library;
@@ -63,9 +64,8 @@ bool fp8_shape_fits(const Context& c, int64_t m, int64_t n, int64_t k) {
   return gpu.major == 9 && gpu.minor == 0 && m % 4 == 0 && n % 16 == 0 && k % 16 == 0 && m > 0 && n > 0 && k > 0 &&
          std::max({m, n, k}) < int64_t(1) << 31;
 }
-bool gemm_fp8(const Context& c, const GemmFp8& g) {
-  Library& l = library();
-  const std::lock_guard lock(l.mutex);
+namespace {
+bool multiplied(const Context& c, const GemmFp8& g, Library& l) {
   LtHandle& handle = l.handles[c.device.index];
   if (!handle) {
     cublasLtHandle_t h = nullptr;
@@ -109,8 +109,26 @@ bool gemm_fp8(const Context& c, const GemmFp8& g) {
   launched(c);
   return true;
 }
+}  // namespace
+bool gemm_fp8(const Context& c, const GemmFp8& g) {
+  Library& l = library();
+  const std::lock_guard lock(l.mutex);
+  if (multiplied(c, g, l)) return true;
+  if (++l.refusals == 1)
+    fmt::print(stderr,
+               "tapegrad: [{}] cuBLASLt has no algorithm for 8-bit floats of {} x {} x {}: this product, and others "
+               "that it has none for, are made in TF32, which is slower.\n",
+               c.op, g.m, g.n, g.k);
+  return false;
+}
+uint64_t fp8_refusals() {
+  Library& l = library();
+  const std::lock_guard lock(l.mutex);
+  return l.refusals;
+}
 #else
 bool fp8_shape_fits(const Context&, int64_t, int64_t, int64_t) { return false; }
 bool gemm_fp8(const Context&, const GemmFp8&) { return false; }
+uint64_t fp8_refusals() { return 0; }
 #endif
 }  // namespace tg::cuda

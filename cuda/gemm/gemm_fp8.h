@@ -21,5 +21,7 @@ bool fp8_shape_fits(const Context&, int64_t m, int64_t n, int64_t k);
 // False if the library refuses: then nothing was done. Tensor cores of compute capability 9.0 add with some 14 bits,
 // and add these sums in f32 every few terms (DeepSeek-AI, DeepSeek-V3 technical report, 2024, arXiv:2412.19437, 3.5.2).
 bool gemm_fp8(const Context&, const GemmFp8&);
+// How often it did, in this process; a line on stderr names the first.
+uint64_t fp8_refusals();
 
 }  // namespace tg::cuda

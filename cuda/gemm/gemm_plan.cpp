@@ -3,7 +3,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kCandidates = 8;
+constexpr int kCandidates = 32;  // the library ranks them by a guess, and TG_AUTOTUNE=1 times them all
 
 struct Types {
   cudaDataType data, result, scale;

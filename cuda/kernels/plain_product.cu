@@ -58,8 +58,20 @@ __global__ void __launch_bounds__(kThreads) multiply_plainly(Gemm g, int64_t ldd
       }
   }
 }
+template <class T> __global__ void __launch_bounds__(kThreads) repeat_row(Gemm g, int64_t ldd) {
+  for (GridLoop i(g.batch * g.m * g.n); i; ++i) {
+    const int64_t row = *i / g.n, column = *i - row * g.n, matrix = row / g.m;
+    static_cast<T*>(g.out)[matrix * g.out_stride + (row - matrix * g.m) * ldd + column] =
+        static_cast<const T*>(g.bias)[column];
+  }
+}
 }  // namespace
 
+void fill_rows(const Context& c, const Gemm& g, int64_t ldd) {
+  visit_float(g.dtype, [&]<class T>() {
+    launch(c, repeat_row<T>, blocks_for(c, g.batch * g.m * g.n, kThreads), kThreads, 0, g, ldd);
+  });
+}
 void plain_product(const Context& c, const Gemm& g, int64_t ldd, bool accumulate) {
   const int64_t tiles = (g.m + kTile - 1) / kTile * ((g.n + kTile - 1) / kTile) * g.batch;
   const auto run = [&]<class In, class Out>() {

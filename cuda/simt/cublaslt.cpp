@@ -17,6 +17,7 @@ std::string why;
 Statistics counters;
 std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;  // of all algorithms
 std::uint32_t refused = 0;                                  // candidates
+bool biases = true;
 
 cublasStatus_t accept() {
   why.clear();
@@ -97,6 +98,7 @@ bool overlap(const Layout& l, const void* p, const Layout& d, const void* q) {
 }  // namespace
 
 void set_reductions(std::uint32_t schemes) { reductions = schemes; }
+void set_biases(bool on) { biases = on; }
 void set_refused(std::uint32_t candidates) { refused = candidates; }
 const std::string& refusal() { return why; }
 Statistics statistics() { return counters; }
@@ -210,6 +212,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
   *found = 0;
   const Problem p{*desc, *a, *b, *c, *d};
   if (auto no = refuses_problem(p)) return refuse(*no);
+  if (!biases && desc->epilogue == CUBLASLT_EPILOGUE_BIAS) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no bias");
   const std::uint64_t least = *std::ranges::min_element(pref->alignment);
   for (std::uint64_t rank = 0; rank < std::size(candidates) && *found < wanted; ++rank) {
     const Candidate& want = candidates[rank];

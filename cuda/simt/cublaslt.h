@@ -175,6 +175,8 @@ namespace simt::lt {
 void set_reductions(std::uint32_t schemes);
 // From now on cublasLtMatmul refuses these candidates of the heuristic (none, unless set): bit i stands for number i.
 void set_refused(std::uint32_t candidates);
+// From now on the heuristic has nothing with a bias (as it is for some shapes of the library).
+void set_biases(bool);
 const std::string& refusal();  // why the last call was refused; empty after one that was not
 struct Statistics {
   std::uint64_t heuristics, products;

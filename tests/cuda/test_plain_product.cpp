@@ -100,6 +100,21 @@ TEST_CASE("products that the library has no algorithm for") {
   CHECK(cuda::gemm_stats().products == 0);
   CHECK(cuda::gemm_stats().plain > 250);
 }
+TEST_CASE("products with a bias for which the library has none: added to by the library, rounded once") {
+  for (const DType t : kProductTypes) {
+    const ProductOptions options;
+    const Tensor x = make({17, 24}, 1, t), w = make({41, 24}, 2, t), bias = make({41}, 3, t);
+    const Tensor xd = on_cuda(x), wd = on_cuda(w), bd = on_cuda(bias);
+    const auto with = bits_of(linear(xd, wd, bd));
+    simt::lt::set_biases(false);
+    cuda::set_gemm_options({});
+    const auto without = bits_of(linear(xd, wd, bd));
+    simt::lt::set_biases(true);
+    CHECK(without == with);
+    CHECK(cuda::gemm_stats().plain == 0);
+    CHECK(cuda::gemm_stats().products == 1);
+  }
+}
 TEST_CASE("products that the library refuses after all: by another algorithm, or by none") {
   const Tensor x = make({17, 24}, 1, DType::bf16), w = make({40, 24}, 2, DType::bf16),
                bias = make({40}, 3, DType::bf16);
