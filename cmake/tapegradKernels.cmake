@@ -6,6 +6,9 @@
 
 # What makes the host compiler call the emulator before each access: its sanitizers, of which none is linked.
 set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
+if(TG_EMULATE_CONTRACTED)  # at -O1 g++ contracts by the pass that the first flag adds
+  list(APPEND TG_EMULATE_CHECKS -fexpensive-optimizations -mfma -ffp-contract=fast)
+endif()
 set_property(GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS ${TG_EMULATE_CHECKS})
 
 macro(tapegrad_enable_cuda)

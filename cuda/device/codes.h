@@ -47,7 +47,8 @@ class Coder {
 #ifdef __CUDA_ARCH__
     const float product = __fmul_rn(127.0f, q);  // never one operation with the sum
 #else
-    const float product = 127.0f * q;
+    float product = 127.0f * q;
+    asm("" : "+m"(product));
 #endif
     return int8_t(math::detail::bits_of(product + kMagic));
   }

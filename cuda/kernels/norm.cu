@@ -96,6 +96,7 @@ template <class C> __device__ __forceinline__ C rounded_sum(C a, C b) {
   else
     return __dadd_rn(a, b);
 #else
+  asm("" : "+m"(a));
   return a + b;
 #endif
 }
