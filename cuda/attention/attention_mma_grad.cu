@@ -13,6 +13,7 @@ template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kCtas = 2;  // per SM
   static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
+// 32 rows a warp with heads of 64 or 80 would read a third less, and take more than 255 registers.
 template <int D> using KeyTile = Tile<D, D == 32 ? 2 : 1, D == 64 || D == 80 ? 8 : 4>;
 template <int D> using QueryTile = Tile<D, D <= 96 ? 2 : 1, D == 32 ? 8 : 4>;
 
@@ -44,6 +45,9 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
   const int blocks = block_of(z.tq + S::kOthers - 1), begin = block_of(z.first_query(span, row0)),
             whole = block_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
+  // Of the warp's keys: how many there are, and key `row` is seen from query first + edge + row on.
+  const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
+  const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * S::kOwn * kStep<D>, *v = m.own(1) + warp * S::kOwn * kStep<D>;
   // A block of queries of head h, and one of its 2 * kOthers stats.
@@ -97,8 +101,8 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
         for (int t = 0; t < S::kTall; ++t)
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const int64_t seen_by = z.first_query(span, row0 + t * 16 + i * 8 + lane_row());
-            const int unseen = int(min(seen_by - first - n * S::kOthers, int64_t(S::kOthers))) - lane_column();
+            const int row = t * 16 + i * 8 + lane_row(), all = S::kOthers;
+            const int unseen = (row < keys ? min(edge + row - n * S::kOthers, all) : all) - lane_column();
 #pragma unroll
             for (int j = 0; j < S::N; ++j)
 #pragma unroll
