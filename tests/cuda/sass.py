@@ -4,7 +4,7 @@
 Disassembles the objects in BUILT. One that is missing, or older than a source, is compiled here and stays in OUT. Of each
 kernel: registers; instructions that access local memory (spills); static shared memory in bytes; blocks per SM, by these
 and by the threads of __launch_bounds__ (dynamic shared memory is not seen); instructions of the hot loop per 16 bytes of
-global memory that it moves, and per HMMA. The hot loop is the shortest of those with the most HMMA; where there are none,
+global memory that it moves, and per HMMA; and its LDSM, which read operands of HMMA from shared memory, per HMMA. The hot loop is the shortest of those with the most HMMA; where there are none,
 the innermost loop that moves the most bytes, and of such the longest; or the whole kernel. What a branch skips is counted, a loop
 within it once. --update writes sass.txt. Another nvcc than the one that it names gives other numbers: these are printed,
 and are no error.
@@ -19,7 +19,7 @@ import sys
 
 from whole_vectors import FLAGS, short_names
 
-COLUMNS = ["registers", "local", "shared", "CTAs", "per 16 B", "per HMMA"]
+COLUMNS = ["registers", "local", "shared", "CTAs", "per 16 B", "per HMMA", "LDSM"]
 WIDTHS = {".128": 16, ".64": 8, ".U16": 2, ".S16": 2, ".U8": 1, ".S8": 1}
 
 
@@ -38,7 +38,7 @@ def bytes_of(instruction):
 
 
 def hot_loop(code):
-    """(instructions, bytes, HMMA) of a list of (address, instruction)."""
+    """(instructions, bytes, HMMA, LDSM) of a list of (address, instruction)."""
     code = [(at, text) for at, text in code if not text.startswith("NOP")]
     loops = {(code[0][0], code[-1][0])}
     for at, text in code:
@@ -49,15 +49,16 @@ def hot_loop(code):
         body = [text for at, text in code if begin <= at <= end]
         moved, products = sum(map(bytes_of, body)), sum("HMMA" in text for text in body)
         if begin < end and moved:
-            measured.append((products, moved, len(body), begin, end))
+            measured.append((products, moved, len(body), begin, end, sum("LDSM" in text for text in body)))
     if not measured:
-        return 0, 0, 0
+        return 0, 0, 0, 0
     if most := max(m[0] for m in measured):
-        products, moved, length, *_ = min((m for m in measured if m[0] == most), key=lambda m: m[2])
+        chosen = min((m for m in measured if m[0] == most), key=lambda m: m[2])
     else:
         inner = [m for m in measured if not any(m != o and m[3] <= o[3] and o[4] <= m[4] for o in measured)]
-        products, moved, length, *_ = max(inner)
-    return length, moved, products
+        chosen = max(inner)
+    products, moved, length, _, _, loads = chosen
+    return length, moved, products, loads
 
 
 def measure(binary, cuobjdump):
@@ -82,10 +83,11 @@ def measure(binary, cuobjdump):
     numbers = {}
     for kernel in resources:
         registers, shared = resources[kernel]
-        length, moved, products = hot_loop(code[kernel])
+        length, moved, products, loads = hot_loop(code[kernel])
         numbers[kernel] = [registers, sum(bool(re.search(r"\b(LDL|STL)\b", text)) for _, text in code[kernel]), shared,
                            blocks_per_sm(threads[kernel], registers, shared) if kernel in threads else 0,
-                           round(length * 16 / moved, 1) if moved else 0, round(length / products, 2) if products else 0]
+                           round(length * 16 / moved, 1) if moved else 0, round(length / products, 2) if products else 0,
+                           round(loads / products, 3) if products else 0]
     return numbers
 
 
