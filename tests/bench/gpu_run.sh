@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# bench/gpu/run.sh where there is no GPU: with the programs of a build, which say so, and with programs that only print.
-#   gpu_run.sh <repository> <programs of a build> <folder for what it writes>
+# bench/gpu/run.sh where there is no GPU: with the programs of a build, which say so or run on the emulator, and with
+# programs that only print.
+#   gpu_run.sh <repository> <programs of a build> <folder for what it writes> <the build's TG_CUDA>
 set -u
 run=$1/bench/gpu/run.sh bin=$2 work=$3
 rm -rf "$work" && mkdir -p "$work/fake"
 failed=0
 complain() { failed=1 && printf '%s\n' "$@"; }
 has() { grep -qE "$1" "$work/out/table.txt" || complain "the table has no line '$1':" "$(cat "$work/out/table.txt")"; }
+
+if [[ $4 == EMULATE ]]; then
+  CASES=20 RUN_SECONDS=300 bash "$run" -o "$work/out" -b "$bin" smoke tests >"$work/printed" 2>&1 || complain "$(cat "$work/printed")"
+  has '^smoke +9 of 9 right'
+  has '^tests +20 of 20 ended, 0 failed, 0 without a device'
+  exit $failed
+fi
 
 # A rehearsal: each stage has a line, and no program begins work.
 RUN_SECONDS=200 bash "$run" -o "$work/out" -b "$bin" >"$work/printed" 2>&1
