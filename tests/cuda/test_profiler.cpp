@@ -1,5 +1,6 @@
 // Profiles of Device::cuda(): kernels, copies and calls of the runtime, eager, in chains and in graphs, on a GPU (by
-// CUPTI) and on the emulator (by its stand-in). Counts are exact, times only ordered.
+// CUPTI) and on the emulator (by its stand-in). Counts are exact, times only ordered. CUPTI may lose what a few kernels
+// of a graph belong to: it numbers nodes as the driver copies them.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -10,6 +11,7 @@
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>
 
+#include <algorithm>
 #include <map>
 #include <thread>
 #ifdef TG_CUDA_EMULATED
@@ -53,6 +55,15 @@ void check_times(const Profile& p) {
   for (const auto& c : p.copies) check(c.begin, c.end);
   for (const auto& c : p.calls) check(c.begin, c.end);
 }
+#ifdef TG_CUDA_EMULATED
+constexpr double kAttributed = 1;
+#else
+constexpr double kAttributed = 0.95;
+#endif
+void check_attributed(const Profile& p) {
+  const auto known = std::ranges::count_if(p.kernels, [](const Profile::Kernel& k) { return !k.op.empty(); });
+  CHECK(double(known) >= kAttributed * double(p.kernels.size()));
+}
 // Of one op: how many kernels it takes is its own business.
 int kernels_of(const std::function<void()>& op) {
   Profiler profiler;
@@ -88,7 +99,8 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
   const std::vector<ProfileTable> tables = profile_tables(p);
   std::vector<std::string> reports;
   for (const ProfileTable& t : tables) reports.push_back(t.report);
-  CHECK(reports == std::vector<std::string>{"nvtx_sum", "cuda_api_sum", "cuda_gpu_kern_sum"});
+  for (const char* report : {"nvtx_sum", "cuda_api_sum", "cuda_gpu_kern_sum"})  // a driver may add copies of its own
+    CHECK(std::ranges::count(reports, report) == 1);
 #ifdef TG_CUDA_EMULATED
   REQUIRE(p.notes.size() == 1);
   CHECK(has(p.notes[0], "emulated"));
@@ -200,17 +212,19 @@ TEST_CASE("profiler: kernels of a graph belong to the ops, phases and layers tha
     CHECK(step.stats().graph_launches == launches + 3);
     CHECK(calls_of(p, "cudaGraphLaunch") == 3);
     check_times(p);
+    check_attributed(p);
     Counts in_graph;
     for (const Profile::Kernel& k : p.kernels) CHECK(k.in_graph);
     for (const auto& [what, n] : ops_of(p)) {
-      CHECK(n % 3 == 0);
+      if (kAttributed < 1 && what.starts_with(" in ")) continue;
+      if (kAttributed == 1) CHECK(n % 3 == 0);
       in_graph[what] = n / 3;
       CHECK_MESSAGE((has(what, " in step.forward of gpt") || has(what, " in step.backward") ||
                      has(what, " in step.optimizer of adamw") || has(what, " in step")),
                     what);
     }
     CHECK(in_graph.contains("linear in step.forward of gpt.h.1.mlp.fc"));
-    if (!recorded_before) CHECK(in_graph == one_by_one);
+    if (!recorded_before && kAttributed == 1) CHECK(in_graph == one_by_one);
   }
 }
 TEST_CASE("profiler: two threads on one device, each with its own ranges") {
