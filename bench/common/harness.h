@@ -1,7 +1,8 @@
 // Measuring for the programs of this folder: medians of many runs with the spread, and what machine it was. Not for
-// tests: nothing here passes or fails.
+// tests: no time passes or fails.
 #pragma once
 #include <tapegrad/core/device.h>
+#include <tapegrad/core/plan/compile.h>
 
 #include <functional>
 #include <string>
@@ -36,6 +37,17 @@ struct Paired {
   double ratio;
 };
 Paired measure_pair(const std::function<void()>& a, const std::function<void()>& b, MeasureOptions = {});
+
+// Recording the ops of a compiled function's graph again would be a part of its time. From the end of the first runs
+// on: an Error(state) if more than every fourth launch recorded an op.
+class Recordings {
+ public:
+  explicit Recordings(const CompileStats& now) : before_(now.recorded_ops), launches_(now.graph_launches) {}
+  void check(const CompileStats& now) const;
+
+ private:
+  uint64_t before_, launches_;
+};
 
 struct Machine {
   std::string cpu, device, backend, compiler;  // "AMD EPYC ...", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12.2.0"

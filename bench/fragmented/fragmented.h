@@ -99,6 +99,7 @@ class FragmentedSteps {
   double loss() const { return loss_.item<float>(); }  // of the last step, before its update
   // Runs the first step. An Error unless it moves each weight that it should by about the learning rate, and no other.
   void run_first();
+  const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }  // of the compiled step
 
  private:
   void update(const Tensor& loss);

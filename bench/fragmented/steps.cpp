@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "fragmented/fragmented.h"
 
@@ -124,10 +125,13 @@ FragmentedResult measured_cell(const FragmentedModel& model, const FragmentedCel
   for (int64_t i = 1; i < untimed; ++i) steps.run();
   empty_cache(setup.device);
   reset_peak(setup.device);
+  std::optional<Recordings> recordings;
   for (int64_t i = 0; i < setup.steps; ++i) {
+    if (i == 1 && steps.stats()) recordings.emplace(*steps.stats());  // the first one found an empty cache
     const auto [forward, backward] = steps.run();
     r.forward_ms += 1e3 * forward / double(setup.steps), r.backward_ms += 1e3 * backward / double(setup.steps);
   }
+  if (recordings) recordings->check(*steps.stats());
   const MemoryStats memory = memory_stats(setup.device);
   r.live_bytes = memory.peak, r.reserved_bytes = memory.live + memory.cached;  // nothing left the cache in between
   r.last_loss = steps.loss();

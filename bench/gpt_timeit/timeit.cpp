@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
 
+#include "common/harness.h"
 #include "common/stats.h"
 
 namespace tg::bench {
@@ -193,11 +195,15 @@ TimeitResult TimeitModel::profile(Computation c, int64_t warmup) {
   reset_peak(setup_.device);
   if (setup_.mode == RunMode::compiled) trace(c);
   std::vector<double> times;
+  const auto stats = [&] { return c == Computation::forward ? forward_->stats() : both_->stats(); };
+  std::optional<Recordings> recordings;
   for (int64_t i = 0; i < warmup + setup_.steps; ++i) {
+    if (i == std::max<int64_t>(warmup, 4) && both_) recordings.emplace(stats());
     const double seconds = step(c);
     if (c != Computation::forward && ++passes_ == 1) first_ = gradients_.of(kLastNorm).to_vector<float>();
     if (i >= warmup) times.push_back(seconds);
   }
+  if (recordings) recordings->check(stats());
   check_work();
   TimeitResult r = summarised(c, std::move(times));
   r.peak_bytes = memory_stats(setup_.device).peak;

@@ -9,8 +9,10 @@
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
+#include "common/harness.h"
 #include "common/program.h"
 
 using namespace tg;
@@ -84,14 +86,17 @@ int measured(const StepFlags& f, int argc, char** argv) {
   Trainer trainer(model, params, random_tokens(run), run.train);
   std::vector<double> seconds;
   StepRecord last;
+  const CompileStats* const compiled = trainer.compiled();
+  std::optional<Recordings> recordings;
   while (!trainer.done()) {
     last = trainer.step();
+    if (compiled && last.step == std::max<int64_t>(f.untimed, 4)) recordings.emplace(*compiled);
     if (last.step > f.untimed) seconds.push_back(1e-3 * last.ms);
   }
   const Timing t = summary(seconds);
   const int64_t window = run.train.window_in(run.model.context);
   const double tokens = double(run.train.accumulate * run.train.batch * window);
-  const CompileStats* const compiled = trainer.compiled();
+  if (recordings) recordings->check(*compiled);
   fmt::print(
       "{}, {} parameters, {} x {} x {} tokens, {}: median {:.2f} ms of {} steps (p10 {:.2f}, p90 {:.2f}), "
       "{:.0f} tokens/s, loss {:.4f}, peak {}\n",

@@ -45,9 +45,12 @@ void time_steps(Device device, HostTimeOptions o, HostTime& t) {
   t.eager.ops = size_t(engine_stats().kernels - before);
   b();
   t.compiled.ops = compiled.stats().ops;
+  for (int i = 0; i < 3; ++i) b();
+  const Recordings recordings(compiled.stats());
   const Paired p = measure_pair(b, a, {.warmup = o.seconds / 5, .min_seconds = o.seconds, .min_runs = 5});
   t.compiled.step = p.a.median, t.eager.step = p.b.median, t.ratio = p.ratio;
   const CompileStats& stats = compiled.stats();
+  recordings.check(stats);
   t.replays = stats.replays, t.graph_launches = stats.graph_launches, t.why_no_graph = stats.why_no_graph;
 }
 

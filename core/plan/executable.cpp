@@ -206,10 +206,36 @@ void Executable::bind(Inputs in) {
       r.owned = make_ref<Storage>(r.device, r.bytes);
       r.storage = r.owned.get();
     }
-    if (r.data == r.storage->data) continue;
-    r.data = r.storage->data;
+    std::byte* const at = copied(r) ? r.copy->data : r.storage->data;
+    if (r.data == at) continue;
+    r.data = at;
     patch_pointers(r);
   }
+}
+// A few bytes that lie elsewhere from run to run are copied: that costs less than to record their ops again.
+bool Executable::copied(MemorySource& r) {
+  constexpr size_t kMost = 64 << 10;
+  using enum MemorySource::Kind;
+  const bool moves = launches_ > 0 && r.data != r.storage->data;
+  if (recording_ && (r.copy || moves) && (r.kind == input || r.kind == fresh) && !r.places.empty() &&
+      r.storage->bytes <= kMost) {
+    if (r.copy && r.copy->bytes >= r.storage->bytes) return true;
+    bytes_ += r.storage->bytes - (r.copy ? r.copy->bytes : 0);
+    r.copy = make_ref<Storage>(calls_[0].device, r.storage->bytes);  // a recording is of one device
+  } else if (r.copy) {
+    bytes_ -= r.copy->bytes;
+    r.copy = nullptr;
+  }
+  return bool(r.copy);
+}
+void Executable::copy_moved(MemorySource::Kind kind) {
+  const bool in = kind == MemorySource::Kind::input;
+  for (const uint32_t i : moving_sources_)
+    if (const MemorySource& r = sources_[i]; r.copy && r.kind == kind) {
+      const Device d = calls_[0].device;
+      runtime_of(d).copy(d.index, in ? r.copy->data : r.storage->data, in ? r.storage->data : r.copy->data,
+                         r.storage->bytes);
+    }
 }
 
 // A state of the trace, as it is in this run.
@@ -398,7 +424,9 @@ std::vector<Tensor> Executable::run(Inputs in) {
   try {
     bind(in);
     if (!counted) update_dynamic_ops(), counted = true;
+    copy_moved(MemorySource::Kind::input);
     call_all();
+    copy_moved(MemorySource::Kind::fresh);
   } catch (...) {
     wait_for_async();  // it works on memory of this run
     if (counted) undo_steps();

@@ -70,6 +70,7 @@ class Executable {
     size_t bytes = 0;
     Ref<Storage> owned = nullptr;  // for the length of a run, or fixed
     Storage* storage = nullptr;    // of this run
+    Ref<Storage> copy = nullptr;   // what a recording reads or writes in place of it; null: the storage itself
     std::byte* data = nullptr;     // as it stands in the places
     struct Entry {
       std::byte** at;
@@ -97,6 +98,8 @@ class Executable {
 
   void patch_pointers(const MemorySource&);
   void bind(Inputs);
+  bool copied(MemorySource&);
+  void copy_moved(MemorySource::Kind);
   Rng moved(const Rng& traced) const;
   void update_dynamic_ops();
   void undo_steps();

@@ -29,9 +29,7 @@ inline constexpr size_t kSharedWithoutOptIn = 16 * 1024;
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
-  if (shared_bytes > kSharedWithoutOptIn)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
-          "opting in to shared memory");
+  if (shared_bytes > kSharedWithoutOptIn) opt_in(c, reinterpret_cast<const void*>(kernel), shared_bytes);
 #ifdef __CUDACC__
   kernel<<<grid, block, shared_bytes, stream>>>(std::forward<A>(args)...);
 #else

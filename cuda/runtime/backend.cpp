@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/cuda/simt/emulator.h>
@@ -28,6 +29,8 @@ struct DeviceState {
   Stream stream;
   DeviceAllocator allocator;
   Staging staging{kStagingChunk, kStagingChunks};
+  std::mutex shared_mutex;
+  std::unordered_map<const void*, size_t> shared;  // dynamic bytes that kernels opted in to
   explicit DeviceState(int device) : allocator(device) {}
 };
 
@@ -155,6 +158,9 @@ class CudaRuntime final : public BackendRuntime {
         "and again. Make them an input of the function that is compiled.");
     state(i).staging.to_device(to, from, bytes, stream_of(i));
   }
+  void copy(int i, void* to, const void* from, size_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(i)), "copy", "copying on the device");
+  }
   void copy_to_host(int i, void* to, const void* from, size_t bytes) override {
     state(i).staging.to_host(to, from, bytes, stream_of(i));
     note_synchronised();
@@ -176,6 +182,16 @@ OnStream::OnStream(int device, cudaStream_t s) : ScopedValue(t_on, std::pair(dev
 void launched(const Context& c) {
   note_launch(c.op, stream_of(c.device.index));
   if (sync_after_each()) throw_bad_index(c.device.index);
+}
+
+void opt_in(const Context& c, const void* kernel, size_t shared_bytes) {
+  DeviceState& s = state(c.device.index);
+  const std::lock_guard lock(s.shared_mutex);
+  size_t& most = s.shared[kernel];
+  if (shared_bytes <= most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
+        "opting in to shared memory");
+  most = shared_bytes;
 }
 
 unsigned blocks_for(const Context& c, int64_t n, int64_t per_block) {

@@ -1,5 +1,6 @@
 // Owners of a CUDA graph, of one that is ready to be launched, and of the capture of a stream. For recording.cpp.
 #pragma once
+#include <fmt/format.h>
 #include <tapegrad/cuda/runtime/errors.h>
 
 #include <shared_mutex>
@@ -16,6 +17,10 @@ inline std::shared_timed_mutex& captures() {  // leaked, as the devices are
 }
 
 inline constexpr std::string_view kGraphOp = "compile";  // in whose name errors of graphs are
+
+struct RefusedPart : Error {  // what the driver does not take as a child graph may be captured with all the rest
+  using Error::Error;
+};
 
 class Graph {
  public:
@@ -35,7 +40,14 @@ class Graph {
   // A node that does what the child does now, after others.
   cudaGraphNode_t add(const Graph& child, std::span<const cudaGraphNode_t> after) {
     cudaGraphNode_t node = nullptr;
-    check(cudaGraphAddChildGraphNode(&node, graph_, after.data(), after.size(), child), kGraphOp, "adding to a graph");
+    if (const cudaError_t e = cudaGraphAddChildGraphNode(&node, graph_, after.data(), after.size(), child);
+        e == cudaErrorInvalidValue || e == cudaErrorNotSupported) {
+      (void)cudaGetLastError();
+      throw RefusedPart(Error::Kind::cuda,
+                        fmt::format("The driver takes no child graph of an op's kernels: {}.", cudaGetErrorString(e)));
+    } else {
+      check(e, kGraphOp, "adding to a graph");
+    }
     return node;
   }
 

@@ -1,9 +1,11 @@
+#include <fmt/format.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/graph.h>
 #include <tapegrad/cuda/runtime/recording.h>
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,7 +15,8 @@ namespace {
 // What changes from step to step: values of calls in a few blocks of the device, and what the next launch puts there.
 class StepValues {
  public:
-  StepValues(DeviceAllocator& a, cudaStream_t order) : memory_(a, order, order) {}
+  explicit StepValues(int device)
+      : device_(device), memory_(allocator_of(device), stream_of(device), stream_of(device)) {}
   ~StepValues() {
     for (const Block& b : blocks_) memory_.give(b.device, b.bytes);
   }
@@ -37,12 +40,10 @@ class StepValues {
     for (const Value& v : it->second) write(v, op);
     return true;
   }
-  void send(cudaStream_t stream) {
-    for (Block& b : blocks_) {
-      if (!std::exchange(b.changed, false)) continue;
-      check(cudaMemcpyAsync(b.device, b.host.data(), b.host.size(), cudaMemcpyHostToDevice, stream), kGraphOp,
-            "copying the numbers of a step");  // from pageable memory: they have been read when it returns
-    }
+  void send() {
+    BackendRuntime& runtime = runtime_of(Device::cuda(device_));
+    for (Block& b : blocks_)
+      if (std::exchange(b.changed, false)) runtime.copy_from_host(device_, b.device, b.host.data(), b.host.size());
   }
   size_t bytes() const { return memory_.bytes(); }
 
@@ -72,6 +73,7 @@ class StepValues {
     v.fill(op, blocks_[v.block].host.data() + v.at);
     blocks_[v.block].changed = true;
   }
+  int device_;
   HeldMemory memory_;
   std::vector<Block> blocks_;
   std::unordered_map<size_t, std::vector<Value>> calls_;
@@ -84,17 +86,51 @@ thread_local StepValues* t_values = nullptr;
 class CudaRecording final : public Recording {
  public:
   CudaRecording(int device, std::vector<CallOrder> order, std::function<void(size_t)> call)
-      : device_(device),
-        order_(std::move(order)),
-        call_(std::move(call)),
-        values_(allocator_of(device), stream_of(device)),
-        nodes_(order_.size()) {
+      : device_(device), order_(std::move(order)), call_(std::move(call)), values_(device), nodes_(order_.size()) {
     uint8_t most = 0;
     for (const CallOrder& o : order_) most = std::max(most, o.branch);
     for (int b = 0; b <= most; ++b) branches_.emplace_back(device, b > 0);
   }
 
   void record() override {
+    if (!flat_) try {
+        return record_parts();
+      } catch (const RefusedPart& e) {
+        fmt::print(stderr, "tapegrad: [compile] {} Ops are recorded all at once from now on.\n", e.what());
+        flat_ = true;
+      }
+    graph_ = ExecutableGraph(captured_whole());
+  }
+  bool record(size_t k) override {
+    if (flat_) return false;
+    const Graph part = captured(k);
+    if (part.empty() || !nodes_[k]) return part.empty() && !nodes_[k];
+    return graph_.replace(nodes_[k], part);
+  }
+  bool update(size_t k, const Op& op) override { return values_.update(k, op); }
+  bool launch() override {
+    const cudaStream_t stream = stream_of(device_);
+    if (stream != branches_[0].memory.order()) return false;
+    values_.send();
+    graph_.launch(stream);
+    note_launch(kGraphOp, stream);
+    return true;
+  }
+  size_t bytes() const override {
+    size_t n = values_.bytes();
+    for (const Branch& b : branches_) n += b.memory.bytes();
+    return n;
+  }
+
+ private:
+  // Calls of two branches may run at once: each has memory of its own.
+  struct Branch {
+    Stream stream;  // where calls are captured; nothing runs in it
+    HeldMemory memory;
+    Branch(int device, bool beside) : memory(allocator_of(device), stream, stream_of(device), beside) {}
+  };
+  // Each call is a child graph, so that one can be recorded again.
+  void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
     std::vector<cudaGraphNode_t> last(nodes.size());  // of its branch, up to each call
@@ -114,42 +150,41 @@ class CudaRecording final : public Recording {
     graph_ = ExecutableGraph(std::move(whole));
     nodes_ = std::move(nodes);
   }
-  bool record(size_t k) override {
-    const Graph part = captured(k);
-    if (part.empty() || !nodes_[k]) return part.empty() && !nodes_[k];
-    return graph_.replace(nodes_[k], part);
-  }
-  bool update(size_t k, const Op& op) override { return values_.update(k, op); }
-  bool launch() override {
-    const cudaStream_t stream = stream_of(device_);
-    if (stream != branches_[0].memory.order()) return false;
-    values_.send(stream);
-    graph_.launch(stream);
-    note_launch(kGraphOp, stream);
-    return true;
-  }
-  size_t bytes() const override {
-    size_t n = values_.bytes();
-    for (const Branch& b : branches_) n += b.memory.bytes();
-    return n;
-  }
-
- private:
-  // Calls of two branches may run at once: each has memory of its own.
-  struct Branch {
-    Stream stream;  // where calls are captured; nothing runs in it
-    HeldMemory memory;
-    Branch(int device, bool beside) : memory(allocator_of(device), stream, stream_of(device), beside) {}
-  };
-  Graph captured(size_t k) {
+  void capture(size_t k) {
     Branch& b = branches_[order_[k].branch];
     const ScopedValue<HeldMemory*> held(t_held, &b.memory);
     const ScopedValue<StepValues*> values(t_values, &values_);
     values_.begin(k);
     const OnStream here(device_, b.stream);
-    Capture capture(b.stream);
     call_(k);
-    return capture.end();
+  }
+  Graph captured(size_t k) {
+    Capture c(branches_[order_[k].branch].stream);
+    capture(k);
+    return c.end();
+  }
+  // All calls as one capture, for drivers that refuse the kernels of some op as a child graph.
+  Graph captured_whole() {
+    const Event begin;
+    std::vector<std::optional<Event>> done(order_.size());  // of calls that other branches wait for
+    for (const CallOrder& o : order_)
+      for (const uint32_t d : o.after)
+        if (!done[d]) done[d].emplace();
+    Capture c(branches_[0].stream);
+    begin.record(branches_[0].stream);
+    for (size_t b = 1; b < branches_.size(); ++b) begin.wait_in(branches_[b].stream);
+    for (size_t k = 0; k < order_.size(); ++k) {
+      const cudaStream_t stream = branches_[order_[k].branch].stream;
+      for (const uint32_t d : order_[k].after) done[d]->wait_in(stream);
+      capture(k);
+      if (done[k]) done[k]->record(stream);
+    }
+    std::vector<Event> ends(branches_.size());
+    for (size_t b = 1; b < branches_.size(); ++b) {
+      ends[b].record(branches_[b].stream);
+      ends[b].wait_in(branches_[0].stream);
+    }
+    return c.end();
   }
 
   int device_;
@@ -159,6 +194,7 @@ class CudaRecording final : public Recording {
   StepValues values_;
   ExecutableGraph graph_;
   std::vector<cudaGraphNode_t> nodes_;  // of calls; null: it queues nothing
+  bool flat_ = false;                   // the graph has no parts
 };
 
 }  // namespace

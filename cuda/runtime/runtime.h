@@ -34,6 +34,10 @@ DeviceAllocator& allocator_of(int device);
 // After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
 void launched(const Context&);
 
+// From now on launches of the kernel may have so many bytes of dynamic shared memory. CUDA is asked when they are more
+// than before.
+void opt_in(const Context&, const void* kernel, size_t shared_bytes);
+
 // After the host waited for the device: the Error of the first bad index that kernels noted since the last time
 // (index_check.h), if there is one.
 void throw_bad_index(int device);

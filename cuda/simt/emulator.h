@@ -54,6 +54,7 @@ void set_no_device(cudaError_t why);
 // The number of devices, 1 unless set. A process has the memory of one: the first that it chooses. The others are
 // cudaErrorDevicesUnavailable to it, and are for other processes. reset() forgets both.
 void set_devices(int n);
+void set_child_graphs(bool);  // whether graphs take them: true, unless set
 
 // For an allocator that cuts blocks from segments of cudaMalloc, so that accesses are checked against the blocks.
 void note_segment(void* p, std::size_t bytes);  // fresh from cudaMalloc: nothing of it may be touched yet

@@ -23,6 +23,7 @@ auto& graphs = *new Handles<Graph, cudaGraph_t>;
 auto& executables = *new Handles<Executable, cudaGraphExec_t>;
 auto& captures = *new std::vector<std::shared_ptr<Capture>>;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+bool child_graphs = true;
 constexpr std::size_t none = ~std::size_t{0};
 
 cudaError_t refuse(Capture& c, cudaError_t e) {
@@ -202,9 +203,14 @@ void graph_reset() {
   executables.clear();
   captures.clear();
   thread_mode = cudaStreamCaptureModeGlobal;
+  child_graphs = true;
 }
 
 }  // namespace simt::engine
+void simt::set_child_graphs(bool on) {
+  const engine::Entry entry;
+  engine::child_graphs = on;
+}
 
 using namespace simt::engine;
 
@@ -267,7 +273,7 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph,
   Graph* const g = find(graph);
   const Graph* const c = g ? find(child) : nullptr;
   if (!c) return status();
-  if (g == c) return status(cudaErrorInvalidValue);
+  if (g == c || !child_graphs) return status(cudaErrorInvalidValue);
   auto contents = std::make_shared<Graph>(*c);  // as they are now
   if (recording_activity) clone_nodes(*contents);
   Graph::Node n{{}, {}, std::move(contents)};
