@@ -3,10 +3,14 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>
 #include <limits>
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/cuda/simt/cublaslt.h>
+#endif
 
 #include "support/helpers.h"
 #include "support/on_cuda.h"
@@ -215,6 +219,17 @@ TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the
   const Tensor codes = reshape(slice(shifted.to(kGpu), 0, 1, 16 * 32 + 1), {16, 32});
   CHECK(distance(fp8_linear({codes, x.absmax.to(kGpu)}, there(w)), fp8_linear(x, w)) <= 2e-6);
 }
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("products of 8-bit floats that the library refuses: made in TF32, and counted") {
+  const QuantizedFp8 x = quantize_fp8(random({12, 48}, 22)), w = quantize_fp8(random({80, 48}, 23));
+  const Tensor want = fp8_linear(x, w);
+  const uint64_t before = cuda::fp8_refusals();
+  simt::lt::set_reductions(0);
+  for (int i = 0; i < 2; ++i) CHECK(distance(fp8_linear(there(x), there(w)), want) <= 2e-6);
+  simt::lt::set_reductions(CUBLASLT_REDUCTION_SCHEME_MASK);
+  CHECK(cuda::fp8_refusals() == before + 2);
+}
+#endif
 TEST_CASE("layers of 8-bit floats on the device: result and gradients in both modes, and lazily the same bits") {
   for (const SwitchBackMode mode : {SwitchBackMode::fp8, SwitchBackMode::fp8_e4m3})
     for (const DType t : kInputs)
