@@ -114,6 +114,8 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
       "[rng] fill_uniform from {} to {}. The bounds must be finite and ordered, their distance finite. Pass lo <= hi.",
       lo, hi);
   fill<Uniform>(out, take(out.size()), {hi - lo, lo});
+  const float most = lo < hi ? std::nextafter(hi, lo) : lo;
+  for (float& x : out) x = std::min(x, most);
 }
 
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {

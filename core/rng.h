@@ -32,8 +32,8 @@ struct Rng {
   /// Orders the items at random; all permutations are equally likely (Fisher and Yates). Draws on the host.
   void shuffle(std::span<int64_t> items);
 
-  /// out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, where `at` is the state before the call. The
-  /// rounding can give hi itself. lo <= hi, both finite.
+  /// out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, where `at` is the state before the call. What
+  /// would be rounded to hi is the number below it. lo <= hi, both finite; if they are equal, all numbers are.
   void fill_uniform(std::span<float> out, float lo, float hi);
   /// out[i] = mean + stddev * normal(at, i), rounded once, where `at` is the state before the call. Both finite, stddev
   /// >= 0.

@@ -22,6 +22,7 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
   const auto a = float(op.a), b = float(op.b);
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
+    const tg::detail::DrawnRange<T> inside(op.a, op.b);
     parallel_for(out[0].numel(), kGrain, [&](int64_t begin, int64_t end) {
       float buffer[kBlock];
       for (int64_t i = begin; i < end; i += kBlock) {
@@ -34,7 +35,10 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
           at.fill_truncated_normal(to, a, b);
         else
           at.fill_uniform(to, a, b);
-        for (size_t k = 0; k < to.size(); ++k) y[i + int64_t(k)] = T(buffer[k]);
+        for (size_t k = 0; k < to.size(); ++k) {
+          const auto x = T(buffer[k]);
+          y[i + int64_t(k)] = D == op::Distribution::uniform ? T(inside(compute_t<T>(x))) : x;
+        }
       }
     });
   });

@@ -5,6 +5,9 @@
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
 
+#include <cmath>
+#include <limits>
+
 namespace tg {
 namespace op {
 
@@ -52,6 +55,38 @@ using RandomTruncatedNormal = Random<Distribution::truncated_normal>;
 /// Uniform values.
 using RandomUniform = Random<Distribution::uniform>;
 }  // namespace op
+
+namespace detail {
+/// The largest f32 of [lo, hi), as Rng::fill_uniform() has it; lo if they are equal.
+inline float below_of(float lo, float hi) { return lo < hi ? std::nextafter(hi, lo) : lo; }
+/// The least and the largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, where there is none. What is drawn in
+/// f32 is rounded to T, and may leave the range.
+template <class T> struct DrawnRange {
+  compute_t<T> least, most;
+  DrawnRange(double lo, double hi) : least(rounded(lo)), most(rounded(hi)) {
+    const compute_t<T> nearest = least;
+    if (double(least) < lo) least = next(least, true);
+    if (double(most) >= hi) most = next(most, false);
+    if (!(least <= most)) least = most = nearest;
+  }
+  TG_HD_INLINE compute_t<T> operator()(compute_t<T> x) const { return x < least ? least : x > most ? most : x; }
+
+ private:
+  static compute_t<T> rounded(double x) { return compute_t<T>(T(compute_t<T>(x))); }
+  static compute_t<T> next(compute_t<T> x, bool up) {
+    if constexpr (std::is_same_v<T, bf16>) {  // whose neighbours differ by 1 in the bits, of the magnitude
+      bf16 r(x);
+      if (r.bits << 1 == 0)
+        r.bits = up ? 0x0001 : 0x8001;
+      else
+        r.bits = uint16_t(r.bits + (up == (r.bits < 0x8000) ? 1 : -1));
+      return r;
+    } else {
+      return std::nextafter(x, up ? std::numeric_limits<T>::infinity() : -std::numeric_limits<T>::infinity());
+    }
+  }
+};
+}  // namespace detail
 
 /// A tensor with one value everywhere. An Error if the dtype has no such value.
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});

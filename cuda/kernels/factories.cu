@@ -47,16 +47,24 @@ template <op::Distribution D> __device__ __forceinline__ void values_of(Words w,
     v[0] = f(w.x), v[1] = f(w.y), v[2] = f(w.z), v[3] = f(w.w);
   }
 }
-// y[i] = shift + scale * the i-th value, rounded once to float and then to T. Threads: one per block of words.
+// y[i] = shift + scale * the i-th value, rounded once to float and then to T; uniform ones as the CPU keeps them below
+// the upper bound. Threads: one per block of words.
 template <class T, op::Distribution D>
-__global__ void random_values(StepValue<Rng> state, float scale, float shift, bool aligned, int64_t n, T* y) {
+__global__ void random_values(StepValue<Rng> state, float scale, float shift, float below,
+                              tg::detail::DrawnRange<T> inside, bool aligned, int64_t n, T* y) {
   const Rng at = state.get();
   for (GridLoop b((n + 3) / 4); b; ++b) {
     float v[4];
     values_of<D>(random_block(at, uint64_t(*b)), v);
     Vec<T, 4> r;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) r.x[k] = narrow<T>(compute_t<T>(math::detail::fma(v[k], scale, shift)));
+    for (int k = 0; k < 4; ++k) {
+      const float x = math::detail::fma(v[k], scale, shift);
+      if constexpr (D == op::Distribution::uniform)
+        r.x[k] = narrow<T>(inside(compute_t<T>(widen(narrow<T>(compute_t<T>(x < below ? x : below))))));
+      else
+        r.x[k] = narrow<T>(compute_t<T>(x));
+    }
     T* to = y + *b * 4;
     if (aligned && *b * 4 + 4 <= n) {
       store16(to, r);
@@ -75,8 +83,8 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
   const StepValue<Rng> state(op, [](const op::Random<D>& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
-    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, state, scale, shift, aligned16(y),
-           n, y);
+    launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, state, scale, shift,
+           tg::detail::below_of(float(op.a), float(op.b)), tg::detail::DrawnRange<T>(op.a, op.b), aligned16(y), n, y);
   });
 }
 TG_STRIDED_KERNEL(op::Full, cuda, full);

@@ -76,6 +76,20 @@ TEST_CASE("rng: words are indexed from the offset, in blocks of four") {
   CHECK(rng == Rng{7, 14});
 }
 
+TEST_CASE("rng: fill_uniform stays below its upper bound") {
+  std::vector<float> u(1 << 21);
+  const std::pair<float, float> bounds[] = {
+      {0.0f, 1.0f},   {1.0f, 2.0f}, {-1.0f, 1e-7f}, {-3e38f, 1.0f}, {16777216.0f, 16777218.0f},
+      {0.0f, 1e-45f}, {5.0f, 5.0f}};
+  for (const auto& [lo, hi] : bounds) {
+    Rng rng{7};
+    rng.fill_uniform(u, lo, hi);
+    const auto [least, most] = std::ranges::minmax(u);
+    CAPTURE(lo);
+    CHECK(least >= lo);
+    CHECK((most < hi || lo == hi));
+  }
+}
 TEST_CASE("rng: bulk functions equal the per-index ones, bit by bit") {
   for (size_t n : {0, 1, 2, 3, 4, 5, 63, 1027}) {
     const Rng at{99, 5};

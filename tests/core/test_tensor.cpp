@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -186,6 +187,24 @@ TEST_CASE("randn, trunc_normal and rand are the generator's values, whatever the
   CHECK(has(error_of([&] { rand({2}, a, 1, 0); }), "[rand] from 1 to 0. The bounds must be finite and ordered"));
   CHECK(has(error_of([&] { rand({2}, a, -3e38, 3e38); }), "[rand] from -3e+38 to 3e+38. The bounds must be finite"));
   CHECK(a == b);  // a refused draw takes nothing
+}
+TEST_CASE("rand: values lie in [lo, hi) in every dtype, whatever the bounds are") {
+  const std::pair<double, double> bounds[] = {{0, 1},         {1, 2},         {0.1, 0.2},       {-0.1, 0},
+                                              {-2, -1},       {1e-40, 3e-40}, {-1, 1e-30},      {0, 1.0001},
+                                              {255.5, 256.5}, {-1e30, 0.3},   {0.7, 0.70390625}};
+  for (const DType t : {DType::bf16, DType::f32, DType::f64})
+    for (const auto& [lo, hi] : bounds) {
+      Rng rng{7};
+      const std::vector<double> x = values<double>(rand({1 << 18}, rng, lo, hi, t).to(DType::f64));
+      const auto [least, most] = std::ranges::minmax(x);
+      CAPTURE(name_of(t));
+      CAPTURE(lo);
+      CAPTURE(hi);
+      CHECK(least >= lo);
+      CHECK(most < hi);
+    }
+  Rng rng{7};
+  CHECK(values(rand({3}, rng, 5, 5)) == std::vector<float>(3, 5.0f));  // an empty range gives its bound
 }
 TEST_CASE("operators, and numbers on either side") {
   const Tensor x = tensor<float>({1, 2, 4}, {3}), y = tensor<float>({2, 2, 2}, {3});

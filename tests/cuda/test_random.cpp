@@ -46,6 +46,7 @@ TEST_CASE("rand: the bits of the CPU at all sizes, offsets and dtypes") {
     const Tensor x = rand({n}, a, -1, 3, t, Device::cuda());
     CHECK(x.device() == Device::cuda());
     CHECK(bits_of(x) == bits_of(rand({n}, b, -1, 3, t)));
+    CHECK(bits_of(rand({n}, a, 1, 1.1, t, Device::cuda())) == bits_of(rand({n}, b, 1, 1.1, t)));
   });
 }
 TEST_CASE("randn and trunc_normal: the numbers of the CPU to 2 ulp, bit for bit on the emulator") {
