@@ -19,8 +19,11 @@ TG_HD_INLINE float code_of(float x, float absmax) {
   return __builtin_rintf(127.0f * (x / absmax));
 #endif
 }
-/// What a code stands for.
-TG_HD_INLINE float value_of(int8_t code, float absmax) { return absmax * float(code) / 127.0f; }
+/// What a code stands for. From 2^120 on a power of 2 keeps the product finite, and changes no bit.
+TG_HD_INLINE float value_of(int8_t code, float absmax) {
+  if (magnitude_bits(absmax) < 0x7b800000u) return absmax * float(code) / 127.0f;
+  return absmax * 0x1p-8f * float(code) / 127.0f * 0x1p8f;
+}
 /// An element of int8_linear(): the sum of products, scaled, plus the bias.
 TG_HD_INLINE float scaled(int32_t sum, float absmax_x, float absmax_weight, float bias) {
   return math::detail::fma(absmax_weight, absmax_x * (float(sum) * (1.0f / 16129.0f)), bias);

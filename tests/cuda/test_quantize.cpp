@@ -125,6 +125,13 @@ TEST_CASE("codes at the edge of the next on the device, for magnitudes of every 
   expect_same_codes(quantize_rowwise(x.to(kGpu)), quantize_rowwise(x));
   expect_same_codes(quantize_columnwise_transpose(transpose(x, 0, 1).contiguous().to(kGpu)), quantize_rowwise(x));
 }
+TEST_CASE("codes of the largest numbers on the device") {
+  for (const float most : {2.7e36f, 1e38f, 3.4e38f}) {
+    const Tensor x = random({5, 70}, 7, -most, most);
+    const Quantized q = quantize_rowwise(x);
+    expect_same_codes(dequantize({q.codes.to(kGpu), q.absmax.to(kGpu)}), dequantize(q));
+  }
+}
 TEST_CASE("codes of nothing on the device") {
   for (const Shape& s : {Shape{0, 4}, Shape{3, 0}, Shape{0, 0}})
     for (const DType state : {DType::f32, DType::f16}) {

@@ -150,6 +150,17 @@ TEST_CASE("quantising rows of any number of dimensions, and none") {
   expect_codes(quantize_global(tensor<float>({-2.5f}, {})), {{-127}, {2.5f}});
 }
 
+TEST_CASE("rows whose absmax times 127 is no f32 come back as those of smaller numbers do") {
+  const Tensor x = some({1, 40}, 5);
+  const double largest = max(abs(x)).item<double>();
+  for (const int k : {100, 116, 119, 120, 121, 126}) {
+    CAPTURE(k);
+    const double scale = std::ldexp(1.0, k - int(std::ceil(std::log2(largest))));  // exact, and finite
+    const std::vector<float> small = values(dequantize(quantize_rowwise(x))),
+                             large = values(dequantize(quantize_rowwise(x * scale)));
+    for (size_t i = 0; i < small.size(); ++i) CHECK(double(large[i]) == double(small[i]) * scale);
+  }
+}
 TEST_CASE("a state in f16 is rounded after the codes were made") {
   const Tensor x = some({6, 40}, 5);
   const Quantized wide = quantize_rowwise(x), narrow = quantize_rowwise(x, DType::f16);
