@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <utility>
@@ -31,6 +32,8 @@ Command::Take into(Value& value, const std::string& flag, const char* what, T le
                    T most = std::numeric_limits<T>::max()) {
   return [=, &value](const std::string& word) {
     const T x = number<T>(flag, word, what);
+    if constexpr (std::is_floating_point_v<T>)
+      if (!std::isfinite(x)) throw UsageError(fmt::format("{} is {}. It must be a finite number.", flag, word));
     if (x < least || x > most)
       throw UsageError(fmt::format("{} is {}. It must be from {} to {}.", flag, word, least, most));
     value = x;
