@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace tg {
 
@@ -53,6 +54,8 @@ class BackendRuntime {
   virtual std::string why_missing() const { return {}; }
   /// A device in words, for logs: "x86-64-v4, 2 threads".
   virtual std::string describe(int index) const = 0;
+  /// The way of products of bf16, where processors of one level have several, whose last bits differ; else empty.
+  virtual std::string_view bf16_way() const { return {}; }
   /// Whether anything has been done with the device.
   virtual bool in_use(int /*index*/) const { return true; }
   /// All bytes of the device, whoever uses them; 0 if that is not known.

@@ -43,6 +43,7 @@ class CpuRuntime final : public BackendRuntime {
     return fmt::format("{}, {} thread(s){}{}", level <= 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
                        num_threads(), int8_products(), bf16_products());
   }
+  std::string_view bf16_way() const override { return name_of(bf16_path()); }
   size_t memory(int) const override {
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && bytes > 0 ? size_t(pages) * size_t(bytes) : 0;

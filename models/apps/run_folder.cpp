@@ -1,6 +1,6 @@
+#include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_folder.h>
 
@@ -17,8 +17,9 @@ const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" :
 std::string kernels_of(Device d, const TrainConfig& c) {
   const bool narrow = c.dtype == DType::bf16 || c.matmul_precision != MatmulPrecision::highest ||
                       (c.optimizer == OptimizerKind::muon && c.muon_dtype == DType::bf16);
-  return fmt::format("{}, level {}", name_of(d.backend), kernel_level(d.backend)) +
-         (narrow && d.backend == Backend::cpu ? fmt::format(", bf16 by {}", name_of(cpu::bf16_path())) : "");
+  const std::string_view way = narrow ? runtime_of(d).bf16_way() : "";
+  return fmt::format("{}, level {}{}{}", name_of(d.backend), kernel_level(d.backend), way.empty() ? "" : ", bf16 by ",
+                     way);
 }
 
 FileLock lock_folder(const std::string& folder) {
