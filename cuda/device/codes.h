@@ -44,13 +44,7 @@ class Coder {
   __device__ __forceinline__ int8_t operator()(float x) const {
     constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to an integer, ties to even
     const float q = quotient(x * scale_, absmax_, inverse_);
-#ifdef __CUDA_ARCH__
-    const float product = __fmul_rn(127.0f, q);  // never one operation with the sum
-#else
-    float product = 127.0f * q;
-    asm("" : "+m"(product));
-#endif
-    return int8_t(math::detail::bits_of(product + kMagic));
+    return int8_t(math::detail::bits_of(sum_rn(127.0f * q, kMagic)));
   }
 
  private:

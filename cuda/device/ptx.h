@@ -15,6 +15,10 @@ template <class T> __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(tg_dynamic_shared);
 }
 
+// a + b, and never in one operation with the product that a or b may be.
+__device__ __forceinline__ float sum_rn(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ double sum_rn(double a, double b) { return __dadd_rn(a, b); }
+
 template <int N> struct Registers {
   uint32_t x[N];
 };
@@ -112,6 +116,11 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 }
 
 #else
+
+template <class T> T sum_rn(T a, T b) {
+  asm("" : "+m"(a), "+m"(b));
+  return a + b;
+}
 
 // Dynamic shared memory of the block, 1024-byte aligned.
 template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }

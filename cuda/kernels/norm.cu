@@ -88,18 +88,6 @@ template <class T, class B> struct Backward {
   C *dw, *db;  // (groups, n) each, the second one step further; or null
   int64_t rows, n, groups, per_group, step;
 };
-// a + b, and not in one rounding with the product that a may be.
-template <class C> __device__ __forceinline__ C rounded_sum(C a, C b) {
-#ifdef __CUDA_ARCH__
-  if constexpr (std::is_same_v<C, float>)
-    return __fadd_rn(a, b);
-  else
-    return __dadd_rn(a, b);
-#else
-  asm("" : "+m"(a));
-  return a + b;
-#endif
-}
 // Blocks per SM that are meant, where ptxas would take more registers; centred there is one sum more.
 template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
 // A group of rows per warp or block. Rows that are not kept leave dw and db to norm_grad_columns.
@@ -150,7 +138,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
           const C hat = S::kKept ? h[e] : (h[e] - mean) * scale, slope = S::kKept ? g[e] : g[e] * w[e];
-          h[e] = rounded_sum(widen(narrow<T>(scale * (slope - shift - hat * along))), more[e]);
+          h[e] = sum_rn(widen(narrow<T>(scale * (slope - shift - hat * along))), more[e]);
         }
         if constexpr (!kRoom) store(k, j);
       });
