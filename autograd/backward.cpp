@@ -85,10 +85,11 @@ void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType
            "[{}] returned {} for a gradient of {} {}. Shape, dtype and device must be those of the tensor.", who, g,
            shape, dtype);
 }
-void call_hooks(const Hooks* hooks, Tensor& g) {
+void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
   if (!hooks) return;
-  for (auto& hook : hooks->list)
-    if (Tensor t = hook(g)) {
+  const size_t n = hooks->list.size();  // those that hooks add are called from the next gradient on
+  for (size_t i = 0; i < n; ++i)
+    if (Tensor t = hooks->list[i](g)) {
       check_like("on_grad", t, g.shape(), g.dtype(), g.device());
       g = t;
     }
@@ -118,7 +119,7 @@ void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads,
     if (--tape.uses[e.id] != 0 || tape.ends.contains(e.id)) continue;
     const auto it = grads.find(e.id);
     if (it == grads.end()) continue;
-    call_hooks(e.hooks.get(), it->second);
+    call_hooks(e.hooks, it->second);
     if (!o.complete || e.producer) continue;
     o.complete(e.id, it->second);
     if (!it->second) grads.erase(it);
@@ -128,7 +129,7 @@ void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
   for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), outputs[k].dtype(), given[k]);
   for (auto& o : outputs) {  // the others are called when what flows into them is complete
     if (tape.uses.contains(o.id()) || tape.ends.contains(o.id())) continue;
-    if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks.get(), it->second);
+    if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks, it->second);
   }
 }
 // Gradients of leaves, of `ends`, where the walk ends, and of `kept`, where it does not.

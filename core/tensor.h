@@ -9,6 +9,7 @@
 #include <tapegrad/core/ref.h>
 #include <tapegrad/core/small_vec.h>
 
+#include <deque>
 #include <functional>
 #include <iosfwd>
 #include <span>
@@ -50,7 +51,7 @@ class Tensor;
 using Hook = std::function<Tensor(const Tensor& grad)>;
 /// The hooks of a Variable, in the order in which they were added.
 struct Hooks : Counted<Hooks> {
-  std::vector<Hook> list;
+  std::deque<Hook> list;  // a hook that runs stays in its place when it adds another
 };
 
 /// The identity of a tensor: what a Tensor points at and assign() changes. `requires_grad` asks for a gradient;

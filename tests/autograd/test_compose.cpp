@@ -68,6 +68,20 @@ TEST_CASE("hooks fire once when a gradient goes through a composition") {
   backward(sum(pair_of(h, y)[0] + x));
   CHECK(fired == 2);
 }
+TEST_CASE("hooks may add hooks to their own tensor, which are called from the next gradient on") {
+  Tensor x = filled<double>({4}, 1).requires_grad_();
+  int first = 0, added = 0;
+  x.on_grad([&, factor = 3.0](const Tensor& g) {
+    for (int i = 0; i < 100; ++i) x.on_grad([&](const Tensor&) { return ++added, Tensor(); });
+    return ++first, g * factor;
+  });
+  x.on_grad([](const Tensor& g) { return g + 1.0; });
+  CHECK(values<double>(backward(sum(x * 2.0))[x]) == std::vector<double>(4, 7));
+  CHECK(added == 0);
+  CHECK(values<double>(backward(sum(x * 2.0))[x]) == std::vector<double>(4, 7));
+  CHECK(first == 2);
+  CHECK(added == 100);
+}
 TEST_CASE("create_graph gives tracked gradients inside of NoGradScope too") {
   Tensor x = random<double>({3}, 1).requires_grad_();
   const Tensor loss = sum(x * x * x);
