@@ -52,6 +52,7 @@ Ref<Value> Trace::bf16_copy(const Tensor& t) {
 void Trace::emitted(const Ref<Node>& n) {
   nodes.push_back(n);
   emitted_.insert(n.get());
+  ops_.push_back(n->op);
 }
 Ref<Value> Trace::assigns(const Tensor& to, const Tensor& value) {
   Ref<Value> next = reads(value);
@@ -108,7 +109,7 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
              Tensor(h.variable));
 }
 void Trace::undo_steps() const {
-  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) (*n)->op->undo_step();
+  for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) (*op)->undo_step();
 }
 
 }  // namespace tg::detail

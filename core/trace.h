@@ -49,6 +49,7 @@ class Trace {
   std::unordered_set<const Value*> known_;                // inputs, and values `during`
   std::unordered_map<const Variable*, size_t> captured_;  // places in `held`
   std::vector<Ref<Variable>> made_;                       // inputs too
+  std::vector<OpPtr> ops_;                                // in the order of emission
   const uint64_t first_id_;
 };
 

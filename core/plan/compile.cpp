@@ -56,12 +56,17 @@ class Tracing {
       check_draws();
       assign_state();
       trace_.check_kept(in_, out_);
+      return planned();
     } catch (...) {
       trace_.undo_steps();
       for (const GeneratorSpan& d : generators_) *d.generator = d.begin;
       for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
       throw;
     }
+  }
+
+ private:
+  std::unique_ptr<Executable> planned() {
     Graph g = collect(roots());
     // Handles that the function has kept say so when they are read; ops which lead nowhere hold nothing.
     const std::string* const traced =
@@ -73,10 +78,8 @@ class Tracing {
     Binding b = bind(g);
     const Plan plan = make_plan(g, enabled_passes());
     for (const auto& n : g.nodes) n->error = traced;
-    return std::make_unique<Executable>(g, plan, std::move(b), std::move(generators_));
+    return std::make_unique<Executable>(g, plan, std::move(b), generators_);
   }
-
- private:
   void check_results() {
     for (size_t k = 0; k < out_.size(); ++k) {
       TG_CHECK(out_[k], value, "[compile] result {} is an empty tensor. Return tensors that have a value.", k);
