@@ -1,8 +1,11 @@
 // `tapegrad eval`: the loss of a model on texts or on a token file.
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -41,11 +44,21 @@ void write_logits(const std::string& path, const Gpt& model, const Batch& batch)
   write_safetensors(path, {{"tokens", batch.inputs}, {"logits", logits}});
 }
 
+bool holds_logits(std::string_view text) {
+  try {
+    const auto header = parse_safetensors(std::as_bytes(std::span(text)), "--logits");
+    return header.tensors.size() == 2 && header.tensors.contains("tokens") && header.tensors.contains("logits");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 int run(const EvalOptions& o) {
   if (o.model.empty() || o.data.empty()) throw UsageError("eval needs --model DIR and --data FILE...");
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
   const GptConfig& c = m.model.config();

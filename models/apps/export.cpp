@@ -39,8 +39,10 @@ int run(const ExportOptions& o) {
   HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
   // What is in --out is whole or absent, whenever this ends: it gets its name last.
-  const std::string part = o.out + ".partial";
-  for (const std::string& path : {o.out, part})
+  std::string out = o.out;
+  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  const std::string part = out + ".partial";
+  for (const std::string& path : {out, part})
     TG_CHECK(!path_exists(path), value,
              "[export] {} is there. Exporting makes a new folder. Remove it, or choose another --out.", path);
   LoadedModel m = load_model(o.model);
@@ -53,7 +55,7 @@ int run(const ExportOptions& o) {
   make_folder(part);
   try {
     save_huggingface(part, m.model.config(), m.params, options);
-    std::filesystem::rename(part, o.out);
+    std::filesystem::rename(part, out);
   } catch (...) {
     std::error_code none;
     std::filesystem::remove_all(part, none);

@@ -70,6 +70,15 @@ run(0 eval --model native --data cat.txt --dtype bf16 --window 8 --logits logits
 expect(out "each predicted from up to 8 before it")
 run(0 inspect --model logits.safetensors)
 expect(out "(8, 8, 15)")  # 15 characters
+run(0 eval --model native --data cat.txt --window 8 --logits logits.safetensors)  # one of its kind is replaced
+foreach(file native/model.safetensors cat.txt)  # and nothing else, least of all what is read
+  file(SHA256 ${dir}/${file} bytes)
+  refused(1 "[eval] --logits ${file} is there and is no file of logits, and would be replaced. Name a new file." eval --model native --data cat.txt --logits ${file})
+  file(SHA256 ${dir}/${file} still)
+  if(NOT still STREQUAL bytes)
+    fail("${file} was replaced")
+  endif()
+endforeach()
 refused(2 "eval needs --model DIR and --data FILE..." eval --model native)
 refused(1 "[eval] window is 17, and the context of native is 16. It must be from 1 to that" eval --model native --data cat.txt --window 17)
 refused(2 "--batch is 0" eval --model native --data cat.txt --batch 0)
