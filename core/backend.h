@@ -89,8 +89,8 @@ class BackendRuntime {
   /// queued before run first. Returns when `from` has been read, perhaps before the copy is done. The caller owns both
   /// buffers.
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;
-  /// Copies `bytes` bytes within the device, in the order of the calling thread's work. Only for devices that record.
-  virtual void copy(int /*index*/, void* /*to*/, const void* /*from*/, size_t /*bytes*/) {}
+  /// Copies `bytes` bytes within the device, in the order of the calling thread's work.
+  virtual void copy(int index, void* to, const void* from, size_t bytes) = 0;
   /// Copies `bytes` bytes from the device to the host, in the order of the calling thread's work: kernels that it
   /// queued before run first. Returns when the copy is done. The caller owns both buffers. Errors of queued work, such
   /// as an index out of range, are thrown here.

@@ -62,6 +62,7 @@ class DryRuntime final : public BackendRuntime {
   Allocator& allocator(int index) override { return allocators_.try_emplace(index, run_).first->second; }
   bool runs_in_chains(const Op& op) override { return real_.runs_in_chains(op); }
   void synchronize(int) override {}
+  void copy(int, void*, const void*, size_t) override {}
   void copy_from_host(int, void*, const void*, size_t) override {}
   void copy_to_host(int, void* to, const void*, size_t bytes) override { std::memset(to, 0, bytes); }
 

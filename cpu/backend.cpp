@@ -52,6 +52,7 @@ class CpuRuntime final : public BackendRuntime {
   bool runs_in_chains(const Op&) override { return true; }
   void run_chain(const Chain& c) override { cpu::run_chain(c); }
   void synchronize(int) override {}
+  void copy(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_from_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_to_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 };
