@@ -202,7 +202,10 @@ struct JsonText {
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
   return JsonText::read(text, op, source, depth, false);
 }
-Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", SIZE_MAX, true); }
+Json own_json(std::string_view text) {
+  constexpr size_t kDepth = 64;  // far beyond ours: values are freed by recursion
+  return JsonText::read(text, "json", "the text", kDepth, true);
+}
 Json json_or_null(std::string_view text) {
   try {
     return own_json(text);

@@ -121,8 +121,9 @@ struct Json::Member {
 // nesting. `op` opens messages, `source` names the text in them. An Error when it is no JSON, is nested deeper
 // than `depth`, or holds a key twice in one object.
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
-Json own_json(std::string_view text);      // of text that this library wrote; an Error when it is no JSON
-Json json_or_null(std::string_view text);  // null when it is no JSON
+// Of text that this library wrote: an Error, or null, when it is no JSON or is nested deeper than 64.
+Json own_json(std::string_view text);
+Json json_or_null(std::string_view text);
 // On one line, or with each field on a line of its own, indented by that many spaces. Bytes that are no UTF-8, as in
 // paths, become U+FFFD.
 std::string text_of(const Json&, int indent = -1);

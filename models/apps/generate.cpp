@@ -87,13 +87,12 @@ Prompt encoded_prompt(const LoadedModel& m, const GenerateOptions& o, const std:
 constexpr const char* kResults[] = {"text", "tokens", "finish_reason"};  // what --out adds to a line
 std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o) {
   const MappedFile file(o.prompts);
-  TG_CHECK(!file.text().empty(), value, "[generate] {} is empty. Each line is an object {{\"prompt\": \"...\"}}.",
-           o.prompts);
   std::vector<Prompt> all;
   std::string_view rest = file.text();
   for (size_t number = 1; !rest.empty(); ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string name = fmt::format("{}, line {}", o.prompts, number);
     Json json = parse_json(line, "generate", name);
     const Json* prompt = json.is_object() ? json.find("prompt") : nullptr;
@@ -112,6 +111,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
     TG_CHECK(!all.back().tokens.empty(), value,
              "[generate] the prompt of {} is empty. Pass at least one token, such as that of a line break.", name);
   }
+  TG_CHECK(!all.empty(), value, "[generate] {} is empty. Each line is an object {{\"prompt\": \"...\"}}.", o.prompts);
   return all;
 }
 

@@ -35,7 +35,7 @@ struct Entry {
 // What --json prints; the table is made of it. `config` is null for a file without one.
 Json described(const std::string& source, Json config, const std::map<std::string, std::string>& metadata,
                const std::vector<Entry>& entries) {
-  Json tensors = Json::array(), texts = Json::object();
+  Json tensors = Json::array();
   int64_t elements = 0;
   size_t bytes = 0;
   for (const Entry& t : entries) {
@@ -46,10 +46,12 @@ Json described(const std::string& source, Json config, const std::map<std::strin
     elements += t.shape.product();
     bytes += t.bytes;
   }
-  for (const auto& [key, value] : metadata) texts[key] = value;
-  return {{"file", source},         {"config", std::move(config)},
-          {"metadata", texts},      {"tensors", std::move(tensors)},
-          {"parameters", elements}, {"bytes", bytes}};
+  return {{"file", source},
+          {"config", std::move(config)},
+          {"metadata", Json(metadata)},
+          {"tensors", std::move(tensors)},
+          {"parameters", elements},
+          {"bytes", bytes}};
 }
 
 Json of_file(const std::string& path) {

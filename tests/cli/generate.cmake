@@ -55,7 +55,7 @@ file(WRITE ${dir}/hf/generation_config.json "{\"eos_token_id\": ${t}}")
 
 # Many prompts. A line of results is the line of the prompt and what was made of it.
 file(WRITE ${dir}/prompts.jsonl "{\"prompt\": \"the dog\", \"id\": 7}\n{\"prompt\": \"the cat\"}\n"
-     "{\"prompt\": \"the cat sat on the mat and the dog ate the log.\\nthe \"}\n")
+     "{\"prompt\": \"the cat sat on the mat and the dog ate the log.\\nthe \"}\n\n \t\r\n")  # blank lines are none
 set(many --model hf --prompts prompts.jsonl --temperature 0 --max-tokens 3)
 run(0 generate ${many} --out made.jsonl)
 expect_text("3 texts in made.jsonl\n")
@@ -129,7 +129,7 @@ refused(1 "text.txt is there and is no result of generate" generate --model mode
 refused(1 "prompts.jsonl is there and is no result of generate" generate --model model --prompts prompts.jsonl --out prompts.jsonl)
 refused(1 "nowhere.jsonl: No such file" generate --model model --prompts nowhere.jsonl --out never)
 foreach(pair "{\"prompt\": 3}|has no text \"prompt\"" "{\"text\": \"x\"}|has no text \"prompt\"" "[1]|has no text \"prompt\""
-        "{\"prompt\": \"x|is not JSON: parse error" "|is not JSON" "{\"prompt\": \"\"}|is empty. Pass at least one token"
+        "{\"prompt\": \"x|is not JSON: parse error" "{\"prompt\": \"\"}|is empty. Pass at least one token"
         "{\"prompt\": \"a\", \"text\": 1}|has \"text\", which is a result" "{\"prompt\": \"#\"}|the character '#'")
   string(FIND "${pair}" "|" at)
   string(SUBSTRING "${pair}" 0 ${at} line)
@@ -139,8 +139,10 @@ foreach(pair "{\"prompt\": 3}|has no text \"prompt\"" "{\"text\": \"x\"}|has no 
   refused(1 "${message}" generate --model model --prompts bad.jsonl --out never)
   expect(err "bad.jsonl, line 2")
 endforeach()
-file(WRITE ${dir}/empty.jsonl "")
-refused(1 "empty.jsonl is empty" generate --model model --prompts empty.jsonl --out never)
+foreach(nothing "" "\n" " \r\n\n")
+  file(WRITE ${dir}/empty.jsonl "${nothing}")
+  refused(1 "empty.jsonl is empty" generate --model model --prompts empty.jsonl --out never)
+endforeach()
 execute_process(COMMAND ${TAPEGRAD} generate --model model --stop "" WORKING_DIRECTORY ${dir} RESULT_VARIABLE result
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)  # a macro would lose the empty argument
 if(NOT result EQUAL 2 OR NOT err MATCHES "--stop is empty")

@@ -69,7 +69,13 @@ TEST_CASE("json: what is not there or of another type is an Error that shows the
 TEST_CASE("json: text that is none") {
   CHECK(json_or_null("{").is_null());
   CHECK(json_or_null("[1]").size() == 1);
-  CHECK(own_json("[[[[[[[[1]]]]]]]]").size() == 1);  // of own text: any depth, and the last of equal keys
+  CHECK(own_json("[[[[[[[[1]]]]]]]]").size() == 1);  // of own text: deeper, and the last of equal keys
+  for (const char* open : {"[", "{\"a\":"}) {
+    std::string deep;
+    for (int i = 0; i < 400'000; ++i) deep += open;
+    CHECK_HAS(error_of([&] { own_json(deep); }), "[json] the text is nested too deeply");
+    CHECK(json_or_null(deep).is_null());
+  }
   CHECK(text_of(own_json(R"({"a": 1, "b": {"a": 2}, "a": [3]})")) == R"({"a":[3],"b":{"a":2}})");
   CHECK_HAS(error_of([] { own_json("{"); }), "[json] the text is not JSON: ");
   CHECK_HAS(error_of([] { parse_json("{", "op", "f.json"); }), "[op] f.json is not JSON: ");
