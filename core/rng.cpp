@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/rng.h>
+#include <tapegrad/core/trace.h>
 
 #include <algorithm>
 #include <bit>
@@ -90,6 +91,7 @@ Rng Rng::split(uint64_t stream) const {
 }
 
 uint64_t Rng::below(uint64_t n) {
+  detail::host_draws();
   TG_CHECK(n > 0, value,
            "[rng] below(0) asks for a number from an empty range. n must be at least 1. Check for empty data first.");
   const uint64_t reject =
@@ -101,14 +103,22 @@ uint64_t Rng::below(uint64_t n) {
   }
 }
 
-float Rng::uniform() { return tg::uniform(random_word(take(1), 0)); }
-float Rng::normal() { return tg::normal(take(2), 0); }
+float Rng::uniform() {
+  detail::host_draws();
+  return tg::uniform(random_word(take(1), 0));
+}
+float Rng::normal() {
+  detail::host_draws();
+  return tg::normal(take(2), 0);
+}
 
 void Rng::shuffle(std::span<int64_t> items) {
+  detail::host_draws();
   for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[below(i)]);
 }
 
 void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
+  detail::host_draws();
   TG_CHECK(
       lo <= hi && std::isfinite(lo) && std::isfinite(hi - lo), value,
       "[rng] fill_uniform from {} to {}. The bounds must be finite and ordered, their distance finite. Pass lo <= hi.",
@@ -119,11 +129,13 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
 }
 
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
+  detail::host_draws();
   check_spread("fill_normal", mean, stddev);
   fill<Normal>(out, take(out.size()), {stddev, mean});
 }
 
 void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) {
+  detail::host_draws();
   check_spread("fill_truncated_normal", mean, stddev);
   fill<TruncatedNormal>(out, take(out.size()), {stddev, mean});
 }

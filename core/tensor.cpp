@@ -70,6 +70,8 @@ Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dt
   TG_CHECK(size_t(n) * size_of(dtype) == bytes.size(), shape,
            "[from] {} values do not fill {}, which has {} elements. Pass as many values as the shape has.",
            bytes.size() / size_of(dtype), shape, n);
+  if (const detail::Trace* trace = detail::tracing())
+    trace->check_constant(fmt::format("makes {} {} of host data", shape, dtype));
   Tensor t = empty(Layout::contiguous(shape, dtype, d));
   if (!bytes.empty()) runtime_of(d).copy_from_host(d.index, t.value()->storage->data, bytes.data(), bytes.size());
   return t;

@@ -82,6 +82,15 @@ void Trace::fail_host_read(const Tensor& t) const {
                    t, by.empty() ? "it comes from outside" : by));
 }
 
+void Trace::check_constant(const std::string& what) const {
+  TG_CHECK(
+      constants, state,
+      "[compile] the function {} while it is traced, and each replay would use those of this call. Pass them as an "
+      "input, or make them outside and capture the tensor. If they are the same in every call, set "
+      "CompileOptions::constants.",
+      what);
+}
+
 void Trace::check_kept(Inputs inputs, Inputs returned) {
   std::unordered_map<const Variable*, size_t> known;  // references that the trace knows of
   for (const Inputs handles : {inputs, returned})

@@ -27,6 +27,7 @@ class Trace {
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in the order of emission
+  bool constants = false;        // host data may become a part of the plan
 
   void add_input(const Tensor&);        // a handle of the trace's own
   void made(const Ref<Variable>& v);    // a new variable
@@ -35,7 +36,8 @@ class Trace {
   void emitted(const Ref<Node>&);
   Ref<Value> assigns(const Tensor& to, const Tensor& value);  // what `to` becomes
   [[noreturn]] void fail_host_read(const Tensor&) const;
-  bool made_here(const Tensor&) const;  // a constant that the function makes; it may read it
+  void check_constant(const std::string& what) const;  // an Error unless `constants`: "makes (3) f32 of host data"
+  bool made_here(const Tensor&) const;                 // a constant that the function makes; it may read it
   // An Error if something outlives the trace that a replay would not make again. `inputs`, `returned`: handles that
   // may.
   void check_kept(Inputs inputs, Inputs returned);
@@ -61,6 +63,12 @@ inline void Trace::made(const Ref<Variable>& v) { made_.push_back(v); }
 inline void host_reads(const Tensor& t) {
   if (const Trace* trace = tracing(); trace && !trace->made_here(t)) [[unlikely]]
     trace->fail_host_read(t);
+}
+
+// Before the host draws a number.
+inline void host_draws() {
+  if (const Trace* trace = tracing()) [[unlikely]]
+    trace->check_constant("draws random numbers on the host");
 }
 
 }  // namespace tg::detail

@@ -6,6 +6,7 @@
 #include <tapegrad/core/trace.h>
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <unordered_map>
 #include <unordered_set>
@@ -37,6 +38,8 @@ class Tracing {
   Tracing(Inputs in, const CompileOptions& o) : state_(o.state) {
     for (Rng* r : o.generators) generators_.push_back({r, *r, *r});
     for (Tensor* t : state_) former_.push_back(*t);
+    trace_.constants = o.constants;
+    for (const Tensor& t : in) given_.push_back(t.variable().get());
     for (const Tensor& t : in) {  // two inputs may be one tensor, or one that is captured
       Tensor& x = in_.emplace_back(make_ref<Value>(t.layout(), t.value()->storage));
       x.variable()->label = t.variable()->label;
@@ -150,6 +153,7 @@ class Tracing {
                              .bf16_copy = h.bf16_copy,
                              .requires_grad = h.variable->requires_grad});
     for (const Tensor& t : in_) b.inputs.push_back(leaf(t.value().get()));
+    check_inputs(b, given_);
     for (size_t k = 0; k < b.variables.size(); ++k) {
       const Trace::CapturedVariable& h = trace_.held[k];
       const uint32_t s = b.variables[k].slot = leaf(h.during.get());
@@ -163,7 +167,9 @@ class Tracing {
   std::vector<GeneratorSpan> generators_;
   std::vector<Tensor*> state_;
   std::vector<Tensor> in_, out_, former_;
+  std::vector<const Variable*> given_;  // of the caller's inputs
 };
+std::atomic<uint64_t> g_structure{0};
 }  // namespace
 
 struct Compiled::State {
@@ -173,6 +179,7 @@ struct Compiled::State {
   struct Entry {
     StructuralHash key;
     std::vector<uint64_t> state;  // ids of the variables that the handles in the options had
+    uint64_t structure;           // structure_changed() before it was traced
     std::unique_ptr<Executable> program;
   };
   std::list<Entry> entries;  // the one that was used last is first
@@ -182,7 +189,8 @@ struct Compiled::State {
   Executable* find(const StructuralHash& key) {
     const auto it = std::ranges::find(entries, key, &Entry::key);
     if (it == entries.end()) return nullptr;
-    if (!it->program->fits() || it->state != state_ids()) {
+    if (!it->program->fits() || it->state != state_ids() ||
+        it->structure != g_structure.load(std::memory_order_relaxed)) {
       entries.erase(it);
       return nullptr;
     }
@@ -199,7 +207,8 @@ struct Compiled::State {
   }
   Executable* trace(const StructuralHash& key, Inputs in) {
     ++stats.traces;
-    entries.push_front({key, state_ids(), Tracing(in, options).run(f)});
+    const uint64_t structure = g_structure.load(std::memory_order_relaxed);
+    entries.push_front({key, state_ids(), structure, Tracing(in, options).run(f)});
     if (entries.size() > options.signatures) {
       entries.pop_back();
       if (stats.evictions++ == 0)
@@ -225,6 +234,13 @@ Compiled::Compiled(TensorFunction f, CompileOptions o, const std::source_locatio
   state_->f = std::move(f);
   state_->options = std::move(o);
 }
+void detail::forbid_in_trace(std::string_view op, std::string_view what) {
+  TG_CHECK(
+      !tracing(), state,
+      "[{}] {} while a compiled function is traced: a replay would not do it again. Do it outside, before the call.",
+      op, what);
+}
+void structure_changed() { g_structure.fetch_add(1, std::memory_order_relaxed); }
 const CompileStats& Compiled::stats() const { return state_->stats; }
 
 std::vector<Tensor> Compiled::operator()(Inputs in) const {

@@ -24,6 +24,9 @@ struct CompileOptions {
   /// same: the handle keeps its variable, whose value changes as by assign(). What is assigned has the shape, dtype and
   /// device of what was there.
   std::vector<Tensor*> state = {};
+  /// Whether the function may make tensors of host data and draw numbers on the host: they are the same in every call,
+  /// and the plan keeps those of the traced one. Otherwise they are an Error.
+  bool constants = false;
   /// The number of signatures that are kept. A new one replaces the least recently used; the first time, a line on
   /// stderr says so.
   size_t signatures = 8;
@@ -44,6 +47,16 @@ struct CompileStats {
   std::string why_no_graph = {};
 };
 
+namespace detail {
+/// Before what a replay would not do again: an Error in the name of `op` while a function is traced.
+void forbid_in_trace(std::string_view op, std::string_view what);
+}  // namespace detail
+
+/// Says that functions make other ops from now on: each compiled function is traced again at its next call. Layers call
+/// it when they are merged, replaced or prepared for evaluation. Call it after changing a flag or a handle that a
+/// compiled function reads on the host. From any thread.
+void structure_changed();
+
 /// A compiled function. Copies share their plans. One thread at a time may call it.
 class Compiled {
  public:
@@ -53,19 +66,23 @@ class Compiled {
   /// Returns what the function would return, without a history for backward. The signature is the layouts and gradient
   /// flags of the inputs, and the modes of the thread (NoGradScope, RecomputeScope, MatmulPrecisionScope).
   ///
-  /// A replay reads the current values of tensors that the function captures. Tensors that the function assigns, such
-  /// as parameters, get their new values, in place if nobody else holds the old ones. Host data and other objects that
-  /// the function reads keep the values of the traced call. The learning rate and step number of an Optimizer, and the
-  /// generators of the options, advance from call to call.
+  /// A replay reads the current values of tensors that the function captures: of the variables that its handles had
+  /// when it was traced. A handle that gets another tensor outside, `mask = other`, is not seen; structure_changed()
+  /// is. Tensors that the function assigns, such as parameters, get their new values, in place if nobody else holds the
+  /// old ones. Other objects that the function reads on the host, such as a double that it captures, keep the values of
+  /// the traced call. The learning rate and step number of an Optimizer, and the generators of the options, advance
+  /// from call to call.
   ///
   /// Inside an AnomalyScope, an ObserveScope, dry_run() or the trace of another function, the function itself is
   /// called.
   ///
-  /// Errors: those of the function; a read by the host while it is traced; a result that still needs a gradient; random
-  /// numbers from a generator that the options do not name; a tensor that the function makes and that outlives the call
-  /// without being a result, such as `h = h + x` of a captured h that is no CompileOptions::state. After an Error no
-  /// tensor is assigned, and step numbers and generators are as before; tensors that a replay updates in place may be
-  /// half written, as without compile(). An Error names the line where the function was compiled.
+  /// Errors: those of the function; host data without CompileOptions::constants; a change of the learning rate inside;
+  /// a read by the host while it is traced; a result that still needs a gradient; random numbers from a generator that
+  /// the options do not name; a tensor that the function makes and that outlives the call without being a result, such
+  /// as `h = h + x` of a captured h that is no CompileOptions::state; an input that is a variable which the function
+  /// updates, as a parameter is by a step. After an Error no tensor is assigned, and step numbers and generators are as
+  /// before; tensors that a replay updates in place may be half written, as without compile(). An Error names the line
+  /// where the function was compiled.
   std::vector<Tensor> operator()(Inputs) const;
   /// Calls the function with a list of tensors.
   std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {

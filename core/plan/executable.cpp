@@ -155,8 +155,21 @@ class Executable::Builder {
   std::vector<Ref<Storage>> arenas_;
 };
 
+void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {
+  for (size_t k = 0; k < inputs.size(); ++k)
+    for (const auto& v : b.variables)
+      TG_CHECK(b.inputs[k] == kNone || v.new_value == kNone || v.variable.get() != inputs[k], state,
+               "[compile] input {} is {}, which the function updates. After that the function would read the new value "
+               "as its input, and a replay the old one. Pass a detach() of it, or leave it out and read the tensor "
+               "that the function captures.",
+               k, Tensor(v.variable));
+}
+
 Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<GeneratorSpan> d)
     : binding_(std::move(b)), generators_(std::move(d)) {
+  for (const auto& v : binding_.variables)
+    if (v.new_value != kNone) assigned_.push_back(v.variable.get());
+  std::ranges::sort(assigned_);
   Builder(*this, g, plan).build();
 }
 
@@ -188,6 +201,14 @@ bool Executable::free(const MemorySource& r, Inputs in) const {
          fills_storage(v->layout, v->storage->bytes);
 }
 void Executable::bind(Inputs in) {
+  std::vector<const Variable*> given;
+  if (!assigned_.empty())
+    for (const Tensor& t : in) {
+      if (!std::ranges::binary_search(assigned_, t.variable().get())) continue;
+      for (const Tensor& x : in) given.push_back(x.variable().get());
+      check_inputs(binding_, given);
+      break;
+    }
   std::vector<Tensor> pending;  // assigned under a LazyScope since
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);

@@ -32,6 +32,9 @@ struct Binding {
   std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
 };
+// An Error if an input that is read is a variable which gets a new value: the function would read that after it was
+// assigned, and a replay would not.
+void check_inputs(const Binding&, std::span<const Variable* const>);
 // A generator as it stood when the trace began and ended.
 struct GeneratorSpan {
   Rng* generator;
@@ -122,6 +125,7 @@ class Executable {
   }
 
   Binding binding_;
+  std::vector<const Variable*> assigned_;  // sorted
   std::vector<GeneratorSpan> generators_;
   std::vector<Layout> layouts_;      // of slots
   std::deque<Layout> own_layouts_;   // of results of ops that stand for several nodes

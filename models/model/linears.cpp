@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/model/forward.h>
 
@@ -64,6 +65,7 @@ std::vector<std::string> replace_linears(const Linears& model, const std::vector
     l.layer->kind = kind;
     names.push_back(l.name);
   }
+  structure_changed();
   return names;
 }
 void prepare_for_eval(const Linears& model, const Params& params) {

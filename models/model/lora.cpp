@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/model/lora.h>
 
 #include <algorithm>
@@ -44,6 +45,7 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
     r.modules_.push_back({l.name, nn::LoraLinear(*l.layer, r.params_.at(l.name), c.options())});
   for (Parameter p : all) p.tensor.requires_grad_(false);
   for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = r.modules_[i].layer.linear();
+  structure_changed();
   return r;
 }
 

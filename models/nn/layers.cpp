@@ -1,6 +1,7 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/kv_cache.h>
@@ -146,6 +147,7 @@ void Linear::prepare_for_eval() {
   evaluate({q.codes, q.absmax});
   codes = std::move(q);
   weight = {};
+  structure_changed();
 }
 SwitchBackLinear::SwitchBackLinear(const Params& p, int64_t in, int64_t out, SwitchBackOptions o)
     : Linear(p, in, out, {.bias = o.bias, .init = o.init, .kind = LinearKind(int(o.mode) + 1)}) {}

@@ -1,6 +1,7 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/binary.h>
 #include <tapegrad/ops/dropout.h>
@@ -72,6 +73,7 @@ LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o) : lin
   linear_.weight.requires_grad_(false);
   if (linear_.bias) linear_.bias.requires_grad_(false);
   linear_.adapter = std::make_shared<LoraAdapter>(LoraAdapter{std::move(delta)});
+  structure_changed();
 }
 
 void LoraLinear::merge() {
@@ -84,12 +86,14 @@ void LoraLinear::merge() {
   const Tensor before = w.detach();
   w.assign((w.to(delta().a.dtype()) + delta().weight()).to(w.dtype()));
   linear_.adapter->unmerged = before;
+  structure_changed();
 }
 void LoraLinear::unmerge() {
   TG_CHECK(merged(), state, "[lora] '{}' is not merged. There is nothing to take back. Call merge() before.",
            linear_.weight.label());
   linear_.weight.assign(linear_.adapter->unmerged);
   linear_.adapter->unmerged = {};
+  structure_changed();
 }
 
 }  // namespace tg::nn

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/optimizer.h>
 #include <tapegrad/ops/factories.h>
@@ -164,6 +165,7 @@ Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
   return norm;
 }
 void Optimizer::set_lr(double lr) {
+  detail::forbid_in_trace(op_, "the learning rate is set");
   detail::check_rate(op_, "lr", lr);
   clock_->lr = lr;
 }

@@ -195,6 +195,41 @@ TEST_CASE("LoRA on a Gpt: merged weights give the adapted model's logits, and co
   }
 }
 
+TEST_CASE("layers that are adapted, merged, replaced or prepared: compiled functions follow, bit for bit") {
+  const Params params(Device::cpu(), 1);
+  Gpt model(params, {.vocab_size = 16, .context = 8, .layers = 1, .heads = 1, .width = 16});
+  const NoGradScope off;
+  const Tensor tokens = zeros({2, 8}, DType::i64);
+  const tg::Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0])}; });
+  std::vector<std::vector<std::byte>> seen;  // each change gives other logits
+  const auto check = [&](const char* what) {
+    CAPTURE(what);
+    const auto want = bits_of(model.forward(tokens));
+    for (int i = 0; i < 2; ++i) CHECK(bits_of(f({tokens})[0]) == want);
+    if (!seen.empty()) CHECK(want != seen.back());
+    seen.push_back(want);
+  };
+  check("plain");
+  {
+    Lora lora = apply_lora(model, params, {.rank = 2});
+    fill(lora);
+    check("adapted");
+    lora.merge();
+    check("merged");
+    lora.unmerge();
+    check("unmerged");
+  }
+  replace_linears(model, {"*"}, LinearKind::switchback);
+  check("replaced");
+  Gpt other(params.at("other"), model.config());
+  replace_linears(other, {"*"}, LinearKind::switchback);
+  const tg::Compiled g = compile([&](Inputs in) { return std::vector{other.forward(in[0])}; });
+  const auto before = bits_of(g({tokens})[0]);
+  prepare_for_eval(other, params);
+  CHECK(bits_of(other.forward(tokens)) == before);
+  CHECK(bits_of(g({tokens})[0]) == before);
+  CHECK(g.stats().traces == 2);  // of codes that are kept, not of a weight that is gone
+}
 TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no activations") {
   const GptConfig deep{
       .vocab_size = 32, .context = 64, .layers = 12, .heads = 4, .width = 64, .positions = Positions::rope};
