@@ -229,6 +229,12 @@ struct Op : Counted<Op> {
   virtual Tensor recompute(const Vjp&, size_t k) const;
   /// Adds the attributes to a hash, except those that change every step (Traits::dynamic_attributes).
   virtual void key(StructuralHash&) const {}
+  /// Adds all attributes that replays of a compiled function take from its trace. The default is key(), and the
+  /// numbers of the expression. A difference is an Error of CompileOptions::verify.
+  virtual void replay_key(StructuralHash& k) const {
+    key(k);
+    for (const double x : expression().numbers) k.add(x);
+  }
   /// A pointwise op as device code.
   virtual Expression expression() const { return {}; }
   /// What a run on these tensors takes at least; their elements are not read. The default is all inputs and outputs,

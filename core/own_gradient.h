@@ -28,6 +28,7 @@ struct OwnGradient : ViewOp<OwnGradient> {
     return r;
   }
   void key(StructuralHash& k) const override { k.add(op.get()), k.add(inputs); }
+  void replay_key(StructuralHash& k) const override { k.add(op->type()), op->replay_key(k), k.add(inputs); }
 };
 
 }  // namespace tg::op

@@ -38,6 +38,7 @@ class Trace {
   [[noreturn]] void fail_host_read(const Tensor&) const;
   void check_constant(const std::string& what) const;  // an Error unless `constants`: "makes (3) f32 of host data"
   bool made_here(const Tensor&) const;                 // a constant that the function makes; it may read it
+  bool made_by_function(const Variable& v) const { return v.id >= first_id_; }
   // An Error if something outlives the trace that a replay would not make again. `inputs`, `returned`: handles that
   // may.
   void check_kept(Inputs inputs, Inputs returned);

@@ -63,6 +63,7 @@ struct Rope : OpOf<Rope> {
     k.add(theta), k.add(int(s.kind)), k.add(s.factor), k.add(s.low_freq), k.add(s.high_freq), k.add(s.original_context);
     k.add(inverse), k.add(starts), k.add(heads);
   }
+  void replay_key(StructuralHash& k) const override { key(k), k.add(uint64_t(start)); }
   /// The rows of x that are rotated, (..., T, HS), and those that are not: no elements without heads.
   /// @{
   Layout turned(const Layout& x) const;

@@ -1,9 +1,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/dry_run.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/core/plan/executable.h>
+#include <tapegrad/core/plan/fingerprint.h>
 #include <tapegrad/core/run_node.h>
-#include <tapegrad/core/trace.h>
 
 #include <algorithm>
 #include <atomic>
@@ -47,51 +46,80 @@ class Tracing {
       trace_.add_input(x);
     }
   }
-  std::unique_ptr<Executable> run(const TensorFunction& f) {
+  struct Traced {
+    std::unique_ptr<Executable> program;
+    Fingerprint fingerprint;
+  };
+  Traced run(const TensorFunction& f) {
     try {
-      {
-        const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
-        const LazyScope lazy;
-        out_ = f(in_);
-      }
-      for (GeneratorSpan& d : generators_) d.end = *d.generator;
-      check_results();
-      check_draws();
-      assign_state();
-      trace_.check_kept(in_, out_);
-      return planned();
+      Graph g = graph(f);
+      Binding b = bind(g);
+      Fingerprint fingerprint(g, b, trace_, generators_);
+      const Plan plan = make_plan(g, enabled_passes());
+      end_ops(g.nodes);
+      return {std::make_unique<Executable>(g, plan, std::move(b), generators_), std::move(fingerprint)};
     } catch (...) {
-      trace_.undo_steps();
-      for (const GeneratorSpan& d : generators_) *d.generator = d.begin;
-      for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
+      undo();
       throw;
     }
   }
+  // What the function does now that it did not then. Nothing has changed after it.
+  std::string difference(const TensorFunction& f, const Fingerprint& then) {
+    std::string s;
+    try {
+      Graph g = graph(f);
+      const Binding b = bind(g);
+      s = then.difference({g, b, trace_, generators_}, g);
+      end_ops(g.nodes);
+    } catch (...) {
+      undo();
+      throw;
+    }
+    undo();
+    return s;
+  }
 
  private:
-  std::unique_ptr<Executable> planned() {
+  void undo() {
+    trace_.undo_steps();
+    for (const GeneratorSpan& d : generators_) *d.generator = d.begin;
+    for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
+  }
+  Graph graph(const TensorFunction& f) {
+    {
+      const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
+      const LazyScope lazy;
+      out_ = f(in_);
+    }
+    for (GeneratorSpan& d : generators_) d.end = *d.generator;
+    check_results();
+    check_draws();
+    assign_state();
+    trace_.check_kept(in_, out_);
     Graph g = collect(roots());
-    // Handles that the function has kept say so when they are read; ops which lead nowhere hold nothing.
+    end_ops(trace_.nodes);
+    for (const auto& n : g.nodes) n->error = nullptr;
+    trace_.nodes.clear();  // ops which lead nowhere hold nothing
+    number(g);
+    return g;
+  }
+  // Handles that the function has kept say so when they are read.
+  static void end_ops(std::span<const Ref<Node>> nodes) {
     const std::string* const traced =
         intern("it was traced for a compiled function, and a replay makes what the function returns. Return it too.");
-    for (const auto& n : trace_.nodes) n->error = traced;
-    for (const auto& n : g.nodes) n->error = nullptr;
-    trace_.nodes.clear();
-    number(g);
-    Binding b = bind(g);
-    const Plan plan = make_plan(g, enabled_passes());
-    for (const auto& n : g.nodes) n->error = traced;
-    return std::make_unique<Executable>(g, plan, std::move(b), generators_);
+    for (const auto& n : nodes) n->error = traced;
+  }
+  static void check_no_gradient(const char* what, size_t k, const Tensor& t) {
+    const auto& producer = t.value()->producer;
+    TG_CHECK(!(producer && producer->tape() && t.requires_grad()), state,
+             "[compile] {} {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
+             "gradients inside, put it in a NoGradScope, or take a detach().",
+             what, k, t);
   }
   void check_results() {
     for (size_t k = 0; k < out_.size(); ++k) {
       TG_CHECK(out_[k], value, "[compile] result {} is an empty tensor. Return tensors that have a value.", k);
-      const auto& producer = out_[k].value()->producer;
-      TG_CHECK(
-          !(producer && producer->tape() && out_[k].requires_grad()), state,
-          "[compile] result {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
-          "gradients inside, put it in a NoGradScope, or return a detach().",
-          k, out_[k]);
+      check_no_gradient("result", k, out_[k]);
       if (const Ref<Value> seen = trace_.reads(out_[k]); seen.get() != out_[k].value().get()) out_[k] = Tensor(seen);
     }
   }
@@ -100,6 +128,7 @@ class Tracing {
     std::vector<Tensor> next(state_.size());
     for (size_t k = 0; k < state_.size(); ++k) {
       TG_CHECK(*state_[k], value, "[compile] state {} is an empty tensor after the call. Give it a value.", k);
+      check_no_gradient("state", k, *state_[k]);
       if (state_[k]->id() != former_[k].id()) next[k] = Tensor(trace_.reads(*state_[k]));
       *state_[k] = former_[k];
     }
@@ -181,12 +210,14 @@ struct Compiled::State {
     std::vector<uint64_t> state;  // ids of the variables that the handles in the options had
     uint64_t structure;           // structure_changed() before it was traced
     std::unique_ptr<Executable> program;
+    Fingerprint fingerprint;
+    uint64_t replays = 0;
   };
   std::list<Entry> entries;  // the one that was used last is first
   CompileStats stats;
 
   std::vector<Tensor> call(Inputs);
-  Executable* find(const StructuralHash& key) {
+  Entry* find(const StructuralHash& key) {
     const auto it = std::ranges::find(entries, key, &Entry::key);
     if (it == entries.end()) return nullptr;
     if (!it->program->fits() || it->state != state_ids() ||
@@ -195,7 +226,19 @@ struct Compiled::State {
       return nullptr;
     }
     entries.splice(entries.begin(), entries, it);
-    return it->program.get();
+    return &*it;
+  }
+  void verify(Entry& e, Inputs in) {
+    ++stats.verified;
+    const std::string what = Tracing(in, options).difference(f, e.fingerprint);
+    if (what.empty()) return;
+    entries.pop_front();  // it was found last
+    fail(Error::Kind::state,
+         fmt::format("[compile] the function would not do now what its replays do: {}. Replays since the last check "
+                     "(CompileOptions::verify is {}) may have differed, too. The next call is traced again. Pass what "
+                     "changes as an input, assign() tensors instead of handles, or call structure_changed() after each "
+                     "change.",
+                     what, options.verify));
   }
   std::vector<uint64_t> state_ids() const {
     std::vector<uint64_t> r;
@@ -205,10 +248,12 @@ struct Compiled::State {
     }
     return r;
   }
-  Executable* trace(const StructuralHash& key, Inputs in) {
+  Entry* trace(const StructuralHash& key, Inputs in) {
     ++stats.traces;
     const uint64_t structure = g_structure.load(std::memory_order_relaxed);
-    entries.push_front({key, state_ids(), structure, Tracing(in, options).run(f)});
+    std::vector<uint64_t> ids = state_ids();
+    auto [program, fingerprint] = Tracing(in, options).run(f);
+    entries.push_front({key, std::move(ids), structure, std::move(program), std::move(fingerprint)});
     if (entries.size() > options.signatures) {
       entries.pop_back();
       if (stats.evictions++ == 0)
@@ -220,7 +265,7 @@ struct Compiled::State {
                 .c_str(),
             stderr);
     }
-    return entries.front().program.get();
+    return &entries.front();
   }
 };
 
@@ -253,11 +298,20 @@ std::vector<Tensor> Compiled::State::call(Inputs in) {
     TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
   evaluate(in);
   const StructuralHash key = signature(in);
-  Executable* p = find(key);
-  if (p)
+#ifdef NDEBUG
+  const size_t each = options.verify;
+#else
+  const size_t each = std::min<size_t>(options.verify, 1);
+#endif
+  Entry* e = find(key);
+  if (!e) {
+    e = trace(key, in);
+  } else {
+    if (each && e->replays % each == 0) verify(*e, in);
+    ++e->replays;
     ++stats.replays;
-  else
-    p = trace(key, in);
+  }
+  Executable* const p = e->program.get();
   const uint64_t launches = p->launches(), recorded = p->recorded();
   std::vector<Tensor> r = p->run(in);
   stats.ops = p->ops();

@@ -1,6 +1,6 @@
 /// @file
 /// compile(): plans a function of tensors once and replays the plan. The function is called once for each signature,
-/// and its ops are planned as a whole. Later calls skip the function: no shapes are inferred, no nodes are made and no
+/// and its ops are planned as a whole. Later calls skip the function, but for checks (CompileOptions::verify): no shapes are inferred, no nodes are made and no
 /// memory is allocated, and on Device::cuda() they are one launch of a CUDA graph. It helps steps of many small ops,
 /// which spend most of their time on the host. It does not compile kernels: ops run their usual kernels, so results are
 /// the same bits, except where a rule of ops/rewrite_rules.cpp says otherwise.
@@ -30,12 +30,17 @@ struct CompileOptions {
   /// The number of signatures that are kept. A new one replaces the least recently used; the first time, a line on
   /// stderr says so.
   size_t signatures = 8;
+  /// The first replay of a signature, and each `verify`-th after it, is checked: the function is traced again, which
+  /// runs no kernel, and an Error says what it would do differently, as after `mask = other` or with another captured
+  /// number. 0: no check. In a build without NDEBUG each replay is checked, but for 0.
+  size_t verify = 1000;
 };
 
 /// Counters of a compiled function.
 struct CompileStats {
   uint64_t traces = 0;     ///< calls that ran the function
   uint64_t replays = 0;    ///< calls that replayed a plan
+  uint64_t verified = 0;   ///< replays that were checked, by CompileOptions::verify
   uint64_t evictions = 0;  ///< plans that a new signature has replaced
   size_t ops = 0;          ///< kernels of the plan that ran last; a fused chain counts once
   size_t bytes = 0;        ///< memory that this plan holds between calls
@@ -67,11 +72,11 @@ class Compiled {
   /// flags of the inputs, and the modes of the thread (NoGradScope, RecomputeScope, MatmulPrecisionScope).
   ///
   /// A replay reads the current values of tensors that the function captures: of the variables that its handles had
-  /// when it was traced. A handle that gets another tensor outside, `mask = other`, is not seen; structure_changed()
-  /// is. Tensors that the function assigns, such as parameters, get their new values, in place if nobody else holds the
-  /// old ones. Other objects that the function reads on the host, such as a double that it captures, keep the values of
-  /// the traced call. The learning rate and step number of an Optimizer, and the generators of the options, advance
-  /// from call to call.
+  /// when it was traced. Tensors that the function assigns, such as parameters, get their new values, in place if
+  /// nobody else holds the old ones. The learning rate and step number of an Optimizer, and the generators of the
+  /// options, advance from call to call. Everything else that the function reads on the host is as in the traced call:
+  /// numbers that it captures, flags, and which tensor a handle has. After `mask = other` call structure_changed();
+  /// CompileOptions::verify finds what was forgotten.
   ///
   /// Inside an AnomalyScope, an ObserveScope, dry_run() or the trace of another function, the function itself is
   /// called.
@@ -80,7 +85,8 @@ class Compiled {
   /// a read by the host while it is traced; a result that still needs a gradient; random numbers from a generator that
   /// the options do not name; a tensor that the function makes and that outlives the call without being a result, such
   /// as `h = h + x` of a captured h that is no CompileOptions::state; an input that is a variable which the function
-  /// updates, as a parameter is by a step. After an Error no tensor is assigned, and step numbers and generators are as
+  /// updates, as a parameter is by a step; a replay that is checked and differs, after which the next call is traced.
+  /// After an Error no tensor is assigned, and step numbers and generators are as
   /// before; tensors that a replay updates in place may be half written, as without compile(). An Error names the line
   /// where the function was compiled.
   std::vector<Tensor> operator()(Inputs) const;

@@ -184,11 +184,12 @@ TEST_CASE("sums over ranks in a thread keep the values that they began with: eag
   const auto ranks = std::make_shared<EchoRank>();
   ranks->slow = true;
   const Tensor first = random<float>({200, 200}, 1), second = random<float>({200, 200}, 2);
+  const auto hollow = Communicator::hollow(2);
   const auto f = [&](Inputs in) {
     const Tensor w = in[0].detach() * 1.0, v = in[0].detach() * 1.0;
     PendingSums sums = start_all_reduce(std::array{w, v}, ranks);
     w.assign(in[1] + 1.0);
-    all_gather_parts(std::array{v}, {0, 0, v.numel()}, Communicator::hollow(2));  // updates v in place, if it may
+    all_gather_parts(std::array{v}, {0, 0, v.numel()}, hollow);  // updates v in place, if it may
     Tensor more = in[1];
     for (int i = 0; i < 5; ++i) more = more + w * v;  // takes memory that is free
     const Tensors all = sums.finish();
