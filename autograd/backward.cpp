@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace tg {
@@ -57,7 +58,7 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   for (size_t i = 0; i < v.inputs(); ++i) in.push_back(v.in(i));
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
-using Gradients = std::unordered_map<uint64_t, Tensor>;
+using Gradients = std::map<uint64_t, Tensor>;
 // For Vjp::take_sum(): what is taken is no longer in `all`, so that what vjp() returns takes its place.
 struct SumsSoFar final : Vjp::Sums {
   explicit SumsSoFar(Gradients& g) : all(g) {}

@@ -7,7 +7,7 @@
 
 #include <functional>
 #include <source_location>
-#include <unordered_map>
+#include <map>
 
 namespace tg {
 
@@ -35,14 +35,15 @@ class GradMap {
   GradMap& operator+=(const GradMap&);
   /// Multiplies every gradient by a number.
   GradMap& operator*=(double);
-  /// The gradients as_computed(), by the ids of the leaves.
+  /// The gradients as_computed(), by the ids of the leaves and in their order: loops over them emit the same ops each
+  /// time.
   /// @{
-  std::unordered_map<uint64_t, Tensor>& map() { return map_; }
-  const std::unordered_map<uint64_t, Tensor>& map() const { return map_; }
+  std::map<uint64_t, Tensor>& map() { return map_; }
+  const std::map<uint64_t, Tensor>& map() const { return map_; }
   /// @}
 
  private:
-  std::unordered_map<uint64_t, Tensor> map_;
+  std::map<uint64_t, Tensor> map_;
 };
 /// d loss / d leaf for every leaf that requires a gradient. loss has one element. An Error if it is not on the tape, if
 /// an earlier backward released its tape, or if a saved tensor was written since. It names the caller's line.

@@ -32,6 +32,7 @@ struct World {
   nn::LoraLinear layer{nn::Linear(params.at("layer"), 3, 3), params.at("delta"), {.rank = 2}};
   double number = 0.5, clip = 1;  // captured
   float host = 1;                 // what a tensor of host data holds
+  bool host_moves = false;        // in each call, as a loader of batches does
   bool flag = false;              // the host branches on it
 
   explicit World(uint64_t seed) {
@@ -124,7 +125,9 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
       case 19: pool.push_back(a * w.number); break;
       case 20: pool.push_back(w.flag ? a - b : exp(a)); break;
       case 21:
-        if (draw.below(3) == 0) pool.push_back(a + tensor(std::vector<float>{w.host, 2, 3}, {3}));
+        if (draw.below(3)) break;
+        if (w.host_moves) w.host += 1;
+        pool.push_back(a + tensor(std::vector<float>{w.host, 2, 3}, {3}));
         break;
       case 22:
         if (draw.below(3) == 0) w.optimiser[0].set_lr(0.02 * double(w.host));
@@ -152,6 +155,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
     bool fail_now = false, unseen = false;
     CompileOptions options{
         .generators = {&world.noise}, .constants = draw.below(2) == 0, .verify = size_t(draw.below(3))};
+    world.host_moves = eager.host_moves = !options.constants;
     if (declares) options.state = {&world.handles[0], &world.handles[1]};
     const Compiled f = compile([&](Inputs in) { return run(seed, world, in, fail_now); }, options);
     std::vector<Tensor> in{random({3}, seed * 16 + 14), random({3}, seed * 16 + 15)}, eager_in = in;
