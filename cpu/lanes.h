@@ -76,12 +76,12 @@ template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
   for (; j + kVector<C> <= n; j += kVector<C>) f.template operator()<Vector<C>>(j);
   for (; j < n; ++j) one_left(), f.template operator()<C>(j);
 }
-// Sums over j < n of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 64 running sums in all.
-template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t n, F&& f) {
+// Sums over begin <= j < end of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 64 running sums
+// in all.
+template <size_t N, class C, class F> inline std::array<C, N> block_sums(int64_t j, int64_t n, F&& f) {
   constexpr int kSums = 64 / int(N), kParts = kSums / kVector<C>;
   Vector<C> sum[N][kParts];
   std::array<C, N> all, rest{};
-  int64_t j = 0;
   [&]<int... P, size_t... K>(std::integer_sequence<int, P...>, std::index_sequence<K...>) TG_INLINE {
     const auto add = [&]<int Part>(std::integral_constant<int, Part>) TG_INLINE {
       const auto x = f.template operator()<Vector<C>>(j);
@@ -100,6 +100,10 @@ template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t 
     ((all[K] = join_vectors(sum[K], kAdd) + rest[K]), ...);
   }(std::make_integer_sequence<int, kParts>(), std::make_index_sequence<N>());
   return all;
+}
+// The same over j < n.
+template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t n, F&& f) {
+  return tree_of_blocks<N, C>(n, [&](int64_t j, int64_t end) TG_INLINE { return block_sums<N, C>(j, end, f); });
 }
 
 // max over i < n of x[i] where NaN may be passed over, as it comes back in a sum of exponentials; n >= 1. In C.

@@ -106,7 +106,7 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum of dy * h and
 // db = sum of dy over rows; without a mean, mean(g) is left out; ds is added to what dx is rounded to. Sums over rows:
-// at most 64 chunks fixed by the shape, rows in order within a chunk, chunks in order. dy and dr, which is dx, are of
+// in order within chunks of 16 to 128 that the shape fixes, which are added as a tree. dy and dr, which is dx, are of
 // B.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
@@ -204,28 +204,30 @@ template <class T, class B> struct Backward {
   void run() const {
     const int64_t n = x.n, count = int64_t(rstd.size());
     if (n == 0) return;
-    const int64_t chunk = std::max({int64_t(1), kGrain / n, (count + 63) / 64}), chunks = (count + chunk - 1) / chunk;
+    const int64_t chunk = std::clamp<int64_t>((count + 63) / 64, 16, 128), chunks = (count + chunk - 1) / chunk;
     thread_local Scratch t_parts;
     C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // of dw, then of db
-    parallel_for(count, chunk, [&](int64_t begin, int64_t end) {
-      C* const w = parts ? parts + begin / chunk * n : parts;
-      C* const b = parts ? w + chunks * n : parts;
-      if (db) {
-        std::fill_n(w, n, C(0)), std::fill_n(b, n, C(0));
-        rows<2>(begin, end, w, b);
-      } else if (dw) {
-        std::fill_n(w, n, C(0));
-        rows<1>(begin, end, w, nullptr);
-      } else {
-        rows<0>(begin, end, nullptr, nullptr);
+    parallel_for(chunks, std::max<int64_t>(1, kGrain / (n * chunk)), [&](int64_t c, int64_t last) {
+      for (; c < last; ++c) {
+        const int64_t begin = c * chunk, end = std::min(count, begin + chunk);
+        C* const w = parts ? parts + c * n : parts;
+        C* const b = parts ? w + chunks * n : parts;
+        if (db) {
+          std::fill_n(w, n, C(0)), std::fill_n(b, n, C(0));
+          rows<2>(begin, end, w, b);
+        } else if (dw) {
+          std::fill_n(w, n, C(0));
+          rows<1>(begin, end, w, nullptr);
+        } else {
+          rows<0>(begin, end, nullptr, nullptr);
+        }
       }
     });
     const auto total = [&](C* part, T* to) {
-      for (int64_t c = 1; c < chunks; ++c)
-        for_lanes<C>(n, [&, more = part + c * n]<class V>(int64_t j) {
-          store(part + j, V(load<V>(part + j) + load<V>(more + j)));
-        });
-      for (int64_t j = 0; j < n; ++j) to[j] = count ? T(part[j]) : T(C(0));
+      parallel_for(n, std::max<int64_t>(64, kGrain / std::max<int64_t>(chunks, 1)), [&](int64_t j, int64_t end) {
+        join_chunks(part + j, chunks, n, end - j, [](C a, C b) { return a + b; });
+        for (; j < end; ++j) to[j] = count ? T(part[j]) : T(C(0));
+      });
     };
     if (dw) total(parts, dw);
     if (db) total(parts + chunks * n, db);

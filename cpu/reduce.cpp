@@ -18,7 +18,12 @@ constexpr int64_t kWidth = 512;   // columns of one block
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 
 // A reduction: row() of n neighbours from x[at] on, all of one output; column() takes one element into each of w
-// neighbouring outputs, from out on; join() adds what comes later to what came before.
+// neighbouring outputs, from out on, and columns(), if there is one, kTogether rows at a time; join() adds what comes
+// later to what came before.
+constexpr int kTogether = 8;
+template <class V, class F> TG_INLINE inline V tree_of_rows(const F& row) {
+  return ((row(0) + row(1)) + (row(2) + row(3))) + ((row(4) + row(5)) + (row(6) + row(7)));
+}
 template <class T> struct Add {
   using A = Acc<T>;
   const T* x;
@@ -35,6 +40,15 @@ template <class T> struct Add {
       for (int64_t j = 0; j < w; ++j) part[j] += A(p[j]);
     else
       for_lanes<A>(w, [=]<class V>(int64_t j) { tg::cpu::store(part + j, V(load<V>(part + j) + load<V>(p + j))); });
+  }
+  void columns(A* part, int64_t /*out*/, int64_t at, int64_t step, int64_t w) const
+    requires(!std::is_integral_v<T>)
+  {
+    const T* p = x + at;
+    for_lanes<A>(w, [=]<class V>(int64_t j) {
+      const V sum = tree_of_rows<V>([&](int64_t i) TG_INLINE { return load<V>(p + i * step + j); });
+      tg::cpu::store(part + j, V(load<V>(part + j) + sum));
+    });
   }
   void store(int64_t out, A total) const { y[out] = T(total); }
 };
@@ -61,6 +75,17 @@ template <class T> struct AddSquares {  // (x - mean)^2, divided
     const T* p = x + at;
     const A* m = means + out;
     for (int64_t j = 0; j < w; ++j) part[j] += (A(p[j]) - m[j]) * (A(p[j]) - m[j]);
+  }
+  void columns(A* part, int64_t out, int64_t at, int64_t step, int64_t w) const {
+    const T* p = x + at;
+    const A* m = means + out;
+    for_lanes<A>(w, [=]<class V>(int64_t j) {
+      const V sum = tree_of_rows<V>([&](int64_t i) TG_INLINE {
+        const V d = load<V>(p + i * step + j) - load<V>(m + j);
+        return V(d * d);
+      });
+      tg::cpu::store(part + j, V(load<V>(part + j) + sum));
+    });
   }
   void store(int64_t out, A total) const { y[out] = T(total / divisor); }
 };
@@ -152,7 +177,7 @@ template <class T> struct Ties {  // how many elements equal the extremum
 struct Axes {
   int64_t outer = 1, n = 1, inner = 1;
 };
-// Each output from a row of n neighbours: partial results of chunks, joined in order.
+// Each output from a row of n neighbours: results of chunks, joined.
 template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
   using A = typename R::A;
   const int64_t chunks = std::max<int64_t>(1, (n + kChunk - 1) / kChunk);
@@ -165,13 +190,12 @@ template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
     }
   });
   for (int64_t o = 0; o < rows; ++o) {
-    A total = r.start();
-    for (int64_t c = 0; c < chunks; ++c) total = r.join(total, part[size_t(o * chunks + c)]);
-    r.store(o, total);
+    join_chunks(&part[size_t(o * chunks)], chunks, 1, 1, [&](A a, A b) { return r.join(a, b); });
+    r.store(o, part[size_t(o * chunks)]);
   }
 }
-// Each output from a column: rows in order within chunks of 128, chunks in order. Of few chunks, blocks of columns
-// share the work; many read whole rows, as memory wants it.
+// Each output from a column: rows in order within chunks of 128, which are joined. Few chunks: threads split columns.
+// Many: threads split chunks, and read whole rows.
 thread_local Scratch t_parts;
 template <class R> void reduce_columns(const R& r, const Axes& z) {
   using A = typename R::A;
@@ -185,21 +209,21 @@ template <class R> void reduce_columns(const R& r, const Axes& z) {
     A own[kWidth];
     A* const part = parts ? parts + (o * chunks + c) * z.inner + first : own;
     std::fill(part, part + w, r.start());
-    for (int64_t i = c * kRows; i < std::min(z.n, (c + 1) * kRows); ++i)
-      r.column(part, out, (o * z.n + i) * z.inner + first, w);
-    for (int64_t j = 0; !parts && j < w; ++j) r.store(out + j, r.join(r.start(), part[j]));
+    int64_t i = c * kRows;
+    const int64_t end = std::min(z.n, i + kRows);
+    const auto at = [&] { return (o * z.n + i) * z.inner + first; };
+    if constexpr (requires { r.columns(part, out, i, i, w); })
+      for (; i + kTogether <= end; i += kTogether) r.columns(part, out, at(), z.inner, w);
+    for (; i < end; ++i) r.column(part, out, at(), w);
+    for (int64_t j = 0; !parts && j < w; ++j) r.store(out + j, part[j]);
   });
   if (!parts) return;
   parallel_for(z.outer * z.inner, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end;) {  // neighbours of one row
       const int64_t o = at / z.inner, first = at % z.inner, w = std::min({kWidth, z.inner - first, end - at});
-      A total[kWidth];
-      std::fill(total, total + w, r.start());
-      for (int64_t c = 0; c < chunks; ++c) {
-        const A* part = parts + (o * chunks + c) * z.inner + first;
-        for (int64_t j = 0; j < w; ++j) total[j] = r.join(total[j], part[j]);
-      }
-      for (int64_t j = 0; j < w; ++j) r.store(at + j, total[j]);
+      A* const part = parts + o * chunks * z.inner + first;
+      join_chunks(part, chunks, z.inner, w, [&](A a, A b) { return r.join(a, b); });
+      for (int64_t j = 0; j < w; ++j) r.store(at + j, part[j]);
       at += w;
     }
   });

@@ -213,9 +213,9 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
   // Groups are blocks, or warps of which a block has 4: what 132 SMs hold at once. Each writes sums, so of 4 rows at
-  // least.
+  // least; at most 128 are added one after another.
   const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
-  const int64_t per_group = std::max<int64_t>(4, (rows + most - 1) / most);
+  const int64_t per_group = std::clamp<int64_t>((rows + most - 1) / most, 4, 128);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;
   std::optional<Scratch> part;
   C* sum_w = nullptr;

@@ -24,9 +24,15 @@ TG_HD_INLINE float value_of(int8_t code, float absmax) {
   if (magnitude_bits(absmax) < 0x7b800000u) return absmax * float(code) / 127.0f;
   return absmax * 0x1p-8f * float(code) / 127.0f * 0x1p8f;
 }
+/// x scale_1 scale_2 + bias. scale_2 comes first where x scale_1 is no f32.
+TG_HD_INLINE float scaled_twice(float x, float scale_1, float scale_2, float bias) {
+  const float y = scale_1 * x;
+  return magnitude_bits(y) < kNotFinite ? math::detail::fma(scale_2, y, bias)
+                                        : math::detail::fma(scale_1, scale_2 * x, bias);
+}
 /// An element of int8_linear(): the sum of products, scaled, plus the bias.
 TG_HD_INLINE float scaled(int32_t sum, float absmax_x, float absmax_weight, float bias) {
-  return math::detail::fma(absmax_weight, absmax_x * (float(sum) * (1.0f / 16129.0f)), bias);
+  return scaled_twice(float(sum) * (1.0f / 16129.0f), absmax_x, absmax_weight, bias);
 }
 
 }  // namespace tg

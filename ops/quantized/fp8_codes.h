@@ -2,6 +2,7 @@
 /// 8-bit floats and f32, one source for host and device: both give the same bits. The kernels of fp8.h use it.
 #pragma once
 #include <tapegrad/core/math.h>
+#include <tapegrad/ops/quantized/codes.h>
 #include <tapegrad/ops/quantized/fp8.h>
 
 namespace tg {
@@ -53,7 +54,7 @@ template <Fp8Format f> TG_HD_INLINE uint8_t fp8_code_of(float x, float scale) {
 }
 /// An element of fp8_linear(): the sum of products, scaled, plus the bias.
 TG_HD_INLINE float scaled_fp8(float sum, float scale_x, float scale_weight, float bias) {
-  return math::detail::fma(scale_weight, scale_x * sum, bias);
+  return scaled_twice(sum, scale_x, scale_weight, bias);
 }
 
 }  // namespace tg

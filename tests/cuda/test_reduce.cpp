@@ -2,6 +2,7 @@
 // than a block keeps, outputs made in two stages, layouts of three dimensions, special values. The oracle is f64 on the
 // CPU from the same inputs.
 #include "support/helpers.h"
+#include "support/long_sums.h"
 #include "support/on_cuda.h"
 
 #include <tapegrad/ops/factories.h>
@@ -253,4 +254,7 @@ TEST_CASE("softmax and norms of values in other layouts") {
         if (t.ndim() == 1) return t;
         return which == 0 ? transpose(t, 0, 2) : which == 1 ? slice(t, 2, 1, 34) : slice(t, 0, 1, 28);
       });
+}
+TEST_CASE("rounding errors of sums do not grow with the number of terms on the device") {
+  for (const int64_t n : {129, 1 << 15, 1 << 17}) check_long_sums(n, kGpu);
 }

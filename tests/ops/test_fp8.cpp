@@ -95,6 +95,17 @@ TEST_CASE("products are those of what the codes stand for, with and without a ke
     }
 }
 
+TEST_CASE("8-bit floats: products are finite where the scale of a row times the sum is no f32") {
+  const Tensor x = random({3, 500}, 5), w = random({7, 500}, 6);
+  const Tensor usual = fp8_linear(quantize_fp8(x), quantize_fp8(w));
+  for (const int k : {100, 119, 127}) {
+    const double large = std::ldexp(1.0, k), small = std::ldexp(1.0, -90);
+    for (const auto& [a, b] : {std::pair(large, small), {small, large}}) {
+      const Tensor y = fp8_linear(quantize_fp8(x * a), quantize_fp8(w * b));
+      CHECK(distance(y, usual * (large * small)) < 1e-6);
+    }
+  }
+}
 TEST_CASE("layers: values and gradients near the exact ones, e5m2 in gradients or e4m3") {
   const Tensor x0 = random({7, 40}, 1), w0 = random({23, 40}, 2, -0.2, 0.2), b0 = random({23}, 3),
                g = random({7, 23}, 4);

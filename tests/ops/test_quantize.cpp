@@ -161,6 +161,17 @@ TEST_CASE("rows whose absmax times 127 is no f32 come back as those of smaller n
     for (size_t i = 0; i < small.size(); ++i) CHECK(double(large[i]) == double(small[i]) * scale);
   }
 }
+TEST_CASE("products are finite where the scale of a row times the sum is no f32") {
+  const Tensor x = random({3, 500}, 5), w = random({7, 500}, 6);
+  const Tensor usual = int8_linear(quantize_rowwise(x), quantize_rowwise(w));
+  for (const int k : {100, 119, 127}) {
+    const double large = std::ldexp(1.0, k), small = std::ldexp(1.0, -90);
+    for (const auto& [a, b] : {std::pair(large, small), {small, large}}) {
+      const Tensor y = int8_linear(quantize_rowwise(x * a), quantize_rowwise(w * b));
+      CHECK(distance(y, usual * (large * small)) < 1e-6);
+    }
+  }
+}
 TEST_CASE("a state in f16 is rounded after the codes were made") {
   const Tensor x = some({6, 40}, 5);
   const Quantized wide = quantize_rowwise(x), narrow = quantize_rowwise(x, DType::f16);

@@ -1,0 +1,56 @@
+// Sums of many terms, whose rounding errors must not grow with their number: ours, on any device, against the same op
+// in f64. Terms of one sign that are alike are the worst case: each addition rounds the same way. Included by doctest
+// files only.
+#pragma once
+#include "support/helpers.h"
+
+#include <tapegrad/ops/norm.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/softmax.h>
+
+namespace tg {
+
+// x (n, columns): 0.1, or 10^6 and then 0.1.
+inline Tensor long_column(int64_t n, int64_t columns, bool one_large, DType d, Device device) {
+  std::vector<float> v(size_t(n * columns), 0.1f);
+  if (one_large) std::fill_n(v.begin(), columns, 1e6f);
+  return tensor(v, {n, columns}).to(d).to(device);
+}
+inline void check_long_sums(int64_t n, Device device) {
+  const auto sums = [](const Tensor& x) { return std::vector{sum(x), sum(x, {0}), mean(x, {0}), var(x, {0}), var(x)}; };
+  const auto gradients = [](const Tensor& x) {  // of weight and bias; dy is x
+    const Tensor w = ones_like(slice(x, 0, 0, 1)), flat = reshape(w, {x.shape()[1]}).detach().requires_grad_();
+    const Tensor b = flat.detach().requires_grad_();
+    const GradMap g = backward(sum(layer_norm(x, flat, b) * x));
+    return std::vector{g[flat], g[b]};
+  };
+  for (const DType d : {DType::f32, DType::bf16})
+    for (const bool one_large : {false, true})
+      for (const int64_t columns : {1, 2, 33}) {
+        if (n * columns > int64_t(1) << 25) continue;
+        CAPTURE(d);
+        CAPTURE(one_large);
+        CAPTURE(columns);
+        const Tensor x = long_column(n, columns, one_large, d, device), exact = x.to(DType::f64);
+        const double most = d == DType::f32 ? 4e-6 : 4e-3;  // bf16: the result is rounded to 8 bits
+        const auto check = [&](const std::vector<Tensor>& got, const std::vector<Tensor>& want, double least) {
+          for (size_t k = 0; k < got.size(); ++k) {
+            CAPTURE(k);
+            const auto a = values<double>(got[k]), b = values<double>(want[k]);
+            for (size_t j = 0; j < a.size(); ++j) CHECK(std::abs(a[j] - b[j]) <= most * (std::abs(b[j]) + least));
+          }
+        };
+        check(sums(x), sums(exact), 0.01);  // a variance of 0 beside squares of 0.1
+        check(gradients(x), gradients(exact), 1);
+      }
+}
+// Rows of n elements, whose statistics and softmax are sums.
+inline void check_long_rows(int64_t n, Device device) {
+  const Tensor x = reshape(long_column(n, 1, false, DType::f32, device), {1, n}), wide = x.to(DType::f64);
+  const Tensor y = softmax(x);
+  CHECK(distance(y, softmax(wide)) < 4e-6);
+  const Tensor z = transpose(long_column(n, 1, true, DType::f32, device), 0, 1).contiguous();
+  CHECK(distance(layer_norm(z, {}, {}), layer_norm(z.to(DType::f64), {}, {})) < 1e-5);
+}
+
+}  // namespace tg
