@@ -126,7 +126,11 @@ class Temporary {
 Descriptor open_to_read(const std::string& path, struct stat& s) {
   // O_NONBLOCK: a pipe without a writer is then refused below and not waited for.
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0 || ::fstat(fd.get(), &s)) fail_read(path, "", errno);
+  if (fd.get() < 0 || ::fstat(fd.get(), &s)) {
+    const int error = errno;
+    if (error == ENOENT) (void)path_exists(path);  // says which link leads nowhere
+    fail_read(path, "", error);
+  }
   if (!S_ISREG(s.st_mode)) fail_read(path, no_regular_file(s));
   return fd;
 }
@@ -367,7 +371,14 @@ void make_folder(const std::string& path, unsigned permissions) {
                   path, what.empty() ? error.message() : what));
 }
 
-bool path_exists(const std::string& path) { return fs::exists(status_of(path)); }
+bool path_exists(const std::string& path) {
+  if (fs::exists(status_of(path))) return true;
+  std::error_code none;
+  if (!fs::is_symlink(fs::symlink_status(path, none))) return false;
+  throw Error(Error::Kind::io, fmt::format("[file] {} is a link to {}, and nothing is there. Restore what it leads to, "
+                                           "or remove the link.",
+                                           path, fs::read_symlink(path, none).string()));
+}
 bool is_folder(const std::string& path) { return fs::is_directory(status_of(path)); }
 
 }  // namespace tg

@@ -135,10 +135,15 @@ class FileLock {
 /// file can be created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
 
-/// Whether there is anything at the path. Links are followed. An Error if the system does not tell.
+/// Whether there is anything at the path. Links are followed. An Error if the system does not tell, or if the path is a
+/// link that leads nowhere.
 bool path_exists(const std::string& path);
 /// Whether there is a folder at the path. Links are followed. An Error if the system does not tell.
 bool is_folder(const std::string& path);
+
+/// What a file is that begins so, if it is of a format that often lies in another's place, and what to do about it: "a
+/// pointer of Git LFS, ... Run `git lfs pull`". Empty if it is none that is known. By 512 bytes.
+std::string foreign_format(std::string_view first);
 
 namespace detail {
 // Every system call that writes a file goes through this hook, by its name: mkdir, open, write, fsync, close or rename.

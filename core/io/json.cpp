@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 
 #include <algorithm>
@@ -107,8 +108,8 @@ struct JsonText {
 
   class Reader : public nlohmann::json_sax<Library> {
    public:
-    Reader(std::string_view op, const std::string& source, size_t depth, bool own)
-        : op_(op), source_(source), depth_(depth), own_(own) {}
+    Reader(std::string_view text, std::string_view op, const std::string& source, size_t depth, bool own)
+        : first_(text.substr(0, 512)), op_(op), source_(source), depth_(depth), own_(own) {}
     Json result;
 
     bool null() override { return add({}); }
@@ -129,6 +130,8 @@ struct JsonText {
       return true;
     }
     bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
+      const std::string other = foreign_format(first_);
+      TG_CHECK(other.empty(), value, "[{}] {} is not JSON but {}.", op_, source_, other);
       const std::string_view what =
           e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
       detail::fail(Error::Kind::value, fmt::format("[{}] {} is not JSON: {}. Correct the text.", op_, source_,
@@ -155,7 +158,7 @@ struct JsonText {
     bool begin(Json x) { return open_.push_back({put(std::move(x)), {}}), true; }
     bool end() { return open_.pop_back(), true; }
 
-    const std::string_view op_;
+    const std::string_view first_, op_;
     const std::string& source_;
     const size_t depth_;
     const bool own_;  // of equal keys the last
@@ -164,7 +167,7 @@ struct JsonText {
     bool repeated_ = false;
   };
   static Json read(std::string_view text, std::string_view op, const std::string& source, size_t depth, bool own) {
-    Reader reader(op, source, depth, own);
+    Reader reader(text, op, source, depth, own);
     Library::sax_parse(text, &reader);
     return std::move(reader.result);
   }

@@ -18,6 +18,9 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr std::array<std::string_view, kDTypes> kNames = {"F64", "F32", "F16", "BF16", "I64", "I32",
                                                           "I8",  "U16", "U8",  "BOOL"};  // in the order of DType
+constexpr std::array<std::string_view, 12> kUnread = {"U64",         "U32",     "I16",     "C64",
+                                                      "F8_E4M3",     "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ",
+                                                      "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4"};
 constexpr size_t kLongest = 1000;  // of what a message shows of a header, which may be hostile
 constexpr std::string_view kMetadata = "__metadata__";
 
@@ -60,6 +63,15 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       metadata[key_] = text;
     } else if (at_ == At::tensor && key_ == "dtype") {
       const auto found = std::find(kNames.begin(), kNames.end(), text);
+      if (std::ranges::find(kUnread, text) != kUnread.end())
+        throw Error(
+            Error::Kind::dtype,
+            fmt::format("[safetensors] {} has the tensor '{}' of {}, which is not read{}. Take the model in F32, "
+                        "BF16 or F16.",
+                        path_, name_.substr(0, kLongest), text,
+                        text == "U32"           ? ": MLX packs quantised weights so, and so do others"
+                        : text.starts_with('F') ? ": its weights are quantised to floats of 8 bits or less"
+                                                : ""));
       if (found == kNames.end())
         fail(path_,
              fmt::format("tensor '{}' has dtype '{}', which is none of {}", name_, text, fmt::join(kNames, " ")));
@@ -220,17 +232,24 @@ std::string header_text(const std::string& path, const std::vector<const StateDi
 
 // Of a file of `size` bytes, of which read(offset, to) reads some.
 SafetensorsHeader read_header(size_t size, const std::string& path, const auto& read) {
-  if (size < 8) fail(path, fmt::format("it has {} bytes, too few for the length of a header", size));
+  const auto fail_start = [&](std::string_view what) {
+    std::string first(std::min<size_t>(size, 512), ' ');
+    read(0, std::as_writable_bytes(std::span(first)));
+    const std::string other = foreign_format(first);
+    if (other.empty()) fail(path, what);
+    throw Error(Error::Kind::io, fmt::format("[safetensors] {} is no safetensors file but {}.", path, other));
+  };
+  if (size < 8) fail_start(fmt::format("it has {} bytes, too few for the length of a header", size));
   uint64_t length;
   read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kMaxHeader)
-    fail(path,
-         fmt::format("its first 8 bytes give a header of {} bytes, more than the {} allowed", length, kMaxHeader));
+    fail_start(
+        fmt::format("its first 8 bytes give a header of {} bytes, more than the {} allowed", length, kMaxHeader));
   if (length > size - 8)
-    fail(path, fmt::format("its header of {} bytes does not fit into the file of {} bytes", length, size));
+    fail_start(fmt::format("its header of {} bytes does not fit into the file of {} bytes", length, size));
   std::string header(length, ' ');
   read(8, std::as_writable_bytes(std::span(header)));
-  if (!header.starts_with('{')) fail(path, "its header does not begin with '{'");
+  if (!header.starts_with('{')) fail_start("its header does not begin with '{'");
 
   HeaderReader reader(path);
   nlohmann::json::sax_parse(header.begin(), header.end(), &reader);

@@ -31,6 +31,7 @@ int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
     std::vector<int32_t> ids(size_t(std::min(kPiece, tokens.size() - at)));
     tokens.copy(at, ids);
     for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] >= tokenizer.vocab_size()) continue;  // the model's alone: it stands for no text
       const auto n = int64_t(tokenizer.decode_next(ids[i], begins).size());
       if (at + int64_t(i) > 0) bytes += n;
     }
@@ -66,7 +67,8 @@ int run(const EvalOptions& o) {
   TG_CHECK(window >= 1 && window <= c.context, value,
            "[eval] window is {}, and the context of {} is {}. It must be from 1 to that, or 0 for it.", o.window,
            o.model, c.context);
-  const Data data = read_data({"eval", o.model, c.vocab_size, m.tokenizer.get()}, o.data, o.unknown == "skip");
+  const Data data =
+      read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data, o.unknown == "skip");
   const Windows windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              data.tokens.size(), window);

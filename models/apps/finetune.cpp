@@ -30,7 +30,9 @@ struct Base {
   Base(const std::string& f, Device device, DType dtype)
       : folder(f), loaded(load_model(f, device, dtype)), weights(weights_hash(loaded.params)) {}
 
-  ModelOfData of_data() const { return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get()}; }
+  ModelOfData of_data() const {
+    return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error};
+  }
   RunConfig run() const {
     RunConfig r;
     r.model = loaded.model.config();

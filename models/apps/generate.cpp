@@ -195,7 +195,8 @@ int run(GenerateOptions o) {
   if (!o.out.empty()) check_output("generate", "--out", o.out, "result of generate", is_result);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
-  TG_CHECK(m.tokenizer, value, "[generate] {} was trained on token ids and has no tokenizer. Text needs one.", o.model);
+  check_tokenizer(m.tokenizer.get(), m.tokenizer_error,
+                  fmt::format("[generate] {} has no tokenizer. Text needs one.", o.model));
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   o.sampling.vocabulary = m.tokenizer->vocab_size();

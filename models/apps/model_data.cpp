@@ -10,9 +10,9 @@ Data read_data(const ModelOfData& m, const std::vector<std::string>& paths, bool
     d.tokens.check_vocabulary(m.vocab_size);
     return d;
   }
-  TG_CHECK(m.tokenizer, value,
-           "[{}] {} was trained on token ids and has no tokenizer, and {} is text. Pass a token file (.npy or .bin).",
-           m.command, m.folder, name_of_files(paths));
+  check_tokenizer(m.tokenizer, m.tokenizer_error,
+                  fmt::format("[{}] {} has no tokenizer, and {} is text. Pass a token file (.npy or .bin).", m.command,
+                              m.folder, name_of_files(paths)));
   std::string text = read_texts(paths);
   if (skip_unknown) text = known_text(*m.tokenizer, text, name_of_files(paths));
   return {encoded(*m.tokenizer, text, paths), own()};

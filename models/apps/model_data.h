@@ -14,6 +14,7 @@ struct ModelOfData {
   std::string folder;
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;  // null: token files only
+  std::string tokenizer_error = {};      // why it cannot be read
 };
 // The data of the files. `skip_unknown` leaves characters out that the tokenizer does not know.
 Data read_data(const ModelOfData&, const std::vector<std::string>& paths, bool skip_unknown);

@@ -23,7 +23,9 @@ struct Init {
       config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
     });
   }
-  ModelOfData of_data() const { return {"train", folder, config.vocab_size, file.tokenizer.get()}; }
+  ModelOfData of_data() const {
+    return {"train", folder, config.vocab_size, file.tokenizer.get(), file.tokenizer_error};
+  }
   RunConfig run() const {
     RunConfig r;
     r.model = config;

@@ -14,7 +14,6 @@
 
 namespace tg {
 namespace {
-constexpr size_t kDepth = 16;  // a post_processor nests seven deep
 
 // Encodes parts of a text, some at a time on as many threads as the CPU backend has, and passes on their ids in order.
 class Encoder {
@@ -107,9 +106,12 @@ struct BpeTokenizer::Parts : detail::BpeParts {
 };
 
 BpeTokenizer BpeTokenizer::from_json(std::string_view json, const std::string& source) {
+  return from_parsed(parse_json(json, "tokenizer", source, detail::kTokenizerDepth), json, source);
+}
+BpeTokenizer BpeTokenizer::from_parsed(const Json& parsed, std::string_view json, const std::string& source) {
   auto parts = std::make_shared<Parts>();
-  static_cast<detail::BpeParts&>(*parts) = detail::read_bpe(parse_json(json, "tokenizer", source, kDepth), source);
-  parts->json = json;
+  static_cast<detail::BpeParts&>(*parts) = detail::read_bpe(parsed, source);
+  parts->json = json.empty() ? text_of(parsed) : json;
   return BpeTokenizer(std::move(parts));
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 namespace tg {
+class Json;
 
 /// A tokenizer that joins neighbours by a list of merges. Ids may have gaps; those without a token decode to nothing.
 /// decode(encode(text)) is the text itself, of any bytes, when the tokenizer is byte-level; others may change white
@@ -41,11 +42,16 @@ class BpeTokenizer final : public Tokenizer {
  private:
   struct Parts;
   explicit BpeTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  friend BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern);
+  // Of what `json`, a text or "", was parsed to.
+  static BpeTokenizer from_parsed(const Json& parsed, std::string_view json, const std::string& source);
   std::shared_ptr<const Parts> parts_;
 };
 
 /// The tokenizer at a path: a tokenizer.json, a file of tiktoken's ranks (.tiktoken), or a folder with tokenizer.json
-/// or with vocab.json and merges.txt. `pattern` is needed for ranks alone. An Error names the path.
+/// or with vocab.json and merges.txt. Of a folder, what tokenizer_config.json, added_tokens.json and
+/// special_tokens_map.json say about ids is followed, or refused by name (models/README.md). `pattern` is needed for
+/// ranks alone. An Error names the path.
 BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern = "");
 
 }  // namespace tg

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <set>
+#include <utility>
 
 namespace tg {
 namespace {
@@ -80,7 +83,9 @@ std::string as_characters(std::string_view bytes) {
 }
 }  // namespace
 
-BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_view merges, const std::string& source) {
+namespace {
+constexpr const char* kEnd = "<|endoftext|>";
+Json merges_of(std::string_view merges, const std::string& source) {
   Json list = Json::array();
   for_each_line(merges, [&](std::string_view line, size_t number) {
     if (number == 1 && line.starts_with("#version")) return;
@@ -88,17 +93,162 @@ BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_v
       fail_line(source, number, "a merge has two words.");
     list.push_back(line);
   });
-  Json json = byte_level_json(parse_json(vocab_json, "tokenizer", source), std::move(list), kGpt2Pattern, false);
-  constexpr const char* kEnd = "<|endoftext|>";
-  if (const Json* id = json["model"]["vocab"].find(kEnd))
-    json["added_tokens"].push_back(Json{{"id", *id},
-                                        {"content", kEnd},
-                                        {"single_word", false},
-                                        {"lstrip", false},
-                                        {"rstrip", false},
-                                        {"normalized", false},
-                                        {"special", true}});
-  return from_json(text_of(json), source);
+  return list;
+}
+Json added_token(std::string_view content, const Json& id, bool special) {
+  return Json{{"id", id},        {"content", content},     {"single_word", false}, {"lstrip", false},
+              {"rstrip", false}, {"normalized", !special}, {"special", special}};
+}
+
+// Enters what the other files of a folder say about ids into its tokenizer.json, as transformers does. Whether there
+// was anything.
+class FolderSettings {
+ public:
+  FolderSettings(const std::string& folder, Json& json) : folder_(folder), json_(json) {
+    if (const Json* list = json.find("added_tokens"); list && list->is_array())
+      for (const Json& t : *list)
+        if (const Json* content = t.is_object() ? t.find("content") : nullptr; content && content->is_string())
+          known_.insert(content->get<std::string>());
+  }
+  bool enter() {
+    const Json config = read("tokenizer_config.json"), map = read("special_tokens_map.json"),
+               added = read("added_tokens.json");
+    refuse(config);
+    for (const Json* file : {&config, &map})
+      each_special(*file, [&](const Json& t) { special_.insert(text_of_token(t)); });
+    if (const Json* list = config.find("added_tokens_decoder"); list && list->is_object())
+      for (const auto& [id, t] : list->items()) add(t, id_of(id));
+    for (const auto& [content, id] : added.items()) add(Json(content), id);
+    for (const Json* file : {&config, &map}) each_special(*file, [&](const Json& t) { add(t, nullptr); });
+    return changed_;
+  }
+
+ private:
+  Json read(const char* name) {
+    path_ = folder_ + "/" + name;
+    if (!path_exists(path_)) return Json::object();
+    Json json = parse_json(MappedFile(path_).text(), "tokenizer", path_, 8);
+    TG_CHECK(json.is_object(), value, "[tokenizer] {} is no object. Restore the file.", path_);
+    return json;
+  }
+  void refuse(const Json& config) const {
+    for (const char* key : {"split_special_tokens", "add_bos_token", "add_eos_token"}) {
+      const bool byte_level = !path_exists(folder_ + "/tokenizer.json");  // its post_processor says which are added
+      const Json* x = config.find(key);
+      TG_CHECK(
+          !x || *x != Json(true) || (!byte_level && key[0] == 'a'), value,
+          "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not read. Write tokenizer.json in "
+          "Python: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+          folder_, key);
+    }
+  }
+  Json id_of(const std::string& digits) const {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
+    TG_CHECK(
+        error == std::errc() && end == digits.data() + digits.size() && id >= 0, value,
+        "[tokenizer] {}/tokenizer_config.json: added_tokens_decoder has the id \"{}\". It must be a number. Restore "
+        "the file.",
+        folder_, digits);
+    return id;
+  }
+  template <class F> static void each_special(const Json& file, F f) {
+    for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+                            "additional_special_tokens", "extra_special_tokens"}) {
+      const Json* t = file.find(key);
+      if (!t) continue;
+      if (t->is_array() || (t->is_object() && !t->contains("content")))  // a list, or by name
+        for (const Json& x : *t) f(x);
+      else
+        f(*t);
+    }
+  }
+  // Of a token as a text or an object with "content".
+  static std::string text_of_token(const Json& t) {
+    const Json* content = t.is_object() ? t.find("content") : &t;
+    return content && content->is_string() ? content->get<std::string>() : "";
+  }
+  // Without an id it has that of the vocabulary, or the next one.
+  void add(const Json& t, Json id) {
+    const std::string text = text_of_token(t);
+    if (text.empty() || !known_.insert(text).second) return;
+    if (id.is_null()) {
+      read_ids();
+      const auto in = ids_.find(text);
+      id = in != ids_.end() ? in->second : next_id_;
+    }
+    Json all = added_token(text, id, special_.contains(text));
+    if (t.is_object())
+      for (const char* key : {"single_word", "lstrip", "rstrip", "normalized", "special"})
+        if (const Json* x = t.find(key)) all[key] = *x;
+    if (ids_read_ && id.is_number_integer()) next_id_ = std::max(next_id_, id.get<int64_t>() + 1);
+    Json& list = json_["added_tokens"];
+    if (list.is_null()) list = Json::array();
+    if (list.is_array()) list.push_back(std::move(all));
+    changed_ = true;
+  }
+  void read_ids() {
+    if (std::exchange(ids_read_, true)) return;
+    const auto take = [&](const std::string& name, const Json* id) {
+      if (!id || !id->is_number_integer()) return;
+      ids_.emplace(name, id->get<int64_t>());
+      next_id_ = std::max(next_id_, id->get<int64_t>() + 1);
+    };
+    const Json* model = json_.find("model");
+    const Json* vocabulary = model && model->is_object() ? model->find("vocab") : nullptr;
+    if (vocabulary && vocabulary->is_object())
+      for (const auto& [name, id] : vocabulary->items()) take(name, &id);
+    if (const Json* list = json_.find("added_tokens"); list && list->is_array())
+      for (const Json& t : *list)
+        if (t.is_object()) take(text_of_token(t), t.find("id"));
+  }
+
+  const std::string& folder_;
+  Json& json_;
+  std::string path_;
+  std::set<std::string> known_, special_;  // added tokens, and those with a part in a text
+  std::map<std::string, int64_t> ids_;
+  int64_t next_id_ = 0;
+  bool ids_read_ = false, changed_ = false;
+};
+
+// The tokenizer.json that vocab.json and merges.txt stand for, by the class that tokenizer_config.json names.
+Json json_of_vocab(const std::string& folder) {
+  const std::string vocabulary = folder + "/vocab.json", merges = folder + "/merges.txt",
+                    path = folder + "/tokenizer_config.json";
+  Json config = Json::object();
+  if (path_exists(path)) config = parse_json(MappedFile(path).text(), "tokenizer", path, 8);
+  const Json* named = config.is_object() ? config.find("tokenizer_class") : nullptr;
+  std::string type = named && named->is_string() ? named->get<std::string>() : "GPT2Tokenizer";
+  if (type.ends_with("Fast")) type.resize(type.size() - 4);
+  const bool qwen = type == "Qwen2Tokenizer";
+  TG_CHECK(qwen || type == "GPT2Tokenizer", value,
+           "[tokenizer] {} names the class {}, and vocab.json with merges.txt is read for GPT2Tokenizer and "
+           "Qwen2Tokenizer. Write tokenizer.json in Python: "
+           "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+           path, type);
+  Json json = byte_level_json(parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
+                              merges_of(MappedFile(merges).text(), merges), qwen ? kQwen2Pattern : kGpt2Pattern, false);
+  if (qwen) json["normalizer"] = Json{{"type", "NFC"}};
+  const Json* prefix = config.is_object() ? config.find("add_prefix_space") : nullptr;
+  if (prefix && *prefix == Json(true))
+    json["pre_tokenizer"] =
+        Json{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  TG_CHECK(
+      !qwen || !prefix || *prefix != Json(true), value,
+      "[tokenizer] {} sets add_prefix_space for Qwen2Tokenizer, which is not read. Write tokenizer.json in Python: "
+      "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+      path);
+  if (const Json* id = json["model"]["vocab"].find(kEnd)) json["added_tokens"].push_back(added_token(kEnd, *id, true));
+  return json;
+}
+}  // namespace
+
+BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_view merges, const std::string& source) {
+  Json json =
+      byte_level_json(parse_json(vocab_json, "tokenizer", source), merges_of(merges, source), kGpt2Pattern, false);
+  if (const Json* id = json["model"]["vocab"].find(kEnd)) json["added_tokens"].push_back(added_token(kEnd, *id, true));
+  return from_parsed(json, "", source);
 }
 
 BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source) {
@@ -149,17 +299,23 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
              "[tokenizer] {} is a file of SentencePiece, which is not read. tokenizer.json is. Write it in Python: "
              "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
              path);
+    TG_CHECK(!path.ends_with("vocab.json") && !path.ends_with("merges.txt"), value,
+             "[tokenizer] {} is one of the two files vocab.json and merges.txt, which are read together. Name their "
+             "folder.",
+             path);
     return BpeTokenizer::from_json(text_of_file(path), path);
   }
-  if (const std::string file = path + "/tokenizer.json"; path_exists(file))
-    return BpeTokenizer::from_json(text_of_file(file), file);
-  const std::string vocabulary = path + "/vocab.json", merges = path + "/merges.txt";
-  TG_CHECK(path_exists(vocabulary) && path_exists(merges), io,
+  const std::string file = path + "/tokenizer.json";
+  const bool whole = path_exists(file);
+  TG_CHECK(whole || (path_exists(path + "/vocab.json") && path_exists(path + "/merges.txt")), io,
            "[tokenizer] {} has neither tokenizer.json nor vocab.json and merges.txt. One of them must be there. For a "
            "tokenizer.model write tokenizer.json in Python: "
            "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
            path);
-  return BpeTokenizer::from_vocab(text_of_file(vocabulary), text_of_file(merges), merges);
+  const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
+  Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path);
+  const bool changed = json.is_object() && FolderSettings(path, json).enter();
+  return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }
 
 std::string tokenizer_json(const Tokenizer& tokenizer) {

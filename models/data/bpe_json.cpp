@@ -351,8 +351,7 @@ BpeParts read_bpe(const Json& json, const std::string& source) {
   const Field root(json, "", source);
   BpeParts parts;
   std::vector<bool> taken;
-  for (const char* key : {"truncation", "padding"})
-    if (!root[key].is_null()) root[key].fail("is set, and texts are neither cut nor filled up here; it must be null");
+  // "truncation" and "padding" are of batches, and without effect on a text: transformers sets them anew for each call.
   read_normalizer(root["normalizer"], parts);
   read_cuts(root["pre_tokenizer"], parts);
   read_model(root["model"], parts, taken);

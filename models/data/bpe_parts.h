@@ -32,6 +32,7 @@ struct BpeParts {
 
 // The parts of a tokenizer.json. An Error names `source` and the path in it.
 BpeParts read_bpe(const Json&, const std::string& source);
+inline constexpr size_t kTokenizerDepth = 16;  // of a tokenizer.json; a post_processor nests seven deep
 
 // The character that stands for each byte in tokens of byte-level vocabularies: printable ones for themselves.
 const std::array<char32_t, 256>& byte_characters();

@@ -58,8 +58,9 @@ NpyArray read_npy(const InputFile& file) {
              "Save it by np.save(path, np.asarray(tokens, dtype=np.uint32)).",
              file.path(), what);
   };
-  const std::string start = read_text(file, 0, 12);
-  check(start.starts_with(kNpyMagic) && start.size() == 12, "does not begin as a file of NumPy");
+  const std::string start = read_text(file, 0, 512), other = foreign_format(start);
+  if (!start.starts_with(kNpyMagic) && !other.empty()) check(false, "is " + other);
+  check(start.starts_with(kNpyMagic) && start.size() >= 12, "does not begin as a file of NumPy");
   const auto byte = [&](size_t i) { return size_t(uint8_t(start[i])); };
   check(byte(6) >= 1 && byte(6) <= 3, "has an unknown version of the format");
   const bool brief = byte(6) == 1;
@@ -97,6 +98,8 @@ std::string read_texts(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
     const InputFile file(path);
     TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
+    const std::string other = foreign_format(read_text(file, 0, 512));
+    TG_CHECK(other.empty() || other.find("HTML") != other.npos, io, "[data] {} is {}.", path, other);
     const size_t before = all.size();
     all.resize(before + file.size());
     file.read(0, std::as_writable_bytes(std::span(all).subspan(before)));
@@ -142,6 +145,8 @@ TokenData TokenData::from_file(const std::string& path) {
   } else {
     TG_CHECK(read_text(*file, 0, kNpyMagic.size()) != kNpyMagic, io,
              "[data] {} is a file of NumPy, whose name must end in .npy. Rename it.", path);
+    const std::string other = foreign_format(read_text(*file, 0, 512));
+    TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
     TG_CHECK(bytes % 2 == 0, io,
              "[data] {} has {} bytes. A token file has 2 bytes for each token and no header. Check that it is complete "
              "and that it is no text.",

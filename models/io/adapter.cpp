@@ -193,7 +193,15 @@ void assign_adapter(const std::string& path, const Lora& lora) {
 
 std::string adapter_path(const std::string& path) {
   const bool there = path_exists(path), folder = there && is_folder(path);
-  const std::string file = folder ? path + "/adapter.safetensors" : path;
+  const std::string file = folder ? path + "/adapter.safetensors" : path, peft = path + "/adapter_config.json";
+  if (folder && !path_exists(file) && path_exists(peft)) {
+    const Json config = parse_json(MappedFile(peft).text(), "adapter", peft);
+    const Json* dora = config.is_object() ? config.find("use_dora") : nullptr;
+    TG_CHECK(false, value,
+             "[adapter] {} is an adapter of PEFT{}, which is not read. Merge it in Python by "
+             "PeftModel.merge_and_unload().save_pretrained(), and pass that folder as the model.",
+             path, dora && *dora == Json(true) ? " with use_dora" : "");
+  }
   TG_CHECK(
       there && path_exists(file), io,
       "[adapter] {} {}. An adapter is a folder with adapter.safetensors, which `tapegrad finetune --out` wrote, or "

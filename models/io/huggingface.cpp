@@ -38,8 +38,8 @@ struct Weights {
   Weights(const std::string& folder, Family family) : shards(folder) {
     for (const std::string& name : shards.names()) {
       if (is_buffer(name, shards.info(name))) continue;
-      const bool bare = family == Family::gpt2 && !name.starts_with("transformer.") && name != kHead;
-      const std::string full = bare ? "transformer." + name : name;
+      const std::string prefix = family == Family::gpt2 ? "transformer." : "model.";  // a base model's names lack it
+      const std::string full = name.starts_with(prefix) || name == kHead ? name : prefix + name;
       TG_CHECK(in_file.emplace(full, name).second, value,
                "[huggingface] {} has both '{}' and '{}', which are one tensor. Remove one of them.", shards.folder(),
                name, full);

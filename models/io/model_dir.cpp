@@ -40,6 +40,22 @@ void in_file(const std::string& path, const std::function<void()>& f) {
   }
 }
 
+// What config.json notes, unless files of the folder say it now.
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* noted, bool foreign) {
+  const auto has = [&](const char* name) { return path_exists(folder + "/" + name); };
+  const auto as_noted = [&] { return Tokenizer::from_json(text_of(*noted)); };
+  const auto in_files = [&] { return std::make_unique<BpeTokenizer>(read_tokenizer(folder)); };
+  const bool is_noted = noted && !noted->is_null() && *noted != Json(kTokenizerFile);
+  if (!foreign) return is_noted ? as_noted() : noted && !noted->is_null() ? in_files() : nullptr;
+  if (is_noted) {
+    if (!has(kTokenizerFile)) return as_noted();
+    std::unique_ptr<Tokenizer> t = as_noted();
+    if (tokenizer_json(*t) == MappedFile(tokenizer_path(folder)).text()) return t;
+  }
+  if (has(kTokenizerFile) || has("vocab.json") || has("tokenizer.model")) return in_files();
+  return nullptr;
+}
+
 }  // namespace
 
 void save_model(const std::string& folder, const Model& model, const Params& params, const Tokenizer* tokenizer,
@@ -73,14 +89,12 @@ ModelFile read_model_file(const std::string& folder) {
     file.config = to_json(file.origin->model);
     own = config.find("tapegrad");
   }
-  detail::in_config_file(folder, [&] {
-    const Json* t = own && own->is_object() ? own->find("tokenizer") : nullptr;
-    const bool in_file = t ? *t == Json(kTokenizerFile) : file.origin && path_exists(tokenizer_path(folder));
-    if (in_file)
-      file.tokenizer = std::make_unique<BpeTokenizer>(read_tokenizer(tokenizer_path(folder)));
-    else if (t && !t->is_null())
-      file.tokenizer = Tokenizer::from_json(text_of(*t));
-  });
+  const Json* const noted = own && own->is_object() ? own->find("tokenizer") : nullptr;
+  try {
+    detail::in_config_file(folder, [&] { file.tokenizer = tokenizer_of(folder, noted, bool(file.origin)); });
+  } catch (const Error& e) {
+    file.tokenizer_error = e.what();
+  }
   return file;
 }
 
@@ -107,17 +121,29 @@ void check_native(const std::string& folder, const ModelFile& file) {
            "as load_model<Gpt>().",
            folder);
 }
-void check_tokenizer(const std::string& folder, const Tokenizer* tokenizer, int64_t vocab_size) {
-  TG_CHECK(!tokenizer || tokenizer->vocab_size() <= vocab_size, value,
-           "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
-           "file.",
-           config_path(folder), tokenizer->vocab_size(), vocab_size);
+void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) {
+  if (!file.tokenizer || file.tokenizer->vocab_size() <= vocab_size) return;
+  file.tokenizer_error = fmt::format(
+      "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
+      "file.",
+      config_path(folder), file.tokenizer->vocab_size(), vocab_size);
+  file.tokenizer.reset();
 }
 }  // namespace detail
+
+void check_tokenizer(const Tokenizer* tokenizer, const std::string& error, const std::string& none) {
+  if (!tokenizer) throw Error(Error::Kind::value, error.empty() ? none : error);
+}
 
 std::string model_config_text(const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
+  if (fs::is_regular_file(folder, error)) {
+    const MappedFile file(folder);
+    const std::string other = foreign_format(file.text().substr(0, 512));
+    TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
+             folder, other.empty() ? "a file" : other);
+  }
   TG_CHECK(
       fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter.safetensors", error), value,
       "[model] {} is the folder of an adapter, which changes a model and is none. Pass the model that was finetuned as "

@@ -22,8 +22,9 @@ namespace tg {
 template <class M> struct Loaded {
   Params params;
   M model;
-  std::unique_ptr<Tokenizer> tokenizer;  ///< null if the model was trained on token ids of an unknown tokenizer
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if the folder has none, or one that cannot be read
   std::optional<Origin> origin = {};     ///< set if the folder is one of Hugging Face
+  std::string tokenizer_error = {};      ///< why the tokenizer cannot be read; work on token ids does not need it
 };
 /// A Gpt from a folder.
 using LoadedModel = Loaded<Gpt>;
@@ -46,9 +47,13 @@ struct ModelFile {
   std::string config;  ///< of the model, JSON
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<Origin> origin = {};
+  std::string tokenizer_error = {};  ///< why the tokenizer cannot be read
 };
-/// Reads folder/config.json.
+/// Reads folder/config.json and the tokenizer. In a folder of Hugging Face it is that of its tokenizer.json, or of
+/// vocab.json and merges.txt; the one that export noted in config.json counts if tokenizer.json still is its.
 ModelFile read_model_file(const std::string& folder);
+/// Before text is read or written: an Error, `error` if it is not empty, else `none`, unless there is a tokenizer.
+void check_tokenizer(const Tokenizer*, const std::string& error, const std::string& none);
 
 namespace detail {
 // Errors of f() about the config.json of a folder, with its path.
@@ -59,7 +64,8 @@ void in_weights_file(const std::string& folder, const GptConfig*, const Params&,
                      const std::function<void()>& make_model);
 // An Error if the folder is one of Hugging Face, for models other than Gpt.
 void check_native(const std::string& folder, const ModelFile&);
-void check_tokenizer(const std::string& folder, const Tokenizer*, int64_t vocab_size);
+// A tokenizer of more tokens than the model has is taken away, with an error.
+void check_fits(const std::string& folder, ModelFile&, int64_t vocab_size);
 }  // namespace detail
 
 template <class M> Loaded<M> load_model(const std::string& folder, Device device, DType dtype) {
@@ -69,13 +75,13 @@ template <class M> Loaded<M> load_model(const std::string& folder, Device device
   detail::in_config_file(folder, [&] {
     config = config_from_json<decltype(config)>(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
   });
-  if constexpr (requires { config.vocab_size; })
-    detail::check_tokenizer(folder, file.tokenizer.get(), config.vocab_size);
+  if constexpr (requires { config.vocab_size; }) detail::check_fits(folder, file, config.vocab_size);
   const Params params(device, /*seed=*/0, dtype);
   std::optional<M> model;
   const GptConfig* foreign = file.origin ? &file.origin->model : nullptr;
   detail::in_weights_file(folder, foreign, params, [&] { model.emplace(params, config); });
-  return {params, std::move(*model), std::move(file.tokenizer), std::move(file.origin)};
+  return {params, std::move(*model), std::move(file.tokenizer), std::move(file.origin),
+          std::move(file.tokenizer_error)};
 }
 
 }  // namespace tg

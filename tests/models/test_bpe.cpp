@@ -313,7 +313,6 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   CHECK_HAS(set("post_processor", R"({"type":"BertProcessing"})"), R"(post_processor has the type "BertProcessing")");
   CHECK_HAS(set("decoder", R"({"type":"WordPiece"})"), R"(decoder has the type "WordPiece")");
   CHECK_HAS(set("decoder", "null"), "decoder is missing");
-  CHECK_HAS(set("truncation", R"({"max_length":3})"), "truncation is set");
   CHECK_HAS(set("added_tokens", R"([{"id":1,"content":"a"}])"),
             R"(added_tokens[0] gives "a" the id 1, and the vocabulary 0)");
   CHECK_HAS(set("added_tokens", R"([{"id":1,"content":"c"}])"),

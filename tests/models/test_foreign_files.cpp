@@ -1,0 +1,262 @@
+// What others' folders and files say: other formats in a file's place are named, links that lead nowhere too; what the
+// files beside a tokenizer say about ids is followed or refused; and what ids do not need stops no work on ids.
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/shards.h>
+
+#include "support/helpers.h"
+#include "support/small_run.h"
+
+using namespace tg;
+using namespace std::string_view_literals;
+
+namespace {
+std::string data_folder(const std::string& name) { return TG_TEST_DATA "/huggingface/" + name; }
+struct Copy : Folder {
+  explicit Copy(const std::string& name) { fs::copy(data_folder(name), path, fs::copy_options::recursive); }
+};
+void put(const std::string& path, std::string_view text) { write_file_atomically(path, text); }
+
+const std::pair<std::string_view, std::string_view> kForeign[] = {
+    {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"sv, "git lfs pull"},
+    {"GGUF\3\0\0\0\1\0\0\0"sv, "GGUF file of llama.cpp"},
+    {"PK\3\4\x14\0\0\0\0\0"sv, "zip file"},
+    {"\x80\2}q\0(X\3\0\0\0abcq\1"sv, "pickle of PyTorch"},
+    {"\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19."sv, "pickle of PyTorch"},
+    {"\x80\4\x95\0\0\0\0\0\0\0\0"sv, "pickle of PyTorch"},
+    {"\x1f\x8b\x08\0\0\0\0\0\0\3"sv, "compressed file"},
+    {"\x28\xb5\x2f\xfd\4\0\1\0\0\0"sv, "compressed file"},
+    {"\x89HDF\r\n\x1a\n\0\0"sv, "HDF5"},
+    {"PAR1\x15\4\x15\x10\0\0"sv, "Parquet"},
+};
+const std::string_view kPage = "\n <!DOCTYPE HTML><html><head><title>404</title>";
+}  // namespace
+
+TEST_CASE("foreign files: other formats in a file's place are named, with the way out") {
+  std::string tokens(1024 + 800, '\0');  // llm.c: 256 numbers of 4 bytes, then ids
+  tokens.replace(0, 8, "\x88\xd8\x34\1\1\0\0\0"sv);
+  CHECK_HAS(foreign_format(tokens), "token file of llm.c");
+  CHECK(foreign_format("") == "");
+  CHECK(foreign_format("{\"a\": 1}") == "");
+  CHECK(foreign_format("The quick brown fox") == "");
+  CHECK_HAS(foreign_format("\n\x0e\n\5<unk>\x15\0\0\0\0\x18\2"sv), "SentencePiece");
+  Folder f;
+  for (const auto& [start, name] : kForeign) {
+    CAPTURE(name);
+    const std::string start_even = std::string(start) + (start.size() % 2 ? "." : "");
+    for (const char* file : {"a.safetensors", "a.json", "a.bin", "a.npy", "a.txt"}) put(f / file, start_even);
+    CHECK_HAS(error_of([&] { SafetensorsFile(f / "a.safetensors"); }), name);
+    CHECK_HAS(error_of([&] { read_tokenizer(f / "a.json"); }), name);
+    CHECK_HAS(error_of([&] { TokenData::from_file(f / "a.bin"); }), name);
+    CHECK_HAS(error_of([&] { TokenData::from_file(f / "a.npy"); }), name);
+    const std::vector<std::string> text{f / "a.txt"};
+    CHECK_HAS(error_of([&] { read_texts(text); }), name);
+    CHECK_HAS(error_of([&] { load_model(f / "a.bin"); }), name);  // a file in the folder's place
+    Copy m("llama");
+    put(m / "config.json", start_even);
+    CHECK_HAS(error_of([&] { load_model(m.path); }), name);
+    fs::copy(data_folder("llama") + "/config.json", m.path, fs::copy_options::overwrite_existing);
+    put(m / "model.safetensors", start_even);
+    CHECK_HAS(error_of([&] { load_model(m.path); }), name);
+  }
+  put(f / "a.bin", tokens);
+  CHECK_HAS(error_of([&] { TokenData::from_file(f / "a.bin"); }), "tail -c +1025");
+  put(f / "page", kPage);
+  CHECK_HAS(error_of([&] { SafetensorsFile(f / "page"); }), "a page of HTML");
+  CHECK_HAS(error_of([&] { read_tokenizer(f / "page"); }), "a page of HTML");
+  const std::vector<std::string> page{f / "page"};
+  CHECK(read_texts(page) == kPage);  // it may be what somebody wants to learn
+}
+
+TEST_CASE("foreign files: dtypes of others in sound safetensors are named, and are no damage") {
+  Folder f;
+  for (const auto& [dtype, bytes] :
+       {std::pair("U32", 4), {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U64", 8}, {"I16", 2}, {"F4", 1}}) {
+    std::string header = fmt::format(R"({{"w":{{"dtype":"{}","shape":[1],"data_offsets":[0,{}]}}}})", dtype, bytes);
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    std::string file(8, '\0');
+    file[0] = char(header.size());
+    put(f / "a.safetensors", file + header + std::string(size_t(bytes), 'x'));
+    const std::string e = error_of([&] { SafetensorsFile(f / "a.safetensors"); });
+    CHECK_HAS(e, fmt::format("has the tensor 'w' of {}, which is not read", dtype));
+    CHECK(!has(e, "is no safetensors file"));
+  }
+}
+
+TEST_CASE("foreign files: a link that leads nowhere is named") {
+  for (const char* name : {"model.safetensors", "config.json", "tokenizer.json", "generation_config.json"}) {
+    Copy m("llama");
+    fs::remove(m / name);
+    fs::create_symlink("../blobs/none", m / name);
+    const LoadedModel* none = nullptr;
+    std::string e;
+    try {
+      const LoadedModel loaded = load_model(m.path);
+      none = &loaded;
+      e = loaded.tokenizer_error;
+    } catch (const Error& error) {
+      e = error.what();
+    }
+    CHECK((none != nullptr) == (name == "tokenizer.json"sv));
+    CHECK_HAS(e, fmt::format("{}/{} is a link to ../blobs/none, and nothing is there", m.path, name));
+  }
+}
+
+TEST_CASE("foreign files: the names of a base model, without its prefix") {
+  for (const char* name : {"llama_tied", "gpt2", "qwen3"}) {
+    Copy whole(name), base(name);
+    const std::string prefix = name == "gpt2"sv ? "transformer." : "model.";
+    StateDict bare;
+    const Shards shards(whole.path);
+    for (const std::string& full : shards.names())
+      bare[full.starts_with(prefix) ? full.substr(prefix.size()) : full] = shards.tensor(full);
+    for (const auto& file : fs::directory_iterator(base.path))
+      if (file.path().string().find("safetensors") != std::string::npos) fs::remove(file.path());
+    write_safetensors(base / "model.safetensors", bare, {{"format", "pt"}});
+    const LoadedModel a = load_model(whole.path), b = load_model(base.path);
+    for (const auto& [n, t] : a.params.state()) CHECK(bits_of(t) == bits_of(b.params.state().at(n)));
+  }
+}
+
+TEST_CASE("foreign files: an adapter of PEFT is named as what it is") {
+  Folder f;
+  put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": false})");
+  CHECK_HAS(error_of([&] { adapter_path(f.path); }), "is an adapter of PEFT, which is not read. Merge it in Python");
+  put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": true})");
+  CHECK_HAS(error_of([&] { adapter_path(f.path); }), "is an adapter of PEFT with use_dora");
+}
+
+namespace {
+// 256 bytes after <|endoftext|>, and two merges: "th" is 257 and "the" 258.
+std::string letter(int byte) {
+  const Json all = own_json(tokenizer_json(ByteTokenizer()));
+  for (const auto& [name, id] : all["model"]["vocab"].items())
+    if (id == Json(byte)) return name;
+  return "";
+}
+void write_vocab(const std::string& folder, const char* config) {
+  Json vocab = Json::object();
+  vocab["<|endoftext|>"] = 0;
+  for (int b = 0; b < 256; ++b) vocab[letter(b)] = b + 1;
+  vocab["th"] = 257, vocab["the"] = 258;
+  put(folder + "/vocab.json", text_of(vocab));
+  put(folder + "/merges.txt", "#version: 0.2\nt h\nth e\n");
+  if (config) put(folder + "/tokenizer_config.json", config);
+}
+using Ids = std::vector<int64_t>;
+Ids ids_of(const std::string& folder, std::string_view text, bool special = true) {
+  return read_tokenizer(folder).encode(text, {.parse_special = special});
+}
+constexpr int64_t id(char c) { return int64_t(uint8_t(c)) + 1; }
+}  // namespace
+
+TEST_CASE("foreign files: vocab.json and merges.txt are read by the class that tokenizer_config.json names") {
+  Folder f;
+  const std::string accent = "e\xcc\x81";  // NFC: U+00E9, two bytes
+  for (const char* config : {(const char*)nullptr, "{}", R"({"tokenizer_class": "GPT2Tokenizer"})",
+                             R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": false})"}) {
+    write_vocab(f.path, config);
+    CHECK(ids_of(f.path, "the" + accent) == Ids{258, id('e'), id('\xcc'), id('\x81')});
+    CHECK(ids_of(f.path, "<|endoftext|>the") == Ids{0, 258});
+  }
+  for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast"}) {
+    write_vocab(f.path, fmt::format(R"({{"tokenizer_class": "{}"}})", name).c_str());
+    CHECK(ids_of(f.path, "the" + accent) == Ids{258, id('\xc3'), id('\xa9')});
+  }
+  write_vocab(f.path, R"({"add_prefix_space": true})");
+  CHECK(ids_of(f.path, "the") == Ids{id(' '), 258});
+  for (const auto& [config, part] :
+       {std::pair(R"({"tokenizer_class": "RobertaTokenizer"})", "names the class RobertaTokenizer"),
+        {R"({"add_bos_token": true})", "sets add_bos_token"},
+        {R"({"split_special_tokens": true})", "sets split_special_tokens"},
+        {R"({"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true})", "sets add_prefix_space"},
+        {R"([])", "is no object"},
+        {R"({"added_tokens_decoder": {"x": {"content": "y"}}})", "has the id \"x\""},
+        {R"({"added_tokens_decoder": {"7": {"content": "the"}}})", "gives \"the\" the id 7, and the vocabulary 258"}}) {
+    write_vocab(f.path, config);
+    CHECK_HAS(error_of([&] { read_tokenizer(f.path); }), part);
+  }
+}
+
+TEST_CASE("foreign files: added and special tokens of the files beside a tokenizer, in both forms") {
+  for (const bool whole : {false, true}) {
+    Folder f;
+    write_vocab(f.path, nullptr);
+    if (whole) {
+      put(f / "tokenizer.json", read_tokenizer(f.path).to_json());
+      fs::remove(f / "vocab.json");
+      fs::remove(f / "merges.txt");
+    }
+    const auto fresh = [&](const char* file, const char* text) {
+      for (const char* name : {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"})
+        fs::remove(f / name);
+      put(f / file, text);
+    };
+    fresh("added_tokens.json", R"({"<user>": 259, "<tool>": 300})");
+    CHECK(ids_of(f.path, "<user>the<tool>", false) == Ids{259, 258, 300});
+    CHECK(read_tokenizer(f.path).decode(Ids{259, 258, 300}) == "<user>the<tool>");
+    fresh("tokenizer_config.json",
+          R"({"added_tokens_decoder": {"259": {"content": "<user>", "lstrip": true, "special": true}}})");
+    CHECK(ids_of(f.path, "the <user>the") == Ids{258, 259, 258});
+    CHECK(ids_of(f.path, "<user>", false).size() == 6);  // special: not of a plain text
+    fresh("special_tokens_map.json",
+          R"({"pad_token": {"content": "[PAD]"}, "additional_special_tokens": ["<a>", "the"]})");
+    CHECK(ids_of(f.path, "[PAD]<a>the") == Ids{259, 260, 258});  // new ones follow the last id
+    fresh("tokenizer_config.json",
+          R"({"extra_special_tokens": {"image_token": "<image>"}, "eos_token": "<|endoftext|>"})");
+    CHECK(ids_of(f.path, "<image><|endoftext|>") == Ids{259, 0});
+    fresh("tokenizer_config.json", R"({"split_special_tokens": true})");
+    CHECK_HAS(error_of([&] { read_tokenizer(f.path); }), "sets split_special_tokens");
+  }
+}
+
+TEST_CASE("foreign files: truncation and padding of a tokenizer.json change no ids") {
+  Folder f;
+  write_vocab(f.path, nullptr);
+  Json json = own_json(read_tokenizer(f.path).to_json());
+  json["truncation"] = Json{{"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
+  json["padding"] = Json{{"strategy", "BatchLongest"}, {"pad_id", 0}, {"pad_token", "<|endoftext|>"}};
+  put(f / "tokenizer.json", text_of(json));
+  CHECK(ids_of(f.path, "thethethe") == Ids{258, 258, 258});
+}
+
+TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text; one that has changed counts") {
+  Copy m("gpt2");
+  for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"}) fs::remove(m / name);
+  for (const char* text : {"{}", "not JSON", R"({"model": {"type": "Unigram"}})"}) {
+    put(m / "tokenizer.json", text);
+    const LoadedModel loaded = load_model(m.path);
+    CHECK(!loaded.tokenizer);
+    CHECK_HAS(loaded.tokenizer_error, m / "tokenizer.json");
+    CHECK_HAS(error_of([&] { check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"); }),
+              m / "tokenizer.json");
+  }
+  fs::remove(m / "tokenizer.json");
+  CHECK(load_model(m.path).tokenizer_error.empty());
+  put(m / "tokenizer.model", "x");
+  CHECK_HAS(load_model(m.path).tokenizer_error, "For a tokenizer.model write tokenizer.json in Python");
+  fs::remove(m / "tokenizer.model");
+  write_vocab(m.path, nullptr);
+  CHECK_HAS(load_model(m.path).tokenizer_error, "the tokenizer has 259 tokens and the model ");
+
+  // Exported with a tokenizer of bytes; then somebody adds a token.
+  const Run run(tiny_train());
+  Folder out;
+  const ByteTokenizer bytes;
+  GptConfig c = run.model.config();
+  c.positions = Positions::learned, c.norm = NormKind::layer_norm, c.activation = Activation::gelu_tanh, c.bias = true;
+  c.vocab_size = 300;
+  const Params params(Device::cpu(), 1);
+  const Gpt model(params, c);
+  save_huggingface(out.path, c, params, {.tokenizer = &bytes});
+  CHECK(load_model(out.path).tokenizer->encode("<user>").size() == 6);
+  CHECK(dynamic_cast<const ByteTokenizer*>(load_model(out.path).tokenizer.get()));  // the fast one, as it is unchanged
+  Json json = own_json(read_file(out / "tokenizer.json"));
+  json["added_tokens"].push_back(Json{{"id", 256}, {"content", "<user>"}, {"special", false}});
+  put(out / "tokenizer.json", text_of(json));
+  CHECK(load_model(out.path).tokenizer->encode("<user>the") == Ids{256, 't', 'h', 'e'});
+}
