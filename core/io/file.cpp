@@ -239,10 +239,14 @@ void remove_leftovers(const std::string& path) {
         prefix.size() + size_t(length) != name.size())
       continue;
     const bool gone = process > 0 && ::kill(pid_t(process), 0) != 0 && errno == ESRCH;
-    if (gone && ::unlink(it->path().c_str()) && errno != ENOENT)
-      fail_write(path, fmt::format("the leftover {} cannot be removed: {}", name, reason(errno)), advice_for(errno));
+    std::error_code failed;
+    if (gone) fs::remove_all(it->path(), failed);
+    if (failed)
+      fail_write(path, fmt::format("the leftover {} cannot be removed: {}", name, failed.message()),
+                 advice_for(failed.value()));
   }
 }
+std::string temporary_folder(const std::string& path) { return fmt::format("{}.{}-0.tmp", path, ::getpid()); }
 
 namespace {
 // Opens a regular file that is written where it is, or makes it. f(flags) is the system call.

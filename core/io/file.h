@@ -83,9 +83,11 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 void write_file_atomically(const std::string& path, std::string_view content);
 /// Throws an Error now if write_file_atomically() could not write `path`, for example before hours of work.
 void check_writable(const std::string& path);
-/// Removes the temporary files of `path` whose processes were killed while they wrote them. Files of running processes
-/// are left alone. An Error if a file cannot be removed.
+/// Removes the temporary files and folders of `path` whose processes were killed while they wrote them. Those of
+/// running processes are left alone. An Error if one cannot be removed.
 void remove_leftovers(const std::string& path);
+/// The name of this process's temporary folder for `path`, as remove_leftovers() knows it.
+std::string temporary_folder(const std::string& path);
 
 /// A file that grows at its end, as a log does. A write that fails, or that a crash cuts off, may leave a part of its
 /// text.

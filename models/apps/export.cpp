@@ -41,10 +41,10 @@ int run(const ExportOptions& o) {
   // What is in --out is whole or absent, whenever this ends: it gets its name last.
   std::string out = o.out;
   while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  const std::string part = out + ".partial";
-  for (const std::string& path : {out, part})
-    TG_CHECK(!path_exists(path), value,
-             "[export] {} is there. Exporting makes a new folder. Remove it, or choose another --out.", path);
+  const std::string part = temporary_folder(out);
+  remove_leftovers(out);  // of exports that were killed
+  TG_CHECK(!path_exists(out), value,
+           "[export] {} is there. Exporting makes a new folder. Remove it, or choose another --out.", out);
   LoadedModel m = load_model(o.model);
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params).merge();
   if (m.origin)

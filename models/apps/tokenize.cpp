@@ -3,11 +3,13 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <memory>
 
@@ -17,9 +19,17 @@ namespace {
 struct TokenizeOptions {
   std::string tokenizer, pattern, out;
   std::vector<std::string> in;
-  bool parse_special = false;
+  bool parse_special = false, overwrite = false;
   int64_t threads = 0;
 };
+
+bool holds_tokens(const std::string& path) {
+  try {
+    return TokenData::from_file(path).size() > 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 int run(const TokenizeOptions& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
@@ -32,6 +42,17 @@ int run(const TokenizeOptions& o) {
            "32 bits too.",
            o.tokenizer, tokenizer.vocab_size(), kMost);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  if (path_exists(o.out) && !o.overwrite) {
+    for (const std::string& in : o.in) {
+      std::error_code none;
+      TG_CHECK(!std::filesystem::equivalent(in, o.out, none), value, "[tokenize] --out {} is one of the texts.", o.out);
+    }
+    TG_CHECK(
+        o.out.ends_with(".npy"), value,
+        "[tokenize] {} is there, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
+        o.out);
+    check_output("tokenize", "--out", o.out, "token file", [&](std::string_view) { return holds_tokens(o.out); });
+  }
   check_writable(o.out);
   const std::string text = read_texts(o.in);
   const TokenData tokens = TokenData::from_text(tokenizer, text, o.out, {.parse_special = o.parse_special});
@@ -59,6 +80,7 @@ Subcommand tokenize_command() {
                 o->out);
             c.option("--threads", "threads of the CPU, 0: all", o->threads);
             c.toggle("--special", "special tokens in the texts are themselves, and not text", o->parse_special);
+            c.toggle("--overwrite", "replace whatever is at --out", o->overwrite);
             return [o] { return run(*o); };
           }};
 }

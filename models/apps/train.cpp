@@ -38,20 +38,23 @@ struct TrainJob {
   std::optional<Init> init;
 };
 
-// The tokenizer of a setting; null: "char", which is made of the text.
-std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name) {
+bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
+
+// The tokenizer of a setting; null: "char", which is made of the text. `saved`, if it is not empty, is the text of the
+// one at a path, which may be gone.
+std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& saved) {
   if (name == "char") return nullptr;
   if (name == "byte") return std::make_unique<ByteTokenizer>();
-  return std::make_unique<BpeTokenizer>(read_tokenizer(name));
+  return saved.empty() ? std::make_unique<BpeTokenizer>(read_tokenizer(name)) : Tokenizer::from_json(saved);
 }
 
 // Settles the vocabulary of the run as well.
-Data read_new_data(const std::vector<std::string>& paths, RunConfig& run) {
+Data read_new_data(const std::vector<std::string>& paths, RunConfig& run, const std::string& saved = "") {
   int64_t& vocabulary = run.model.vocab_size;
-  if (run.tokenizer != "byte" && run.tokenizer != "char")  // a resumed run may stand elsewhere
+  if (is_path(run.tokenizer))  // a resumed run may stand elsewhere
     run.tokenizer = std::filesystem::absolute(run.tokenizer).lexically_normal().string();
   if (has_token_file(paths)) {
-    Data d{read_token_file(paths), named_tokenizer(run.tokenizer)};
+    Data d{read_token_file(paths), named_tokenizer(run.tokenizer, saved)};
     TG_CHECK(
         d.tokenizer, value,
         "[data] {} holds token ids, and the tokenizer is \"{}\". Characters come from a text. Pass the text, or use "
@@ -63,7 +66,7 @@ Data read_new_data(const std::vector<std::string>& paths, RunConfig& run) {
     return d;
   }
   const std::string text = read_texts(paths);
-  std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer);
+  std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);
   if (!tokenizer) tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
   TG_CHECK(
@@ -82,7 +85,10 @@ TrainJob resumed_job(const TrainCommandOptions& o) {
   if (began.empty()) {
     TG_CHECK(o.init.empty(), value,
              "[train] {} is of a run that began with random weights, and --model is given. Leave it out.", path);
-    return {resumed_run(o, std::move(saved), read_new_data), {}};
+    const std::string tokenizer = saved.checkpoint.tokenizer;  // its own folder has it: where it was may be gone
+    return {resumed_run(o, std::move(saved),
+                        [&](const auto& files, RunConfig& run) { return read_new_data(files, run, tokenizer); }),
+            {}};
   }
   Init init = where_it_was(path, "model", !o.init.empty(), [&] { return Init(o.init.empty() ? began : o.init); });
   Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
@@ -97,7 +103,8 @@ TrainJob new_job(TrainCommandOptions& o) {
     if (!o.unknown.empty()) throw UsageError("--unknown is about the tokenizer of --model DIR; leave it away");
     RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
     if (!o.arch.empty()) base.model = arch(o.arch);
-    return {new_run(o, run_of(o, base), read_new_data), {}};
+    return {new_run(o, run_of(o, base), [](const auto& files, RunConfig& run) { return read_new_data(files, run); }),
+            {}};
   }
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--model takes the model from its folder; leave --preset and --arch away");
@@ -139,7 +146,8 @@ int train(TrainCommandOptions& o) {
                   else
                     save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train));
                 },
-            .files = {"model.safetensors", "config.json"},
+            .files = origin ? huggingface_files()
+                            : std::vector<std::string>{"model.safetensors", "config.json", "tokenizer.json"},
             .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out),
             .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};
   });

@@ -279,13 +279,23 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   };
   Json vocabulary = Json::object(), merges = Json::array();
   std::map<std::string, int64_t> ids;
+  constexpr size_t kLongest = 1024;
+  size_t room = 64 * ranks.size() + (1 << 20);  // for the texts of merges
   for (const auto& [rank, bytes] : tokens) {
     TG_CHECK(ids.emplace(as_characters(bytes), rank).second, value,
              "[tokenizer] {}: the token of rank {} comes twice. Restore the file.", source, rank);
+    TG_CHECK(bytes.size() <= kLongest, value, "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}.",
+             source, rank, bytes.size(), kLongest);
     // A pair merges by the rank of what it makes, so each way to make it is a merge.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
-      if (is_token(left) && is_token(right)) merges.push_back(Json::array({as_characters(left), as_characters(right)}));
+      if (!is_token(left) || !is_token(right)) continue;
+      TG_CHECK(bytes.size() <= room, value,
+               "[tokenizer] {}: its tokens can be cut into tokens in too many ways, {} times what the file has. Take "
+               "another tokenizer.",
+               source, 64);
+      room -= bytes.size();
+      merges.push_back(Json::array({as_characters(left), as_characters(right)}));
     }
   }
   return from_json(text_of(byte_level_json(Json(ids), std::move(merges), (*known)[1], true)), source);

@@ -64,12 +64,21 @@ class Field {
   }
   // f(step) for this step, and for those of a Sequence, whose list has this name.
   template <class F> void each(std::string_view list, F f) const {
-    if (is_null()) return;
-    if (type() != "Sequence") return f(*this);
-    for (const Field& step : (*this)[list].elements()) step.each(list, f);
+    size_t count = 0;
+    each(list, f, count);
   }
 
  private:
+  template <class F> void each(std::string_view list, F f, size_t& count) const {
+    constexpr size_t kMost = 64;  // each goes through all of the text; published tokenizers have 10 or fewer
+    if (is_null()) return;
+    if (type() != "Sequence") {
+      if (++count > kMost) fail(fmt::format("is step {}, and there may be {}", count, kMost));
+      return f(*this);
+    }
+    for (const Field& step : (*this)[list].elements()) step.each(list, f, count);
+  }
+
   const Json* value_;
   std::string path_;
   const std::string* source_;
@@ -283,7 +292,7 @@ struct Decoder {
     std::string text;
     if (byte_level && bytes_of(token, text)) return text;
     text = token;
-    for (const TextReplacement& r : replacements) text = r.of(text);
+    for (const TextReplacement& r : replacements) text = r.of(text, most_bytes(token.size()));
     if (!byte_fallback || text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return text;
     const auto digit = [&](size_t at) { return std::string_view("0123456789ABCDEF").find(text[at]); };
     if (digit(3) > 15 || digit(4) > 15) return text;

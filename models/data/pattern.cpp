@@ -239,6 +239,7 @@ class Search {
           const size_t most = s.b < 0 ? size_ : std::min(size_, at + size_t(s.b));
           size_t end = at;
           while (end < most && (s.mask >> text_[end] & 1)) ++end;
+          spend(end - at);
           ok = end - at >= size_t(s.a);
           if (ok && s.flag && end - at > size_t(s.a)) open_.push_back({step, at + size_t(s.a), end});
           at = end, ++step;
@@ -289,8 +290,8 @@ class Search {
     if (last.at == last.least) open_.pop_back();
   }
   bool has(const Step& s, size_t at) const { return at < size_ && (s.mask >> text_[at] & 1); }
-  void spend() {
-    TG_CHECK(--budget_ >= 0, value,
+  void spend(size_t steps = 1) {
+    TG_CHECK((budget_ -= int64_t(steps)) >= 0, value,
              "[pattern] the search for pieces of the text takes too many steps. The pattern tries too much again; make "
              "it simpler.");
   }

@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/data/code_points.h>
 #include <tapegrad/models/data/nfc.h>
 #include <tapegrad/models/data/text_steps.h>
@@ -127,24 +128,32 @@ class Cutter {
 
 }  // namespace
 
-std::string TextReplacement::of(std::string_view text) const {
+std::string TextReplacement::of(std::string_view text, size_t most) const {
   std::string all;
+  const auto add = [&](std::string_view part) {
+    TG_CHECK(part.size() <= most - std::min(all.size(), most), value,
+             "[tokenizer] its steps make more than {} bytes of a text or token, 16 times what it has. Take another "
+             "tokenizer.",
+             most);
+    all += part;
+  };
   for (size_t at = 0;;) {
     const size_t found = text.find(from, at);
-    all += text.substr(at, found - at);
+    add(text.substr(at, found - at));
     if (found == std::string_view::npos) return all;
-    all += to;
+    add(to);
     at = found + from.size();
   }
 }
 std::string normalized(const std::vector<Normalization>& steps, std::string_view text) {
   std::string all;
+  const size_t most = most_bytes(text.size());
   for (const Normalization& step : steps) {
     if (text.empty()) break;
     if (step.compose)
       all = nfc(text);
     else
-      all = step.prepend.empty() ? step.replace.of(text) : step.prepend + std::string(text);
+      all = step.prepend.empty() ? step.replace.of(text, most) : step.prepend + std::string(text);
     text = all;
   }
   return steps.empty() || text.empty() ? std::string(text) : all;
@@ -162,25 +171,35 @@ size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from
 }
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
-  std::stable_sort(tokens_.begin(), tokens_.end(),
-                   [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
+  std::ranges::stable_sort(tokens_, {}, &AddedToken::content);
   for (uint32_t i = 0; i < tokens_.size(); ++i) {
     const std::string& content = tokens_[i].content;
     const auto first = uint8_t(content[0]);
     Group& group = by_first_byte_[first];
     std::string& prefix = group.prefix;
-    if (group.tokens.empty()) prefix = content;
+    if (group.end == 0) prefix = content, group.begin = i;
     prefix.erase(std::mismatch(prefix.begin(), prefix.end(), content.begin(), content.end()).first, prefix.end());
-    group.tokens.push_back(i);
+    group.end = i + 1;
     begins_one_[first] = true;
+    int32_t shorter = int32_t(i) - 1;
+    while (shorter >= 0 && !content.starts_with(tokens_[size_t(shorter)].content)) shorter = shorter_[size_t(shorter)];
+    shorter_.push_back(shorter);
   }
 }
+// The last token that is not after the text, or one that it begins with: no other can be longer.
 const AddedToken* AddedTokens::at(std::string_view text) const {
-  const auto& [prefix, tokens] = by_first_byte_[uint8_t(text[0])];
-  if (!text.starts_with(prefix)) return nullptr;
-  for (const uint32_t i : tokens)
-    if (text.starts_with(tokens_[i].content)) return &tokens_[i];
-  return nullptr;
+  const Group& group = by_first_byte_[uint8_t(text[0])];
+  if (!text.starts_with(group.prefix)) return nullptr;
+  const auto begin = tokens_.begin() + group.begin, end = tokens_.begin() + group.end;
+  auto i = int32_t(std::ranges::upper_bound(begin, end, text, {},
+                                            [](const AddedToken& t) { return std::string_view(t.content); }) -
+                   tokens_.begin()) -
+           1;
+  if (i < int32_t(group.begin)) return nullptr;
+  const std::string& last = tokens_[size_t(i)].content;
+  const auto common = size_t(std::mismatch(last.begin(), last.end(), text.begin(), text.end()).first - last.begin());
+  while (i >= 0 && tokens_[size_t(i)].content.size() > common) i = shorter_[size_t(i)];
+  return i < 0 ? nullptr : &tokens_[size_t(i)];
 }
 void AddedTokens::find(std::string_view text, bool parse_special, const Take& take) const {
   size_t done = 0;

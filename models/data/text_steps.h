@@ -17,8 +17,11 @@ namespace tg::detail {
 // Each occurrence of `from`, which is not empty, becomes `to`.
 struct TextReplacement {
   std::string from, to;
-  std::string of(std::string_view text) const;
+  std::string of(std::string_view text) const { return of(text, SIZE_MAX); }
+  std::string of(std::string_view text, size_t most) const;  // an Error if the result has more bytes
 };
+// The most bytes that steps may make of a text of so many: a file of a few kB could ask for any number.
+constexpr size_t most_bytes(size_t text) { return text * 16 + 4096; }
 
 // One step of a normalizer.
 struct Normalization {
@@ -67,9 +70,10 @@ class AddedTokens {
   const AddedToken* at(std::string_view text) const;  // the longest at the front
   struct Group {                                      // of tokens with the same first byte
     std::string prefix{};                             // that all of them have
-    std::vector<uint32_t> tokens{};
+    uint32_t begin = 0, end = 0;                      // in tokens_
   };
-  std::vector<AddedToken> tokens_;  // longest first
+  std::vector<AddedToken> tokens_;  // by content
+  std::vector<int32_t> shorter_;    // of each: the longest token that it begins with; -1: none
   std::array<Group, 256> by_first_byte_;
   std::array<bool, 256> begins_one_{};
 };

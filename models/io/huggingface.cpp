@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <set>
 
@@ -174,6 +175,16 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   return changed ? text_of(all, 2) + "\n" : o.origin->config;
 }
 
+// A folder of others may have links: what they lead to stays as private as it is there.
+void copy_with_permissions(const std::string& from, const std::string& to) {
+  namespace fs = std::filesystem;
+  if (from.ends_with(".json")) (void)parse_json(MappedFile(from).text(), "huggingface", from, 64);
+  write_file_atomically(to, MappedFile(from).text());
+  std::error_code none;
+  const fs::perms its = fs::status(from, none).permissions();
+  if (!none) fs::permissions(to, its & (fs::perms::owner_all | fs::perms::group_all | fs::perms::others_all), none);
+}
+
 // Without the class, transformers makes that of the model's type, which adds tokens.
 std::string tokenizer_config(const GptConfig& c) {
   Json j;
@@ -183,6 +194,12 @@ std::string tokenizer_config(const GptConfig& c) {
 }
 
 }  // namespace
+
+std::vector<std::string> huggingface_files() {
+  std::vector<std::string> all{"model.safetensors", "model.safetensors.index.json", "config.json"};
+  all.insert(all.end(), std::begin(kOthers), std::end(kOthers));
+  return all;
+}
 
 Origin read_huggingface(const std::string& folder) {
   Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
@@ -256,7 +273,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   write_shards(folder, tensors, o.max_shard);
   for (const char* name : kOthers)
     if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && path_exists(from))
-      write_file_atomically(folder + "/" + name, MappedFile(from).text());
+      copy_with_permissions(from, folder + "/" + name);
   if (o.tokenizer) {
     write_file_atomically(folder + "/tokenizer.json", tokenizer_json(*o.tokenizer));
     write_file_atomically(folder + "/tokenizer_config.json", tokenizer_config(c));

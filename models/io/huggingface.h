@@ -39,6 +39,8 @@ std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32
 /// Reads config.json and the headers of the files. `model` is the configuration of the model that was exported, if the
 /// folder still says the same as save_huggingface() wrote.
 Origin read_huggingface(const std::string& folder);
+/// The names of the files that save_huggingface() may write beside shards.
+std::vector<std::string> huggingface_files();
 /// The weights of a folder as the parameters of a Gpt with the configuration of read_huggingface(). An Error names the
 /// first tensor that is missing, of another shape, not F32, BF16 or F16, or no part of the model.
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);

@@ -51,9 +51,10 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const int64_t peak = memory_stats(device).peak;
     if (peak > plan.peak) plan.peak = peak, plan.gradients_at_peak = complete;
   };
-  for (const Parameter& p : trained.trainable())
+  const std::vector<Parameter> parameters = trained.trainable();
+  for (const Parameter& p : parameters)
     Tensor(p.tensor).on_grad([&](const Tensor& g) {
-      if (reached++ % trained.trainable().size() == 0) complete = 0;  // the first of a micro-batch
+      if (reached++ % parameters.size() == 0) complete = 0;  // the first of a micro-batch
       look();
       complete += int64_t(g.layout().bytes());
       return g;

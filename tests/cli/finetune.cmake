@@ -154,7 +154,7 @@ refused(1 "The modules are h.*.attn.qkv (2), h.*.attn.proj (2)" finetune --model
 refused(1 "'z' U+007A" finetune --model model --data foreign.txt --out never)
 expect(err "--unknown skip")
 refused(1 "[tokenizer] the text has no character of the model's vocabulary" finetune --model model --data none.txt --out never --unknown skip)
-refused(1 "ids was trained on token ids and has no tokenizer" finetune --model ids --data dog.txt --out never)
+refused(1 "ids has no tokenizer, and dog.txt is text" finetune --model ids --data dog.txt --out never)
 refused(1 "is not in the vocabulary" finetune --model model --data ids.bin --out never)
 run(0 finetune --model ids --data ids.bin --out tokens --rank 2 --batch 2 --max-steps 2 --val-fraction 0.25 --quiet)
 refused(1 "--out model is the folder of the model" finetune --model model --data dog.txt --out model)
