@@ -59,12 +59,7 @@ GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
 /// The gradients of loss, in the order of `of`: leaves or intermediates, each in its shape and dtype. All paths count,
 /// also those through another tensor of the list. Errors: those of backward(loss); a tensor that the loss does not
 /// depend on.
-/// @{
 std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
-inline std::vector<Tensor> grad(const Tensor& loss, std::initializer_list<Tensor> of, BackwardOptions o = {}) {
-  return grad(loss, Inputs(of.begin(), of.size()), o);
-}
-/// @}
 /// What value_and_grad() returns: the value of the function, without a history unless create_graph, and its gradients.
 struct ValueAndGrad {
   Tensor value;

@@ -3,6 +3,9 @@
 /// rule. What to do.", with the scope on a line of its own. There is no logging here, and there are no error codes
 /// anywhere: every failure that a caller can cause is an Error.
 #pragma once
+#if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ < 16
+#error "tapegrad needs clang 16 or g++ 12, or newer: this clang has no std::source_location"
+#endif
 #include <source_location>
 #include <stdexcept>
 #include <string>

@@ -365,14 +365,9 @@ Tensors emit_donating(OpPtr, std::vector<Tensor> in);
 /// old one. Not recorded on the tape.
 void emit_update(OpPtr, Inputs, size_t n);
 /// Computes lazy tensors, and what they need. Tensors that have their values cost nothing.
-/// @{
 void evaluate(Inputs roots);
-inline void evaluate(std::initializer_list<Tensor> roots) { evaluate(Inputs(roots.begin(), roots.size())); }
-/// @}
 /// Calls an op as emit() does, and returns its first output.
-inline Tensor emit1(OpPtr op, std::initializer_list<Tensor> in) {
-  return std::move(emit(std::move(op), Inputs(in.begin(), in.size()))[0]);
-}
+inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
 inline Mask Node::kept_inputs() const {
   return tape() ? (op->saves_in(tracked) | recomputing.reads) & ~recomputing.in : 0;

@@ -163,8 +163,14 @@ std::string to_string(const Tensor&);
 /// Prints to_string().
 std::ostream& operator<<(std::ostream&, const Tensor&);
 
-/// The inputs of an op.
-using Inputs = std::span<const Tensor>;
+/// The inputs of an op: a vector, an array, or a list in braces, which lives as long as the call.
+class Inputs : public std::span<const Tensor> {
+ public:
+  using span::span;
+  Inputs() = default;
+  Inputs(std::span<const Tensor> all) : span(all) {}
+  Inputs(std::initializer_list<Tensor> list) : span(list.begin(), list.size()) {}
+};
 /// The outputs of an op, or gradients; up to three need no allocation.
 using Tensors = SmallVec<Tensor, 3>;
 

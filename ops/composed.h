@@ -20,12 +20,7 @@ Tensor squeeze(const Tensor& x, int64_t dim);
 /// x with the dimensions from `first` to `last`, both included, merged into one. A view where reshape() is one.
 Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 /// The tensors, which have one shape and dtype, along a new dimension `dim`: n of (A, B) give (n, A, B) for dim 0.
-/// @{
 Tensor stack(Inputs, int64_t dim = 0);
-inline Tensor stack(std::initializer_list<Tensor> x, int64_t dim = 0) {
-  return stack(Inputs(x.begin(), x.size()), dim);
-}
-/// @}
 /// x several times along each dimension: (A, B) with times {2, 3} gives (2 A, 3 B). One number, 0 or more, for each
 /// dimension.
 Tensor repeat(const Tensor& x, const Dims& times);

@@ -100,11 +100,6 @@ inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int6
 /// A view of x in the shape `to`: dimensions of size 1 are repeated, and new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
 /// A copy of the tensors, one after the other along dim. At least one; equal dtypes, and equal sizes except along dim.
-/// @{
 Tensor concat(Inputs, int64_t dim = 0);
-inline Tensor concat(std::initializer_list<Tensor> x, int64_t dim = 0) {
-  return concat(Inputs(x.begin(), x.size()), dim);
-}
-/// @}
 
 }  // namespace tg

@@ -81,11 +81,12 @@ std::string format_count(uint64_t n) {
 }
 std::string warning(const SamplingPlan& s, double target) {
   if (s.fewer_samples == 0) return {};
-  return fmt::format(
-      "\nWarning: Unable to complete {} samples in {:.1f}s. You may wish to increase target time to {:.1f}s, {}or "
-      "reduce sample count to {}.",
-      s.iterations.size(), target, s.expected, s.sampling == Sampling::linear ? "enable flat sampling, " : "",
-      s.fewer_samples);
+  const auto seconds = [](double x) { return x < 0.1 ? fmt::format("{:.1g}s", x) : fmt::format("{:.1f}s", x); };
+  const bool flat = s.sampling == Sampling::linear, fewer = size_t(s.fewer_samples) < s.iterations.size();
+  return fmt::format("\nWarning: Unable to complete {} samples in {}. You may wish to increase target time to {}{}{}.",
+                     s.iterations.size(), seconds(target), seconds(s.expected),
+                     flat ? fewer ? ", enable flat sampling" : " or enable flat sampling" : "",
+                     fewer ? fmt::format(", or reduce sample count to {}", s.fewer_samples) : "");
 }
 
 std::string report(const Measured& m) {

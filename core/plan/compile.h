@@ -90,10 +90,6 @@ class Compiled {
   /// before; tensors that a replay updates in place may be half written, as without compile(). An Error names the line
   /// where the function was compiled.
   std::vector<Tensor> operator()(Inputs) const;
-  /// Calls the function with a list of tensors.
-  std::vector<Tensor> operator()(std::initializer_list<Tensor> in) const {
-    return (*this)(Inputs(in.begin(), in.size()));
-  }
   /// Counters of all calls so far.
   const CompileStats& stats() const;
 

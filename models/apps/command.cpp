@@ -6,6 +6,8 @@
 
 #include <fmt/ranges.h>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -65,16 +67,19 @@ class ParserCommand final : public Command {
   void option(const std::string& flag, const std::string& kind, const std::string& shown, const std::string& help,
               Take take) override {
     const auto checked = [flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
-      if (words.size() > 1)
-        throw UsageError(fmt::format("{} is given {} times, with '{}' and '{}'. Give it once.", flag, words.size(),
-                                     words.front(), words.back()));
-      refuse_empty(flag, kind, words.front());
-      take(words.front());
+      for (const std::string& word : words) refuse_empty(flag, kind, word);
+      if (words.size() > 1 && words[words.size() - 2] != words.back())
+        std::fputs(fmt::format("note: {} is given {} times; the last, '{}', counts\n", flag, words.size(),
+                               printable(words.back()))
+                       .c_str(),
+                   stderr);
+      take(words.back());
     };
     const bool alone = kind == "BOOL";  // is true
     CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
                          ->type_name(kind)
                          ->expected(alone ? 0 : 1, 1)
+                         ->allow_extra_args(false)  // a word behind the value is no second one
                          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     if (alone)
       o->default_str("true")->option_text(fmt::format("BOOL={}", shown));
@@ -218,6 +223,27 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
 
 }  // namespace
 
+namespace {
+// Whether a terminal takes the front of the text for a command: control characters, and those that turn the direction
+// of what follows.
+bool is_control(std::string_view text) {
+  const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
+  const uint8_t c = byte(0), d = byte(1), e = byte(2);
+  return c < 0x20 || c == 0x7F || (c == 0xC2 && d < 0xA0) || (c == 0xE2 && d == 0x80 && e >= 0xAA && e <= 0xAE) ||
+         (c == 0xE2 && d == 0x81 && e >= 0xA6 && e <= 0xA9);
+}
+}  // namespace
+
+std::string for_terminal(std::string_view text) {
+  if (isatty(STDOUT_FILENO) == 0) return std::string(text);
+  std::string all;
+  for (size_t i = 0; i < text.size(); ++i)
+    if (text[i] != '\n' && text[i] != '\t' && is_control(text.substr(i)))
+      all += fmt::format("\\x{:02x}", uint8_t(text[i]));
+    else
+      all += text[i];
+  return all;
+}
 std::string printable(std::string_view text) {
   constexpr size_t kLongest = 400, kFront = 200, kBack = 100;
   std::string all, word;
@@ -232,12 +258,11 @@ std::string printable(std::string_view text) {
     size_t n = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;  // of its UTF-8 character
     for (size_t k = 1; k < n; ++k)
       if ((byte(i + k) & 0xC0) != 0x80) n = 0;
-    const bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && byte(i + 1) < 0xA0);
     if (c == ' ' || c == '\n') {
       end_word();
       all += char(c);
       ++i;
-    } else if (n == 0 || control) {
+    } else if (n == 0 || is_control(text.substr(i))) {
       word += fmt::format("\\x{:02x}", c);
       ++i;
     } else {

@@ -152,8 +152,8 @@ Subcommand compare_command() {
                      "against two",
                      [o](const std::string& word) { o->device = word; });
             c.list("--sides", "SIDE",
-                   "two sides, the reference first: a device, with a dtype and threads if need be "
-                   "(cpu/f64, cuda/bf16, cpu/f32/1)",
+                   "two sides, the reference first: a device, with a dtype, a way (eager, lazy, compiled) and threads "
+                   "if need be (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
                    o->sides);
             c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o->all);
             c.option("--json", "FILE", "write everything there, in place of an earlier report", o->json);

@@ -88,7 +88,7 @@ int in_memory(const TrainOptions& o, const Start& s, Device device, const std::f
                [&](int64_t there) { return advice(run, there) + " To begin all the same, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
   try {
-    return train(o.ignore_memory || o.quiet ? 0 : run.peak());
+    return train(o.ignore_memory || s.watch.quiet ? 0 : run.peak());
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
     const int64_t most = run.data + memory_stats(device).peak - before;  // that was there

@@ -10,6 +10,8 @@
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -22,6 +24,7 @@ namespace {
 struct GenerateOptions {
   std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown;
   std::optional<std::string> prompt;
+  std::vector<int64_t> prompt_ids;  // not empty: ids are read and written, and no text
   std::optional<int64_t> batch;
   std::vector<std::string> stops;
   int64_t max_tokens = 200, samples = 1, threads = 0;
@@ -40,7 +43,8 @@ void put(const std::string& text) {
 // The text after a prompt, from its tokens as they come, and why it ends.
 class Continuation {
  public:
-  Continuation(const LoadedModel& m, const GenerateOptions& o) : stream_(*m.tokenizer), stops_(o.stops) {
+  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
+    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
     if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
   }
   // The text that the next token makes certain.
@@ -49,11 +53,12 @@ class Continuation {
       reason_ = "eos";
       return {};
     }
-    return cut(stream_.add(token));
+    return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
   }
   // The rest of the text.
   std::string end() {
-    std::string text = cut(stream_.end());
+    if (!stream_) return {};
+    std::string text = cut(stream_->end());
     return text + stops_.end();
   }
   bool ended() const { return reason_ != kLength; }
@@ -67,7 +72,7 @@ class Continuation {
     return text;
   }
 
-  TextStream stream_;
+  std::optional<TextStream> stream_;
   StopStrings stops_;
   std::vector<int64_t> eos_;
   std::string_view reason_ = kLength;
@@ -120,16 +125,16 @@ void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt
   Continuation text(m, o);
   bool begun = false;
   const auto begin = [&] {  // not before the first token: what fails until then prints nothing
-    if (!std::exchange(begun, true)) put(prompt.text);
+    if (!std::exchange(begun, true)) put(for_terminal(prompt.text));
   };
   const auto show = [&](int64_t token) {
     begin();
-    put(text.add(token));
+    put(for_terminal(text.add(token)));
     return !text.ended();
   };
   generate(m.model, prompt.tokens, o.max_tokens, o.sampling, {.use_cache = !o.no_cache, .on_token = show});
   begin();
-  put(text.end() + "\n");
+  put(for_terminal(text.end()) + "\n");
 }
 
 struct Result {
@@ -176,7 +181,10 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
 }
 void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
-  if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts exclude each other");
+  if ((o.prompt ? 1 : 0) + (o.prompts.empty() ? 0 : 1) + (o.prompt_ids.empty() ? 0 : 1) > 1)
+    throw UsageError("--prompt, --prompts and --prompt-ids exclude each other");
+  if (!o.prompt_ids.empty() && !o.stops.empty())
+    throw UsageError("--stop is of text, and --prompt-ids makes ids; leave one away");
   if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE, for what is made of them");
   if (o.batch && *o.batch < 1) throw UsageError(fmt::format("--batch is {}. It must be 1 or more.", *o.batch));
   if (o.batch && o.prompts.empty() && o.samples == 1)
@@ -195,13 +203,21 @@ int run(GenerateOptions o) {
   if (!o.out.empty()) check_output("generate", "--out", o.out, "result of generate", is_result);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
-  check_tokenizer(m.tokenizer.get(), m.tokenizer_error,
-                  fmt::format("[generate] {} has no tokenizer. Text needs one.", o.model));
+  if (o.prompt_ids.empty())
+    check_tokenizer(
+        m.tokenizer.get(), m.tokenizer_error,
+        fmt::format("[generate] {} has no tokenizer. Text needs one; --prompt-ids takes token ids.", o.model));
   if (device != Device())  // the text alone goes to standard output
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
-  o.sampling.vocabulary = m.tokenizer->vocab_size();
+  if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
   std::vector<Prompt> prompts;
-  if (o.prompts.empty()) {
+  if (!o.prompt_ids.empty()) {
+    for (const int64_t id : o.prompt_ids)
+      TG_CHECK(id >= 0 && id < m.model.config().vocab_size, value,
+               "[generate] --prompt-ids has {}, and the model's ids are from 0 to {}.", id,
+               m.model.config().vocab_size - 1);
+    prompts.push_back({{{"prompt_ids", o.prompt_ids}}, fmt::format("{}", fmt::join(o.prompt_ids, " ")), o.prompt_ids});
+  } else if (o.prompts.empty()) {
     prompts.push_back(encoded_prompt(m, o, o.prompt.value_or("\n"), "the prompt"));
     prompts[0].line = {{"prompt", prompts[0].text}};
   } else {
@@ -214,7 +230,7 @@ int run(GenerateOptions o) {
       stream(m, o, prompts[0]);
     else
       in_batches(m, o, prompts, [](const Prompt& p, size_t sample, const Result& r) {
-        put(fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, r.text));
+        put(fmt::format("--- sample {}\n{}{}\n", sample + 1, for_terminal(p.text), for_terminal(r.text)));
       });
   } catch (const ClosedPipe&) {
     (void)!std::freopen("/dev/null", "w", stdout);  // what is buffered is wanted by nobody
@@ -234,6 +250,8 @@ Subcommand generate_command() {
                  o->adapter);
         c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
                  [o](const std::string& word) { o->prompt = word; });
+        c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
+                 o->prompt_ids);
         c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o->prompts);
         c.option("--out", "FILE", "write a line each: the line of --prompts with text, tokens and finish_reason",
                  o->out);

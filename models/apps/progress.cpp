@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/models/apps/progress.h>
 #include <unistd.h>
 
@@ -23,8 +24,20 @@ int terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int64_t steps, int64_t done, bool quiet)
-    : steps_(steps), done_(done), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) != 0), val_loss_(std::nan("")) {}
+ProgressKind progress_kind(std::string_view name) {
+  return name == "bar"     ? ProgressKind::bar
+         : name == "lines" ? ProgressKind::lines
+         : name == "none"  ? ProgressKind::none
+                           : ProgressKind::automatic;
+}
+Progress::Progress(int64_t steps, int64_t done, ProgressKind kind, bool quiet)
+    : steps_(steps),
+      done_(done),
+      quiet_(quiet),
+      shows_(!quiet && kind != ProgressKind::none),
+      terminal_(kind == ProgressKind::bar ||
+                (kind == ProgressKind::automatic && isatty(STDOUT_FILENO) && Communicator::world()->size() == 1)),
+      val_loss_(std::nan("")) {}
 Progress::~Progress() { end_line(); }
 
 std::string Progress::line(const StepRecord& r, int bar) const {
@@ -42,7 +55,7 @@ std::string Progress::line(const StepRecord& r, int bar) const {
 
 void Progress::show(const StepRecord& r) {
   if (r.val_loss) val_loss_ = *r.val_loss;
-  if (quiet_) return;
+  if (!shows_) return;
   const auto now = Clock::now();
   const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(3000);
   if (now - shown_ < pause && !r.val_loss && r.step != steps_ && r.step != done_ + 1) return;

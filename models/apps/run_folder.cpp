@@ -1,5 +1,6 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_folder.h>
@@ -89,6 +90,14 @@ void Files::save() {
   save_checkpoint_only();
   if (leads()) what_.save();
 }
+// A save writes the checkpoint first, so that what is older than that is of an earlier one.
+bool Files::is_whole() const {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const auto written = [&](const std::string& path) { return fs::last_write_time(path, none); };
+  const std::string first = start_.out + "/" + what_.files.front();
+  return fs::exists(first, none) && written(first) >= written(checkpoint_path(start_.out));
+}
 void Files::save_checkpoint_only() {
   if (!saves_) return;
   TrainerState state;
@@ -104,8 +113,16 @@ void Files::save_checkpoint_only() {
                      .kernels = kernels_of(what_.params.device(), start_.run.train)});
   saved_ = trainer_.steps();
 }
+std::string watch_path(const std::string& out) { return out + "/.watch"; }
 StepLog Files::open() {
-  const std::string path = log_path(start_.out);
+  const std::string path = log_path(start_.out), watch = watch_path(start_.out);
+  const Watch& w = start_.watch;
+  std::error_code gone;
+  if (w == Watch())
+    std::filesystem::remove(watch, gone);
+  else
+    write_file_atomically(
+        watch, text_of(Json{{"sample_every", w.sample_every}, {"quiet", w.quiet}, {"progress", w.progress}}) + "\n");
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path}) remove_leftovers(name);
   if (!start_.state) {

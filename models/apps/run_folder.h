@@ -12,6 +12,7 @@ namespace tg::apps {
 
 std::string checkpoint_path(const std::string& folder);
 std::string log_path(const std::string& folder);
+std::string watch_path(const std::string& folder);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
 // Whose bits those of others differ from: backend, instruction set and, for a run that multiplies bf16, how.
@@ -34,6 +35,7 @@ class Files {
   }
   void save();
   void save_checkpoint_only();
+  bool is_whole() const;                         // the files beside the checkpoint are there, and not older
   int64_t saved_step() const { return saved_; }  // of the checkpoint
   const std::optional<StepLog>& log() const { return log_; }
 

@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/registry.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/interrupt.h>
@@ -90,7 +91,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, in
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   if (s.state && s.state->step >= t.max_steps)
     fmt::print("note    the run is finished: a larger --max-steps goes on with it\n");
-  if (t.warmup > t.max_steps)
+  if (t.warmup >= t.max_steps)
     fmt::print("note    the run ends within its {} steps of warm-up: the rate never reaches lr; see --warmup\n",
                t.warmup);
   if (!what.note.empty()) fmt::print("note    {}\n", what.note);
@@ -124,7 +125,7 @@ std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_
 // All steps that are left, or those until a signal; the exit status.
 int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
-  Progress progress(t.max_steps, trainer.steps(), o.quiet || !leads());
+  Progress progress(t.max_steps, trainer.steps(), progress_kind(s.watch.progress), s.watch.quiet || !leads());
   const Interrupt interrupt;
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
@@ -145,11 +146,12 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
                           r->step));
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
-    if (o.sample_every > 0 && leads() && r->step % o.sample_every == 0)
-      progress.print(fmt::format("--- step {}\n{}\n---", r->step, sample_text(what.model, *s.data.tokenizer, t.seed)));
+    if (s.watch.sample_every > 0 && leads() && r->step % s.watch.sample_every == 0)
+      progress.print(fmt::format("--- step {}\n{}\n---", r->step,
+                                 for_terminal(sample_text(what.model, *s.data.tokenizer, t.seed))));
   }
   if (profile) report(profile->end());
-  if (was_done || files.saved_step() != trainer.steps()) files.save();
+  if ((was_done && !files.is_whole()) || files.saved_step() != trainer.steps()) files.save();
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
     note_of(fmt::format(
@@ -161,8 +163,13 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
     progress.print(fmt::format("\nwrote {}/log.jsonl", s.out));
     return 0;
   }
+  if (was_done) {
+    progress.print(fmt::format("\n{}/ is a run that is finished; nothing was written\ntry: {}", s.out, what.hint));
+    return 0;
+  }
   std::string names;
-  for (const std::string& name : what.files) names += name + ", ";
+  for (const std::string& name : what.files)
+    if (path_exists(s.out + "/" + name)) names += name + ", ";
   progress.print(fmt::format("\nwrote {}/{}log.jsonl and checkpoint.safetensors\ntry: {}", s.out, names, what.hint));
   return 0;
 }
@@ -183,7 +190,7 @@ int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned)
   }
   Files files(o, s, what, trainer);
   if (s.lock) s.lock->keep();  // until here it is a run that was refused
-  if (!o.quiet && leads()) print_header(o, s, what, planned);
+  if (!s.watch.quiet && leads()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
     note_of(
         fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
@@ -235,7 +242,14 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.option("--comm-timeout",
            "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT is another default",
            o.comm_timeout, 600);
-  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every);
+  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
+  c.option("--progress", "auto|bar|lines|none", "auto",
+           "a bar on a terminal, or a line every few seconds; auto: lines of several processes",
+           [&o](const std::string& word) {
+             if (word != "auto" && word != "bar" && word != "lines" && word != "none")
+               throw UsageError(fmt::format("--progress is '{}'. It is one of auto, bar, lines, none.", word));
+             o.progress = word;
+           });
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
            o.profile);
   c.option("--machine", "FILE",
@@ -255,7 +269,8 @@ Device prepare(const TrainOptions& o) {
     if (std::ranges::count(o.settings, "checkpoint_every", &std::pair<std::string, std::string>::first))
       throw UsageError("--no-save writes no checkpoint; leave --checkpoint-every away");
   }
-  if (o.quiet && o.sample_every > 0) throw UsageError("--quiet prints nothing, no samples either; leave one away");
+  if (o.quiet && o.sample_every.value_or(0) > 0)
+    throw UsageError("--quiet prints nothing, no samples either; leave one away");
   if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
   const Device named = Device::parse(o.device);
   runtime_of(named);
@@ -268,7 +283,8 @@ Device prepare(const TrainOptions& o) {
   if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
   (void)machine_of(o);
-  TG_CHECK(o.sample_every >= 0, value, "[train] --sample-every is {}. It must be 0 or more.", o.sample_every);
+  TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[train] --sample-every is {}. It must be 0 or more.",
+           *o.sample_every);
   return device;
 }
 
@@ -319,10 +335,30 @@ std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
+namespace {
+// As the flags say, else as the run that goes on was watched.
+Watch watch_of(const TrainOptions& o, const std::string& saved) {
+  Watch w;
+  const Json before = json_or_null(saved);
+  if (const Json* x = before.is_object() ? before.find("sample_every") : nullptr; x && x->is_number_integer())
+    w.sample_every = std::max<int64_t>(0, x->get<int64_t>());
+  if (const Json* x = before.is_object() ? before.find("progress") : nullptr; x && x->is_string())
+    w.progress = x->get<std::string>();
+  w.quiet = before.is_object() && before.find("quiet") && *before.find("quiet") == Json(true) && o.progress.empty();
+  if (o.sample_every) w.sample_every = *o.sample_every;
+  if (o.sample_every && *o.sample_every > 0) w.quiet = false;
+  if (!o.progress.empty()) w.progress = o.progress;
+  if (o.quiet) w.quiet = true, w.sample_every = 0;
+  return w;
+}
+}  // namespace
+
 Start new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
   Data data = read(o.data, run);
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(o.data));
-  return {o.out, std::move(run), std::move(data), std::move(identity)};
+  Start s{o.out, std::move(run), std::move(data), std::move(identity)};
+  s.watch = watch_of(o, "");
+  return s;
 }
 
 Saved open_checkpoint(const TrainOptions& o) {
@@ -365,11 +401,12 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
           std::move(saved.checkpoint.init),
           std::move(saved.checkpoint.state),
           std::move(saved.lock),
-          changed};
+          changed,
+          watch_of(o, path_exists(watch_path(o.resume)) ? std::string(MappedFile(watch_path(o.resume)).text()) : "")};
 }
 
 int run_training(const TrainOptions& o, Start& s, Device device, const std::function<Trained()>& make) {
-  TG_CHECK(o.sample_every == 0 || s.data.tokenizer, value,
+  TG_CHECK(s.watch.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of_files(s.identity.files));
   return in_memory(o, s, device, [&](int64_t planned) { return train(o, s, make(), planned); });

@@ -20,7 +20,9 @@ struct TrainOptions {
   std::string command, result;  // "train" and "model", or "finetune" and "adapter"
   std::vector<std::string> data;
   std::string config_file, out, resume, device = "cpu", profile, machine;
-  int64_t threads = 0, sample_every = 0;
+  int64_t threads = 0;
+  std::optional<int64_t> sample_every;
+  std::string progress;                // empty: not given
   std::optional<double> comm_timeout;  // seconds
   std::optional<int64_t> global_batch;
   bool quiet = false, ignore_memory = false, overwrite = false, no_save = false;
@@ -51,6 +53,14 @@ void add_unknown_option(Command&, const std::string& otherwise, std::string& to)
 // The text `what` without the characters that the tokenizer does not know; a line on stderr says which they were.
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
+// How a run is watched. It computes nothing, so it is not in the checkpoint; a run that goes on keeps it.
+struct Watch {
+  int64_t sample_every = 0;
+  bool quiet = false;
+  std::string progress = "auto";
+  bool operator==(const Watch&) const = default;
+};
+
 // What a run is before its first step.
 struct Start {
   std::string out;
@@ -62,6 +72,7 @@ struct Start {
   std::optional<TrainerState> state = std::nullopt;  // of a run that goes on
   std::optional<FileLock> lock = std::nullopt;       // of the folder
   bool changed = false;                              // a run that goes on has other settings now
+  Watch watch = {};
 };
 Start new_run(const TrainOptions&, RunConfig, const ReadData&);
 struct Saved {

@@ -148,7 +148,8 @@ int train(TrainCommandOptions& o) {
                 },
             .files = origin ? huggingface_files()
                             : std::vector<std::string>{"model.safetensors", "config.json", "tokenizer.json"},
-            .hint = fmt::format("tapegrad generate --model {} --prompt \"...\"", s.out),
+            .hint = fmt::format("tapegrad generate --model {} {}", s.out,
+                                s.data.tokenizer ? "--prompt \"...\"" : "--prompt-ids \"0\""),
             .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};
   });
 }

@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/observe.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/ops/loss.h>
 
@@ -57,9 +58,9 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
-// One step on one side; `see` gets its tensors in order.
+// One step on one side; `see` gets its tensors in order, those of all ops if it is observed.
 void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
-              const CompareOptions& o, const See& see) {
+              const CompareOptions& o, bool observed, const See& see) {
   const Threads threads(side.threads);
   const Params params(side.device, 0, side.weights);
   params.load(weights);
@@ -78,6 +79,38 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   for (const Parameter& p : params.all()) see_parameter(Stage::weights, p.name, p.tensor);
   Tensor y, loss;
   Rng dropout{o.seed};
+  AdamW optimizer(params.trainable(), o.optimizer);
+  if (!observed) {
+    std::vector<std::string> names;  // of gradients, before the norm if there is one
+    const TensorFunction step = [&](Inputs in) {
+      const Tensor logits = model.forward(in[0], {.rng = &dropout, .compute = side.compute});
+      const Tensor mean = cross_entropy(logits, in[1]);
+      const GradMap g = backward(mean);
+      std::vector<Tensor> all{logits.detach(), mean.detach()};
+      names.clear();
+      for (const Parameter& p : params.trainable())
+        if (const Tensor x = g[p.tensor]) all.push_back(x), names.push_back(p.name);
+      if (const Tensor norm = optimizer.step(g, {.clip_norm = o.clip_norm})) all.push_back(norm);
+      return all;
+    };
+    const std::vector<Tensor> in{batch.inputs.to(side.device), batch.targets.to(side.device)};
+    std::vector<Tensor> all;
+    if (side.way == Side::Way::compiled) {
+      const Compiled compiled = compile(step, {.generators = {&dropout}});
+      all = compiled(in);
+    } else {
+      std::optional<LazyScope> lazy;
+      if (side.way == Side::Way::lazy) lazy.emplace();
+      all = step(in);
+      evaluate(all);
+    }
+    see({Stage::forward, "logits", ""}, all[0]);
+    see({Stage::forward, "loss", ""}, all[1]);
+    for (size_t k = 0; k < names.size(); ++k) see_parameter(Stage::gradients, names[k], all[2 + k]);
+    if (all.size() > names.size() + 2) see({Stage::gradients, "norm of all gradients", ""}, all.back());
+    for (const Parameter& p : params.all()) see_parameter(Stage::update, p.name, p.tensor.detach());
+    return;
+  }
   {
     const ObserveScope watch(observer(Stage::forward));
     y = model.forward(batch.inputs.to(side.device), {.rng = &dropout, .compute = side.compute});  // (B, T, V)
@@ -91,7 +124,6 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
     const ObserveScope watch(observer(Stage::backward));
     grads = backward(loss, {.create_graph = false}, std::source_location());
   }
-  AdamW optimizer(params.trainable(), o.optimizer);
   for (const Parameter& p : params.trainable())
     if (const Tensor g = grads[p.tensor])
       see_parameter(Stage::gradients, p.name, g);  // step() names one that is missing
@@ -237,8 +269,11 @@ Comparison compare(const MakeModel& make_model, const StateDict& weights, const 
                    const Side& other, const CompareOptions& o) {
   check_side(reference), check_side(other);
   Ledger ledger(reference, other, o.optimizer);
-  run_step(make_model, weights, batch, reference, o, [&](Place k, const Tensor& t) { ledger.keep(std::move(k), t); });
-  run_step(make_model, weights, batch, other, o, [&](Place k, const Tensor& t) { ledger.compare(std::move(k), t); });
+  const bool observed = reference.way == Side::Way::eager && other.way == Side::Way::eager;
+  run_step(make_model, weights, batch, reference, o, observed,
+           [&](Place k, const Tensor& t) { ledger.keep(std::move(k), t); });
+  run_step(make_model, weights, batch, other, o, observed,
+           [&](Place k, const Tensor& t) { ledger.compare(std::move(k), t); });
   Comparison c{.reference = reference, .other = other};
   ledger.fill(c);
   return c;

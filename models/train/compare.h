@@ -23,8 +23,11 @@ struct Side {
   /// ForwardOptions::compute: bf16 over f32 weights. Unset means the dtype of the weights.
   std::optional<DType> compute = {};
   int threads = 0;  ///< threads of the CPU; 0 means the present number
-  /// The side of a text DEVICE[/DTYPE][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/1". DTYPE is f64, f32, or bf16 (over
-  /// f32 weights). An Error says what is wrong.
+  /// How the step runs. Unless both sides are eager, what lies between logits and gradients is not compared: it has no
+  /// value of its own there.
+  enum class Way { eager, lazy, compiled } way = Way::eager;
+  /// The side of a text DEVICE[/DTYPE][/WAY][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/compiled", "cpu/f32/1". DTYPE
+  /// is f64, f32, or bf16 (over f32 weights), WAY eager, lazy or compiled. An Error says what is wrong.
   static Side parse(std::string_view);
   bool operator==(const Side&) const = default;
 };
@@ -68,7 +71,8 @@ struct Comparison {
 };
 
 /// The tolerance of two sides, which is that of the coarser one: f64 1e-11, f32 1e-5, bf16 2e-2. It is 0 for sides that
-/// differ at most in threads: they must be equal.
+/// differ at most in threads: they must be equal. Ways other than eager may round otherwise, by the rules that rewrite
+/// ops.
 double tolerance_of(const Side& reference, const Side& other);
 
 /// Options of compare().

@@ -33,6 +33,7 @@ std::string_view name_of(Stage s) { return kStages[size_t(s)]; }
 
 std::string to_string(const Side& s) {
   std::string text = fmt::format("{}/{}", s.device, s.compute.value_or(s.weights));
+  if (s.way != Side::Way::eager) text += s.way == Side::Way::lazy ? "/lazy" : "/compiled";
   if (s.threads) text += fmt::format("/{}", s.threads);
   return text;
 }
@@ -46,16 +47,21 @@ Side Side::parse(std::string_view text) {
     return word;
   };
   side.device = Device::parse(next());
-  bool type = false;
+  bool type = false, way = false;
   while (!rest.empty()) {
     const std::string_view word = next();
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), side.threads);
     if (error == std::errc() && end == word.data() + word.size() && side.threads > 0 && rest.empty()) return side;
-    TG_CHECK(
-        !type && std::find(std::begin(kTypes), std::end(kTypes), word) != std::end(kTypes), value,
-        "[compare] '{}' of the side '{}' is not known. A side is a device, a dtype ({}) and a number of threads of "
-        "at least 1, the latter two if need be: cuda/bf16, cpu/f64, cpu/f32/1.",
-        word, text, listed(kTypes));
+    constexpr std::string_view kWays[] = {"eager", "lazy", "compiled"};
+    if (const auto at = std::ranges::find(kWays, word); at != std::end(kWays) && !way) {
+      side.way = Side::Way(at - kWays);
+      way = true;
+      continue;
+    }
+    TG_CHECK(!type && !way && std::find(std::begin(kTypes), std::end(kTypes), word) != std::end(kTypes), value,
+             "[compare] '{}' of the side '{}' is not known. A side is a device, a dtype ({}), a way ({}) and a number "
+             "of threads of at least 1, the latter three if need be: cuda/bf16, cpu/f64, cpu/f32/compiled, cpu/f32/1.",
+             word, text, listed(kTypes), listed(kWays));
     const DType t = dtype_from_name(word);
     type = true;
     if (t == DType::bf16)

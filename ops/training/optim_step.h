@@ -183,12 +183,7 @@ Tensor square_sums(Inputs);
 Tensor norm_of_square_sums(const Tensor& sums, DType);
 /// The square root of the sum of squares over all tensors: 0-d, summed in f64; its dtype is f64 if a tensor is f64,
 /// else f32. At least one tensor; any shapes; f64, f32, bf16. No gradient.
-/// @{
 Tensor global_norm(Inputs grads);
-inline Tensor global_norm(std::initializer_list<Tensor> grads) {
-  return global_norm(Inputs(grads.begin(), grads.size()));
-}
-/// @}
 
 /// What a step updates and reads: lists of one length, in one order.
 struct AdamWTensors {

@@ -5,6 +5,7 @@
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"
+#include "support/files.h"
 #include "support/helpers.h"
 
 #include <random>

@@ -1,6 +1,7 @@
 // CompileOptions::verify: what a replay cannot see is an Error that names it, and what it sees is none.
 #include <tapegrad/tapegrad.h>
 
+#include "support/files.h"
 #include "support/helpers.h"
 
 using namespace tg;

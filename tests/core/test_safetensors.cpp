@@ -177,7 +177,7 @@ TEST_CASE("safetensors: damaged fields of a tensor") {
   CHECK_HAS(tensor_error(R"("shape":[1],"shape":[1])", 2), "'shape' of 'w' appears twice");
   CHECK_HAS(tensor_error(R"("data_offsets":[0,1],"data_offsets":[0,1])", 2), "'data_offsets' of 'w' appears twice");
   CHECK_HAS(tensor_error(R"("strides":[1])", 2), "tensor 'w' has the unknown field 'strides'");
-  CHECK_HAS(tensor_error(R"("dtype":"C64")", 8), "tensor 'w' has dtype 'C64', which is none of F64 F32 F16 BF16 I64");
+  CHECK_HAS(tensor_error(R"("dtype":"X64")", 8), "tensor 'w' has dtype 'X64', which is none of F64 F32 F16 BF16 I64");
   CHECK_HAS(tensor_error(R"("dtype":["U8"])", 8), "an array as 'dtype' of 'w'");
   CHECK_HAS(tensor_error(R"("dtype":3)", 8), "the number 3 as 'dtype' of 'w'");
   CHECK_HAS(tensor_error(R"("shape":"2")", 8), "the string '2' as 'shape' of 'w'");

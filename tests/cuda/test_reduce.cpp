@@ -256,5 +256,6 @@ TEST_CASE("softmax and norms of values in other layouts") {
       });
 }
 TEST_CASE("rounding errors of sums do not grow with the number of terms on the device") {
-  for (const int64_t n : {129, 1 << 15, 1 << 17}) check_long_sums(n, kGpu);
+  check_long_sums(129, kGpu);
+  check_long_sums(1 << 14, kGpu, {1, 2});
 }

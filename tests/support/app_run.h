@@ -153,8 +153,8 @@ struct Reference {
   void check_same() const {
     for (const auto& [name, content] : files) CHECK_MESSAGE(file(name) == content, name);
     CHECK(steps_of(folder / "run/log.jsonl") == log);
-    // With .lock, and no temporary files.
-    CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) == files.size() + 2);
+    // With .lock, .watch and no temporary files.
+    CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) == files.size() + 2 + fs::exists(folder / "run/.watch"));
   }
 };
 

@@ -16,7 +16,7 @@ inline Tensor long_column(int64_t n, int64_t columns, bool one_large, DType d, D
   if (one_large) std::fill_n(v.begin(), columns, 1e6f);
   return tensor(v, {n, columns}).to(d).to(device);
 }
-inline void check_long_sums(int64_t n, Device device) {
+inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>& widths = {1, 2, 33}) {
   const auto sums = [](const Tensor& x) { return std::vector{sum(x), sum(x, {0}), mean(x, {0}), var(x, {0}), var(x)}; };
   const auto gradients = [](const Tensor& x) {  // of weight and bias; dy is x
     const Tensor w = ones_like(slice(x, 0, 0, 1)), flat = reshape(w, {x.shape()[1]}).detach().requires_grad_();
@@ -26,7 +26,7 @@ inline void check_long_sums(int64_t n, Device device) {
   };
   for (const DType d : {DType::f32, DType::bf16})
     for (const bool one_large : {false, true})
-      for (const int64_t columns : {1, 2, 33}) {
+      for (const int64_t columns : widths) {
         if (n * columns > int64_t(1) << 25) continue;
         CAPTURE(d);
         CAPTURE(one_large);
