@@ -6,8 +6,8 @@
 #include <tapegrad/core/op.h>
 
 #include <functional>
-#include <source_location>
 #include <map>
+#include <source_location>
 
 namespace tg {
 

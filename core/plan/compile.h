@@ -1,9 +1,10 @@
 /// @file
 /// compile(): plans a function of tensors once and replays the plan. The function is called once for each signature,
-/// and its ops are planned as a whole. Later calls skip the function, but for checks (CompileOptions::verify): no shapes are inferred, no nodes are made and no
-/// memory is allocated, and on Device::cuda() they are one launch of a CUDA graph. It helps steps of many small ops,
-/// which spend most of their time on the host. It does not compile kernels: ops run their usual kernels, so results are
-/// the same bits, except where a rule of ops/rewrite_rules.cpp says otherwise.
+/// and its ops are planned as a whole. Later calls skip the function, but for checks (CompileOptions::verify): no
+/// shapes are inferred, no nodes are made and no memory is allocated, and on Device::cuda() they are one launch of a
+/// CUDA graph. It helps steps of many small ops, which spend most of their time on the host. It does not compile
+/// kernels: ops run their usual kernels, so results are the same bits, except where a rule of ops/rewrite_rules.cpp
+/// says otherwise.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>

@@ -154,7 +154,8 @@ struct Reference {
     for (const auto& [name, content] : files) CHECK_MESSAGE(file(name) == content, name);
     CHECK(steps_of(folder / "run/log.jsonl") == log);
     // With .lock, .watch and no temporary files.
-    CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) == files.size() + 2 + fs::exists(folder / "run/.watch"));
+    CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) ==
+          files.size() + 2 + fs::exists(folder / "run/.watch"));
   }
 };
 
