@@ -10,6 +10,8 @@
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/softmax.h>
 
+#include <cmath>
+
 namespace tg {
 Layouts op::FragmentWeights::infer(Inputs in) const {
   const Tensor &x = in[0], &s = in[1];
@@ -40,7 +42,7 @@ Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout
   return {Error::Kind::non_finite,
           fmt::format("[fragment_weights] the score of row {}, fragment {} is {}; x is {}. Scores must be finite: look "
                       "for NaN or infinities in x and in the selector; an AnomalyScope finds the op that made them.",
-                      row, fragment, score, x)};
+                      row, fragment, std::isnan(score) ? "NaN" : fmt::format("{}", score), x)};
 }
 
 OpWork op::IndexMatmul::work(Bufs in, Bufs out) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -34,9 +35,10 @@ std::atomic<double>& seconds_of_patience() {
   static std::atomic<double> seconds = [] {
     const char* word = std::getenv("TG_COMM_TIMEOUT");
     if (!word) return 600.;
-    char* end = nullptr;
-    const double given = std::strtod(word, &end);
-    TG_CHECK(end != word && *end == '\0' && given > 0, value,
+    double given = 0;  // whatever the locale says of points
+    const char* const last = word + std::strlen(word);
+    const auto [end, error] = std::from_chars(word, last, given);
+    TG_CHECK(error == std::errc() && end == last && given > 0, value,
              "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
     return given;
   }();

@@ -124,7 +124,7 @@ StepLog Files::open() {
     write_file_atomically(
         watch, text_of(Json{{"sample_every", w.sample_every}, {"quiet", w.quiet}, {"progress", w.progress}}) + "\n");
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
-  for (const std::string& name : {checkpoint_path(start_.out), path}) remove_leftovers(name);
+  for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
   if (!start_.state) {
     std::error_code none;
     if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of a run that is overwritten

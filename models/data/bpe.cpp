@@ -163,6 +163,7 @@ std::string BpeTokenizer::decode_next(int64_t id, bool& begins) const {
   return text;
 }
 int64_t BpeTokenizer::vocab_size() const { return int64_t(parts_->texts.size()); }
+int64_t BpeTokenizer::plain_vocab_size() const { return parts_->plain_size; }
 std::string BpeTokenizer::to_json() const { return parts_->json; }
 int64_t BpeTokenizer::id_of(std::string_view token) const {
   const auto found = parts_->names.find(token);

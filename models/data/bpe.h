@@ -34,6 +34,9 @@ class BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int64_t> ids) const override;
   std::string decode_next(int64_t id, bool& begins) const override;
   int64_t vocab_size() const override;
+  /// One more than the largest id of a token that is not an added one. A model may lack added tokens, such as one for
+  /// padding.
+  int64_t plain_vocab_size() const;
   /// A tokenizer.json.
   std::string to_json() const override;
   /// The id of a token as its files write it; -1: there is none.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace tg::detail {
 namespace {
@@ -370,6 +371,10 @@ BpeParts read_bpe(const Json& json, const std::string& source) {
 
   parts.texts.resize(taken.size());
   for (const auto& [name, id] : parts.names) parts.texts[size_t(id)] = decoder.of(name);
+  std::set<int32_t> added_ids;
+  for (const AddedToken& t : added) added_ids.insert(t.id);
+  for (const auto& [name, id] : parts.names)
+    if (!added_ids.contains(id)) parts.plain_size = std::max<int64_t>(parts.plain_size, id + 1);
   std::vector<AddedToken> in_text, in_normalized;
   for (AddedToken t : added) {
     if (decoder.byte_level) parts.texts[size_t(t.id)] = t.content;

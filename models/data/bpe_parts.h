@@ -25,6 +25,7 @@ struct BpeParts {
   std::vector<Cut> cuts;
   AddedTokens added, added_normalized;  // found in the text, and in the normalised text
   std::vector<int32_t> before, after;   // the special tokens around a text
+  int64_t plain_size = 0;               // BpeTokenizer::plain_vocab_size()
   TokenIds names;                       // ids of all tokens as the file writes them
   std::vector<std::string> texts;       // what each id decodes to
   std::string leading;                  // is taken from the front of a decoded text, once

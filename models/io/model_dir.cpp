@@ -122,7 +122,9 @@ void check_native(const std::string& folder, const ModelFile& file) {
            folder);
 }
 void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) {
-  if (!file.tokenizer || file.tokenizer->vocab_size() <= vocab_size) return;
+  if (!file.tokenizer) return;
+  const auto* const bpe = dynamic_cast<const BpeTokenizer*>(file.tokenizer.get());
+  if ((bpe ? bpe->plain_vocab_size() : file.tokenizer->vocab_size()) <= vocab_size) return;
   file.tokenizer_error = fmt::format(
       "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
       "file.",

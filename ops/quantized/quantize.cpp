@@ -41,8 +41,8 @@ void detail::check_dequantised(std::string_view op, DType d) {
   TG_CHECK(is_quantisable(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
 }
 Error detail::not_quantised(std::string_view op, const Layout& x, int64_t position, float value) {
-  const std::string what =
-      fmt::format("[{}] x is {}, and its element {} is {}.", op, x, position_of(position, x.shape), value);
+  const std::string what = fmt::format("[{}] x is {}, and its element {} is {}.", op, x, position_of(position, x.shape),
+                                       std::isnan(value) ? "NaN" : fmt::format("{}", value));
   if (std::isfinite(value))
     return Error(Error::Kind::value, what +
                                          " The largest magnitude is to be f16, which ends at 65504. Keep it as f32: "

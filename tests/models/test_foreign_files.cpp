@@ -243,6 +243,19 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   write_vocab(m.path, nullptr);
   CHECK_HAS(load_model(m.path).tokenizer_error, "the tokenizer has 259 tokens and the model ");
 
+  // A token for padding that the model lacks: texts without it are the model's all the same.
+  Folder small;
+  write_vocab(small.path, R"({"pad_token": "[PAD]"})");
+  const BpeTokenizer padded = read_tokenizer(small.path);
+  CHECK(padded.vocab_size() == 260);
+  CHECK(padded.plain_vocab_size() == 259);
+  ModelFile file;
+  file.tokenizer = std::make_unique<BpeTokenizer>(padded);
+  detail::check_fits("folder", file, 259);
+  CHECK(file.tokenizer_error.empty());
+  detail::check_fits("folder", file, 258);
+  CHECK_HAS(file.tokenizer_error, "the tokenizer has 260 tokens and the model 258");
+
   // Exported with a tokenizer of bytes; then somebody adds a token.
   const Run run(tiny_train());
   Folder out;
