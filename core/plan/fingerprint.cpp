@@ -1,3 +1,4 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/fingerprint.h>
 #include <tapegrad/core/scoped_value.h>
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "support/files.h"
 #include "support/helpers.h"
 #include "support/small_training.h"
 

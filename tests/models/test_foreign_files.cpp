@@ -149,7 +149,7 @@ void write_vocab(const std::string& folder, const char* config) {
 }
 using Ids = std::vector<int64_t>;
 Ids ids_of(const std::string& folder, std::string_view text, bool special = true) {
-  return read_tokenizer(folder).encode(text, {.parse_special = special});
+  return read_tokenizer(folder).encode(text, EncodeOptions{.parse_special = special});
 }
 constexpr int64_t id(char c) { return int64_t(uint8_t(c)) + 1; }
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 #include "support/helpers.h"
 
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/softmax.h>
