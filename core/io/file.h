@@ -144,8 +144,9 @@ bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
 
 /// What a file is that begins so, if it is of a format that often lies in another's place, and what to do about it: "a
-/// pointer of Git LFS, ... Run `git lfs pull`". Empty if it is none that is known. By 512 bytes.
-std::string foreign_format(std::string_view first);
+/// pointer of Git LFS, ... Run `git lfs pull`". Empty if it is none that is known. By 512 bytes. A page of HTML or XML
+/// counts where no text is meant.
+std::string foreign_format(std::string_view first, bool text_is_meant = false);
 
 namespace detail {
 // Every system call that writes a file goes through this hook, by its name: mkdir, open, write, fsync, close or rename.

@@ -25,14 +25,13 @@ constexpr Format kFormats[] = {
      "save_pretrained() or safetensors.torch.save_file()"},
     {"\x80\2}q"sv, kPickle},
     {"\x80\2\x8a\x0a"sv, kPickle},
-    {"\x80\2c"sv, kPickle},
     {"\x80\3}q"sv, kPickle},
     {"\x80\4\x95"sv, kPickle},
     {"\x80\5\x95"sv, kPickle},
     {"\x93NUMPY"sv, "an array of NumPy, whose name must end in .npy. Rename it if it holds token ids"},
     {"\x89HDF\r\n"sv, "a file of HDF5, which is not read. Write it as safetensors in Python"},
     {"\x1f\x8b\x08"sv, kPacked},
-    {"BZh"sv, kPacked},
+    {"BZh91AY&SY"sv, kPacked},
     {"\xfd"
      "7zXZ"sv,
      kPacked},
@@ -49,9 +48,10 @@ constexpr Format kFormats[] = {
 };
 }  // namespace
 
-std::string foreign_format(std::string_view first) {
+std::string foreign_format(std::string_view first, bool text_is_meant) {
   for (const Format& f : kFormats)
     if (first.starts_with(f.start)) return std::string(f.is);
+  if (text_is_meant) return "";
   const size_t begin = std::min(first.find_first_not_of(" \t\r\n"), first.size());
   std::string word(first.substr(begin, 14));
   std::ranges::transform(word, word.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });

@@ -87,9 +87,8 @@ class Compiled {
   /// the options do not name; a tensor that the function makes and that outlives the call without being a result, such
   /// as `h = h + x` of a captured h that is no CompileOptions::state; an input that is a variable which the function
   /// updates, as a parameter is by a step; a replay that is checked and differs, after which the next call is traced.
-  /// After an Error no tensor is assigned, and step numbers and generators are as
-  /// before; tensors that a replay updates in place may be half written, as without compile(). An Error names the line
-  /// where the function was compiled.
+  /// After an Error no tensor is assigned, and step numbers and generators are as before; tensors that a replay updates
+  /// in place may be half written, as without compile(). An Error names the line where the function was compiled.
   std::vector<Tensor> operator()(Inputs) const;
   /// Counters of all calls so far.
   const CompileStats& stats() const;

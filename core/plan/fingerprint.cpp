@@ -69,8 +69,7 @@ std::string Fingerprint::difference(const Fingerprint& now, const Graph& g) cons
     const Node& n = *g.nodes[i];
     return fmt::format("op {}, {}{}{},", i + 1, n.op->name(), n.scope->parent ? " in " : "", n.scope->path());
   };
-  for (size_t i = 0; i < now.attributes_.size(); ++i) {
-    if (i == attributes_.size()) break;
+  for (size_t i = 0; i < std::min(attributes_.size(), now.attributes_.size()); ++i) {
     if (attributes_[i] != now.attributes_[i]) return name(i) + " is another op or has other attributes";
     for (uint32_t k = g.first_in[i]; k < g.first_in[i + 1]; ++k)
       if (k >= in_.size() || in_[k] != now.in_[k])

@@ -5,7 +5,6 @@
 #include <tapegrad/models/config/suggest.h>
 
 #include <fmt/ranges.h>
-
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -175,6 +174,21 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return {};
 }
 
+// Takes a character from the front of the text, as a terminal may show it. \x1b stands for a byte that is no UTF-8, of
+// a control character, or of one that turns the direction of what follows.
+std::string take_shown(std::string_view& text) {
+  const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
+  const uint8_t c = byte(0), d = byte(1), e = byte(2);
+  size_t n = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+  for (size_t k = 1; k < n; ++k)
+    if ((byte(k) & 0xC0) != 0x80) n = 0;
+  const bool turns = c == 0xE2 && ((d == 0x80 && e >= 0xAA && e <= 0xAE) || (d == 0x81 && e >= 0xA6 && e <= 0xA9));
+  const bool shown = n > 0 && c >= 0x20 && c != 0x7F && !(c == 0xC2 && d < 0xA0) && !turns;
+  std::string all = shown ? std::string(text.substr(0, n)) : fmt::format("\\x{:02x}", c);
+  text.remove_prefix(shown ? n : 1);
+  return all;
+}
+
 int report(const std::string& program, int status, const char* message) {
   std::fflush(stdout);
   std::fputs(fmt::format("{}: {}\n", program, printable(message)).c_str(),
@@ -223,27 +237,6 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcom
 
 }  // namespace
 
-namespace {
-// Whether a terminal takes the front of the text for a command: control characters, and those that turn the direction
-// of what follows.
-bool is_control(std::string_view text) {
-  const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
-  const uint8_t c = byte(0), d = byte(1), e = byte(2);
-  return c < 0x20 || c == 0x7F || (c == 0xC2 && d < 0xA0) || (c == 0xE2 && d == 0x80 && e >= 0xAA && e <= 0xAE) ||
-         (c == 0xE2 && d == 0x81 && e >= 0xA6 && e <= 0xA9);
-}
-}  // namespace
-
-std::string for_terminal(std::string_view text) {
-  if (isatty(STDOUT_FILENO) == 0) return std::string(text);
-  std::string all;
-  for (size_t i = 0; i < text.size(); ++i)
-    if (text[i] != '\n' && text[i] != '\t' && is_control(text.substr(i)))
-      all += fmt::format("\\x{:02x}", uint8_t(text[i]));
-    else
-      all += text[i];
-  return all;
-}
 std::string printable(std::string_view text) {
   constexpr size_t kLongest = 400, kFront = 200, kBack = 100;
   std::string all, word;
@@ -252,25 +245,29 @@ std::string printable(std::string_view text) {
       word = fmt::format("{}...({} bytes)...{}", word.substr(0, kFront), word.size(), word.substr(word.size() - kBack));
     all += std::exchange(word, "");
   };
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
-    const uint8_t c = byte(i);
-    size_t n = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;  // of its UTF-8 character
-    for (size_t k = 1; k < n; ++k)
-      if ((byte(i + k) & 0xC0) != 0x80) n = 0;
-    if (c == ' ' || c == '\n') {
+  while (!text.empty()) {
+    if (text[0] == ' ' || text[0] == '\n') {
       end_word();
-      all += char(c);
-      ++i;
-    } else if (n == 0 || is_control(text.substr(i))) {
-      word += fmt::format("\\x{:02x}", c);
-      ++i;
+      all += text[0];
+      text.remove_prefix(1);
     } else {
-      word += text.substr(i, n);
-      i += n;
+      word += take_shown(text);
     }
   }
   end_word();
+  return all;
+}
+std::string for_terminal(std::string_view text) {
+  if (isatty(STDOUT_FILENO) == 0) return std::string(text);
+  std::string all;
+  while (!text.empty()) {
+    if (text[0] == '\n' || text[0] == '\t') {
+      all += text[0];
+      text.remove_prefix(1);
+    } else {
+      all += take_shown(text);
+    }
+  }
   return all;
 }
 

@@ -63,7 +63,8 @@ struct Subcommand {
 // ends.
 std::string printable(std::string_view text);
 
-// What a model wrote, for standard output: on a terminal its control characters as \x1b, else as it is.
+// What a model wrote, for standard output: on a terminal without control characters, as printable() shows them; else as
+// it is.
 std::string for_terminal(std::string_view text);
 
 // The whole program `tapegrad`; returns its exit status. `before` an Error's message comes what it returns; `after` it

@@ -117,12 +117,13 @@ std::string watch_path(const std::string& out) { return out + "/.watch"; }
 StepLog Files::open() {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
   const Watch& w = start_.watch;
+  const std::string seen =
+      text_of(Json{{"sample_every", w.sample_every}, {"quiet", w.quiet}, {"progress", w.progress}}) + "\n";
   std::error_code gone;
   if (w == Watch())
     std::filesystem::remove(watch, gone);
-  else
-    write_file_atomically(
-        watch, text_of(Json{{"sample_every", w.sample_every}, {"quiet", w.quiet}, {"progress", w.progress}}) + "\n");
+  else if (!path_exists(watch) || MappedFile(watch).text() != seen)
+    write_file_atomically(watch, seen);
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
   if (!start_.state) {

@@ -151,7 +151,9 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
                                  for_terminal(sample_text(what.model, *s.data.tokenizer, t.seed))));
   }
   if (profile) report(profile->end());
-  if ((was_done && !files.is_whole()) || files.saved_step() != trainer.steps()) files.save();
+  const bool rewrites = was_done && leads() && !files.is_whole();
+  if (rewrites) what.save();
+  if (files.saved_step() != trainer.steps()) files.save();
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
     note_of(fmt::format(
@@ -163,7 +165,7 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
     progress.print(fmt::format("\nwrote {}/log.jsonl", s.out));
     return 0;
   }
-  if (was_done) {
+  if (was_done && !rewrites) {
     progress.print(fmt::format("\n{}/ is a run that is finished; nothing was written\ntry: {}", s.out, what.hint));
     return 0;
   }
@@ -243,13 +245,8 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT is another default",
            o.comm_timeout, 600);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
-  c.option("--progress", "auto|bar|lines|none", "auto",
-           "a bar on a terminal, or a line every few seconds; auto: lines of several processes",
-           [&o](const std::string& word) {
-             if (word != "auto" && word != "bar" && word != "lines" && word != "none")
-               throw UsageError(fmt::format("--progress is '{}'. It is one of auto, bar, lines, none.", word));
-             o.progress = word;
-           });
+  c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
+           o.progress, {"auto", "bar", "lines", "none"});
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
            o.profile);
   c.option("--machine", "FILE",
@@ -340,11 +337,14 @@ namespace {
 Watch watch_of(const TrainOptions& o, const std::string& saved) {
   Watch w;
   const Json before = json_or_null(saved);
-  if (const Json* x = before.is_object() ? before.find("sample_every") : nullptr; x && x->is_number_integer())
-    w.sample_every = std::max<int64_t>(0, x->get<int64_t>());
-  if (const Json* x = before.is_object() ? before.find("progress") : nullptr; x && x->is_string())
-    w.progress = x->get<std::string>();
-  w.quiet = before.is_object() && before.find("quiet") && *before.find("quiet") == Json(true) && o.progress.empty();
+  const auto was = [&](const char* key) {
+    const Json* x = before.is_object() ? before.find(key) : nullptr;
+    return x ? *x : Json();
+  };
+  if (was("sample_every").is_number_integer())
+    w.sample_every = std::max<int64_t>(0, was("sample_every").get<int64_t>());
+  if (was("progress").is_string()) w.progress = was("progress").get<std::string>();
+  w.quiet = was("quiet") == Json(true) && o.progress.empty();
   if (o.sample_every) w.sample_every = *o.sample_every;
   if (o.sample_every && *o.sample_every > 0) w.quiet = false;
   if (!o.progress.empty()) w.progress = o.progress;

@@ -81,9 +81,9 @@ std::string as_characters(std::string_view bytes) {
   for (const char b : bytes) append_utf8(text, detail::byte_characters()[uint8_t(b)]);
   return text;
 }
-}  // namespace
 
-namespace {
+constexpr const char* kWayOut =
+    "Write tokenizer.json in Python: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).";
 constexpr const char* kEnd = "<|endoftext|>";
 Json merges_of(std::string_view merges, const std::string& source) {
   Json list = Json::array();
@@ -100,48 +100,44 @@ Json added_token(std::string_view content, const Json& id, bool special) {
               {"rstrip", false}, {"normalized", !special}, {"special", special}};
 }
 
-// Enters what the other files of a folder say about ids into its tokenizer.json, as transformers does. Whether there
-// was anything.
+Json json_of_vocab(Json vocabulary, Json merges, std::string_view pattern) {
+  Json json = byte_level_json(std::move(vocabulary), std::move(merges), pattern, false);
+  if (const Json* id = json["model"]["vocab"].find(kEnd)) json["added_tokens"].push_back(added_token(kEnd, *id, true));
+  return json;
+}
+
+// A file of a folder, which is an object; empty if there is none.
+Json object_in(const std::string& folder, const char* name) {
+  const std::string path = folder + "/" + name;
+  if (!path_exists(path)) return Json::object();
+  Json json = parse_json(MappedFile(path).text(), "tokenizer", path, 8);
+  TG_CHECK(json.is_object(), value, "[tokenizer] {} is no object. Restore the file.", path);
+  return json;
+}
+
+// Enters what the files beside it say about ids into a tokenizer.json, as transformers does.
 class FolderSettings {
  public:
-  FolderSettings(const std::string& folder, Json& json) : folder_(folder), json_(json) {
+  FolderSettings(const std::string& folder, const Json& config, Json& json)
+      : folder_(folder), config_(config), json_(json) {
     if (const Json* list = json.find("added_tokens"); list && list->is_array())
       for (const Json& t : *list)
         if (const Json* content = t.is_object() ? t.find("content") : nullptr; content && content->is_string())
           known_.insert(content->get<std::string>());
   }
+  // Whether there was anything.
   bool enter() {
-    const Json config = read("tokenizer_config.json"), map = read("special_tokens_map.json"),
-               added = read("added_tokens.json");
-    refuse(config);
-    for (const Json* file : {&config, &map})
+    const Json map = object_in(folder_, "special_tokens_map.json"), added = object_in(folder_, "added_tokens.json");
+    for (const Json* file : {&config_, &map})
       each_special(*file, [&](const Json& t) { special_.insert(text_of_token(t)); });
-    if (const Json* list = config.find("added_tokens_decoder"); list && list->is_object())
+    if (const Json* list = config_.find("added_tokens_decoder"); list && list->is_object())
       for (const auto& [id, t] : list->items()) add(t, id_of(id));
     for (const auto& [content, id] : added.items()) add(Json(content), id);
-    for (const Json* file : {&config, &map}) each_special(*file, [&](const Json& t) { add(t, nullptr); });
+    for (const Json* file : {&config_, &map}) each_special(*file, [&](const Json& t) { add(t, nullptr); });
     return changed_;
   }
 
  private:
-  Json read(const char* name) {
-    path_ = folder_ + "/" + name;
-    if (!path_exists(path_)) return Json::object();
-    Json json = parse_json(MappedFile(path_).text(), "tokenizer", path_, 8);
-    TG_CHECK(json.is_object(), value, "[tokenizer] {} is no object. Restore the file.", path_);
-    return json;
-  }
-  void refuse(const Json& config) const {
-    for (const char* key : {"split_special_tokens", "add_bos_token", "add_eos_token"}) {
-      const bool byte_level = !path_exists(folder_ + "/tokenizer.json");  // its post_processor says which are added
-      const Json* x = config.find(key);
-      TG_CHECK(
-          !x || *x != Json(true) || (!byte_level && key[0] == 'a'), value,
-          "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not read. Write tokenizer.json in "
-          "Python: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
-          folder_, key);
-    }
-  }
   Json id_of(const std::string& digits) const {
     int64_t id = -1;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
@@ -204,8 +200,8 @@ class FolderSettings {
   }
 
   const std::string& folder_;
+  const Json& config_;
   Json& json_;
-  std::string path_;
   std::set<std::string> known_, special_;  // added tokens, and those with a part in a text
   std::map<std::string, int64_t> ids_;
   int64_t next_id_ = 0;
@@ -213,42 +209,32 @@ class FolderSettings {
 };
 
 // The tokenizer.json that vocab.json and merges.txt stand for, by the class that tokenizer_config.json names.
-Json json_of_vocab(const std::string& folder) {
-  const std::string vocabulary = folder + "/vocab.json", merges = folder + "/merges.txt",
-                    path = folder + "/tokenizer_config.json";
-  Json config = Json::object();
-  if (path_exists(path)) config = parse_json(MappedFile(path).text(), "tokenizer", path, 8);
-  const Json* named = config.is_object() ? config.find("tokenizer_class") : nullptr;
+Json json_of_vocab(const std::string& folder, const Json& config) {
+  const Json *named = config.find("tokenizer_class"), *prefix = config.find("add_prefix_space");
   std::string type = named && named->is_string() ? named->get<std::string>() : "GPT2Tokenizer";
   if (type.ends_with("Fast")) type.resize(type.size() - 4);
-  const bool qwen = type == "Qwen2Tokenizer";
+  const bool qwen = type == "Qwen2Tokenizer", prefixed = prefix && *prefix == Json(true);
   TG_CHECK(qwen || type == "GPT2Tokenizer", value,
-           "[tokenizer] {} names the class {}, and vocab.json with merges.txt is read for GPT2Tokenizer and "
-           "Qwen2Tokenizer. Write tokenizer.json in Python: "
-           "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
-           path, type);
-  Json json = byte_level_json(parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
-                              merges_of(MappedFile(merges).text(), merges), qwen ? kQwen2Pattern : kGpt2Pattern, false);
+           "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is read for "
+           "GPT2Tokenizer and Qwen2Tokenizer. {}",
+           folder, type, kWayOut);
+  TG_CHECK(!qwen || !prefixed, value,
+           "[tokenizer] {}/tokenizer_config.json sets add_prefix_space for Qwen2Tokenizer, which is not read. {}",
+           folder, kWayOut);
+  const std::string vocabulary = folder + "/vocab.json", merges = folder + "/merges.txt";
+  Json json = json_of_vocab(parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
+                            merges_of(MappedFile(merges).text(), merges), qwen ? kQwen2Pattern : kGpt2Pattern);
   if (qwen) json["normalizer"] = Json{{"type", "NFC"}};
-  const Json* prefix = config.is_object() ? config.find("add_prefix_space") : nullptr;
-  if (prefix && *prefix == Json(true))
+  if (prefixed)
     json["pre_tokenizer"] =
         Json{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
-  TG_CHECK(
-      !qwen || !prefix || *prefix != Json(true), value,
-      "[tokenizer] {} sets add_prefix_space for Qwen2Tokenizer, which is not read. Write tokenizer.json in Python: "
-      "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
-      path);
-  if (const Json* id = json["model"]["vocab"].find(kEnd)) json["added_tokens"].push_back(added_token(kEnd, *id, true));
   return json;
 }
 }  // namespace
 
 BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_view merges, const std::string& source) {
-  Json json =
-      byte_level_json(parse_json(vocab_json, "tokenizer", source), merges_of(merges, source), kGpt2Pattern, false);
-  if (const Json* id = json["model"]["vocab"].find(kEnd)) json["added_tokens"].push_back(added_token(kEnd, *id, true));
-  return from_parsed(json, "", source);
+  return from_parsed(
+      json_of_vocab(parse_json(vocab_json, "tokenizer", source), merges_of(merges, source), kGpt2Pattern), "", source);
 }
 
 BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source) {
@@ -284,8 +270,9 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   for (const auto& [rank, bytes] : tokens) {
     TG_CHECK(ids.emplace(as_characters(bytes), rank).second, value,
              "[tokenizer] {}: the token of rank {} comes twice. Restore the file.", source, rank);
-    TG_CHECK(bytes.size() <= kLongest, value, "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}.",
-             source, rank, bytes.size(), kLongest);
+    TG_CHECK(bytes.size() <= kLongest, value,
+             "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}. Take another tokenizer.", source,
+             rank, bytes.size(), kLongest);
     // A pair merges by the rank of what it makes, so each way to make it is a merge.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
@@ -322,9 +309,17 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
            "tokenizer.model write tokenizer.json in Python: "
            "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
            path);
+  const Json config = object_in(path, "tokenizer_config.json");
+  std::vector<const char*> unread = {"split_special_tokens"};
+  if (!whole) unread.insert(unread.end(), {"add_bos_token", "add_eos_token"});  // else its post_processor says it
+  for (const char* key : unread)
+    if (const Json* x = config.find(key))
+      TG_CHECK(*x != Json(true), value,
+               "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not read. {}", path, key,
+               kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
-  Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path);
-  const bool changed = json.is_object() && FolderSettings(path, json).enter();
+  Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);
+  const bool changed = json.is_object() && FolderSettings(path, config, json).enter();
   return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }
 

@@ -59,8 +59,9 @@ NpyArray read_npy(const InputFile& file) {
              file.path(), what);
   };
   const std::string start = read_text(file, 0, 512), other = foreign_format(start);
-  if (!start.starts_with(kNpyMagic) && !other.empty()) check(false, "is " + other);
-  check(start.starts_with(kNpyMagic) && start.size() >= 12, "does not begin as a file of NumPy");
+  const bool npy = start.starts_with(kNpyMagic);
+  check(npy || other.empty(), "is " + other);
+  check(npy && start.size() >= 12, "does not begin as a file of NumPy");
   const auto byte = [&](size_t i) { return size_t(uint8_t(start[i])); };
   check(byte(6) >= 1 && byte(6) <= 3, "has an unknown version of the format");
   const bool brief = byte(6) == 1;
@@ -98,8 +99,8 @@ std::string read_texts(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
     const InputFile file(path);
     TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
-    const std::string other = foreign_format(read_text(file, 0, 512));
-    TG_CHECK(other.empty() || other.find("HTML") != other.npos, io, "[data] {} is {}.", path, other);
+    const std::string other = foreign_format(read_text(file, 0, 512), /*text_is_meant=*/true);
+    TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
     const size_t before = all.size();
     all.resize(before + file.size());
     file.read(0, std::as_writable_bytes(std::span(all).subspan(before)));

@@ -99,9 +99,10 @@ class Cutter {
     if (c.kind == Cut::Kind::bytes) {
       changed.append(" ").append(text);
     } else {
-      changed = TextReplacement{" ", c.literal}.of(text);
+      changed = TextReplacement{" ", c.literal}.of(text, most_bytes(text.size()));
       const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
       if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
+      check_bytes(changed.size(), most_bytes(text.size()));
     }
     cut(c, step, changed, begins);
     pieces_.pass();  // before their text goes
@@ -128,20 +129,21 @@ class Cutter {
 
 }  // namespace
 
+void check_bytes(size_t bytes, size_t most) {
+  TG_CHECK(
+      bytes <= most, value,
+      "[tokenizer] its steps make {} bytes of a text or token, and may make {}, 16 times what it has. Take another "
+      "tokenizer.",
+      bytes, most);
+}
 std::string TextReplacement::of(std::string_view text, size_t most) const {
   std::string all;
-  const auto add = [&](std::string_view part) {
-    TG_CHECK(part.size() <= most - std::min(all.size(), most), value,
-             "[tokenizer] its steps make more than {} bytes of a text or token, 16 times what it has. Take another "
-             "tokenizer.",
-             most);
-    all += part;
-  };
   for (size_t at = 0;;) {
     const size_t found = text.find(from, at);
-    add(text.substr(at, found - at));
+    all += text.substr(at, found - at);
+    check_bytes(all.size(), most);
     if (found == std::string_view::npos) return all;
-    add(to);
+    all += to;
     at = found + from.size();
   }
 }
@@ -154,6 +156,7 @@ std::string normalized(const std::vector<Normalization>& steps, std::string_view
       all = nfc(text);
     else
       all = step.prepend.empty() ? step.replace.of(text, most) : step.prepend + std::string(text);
+    check_bytes(all.size(), most);
     text = all;
   }
   return steps.empty() || text.empty() ? std::string(text) : all;

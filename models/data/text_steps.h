@@ -17,11 +17,12 @@ namespace tg::detail {
 // Each occurrence of `from`, which is not empty, becomes `to`.
 struct TextReplacement {
   std::string from, to;
-  std::string of(std::string_view text) const { return of(text, SIZE_MAX); }
   std::string of(std::string_view text, size_t most) const;  // an Error if the result has more bytes
 };
-// The most bytes that steps may make of a text of so many: a file of a few kB could ask for any number.
+// The most bytes that steps may make of a text of so many: a file of a few kB could ask for any number. check_bytes()
+// is an Error if there are more.
 constexpr size_t most_bytes(size_t text) { return text * 16 + 4096; }
+void check_bytes(size_t bytes, size_t most);
 
 // One step of a normalizer.
 struct Normalization {

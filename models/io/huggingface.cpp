@@ -178,9 +178,10 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
 // A folder of others may have links: what they lead to stays as private as it is there.
 void copy_with_permissions(const std::string& from, const std::string& to) {
   namespace fs = std::filesystem;
-  if (from.ends_with(".json")) (void)parse_json(MappedFile(from).text(), "huggingface", from, 64);
-  write_file_atomically(to, MappedFile(from).text());
   std::error_code none;
+  if (fs::is_symlink(from, none) && from.ends_with(".json"))
+    (void)parse_json(MappedFile(from).text(), "huggingface", from, 64);
+  write_file_atomically(to, MappedFile(from).text());
   const fs::perms its = fs::status(from, none).permissions();
   if (!none) fs::permissions(to, its & (fs::perms::owner_all | fs::perms::group_all | fs::perms::others_all), none);
 }

@@ -58,6 +58,38 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
+// A step as one function, by the way of its side. What lies between its results is not seen.
+void run_whole(const Model& model, const Params& params, const Batch& batch, const Side& side, const CompareOptions& o,
+               const See& see) {
+  Rng dropout{o.seed};
+  AdamW optimizer(params.trainable(), o.optimizer);
+  std::vector<std::string> names;  // of gradients, which come before the norm
+  const TensorFunction step = [&](Inputs in) {
+    const Tensor logits = model.forward(in[0], {.rng = &dropout, .compute = side.compute});
+    const Tensor loss = cross_entropy(logits, in[1]);
+    const GradMap grads = backward(loss);
+    std::vector<Tensor> all{logits.detach(), loss.detach()};
+    names.clear();
+    for (const Parameter& p : params.trainable())
+      if (const Tensor g = grads[p.tensor]) all.push_back(g), names.push_back(p.name);
+    if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm})) all.push_back(norm);
+    return all;
+  };
+  const std::vector<Tensor> in{batch.inputs.to(side.device), batch.targets.to(side.device)};
+  std::vector<Tensor> all;
+  if (side.way == Side::Way::compiled) {
+    all = compile(step, {.generators = {&dropout}})(in);
+  } else {
+    std::optional<LazyScope> lazy;
+    if (side.way == Side::Way::lazy) lazy.emplace();
+    all = step(in);
+    evaluate(all);
+  }
+  see({Stage::forward, "logits", ""}, all[0]);
+  see({Stage::forward, "loss", ""}, all[1]);
+  for (size_t k = 0; k < names.size(); ++k) see({Stage::gradients, names[k], parameter_group(names[k])}, all[2 + k]);
+  if (all.size() > names.size() + 2) see({Stage::gradients, "norm of all gradients", ""}, all.back());
+}
 // One step on one side; `see` gets its tensors in order, those of all ops if it is observed.
 void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
               const CompareOptions& o, bool observed, const See& see) {
@@ -76,41 +108,17 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
       see({stage, path.empty() ? op : fmt::format("{} {}", path, op), op_group(path, x.op)}, x.value);
     };
   };
-  for (const Parameter& p : params.all()) see_parameter(Stage::weights, p.name, p.tensor);
+  const auto see_all = [&](Stage stage) {
+    for (const Parameter& p : params.all()) see_parameter(stage, p.name, p.tensor.detach());
+  };
+  see_all(Stage::weights);
+  if (!observed) {
+    run_whole(model, params, batch, side, o, see);
+    return see_all(Stage::update);
+  }
   Tensor y, loss;
   Rng dropout{o.seed};
   AdamW optimizer(params.trainable(), o.optimizer);
-  if (!observed) {
-    std::vector<std::string> names;  // of gradients, before the norm if there is one
-    const TensorFunction step = [&](Inputs in) {
-      const Tensor logits = model.forward(in[0], {.rng = &dropout, .compute = side.compute});
-      const Tensor mean = cross_entropy(logits, in[1]);
-      const GradMap g = backward(mean);
-      std::vector<Tensor> all{logits.detach(), mean.detach()};
-      names.clear();
-      for (const Parameter& p : params.trainable())
-        if (const Tensor x = g[p.tensor]) all.push_back(x), names.push_back(p.name);
-      if (const Tensor norm = optimizer.step(g, {.clip_norm = o.clip_norm})) all.push_back(norm);
-      return all;
-    };
-    const std::vector<Tensor> in{batch.inputs.to(side.device), batch.targets.to(side.device)};
-    std::vector<Tensor> all;
-    if (side.way == Side::Way::compiled) {
-      const Compiled compiled = compile(step, {.generators = {&dropout}});
-      all = compiled(in);
-    } else {
-      std::optional<LazyScope> lazy;
-      if (side.way == Side::Way::lazy) lazy.emplace();
-      all = step(in);
-      evaluate(all);
-    }
-    see({Stage::forward, "logits", ""}, all[0]);
-    see({Stage::forward, "loss", ""}, all[1]);
-    for (size_t k = 0; k < names.size(); ++k) see_parameter(Stage::gradients, names[k], all[2 + k]);
-    if (all.size() > names.size() + 2) see({Stage::gradients, "norm of all gradients", ""}, all.back());
-    for (const Parameter& p : params.all()) see_parameter(Stage::update, p.name, p.tensor.detach());
-    return;
-  }
   {
     const ObserveScope watch(observer(Stage::forward));
     y = model.forward(batch.inputs.to(side.device), {.rng = &dropout, .compute = side.compute});  // (B, T, V)
@@ -129,7 +137,7 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
       see_parameter(Stage::gradients, p.name, g);  // step() names one that is missing
   if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
     see({Stage::gradients, "norm of all gradients", ""}, norm);
-  for (const Parameter& p : params.all()) see_parameter(Stage::update, p.name, p.tensor.detach());
+  see_all(Stage::update);
 }
 
 // Of what part: the error is apart / scale.

@@ -168,6 +168,38 @@ TEST_CASE("names and values of a file are printed without the control characters
   CHECK(text.size() < 1000);
 }
 
+TEST_CASE("on a terminal no control character of a text is written, and a pipe gets them as they are") {
+  Folder folder;
+  const std::string hostile =
+      "a\x1b[2J\x0e\xc2\x9b"
+      "31m\x07\x9b\xe2\x80\xae"
+      "b\xc3\xa9\t";
+  write_file_atomically(folder / "text.txt", rhyme() + rhyme());
+  Arguments train = {"train", "--data", "text.txt", "--out", "run", "--quiet"};
+  train.insert(train.end(), kTiny.begin(), kTiny.end());
+  const auto byte = std::find(train.begin(), train.end(), "--tokenizer");
+  if (byte != train.end()) *(byte + 1) = "byte";
+  REQUIRE(Process(folder.path, train).status() == 0);
+  const auto shown = [&](int out, int in) {
+    Process p(folder.path, {"generate", "--model", "run", "--prompt", hostile, "--max-tokens", "0"}, {.output = out});
+    CHECK(p.status() == 0);
+    close(out);
+    std::string text;
+    for (char c; read(in, &c, 1) == 1;) text += c;
+    close(in);
+    return text;
+  };
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  CHECK(shown(ends[1], ends[0]) == hostile + "\n");
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE((terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0));
+  const int to = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  REQUIRE(to >= 0);
+  CHECK_HAS(shown(to, terminal), R"(a\x1b[2J\x0e\xc2\x9b31m\x07\x9b\xe2\x80\xaeb)"
+                                 "\xc3\xa9");
+}
+
 TEST_CASE("a token file that changes during a run is an error, and the run goes on when it is restored") {
   Arguments command = {"train", "--data", "ids.bin", "--out", "run", "--quiet"};
   for (size_t i = 0; i < kTiny.size(); i += 2)

@@ -20,10 +20,9 @@ inline Tensor long_column(int64_t n, int64_t columns, bool one_large, DType d, D
 inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>& widths = {1, 2, 33}) {
   const auto sums = [](const Tensor& x) { return std::vector{sum(x), sum(x, {0}), mean(x, {0}), var(x, {0}), var(x)}; };
   const auto gradients = [](const Tensor& x) {  // of weight and bias; dy is x
-    const Tensor w = ones_like(slice(x, 0, 0, 1)), flat = reshape(w, {x.shape()[1]}).detach().requires_grad_();
-    const Tensor b = flat.detach().requires_grad_();
-    const GradMap g = backward(sum(layer_norm(x, flat, b) * x));
-    return std::vector{g[flat], g[b]};
+    const Tensor w = full({x.shape()[1]}, 1, x.dtype(), x.device()).requires_grad_(), b = w.detach().requires_grad_();
+    const GradMap g = backward(sum(layer_norm(x, w, b) * x));
+    return std::vector{g[w], g[b]};
   };
   for (const DType d : {DType::f32, DType::bf16})
     for (const bool one_large : {false, true})
