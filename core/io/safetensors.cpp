@@ -16,8 +16,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is copied as it is");
 
 constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr std::array<std::string_view, kDTypes> kNames = {"F64", "F32", "F16", "BF16", "I64", "I32",
-                                                          "I8",  "U16", "U8",  "BOOL"};  // in the order of DType
+constexpr std::array<std::string_view, kDTypes> kFileNames = {"F64", "F32", "F16", "BF16", "I64", "I32",
+                                                              "I8",  "U16", "U8",  "BOOL"};  // in the order of DType
 constexpr std::array<std::string_view, 12> kUnread = {"U64",         "U32",     "I16",     "C64",
                                                       "F8_E4M3",     "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ",
                                                       "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4"};
@@ -62,7 +62,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (at_ == At::metadata) {
       metadata[key_] = text;
     } else if (at_ == At::tensor && key_ == "dtype") {
-      const auto found = std::find(kNames.begin(), kNames.end(), text);
+      const auto found = std::find(kFileNames.begin(), kFileNames.end(), text);
       if (std::ranges::find(kUnread, text) != kUnread.end())
         throw Error(
             Error::Kind::dtype,
@@ -72,10 +72,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
                         text == "U32"           ? ": MLX packs quantised weights so, and so do others"
                         : text.starts_with('F') ? ": its weights are quantised to floats of 8 bits or less"
                                                 : ""));
-      if (found == kNames.end())
+      if (found == kFileNames.end())
         fail(path_,
-             fmt::format("tensor '{}' has dtype '{}', which is none of {}", name_, text, fmt::join(kNames, " ")));
-      entry_->dtype = DType(found - kNames.begin());
+             fmt::format("tensor '{}' has dtype '{}', which is none of {}", name_, text, fmt::join(kFileNames, " ")));
+      entry_->dtype = DType(found - kFileNames.begin());
     } else {
       unexpected(fmt::format("the string '{}'", text));
     }
@@ -218,7 +218,7 @@ std::string header_text(const std::string& path, const std::vector<const StateDi
     const auto& [name, tensor] = *t;
     const size_t end = at + tensor.layout().bytes();
     header[name] = {{"data_offsets", {at, end}},
-                    {"dtype", kNames[size_t(tensor.dtype())]},
+                    {"dtype", kFileNames[size_t(tensor.dtype())]},
                     {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())}};
     at = end;
   }
