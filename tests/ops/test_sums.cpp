@@ -6,10 +6,12 @@
 using namespace tg;
 
 TEST_CASE("rounding errors of sums do not grow with the number of terms: rows, columns, mean, var, norm gradients") {
-  for (const int64_t n : {2, 7, 129, 4097, 1 << 16, kSanitized ? 1 << 17 : 1 << 20}) check_long_sums(n, Device::cpu());
+  for (const int64_t n : {2, 7, 129, 4097}) check_long_sums(n, Device::cpu());
+  if (!kSanitized)  // the same paths with more chunks
+    for (const int64_t n : {1 << 16, 1 << 20}) check_long_sums(n, Device::cpu());
 }
 TEST_CASE("rounding errors of statistics and softmax do not grow with the length of a row") {
-  check_long_rows(kSanitized ? 1 << 17 : 1 << 22, Device::cpu());
+  check_long_rows(kSanitized ? 1 << 15 : 1 << 22, Device::cpu());
 }
 TEST_CASE("long sums have the same bits for any number of threads") {
   const Tensor x = random({40'000, 5}, 1), row = random({200'001}, 2), w = random({5}, 3);
