@@ -64,7 +64,7 @@ run(0 generate --model cuda ${sampling} --device cpu)
 same("${there}" "${out}" "other text on the device")
 run(0 train --resume cuda --max-steps 5 --device cpu)
 expect("5/5")
-run(0 train --resume cpu --max-steps 5 --device cuda)
+run(0 train --resume cpu --max-steps 5 --device cuda --progress lines)  # it was a quiet run
 expect("5/5")
 
 # The loss of a model, and one that was trained before
