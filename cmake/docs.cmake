@@ -14,7 +14,7 @@ function(tg_quoted out)
 endfunction()
 
 set(docs_out ${PROJECT_BINARY_DIR}/docs)
-tg_quoted(docs_input core ops autograd models cpu/kernel.h cpu/thread_pool.h cpu/unary.h README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md
+tg_quoted(docs_input core ops autograd models cpu/kernel.h cpu/runtime/thread_pool.h cpu/unary.h README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md
           cpu/README.md cuda/README.md cuda/simt/README.md models/README.md bench/README.md tests/README.md cmake/README.md)
 tg_quoted(docs_private
           core/allocator.h core/chain.h core/io/json.h core/run_node.h core/slab.h core/trace.h  # the engine's own

@@ -7,7 +7,7 @@ install(DIRECTORY core ops autograd models DESTINATION ${CMAKE_INSTALL_INCLUDEDI
         FILES_MATCHING PATTERN "*.h" PATTERN apps EXCLUDE PATTERN examples EXCLUDE PATTERN tapegrad.h EXCLUDE)
 install(FILES models/tapegrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad)
 # What kernels outside of the library include.
-set(kernel_headers cpu/function_ref.h cpu/isa.h cpu/kernel.h cpu/loop.h cpu/map.h cpu/rows.h cpu/thread_pool.h cpu/unary.h)
+set(kernel_headers cpu/simd/function_ref.h cpu/simd/isa.h cpu/kernel.h cpu/simd/loop.h cpu/simd/map.h cpu/simd/rows.h cpu/runtime/thread_pool.h cpu/unary.h)
 get_property(tg_kernels GLOBAL PROPERTY TAPEGRAD_KERNELS)
 if(tg_kernels)
   list(APPEND kernel_headers cuda/kernel.h cuda/unary.h cuda/device/device.h cuda/device/grid_loop.h cuda/device/kernel.h

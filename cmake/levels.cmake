@@ -23,40 +23,34 @@ if(TG_CPU_LEVELS AND TG_KERNEL_FLAGS STREQUAL "-O3")
   set(TG_BASELINE_FLAGS -O2)
 endif()
 
-# Kernels that only move data or follow indices: vector instructions would not help them.
-set(TG_PLAIN_KERNELS cpu/factories.cpp cpu/cumsum.cpp cpu/indexing.cpp cpu/topk.cpp cpu/shape_ops.cpp cpu/collective.cpp)
-# The sources that differ between levels (headers of cpu/gemm/), and the kernels that call them. All others differ in
-# what the compiler makes of them only, and instrumented code is not vectorised: sanitizers have the baseline of these
-# alone.
-set(TG_PRODUCT_KERNELS cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/gemm/gemm_parts.cpp cpu/matmul.cpp cpu/lora.cpp
-    cpu/attention/attention.cpp cpu/quantize.cpp cpu/fragments.cpp cpu/optim_step.cpp)
-
-function(tg_add_kernel_levels target kernels)
+# Files go by their folders: cpu/kernels, cpu/attention and cpu/gemm are compiled for each level, cpu/scalar once.
+function(tg_add_kernel_levels target)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
-  # Without optimisation, intrinsics do not compile behind a precompiled header.
-  set(intrinsics cpu/dropout.cpp cpu/gemm/gemm.cpp cpu/gemm/gemm_bf16.cpp cpu/gemm/gemm_int8.cpp cpu/gemm/gemm_parts.cpp
-      cpu/quantize.cpp)
-  set_source_files_properties(${intrinsics} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # g++ 12 takes the undefined parts of its own AVX-512 intrinsics for a mistake.
-    set_source_files_properties(${intrinsics} PROPERTIES COMPILE_OPTIONS "-Wno-uninitialized;-Wno-maybe-uninitialized")
-  endif()
-  set_source_files_properties(${TG_PLAIN_KERNELS} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
-  set(of_levels ${kernels})
-  list(REMOVE_ITEM of_levels ${TG_PLAIN_KERNELS})
+  foreach(folder scalar kernels attention gemm)
+    file(GLOB ${folder} CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/cpu/${folder}/*.cpp)
+  endforeach()
+  set_source_files_properties(${scalar} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   if(TG_SANITIZE)
-    set(of_levels ${TG_PRODUCT_KERNELS})
+    # The sources of GEMM differ between levels. All others differ in what the compiler makes of them only, and instrumented
+    # code is not vectorised: sanitizers take the kernels that call GEMM.
+    foreach(file IN LISTS kernels)
+      file(STRINGS ${PROJECT_SOURCE_DIR}/${file} calls REGEX "<tapegrad/cpu/gemm/")
+      if(NOT calls)
+        list(REMOVE_ITEM kernels ${file})
+        list(APPEND scalar ${file})
+      endif()
+    endforeach()
   endif()
   foreach(level IN ITEMS 1 LISTS TG_CPU_LEVELS)
     if(NOT level MATCHES "^[134]$")
       message(FATAL_ERROR "TG_CPU_LEVELS is ${TG_CPU_LEVELS}. It may hold 3 and 4.")
     endif()
     if(level EQUAL 1)
-      add_library(tg_kernels_v1 OBJECT ${kernels})
+      add_library(tg_kernels_v1 OBJECT ${scalar} ${kernels} ${attention} ${gemm})
       target_compile_options(tg_kernels_v1 PRIVATE ${TG_BASELINE_FLAGS})
       target_link_libraries(tg_kernels_v1 PRIVATE Eigen3::Eigen)  # products of the baseline
     else()
-      add_library(tg_kernels_v${level} OBJECT ${of_levels})
+      add_library(tg_kernels_v${level} OBJECT ${kernels} ${attention} ${gemm})
       target_compile_options(tg_kernels_v${level} PRIVATE ${TG_KERNEL_FLAGS} -march=x86-64-v${level} -mtune=generic)
       target_compile_definitions(tg_kernels_v${level} PRIVATE TG_ISA_LEVEL=${level})
     endif()
@@ -70,7 +64,13 @@ function(tg_add_kernel_levels target kernels)
     target_compile_definitions(tg_kernels_v${level} PRIVATE TG_LIBRARY)
     target_include_directories(tg_kernels_v${level} PRIVATE ${PROJECT_BINARY_DIR}/include)
     target_link_libraries(tg_kernels_v${level} PRIVATE tg_flags fmt::fmt Threads::Threads)
-    target_precompile_headers(tg_kernels_v${level} PRIVATE <tapegrad/core/op.h>)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # g++ 12 takes the undefined parts of its own AVX-512 intrinsics for a mistake.
+      target_compile_options(tg_kernels_v${level} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+    endif()
+    if(TG_KERNEL_FLAGS STREQUAL "-O3")  # without optimisation, intrinsics do not compile behind a precompiled header
+      target_precompile_headers(tg_kernels_v${level} PRIVATE <tapegrad/core/op.h>)
+    endif()
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_kernels_v${level}>)
   endforeach()
 endfunction()

@@ -36,7 +36,7 @@ struct KernelOrigin {
 struct KernelInfo {
   std::string_view op;
   Backend backend;
-  std::string_view file;  ///< path from the source root: "cpu/matmul.cpp"
+  std::string_view file;  ///< path from the source root: "cpu/kernels/matmul.cpp"
   int line, level;
 };
 /// An op of this program, for listings: whether it has a gradient of its own, is defined by other ops, is a view.

@@ -2,11 +2,11 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/allocator.h>
-#include <tapegrad/cpu/chain.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
-#include <tapegrad/cpu/gemm/int8_path.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/allocator.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/chain.h>
+#include <tapegrad/cpu/runtime/int8_path.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <unistd.h>
 

@@ -3,8 +3,8 @@
 /// dimension, vectorised and on the threads of the backend. How work is cut depends on the sizes alone, so results do
 /// not depend on the number of threads. For another loop there is parallel_for() (thread_pool.h).
 #pragma once
-#include <tapegrad/cpu/map.h>
-#include <tapegrad/cpu/rows.h>
+#include <tapegrad/cpu/simd/map.h>
+#include <tapegrad/cpu/simd/rows.h>
 
 #include <utility>
 #include <vector>

@@ -1,6 +1,6 @@
 /// @file
-/// Kernels of a function of one operand (ops/pointwise.h): cpu/pointwise.cpp makes those of the library by it, and
-/// TG_UNARY_OP(F, cpu) those of a function outside of it.
+/// Kernels of a function of one operand (ops/pointwise.h): cpu/kernels/pointwise.cpp makes those of the library by it,
+/// and TG_UNARY_OP(F, cpu) those of a function outside of it.
 #pragma once
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/ops/pointwise.h>

@@ -3,7 +3,7 @@
 // threads. With --neighbour a busy loop runs on one of the cpus meanwhile.
 #include <fmt/core.h>
 #include <tapegrad/core/backend.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 /// @file
 /// Communicator: the processes that work on one task, and what they tell each other. There is a world of one in every
-/// build, and MPI where TG_MPI found it (cpu/mpi_comm.cpp). Sums over them are in core/comm/sums.h. Data parallel
+/// build, and MPI where TG_MPI found it (cpu/runtime/mpi_comm.cpp). Sums over them are in core/comm/sums.h. Data parallel
 /// training uses it.
 #pragma once
 #include <tapegrad/core/comm/jobs.h>
@@ -103,7 +103,7 @@ class Communicator {
 };
 
 namespace detail {
-// How a build with MPI makes a world: cpu/mpi_comm.cpp registers it before main().
+// How a build with MPI makes a world: cpu/runtime/mpi_comm.cpp registers it before main().
 struct CommunicatorEngine {
   std::string (*name)();
   std::shared_ptr<Communicator> (*world)();

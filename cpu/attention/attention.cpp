@@ -4,9 +4,9 @@
 // the keys of a key head with all its query heads (backward, so that nothing is added by two threads).
 #include <tapegrad/cpu/attention/blocks.h>
 #include <tapegrad/cpu/attention/one_query.h>
-#include <tapegrad/cpu/lanes.h>
-#include <tapegrad/cpu/rows.h>
-#include <tapegrad/cpu/sums.h>
+#include <tapegrad/cpu/simd/lanes.h>
+#include <tapegrad/cpu/simd/rows.h>
+#include <tapegrad/cpu/simd/sums.h>
 
 #include <algorithm>
 #include <limits>

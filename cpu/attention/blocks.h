@@ -2,7 +2,7 @@
 // of a block of keys and a block of queries.
 #pragma once
 #include <tapegrad/cpu/attention/lanes.h>
-#include <tapegrad/cpu/loop.h>
+#include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/attention.h>
 
 #include <algorithm>

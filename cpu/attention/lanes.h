@@ -1,8 +1,8 @@
 // Softmax of attention and its gradient (cpu/attention/attention.cpp) on panels of scores: queries are lanes, so that
 // maxima and sums over keys go down the rows and no lane waits for another.
 #pragma once
-#include <tapegrad/cpu/exp.h>
-#include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/simd/exp.h>
 
 #include <algorithm>
 #include <limits>

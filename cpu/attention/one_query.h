@@ -2,7 +2,7 @@
 // keys and values: each row once, in the order of memory, in its own type. kLanes running sums, whatever the width of
 // vectors.
 #pragma once
-#include <tapegrad/cpu/lanes.h>
+#include <tapegrad/cpu/simd/lanes.h>
 
 #include <algorithm>
 #include <cstring>

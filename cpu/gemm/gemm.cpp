@@ -1,7 +1,7 @@
 // Products on AVX2 and AVX-512 machines are computed on the register tiles of cpu/gemm/gemm_micro.h, on the baseline by
 // Eigen.
-#include <tapegrad/cpu/gemm.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
 #if TG_ISA_LEVEL >= 3
 #include <tapegrad/cpu/gemm/gemm_few_columns.h>
 #include <tapegrad/cpu/gemm/gemm_shallow.h>

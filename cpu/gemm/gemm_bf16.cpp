@@ -1,8 +1,8 @@
 // C is cut into tiles of rows and columns, each computed by one thread from what it packs of A and B itself, into
 // memory of its own. How it is cut changes no bit, but for the baseline's Eigen.
-#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
-#include <tapegrad/cpu/gemm_bf16.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
 
 #include <algorithm>
 #if TG_ISA_LEVEL == 4

@@ -1,7 +1,7 @@
 // Products on the baseline (cpu/gemm/gemm.cpp). The only file that includes Eigen.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_product.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <Eigen/Core>
 #include <algorithm>

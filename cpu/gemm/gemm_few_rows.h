@@ -2,10 +2,10 @@
 // of reading B, so B is read once, where it lies, in the order of its memory: while a stretch of it is multiplied, the
 // next one is on its way to L2. An element gets the sum that it gets among many rows, bit for bit.
 #pragma once
-#include <tapegrad/cpu/function_ref.h>
 #include <tapegrad/cpu/gemm/gemm_micro.h>
-#include <tapegrad/cpu/scratch.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
+#include <tapegrad/cpu/simd/function_ref.h>
+#include <tapegrad/cpu/simd/scratch.h>
 
 namespace tg::cpu::TG_ISA_NS::few_rows {
 using micro::Bits, micro::kLanes, micro::transpose;

@@ -1,10 +1,10 @@
 // Sums of products of int8 for few rows of A, whose rows and B's columns are neighbours in k (cpu/gemm/gemm_int8.cpp,
 // its only user): what counts is that B is read once, so it is read where it lies. Lanes run along k.
 #pragma once
-#include <tapegrad/cpu/function_ref.h>
-#include <tapegrad/cpu/gemm.h>
-#include <tapegrad/cpu/scratch.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
+#include <tapegrad/cpu/simd/function_ref.h>
+#include <tapegrad/cpu/simd/scratch.h>
 
 #include <immintrin.h>
 

@@ -2,7 +2,7 @@
 // vector extensions. Each tile gives an element one chain of multiply-adds over ascending k, whatever
 // the tile around it; cuts, threads and memory are the caller's business.
 #pragma once
-#include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/gemm/gemm.h>
 #if TG_ISA_LEVEL == 4
 #include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
 #endif

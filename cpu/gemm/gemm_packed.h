@@ -5,10 +5,10 @@
 // they meet pass through L1. Elements may be packed as sums of three parts;
 // six products of parts then make a product, the smaller ones first, chunk by chunk.
 #pragma once
-#include <tapegrad/cpu/function_ref.h>
-#include <tapegrad/cpu/gemm.h>
-#include <tapegrad/cpu/scratch.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
+#include <tapegrad/cpu/simd/function_ref.h>
+#include <tapegrad/cpu/simd/scratch.h>
 
 #include <algorithm>
 #include <utility>

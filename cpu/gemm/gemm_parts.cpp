@@ -2,9 +2,9 @@
 // is the sum of three bf16: a part is what is left of the number, rounded. Of the nine products of parts the six
 // largest count; what is left out is below the rounding of f32 (Henry, Tang and Heinecke, "Leveraging the bfloat16
 // Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
-#include <tapegrad/cpu/gemm.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
-#include <tapegrad/cpu/scratch.h>
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/simd/scratch.h>
 
 #include <algorithm>
 #include <array>

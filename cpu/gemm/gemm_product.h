@@ -1,6 +1,6 @@
 // One product as the ways to compute it take it (cpu/gemm/gemm.cpp).
 #pragma once
-#include <tapegrad/cpu/gemm.h>
+#include <tapegrad/cpu/gemm/gemm.h>
 
 namespace tg::cpu::TG_ISA_NS {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -61,7 +61,7 @@ TEST_CASE("a kernel file has the baseline alone or all levels") {
   std::map<std::string_view, std::set<int>> levels;
   for (auto& k : all_kernels())
     if (!k.op.starts_with("test_")) levels[k.file].insert(k.level);
-  const std::set<int> all = levels["cpu/matmul.cpp"], baseline{1};
+  const std::set<int> all = levels["cpu/kernels/matmul.cpp"], baseline{1};
   REQUIRE(all.contains(1));
   for (auto& [file, set] : levels) {
     CAPTURE(file);

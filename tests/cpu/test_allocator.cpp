@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/slab.h>
-#include <tapegrad/cpu/allocator.h>
+#include <tapegrad/cpu/runtime/allocator.h>
 
 #include <algorithm>
 #include <atomic>

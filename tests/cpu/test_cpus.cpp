@@ -1,6 +1,6 @@
 // Which cpus the thread pool takes, and how much of them cgroups grant.
 #include <doctest/doctest.h>
-#include <tapegrad/cpu/cpus.h>
+#include <tapegrad/cpu/runtime/cpus.h>
 
 #include <algorithm>
 #include <filesystem>

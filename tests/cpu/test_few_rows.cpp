@@ -1,7 +1,7 @@
 // Products of few rows on the CPU (cpu/gemm/gemm_few_rows.h): the bits that these rows have among many.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 
 #include "support/bf16_paths.h"

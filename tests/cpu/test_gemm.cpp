@@ -1,9 +1,9 @@
-// Products of the CPU backend: every way through cpu/gemm/gemm.cpp and cpu/lora.cpp against plain sums, and that a row
-// does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
+// Products of the CPU backend: every way through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums, and
+// that a row does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -3,7 +3,7 @@
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 
 #include "support/bf16_paths.h"

@@ -3,8 +3,8 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/registry.h>
-#include <tapegrad/cpu/gemm/int8_path.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/int8_path.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include "levels/int8_sums.h"
 #include "support/effort.h"

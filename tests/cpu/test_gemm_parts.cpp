@@ -2,7 +2,7 @@
 // double precision and beside `highest`, what parts of bf16 cannot be, threads and layouts, gradients in each mode.
 #include <tapegrad/core/cast.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/ops.h>
 
 #include <array>

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <algorithm>
 #include <atomic>

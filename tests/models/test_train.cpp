@@ -2,7 +2,7 @@
 #include <tapegrad/core/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/log.h>

@@ -3,7 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

@@ -1,7 +1,7 @@
 // The ways of bf16 products that a machine has, one after the other. Included by doctest files only.
 #pragma once
 #include <doctest/doctest.h>
-#include <tapegrad/cpu/gemm/bf16_path.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
 
 #include <string>
 

@@ -1,6 +1,6 @@
 // Included by doctest files only.
 #pragma once
-#include <tapegrad/cpu/thread_pool.h>
+#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <algorithm>
 

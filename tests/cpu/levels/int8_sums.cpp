@@ -1,5 +1,5 @@
 // Compiled once for each level, as code of the library's namespace of that level.
-#include <tapegrad/cpu/gemm_int8.h>
+#include <tapegrad/cpu/gemm/gemm_int8.h>
 
 #include "int8_sums.h"
 

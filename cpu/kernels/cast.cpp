@@ -1,0 +1,91 @@
+// Kernel of core/cast.h: any dtype to any dtype, any layout to contiguous. Numbers go through i64 or f64, which hold
+// every value of the other dtypes, so that there are 30 loops and not 100; the conversions of training are direct.
+#include <tapegrad/core/cast.h>
+#include <tapegrad/cpu/simd/loop.h>
+
+#include <limits>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+template <class T> using Wide = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+
+// Floats to integers are cut towards 0, saturate, and NaN becomes 0, where C++ leaves the result open.
+template <class To, class From> To convert(From x) {
+  if constexpr (std::is_same_v<To, bool>) {
+    return x != From(0);
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+    constexpr To lo = std::numeric_limits<To>::min(), hi = std::numeric_limits<To>::max();
+    return x != x ? To(0) : x <= From(lo) ? lo : x >= From(hi) ? hi : To(x);
+  } else {
+    return To(compute_t<To>(x));
+  }
+}
+using At = std::array<int64_t, 2>;
+template <class From, class To> void direct(const Buf& in, const Buf& out) {
+  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
+    map_row(
+        n, out.data<To>() + at[0], [](auto x) { return x; }, RowOperand<From>(in.data<From>() + at[1], step[1]));
+  });
+}
+template <class From> void widen(const Buf& in, int64_t at, int64_t step, int64_t n, Wide<From>* to) {
+  const From* p = in.data<From>() + at;
+  for (int64_t i = 0; i < n; ++i) to[i] = Wide<From>(compute_t<From>(p[i * step]));
+}
+template <class W, class To> void narrow(const W* from, int64_t n, To* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
+}
+void through_wide(const Buf& in, const Buf& out) {
+  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
+    for (int64_t b = 0; b < n; b += kBlock) {
+      const int64_t m = std::min(kBlock, n - b), from = at[1] + b * step[1];
+      const auto store = [&](const auto* wide) {
+        visit_dtype(out.dtype(), [&]<class To>() { narrow(wide, m, out.data<To>() + at[0] + b); });
+      };
+      int64_t ints[kBlock];
+      double floats[kBlock];
+      visit_dtype(in.dtype(), [&]<class From>() {
+        if constexpr (std::is_integral_v<From>)
+          widen<From>(in, from, step[1], m, ints);
+        else
+          widen<From>(in, from, step[1], m, floats);
+      });
+      if (is_float(in.dtype()))
+        store(floats);
+      else
+        store(ints);
+    }
+  });
+}
+template <size_t Bytes> struct Raw {
+  std::byte b[Bytes];
+};
+template <size_t Bytes> void copy(const Buf& in, const Buf& out) {
+  using T = Raw<Bytes>;
+  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
+    const T* x = in.raw<T>() + at[1];
+    T* y = out.raw<T>() + at[0];
+    if (step[1] == 1)
+      std::copy_n(x, n, y);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i] = x[i * step[1]];
+  });
+}
+void cast(const op::Cast&, Bufs in, Bufs out, Context&) {
+  const DType from = in[0].dtype(), to = out[0].dtype();
+  if (from == to) {
+    switch (size_of(to)) {
+      case 1: return copy<1>(in[0], out[0]);
+      case 2: return copy<2>(in[0], out[0]);
+      case 4: return copy<4>(in[0], out[0]);
+      default: return copy<8>(in[0], out[0]);
+    }
+  }
+  if (from == DType::f32 && to == DType::bf16) return direct<float, bf16>(in[0], out[0]);
+  if (from == DType::bf16 && to == DType::f32) return direct<bf16, float>(in[0], out[0]);
+  if (from == DType::f32 && to == DType::f64) return direct<float, double>(in[0], out[0]);
+  if (from == DType::f64 && to == DType::f32) return direct<double, float>(in[0], out[0]);
+  through_wide(in[0], out[0]);
+}
+TG_STRIDED_KERNEL(op::Cast, cpu, cast);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

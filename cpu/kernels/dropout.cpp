@@ -1,0 +1,123 @@
+// Kernel of ops/dropout.h. The output is contiguous, so the offset in it is the element's position in row-major order,
+// however the input is stored.
+#include <tapegrad/cpu/simd/lanes.h>
+#include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/ops/dropout.h>
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#include <cmath>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+using Lane = Vector<uint64_t>;
+constexpr int64_t kBlocks = kVector<uint64_t>;  // of four words, a lane each
+
+// The products of the lower halves of lanes, for which compilers know no expression.
+Lane product(const Lane& a, const Lane& b) {
+#if defined(__AVX512F__)
+  return Lane(_mm512_mul_epu32(__m512i(a), __m512i(b)));
+#elif defined(__AVX2__)
+  return Lane(_mm256_mul_epu32(__m256i(a), __m256i(b)));
+#elif defined(__SSE2__)
+  return Lane(_mm_mul_epu32(__m128i(a), __m128i(b)));
+#else
+  return (a & 0xffffffff) * (b & 0xffffffff);
+#endif
+}
+// Of which block a lane is: so that joining neighbours of two vectors leaves blocks in order.
+template <int... I> Lane block_of_lane(std::integer_sequence<int, I...>) {
+  return Lane{uint64_t(I / 2 + I % 2 * int(kBlocks / 2))...};
+}
+template <int... I> void store_blocks(uint32_t* to, const Lane& xy, const Lane& zw, std::integer_sequence<int, I...>) {
+  constexpr int n = int(kBlocks);
+  const Lane first = __builtin_shufflevector(xy, zw, (I / 2 * 2 + I % 2 * n)...);
+  const Lane second = __builtin_shufflevector(xy, zw, (I / 2 * 2 + 1 + I % 2 * n)...);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + 2 * n, &second, sizeof second);
+}
+// Words of the generator from block n on, and two sets of lanes at a time: of one, each product would wait for the one
+// before. Words are in the lower halves of lanes; what is above them is not read.
+class Stream {
+ public:
+  explicit Stream(Rng at) : offset_(at.offset) {
+    uint32_t k0 = uint32_t(at.seed), k1 = uint32_t(at.seed >> 32);
+    for (auto& k : keys_) k[0] = Lane{} + k0, k[1] = Lane{} + k1, k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+  }
+  static constexpr int kSets = 2;
+  static constexpr int64_t kWords = kBlock + 4 * kSets * kBlocks + 4;  // that draw() may write
+  // Words 4 (first / 4) .., enough for n from `first` on; returns where that of `first` is.
+  const uint32_t* draw(int64_t first, int64_t n, uint32_t* word) const {
+    const int64_t block = first / 4, blocks = (first + n + 3) / 4 - block;
+    for (int64_t i = 0; i < blocks; i += kSets * kBlocks) some(offset_ + uint64_t(block + i), word + 4 * i);
+    return word + first % 4;
+  }
+
+ private:
+  void some(uint64_t n, uint32_t* to) const {
+    constexpr auto kEach = std::make_integer_sequence<int, int(kBlocks)>();
+    constexpr uint64_t kWord = 0xffffffff;
+    const Lane m0 = Lane{} + 0xD2511F53, m1 = Lane{} + 0xCD9E8D57;
+    Lane x[kSets], y[kSets], z[kSets], w[kSets];
+#pragma GCC unroll 2
+    for (int s = 0; s < kSets; ++s) {
+      x[s] = block_of_lane(kEach) + (n + uint64_t(s * kBlocks));
+      const Lane a = product(x[s], m0);  // the first round, of z = w = 0
+      x[s] = (x[s] >> 32) ^ keys_[0][0], y[s] = Lane{}, z[s] = (a >> 32) ^ keys_[0][1], w[s] = a;
+    }
+#pragma GCC unroll 9
+    for (int round = 1; round < 10; ++round)
+#pragma GCC unroll 2
+      for (int s = 0; s < kSets; ++s) {
+        const Lane a = product(x[s], m0), b = product(z[s], m1);
+        x[s] = (b >> 32) ^ y[s] ^ keys_[round][0], y[s] = b;
+        z[s] = (a >> 32) ^ w[s] ^ keys_[round][1], w[s] = a;
+      }
+#pragma GCC unroll 2
+    for (int s = 0; s < kSets; ++s, to += 4 * kBlocks)
+      if constexpr (std::endian::native == std::endian::little)
+        store_blocks(to, (x[s] & kWord) | y[s] << 32, (z[s] & kWord) | w[s] << 32, kEach);
+      else
+        store_blocks(to, x[s] << 32 | (y[s] & kWord), z[s] << 32 | (w[s] & kWord), kEach);
+  }
+  uint64_t offset_;
+  Lane keys_[10][2];
+};
+void dropout(const op::Dropout& op, Bufs in, Bufs out, Context&) {
+  const Stream stream(op.rng);
+  // uniform(word) < p, in whole multiples of 2^-24.
+  const auto limit = int32_t(std::ceil(op.p * 0x1p24));
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const auto scale = C(1 / (1 - op.p));
+    T* y = out[0].data<T>();
+    using At = std::array<int64_t, 2>;
+    for_rows<2>(out[0].shape(), {out[0].strides(), in[0].strides()}, [&](int64_t n, const At& at, const At& step) {
+      RowOperand<T> x(in[0].data<T>() + at[1], step[1]);
+      uint32_t words[Stream::kWords];
+      for (int64_t i = 0; i < n; i += kBlock) {
+        const int64_t m = std::min(kBlock, n - i);
+        const uint32_t* word = stream.draw(at[0] + i, m, words);
+        const T* from = x.block(i, m);
+        T* to = y + at[0] + i;
+        if constexpr (std::is_same_v<C, float>) {
+          for_lanes<C>(m, [=]<class V>(int64_t j) {
+            const V kept = load<V>(from + j) * scale;
+            if constexpr (std::is_same_v<V, C>)
+              store(to + j, int32_t(word[j] >> 8) < limit ? C(0) : kept);
+            else
+              store(to + j, V((Vector<int32_t>)(load_vector(word + j) >> 8) < limit ? V{} : kept));
+          });
+        } else {
+          TG_SAME_INDEX
+          for (int64_t j = 0; j < m; ++j) to[j] = int32_t(word[j] >> 8) < limit ? C(0) : from[j] * scale;
+        }
+      }
+    });
+  });
+}
+TG_STRIDED_KERNEL(op::Dropout, cpu, dropout);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,108 @@
+// Kernel of ops/lora.h: a block of rows at a time goes through both products, so x a stays in the first cache. A row's
+// sums are gemm's, so they do not depend on the block.
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/simd/rows.h>
+#include <tapegrad/ops/lora.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+constexpr int64_t kParallel = 1 << 17;  // multiply-adds, some 5 us: less is not worth waking a thread
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Rows of a block, whole register tiles at every level. Each block packs A for itself, so they are few and alike, where
+// a row does not depend on its block.
+int64_t block_rows(int64_t rows) {
+  if (!kRowsAlone) return 24;
+  const int64_t threads = num_threads(), blocks = threads * std::max<int64_t>(1, ceil_div(rows, 48 * threads));
+  return std::max<int64_t>(12, ceil_div(rows, blocks));
+}
+
+// The elements of a matrix in the dtype that is computed in; bf16 is copied.
+template <class T> struct Matrix {
+  std::vector<compute_t<T>> wide;
+  MatView<compute_t<T>> view;
+  explicit Matrix(const Buf& b) {
+    const int64_t rows = b.size(0), cols = b.size(1), down = b.strides()[0], across = b.strides()[1];
+    if constexpr (std::is_same_v<T, compute_t<T>>) {
+      view = {b.data<T>(), down, across};
+    } else {
+      wide.resize(size_t(rows * cols));
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) wide[size_t(i * cols + j)] = b.data<T>()[i * down + j * across];
+      view = {wide.data(), cols, 1};
+    }
+  }
+};
+struct Sizes {
+  int64_t rows, in, r, out;
+};
+
+// Rows [first, first + n) of y and h. x(i, scratch): row i.
+template <class T>
+void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
+           const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {
+  using C = compute_t<T>;
+  constexpr bool same = std::is_same_v<T, C>;
+  thread_local std::vector<C> wide, inner, result;
+  std::vector<T> scratch;
+  MatView<C> xs{nullptr, s.in, 1};
+  if (same && x.whole) {
+    xs.p = reinterpret_cast<const C*>(x(first, scratch));
+  } else {
+    wide.resize(size_t(n * s.in));
+    for (int64_t i = 0; i < n; ++i) {
+      const T* row = x(first + i, scratch);
+      for (int64_t j = 0; j < s.in; ++j) wide[size_t(i * s.in + j)] = C(row[j]);
+    }
+    xs.p = wide.data();
+  }
+  inner.resize(size_t(n * s.r));
+  gemm_serial<C>(n, s.r, s.in, xs, a.view, inner.data(), s.r);
+  for (int64_t i = 0; i < n * s.r; ++i) {
+    const T rounded = T(inner[size_t(i)]);
+    h[first * s.r + i] = rounded;
+    inner[size_t(i)] = C(rounded) * C(op.scale);
+  }
+  C* to;
+  if constexpr (same) {
+    to = y + first * s.out;
+  } else {
+    result.resize(size_t(n * s.out));
+    to = result.data();
+  }
+  if (base)
+    for (int64_t i = 0; i < n; ++i) {
+      const T* row = (*base)(first + i, scratch);
+      if (static_cast<const void*>(row) == to + i * s.out) continue;  // y takes over base
+      for (int64_t j = 0; j < s.out; ++j) to[i * s.out + j] = C(row[j]);
+    }
+  gemm_serial<C>(n, s.out, s.r, {inner.data(), s.r, 1}, b.view, to, s.out, {.accumulate = base != nullptr});
+  if constexpr (!same)
+    for (int64_t i = 0; i < n * s.out; ++i) y[first * s.out + i] = T(to[i]);
+}
+
+void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
+  const Sizes s{out[1].size(0), in[1].size(0), in[1].size(1), in[2].size(1)};
+  visit_float(out[0].dtype(), [&]<class T>() {
+    const Rows<T> x(in[0]);
+    const Matrix<T> a(in[1]), b(in[2]);
+    std::optional<Rows<T>> base;
+    if (in.size() > 3) base.emplace(in[3]);
+    const int64_t rows = block_rows(s.rows);
+    const auto run = [&](int64_t tile) {
+      const int64_t first = tile * rows;
+      block<T>(op, s, first, std::min(rows, s.rows - first), x, a, b, base ? &*base : nullptr, out[0].data<T>(),
+               out[1].data<T>());
+    };
+    const int64_t tiles = ceil_div(s.rows, rows);
+    if (s.rows * s.r * (s.in + s.out) >= kParallel) return parallel_for(tiles, run);
+    for (int64_t t = 0; t < tiles; ++t) run(t);
+  });
+}
+TG_STRIDED_KERNEL(op::Lora, cpu, lora);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,125 @@
+// Kernels of ops/matmul.h on cpu/gemm/gemm.h and cpu/gemm/gemm_bf16.h.
+#include <tapegrad/cpu/gemm/gemm_bf16.h>
+#include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/cpu/simd/scratch.h>
+#include <tapegrad/ops/linear_activation.h>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+// On the thread pool, f32 as the precision allows.
+template <class T>
+void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
+              GemmOptions<T> o = {}) {
+  if constexpr (std::is_same_v<T, float>)
+    gemm_as(precision, m, n, k, a, b, c, n, o);
+  else
+    gemm<T>(m, n, k, a, b, c, n, o);
+}
+
+void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
+  const Shape& s = out[0].shape();
+  const size_t nd = s.size();
+  const int64_t m = s[nd - 2], n = s[nd - 1];
+  const int64_t k = in[0].shape()[in[0].shape().size() - 1 - size_t(op.o.trans_a)];
+  visit_float(out[0].dtype(), [&]<class T>() {
+    const auto matrix = [](const Buf& x, int64_t at, bool trans) {
+      const size_t d = x.strides().size();
+      const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
+      return trans ? v.transposed() : v;
+    };
+    // Strides of the batch dimensions only, broadcast to the output's.
+    Shape batch(s.begin(), s.end() - 2);
+    const auto batch_strides = [&](const Buf& x) {
+      const size_t d = x.shape().size() - 2;
+      Layout l;
+      l.shape = Shape(x.shape().begin(), x.shape().begin() + d);
+      l.strides = Strides(x.strides().begin(), x.strides().begin() + d);
+      return broadcast_strides(l, batch);
+    };
+    T* const c = out[0].data<T>();
+    const int64_t count = batch.product();
+    if (count == 1)
+      return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
+    const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
+    // One b for all of a batch whose rows follow each other evenly: the batch is more rows.
+    const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
+    Shape all = batch;
+    all.push_back(m);
+    Strides steps = batch_strides(in[0]);
+    steps.push_back(first.row);
+    const Walk<1> rows(all, {steps});
+    if (walk.shape.size() == 1 && walk.strides[1][0] == 0 && rows.shape.size() == 1)
+      return multiply<T>(op.o.products, count * m, n, k, {first.p, rows.strides[0][0], first.col},
+                         matrix(in[1], 0, op.o.trans_b), c);
+    const bool many = m * n * k < (1 << 20);  // small matrices: one thread each
+    const auto range = [&](int64_t begin, int64_t end) {
+      int64_t i = begin;
+      using At = std::array<int64_t, 2>;
+      walk.rows(begin, end, [&](int64_t r, At at, At step) {
+        for (int64_t x = 0; x < r; ++x, ++i) {
+          const auto a = matrix(in[0], at[0] + x * step[0], op.o.trans_a),
+                     b = matrix(in[1], at[1] + x * step[1], op.o.trans_b);
+          if (many)
+            gemm_serial<T>(m, n, k, a, b, c + i * m * n, n);
+          else
+            multiply<T>(op.o.products, m, n, k, a, b, c + i * m * n);
+        }
+      });
+    };
+    if (many)
+      parallel_for(count, std::max<int64_t>(1, (1 << 17) / std::max<int64_t>(1, m * n * k)), range);
+    else
+      range(0, count);
+  });
+}
+
+thread_local Scratch t_x, t_bias;
+// x weight^T + bias
+template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& out) {
+  using C = compute_t<T>;
+  const Buf &x = in[0], &weight = in[1];
+  const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
+  // The rows of x: by its strides when its leading dimensions are one, else copied.
+  const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
+                     {Strides(x.strides().begin(), x.strides().end() - 1)});
+  MatView<T> a{x.data<T>(), rows.strides[0][0], x.strides().back()};
+  if (rows.shape.size() > 1) {
+    T* const copy = t_x.get<T>(m * k);
+    using At = std::array<int64_t, 2>;
+    for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t count, At at, At step) {
+      for (int64_t i = 0; i < count; ++i) copy[at[0] + i] = x.data<T>()[at[1] + i * step[1]];
+    });
+    a = {copy, k, 1};
+  }
+  C* bias = nullptr;
+  if (in.size() > 2) {
+    bias = t_bias.get<C>(n);
+    for (int64_t j = 0; j < n; ++j) bias[j] = C(in[2].data<T>()[j * in[2].strides()[0]]);
+  }
+  const auto finish = [bias](C* row, int64_t j, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) row[i] += bias[j + i];
+  };
+  const FunctionRef<void(C*, int64_t, int64_t)> finish_row(finish);
+  multiply<T>(precision, m, n, k, a,
+              MatView<T>{weight.data<T>(), weight.strides()[0], weight.strides()[1]}.transposed(), out.data<T>(),
+              {.finish = bias ? &finish_row : nullptr});
+}
+void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
+}
+// The kernel of the activation itself, in place: compilers may round another loop over F otherwise.
+template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
+  if (out[0].numel() == 0) return;
+  visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
+  stateless<op::Unary<F>>()->run(out, out, c);
+}
+template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
+  (add_kernel<op::LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
+  return true;
+}
+constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
+[[maybe_unused]] const bool registered = add_activations(op::ActivationFns{}, kActivationOrigin);
+TG_STRIDED_KERNEL(op::Matmul, cpu, matmul);
+TG_STRIDED_KERNEL(op::Linear, cpu, linear);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

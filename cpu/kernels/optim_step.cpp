@@ -1,0 +1,313 @@
+// Kernels of ops/training/optim_step.h: one pass over memory each, by all threads over all tensors.
+#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/simd/lanes.h>
+#include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/cpu/simd/scratch.h>
+#include <tapegrad/ops/training/optim_step.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+// Of a whole block of bf16, whose squares f32 holds exactly, so that its rounded sums are exact enough; else NaN.
+template <class T> float f32_square_sum(int64_t n, const T* p) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (n == kBlock)
+      return lane_sums<1, float>(kBlock, [p]<class V>(int64_t j) {
+        const V x = load<V>(p + j);
+        return std::array<V, 1>{x * x};
+      })[0];
+  return std::numeric_limits<float>::quiet_NaN();
+}
+// Sum of squares of elements [begin, end) in row-major order.
+template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t begin, int64_t end) {
+  using At = std::array<int64_t, 1>;
+  double sum = 0;
+  walk.rows(begin, end, [&](int64_t n, const At& at, const At& step) {
+    RowOperand<T> row(x.data<T>() + at[0], step[0]);
+    for (int64_t i = 0; i < n; i += kBlock) {
+      const int64_t m = std::min(kBlock, n - i);
+      const T* p = row.block(i, m);
+      if (const float quick = f32_square_sum(m, p); quick > 0x1p-90f && quick < std::numeric_limits<float>::infinity())
+        sum += double(quick);
+      else
+        sum += lane_sum<double>(m, [p](int64_t j) { return double(p[j]) * double(p[j]); });
+    }
+  });
+  return sum;
+}
+// All tensors in one parallel loop: tile t is elements [begin, end) of one of them, in row-major order.
+struct Tile {
+  size_t tensor;
+  int64_t begin, end;
+};
+std::vector<Tile> tiles_of(Bufs tensors) {
+  std::vector<Tile> tiles;
+  for (size_t k = 0; k < tensors.size(); ++k)
+    for (int64_t i = 0, n = tensors[k].numel(); i < n; i += kGrain) tiles.push_back({k, i, std::min(n, i + kGrain)});
+  return tiles;
+}
+void square_sums(const op::SquareSums&, Bufs in, Bufs out, Context&) {
+  static_assert(kGrain == op::SquareSums::kStretch);
+  const std::vector<Tile> tiles = tiles_of(in);
+  std::vector<Walk<1>> walks;
+  walks.reserve(in.size());
+  for (const Buf& x : in) walks.emplace_back(x.shape(), std::array<Strides, 1>{x.strides()});
+  double* const sums = out[0].data<double>();
+  parallel_for(int64_t(tiles.size()), [&](int64_t t) {
+    const Tile& tile = tiles[size_t(t)];
+    const Buf& x = in[tile.tensor];
+    visit_float(x.dtype(), [&]<class T>() { sums[t] = square_sum<T>(x, walks[tile.tensor], tile.begin, tile.end); });
+  });
+}
+void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context&) {
+  const double* const sums = in[0].data<double>();
+  double sum = 0;
+  for (int64_t i = 0; i < in[0].numel(); ++i) sum += sums[i];
+  if (out[0].dtype() == DType::f64)
+    *out[0].data<double>() = std::sqrt(sum);
+  else
+    *out[0].data<float>() = float(std::sqrt(sum));
+}
+
+// The norm of all gradients, if the op has one behind its lists.
+std::optional<double> norm_of(Bufs in, size_t lists) {
+  if (in.size() == lists) return {};
+  const Buf& x = in[lists];
+  return x.dtype() == DType::f64 ? *x.data<double>() : double(*x.data<float>());
+}
+struct Clip {
+  double factor = 1;
+  bool skip = false;  // nothing changes
+  template <class Op> Clip(const Op& op, const std::optional<double>& norm) {
+    if (!norm) return;
+    const double c = op.max_norm / (*norm + 1e-6);
+    factor = c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+    skip = op.o.skip_non_finite && !std::isfinite(*norm);
+  }
+};
+template <class T, size_t N> void keep(int64_t n, const std::array<const T*, N>& in, const std::array<T*, N>& out) {
+  for (size_t k = 0; k < N; ++k)
+    if (in[k] != out[k]) std::copy_n(in[k], n, out[k]);
+}
+template <class T> struct AdamWNumbers {  // of one tensor; computed in double, used in T
+  T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
+  bool skip;
+  template <class Op>
+  AdamWNumbers(const Op& op, const AdamWOverrides& x, const Clip& c)
+      : eps(T(op.o.eps)), clip(T(c.factor)), skip(c.skip) {
+    const double b1 = *x.beta1, b2 = *x.beta2, decay = *x.weight_decay, lr = op.lr * x.lr_scale;
+    beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
+    const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
+    const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
+    rate = T(corrected ? lr / first : lr * second / first);
+    root = T(corrected ? 1 / second : 1);
+    if (op.o.decay == WeightDecay::l2)
+      l2 = T(decay);
+    else
+      (op.o.decay == WeightDecay::before ? before : after) = T(1 - lr * decay);
+  }
+};
+template <class T, class G>
+void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<const T*, 3>& in, const G* g,
+                 const std::array<T*, 3>& out) {
+  const AdamWNumbers<T> c = numbers;
+  if (c.skip) return keep(n, in, out);
+  const T *w = in[0], *m = in[1], *v = in[2];
+  T *w1 = out[0], *m1 = out[1], *v1 = out[2];
+  TG_SAME_INDEX
+  for (int64_t i = 0; i < n; ++i) {
+    const T x = T(g[i]) * c.clip + c.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x,
+            b = c.beta2 * v[i] + c.rest2 * (x * x);
+    const T y = w[i] * c.before - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
+    w1[i] = y * c.after, m1[i] = a, v1[i] = b;
+  }
+}
+template <class T> struct SgdNumbers {  // of one tensor; computed in double, used in T
+  T stays, take, ahead, rate, decay, clip;
+  bool skip;
+  SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, const Clip& c)
+      : rate(T(op.lr * x.lr_scale)), decay(T(*x.weight_decay)), clip(T(c.factor)), skip(c.skip) {
+    const bool first = op.t == 1;  // the buffer is the gradient then
+    stays = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening);
+    ahead = T(op.o.nesterov ? op.o.momentum : 0);
+  }
+};
+template <class T, class G>
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::array<const T*, 2>& in, const G* g,
+               const std::array<T*, 2>& out) {
+  const SgdNumbers<T> c = numbers;
+  if (c.skip) return keep(n, in, out);
+  const T *w = in[0], *b = in[1];
+  T *w1 = out[0], *b1 = out[1];
+  const auto loop = [&](auto direction) {
+    TG_SAME_INDEX
+    for (int64_t i = 0; i < n; ++i) {
+      const T x = T(g[i]) * c.clip + c.decay * w[i], y = c.stays * b[i] + c.take * x;
+      w1[i] = w[i] - c.rate * direction(x, y), b1[i] = y;
+    }
+  };
+  nesterov ? loop([&](T x, T y) { return x + c.ahead * y; }) : loop([](T, T y) { return y; });
+}
+template <class T, class G>
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<const T*, 1>& in, const G* g,
+               const std::array<T*, 1>& out) {
+  const SgdNumbers<T> c = numbers;
+  if (c.skip) return keep(n, in, out);
+  const T* w = in[0];
+  T* w1 = out[0];
+  TG_SAME_INDEX
+  for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
+}
+// block<T>(tensor, at, n, inputs, gradient, outputs) on all elements [at, at + n) of n entries, of which kLists tensors
+// are updated. Gradients may be bf16 where T is f32.
+template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
+  constexpr size_t kAll = kLists + 2;  // w of out, then all of in
+  const std::vector<Tile> tiles = tiles_of(out.first(n));
+  std::vector<Walk<kAll>> walks;
+  walks.reserve(n);
+  for (size_t k = 0; k < n; ++k) {
+    std::array<Strides, kAll> strides{out[k].strides()};
+    for (size_t role = 0; role < kLists; ++role) strides[role + 1] = in[role * n + k].strides();
+    strides[kLists + 1] = grads[k].strides();
+    walks.emplace_back(out[k].shape(), strides);
+  }
+  parallel_for(int64_t(tiles.size()), [&](int64_t t) {
+    const auto& [k, begin, end] = tiles[size_t(t)];
+    const auto run = [&]<class T, class G>() {
+      using At = std::array<int64_t, kAll>;
+      walks[k].rows(begin, end, [&](int64_t size, const At& at, const At& step) {
+        [&]<size_t... I>(std::index_sequence<I...>) {
+          std::array<RowOperand<T>, kLists> from{
+              RowOperand<T>(in[I * n + k].template data<T>() + at[I + 1], step[I + 1])...};
+          RowOperand<G> grad(grads[k].template data<G>() + at[kLists + 1], step[kLists + 1]);
+          for (int64_t i = 0; i < size; i += kBlock) {
+            const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
+            block.template operator()<T>(k, o, some, std::array<const T*, kLists>{from[I].block(i, some)...},
+                                         grad.block(i, some),
+                                         std::array<T*, kLists>{out[I * n + k].template data<T>() + o...});
+          }
+        }(std::make_index_sequence<kLists>());
+      });
+    };
+    if (out[k].dtype() == DType::f64)
+      run.template operator()<double, double>();
+    else if (grads[k].dtype() == DType::bf16)
+      run.template operator()<float, bf16>();
+    else
+      run.template operator()<float, float>();
+  });
+}
+// The numbers of all tensors, in each dtype that one of them has.
+template <template <class> class Numbers> struct Both {
+  std::vector<Numbers<float>> f32;
+  std::vector<Numbers<double>> f64;
+  template <class Op> Both(const Op& op, Bufs out, const Clip& clip) {
+    const auto fill = [&]<class T>(std::vector<Numbers<T>>& to) {
+      if (std::ranges::find(out, dtype_of<T>(), &Buf::dtype) == out.end()) return;
+      to.reserve(op.tensors());
+      for (const auto& x : op.each) to.emplace_back(op, x, clip);
+    };
+    fill(f32), fill(f64);
+  }
+  template <class T> const Numbers<T>& of(size_t k) const {
+    if constexpr (std::is_same_v<T, double>)
+      return f64[k];
+    else
+      return f32[k];
+  }
+};
+// The lists of an op behind those that are updated, and where the bf16 copies of weights lie.
+struct Rest {
+  Bufs grads;
+  std::vector<bf16*> copy;  // null: the weight has none
+  template <class Op> Rest(const Op& op, size_t updated, Bufs in, Bufs out) : copy(op.tensors()) {
+    const Bufs copies = out.subspan(updated * op.tensors());
+    grads = in.subspan(out.size());
+    for (size_t j = 0; j < copies.size(); ++j) copy[op.copied[j]] = copies[j].data<bf16>();
+  }
+  template <class T> void write_copy(size_t k, int64_t at, int64_t n, const T* w) const {
+    bf16* const to = copy[k];
+    if (!to) return;
+    for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
+  }
+};
+// Before a step of parts of n weights: what is not theirs goes along.
+void keep_rest(size_t n, Bufs in, Bufs out) {
+  for (size_t k = 0; k < n; ++k) {
+    if (in[k].bytes == out[k].bytes) continue;
+    visit_float(out[k].dtype(), [&]<class T>() {
+      using At = std::array<int64_t, 2>;
+      for_rows<2>(out[k].shape(), {out[k].strides(), in[k].strides()}, [&](int64_t size, const At& at, const At& step) {
+        T* const to = out[k].template data<T>() + at[0];
+        const T* const from = in[k].template data<T>() + at[1];
+        for (int64_t i = 0; i < size; ++i) to[i * step[0]] = from[i * step[1]];
+      });
+    });
+  }
+}
+void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
+  keep_rest(op.first.size(), all_in, all_out);
+  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  const Bufs in = parts.in(), out = parts.out();
+  const size_t n = op.tensors();
+  const Rest rest(op, 3, in, out);
+  const Both<AdamWNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
+  update<3>(n, in, rest.grads, out,
+            [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad, const auto& to) {
+              adamw_block<T>(size, numbers.of<T>(k), from, grad, to);
+              rest.write_copy(k, at, size, to[0]);
+            });
+}
+// Tiles of the gradient, made in the cache where they are used.
+thread_local Scratch t_gradient;
+void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context&) {
+  constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // long rows: in the order of memory
+  const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
+  if (out[0].numel() == 0) return;
+  const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);
+  const auto run = [&]<class T>() {
+    const AdamWNumbers<T> numbers(op, op.own, Clip(op, norm_of(in, 5)));
+    const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
+    const int64_t across = (columns + wide - 1) / wide, down = (rows + high - 1) / high;
+    parallel_for(across * down, [&](int64_t t) {
+      const int64_t i = t / across * high, j = t % across * wide;
+      const int64_t m = std::min(high, rows - i), n = std::min(wide, columns - j);
+      T* const g = t_gradient.get<T>(high * wide);
+      gemm_serial<T>(m, n, r, a.at(i, 0), b.at(0, j), g, n);
+      for (int64_t q = 0; q < m; ++q) {
+        const int64_t at = (i + q) * columns + j;
+        adamw_block<T, T>(n, numbers, {in[0].data<T>() + at, in[1].data<T>() + at, in[2].data<T>() + at}, g + q * n,
+                          {out[0].data<T>() + at, out[1].data<T>() + at, out[2].data<T>() + at});
+      }
+    });
+  };
+  out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+}
+void sgd_step(const op::SgdStep& op, Bufs all_in, Bufs all_out, Context&) {
+  keep_rest(op.first.size(), all_in, all_out);
+  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  const Bufs in = parts.in(), out = parts.out();
+  const size_t n = op.tensors();
+  const Rest rest(op, op.updated(), in, out);
+  const Both<SgdNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
+  const auto block = [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad,
+                                  const auto& to) {
+    sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, grad, to);
+    rest.write_copy(k, at, size, to[0]);
+  };
+  op.updated() == 2 ? update<2>(n, in, rest.grads, out, block) : update<1>(n, in, rest.grads, out, block);
+}
+TG_STRIDED_KERNEL(op::SquareSums, cpu, square_sums);
+TG_KERNEL(op::NormOfSquareSums, cpu, norm_of_square_sums);
+TG_STRIDED_KERNEL(op::AdamWStep, cpu, adamw_step);
+TG_KERNEL(op::AdamWProductStep, cpu, adamw_product_step);
+TG_STRIDED_KERNEL(op::SgdStep, cpu, sgd_step);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,264 @@
+// Kernels of ops/indexing.h and ops/embedding.h. Reading by index is one walk over the output, whatever the op. Adding
+// by index gives each element of the result one writer, which adds in the order of the source.
+#include <tapegrad/cpu/simd/rows.h>
+#include <tapegrad/cpu/simd/sums.h>
+#include <tapegrad/ops/embedding.h>
+#include <tapegrad/ops/indexing.h>
+
+#include <atomic>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+namespace {
+// f(id, position) throws for the first index, in row-major order, that is outside [0, size).
+template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
+  const auto ids = flat_indices(index);
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= size) f(ids[i], position_of(int64_t(i), index.shape()));
+}
+bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
+
+// y[...] = x[... + index[...] * step]: every operand by its strides over y's shape, 0 where it is repeated.
+struct Pick {
+  const Buf &x, &index, &y;
+  Strides x_strides, index_strides;
+  int64_t step, size;  // of x along the dimension that is indexed
+
+  template <class T, class I> bool run() const {  // false: an index is outside
+    using At = std::array<int64_t, 3>;
+    std::atomic<bool> ok = true;
+    const auto row = [&](int64_t n, const At& at, const At& s) {
+      T* to = y.raw<T>() + at[0];
+      const T* from = x.raw<T>() + at[1];
+      const I* id = index.data<I>() + at[2];
+      bool good = true;
+      if (s[2] == 0) {  // one index for all: a piece of a slice
+        good = inside(*id, size);
+        const T* p = good ? from + int64_t(*id) * step : from;
+        if (good && s[1] == 1)
+          std::copy_n(p, n, to);
+        else if (good)
+          for (int64_t i = 0; i < n; ++i) to[i] = p[i * s[1]];
+      } else {
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t k = id[i * s[2]];
+          if (inside(k, size)) [[likely]]
+            to[i] = from[i * s[1] + k * step];
+          else
+            good = false;
+        }
+      }
+      if (!good) ok.store(false, std::memory_order_relaxed);
+    };
+    for_rows<3>(y.shape(), {y.strides(), x_strides, index_strides}, row);
+    return ok;
+  }
+  bool operator()() const {  // elements are moved, not computed with: one instance per size
+    bool ok = true;
+    visit_index(index.dtype(), [&]<class I>() {
+      switch (size_of(y.dtype())) {
+        case 2: ok = run<uint16_t, I>(); break;
+        case 4: ok = run<uint32_t, I>(); break;
+        default: ok = run<uint64_t, I>();
+      }
+    });
+    return ok;
+  }
+};
+
+void gather(const op::Gather& op, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &index = in[1];
+  Strides beside = x.strides();
+  beside[op.dim] = 0;
+  const int64_t size = x.size(op.dim);
+  if (Pick{x, index, out[0], beside, index.strides(), x.strides()[op.dim], size}()) return;
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
+  });
+}
+void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &index = in[1];
+  Strides beside = x.strides(), along = Strides::filled(beside.size(), 0);
+  beside[op.dim] = 0;
+  along[op.dim] = index.strides()[0];
+  const int64_t size = x.size(op.dim);
+  if (Pick{x, index, out[0], beside, along, x.strides()[op.dim], size}()) return;
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
+  });
+}
+void embedding(const op::Embedding&, Bufs in, Bufs out, Context&) {
+  const Buf &ids = in[0], &table = in[1];
+  Strides columns = Strides::filled(ids.shape().size(), 0), rows = ids.strides();
+  columns.push_back(table.strides()[1]);
+  rows.push_back(0);
+  const int64_t size = table.size(0);
+  if (Pick{table, ids, out[0], columns, rows, table.strides()[0], size}()) return;
+  report_outside(ids, size, [&](int64_t id, const Dims& where) { throw id_outside(id, where, *ids.layout, size); });
+}
+
+template <class Bits> void move_elements(const Buf& from, const Strides& to_strides, Bits* to) {
+  for_rows<2>(from.shape(), {to_strides, from.strides()}, [&](int64_t n, const auto& at, const auto& step) {
+    Bits* y = to + at[0];
+    const Bits* x = from.raw<Bits>() + at[1];
+    if (step[0] == 1 && step[1] == 1)
+      std::copy_n(x, n, y);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i * step[0]] = x[i * step[1]];
+  });
+}
+
+// Lines along the dimension are independent: one thread adds a line, or neighbouring lines side by side, in order.
+template <class A, class T, class I>
+bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides, size_t dim, int64_t size) {
+  Shape beside = src.shape();
+  const int64_t n = beside[dim], step = y_strides[dim], id_step = index.strides()[dim], src_step = src.strides()[dim];
+  beside[dim] = 1;
+  const Walk<3> walk(beside, {y_strides, index.strides(), src.strides()});
+  const bool apart = walk.strides[0].back() > step;  // elements of a line lie closer than lines do
+  const int64_t grain = std::max<int64_t>(apart ? 1 : 256, kGrain / std::max<int64_t>(1, n));
+  std::atomic<bool> ok = true;
+  parallel_for(walk.shape.product(), grain, [&](int64_t begin, int64_t end) {
+    using At = std::array<int64_t, 3>;
+    walk.rows(begin, end, [&](int64_t lines, const At& at, const At& s) {
+      A* to = y + at[0];
+      const I* id = index.data<I>() + at[1];
+      const T* from = src.data<T>() + at[2];
+      bool good = true;
+      const auto add = [&](int64_t i, int64_t j) {
+        const int64_t k = id[i * id_step + j * s[1]];
+        if (inside(k, size)) [[likely]]
+          to[k * step + j * s[0]] += A(from[i * src_step + j * s[2]]);
+        else
+          good = false;
+      };
+      if (apart)
+        for (int64_t j = 0; j < lines; ++j)
+          for (int64_t i = 0; i < n; ++i) add(i, j);
+      else
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t j = 0; j < lines; ++j) add(i, j);
+      if (!good) ok.store(false, std::memory_order_relaxed);
+    });
+  });
+  return ok;
+}
+// y = x (zeros when null) with src added at the indices; false: an index is outside.
+template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, const Buf& y, size_t dim) {
+  using A = compute_t<T>;
+  std::vector<A> wide(std::is_same_v<T, A> ? 0 : size_t(y.numel()));  // bf16 is rounded once
+  A* sums = wide.data();
+  if constexpr (std::is_same_v<T, A>) sums = y.data<T>();
+  const Strides strides = dense(y.shape());
+  const Shape all{y.numel()};
+  if (!x)
+    for_rows<1>(all, {Strides{1}}, [&](int64_t n, const auto& at, const auto&) { std::fill_n(sums + at[0], n, A(0)); });
+  else if (static_cast<const void*>(sums) != x->data<T>())
+    for_rows<2>(y.shape(), {strides, x->strides()}, [&](int64_t n, const auto& at, const auto& step) {
+      map_row(
+          n, sums + at[0], [](A v) { return v; }, RowOperand<T>(x->data<T>() + at[1], step[1]));
+    });
+  bool ok = true;
+  visit_index(index.dtype(), [&]<class I>() { ok = add_lines<A, T, I>(index, src, sums, strides, dim, y.size(dim)); });
+  if constexpr (!std::is_same_v<T, A>)
+    for_rows<1>(all, {Strides{1}}, [&](int64_t n, const auto& at, const auto&) {
+      map_row(
+          n, y.data<T>() + at[0], [](A v) { return v; }, RowOperand<A>(sums + at[0], 1));
+    });
+  return ok;
+}
+void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
+  const Buf& index = in[1];
+  const int64_t size = out[0].size(op.dim);
+  bool ok = true;
+  visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], index, in[2], out[0], op.dim); });
+  if (ok) return;
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
+  });
+}
+
+// Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line
+// instead, if there is no sum to add them to.
+void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
+  const auto ids = flat_indices(in[0]);
+  report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
+    throw index_outside(op.name(), id, p, *in[0].layout, op.dim, op.size);
+  });
+  const auto m = int64_t(ids.size());
+  const Shape& s = out[0].shape();
+  const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),
+                outer = Shape(s.begin(), s.begin() + op.dim).product();
+  const bool add = in.size() > 2;  // to in[2]
+  if (n < kLanes && !add) {
+    Layout each = *in[0].layout;  // the index of each element of dy
+    each.shape = in[1].shape();
+    each.strides = Strides::filled(each.shape.size(), 0);
+    each.strides[op.dim] = in[0].strides()[0];
+    const Buf index{&each, in[0].bytes};
+    visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(nullptr, index, in[1], out[0], op.dim); });
+    return;
+  }
+  std::vector<int64_t> first(size_t(op.size) + 1), order(ids.size());  // of id v: order[first[v] .. first[v + 1])
+  for (int64_t id : ids) ++first[size_t(id) + 1];
+  for (size_t v = 0; v < size_t(op.size); ++v) first[v + 1] += first[v];
+  auto next = first;
+  for (size_t i = 0; i < ids.size(); ++i) order[size_t(next[size_t(ids[i])]++)] = int64_t(i);
+  visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    if (add && out[0].bytes != in[2].bytes) move_elements(in[2], dense(s), out[0].data<T>());
+    std::vector<T> copy;
+    const T* dy = contiguous_data(in[1], copy);
+    for_row_tiles(outer * op.size, n, [&](int64_t begin, int64_t end) {
+      std::vector<C> row(static_cast<size_t>(n));
+      C* const sum = row.data();
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t o = t / op.size, v = t % op.size;
+        T* to = out[0].data<T>() + t * n;
+        if (first[size_t(v)] == first[size_t(v) + 1]) {  // most ids of a vocabulary
+          if (!add) std::fill_n(to, n, T(C(0)));
+          continue;
+        }
+        std::fill_n(sum, n, C(0));
+        for (int64_t k = first[size_t(v)]; k < first[size_t(v) + 1]; ++k) {
+          const T* d = dy + (o * m + order[size_t(k)]) * n;
+          for (int64_t j = 0; j < n; ++j) sum[j] += C(d[j]);
+        }
+        for (int64_t j = 0; add && j < n; ++j) sum[j] += C(to[j]);
+        for (int64_t j = 0; j < n; ++j) to[j] = T(sum[j]);
+      }
+    });
+  });
+}
+
+void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context&) {
+  const Buf &x = in[0], &update = in[1], &y = out[0];
+  const int64_t n = update.size(op.dim), size = y.size(op.dim);
+  const std::vector<int64_t> starts = flat_indices(in[2]);
+  for (size_t i = 0; i < starts.size(); ++i)
+    if (starts[i] < 0 || starts[i] > size - n) throw slice_outside(op.name(), starts[i], int64_t(i), n, op.dim, size);
+  const auto run = [&]<class Bits>(const Bits*) {
+    if (y.bytes != x.bytes) move_elements(x, y.strides(), y.raw<Bits>());
+    Layout part = *update.layout;
+    if (!in[2].shape().empty()) part.shape[0] = 1;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      const Buf from{&part, update.bytes};
+      move_elements(from, y.strides(), y.raw<Bits>() + int64_t(i) * y.strides()[0] + starts[i] * y.strides()[op.dim]);
+      part.offset += part.strides[0];
+    }
+  };
+  switch (size_of(y.dtype())) {
+    case 2: return run(static_cast<const uint16_t*>(nullptr));
+    case 4: return run(static_cast<const uint32_t*>(nullptr));
+    default: return run(static_cast<const uint64_t*>(nullptr));
+  }
+}
+
+TG_STRIDED_KERNEL(op::SliceUpdate, cpu, slice_update);
+TG_STRIDED_KERNEL(op::Gather, cpu, gather);
+TG_STRIDED_KERNEL(op::IndexSelect, cpu, index_select);
+TG_STRIDED_KERNEL(op::IndexSelectGrad, cpu, index_select_grad);
+TG_STRIDED_KERNEL(op::ScatterAdd, cpu, scatter_add);
+TG_STRIDED_KERNEL(op::Embedding, cpu, embedding);
+}  // namespace
+}  // namespace tg::cpu::TG_ISA_NS

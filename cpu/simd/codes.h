@@ -1,0 +1,50 @@
+// Codes of 8 bits by quotients and by products, and what kernels say of values that have none. For
+// cpu/kernels/quantize.cpp and cpu/kernels/fp8.cpp.
+#pragma once
+#include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/ops/quantized/codes.h>
+#include <tapegrad/ops/quantized/inputs.h>
+#include <tapegrad/ops/quantized/quantize.h>
+
+#include <cmath>
+
+namespace tg::cpu::TG_ISA_NS {
+// Products take the place of quotients for bf16 and f16, with the same codes. Such numbers have at most 11 bits: where
+// 127 (x / absmax) is no tie it is 1 / (254 * 2047) of itself or more away from one, and the factor is off by a third
+// of that. Ties are where |x| = absmax / 2, whose code is 64, to which the factor is larger than 127 / absmax; and
+// where 127 divides the bits of absmax, and then there is no factor. Nor for f32, and where it would not be finite.
+template <class T> bool has_factor(float absmax) {
+  return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
+}
+inline float factor_of(float absmax) { return 127.0f / absmax * (1 + 0x1p-21f); }
+inline int32_t by_product(float x, float factor) { return int32_t(__builtin_rintf(x * factor)); }
+inline int32_t by_quotient(float x, float absmax) { return int32_t(code_of(x, absmax)); }
+
+inline constexpr float kMostF16 = 65520;  // from here on f16 rounds to infinity
+
+// Whether a magnitude is no number, or none that the state can hold.
+inline bool is_bad(uint32_t most, DType state) {
+  return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
+}
+// Finds what is_bad() has seen, in row-major order, and throws.
+[[noreturn]] inline void fail_without_code(std::string_view op, const Buf& x, DType state) {
+  int64_t at = 0, worst = -1;
+  float value = 0;
+  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
+      const float v = float(x.data<T>()[offset]);
+      if (worst < 0 && !std::isfinite(v)) worst = at, value = v;
+      ++at;
+    });
+    if (worst >= 0) return;
+    at = 0;
+    for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
+      const float v = float(x.data<T>()[offset]);
+      if (worst < 0 && is_bad(magnitude_bits(v), state)) worst = at, value = v;
+      ++at;
+    });
+  });
+  throw tg::detail::not_quantised(op, *x.layout, worst, value);
+}
+
+}  // namespace tg::cpu::TG_ISA_NS

@@ -1,0 +1,150 @@
+// Loops over elements of views and broadcasts. Operands are walked with one set of strides each (0 repeats); adjacent
+// dimensions that every operand steps through evenly are merged, so contiguous data is one long row. Results are
+// written by the caller's row function; tiles depend on the problem alone.
+#pragma once
+#include <tapegrad/cpu/runtime/thread_pool.h>
+#include <tapegrad/cpu/simd/function_ref.h>
+#include <tapegrad/cpu/simd/isa.h>
+
+#include <array>
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+
+inline constexpr int64_t kGrain =
+    1 << 14;  // elements of a tile: some 5 us of cheap work, above the cost of waking threads
+
+template <size_t N> struct Walk {
+  Shape shape;  // merged; never empty
+  std::array<Strides, N> strides;
+
+  Walk(const Shape& s, const std::array<Strides, N>& st) {
+    for (size_t d = 0; d < s.size(); ++d) {
+      if (s[d] == 1) continue;
+      bool merge = !shape.empty();
+      for (size_t k = 0; merge && k < N; ++k) merge = strides[k].back() == st[k][d] * s[d];
+      if (merge)
+        shape.back() *= s[d];
+      else
+        shape.push_back(s[d]);
+      for (size_t k = 0; k < N; ++k) {
+        if (merge)
+          strides[k].back() = st[k][d];
+        else
+          strides[k].push_back(st[k][d]);
+      }
+    }
+    if (!shape.empty()) return;
+    shape.push_back(1);
+    for (auto& k : strides) k.push_back(0);
+  }
+  // row(n, at, step) for runs of the innermost dimension that make up elements [begin, end).
+  template <class F> void rows(int64_t begin, int64_t end, F&& row) const {
+    if (begin >= end) return;  // a size of 0 has no index
+    const size_t inner = shape.size() - 1;
+    int64_t index[kMaxDims] = {};
+    std::array<int64_t, N> at{}, step;
+    for (size_t d = inner + 1, rest = size_t(begin); d-- > 0; rest /= size_t(shape[d]))
+      index[d] = int64_t(rest % size_t(shape[d]));
+    for (size_t k = 0; k < N; ++k) {
+      step[k] = strides[k][inner];
+      for (size_t d = 0; d <= inner; ++d) at[k] += index[d] * strides[k][d];
+    }
+    while (begin < end) {
+      const int64_t n = std::min(end - begin, shape[inner] - index[inner]);
+      row(n, at, step);
+      begin += n;
+      index[inner] += n;
+      for (size_t k = 0; k < N; ++k) at[k] += n * step[k];
+      for (size_t d = inner; index[d] == shape[d] && d > 0; --d) {
+        index[d] = 0;
+        ++index[d - 1];
+        for (size_t k = 0; k < N; ++k) at[k] += strides[k][d - 1] - shape[d] * strides[k][d];
+      }
+    }
+  }
+};
+
+template <size_t N>
+using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
+
+// The same on the thread pool: row(n, at, step) is called from several threads.
+template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& strides, RowFn<N> row) {
+  const Walk<N> walk(s, strides);
+  parallel_for(walk.shape.product(), kGrain, [&](int64_t begin, int64_t end) { walk.rows(begin, end, row); });
+}
+template <size_t N, class F> void for_rows(const Shape& s, const std::array<Strides, N>& strides, F&& row) {
+  run_rows<N>(s, strides, RowFn<N>(row));
+}
+// f(offset...) for every index, one thread: for cold code.
+template <size_t N, class F> void for_indices(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
+  const Walk<N> walk(s, strides);
+  walk.rows(0, walk.shape.product(), [&](int64_t n, std::array<int64_t, N> at, const std::array<int64_t, N>& step) {
+    for (int64_t i = 0; i < n; ++i) {
+      [&]<size_t... K>(std::index_sequence<K...>) { f(at[K]...); }(std::make_index_sequence<N>());
+      for (size_t k = 0; k < N; ++k) at[k] += step[k];
+    }
+  });
+}
+// Strides of contiguous data of this shape.
+inline Strides dense(const Shape& s) { return Layout::contiguous(s, DType::f32).strides; }
+// The elements in row-major order, one thread: for indices and for one number per row.
+template <class To, class From> std::vector<To> flat(const Buf& b) {
+  std::vector<To> v;
+  if (b.numel() == 0) return v;
+  v.reserve(size_t(b.numel()));
+  for_indices<1>(b.shape(), {b.strides()}, [&](int64_t at) { v.push_back(To(b.data<From>()[at])); });
+  return v;
+}
+inline std::vector<int64_t> flat_indices(const Buf& b) {
+  std::vector<int64_t> v;
+  visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
+  return v;
+}
+// The elements where they lie if they are contiguous, else copied in row-major order to `scratch`.
+template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
+  if (b.is_contiguous()) return b.data<T>();
+  scratch.resize(size_t(b.numel()));
+  using At = std::array<int64_t, 2>;
+  for_rows<2>(b.shape(), {dense(b.shape()), b.strides()}, [&](int64_t n, const At& at, const At& step) {
+    const T* from = b.data<T>() + at[1];
+    for (int64_t i = 0; i < n; ++i) scratch[size_t(at[0] + i * step[0])] = from[i * step[1]];
+  });
+  return scratch.data();
+}
+
+// One operand of a row in blocks: where it lies when its elements are neighbours, else gathered into a buffer. So each
+// function has one loop, over neighbours.
+inline constexpr int64_t kBlock = 512;
+template <class T> class RowOperand {
+ public:
+  RowOperand(const T* p, int64_t step) : p_(p), step_(step) {
+    if (step == 0) std::fill_n(buffer_, kBlock, *p);
+  }
+  const T* block(int64_t at, int64_t n) {
+    if (step_ == 1) return p_ + at;
+    if (step_ != 0) gather(at, n);
+    return buffer_;
+  }
+
+ private:
+  [[gnu::noinline]] void gather(int64_t at, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) buffer_[i] = p_[(at + i) * step_];
+  }
+  const T* p_;
+  int64_t step_;
+  T buffer_[kBlock];
+};
+// out[i] = f(x[i], ...) over n elements, in compute_t<T>. Each index is read before it is written: out may be an
+// operand.
+template <class T, class F, class... X> void map_row(int64_t n, T* out, F&& f, RowOperand<X>... x) {
+  for (int64_t at = 0; at < n; at += kBlock) {
+    const int64_t m = std::min(kBlock, n - at);
+    [&](auto*... p) {
+      TG_SAME_INDEX
+      for (int64_t i = 0; i < m; ++i) out[at + i] = T(f(compute_t<X>(p[i])...));
+    }(x.block(at, m)...);
+  }
+}
+
+}  // namespace tg::cpu::TG_ISA_NS

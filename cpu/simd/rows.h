@@ -1,0 +1,39 @@
+// Rows of the last dimension: what kernels of softmax, norms, losses and embeddings read. Elementwise kernels use
+// loop.h.
+#pragma once
+#include <tapegrad/cpu/simd/loop.h>
+
+#include <vector>
+
+namespace tg::cpu::TG_ISA_NS {
+
+// Rows of the last dimension of any view; one whose elements lie apart is copied to scratch.
+template <class T> struct Rows {
+  const T* data;
+  int64_t n, step;
+  bool whole;
+  Shape lead;
+  Strides strides;
+  explicit Rows(const Buf& b)
+      : data(b.data<T>()),
+        n(b.shape().back()),
+        step(b.strides().back()),
+        whole(b.is_contiguous()),
+        lead(b.shape().begin(), b.shape().end() - 1),
+        strides(b.strides().begin(), b.strides().end() - 1) {}
+  const T* operator()(int64_t r, std::vector<T>& scratch) const {
+    if (whole) return data + r * n;
+    const T* p = data;
+    for (size_t d = lead.size(); d-- > 0; r /= lead[d]) p += r % lead[d] * strides[d];
+    if (step == 1) return p;
+    scratch.resize(size_t(n));
+    for (int64_t j = 0; j < n; ++j) scratch[size_t(j)] = p[j * step];
+    return scratch.data();
+  }
+};
+// f(begin, end) for ranges of rows of n elements, on the thread pool.
+template <class F> void for_row_tiles(int64_t rows, int64_t n, F&& f) {
+  parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)), f);
+}
+
+}  // namespace tg::cpu::TG_ISA_NS
