@@ -1,7 +1,7 @@
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -1,6 +1,6 @@
 #include <tapegrad/autograd/custom_vjp.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/own_gradient.h>
+#include <tapegrad/core/engine/own_gradient.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 
 #include <optional>
 #include <unordered_set>

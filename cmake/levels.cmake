@@ -1,5 +1,5 @@
 # CPU kernel files are compiled for the baseline and again for each level in TG_CPU_LEVELS; registration at start-up
-# keeps the highest that the machine has (core/registry.h). The baseline's objects come first in the archive, so that
+# keeps the highest that the machine has (core/backend/registry.h). The baseline's objects come first in the archive, so that
 # functions which several levels define inline are taken from code that runs everywhere.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(TG_CPU_LEVELS "3;4" CACHE STRING "x86-64 levels with kernels of their own, beside the baseline: 3 (AVX2), 4 (AVX-512)")

@@ -3,7 +3,7 @@
 // The planner (plan.h) finds chains, a backend runs them (BackendRuntime::run_chain).
 #pragma once
 #include <tapegrad/core/layout.h>
-#include <tapegrad/core/small_vec.h>
+#include <tapegrad/core/util/small_vec.h>
 
 #include <span>
 #include <vector>

@@ -3,10 +3,17 @@
 /// library and of ops of one's own, so that programs do not depend on fmt's headers.
 #pragma once
 #include <fmt/core.h>
+#include <tapegrad/core/device.h>
+#include <tapegrad/core/dtype.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/tensor.h>
+#include <tapegrad/core/shape.h>
 
 namespace tg {
+
+struct Layout;
+class Tensor;
+std::string to_string(const Layout&);
+std::string describe(const Tensor&);
 
 /// Throws an Error of `kind` with a formatted message unless `cond` holds. For mistakes of a caller: always on. The
 /// arguments are evaluated on failure only.
@@ -38,11 +45,8 @@ template <> struct fmt::formatter<tg::DType> : tg::PlainFormatter {
 template <> struct fmt::formatter<tg::Dims> : tg::PlainFormatter {
   template <class C> auto format(const tg::Dims& d, C& c) const { return write(tg::to_string(d), c); }
 };
-// "(2, 3) f32"
 template <> struct fmt::formatter<tg::Layout> : tg::PlainFormatter {
-  template <class C> auto format(const tg::Layout& l, C& c) const {
-    return write(tg::to_string(l.shape) + " " + std::string(tg::name_of(l.dtype)), c);
-  }
+  template <class C> auto format(const tg::Layout& l, C& c) const { return write(tg::to_string(l), c); }
 };
 // describe()
 template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {

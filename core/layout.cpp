@@ -53,6 +53,7 @@ std::string to_string(const Dims& d) {
   for (size_t i = 0; i < d.size(); ++i) s += fmt::format("{}{}", i ? ", " : "", d[i]);
   return s + ")";
 }
+std::string to_string(const Layout& l) { return fmt::format("{} {}", l.shape, l.dtype); }
 size_t normal_dim(std::string_view op, int64_t dim, const Shape& s) {
   const auto n = int64_t(s.size());
   TG_CHECK(dim >= -n && dim < n, shape, "[{}] dimension {} is outside of shape {}. It must be in [{}, {}).", op, dim, s,

@@ -33,6 +33,8 @@ struct Layout {
     return true;
   }
 };
+/// "(2, 3) f32".
+std::string to_string(const Layout&);
 
 /// Strides that read `in` as if it had shape `to`: aligned at the right, 0 along repeated dimensions. `in` must
 /// broadcast to `to`.

@@ -3,7 +3,7 @@
 /// lazily, whether results are searched for NaN and infinities, and how precisely f32 matrices are multiplied. A mode
 /// is a scope object: it begins with its constructor and ends with its destructor. Scopes nest.
 #pragma once
-#include <tapegrad/core/scoped_value.h>
+#include <tapegrad/core/util/scoped_value.h>
 
 #include <cstdint>
 #include <string_view>

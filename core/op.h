@@ -1,10 +1,9 @@
 /// @file
-/// Op (what to compute), Node (one use of an op, in the graph and on the tape), emit() and evaluate() (the only way a
-/// value is made and run), and the registration of kernels. The author of an op needs this header only.
-/// core/run_node.cpp runs nodes.
+/// Op (what to compute), emit() and evaluate() (the only way a value is made and run), and the registration of kernels.
+/// The author of an op needs this header only. core/node.h has the uses of ops.
 #pragma once
 #include <tapegrad/core/mode.h>
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
 
@@ -113,14 +112,6 @@ struct Context {
   void release();
   Scratch* scratch_ = nullptr;
 };
-/// The node that the calling thread runs now, for messages about memory.
-struct Running {
-  std::string_view op = {};
-  const Scope* scope = nullptr;
-  const Scope* range = nullptr;  ///< the named ranges that the node was made in (Node::range)
-};
-/// The node that the calling thread runs now; `op` is empty if there is none.
-const Running& running();
 /// The layouts of an op's outputs.
 using Layouts = SmallVec<Layout, 3>;
 
@@ -190,6 +181,7 @@ namespace detail {
 extern constinit thread_local WorkScope* t_work;  // core/profile/work.h; null: nobody counts
 }  // namespace detail
 
+struct Edge;  // core/node.h
 class Vjp;
 struct Op;
 struct Rng;
@@ -255,63 +247,6 @@ struct Op : Counted<Op> {
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
 };
 
-/// An input of a Node: its value until the node has run, or while backward needs it, and what backward needs to pass a
-/// gradient on.
-struct Edge {
-  uint64_t id;
-  Ref<Value> value;
-  Ref<Node> producer;  ///< set only on the tape: the node to which the gradient goes
-  Ref<Hooks> hooks;
-  const std::string* label;
-  Shape shape;  ///< a gradient has this shape even when the data is gone
-  DType dtype;
-  bool tracked;  ///< whether this input needs a gradient; exact, unlike a Mask, from input 31 on
-  uint32_t version;
-};
-/// An output of a Node.
-struct Out {
-  Layout layout;
-  Value* live;         ///< the value, if it still exists; not owned, and cleared by ~Value
-  Ref<Storage> saved;  ///< the elements, if backward needs them
-  uint32_t version;
-  Ref<Value> recomputed = nullptr;  ///< the value computed again, while backward needs it
-};
-/// One use of an op: an element of the lazy graph until it has run, and of the tape while backward may read it.
-struct Node : Counted<Node> {
-  OpPtr op;
-  const Scope* scope;
-  const Scope* range = nullptr;  ///< the named ranges that it was made in, for profiles; null if there are none
-  uint64_t seq;                  ///< larger than that of every node it reads: a topological order (Lamport clock)
-  uint64_t first_id;             ///< the id of output 0; the ids of the others follow
-  SmallVec<Edge, 2> in;
-  SmallVec<Out, 1> out;
-  Mask tracked = 0;  ///< inputs that need a gradient; 0 if the node is not on the tape
-  /// What a RecomputeScope decided.
-  struct Recomputing {
-    Mask in = 0;        ///< inputs that are not kept, because their producers can recompute them
-    Mask out = 0;       ///< outputs that this node can recompute
-    Mask reads = 0;     ///< inputs that this node needs to recompute
-    uint8_t depth = 0;  ///< the longest chain of ops that computes one of them again
-  } recomputing;
-  bool is_recomputation = false;  ///< computes what another node has computed before
-  bool done = false, released = false;
-  uint32_t slot = 0;  ///< scratch of the planner and of backward: one graph belongs to one thread at a time
-  uint64_t mark = 0;
-  Node* next_dead = nullptr;
-  const std::string* error = nullptr;
-  /// Whether backward may still go through the node.
-  bool tape() const { return tracked && !released; }
-  uint64_t id(size_t output) const { return first_id + output; }
-  /// The inputs that are kept for backward.
-  Mask kept_inputs() const;
-  /// Drops what was saved, after backward.
-  void release();
-  /// Drops recomputed outputs, once all their readers have run backward.
-  void drop_recomputed();
-  /// Frees a chain of nodes without recursion, so that it may be 10^6 long.
-  static void dispose(const Node*);
-};
-
 /// What Op::vjp() may read: gradients of the outputs, saved inputs and outputs, shapes. Values that a RecomputeScope
 /// did not keep are recomputed. An Error when a value was not saved, or was written since.
 class Vjp {
@@ -324,7 +259,7 @@ class Vjp {
     ~Sums() = default;
   };
   /// The view of one node. `last`: the node is not asked again, so its saved values may be given away.
-  Vjp(Node& n, Inputs grads, bool last = false, Sums* sums = nullptr) : Vjp(n, grads, last, sums, n.in.size()) {}
+  explicit Vjp(Node&, Inputs grads, bool last = false, Sums* sums = nullptr);
   /// The same view of the first n inputs.
   Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
   /// Input i; saves_in() must have its bit.
@@ -336,15 +271,15 @@ class Vjp {
   /// The gradient of output i; empty if none arrived.
   const Tensor& grad(size_t i = 0) const { return grads_[i]; }
   size_t inputs() const { return inputs_; }
-  const Shape& in_shape(size_t i) const { return node_.in[i].shape; }
-  DType in_dtype(size_t i) const { return node_.in[i].dtype; }
-  Device device() const { return node_.out[0].layout.device; }
+  const Shape& in_shape(size_t i) const;
+  DType in_dtype(size_t i) const;
+  Device device() const;
   /// Whether a gradient of input i is wanted.
-  bool wants(size_t i) const { return node_.in[i].tracked; }
+  bool wants(size_t i) const;
   /// The sum of the gradients of input i that later ops have given, if there is one and the input has this dtype; else
   /// an empty Tensor. vjp() must add to it, and return the result for input i. It saves a pass over all elements where
   /// only few change.
-  Tensor take_sum(size_t i, DType dtype) const { return sums_ ? sums_->take(node_.in[i], dtype) : Tensor(); }
+  Tensor take_sum(size_t i, DType dtype) const;
 
  private:
   Vjp(Node& n, Inputs grads, bool last, Sums* sums, size_t inputs)
@@ -369,9 +304,6 @@ void evaluate(Inputs roots);
 /// Calls an op as emit() does, and returns its first output.
 inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
-inline Mask Node::kept_inputs() const {
-  return tape() ? (op->saves_in(tracked) | recomputing.reads) & ~recomputing.in : 0;
-}
 /// The one object of an op without attributes. It is never freed and not counted, so threads do not contend for its
 /// counter.
 template <class OpT> const OpPtr& stateless() {
@@ -382,19 +314,6 @@ template <class OpT> const OpPtr& stateless() {
   }();
   return op;
 }
-
-/// Counters of the calling thread since it started, for tests and benchmarks.
-struct EngineStats {
-  uint64_t evaluations,    ///< calls of evaluate() that had something to run
-      nodes,               ///< nodes that these calls ran
-      kernels,             ///< kernels that ran, those of eager ops included
-      plans,               ///< plans that evaluate() and compiled functions made
-      replays,             ///< runs of a plan that was made before
-      planned_bytes,       ///< bytes of memory that the plans reserve, summed over all plans
-      planned_live_bytes;  ///< bytes of that memory in use at its fullest, summed over all plans
-};
-/// The counters of the calling thread. The reference stays valid while the thread lives.
-const EngineStats& engine_stats();
 
 /// The kernels of one op, by backend. TG_KERNEL fills the table before main().
 template <class Self> struct Kernels {

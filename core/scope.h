@@ -2,8 +2,8 @@
 /// Scopes: the names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
 /// as long as the process, and are compared and kept as pointers. Layers and error messages use them.
 #pragma once
-#include <tapegrad/core/profile/profile_range.h>
-#include <tapegrad/core/scoped_value.h>
+#include <tapegrad/core/span.h>
+#include <tapegrad/core/util/scoped_value.h>
 
 #include <string>
 #include <string_view>

@@ -1,8 +1,8 @@
 // Bytes, values and handles, and the ops that their members emit.
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/dry_run.h>
-#include <tapegrad/core/trace.h>
+#include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/engine/trace.h>
 
 #include <atomic>
 

@@ -4,10 +4,10 @@
 /// Values, so assign() only repoints the Variable, and pending readers keep what they read. There is no Eigen, no CUDA
 /// and no op name here; ops are in ops/ops.h. Everybody uses it.
 #pragma once
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/layout.h>
-#include <tapegrad/core/ref.h>
-#include <tapegrad/core/small_vec.h>
+#include <tapegrad/core/util/ref.h>
+#include <tapegrad/core/util/small_vec.h>
 
 #include <deque>
 #include <functional>
@@ -40,7 +40,7 @@ struct Value : Counted<Value> {
   uint32_t index = 0;    ///< the producer's output that this is
   uint32_t version = 0;  ///< version of the storage when the op wrote it
   uint32_t bf16_of = 0;  ///< version of the storage that bf16_copy shows; kUnset: the one that the op wrote
-  Ref<Value> bf16_copy;  ///< the elements in bf16, if parameter_as() has made them (core/cast.h)
+  Ref<Value> bf16_copy;  ///< the elements in bf16, if parameter_as() has made them (core/engine/cast.h)
   explicit Value(const Layout&);
   Value(const Layout&, Ref<Storage>);  ///< these elements, as they are now
   ~Value();

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/dry_run.h>
-#include <tapegrad/core/trace.h>
+#include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/engine/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>

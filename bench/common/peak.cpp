@@ -3,8 +3,8 @@
 #include "common/device_peak.h"
 #include "common/harness.h"
 
-#include <tapegrad/core/backend.h>
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/backend/registry.h>
 
 #ifdef __linux__
 #include <sys/mman.h>

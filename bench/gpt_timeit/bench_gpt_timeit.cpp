@@ -2,7 +2,7 @@
 // matrix of sizes, computations, warm-up steps and precisions, each on a model of its own; and whether a warm-up step
 // steadies the times, as the document says. The same code on the CPU and on CUDA, eager and compiled.
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 
 #include "gpt_timeit/report.h"

@@ -1,7 +1,7 @@
 // Times training steps of a named model on random tokens: forward, backward, clipping and the optimiser, as `tapegrad
 // train` makes them, without its files. The same code on the CPU and on CUDA, eager and compiled.
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/gpt.h>

@@ -2,7 +2,7 @@
 // the cache that grows, with one of fixed capacity, and that one compiled. Every way must give the same tokens. The
 // ways take turns, so that a noisy machine disturbs all.
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>

@@ -2,7 +2,7 @@
 // forward, of gradients that add up, and of training; tables as nsys prints them; and answers to the document's nine
 // conclusions, out of the same step in other forms and precisions. The same code on the CPU and on CUDA.
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 

@@ -4,7 +4,7 @@
 #include "lora_training/report.h"
 
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 

@@ -1,7 +1,7 @@
 #include "lora_training/host_time.h"
 
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/op.h>
 #include <tapegrad/ops/ops.h>

@@ -6,12 +6,12 @@
 #include "ops/op_rows.h"
 
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 
 using namespace tg;
 using namespace tg::bench;

@@ -3,7 +3,7 @@
 // step of the nano GPT. With --cpu-time the step runs on one thread and its processor time counts: for a machine that
 // is busy with other work.
 #include <fmt/core.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/train/run_config.h>

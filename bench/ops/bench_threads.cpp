@@ -2,7 +2,7 @@
 // equal and unequal tiles beside the same tiles in a plain loop, in turn. `of ideal` is the speed-up over the number of
 // threads. With --neighbour a busy loop runs on one of the cpus meanwhile.
 #include <fmt/core.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // --kernels lists every kernel with its file.
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 
 #include <fstream>
 #include <iterator>

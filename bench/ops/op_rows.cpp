@@ -1,6 +1,6 @@
 #include "ops/op_rows.h"
 
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/tapegrad.h>
 
 namespace tg::bench {

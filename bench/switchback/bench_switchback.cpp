@@ -2,7 +2,7 @@
 // codes, each timed alone, over a grid of layers and batches, with the document's totals, lines and JSON objects; and
 // beside them the step of the layer as a whole, eager and compiled. The same code on the CPU and on CUDA.
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/io/file.h>
 
 #include <optional>

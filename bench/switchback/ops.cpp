@@ -1,5 +1,5 @@
 // The ops that document 001 times.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 

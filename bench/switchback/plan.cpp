@@ -1,5 +1,5 @@
 // Which rows there are, and what the flags make of them.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 

@@ -1,7 +1,7 @@
 // How fast a tokenizer of a published model encodes texts, in megabytes per second, on one thread and on more. All
 // numbers of threads must give the same ids; a checksum of them is for programs that compare other libraries with ours.
 #include <fmt/format.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>

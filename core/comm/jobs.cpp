@@ -1,5 +1,5 @@
 #include <tapegrad/core/comm/jobs.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
 #include <set>

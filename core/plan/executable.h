@@ -1,7 +1,7 @@
 // A plan made ready to run again and again: ops, layouts and pointers in a row, memory that stays, and what differs
 // from run to run (leaves, results, random numbers). For compile.cpp; how it is planned is in plan.h.
 #pragma once
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/core/rng.h>
 

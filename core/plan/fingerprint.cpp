@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/fingerprint.h>
-#include <tapegrad/core/scoped_value.h>
+#include <tapegrad/core/util/scoped_value.h>
 
 #include <algorithm>
 

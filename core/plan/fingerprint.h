@@ -2,7 +2,7 @@
 // For compile.cpp.
 #pragma once
 #include <tapegrad/core/plan/executable.h>
-#include <tapegrad/core/trace.h>
+#include <tapegrad/core/engine/trace.h>
 
 namespace tg::detail {
 

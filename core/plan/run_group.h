@@ -3,7 +3,7 @@
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/plan/rewrite.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 
 namespace tg::detail {
 

@@ -3,8 +3,8 @@
 /// Profiler it costs a load and a branch. Ops and layers have ranges of their own: NameScope (core/scope.h) opens one.
 /// Programs use it, and the parts of core/ that record ranges.
 #pragma once
-#include <atomic>
-#include <cstdint>
+#include <tapegrad/core/span.h>
+
 #include <string_view>
 
 namespace tg {
@@ -14,34 +14,7 @@ struct Scope;
 /// The parts of a training step. backward() and AdamW::step() open their own; the program opens forward and loss.
 enum class Phase : uint8_t { forward, loss, backward, optimizer };
 
-/// What a range stands for: a name that the program gave, a part of a model, or one run of an op.
-enum class RangeKind : uint8_t { range, layer, op };
-
 namespace detail {
-inline constinit std::atomic<uint64_t> g_profiling{0};  // the number of the profiler that runs; 0: none does
-inline bool profiling() { return g_profiling.load(std::memory_order_relaxed) != 0; }
-// The path of named ranges that the calling thread is in, null where it is in none: nodes keep it, so that a kernel
-// that runs later belongs to the range that asked for it.
-extern constinit thread_local const Scope* t_range;
-
-// One range of the calling thread. They end in the reverse order of their begins, in the thread that began them.
-class Span {
- public:
-  Span() = default;
-  ~Span() {
-    if (session_) [[unlikely]]
-      end();
-  }
-  Span(const Span&) = delete;
-  Span& operator=(const Span&) = delete;
-  void begin_range(const Scope* path);
-  void begin_layer(const Scope*);
-
- protected:
-  void end() noexcept;
-  uint64_t session_ = 0;
-  uint32_t index_ = 0;
-};
 const Scope* path_within(const Scope* path, std::string_view name);  // one object per path; null: of no range
 const Scope* path_within(const Scope* path, Phase);
 }  // namespace detail

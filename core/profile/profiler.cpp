@@ -1,6 +1,6 @@
 // Each thread records into a log of its own, whose lock it shares only with the end of a profiler. Which profiler a
 // record is for is asked under that lock: after stop() has passed over a log, nothing is added to it.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/scope.h>
@@ -370,6 +370,7 @@ Profile Profiler::stop() {
   const std::unique_ptr<DeviceProfiler> device = end_session(s);
   return Collector(s, s.last_session).collect(device ? device->finish() : DeviceRecords());
 }
+std::unique_ptr<detail::DeviceProfiler> BackendRuntime::profiler() { return nullptr; }
 Profiler::~Profiler() {
   if (!session_) return;
   try {

@@ -4,7 +4,7 @@
 /// the work of steps of any size is known in milliseconds. models/train/roofline.h uses it.
 #pragma once
 #include <tapegrad/core/op.h>
-#include <tapegrad/core/scoped_value.h>
+#include <tapegrad/core/util/scoped_value.h>
 
 #include <string>
 #include <vector>

@@ -3,7 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/profile/profiler_record.h>
-#include <tapegrad/core/slab.h>
+#include <tapegrad/core/util/slab.h>
 #include <tapegrad/cpu/runtime/allocator.h>
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // The allocator of the CPU backend: keeps freed blocks for the next tensor of the same size. One object per process,
 // cpu_allocator(); never destroyed, because tensors in static storage may be freed last. Not for users.
-// Up to 1 KiB: the slab of <tapegrad/core/slab.h>. Above: eight classes per power of two (at most 12.5 % waste),
+// Up to 1 KiB: the slab of <tapegrad/core/util/slab.h>. Above: eight classes per power of two (at most 12.5 % waste),
 // common free lists; from 2 MiB on blocks start at 2 MiB and ask for huge pages. Under AddressSanitizer nothing is
 // kept.
 #pragma once
-#include <tapegrad/core/allocator.h>
+#include <tapegrad/core/backend/allocator.h>
 
 namespace tg {
 

@@ -1,4 +1,4 @@
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/cpu/runtime/int8_path.h>
 #include <tapegrad/cpu/runtime/product_path.h>
 

@@ -2,7 +2,7 @@
 // who went in. Workers that sleep through a job are not waited for.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/cpu/runtime/cpus.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 

@@ -1,7 +1,7 @@
 // Row-major by swapping: read column by column, the memory of a row-major matrix X is X^T. So the library, which
 // computes column-major D = A B, gives the row-major product out = a b when it is asked for out^T = b^T a^T: its A is
 // our b, its B is our a, m and n change places, and nothing moves. A flag of transposition stays with its operand.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>

@@ -1,7 +1,7 @@
 // Casts and copies of any layout: in (any strides) -> out contiguous, the same shape. One element per thread. The
 // conversions of training have a kernel each; all others go through i64 or f64, which hold every value of the other
 // dtypes, with both dtypes as run-time values: memory is what such a kernel waits for.
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cuda/device/copy.h>
 
 #include <limits>

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
 #include <tapegrad/cuda/nccl/library.h>
 #include <tapegrad/cuda/runtime/recording.h>

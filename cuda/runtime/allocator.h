@@ -2,7 +2,7 @@
 // of CUDA once it has grown to what a program needs. Made by backend.cpp, one per device, never destroyed. Not for
 // users, who read memory_stats() and empty_cache().
 #pragma once
-#include <tapegrad/core/allocator.h>
+#include <tapegrad/core/backend/allocator.h>
 #include <tapegrad/cuda/runtime/block_pool.h>
 #include <tapegrad/cuda/runtime/stream.h>
 

@@ -1,6 +1,6 @@
 // The CUDA backend's runtime: devices, copies, synchronisation. A machine without a driver or GPU has no device, and
 // why_missing() says what it lacks.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/jit/chain.h>
 #include <tapegrad/cuda/profile/profiler.h>

@@ -2,7 +2,7 @@
 // captured again, and the others stay. What changes in an op from step to step lies in memory that is written before
 // each launch. For backend.cpp, which offers it to compile(), and what asks whether it is on.
 #pragma once
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
 #include <functional>

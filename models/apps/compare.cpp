@@ -1,6 +1,6 @@
 // `tapegrad compare`: one training step of a model on two sides, tensor by tensor: a device against the CPU, a dtype
 // against another, one thread against two. Exit status 1 when they differ by more than rounding explains.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>

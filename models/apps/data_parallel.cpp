@@ -1,5 +1,5 @@
 #include <fmt/core.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/data_parallel.h>

@@ -1,6 +1,6 @@
 // `tapegrad eval`: the loss of a model on texts or on a token file.
 #include <fmt/core.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>

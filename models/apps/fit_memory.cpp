@@ -1,4 +1,4 @@
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/fit_memory.h>
 

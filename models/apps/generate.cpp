@@ -1,5 +1,5 @@
 // `tapegrad generate`: continues a prompt, token by token as they are made, or many prompts in batches.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>

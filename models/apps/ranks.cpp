@@ -1,5 +1,5 @@
 #include <sched.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/ranks.h>

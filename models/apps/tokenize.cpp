@@ -1,5 +1,5 @@
 // `tapegrad tokenize`: texts to a token file, which `train` and `finetune` read.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>

@@ -1,4 +1,4 @@
-#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/models/data/batch.h>
 
 #include <algorithm>

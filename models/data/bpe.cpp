@@ -1,4 +1,4 @@
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>

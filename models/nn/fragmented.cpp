@@ -1,4 +1,4 @@
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/ops/comparison.h>

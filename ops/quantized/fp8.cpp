@@ -1,4 +1,4 @@
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/matmul.h>

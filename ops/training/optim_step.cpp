@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/trace.h>
+#include <tapegrad/core/engine/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/training/optim_step.h>
 #include <tapegrad/ops/training/update.h>

@@ -2,7 +2,7 @@
 /// How ops that update weights write along the bf16 copies that parameter_as() keeps of them. For the ops of this
 /// folder.
 #pragma once
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/op.h>
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // Gradients through compose(): of ops that have no vjp of their own, once and twice, and with equal inputs.
+#include <tapegrad/core/node.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

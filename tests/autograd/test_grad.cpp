@@ -1,4 +1,5 @@
 // Reverse mode: what backward returns, keeps and refuses. Gradients of single ops are in test_ops.cpp.
+#include <tapegrad/core/node.h>
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>

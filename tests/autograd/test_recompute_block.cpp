@@ -1,6 +1,6 @@
 // Activation checkpointing: same values and gradients as without, less memory between forward and backward.
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

@@ -2,7 +2,7 @@
 // files.
 #include <doctest/doctest.h>
 
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 

@@ -1,7 +1,7 @@
 // parameter_as(): when the bf16 copy of a leaf is made, when it is not used any more, and that its gradient is that of
 // to().
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/ops/matmul.h>
 
 #include <thread>

@@ -1,7 +1,7 @@
 // The allocator of the CPU backend, and the slab below it.
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/slab.h>
+#include <tapegrad/core/util/slab.h>
 #include <tapegrad/cpu/runtime/allocator.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // f32 products under MatmulPrecision::high and medium on the CPU, by each way that this machine has (TG_BF16): against
 // double precision and beside `highest`, what parts of bf16 cannot be, threads and layouts, gradients in each mode.
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/ops.h>

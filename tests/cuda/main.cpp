@@ -2,7 +2,7 @@
 // where there is no such device. TG_EMULATE_SCHEDULE chooses the emulator's order of threads, blocks and streams.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 
 #include <cstdio>

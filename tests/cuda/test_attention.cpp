@@ -1,6 +1,6 @@
 // Attention on Device::cuda() where the cases of all ops are too small: every compiled head size and others, lengths
 // around the widths of blocks, and memory.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/factories.h>

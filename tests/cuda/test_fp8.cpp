@@ -1,6 +1,6 @@
 // 8-bit floats on Device::cuda(): the bits of the CPU, at every form of the kernels, and what is said of values that
 // are not finite, and when. Products and layers of them.
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>

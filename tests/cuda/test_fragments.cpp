@@ -1,6 +1,6 @@
 // Products of few rows, fragments and folded steps on Device::cuda(): against the CPU, alone and among other rows, what
 // they refuse, and how many kernels a training step launches.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/fragmented.h>

@@ -1,7 +1,7 @@
 // Matrix products on Device::cuda() against the CPU: transpositions, sizes, batches and views; what is kept between
 // calls; measured algorithms and their file; the choice of TF32.
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/cuda/gemm/gemm.h>

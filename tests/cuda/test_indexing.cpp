@@ -1,6 +1,6 @@
 // Indexing, selection and losses on Device::cuda() where the op cases do not reach: many equal indices, sorts of
 // several blocks, long rows, k beyond one round, NaN and infinities, and what is said about bad indices, and when.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,5 +1,5 @@
 // Every op case on Device::cuda() against the same on the CPU: dtypes, layouts, sizes, eager and lazy.
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 
 #include <algorithm>
 #include <set>

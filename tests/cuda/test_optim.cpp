@@ -1,5 +1,6 @@
 // AdamW and the global norm on Device::cuda(): many tensors of odd sizes over several steps against the CPU, every form
 // of the step, views that are not aligned, and the same bits on every run.
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/sgd.h>

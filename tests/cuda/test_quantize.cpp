@@ -1,7 +1,7 @@
 // 8-bit codes and their products on Device::cuda(): the bits of the CPU, at every form of the kernels, and what is said
 // of values that have no code, and when. SwitchBack, which is made of them, forward and back.
-#include <tapegrad/core/backend.h>
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>

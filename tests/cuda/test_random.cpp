@@ -1,6 +1,6 @@
 // Random numbers and masks on Device::cuda() are the CPU's: a model starts from the same weights and drops the same
 // elements on both.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

@@ -3,7 +3,7 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>

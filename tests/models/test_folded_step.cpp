@@ -1,6 +1,6 @@
 // AdamW::backward_and_step(): the same values as backward() and step(), without the memory of the gradients that it
 // folds into the step; what it stores all the same, and what it refuses.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>

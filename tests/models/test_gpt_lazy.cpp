@@ -1,4 +1,5 @@
 // Training a GPT in lazy mode: a step is one graph and one plan, and gives the bits of eager mode in no more memory.
+#include <tapegrad/core/node.h>
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"

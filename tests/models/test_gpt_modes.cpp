@@ -3,6 +3,7 @@
 #include "support/gpt_oracle.h"
 #include "support/helpers.h"
 
+#include <tapegrad/core/node.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>

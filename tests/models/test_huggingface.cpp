@@ -1,6 +1,6 @@
 // models/io/huggingface: folders that transformers wrote (tests/data/make_huggingface.py) give its logits, weights keep
 // their bits both ways, config.json of both versions is read, and what is damaged or not computed here is an Error.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>

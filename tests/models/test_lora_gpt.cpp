@@ -1,6 +1,7 @@
 // LoRA on a Gpt: targets by pattern, all ways to run an adapted model, training it, what is not kept and
 // not computed for frozen weights, merging, and refusals.
-#include <tapegrad/core/slab.h>
+#include <tapegrad/core/node.h>
+#include <tapegrad/core/util/slab.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>

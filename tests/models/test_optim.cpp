@@ -3,6 +3,7 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/optim/adamw.h>

@@ -1,7 +1,7 @@
 // models/train/roofline: the work of training steps, counted without computing them. The steps of the benchmarked
 // documents are pinned to the call and to the byte: a cast or a copy that comes back, and a norm that nobody asked for,
 // fail here.
-#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/lora.h>

@@ -1,5 +1,6 @@
 // models/train: the training loop and its log.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/node.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>

@@ -1,7 +1,7 @@
 // Attention keeps nothing of the size of the scores, T x T: what it holds beside its inputs, outputs and gradients
 // grows with T. Counted by the allocator of tensors, and, for the scratch of kernels that it does not see, by the
 // memory of a whole process.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/factories.h>

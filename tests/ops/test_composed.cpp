@@ -1,5 +1,5 @@
 // Functions that are made of other ops: values, edges and what they refuse. Their gradients are in the op cases.
-#include <tapegrad/core/dry_run.h>
+#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

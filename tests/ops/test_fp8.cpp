@@ -1,5 +1,5 @@
 // 8-bit floats: every code and every boundary between codes against the formats, rows of them, products, and layers.
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/ops.h>
 #include <tapegrad/ops/quantized/fp8_codes.h>
 

@@ -1,6 +1,6 @@
 // Cross-entropy has no second buffer of the size of the logits: its gradient is written over them when nobody else
 // holds them, and over nothing that somebody does.
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
 

@@ -1,4 +1,5 @@
 // Every op case in every way: dtypes, layouts, sizes, eager and lazy, threads, and the bytes that kernels touch.
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 

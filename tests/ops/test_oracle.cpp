@@ -3,7 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/core/registry.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,6 +1,6 @@
 // 8-bit codes and their products: bit for bit against the definition, in every layout; and SwitchBack against f64
 // within what quantising may change.
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "support/helpers.h"
 
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/factories.h>

@@ -1,7 +1,7 @@
 // Ranks on a GPU each, or on an emulated one: exchanges of bytes, sums of every dtype and size, what is said when NCCL
 // fails. A program of one rank, and of as many as mpirun starts.
-#include <tapegrad/core/backend.h>
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/nccl/device_comm.h>

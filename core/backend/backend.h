@@ -4,7 +4,7 @@
 /// asking for it is an Error that says how to get it. Users call memory_stats(), synchronize() and the thread
 /// functions; kernels see only Context (op.h).
 #pragma once
-#include <tapegrad/core/allocator.h>
+#include <tapegrad/core/backend/allocator.h>
 #include <tapegrad/core/device.h>
 
 #include <functional>

@@ -2,7 +2,7 @@
 /// OwnGradient: values that other ops made, with the gradient of an op of their own. A composed op with a vjp() and
 /// custom_vjp() return it; nobody else emits it.
 #pragma once
-#include <tapegrad/core/op.h>
+#include <tapegrad/core/node.h>
 
 namespace tg::op {
 

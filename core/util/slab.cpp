@@ -1,6 +1,6 @@
 // Blocks of one class are cut from chunks and live in magazines: two per thread and class, so that a thread trades
 // whole magazines with the common lists and takes the lock once in 64 KiB, whichever thread frees what it allocates.
-#include <tapegrad/core/slab.h>
+#include <tapegrad/core/util/slab.h>
 
 #include <mutex>
 #include <new>

@@ -1,7 +1,7 @@
 // Running one node: version checks, donation of buffers, the eager fast path, marks for graph walks. For the engine and
 // autograd/; op authors read op.h.
 #pragma once
-#include <tapegrad/core/op.h>
+#include <tapegrad/core/node.h>
 
 namespace tg::detail {
 

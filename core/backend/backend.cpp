@@ -1,14 +1,11 @@
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/dry_run.h>
-#include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/backend/dry_run.h>
 
 namespace tg {
 namespace {
 constinit BackendRuntime* g_runtimes[kBackends] = {};
 }  // namespace
-
-std::unique_ptr<detail::DeviceProfiler> BackendRuntime::profiler() { return nullptr; }
 
 bool register_backend(Backend b, BackendRuntime* r) {
   g_runtimes[size_t(b)] = r;

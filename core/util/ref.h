@@ -1,8 +1,8 @@
 /// @file
 /// Ref, an intrusive counted pointer, and Counted, the base of what it points to. The objects live in the slab
-/// (core/slab.h). Storage, values, nodes and ops use it.
+/// (core/util/slab.h). Storage, values, nodes and ops use it.
 #pragma once
-#include <tapegrad/core/slab.h>
+#include <tapegrad/core/util/slab.h>
 
 #include <atomic>
 #include <type_traits>

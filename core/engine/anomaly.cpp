@@ -1,6 +1,6 @@
 // AnomalyScope: the search for the op that makes the first NaN or infinity.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
-#include <tapegrad/core/cast.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/trace.h>
+#include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
 #include <unordered_map>

@@ -2,9 +2,9 @@
 // it runs at once. Also what a vjp reads back from the tape.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/observe.h>
-#include <tapegrad/core/own_gradient.h>
-#include <tapegrad/core/run_node.h>
-#include <tapegrad/core/trace.h>
+#include <tapegrad/core/engine/own_gradient.h>
+#include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
 
@@ -25,6 +25,22 @@ Tensors Op::vjp(const Vjp&) const {
 }
 Tensors Op::compose(Inputs) const {
   detail::fail(Error::Kind::internal, fmt::format("[{}] has no compose().", name()));
+}
+
+void fail_no_kernel(const Op& op, Backend b) {
+  const std::string_view backend = name_of(b);
+  std::string others;
+  for (size_t i = 0; i < kBackends; ++i)
+    if (op.supports(Backend(i))) others += fmt::format("{}{}", others.empty() ? "" : " and ", name_of(Backend(i)));
+  detail::fail(
+      Error::Kind::missing_kernel,
+      fmt::format(
+          "[{0}] has no kernel for backend {1}{2}. Move its inputs with .to(device), or, for an op of your own, "
+          "write TG_KERNEL(<op>, {1}, <function>), or TG_UNARY_OP(<struct>, {1}), in a {3} file of your program. "
+          "A static library drops the object of such a file: make it an OBJECT library, or link the whole "
+          "archive ($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).",
+          op.name(), backend, others.empty() ? "" : fmt::format(", only for {}", others),
+          b == Backend::cuda ? ".cu" : ".cpp"));
 }
 
 void Node::release() {
@@ -192,6 +208,12 @@ Tensor handle(uint64_t id, Ref<Value> v, bool tracked, const std::string* label)
   return t;
 }
 }  // namespace
+Vjp::Vjp(Node& n, Inputs grads, bool last, Sums* sums) : Vjp(n, grads, last, sums, n.in.size()) {}
+const Shape& Vjp::in_shape(size_t i) const { return node_.in[i].shape; }
+DType Vjp::in_dtype(size_t i) const { return node_.in[i].dtype; }
+Device Vjp::device() const { return node_.out[0].layout.device; }
+bool Vjp::wants(size_t i) const { return node_.in[i].tracked; }
+Tensor Vjp::take_sum(size_t i, DType dtype) const { return sums_ ? sums_->take(node_.in[i], dtype) : Tensor(); }
 Tensor Vjp::in(size_t i) const {
   const Edge& e = node_.in[i];
   const bool again = node_.recomputing.in & bit(i);

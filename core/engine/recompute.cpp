@@ -1,6 +1,6 @@
 // RecomputeScope: what the tape does not keep because it can be computed again. Nodes decide when they are recorded,
 // by what is kept anyway, so that eager, lazy and compiled runs decide alike; recomputed() is called by vjps.
-#include <tapegrad/core/run_node.h>
+#include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // What a function reads, emits and assigns while it is traced for compile(): nodes that do not run, and the variables
 // from outside that they read or that take new values. For emit.cpp, tensor.cpp and compile.cpp only.
 #pragma once
-#include <tapegrad/core/op.h>
+#include <tapegrad/core/node.h>
 
 #include <unordered_map>
 #include <unordered_set>

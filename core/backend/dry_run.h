@@ -3,7 +3,7 @@
 /// what the same code allocates when it really runs, so no formula has to follow a model. plan_memory()
 /// (models/train/memory_plan.h) uses it.
 #pragma once
-#include <tapegrad/core/backend.h>
+#include <tapegrad/core/backend/backend.h>
 
 namespace tg {
 
