@@ -1,6 +1,6 @@
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>

@@ -1,6 +1,6 @@
-# The CUDA backend of tg_core: the files of cuda/*/.
+# The CUDA backend of tg_core: the files of cuda/.
 #   ON       by nvcc; AUTO is ON where nvcc and the toolkit are found, else OFF
-#   EMULATE  by the host compiler on the emulator in cuda/simt, which checks every access; no toolkit, no GPU needed
+#   EMULATE  by the host compiler on the emulator in tests/emulator, which checks every access; no toolkit, no GPU needed
 # A build with ON starts on machines without a GPU or driver; asking for the device there is an Error.
 set(TG_HAS_CUDA OFF)
 include(cmake/tapegradKernels.cmake)
@@ -61,8 +61,7 @@ function(tg_add_cuda target)
     return()
   endif()
   file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*/*.cu)
-  file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*/*.cpp)
-  list(FILTER runtime EXCLUDE REGEX "/cuda/simt/")
+  file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cpp ${PROJECT_SOURCE_DIR}/cuda/*/*.cpp)
   tg_kernel_library(tg_cuda_kernels ${kernels})
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
@@ -99,19 +98,19 @@ function(tg_add_cuda target)
     # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
     target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
   else()
-    file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/simt/*.cpp)
-    add_library(tg_simt OBJECT ${emulator})
-    set_target_properties(tg_simt PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # its files share names
-    target_include_directories(tg_simt PUBLIC ${PROJECT_BINARY_DIR}/include)
-    target_compile_features(tg_simt PUBLIC cxx_std_20)
-    target_compile_definitions(tg_simt PUBLIC TG_CUDA_EMULATED)
-    target_compile_options(tg_simt PRIVATE -O2)
+    file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/emulator/*.cpp)
+    add_library(tg_emulator OBJECT ${emulator})
+    set_target_properties(tg_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # its files share names
+    target_include_directories(tg_emulator PUBLIC ${PROJECT_BINARY_DIR}/include)
+    target_compile_features(tg_emulator PUBLIC cxx_std_20)
+    target_compile_definitions(tg_emulator PUBLIC TG_CUDA_EMULATED)
+    target_compile_options(tg_emulator PRIVATE -O2)
     list(JOIN TG_EMULATE_CHECKS " " checks)
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/simt/nvrtc.cpp PROPERTIES COMPILE_DEFINITIONS
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/emulator/nvrtc.cpp PROPERTIES COMPILE_DEFINITIONS
       "SIMT_COMPILER=\"${CMAKE_CXX_COMPILER}\";SIMT_INCLUDE=\"${PROJECT_BINARY_DIR}/include\";SIMT_FLAGS=\"-x c++ -std=c++20 -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas ${checks}\"")
-    target_link_libraries(tg_simt PRIVATE tg_flags Threads::Threads)
+    target_link_libraries(tg_emulator PRIVATE tg_flags Threads::Threads)
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_EMULATED)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_simt>)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_emulator>)
   endif()
   target_link_libraries(${target} INTERFACE $<LINK_ONLY:${CMAKE_DL_LIBS}>)
 endfunction()

@@ -15,7 +15,7 @@ endfunction()
 
 set(docs_out ${PROJECT_BINARY_DIR}/docs)
 tg_quoted(docs_input core ops autograd models cpu/kernel.h cpu/runtime/thread_pool.h cpu/unary.h README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md
-          cpu/README.md cuda/README.md cuda/simt/README.md models/README.md bench/README.md tests/README.md cmake/README.md)
+          cpu/README.md cuda/README.md tests/emulator/README.md models/README.md bench/README.md tests/README.md cmake/README.md)
 tg_quoted(docs_private
           core/backend/allocator.h core/chain.h core/io/json.h core/engine/run_node.h core/util/slab.h core/engine/trace.h  # the engine's own
           core/plan/executable.h core/plan/plan.h core/plan/rewrite.h core/plan/run_group.h core/profile/profiler_record.h

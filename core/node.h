@@ -1,6 +1,6 @@
 /// @file
-/// Node: one use of an op, in the lazy graph and on the tape, with its inputs (Edge) and outputs (Out). Also the node that
-/// a thread runs now, and the engine's counters. For the engine and autograd/; authors of ops need core/op.h only.
+/// Node: one use of an op, in the lazy graph and on the tape, with its inputs (Edge) and outputs (Out). Also the node
+/// that a thread runs now, and the engine's counters. For the engine and autograd/; authors of ops need core/op.h only.
 #pragma once
 #include <tapegrad/core/op.h>
 

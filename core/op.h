@@ -2,8 +2,8 @@
 /// Op (what to compute), emit() and evaluate() (the only way a value is made and run), and the registration of kernels.
 /// The author of an op needs this header only. core/node.h has the uses of ops.
 #pragma once
-#include <tapegrad/core/mode.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
 

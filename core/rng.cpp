@@ -1,7 +1,7 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/rng.h>
-#include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
 #include <bit>

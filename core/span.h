@@ -1,5 +1,5 @@
-// What scopes and ranges of a profile share: one range of a thread, recorded while a Profiler runs. For core/scope.h and
-// core/profile/; programs use ProfileRange (core/profile/profile_range.h).
+// What scopes and ranges of a profile share: one range of a thread, recorded while a Profiler runs. For core/scope.h
+// and core/profile/; programs use ProfileRange (core/profile/profile_range.h).
 #pragma once
 #include <atomic>
 #include <cstdint>

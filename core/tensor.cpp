@@ -1,7 +1,7 @@
 // Bytes, values and handles, and the ops that their members emit.
-#include <tapegrad/core/engine/cast.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/trace.h>
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // The CPU as a backend: host memory, memcpy, the thread pool.
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/cpu/runtime/allocator.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/runtime/chain.h>

@@ -1,5 +1,5 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>

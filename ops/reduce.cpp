@@ -1,5 +1,5 @@
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>

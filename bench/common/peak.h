@@ -1,7 +1,7 @@
 // What this machine can do, measured in the same run as what is compared with it. CPU: multiply-adds on registers, and
 // the bandwidth of memory for a given working set, both on all threads of the CPU backend; loops of our own for the
-// level of instructions that the kernels use (core/backend/registry.h). GPU: the largest product of the vendor's library, and
-// copies that its copy engine makes.
+// level of instructions that the kernels use (core/backend/registry.h). GPU: the largest product of the vendor's
+// library, and copies that its copy engine makes.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>

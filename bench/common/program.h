@@ -34,8 +34,8 @@ Json json_of(const Origin&);  // with the date: what all result files begin with
 void write_json(const std::string& path, const Json&);
 
 // An Error of kind memory when a run takes more than the device has in all: bytes(batch), by a dry_run()
-// (core/backend/dry_run.h) of the run itself. It names what would fit: the first of the batches halved again and again, and
-// each of the others.
+// (core/backend/dry_run.h) of the run itself. It names what would fit: the first of the batches halved again and again,
+// and each of the others.
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
                 const std::vector<Variant>& others, Device);
 

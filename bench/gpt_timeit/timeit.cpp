@@ -1,8 +1,8 @@
 #include "gpt_timeit/timeit.h"
 
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/ops/ops.h>

@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/backend/registry.h>
 
 using namespace tg;
 using namespace tg::bench;

@@ -2,8 +2,8 @@
 // --check-readme FILE fails when FILE does not hold it; a build without CUDA leaves the column of cuda as it is there.
 // --kernels lists every kernel with its file.
 #include <fmt/format.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/check.h>
 
 #include <fstream>
 #include <iterator>

@@ -1,8 +1,8 @@
 // The step of a layer as a whole: forward and backward, all quantising included.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,5 +1,5 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 
 #include <algorithm>

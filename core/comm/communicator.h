@@ -1,7 +1,7 @@
 /// @file
 /// Communicator: the processes that work on one task, and what they tell each other. There is a world of one in every
-/// build, and MPI where TG_MPI found it (cpu/runtime/mpi_comm.cpp). Sums over them are in core/comm/sums.h. Data parallel
-/// training uses it.
+/// build, and MPI where TG_MPI found it (cpu/runtime/mpi_comm.cpp). Sums over them are in core/comm/sums.h. Data
+/// parallel training uses it.
 #pragma once
 #include <tapegrad/core/comm/jobs.h>
 #include <tapegrad/core/comm/watch.h>

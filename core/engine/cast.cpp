@@ -1,9 +1,9 @@
 // Conversions of dtype, and the bf16 copies that parameters keep.
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/backend/dry_run.h>
-#include <tapegrad/core/mode.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/trace.h>
+#include <tapegrad/core/mode.h>
 
 #include <mutex>
 

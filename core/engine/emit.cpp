@@ -1,10 +1,10 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/observe.h>
 #include <tapegrad/core/engine/own_gradient.h>
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/trace.h>
+#include <tapegrad/core/observe.h>
 
 #include <algorithm>
 

@@ -1,12 +1,12 @@
 // Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides
 // the order and the storage of several nodes.
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/engine/cast.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/profile/work.h>
-#include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>

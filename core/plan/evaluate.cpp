@@ -1,6 +1,6 @@
 // evaluate() of several nodes: collect unfinished ancestors, order by seq, look the plan up by structural key, run.
-#include <tapegrad/core/plan/plan.h>
 #include <tapegrad/core/engine/trace.h>
+#include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,5 +1,5 @@
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/profile/work.h>

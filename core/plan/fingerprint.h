@@ -1,8 +1,8 @@
 // What a traced function does, in a form that outlives the trace: two calls that trace alike have equal fingerprints.
 // For compile.cpp.
 #pragma once
-#include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/engine/trace.h>
+#include <tapegrad/core/plan/executable.h>
 
 namespace tg::detail {
 

@@ -1,5 +1,5 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/run_group.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/profile/work.h>

@@ -2,8 +2,8 @@
 // run_node() for each.
 #pragma once
 #include <tapegrad/core/chain.h>
-#include <tapegrad/core/plan/rewrite.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/plan/rewrite.h>
 
 namespace tg::detail {
 

@@ -1,5 +1,5 @@
-// Kernel of core/engine/cast.h: any dtype to any dtype, any layout to contiguous. Numbers go through i64 or f64, which hold
-// every value of the other dtypes, so that there are 30 loops and not 100; the conversions of training are direct.
+// Kernel of core/engine/cast.h: any dtype to any dtype, any layout to contiguous. Numbers go through i64 or f64, which
+// hold every value of the other dtypes, so that there are 30 loops and not 100; the conversions of training are direct.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/simd/loop.h>
 

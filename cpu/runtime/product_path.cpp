@@ -1,6 +1,6 @@
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/cpu/runtime/product_path.h>
 
 #include <algorithm>

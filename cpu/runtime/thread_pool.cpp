@@ -1,8 +1,8 @@
 // One job at a time: the owner of busy_ publishes it, opens the gate, works itself, closes the gate and waits for those
 // who went in. Workers that sleep through a job are not waited for.
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/cpu/runtime/cpus.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 

@@ -1,5 +1,5 @@
 // The one header of CUDA that a kernel source includes. nvcc sees CUDA; a host compiler sees the emulator, which gives
-// the same names and checks every access (simt/emulator.h). Rules for kernels, which keep both true:
+// the same names and checks every access (tests/emulator/emulator.h). Rules for kernels, which keep both true:
 // - kernels and their device functions live in an anonymous namespace of their .cu file, or are __forceinline__;
 // - shared memory is `__shared__ __align__(16) T x[N]`, or dynamic_shared<T>(); device code reads no mutable globals;
 // - memory moves by assignment, vectors by vec.h, never by memcpy; PTX only through ptx.h and hopper.h;
@@ -13,6 +13,6 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #else
-#include <tapegrad/cuda/simt/language.h>
+#include <tapegrad/emulator/language.h>
 #endif
 #include <tapegrad/cuda/device/ptx.h>

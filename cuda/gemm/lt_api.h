@@ -2,7 +2,7 @@
 // toolkit's has half a gigabyte and takes a tenth of a second to load: the first call of a process does, not its start.
 #pragma once
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/cublaslt.h>
+#include <tapegrad/emulator/cublaslt.h>
 #else
 #include <tapegrad/cuda/runtime/shared_library.h>
 

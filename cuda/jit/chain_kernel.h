@@ -5,7 +5,7 @@
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
 #ifndef __CUDACC_RTC__
-#include <tapegrad/cuda/simt/language.h>
+#include <tapegrad/emulator/language.h>
 #endif
 #include <tapegrad/cuda/device/grid_loop.h>
 #include <tapegrad/cuda/device/vec.h>

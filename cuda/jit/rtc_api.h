@@ -4,7 +4,7 @@
 #pragma once
 #include <tapegrad/cuda/runtime/api.h>
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/nvrtc.h>
+#include <tapegrad/emulator/nvrtc.h>
 #define TG_LOADS_KERNELS 1
 #else
 #include <tapegrad/cuda/runtime/shared_library.h>

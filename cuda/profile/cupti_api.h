@@ -3,7 +3,7 @@
 // built.
 #pragma once
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/cupti.h>
+#include <tapegrad/emulator/cupti.h>
 #define TG_HAS_CUPTI 1
 #elif defined(TG_HAS_CUPTI)
 #include <tapegrad/cuda/runtime/shared_library.h>

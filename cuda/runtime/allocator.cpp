@@ -9,7 +9,7 @@
 #include <map>
 #include <tuple>
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/emulator.h>
+#include <tapegrad/emulator/emulator.h>
 #endif
 
 namespace tg::cuda {

@@ -2,7 +2,7 @@
 // Kernel sources include device.h instead.
 #pragma once
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/runtime.h>
+#include <tapegrad/emulator/runtime.h>
 #else
 #include <cuda_runtime.h>
 #endif

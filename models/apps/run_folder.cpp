@@ -1,7 +1,7 @@
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_folder.h>
 

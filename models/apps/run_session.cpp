@@ -1,9 +1,9 @@
 #include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/profile.h>

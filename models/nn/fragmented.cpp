@@ -1,5 +1,5 @@
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/factories.h>

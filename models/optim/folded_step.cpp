@@ -1,8 +1,8 @@
 // AdamW::backward_and_step(). Backward runs lazily, so a gradient is at first a node of the graph: where that is a
 // product, the step takes its operands, and the product itself is never computed.
-#include <tapegrad/core/node.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/binary.h>

@@ -1,5 +1,5 @@
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/muon.h>

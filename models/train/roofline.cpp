@@ -1,5 +1,5 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/train/roofline.h>

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/mode.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/training/collective.h>
 #include <tapegrad/ops/training/update.h>

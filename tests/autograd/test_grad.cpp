@@ -1,7 +1,7 @@
 // Reverse mode: what backward returns, keeps and refuses. Gradients of single ops are in test_ops.cpp.
-#include <tapegrad/core/node.h>
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,7 +1,7 @@
 // Ops of one's own, written in the obvious way: kernels get what they can read or an Error, a gradient of one's own is
 // used, and functions have gradients by custom_vjp(), grad() and value_and_grad().
-#include <tapegrad/core/node.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/cpu/unary.h>
 #include <tapegrad/tapegrad.h>
 

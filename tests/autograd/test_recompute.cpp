@@ -1,8 +1,8 @@
 // RecomputeScope: outputs of cheap ops are not kept for backward but computed again. Same bits, less memory. A GPT's
 // are in test_gpt_modes.cpp, its steps in test_gpt_lazy.cpp and test_compile.cpp.
-#include <tapegrad/core/node.h>
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>

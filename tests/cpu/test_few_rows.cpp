@@ -1,6 +1,6 @@
 // Products of few rows on the CPU (cpu/gemm/gemm_few_rows.h): the bits that these rows have among many.
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 

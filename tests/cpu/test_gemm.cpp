@@ -1,8 +1,8 @@
 // Products of the CPU backend: every way through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums, and
 // that a row does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>

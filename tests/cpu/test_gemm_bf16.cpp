@@ -1,8 +1,8 @@
 // Products of bf16 on the CPU by each way that this machine has (TG_BF16): against double precision, that a row does
 // not depend on those around it or on the number of threads, what is not finite, and refusals of TG_BF16.
-#include <tapegrad/core/engine/cast.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 

@@ -1,8 +1,8 @@
 // Sums of products of int8 on the CPU, of each level that was built and by each way that this machine has (TG_INT8):
 // against a plain loop, bit for bit, and refusals of TG_INT8.
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/cpu/runtime/int8_path.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/cublaslt.h>
+#include <tapegrad/emulator/cublaslt.h>
 #endif
 
 #include "support/helpers.h"

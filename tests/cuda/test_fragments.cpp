@@ -13,7 +13,7 @@
 #include "support/helpers.h"
 #include "support/on_cuda.h"
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/emulator.h>
+#include <tapegrad/emulator/emulator.h>
 #endif
 
 using namespace tg;

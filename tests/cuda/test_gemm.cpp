@@ -11,7 +11,7 @@
 
 #include <filesystem>
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/cublaslt.h>
+#include <tapegrad/emulator/cublaslt.h>
 #endif
 
 #include "support/helpers.h"

@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <memory>
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/emulator.h>
+#include <tapegrad/emulator/emulator.h>
 #endif
 
 #include "support/alone.h"

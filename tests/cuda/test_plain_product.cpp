@@ -5,7 +5,7 @@
 #include <tapegrad/ops/ops.h>
 
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/cublaslt.h>
+#include <tapegrad/emulator/cublaslt.h>
 #endif
 #include "support/helpers.h"
 #include "support/on_cuda.h"

@@ -15,7 +15,7 @@
 #include <map>
 #include <thread>
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/cupti.h>
+#include <tapegrad/emulator/cupti.h>
 #endif
 
 #include "support/helpers.h"

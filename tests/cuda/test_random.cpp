@@ -5,7 +5,7 @@
 
 #include "support/helpers.h"
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/emulator.h>
+#include <tapegrad/emulator/emulator.h>
 #endif
 
 using namespace tg;

@@ -14,7 +14,7 @@
 #include "support/on_cuda.h"
 #include "support/small_training.h"
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/emulator.h>
+#include <tapegrad/emulator/emulator.h>
 #endif
 
 using namespace tg;

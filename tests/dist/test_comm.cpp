@@ -1,6 +1,6 @@
 // Communicators and sums over ranks: a program of one rank, and of as many as mpirun starts.
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler.h>
 

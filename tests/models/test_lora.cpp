@@ -1,10 +1,10 @@
 // LoRA's layers: values, gradients and steps against PyTorch's (tests/data/lora.safetensors, which make_fixtures.py
 // wrote), gradients by differences, dropout, lazy evaluation, merging, what a frozen layer leaves out, and refusals. In
 // a Gpt: test_lora_gpt.cpp.
-#include <tapegrad/core/node.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/dropout.h>

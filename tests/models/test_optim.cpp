@@ -3,9 +3,9 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
-#include <tapegrad/core/node.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/ops/factories.h>

@@ -1,8 +1,8 @@
 // models/train: the training loop and its log.
-#include <tapegrad/core/node.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/accumulate.h>

@@ -1,6 +1,6 @@
 // The norms of a sum on the CPU: the bits of the two ops they stand for, what they keep, whose memory they take over.
-#include <tapegrad/core/node.h>
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/node.h>
 
 #include "support/added_norms.h"
 

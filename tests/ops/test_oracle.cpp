@@ -1,9 +1,9 @@
 // Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors (make_fixtures.py
 // wrote it and says what is in it).
+#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/ops.h>
 

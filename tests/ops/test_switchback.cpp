@@ -1,7 +1,7 @@
 // SwitchBack: values and gradients against PyTorch's, against the exact layer within the bound of the codes, and
 // against the error of row-wise int8 with exact outliers; memory, second derivatives, and what it refuses.
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>

@@ -1,8 +1,8 @@
 // Ranks on a GPU each, or on an emulated one: exchanges of bytes, sums of every dtype and size, what is said when NCCL
 // fails. A program of one rank, and of as many as mpirun starts.
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
 
@@ -11,7 +11,7 @@
 
 #include "dist/rank_values.h"
 #ifdef TG_CUDA_EMULATED
-#include <tapegrad/cuda/simt/nccl.h>
+#include <tapegrad/emulator/nccl.h>
 #endif
 
 using namespace tg;

@@ -1,0 +1,21 @@
+# tg_reached_headers(<out> <root> <header>...): the headers that these include, directly or not, themselves among them. Paths
+# are those of includes without tapegrad/: core/op.h, below <root>/.
+function(tg_reached_headers out root)
+  set(todo ${ARGN})
+  set(seen "")
+  while(todo)
+    list(POP_FRONT todo header)
+    if(header IN_LIST seen OR header MATCHES "^emulator/" AND NOT EXISTS ${root}/${header})
+      continue()
+    endif()
+    list(APPEND seen ${header})
+    file(STRINGS ${root}/${header} includes REGEX "^ *# *include <tapegrad/")
+    list(TRANSFORM includes REPLACE ".*<tapegrad/([^>]+)>.*" "\\1")
+    list(APPEND todo ${includes})
+  endwhile()
+  list(SORT seen)
+  set(${out} ${seen} PARENT_SCOPE)
+endfunction()
+# What is installed: all that these reach. The kernel headers are for ops outside of the library.
+set(TG_PUBLIC_HEADERS tapegrad.h core/check.h cpu/kernel.h cpu/unary.h cpu/runtime/thread_pool.h)
+set(TG_PUBLIC_CUDA_HEADERS cuda/kernel.h cuda/unary.h)

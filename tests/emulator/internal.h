@@ -1,0 +1,142 @@
+// What the emulator's own sources share: the threads of the running block, launches and faults. order.h has the order
+// of threads, queue.h that of streams, memory.h the card's memory. Nobody outside tests/emulator includes it.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <tapegrad/emulator/activity.h>
+#include <tapegrad/emulator/emulator.h>
+
+// What kernels see of themselves.
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+namespace simt::engine {
+
+inline constexpr unsigned max_threads = 1024;
+inline constexpr std::size_t max_dynamic_shared = 227 * 1024;
+inline constexpr std::size_t stack_bytes = 256 * 1024;
+
+struct Operation;
+
+// Every entry from the host: calls of several threads run one after the other, and so do kernels.
+inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
+class Entry {
+ public:
+  explicit Entry(const Site& from = Site::current()) : lock_(entry_mutex) { call_begins(from); }
+  ~Entry() { call_ends(); }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+
+struct Copy {  // a cp.async in flight
+  char* to;
+  const char* from;
+  unsigned bytes, group;
+};
+
+struct Product {  // a wgmma in flight
+  void* d;
+  std::uint64_t a, b;
+  bool integers;  // d is 64 x 256 of int8, else 64 x 64 of bf16
+  bool committed;
+  bool operator==(const Product& o) const { return a == o.a && b == o.b && integers == o.integers; }
+};
+
+struct Thread {  // of the running block, as a fiber
+  enum State : std::uint8_t { ready, waiting, done, stopped };
+  void* sp = nullptr;
+  char* stack = nullptr;
+  unsigned index = 0;
+  uint3 id;
+  State state = ready;
+  // what it waits for
+  const char* waits = "";
+  Site site;
+  void* frame = nullptr;
+  // its asynchronous copies
+  std::vector<Copy> copies;
+  unsigned group = 0;
+  // its warpgroup's products, and the accumulators as they were before them
+  std::vector<Product> products;
+  std::vector<std::pair<void*, std::vector<unsigned char>>> saved;
+  bool fenced = false;
+};
+
+struct Launch {
+  Call call;
+  dim3 grid, block;
+  std::size_t shared_bytes;
+  const Operation* op;
+};
+
+// The grid in progress.
+extern const Launch* launch_now;
+extern thread_local Thread* current;  // null outside kernels, and always in threads that run none
+extern unsigned block_now;            // linear index
+extern bool engine_busy;              // a combine is running: its accesses are not the kernel's
+extern std::array<Thread, max_threads> threads;
+extern unsigned thread_count;
+extern char* const dynamic_arena;
+
+void run(const Launch&);
+
+// Fibers: prepare() makes one that will run the kernel, resume() runs it until it waits, fails or ends.
+void prepare(Thread&, unsigned index);
+void resume(Thread&);
+void to_scheduler();
+void finish_thread();  // in the fiber, when the kernel has returned
+
+void wait(const char* what, Site);
+void release(Thread&);
+
+// Asynchronous shared-memory work of the block (TMA) and its reset.
+void hopper_block();
+bool hopper_progress(bool must);  // may complete a transfer; must, if no thread can run
+void hopper_end();                // of the block: what is in flight is a fault
+
+struct Where {
+  const void* pc = nullptr;
+  Site site;
+  bool known = false;
+  Where() = default;
+  Where(const void* p) : pc(p) {}
+  Where(Site s) : site(s), known(true) {}
+};
+// Records a fault; inside a kernel, stops the launch and does not return.
+[[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
+bool failed();                // has a fault been recorded since the last reset?
+void report_kernel(Thread&);  // says the fault that stopped this thread, on the scheduler's stack
+void report_deadlock(const char* text, const Thread*);
+std::string coordinates(const uint3&);
+const char* base_name(const char* path);
+bool same(const Site&, const Site&);
+
+std::uint64_t random();
+struct Policy {
+  enum Kind { forward, backward, shuffled } kind;
+};
+extern Policy policy;
+extern Statistics counters;
+
+// Shadow memory of what kernels may touch.
+void shadow_launch(const Launch&);
+void shadow_block();          // a block begins
+std::size_t static_shared();  // bytes of static shared memory that a block of the launch wrote so far, at most
+bool is_global(const void*);  // device memory, or pinned memory of the host
+bool is_shared(const void* p);
+void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
+void async_end(char* to, unsigned bytes, unsigned unit);
+// A read of shared memory by an unit, on behalf of the current thread.
+void unit_read(const void*, std::size_t, unsigned unit, Where);
+void global_access(const void*, std::size_t, Access, const Operation&, Where);
+// The same by a library, in whose name faults are; it may not read what nothing wrote.
+void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
+
+}  // namespace simt::engine

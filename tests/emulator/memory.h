@@ -1,0 +1,47 @@
+// The card's memory: one range of addresses with a state for every byte, closed to the host except while an operation
+// runs. Addresses of freed memory are used again late, and only by what comes after the free. For the emulator's own
+// sources.
+#pragma once
+#include <tapegrad/emulator/queue.h>
+
+namespace simt::engine {
+
+struct Arena {
+  char* base = nullptr;
+  std::size_t used = 0, size = 0;
+  std::uint8_t* state = nullptr;  // a Byte for each
+};
+extern Arena arena;
+enum Byte : std::uint8_t { absent, freed, unwritten, written };
+
+inline bool in_arena(const void* p) {
+  const char* c = static_cast<const char*>(p);
+  return c >= arena.base && c < arena.base + arena.size;
+}
+void mark(const void*, std::size_t, Byte);
+
+// Device memory may be touched during its life.
+class Open {
+ public:
+  Open();
+  ~Open();
+  Open(const Open&) = delete;
+  Open& operator=(const Open&) = delete;
+};
+
+// Null if the card is full. For an operation that comes after `seen`.
+char* allocate(std::size_t, const Counts& seen);
+bool is_allocation(const void*);
+void open_memory(char*, std::size_t, const Operation*);  // it exists and is unwritten; null: at once
+void close_memory(char*, const Operation*);
+std::string where_is(const void*);  // of a byte that does not exist: what is known of it
+
+void* allocate_pinned(std::size_t);
+void free_pinned(void*);
+bool is_pinned(const void*, std::size_t);
+
+void memory_left(std::size_t* free, std::size_t* total);
+void set_capacity(std::size_t);
+void memory_reset();
+
+}  // namespace simt::engine
