@@ -1,8 +1,6 @@
-// Kernels of ops/quantized/fp8.h. Rows that fit in registers are read once. A matrix whose columns lie together takes
-// two passes, of magnitudes and of codes. Products are the library's of 8-bit floats where it has them. Else they are
-// those of TF32, in which codes and their products are exact: codes become f32 in memory, and a pass scales the sums.
-#include <tapegrad/cuda/device/code_tiles.h>
-#include <tapegrad/cuda/device/rows.h>
+// Kernels of ops/quantized/fp8.h. GEMMs are the library's of 8-bit floats where it has them. Else they run in TF32, in
+// which fp8 values and their products are exact: values become f32 in memory, and a pass scales the accumulators.
+#include <tapegrad/cuda/device/quantize_tiles.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/ops/quantized/fp8_codes.h>
@@ -25,10 +23,11 @@ template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
 #endif
 }
 // fp8_code_of() by the absmax of a row, without a division for each element.
-template <Fp8Format f> class Fp8Coder {
+template <Fp8Format f> class Fp8Quantizer {
  public:
+  using Value = uint8_t;
   // Scales far from 1 are made nearer, exactly: what that cuts off has code 0.
-  __device__ __forceinline__ explicit Fp8Coder(uint32_t absmax) {
+  __device__ __forceinline__ explicit Fp8Quantizer(uint32_t absmax) {
     const float s = fp8_scale<f>(math::detail::float_of(absmax));
     factor_ = s < 0x1p-60f ? 0x1p80f : s > 0x1p60f ? 0x1p-80f : 1.0f;
     scale_ = s > 0 ? s * factor_ : 1.0f;
@@ -45,86 +44,6 @@ template <Fp8Format f> class Fp8Coder {
   float scale_, inverse_, factor_;
   uint8_t kept_;
 };
-
-template <Fp8Format f, class S>
-__global__ void __launch_bounds__(S::kBlock) encode_rows(const typename S::T* x, int64_t step, uint8_t* codes,
-                                                         float* absmax, int64_t rows, int64_t n, Watch watch) {
-  using T = typename S::T;
-  using Pack = Vec<T, S::V>;
-  for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()) {
-    const T* p = x + r * step;
-    Pack kept[S::kKept ? S::kPacks : 1];
-    const auto read = [&](int k, int64_t j) { kept[k] = load16<S::V>(p + j); };
-    const auto pack = [&](int k, int64_t j) -> const Pack& {
-      if constexpr (!S::kKept) read(k, j);
-      return kept[k];
-    };
-    if constexpr (S::kKept) each_pack<S>(n, read);
-    uint32_t most = 0;
-    each_pack<S>(n, [&](int k, int64_t j) {
-      const Pack& v = pack(k, j);
-#pragma unroll
-      for (int e = 0; e < S::V; ++e) most = larger(most, magnitude(v.x[e]));
-    });
-    const uint32_t of_row = as_f32<T>(block_all<MaxOp, S::kThreads>(most, 0u));
-    const Fp8Coder<f> code(of_row);
-    each_pack<S>(n, [&](int k, int64_t j) {
-      const Pack& v = pack(k, j);
-      Vec<uint8_t, S::V> q;
-#pragma unroll
-      for (int e = 0; e < S::V; ++e) q.x[e] = code(value(v.x[e]));
-      store16(codes + r * n + j, q);
-    });
-    if (threadIdx.x % S::kThreads == 0) absmax[r] = math::detail::float_of(of_row);
-    if (watch.bad(of_row))
-#pragma unroll 1
-      for (int64_t j = threadIdx.x % S::kThreads; j < n; j += S::kThreads) watch(p[j], r * n + j);
-  }
-}
-// g with the RowShape: packs are kept as they were read, so 16-bit floats have room for twice as many.
-template <class T, class G> void visit_shape(int64_t n, bool vectors, G&& g) {
-  constexpr int V = kVec<T>;
-  if (vectors) {
-    if (n <= 512) return g.template operator()<RowShape<T, 32, V, 16 / V>>();
-    if (n <= 2048) return g.template operator()<RowShape<T, 32, V, 64 / V>>();
-    if (n <= 8192) return g.template operator()<RowShape<T, 256, V, 32 / V>>();
-    if (n <= 32768) return g.template operator()<RowShape<T, 1024, V, 32 / V>>();
-    return g.template operator()<RowShape<T, 512, V, 0>>();
-  }
-  if (n <= 512) return g.template operator()<RowShape<T, 128, 1, 4>>();
-  return g.template operator()<RowShape<T, 512, 1, 0>>();
-}
-
-// The columns of x, coded by their magnitudes, as rows of codes. wide: as TurnedTile stores.
-template <Fp8Format f, class T>
-__global__ void __launch_bounds__(kTileThreads)
-    encode_columns(Matrix<T> x, const uint32_t* absmax, int8_t* codes, bool wide) {
-  constexpr int V = kVec<T>;
-  using Tile = TurnedTile<V>;
-  static_assert(Tile::kThreads == kTileThreads);
-  __shared__ __align__(16) Tile tile;
-  const int64_t across = (x.cols + Tile::kWide - 1) / Tile::kWide,
-                tiles = across * ((x.rows + Tile::kTall - 1) / Tile::kTall);
-  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t first = t / across * Tile::kTall, left = t % across * Tile::kWide;
-    const int64_t i = first + Tile::group() * 4, j = left + Tile::pack() * V;
-    Vec<T> v[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) v[k] = x.at(i + k, j);
-    __syncthreads();  // the last tile was stored
-#pragma unroll
-    for (int e = 0; e < V; ++e) {
-      if (j + e >= x.cols) continue;
-      const Fp8Coder<f> code(absmax[j + e]);
-      Vec<int8_t, 4> q;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) q.x[k] = int8_t(code(value(v[k].x[e])));
-      tile.put(e, q);
-    }
-    __syncthreads();
-    tile.store(codes + left * x.rows + first, x.rows, x.cols - left, x.rows - first, wide);
-  }
-}
 
 // value_of_fp8(): as bits of an f32 a code has its fraction, and an exponent that one multiplication puts right.
 template <Fp8Format f> __device__ __forceinline__ float decoded(uint8_t code) {
@@ -199,48 +118,11 @@ template <class G> void visit(Fp8Format format, DType d, G&& g) {
   else
     with_type.template operator()<Fp8Format::e5m2>();
 }
-void clear(const Context& c, void* p, int64_t bytes) {
-  if (bytes > 0) check(cudaMemsetAsync(p, 0, size_t(bytes), stream_of(c.device.index)), c.op, "clearing");
-}
-// x (M, N) lies in columns, absmax is (M), codes are (M, N).
-template <Fp8Format f, class T>
-void quantize_columns(const Context& c, const Buf& x, uint32_t* absmax, uint8_t* codes, const Watch& watch) {
-  using Tile = TurnedTile<kVec<T>>;
-  const int64_t rows = x.size(1), cols = x.size(0), ld = x.strides()[1];
-  const T* const p = x.data<T>();
-  const bool vectors = aligned16(p) && ld % kVec<T> == 0 && cols % kVec<T> == 0;
-  const Matrix<T> m{p, rows, cols, ld, vectors, 1, rows};
-  clear(c, absmax, cols * 4);
-  const int64_t across = (cols + kStretch<T> - 1) / kStretch<T>;
-  int64_t tall = 128;
-  while (tall < kTallest && across * ((rows + tall - 1) / tall) > blocks_for(c, int64_t(1) << 40, 1)) tall *= 2;
-  launch(c, largest_in_tiles<Of::columns, T>, blocks_for(c, across * ((rows + tall - 1) / tall), 1), kTileThreads, 0, m,
-         tall, nullptr, absmax, watch);
-  const int64_t tiles = (cols + Tile::kWide - 1) / Tile::kWide * ((rows + Tile::kTall - 1) / Tile::kTall);
-  launch(c, encode_columns<f, T>, blocks_for(c, tiles, 1), kTileThreads, 0, m, absmax, reinterpret_cast<int8_t*>(codes),
-         rows % 16 == 0 && aligned16(codes));
-}
 void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &absmax = out[1];
-  const int64_t rows = absmax.numel(), n = x.shape().back();
-  uint8_t* const codes = out[0].data<uint8_t>();
-  float* const most = absmax.data<float>();
-  if (x.numel() == 0) return clear(c, most, rows * 4);
-  const Watch watch(c, x, DType::f32);
-  visit(op.format, x.dtype(), [&]<Fp8Format f, class T>() {
-    if (x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1)
-      return quantize_columns<f, T>(c, x, reinterpret_cast<uint32_t*>(most), codes, watch);
-    const Strided<1> walk(Shape(x.shape().begin(), x.shape().end() - 1),
-                          {Strides(x.strides().begin(), x.strides().end() - 1)});
-    const bool in_place = walk.dims <= 1 && (x.strides().back() == 1 || n == 1);
-    std::optional<Dense<T>> copy;
-    if (!in_place) copy.emplace(c, x);
-    const T* const p = in_place ? x.data<T>() : static_cast<const T*>(*copy);
-    const int64_t step = in_place && walk.dims == 1 ? walk.stride[0][0] : n;
-    visit_shape<T>(n, rows_in_vectors<T>(n, p, codes) && step % kVec<T> == 0, [&]<class S>() {
-      launch_per_row<S>(c, rows, encode_rows<f, S>, p, step, codes, most, rows, n, watch);
-    });
-  });
+  if (x.numel() == 0) return clear(c, first_element(absmax), int64_t(absmax.layout->bytes()));
+  const NonFiniteCheck watch(c, x, DType::f32);
+  visit(op.format, x.dtype(), [&]<Fp8Format f, class T>() { quantize_rows_of<Fp8Quantizer<f>, T>(c, x, out, watch); });
 }
 // `rows` rows of n codes.
 template <Fp8Format f, class T>

@@ -2,8 +2,8 @@
 // (int8_wgmma.h): tiles of both operands in a ring of stages in shared memory, sums in registers, and scales and bias
 // before the one store of each result. Operands are rows of whole 16 bytes; others are copied, filled up with zeros.
 // TG_INT8_PRODUCTS chooses, to compare: mma, or cublaslt for sums of the library that a second kernel scales.
-#include <tapegrad/cuda/device/byte_tiles.h>
 #include <tapegrad/cuda/device/int8_wgmma.h>
+#include <tapegrad/cuda/device/transpose_tile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/quantized/quantize.h>
 
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
 // The same of a step that is not 1 and a row_step of 1: `vectors` of 16 rows at a time.
 __global__ void __launch_bounds__(kThreads)
     turn_rows(const int8_t* from, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to, bool vectors) {
-  using Tile = TurnedTile<16>;
+  using Tile = TransposeTile<16>;
   __shared__ __align__(16) Tile tile;
   const int64_t across = (rows + Tile::kWide - 1) / Tile::kWide, down = (padded + Tile::kTall - 1) / Tile::kTall;
   for (int64_t t = blockIdx.x; t < across * down; t += gridDim.x) {

@@ -1,5 +1,5 @@
-// Magnitudes and codes of 8 bits, for the kernels of ops/quantized/quantize.h: the arithmetic of codes.h without its
-// divisions, bit for bit, and what is said of values that have no code.
+// Quantization to int8 for the kernels of ops/quantized/quantize.h: the arithmetic of ops/quantized/codes.h without its
+// divisions, bit for bit, and Errors of values that cannot be quantized.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -26,16 +26,17 @@ template <class T> __device__ __forceinline__ float value(T x) {
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 // x / y, rounded to nearest as the division is, where r = 1 / y and no operation leaves the normal range. True of all
-// quotients that Coder and Decoder need: each was tried.
+// quotients that the quantizers need: each was tried.
 __device__ __forceinline__ float quotient(float x, float y, float r) {
   const float q = x * r;
   return math::detail::fma(math::detail::fma(-q, y, x), r, q);
 }
 // code_of() by one absmax, without a division for each element: it would take longer than the memory.
-class Coder {
+class Int8Quantizer {
  public:
+  using Value = int8_t;
   // Magnitudes far from 1 are scaled, exactly: what that cuts off has code 0.
-  __device__ __forceinline__ explicit Coder(uint32_t absmax) {
+  __device__ __forceinline__ explicit Int8Quantizer(uint32_t absmax) {
     const float a = math::detail::float_of(absmax);
     scale_ = a < 0x1p-60f ? 0x1p80f : a > 0x1p60f ? 0x1p-80f : 1.0f;
     absmax_ = a > 0 ? a * scale_ : 1.0f;
@@ -64,9 +65,9 @@ Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
   return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
 // What is found in x that has no code. Only who saw it looks for where it is.
-class Watch {
+class NonFiniteCheck {
  public:
-  Watch(const Context& c, const Buf& x, DType state)
+  NonFiniteCheck(const Context& c, const Buf& x, DType state)
       : check_(c, {not_quantised, c.op, *x.layout}), least_(state == DType::f16 ? 0x477ff000u : kNotFinite) {}
   __device__ __forceinline__ bool bad(uint32_t absmax) const { return absmax >= least_; }
   template <class T> __device__ __forceinline__ void operator()(T x, int64_t position) const {
@@ -79,10 +80,10 @@ class Watch {
   IndexCheck check_;
   uint32_t least_;  // 0x477ff000 is 65520, which f16 rounds to infinity
 };
-struct State {
+struct ScaleOutput {
   void* p;
   bool narrow;
-  State(const Buf& b) : p(first_element(b)), narrow(b.dtype() == DType::f16) {}
+  ScaleOutput(const Buf& b) : p(first_element(b)), narrow(b.dtype() == DType::f16) {}
   __device__ __forceinline__ void set(int64_t i, uint32_t absmax) const {
     if (narrow)
       static_cast<f16*>(p)[i] = f16(math::detail::float_of(absmax));

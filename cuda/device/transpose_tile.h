@@ -1,12 +1,12 @@
-// Bytes that are turned: tiles of a matrix pass through shared memory and are stored as columns. A tile is 128 rows by
-// 8 packs of V columns; thread t of 256 has the V columns of pack t % 8 in the four rows of group t / 8. A column lies
-// in groups of 16 bytes, whose order differs from pack to pack, so that no two lanes meet in a bank.
+// Byte transpose through shared memory. A tile is 128 rows by 8 packs of V columns; thread t of 256 has the V columns
+// of pack t % 8 in the four rows of group t / 8. A column is stored in groups of 16 bytes, whose order differs from
+// pack to pack, so that no two lanes use the same bank.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 namespace tg::cuda {
 
-template <int V> struct TurnedTile {
+template <int V> struct TransposeTile {
   static constexpr int kThreads = 256, kTall = 128, kPacks = 8, kWide = kPacks * V;
   Vec<int8_t, 16> parts[kWide][kTall / 16];
 
