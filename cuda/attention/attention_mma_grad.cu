@@ -1,6 +1,11 @@
-// Gradients of attention of bf16 on tensor cores, without atomics: one kernel has a block of keys and goes over blocks
-// of queries (dk, dv), one has a block of queries and goes over blocks of keys (dq). Both compute the scores again, and
-// load the next block while they work on one.
+// Gradients of attention of bf16 on tensor cores, without atomics. One kernel owns a block of keys and walks blocks of
+// queries (dK, dV); one owns a block of queries and walks blocks of keys (dQ). Both compute the scores again and load
+// the next block while they work on one. Of one head, with Q, dY, dQ (tq, hs) and K, V, dK, dV (tk, hs), there are five
+// GEMMs and (tq, tk) values that never leave registers (Dao 2023, arXiv:2307.08691, algorithm 2):
+//   S = Q K^T           P = exp(scale S - lse)
+//   dP = dY V^T         dS = P (dP - delta), where delta of a query is dy . y
+//   dV = P^T dY         dK = scale dS^T Q          dQ = scale dS K
+// The kernel of keys has P and dS as (keys, queries), that of queries as (queries, keys).
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
@@ -29,6 +34,66 @@ template <class S, int D> struct Shared {
     return reinterpret_cast<float*>(p + S::kElements) + stage * 2 * S::kOthers;
   }
 };
+
+template <class S> using Scores = float[S::kTall][S::N][4];
+// p becomes P, ds becomes dS; stats has lse in powers of 2, then delta, of kOthers queries.
+template <class S>
+__device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale) {
+#pragma unroll
+  for (int j = 0; j < S::N; ++j) {
+    const auto lse = load16<2>(stats + j * 8 + lane_column());
+    const auto delta = load16<2>(stats + S::kOthers + j * 8 + lane_column());
+#pragma unroll
+    for (int t = 0; t < S::kTall; ++t)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        p[t][j][e] = exp2_approx(p[t][j][e] * scale - lse.x[e % 2]);
+        ds[t][j][e] = p[t][j][e] * (ds[t][j][e] - delta.x[e % 2]);
+      }
+  }
+}
+// Clears what no query sees: keys from number `keys` on, and queries before edge + row.
+template <class S> __device__ __forceinline__ void mask_keys(Scores<S>& p, Scores<S>& ds, int keys, int edge) {
+#pragma unroll
+  for (int t = 0; t < S::kTall; ++t)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = t * 16 + i * 8 + lane_row(), all = S::kOthers;
+      const int unseen = (row < keys ? min(edge + row, all) : all) - lane_column();
+#pragma unroll
+      for (int j = 0; j < S::N; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (j * 8 + e < unseen) p[t][j][2 * i + e] = ds[t][j][2 * i + e] = 0;
+    }
+}
+template <class S>
+__device__ __forceinline__ void weigh_queries(const Scores<S>& p, Scores<S>& ds, const float (&lse)[S::kTall][2],
+                                              const float (&delta)[S::kTall][2], float scale) {
+#pragma unroll
+  for (int t = 0; t < S::kTall; ++t)
+#pragma unroll
+    for (int j = 0; j < S::N; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        ds[t][j][e] = exp2_approx(p[t][j][e] * scale - lse[t][e / 2]) * (ds[t][j][e] - delta[t][e / 2]);
+}
+template <class S>
+__device__ __forceinline__ void mask_queries(Scores<S>& ds, const AttentionSizes& z, const AttentionSpan& span,
+                                             int64_t row0, int64_t k0) {
+#pragma unroll
+  for (int t = 0; t < S::kTall; ++t)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int64_t last = z.seen(span, row0 + t * 16 + i * 8 + lane_row()) - k0;
+      const int seen = int(min(last, int64_t(S::kOthers))) - lane_column();
+#pragma unroll
+      for (int j = 0; j < S::N; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (j * 8 + e >= seen) ds[t][j][2 * i + e] = 0;
+    }
+}
 
 template <int D>
 __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_grad_keys(AttentionGradArgs<bf16> a) {
@@ -84,31 +149,8 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
       float p[S::kTall][S::N][4], ds[S::kTall][S::N][4];  // (keys, queries)
       multiply_rows<D>(p, k, q);
       multiply_rows<D>(ds, v, dy);
-#pragma unroll
-      for (int j = 0; j < S::N; ++j) {
-        const auto lse = load16<2>(stats + j * 8 + lane_column());
-        const auto delta = load16<2>(stats + S::kOthers + j * 8 + lane_column());
-#pragma unroll
-        for (int t = 0; t < S::kTall; ++t)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            p[t][j][e] = exp2_approx(p[t][j][e] * scale - lse.x[e % 2]);
-            ds[t][j][e] = p[t][j][e] * (ds[t][j][e] - delta.x[e % 2]);
-          }
-      }
-      if (n < whole)
-#pragma unroll
-        for (int t = 0; t < S::kTall; ++t)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int row = t * 16 + i * 8 + lane_row(), all = S::kOthers;
-            const int unseen = (row < keys ? min(edge + row - n * S::kOthers, all) : all) - lane_column();
-#pragma unroll
-            for (int j = 0; j < S::N; ++j)
-#pragma unroll
-              for (int e = 0; e < 2; ++e)
-                if (j * 8 + e < unseen) p[t][j][2 * i + e] = ds[t][j][2 * i + e] = 0;
-          }
+      weigh_keys<S>(p, ds, stats, scale);
+      if (n < whole) mask_keys<S>(p, ds, keys, edge - n * S::kOthers);
       add_weighted<D>(dv, p, dy);
       add_weighted<D>(dk, ds, q);
     }
@@ -169,26 +211,8 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
     float p[S::kTall][S::N][4], ds[S::kTall][S::N][4];  // (queries, keys)
     multiply_rows<D>(p, q, keys);
     multiply_rows<D>(ds, dy, values);
-#pragma unroll
-    for (int t = 0; t < S::kTall; ++t)
-#pragma unroll
-      for (int j = 0; j < S::N; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          ds[t][j][e] = exp2_approx(p[t][j][e] * scale - lse[t][e / 2]) * (ds[t][j][e] - delta[t][e / 2]);
-    if (k0 + S::kOthers > z.seen(span, row0))
-#pragma unroll
-      for (int t = 0; t < S::kTall; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int64_t last = z.seen(span, row0 + t * 16 + i * 8 + lane_row()) - k0;
-          const int seen = int(min(last, int64_t(S::kOthers))) - lane_column();
-#pragma unroll
-          for (int j = 0; j < S::N; ++j)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-              if (j * 8 + e >= seen) ds[t][j][2 * i + e] = 0;
-        }
+    weigh_queries<S>(p, ds, lse, delta, scale);
+    if (k0 + S::kOthers > z.seen(span, row0)) mask_queries<S>(ds, z, span, row0, k0);
     add_weighted<D>(dq, ds, keys);
   }
   if (end == 0) {  // without keys nothing has waited for the own rows
