@@ -19,6 +19,14 @@ find_package(Threads REQUIRED)
 tg_require(fmt 8 libfmt-dev fmt-devel fmt fmt)
 tg_require(Eigen3 3.4 libeigen3-dev eigen3-devel eigen eigen3)
 tg_require(nlohmann_json 3.10 nlohmann-json3-dev json-devel nlohmann-json nlohmann-json)
+find_path(TG_UTF8PROC_INCLUDE utf8proc.h)  # it has no package for CMake everywhere
+find_library(TG_UTF8PROC_LIBRARY utf8proc)
+mark_as_advanced(TG_UTF8PROC_INCLUDE TG_UTF8PROC_LIBRARY)
+if(NOT TG_UTF8PROC_INCLUDE OR NOT TG_UTF8PROC_LIBRARY)
+  message(FATAL_ERROR "tapegrad needs utf8proc and did not find it. Run `sh cmake/deps.sh`, or install one of\n"
+                      "  apt install libutf8proc-dev | dnf install utf8proc-devel | brew install utf8proc | vcpkg install utf8proc\n"
+                      "or point CMAKE_PREFIX_PATH to it.")
+endif()
 if(TG_APPS OR TG_BENCH)
   tg_require(CLI11 2.1 libcli11-dev cli11-devel cli11 cli11)
 endif()

@@ -8,7 +8,7 @@
 set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
-tools='c++ cmake ninja'
+tools='c++ cmake ninja utf8proc'
 ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen python3-venv mpicxx mpirun'
 table='
 what             apt                 dnf            brew           vcpkg
@@ -20,6 +20,7 @@ doctest          doctest-dev         doctest-devel  doctest        doctest
 fmt              libfmt-dev          fmt-devel      fmt            fmt
 nlohmann_json    nlohmann-json3-dev  json-devel     nlohmann-json  nlohmann-json
 CLI11            libcli11-dev        cli11-devel    cli11          cli11
+utf8proc         libutf8proc-dev     utf8proc-devel utf8proc       utf8proc
 git              git                 -              -              -
 pkg-config       pkg-config          -              -              -
 clang++-16       clang-16            -              -              -
@@ -56,6 +57,9 @@ missing_tools() {
   for tool in $tools; do
     if [ "$tool" = clang-rt-16 ]; then # no program: the libraries that sanitizers link
       echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
+    fi
+    if [ "$tool" = utf8proc ]; then # a library without a package for CMake
+      printf '#include <utf8proc.h>\nint main() { return !utf8proc_version(); }' | ${CXX:-c++} -x c++ - -lutf8proc -o /dev/null 2>/dev/null && continue
     fi
     if [ "$tool" = python3-venv ]; then # a part of python3
       python3 -c 'import ensurepip, venv' 2>/dev/null && continue

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""Writes models/data/unicode_table.h, which code points are in which class, and models/data/nfc_table.h, how they are
-composed. Both are asked of the library `tokenizers`.
+"""Writes models/data/unicode_table.h, which code points are in which class, as the library `tokenizers` has them.
 
     pip install tokenizers==0.23.3
     python tests/data/make_unicode.py [--check]
 
---check writes nothing and fails when the installed library has other classes than the files.
+--check writes nothing and fails when the installed library has other classes than the file.
 """
 import argparse
 import pathlib
 import sys
-import unicodedata
 
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 from tokenizers import __version__ as version
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "models/data"
@@ -43,53 +41,6 @@ def in_lines(cells):
             line = ""
         line += cell + " "
     return [*lines, "    " + line.rstrip()]
-
-
-def composition():
-    """Decompositions, compositions of two, and combining classes, without Hangul, which follows a formula."""
-    apart, together = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
-    decompositions, pairs, classes = [], [], []
-    for c in SCALARS:
-        x = chr(c)
-        parts = apart(x)
-        if parts != x and not 0xAC00 <= c < 0xD7A4:
-            decompositions.append(f"0x{c:X}, {len(parts)}, {', '.join(f'0x{ord(p):X}' for p in parts)},")
-            if together(parts) == x:
-                first = together(parts[:-1])
-                assert len(first) == 1
-                pairs.append(f"{{0x{ord(first):X}, 0x{ord(parts[-1]):X}, 0x{c:X}}},")
-        order = unicodedata.combining(x)
-        other = "\u0334" if order > 1 else "\u0327"  # of the classes 1 and 202
-        both = (x, other) if order > 1 else (other, x)
-        # The library does not know the classes of young marks. Models were trained on what it makes of them.
-        if order and (order == 202 or apart("a" + "".join(both)) == "a" + both[1] + both[0]):
-            if order == 202 and apart("a" + x + "\u0334") != "a\u0334" + x:
-                continue
-            classes.append(f"0x{c << 8 | order:X},")
-    return f"""/// @file
-/// How characters are composed (NFC), as tokenizers {version} does. tests/data/make_unicode.py writes this file.
-#pragma once
-#include <cstdint>
-
-namespace tg::detail {{
-
-// clang-format off
-/// A code point, the number of its parts, the parts; and so on.
-inline constexpr uint32_t kDecompositions[] = {{
-{chr(10).join(in_lines(decompositions))}
-}};
-/// Two code points and what they are together.
-inline constexpr uint32_t kCompositions[][3] = {{
-{chr(10).join(in_lines(pairs))}
-}};
-/// The code point << 8, plus its combining class, which is not 0.
-inline constexpr uint32_t kCombiningClasses[] = {{
-{chr(10).join(in_lines(classes))}
-}};
-// clang-format on
-
-}}  // namespace tg::detail
-"""
 
 
 def table():
@@ -130,14 +81,13 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--check", action="store_true")
     check = arguments.parse_args().check
-    same = True
-    for name, text in (("unicode_table.h", table()), ("nfc_table.h", composition())):
-        if not check:
-            (FOLDER / name).write_text(text)
-        elif (FOLDER / name).read_text() != text:
-            print(f"tokenizers {version} makes another {name}")
-            same = False
-    return 0 if same else 1
+    path = FOLDER / "unicode_table.h"
+    if not check:
+        path.write_text(table())
+    elif path.read_text() != table():
+        print(f"tokenizers {version} makes another {path.name}")
+        return 1
+    return 0
 
 
 sys.exit(main())
