@@ -37,7 +37,7 @@ void read_fields(std::string_view text, const ConfigText& source, const ConfigFi
   for (const ConfigField& f : fields.list) {
     known.push_back(f.name);
     const Json* x = j.find(f.name);
-    TG_CHECK(x || f.may_lack || !source.every_field, value,
+    TG_CHECK(x || !source.every_field, value,
              "[{}] {} has no '{}'. A model's configuration states every field. Restore the file, or add what the model "
              "was made with.",
              source.op, source.name, f.name);

@@ -29,7 +29,6 @@ struct NamedField {
 struct ConfigField {
   std::string name;
   std::variant<int64_t*, double*, bool*, std::string*, NamedField> value;
-  bool may_lack = false;  ///< files from before the field was there mean its default
 };
 /// A list of fields, which visit_fields() fills.
 struct ConfigFields {
@@ -41,11 +40,6 @@ struct ConfigFields {
                                        [&x](std::string_view word) { from_name(word, x); }}});
     else
       list.push_back({name, &x});
-  }
-  /// Adds a field that files may lack.
-  template <class T> void added(const char* name, T& x, const char* help = "") {
-    (*this)(name, x, help);
-    list.back().may_lack = true;
   }
 };
 /// A struct with visit_fields().

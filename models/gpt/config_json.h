@@ -42,24 +42,17 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("norm_eps", c.norm_eps, "added to the variance in norms");
   f("init", c.init, "gpt2 or xavier");
   f("init_std", c.init_std, "standard deviation of new weights of init gpt2");
-  const auto added = [&](const char* name, auto& field, const char* help) {  // since files were first written
-    if constexpr (requires { f.added(name, field, help); })
-      f.added(name, field, help);
-    else
-      f(name, field, help);
-  };
-  added("head_dim", c.head_dim, "size of a head, 0: width / heads");
-  added("qkv_bias", c.qkv_bias, "biases of queries, keys and values alone");
-  added("qk_norm", c.qk_norm, "RMSNorm of each head of queries and keys");
-  added("rope_scaling", c.rope_scaling.kind, "none, linear or llama3: frequencies for a longer context");
-  added("rope_factor", c.rope_scaling.factor, "by which rope_scaling divides frequencies");
-  added("rope_low_freq", c.rope_scaling.low_freq,
-        "of llama3: waves in the original context from which they are kept in part");
-  added("rope_high_freq", c.rope_scaling.high_freq,
-        "of llama3: waves in the original context from which they are kept");
-  added("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
-  added("fragments", c.fragments, "of each fragmented layer; 0: none is");
-  added("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
+  f("head_dim", c.head_dim, "size of a head, 0: width / heads");
+  f("qkv_bias", c.qkv_bias, "biases of queries, keys and values alone");
+  f("qk_norm", c.qk_norm, "RMSNorm of each head of queries and keys");
+  f("rope_scaling", c.rope_scaling.kind, "none, linear or llama3: frequencies for a longer context");
+  f("rope_factor", c.rope_scaling.factor, "by which rope_scaling divides frequencies");
+  f("rope_low_freq", c.rope_scaling.low_freq,
+    "of llama3: waves in the original context from which they are kept in part");
+  f("rope_high_freq", c.rope_scaling.high_freq, "of llama3: waves in the original context from which they are kept");
+  f("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
+  f("fragments", c.fragments, "of each fragmented layer; 0: none is");
+  f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
 }
 
 /// The fields, for config_json.h.

@@ -80,8 +80,6 @@ constexpr Named<RunConfig> kPresets[] = {
        return run;
      }},
 };
-constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
-    {"doc004-small", "gpt-small-10k"}, {"doc004-medium", "gpt-medium-10k"}, {"doc003-2.7b", "cs336-2.7b"}};
 template <class Table> std::vector<std::string_view> names_of(const Table& table) {
   std::vector<std::string_view> names;
   for (const auto& entry : table) names.push_back(entry.name);
@@ -91,9 +89,6 @@ template <class T, size_t N> T make_named(std::string_view what, std::string_vie
   for (const auto& entry : table)
     if (entry.name == name) return entry.make();
   const auto names = names_of(table);
-  for (const auto& [old_name, new_name] : kRenamed)
-    TG_CHECK(name != old_name, value, "[config] {} '{}' is called '{}' now. It is the same model. Use the new name.",
-             what, old_name, new_name);
   detail::fail(Error::Kind::value, fmt::format("[config] there is no {} '{}'.{} The names are: {}.", what, name,
                                                did_you_mean(name, names), listed(names)));
 }
@@ -219,21 +214,8 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
-// Settings of optimisers came later, and those of other layers and windows after them: files without them are of runs
-// with AdamW, plain layers and whole contexts, and mean the defaults.
-constexpr std::string_view kLater[] = {"linear",      "window",           "fragments",      "fragmented",
-                                       "head_dim",    "qkv_bias",         "qk_norm",        "rope_scaling",
-                                       "rope_factor", "rope_low_freq",    "rope_high_freq", "rope_original_context",
-                                       "compile",     "matmul_precision", "order",          "shard_optimizer"};
-constexpr std::string_view kOfOptimizers[] = {"optimizer", "momentum",   "nesterov",
-                                              "muon_lr",   "muon_scale", "muon_dtype"};
-bool may_lack(const Json& fields, std::string_view name) {
-  return std::ranges::count(kLater, name) > 0 ||
-         (!fields.contains("optimizer") && std::ranges::count(kOfOptimizers, name) > 0);
-}
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {
-  return std::all_of(names.begin(), names.end(),
-                     [&](std::string_view name) { return fields.contains(name) || may_lack(fields, name); });
+  return std::all_of(names.begin(), names.end(), [&](std::string_view name) { return fields.contains(name); });
 }
 // The settings of a JSON object, without groups.
 Json read_text(std::string_view text, const std::string& source, const Names& names) {
@@ -324,8 +306,8 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
   const Names names;
   const Json fields = read_text(text, source, names);
   for (const std::string_view name : names.all)
-    TG_CHECK(fields.contains(name) || may_lack(fields, name), value,
-             "[config] {} has no '{}'. Every setting must be there. Restore the file.", source, name);
+    TG_CHECK(fields.contains(name), value, "[config] {} has no '{}'. Every setting must be there. Restore the file.",
+             source, name);
   RunConfig run;
   put(run, fields);
   validate(run);
