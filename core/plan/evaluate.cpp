@@ -65,13 +65,13 @@ StructuralHash number(Graph& g) {
       g.in.push_back(s);
       key.add(uint64_t(s));
       ++g.slots[s].uses;
-      g.slots[s].pinned |= (keep_in & bit(k)) != 0;
+      g.slots[s].pinned |= (keep_in & mask_of(k)) != 0;
     }
     n.slot = uint32_t(g.slots.size());
     const Mask keep_out = n.tape() ? n.op->saves_out(n.tracked) : 0;
     for (size_t k = 0; k < n.out.size(); ++k) {
       key.add(n.out[k].layout.shape);  // ops without inputs have their shape from attributes
-      add_slot(n.out[k].live, n.out[k].layout, i, keep_out & bit(k));
+      add_slot(n.out[k].live, n.out[k].layout, i, keep_out & mask_of(k));
     }
   }
   g.first_in.push_back(uint32_t(g.in.size()));
@@ -87,24 +87,24 @@ void run(Graph& g, const Plan& plan) {
   std::vector<Ref<Storage>> arenas;
   for (const Plan::Arena& a : plan.arenas) arenas.push_back(make_ref<Storage>(a.device, a.bytes));
   const BufferAssignment buffers{plan.slices, arenas};
-  std::unordered_map<uint32_t, Made> kept;  // results that twins will ask for
+  std::unordered_map<uint32_t, OutputStorages> kept;  // results that twins will ask for
   std::vector<Ref<Node>> nodes;
   try {
     for (const Step& step : plan.steps) {
       nodes.clear();
       for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
-      const auto keep = [&](size_t k, Made made) {
+      const auto keep = [&](size_t k, OutputStorages made) {
         if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
       };
       if (step.duplicate_of != kNone) {
         check_alive(*nodes[0]);
-        finish(*nodes[0], kept.at(step.duplicate_of));
+        commit_outputs(*nodes[0], kept.at(step.duplicate_of));
       } else if (step.replacement) {
         run_nodes_as_one(nodes, *step.replacement, step.donors[0], buffers);
       } else if (nodes.size() == 1) {
         keep(0, run_node(*nodes[0], step.donors[0], buffers));
       } else {
-        std::vector<Made> made = run_nodes_as_chain(nodes, step.chain, step.donors, buffers);
+        std::vector<OutputStorages> made = run_nodes_as_chain(nodes, step.chain, step.donors, buffers);
         for (size_t k = 0; k < made.size(); ++k) keep(k, std::move(made[k]));
       }
     }

@@ -5,155 +5,8 @@
 #include <tapegrad/core/profile/work.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace tg::detail {
-// Lays a plan out: first where each value lies, then the calls, whose pointers are entered as the roots are known.
-class Executable::Builder {
- public:
-  Builder(Executable& p, const Graph& g, const Plan& plan) : p_(p), g_(g), plan_(plan) {}
-
-  void build() {
-    for (const Slot& s : g_.slots) p_.layouts_.push_back(*s.layout);
-    p_.source_of_.assign(g_.slots.size(), kNone);
-    leaves();
-    for (const Plan::Arena& a : plan_.arenas) {
-      arenas_.push_back(make_ref<Storage>(a.device, a.bytes));
-      p_.bytes_ += a.bytes;
-    }
-    size_t bufs = 0;
-    for (uint32_t n = 0; n < g_.nodes.size(); ++n) bufs += g_.inputs(n).size() + g_.nodes[n]->out.size();
-    p_.bufs_.reserve(bufs);  // places point into it
-    for (const Step& s : plan_.steps) place(s);
-    for (const Step& s : plan_.steps) add_call(s);
-    std::ranges::stable_sort(p_.dynamic_ops_, {}, &DynamicOp::node);
-    for (uint32_t r = 0; r < p_.sources_.size(); ++r) {
-      if (p_.sources_[r].kind == MemorySource::Kind::fixed)
-        p_.patch_pointers(p_.sources_[r]);
-      else
-        p_.moving_sources_.push_back(r);
-    }
-  }
-
- private:
-  uint32_t add_source(MemorySource r) {
-    p_.sources_.push_back(std::move(r));
-    return uint32_t(p_.sources_.size() - 1);
-  }
-  void leaves() {
-    const auto leaf = [&](uint32_t slot, MemorySource r) {
-      if (slot != kNone) p_.source_of_[slot] = add_source(std::move(r));
-    };
-    for (uint32_t k = 0; k < p_.binding_.inputs.size(); ++k)
-      leaf(p_.binding_.inputs[k], {.kind = MemorySource::Kind::input, .index = k});
-    for (uint32_t k = 0; k < p_.binding_.variables.size(); ++k)
-      leaf(p_.binding_.variables[k].slot, {.kind = MemorySource::Kind::variable, .index = k});
-  }
-  static MemorySource fixed(Ref<Storage> s) {
-    Storage* const raw = s.get();
-    return {.kind = MemorySource::Kind::fixed, .owned = std::move(s), .storage = raw, .data = raw->data};
-  }
-  // Of a result that takes over nothing.
-  uint32_t own_root(uint32_t slot) {
-    const Layout& l = p_.layouts_[slot];
-    uint32_t group = slot;
-    while (g_.slots[group].group != group) group = g_.slots[group].group;
-    if (g_.slots[group].pinned)
-      return add_source({.kind = MemorySource::Kind::fresh, .device = l.device, .bytes = l.bytes()});
-    const BufferSlice& at = plan_.slices[group];
-    if (at.arena != BufferSlice::kNone)
-      return add_source(fixed(make_ref<Storage>(arenas_[at.arena], at.offset, l.bytes())));
-    p_.bytes_ += l.bytes();
-    return add_source(fixed(make_ref<Storage>(l.device, l.bytes())));
-  }
-  uint32_t taken_over(uint32_t from) {
-    const uint32_t root = p_.source_of_[from];
-    if (p_.sources_[root].kind != MemorySource::Kind::variable) return root;
-    const Layout& l = p_.layouts_[from];
-    return add_source({.kind = MemorySource::Kind::donated, .index = root, .device = l.device, .bytes = l.bytes()});
-  }
-  void place(const Step& s) {
-    if (s.duplicate_of != kNone) {
-      for (size_t i = 0; i < g_.nodes[s.nodes[0]]->out.size(); ++i)
-        p_.source_of_[g_.output(s.nodes[0], i)] = p_.source_of_[g_.output(s.duplicate_of, i)];
-      return;
-    }
-    const std::vector<Operation> ops = operations(g_, s);
-    for (size_t k = 0; k < ops.size(); ++k)
-      for (size_t i = 0; i < ops[k].out.size(); ++i) {
-        if (ops[k].out[i] == kNone) continue;
-        uint32_t& root = p_.source_of_[ops[k].out[i]];
-        if (const int view_of = ops[k].layouts[i]->aliases_input; view_of >= 0)
-          root = p_.source_of_[ops[k].in[size_t(view_of)]];
-        else if (const int32_t donor = s.donors[k][i]; donor >= 0)
-          root = taken_over(ops[k].in[size_t(donor)]);
-        else
-          root = own_root(ops[k].out[i]);
-      }
-  }
-  void add_entry(uint32_t slot, bool writes, std::byte** at, size_t offset = 0) {
-    p_.sources_[p_.source_of_[slot]].places.push_back({at, offset, uint32_t(p_.calls_.size()), writes});
-  }
-  void add_op(OpPtr op, uint32_t node, const Op** in_chain) {
-    if (op->traits().dynamic_attributes)
-      p_.dynamic_ops_.push_back({op, uint32_t(p_.ops_.size()), uint32_t(p_.calls_.size()), node, in_chain});
-    p_.ops_.push_back(std::move(op));
-  }
-  void add_call(const Step& s) {
-    const Node& last = *g_.nodes[s.nodes.back()];
-    if (s.duplicate_of != kNone || last.op->traits().kind == OpKind::view) return;
-    Call c{.op = uint32_t(p_.ops_.size()),
-           .first = uint32_t(p_.bufs_.size()),
-           .device = last.out[0].layout.device,
-           .scope = last.scope,
-           .range = last.range};
-    if (!s.replacement && s.nodes.size() > 1) {
-      c.chain = add_chain(s);
-      c.name = chain_name(c.chain->ops);
-    } else {
-      Operation o = operations(g_, s)[0];
-      const auto add = [&](uint32_t slot, bool writes, const Layout* layout) {
-        p_.bufs_.push_back({layout, nullptr});
-        add_entry(slot, writes, &p_.bufs_.back().bytes);
-      };
-      for (const uint32_t in : o.in) add(in, false, &p_.layouts_[in]);
-      for (size_t i = 0; i < o.out.size(); ++i)
-        add(o.out[i], true, s.replacement ? &p_.own_layouts_.emplace_back(*o.layouts[i]) : &p_.layouts_[o.out[i]]);
-      c.name = o.op->name();
-      c.in = uint32_t(o.in.size());
-      c.out = uint32_t(o.out.size());
-      add_op(std::move(o.op), s.nodes[0], nullptr);
-    }
-    p_.calls_.push_back(c);
-  }
-  ChainCall* add_chain(const Step& s) {
-    const Node &first = *g_.nodes[s.nodes[0]], &last = *g_.nodes[s.nodes.back()];
-    const DType to = last.out[0].layout.dtype;
-    ChainCall& c = p_.chains_.emplace_back(ChainCall{s.chain, {}, {}, first.in.empty() ? to : first.in[0].dtype, to});
-    c.data.assign(c.plan.buffers.size(), nullptr);
-    c.ops.reserve(s.nodes.size());  // changing ops point into it
-    for (const uint32_t n : s.nodes) {
-      c.ops.push_back(g_.nodes[n]->op.get());
-      add_op(g_.nodes[n]->op, n, &c.ops.back());
-    }
-    for (size_t b = 0; b < c.plan.buffers.size(); ++b) {
-      const ChainPlan::Buffer& from = c.plan.buffers[b];
-      const uint32_t node = s.nodes[from.node];
-      if (from.kind == ChainPlan::Buffer::Kind::temporary) continue;
-      const bool input = from.kind == ChainPlan::Buffer::Kind::input;
-      const uint32_t slot = input ? g_.inputs(node)[from.index] : g_.output(node, 0);
-      const Layout& l = p_.layouts_[slot];
-      add_entry(slot, !input, &c.data[b], size_t(l.offset) * size_of(l.dtype));
-      (input ? c.work.read : c.work.written) += distinct_bytes(l);
-    }
-    return &c;
-  }
-
-  Executable& p_;
-  const Graph& g_;
-  const Plan& plan_;
-  std::vector<Ref<Storage>> arenas_;
-};
 
 void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {
   for (size_t k = 0; k < inputs.size(); ++k)
@@ -170,7 +23,7 @@ Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<
   for (const auto& v : binding_.variables)
     if (v.new_value != kNone) assigned_.push_back(v.variable.get());
   std::ranges::sort(assigned_);
-  Builder(*this, g, plan).build();
+  build(g, plan);
 }
 
 namespace {
@@ -188,7 +41,7 @@ bool Executable::fits() const {
 }
 
 void Executable::patch_pointers(const MemorySource& r) {
-  for (const MemorySource::Entry& e : r.places) {
+  for (const MemorySource::Entry& e : r.patch_sites) {
     *e.at = r.data + e.offset;
     if (recording_) changed_.push_back(e.call);
   }
@@ -233,32 +86,6 @@ void Executable::bind(Inputs in) {
     patch_pointers(r);
   }
 }
-// A few bytes that lie elsewhere from run to run are copied: that costs less than to record their ops again.
-bool Executable::copied(MemorySource& r) {
-  constexpr size_t kMost = 64 << 10;
-  using enum MemorySource::Kind;
-  const bool moves = launches_ > 0 && r.data != r.storage->data;
-  if (recording_ && (r.copy || moves) && (r.kind == input || r.kind == fresh) && !r.places.empty() &&
-      r.storage->bytes <= kMost) {
-    if (r.copy && r.copy->bytes >= r.storage->bytes) return true;
-    bytes_ += r.storage->bytes - (r.copy ? r.copy->bytes : 0);
-    r.copy = make_ref<Storage>(calls_[0].device, r.storage->bytes);  // a recording is of one device
-  } else if (r.copy) {
-    bytes_ -= r.copy->bytes;
-    r.copy = nullptr;
-  }
-  return bool(r.copy);
-}
-void Executable::copy_moved(MemorySource::Kind kind) {
-  const bool in = kind == MemorySource::Kind::input;
-  for (const uint32_t i : moving_sources_)
-    if (const MemorySource& r = sources_[i]; r.copy && r.kind == kind) {
-      const Device d = calls_[0].device;
-      runtime_of(d).copy(d.index, in ? r.copy->data : r.storage->data, in ? r.storage->data : r.copy->data,
-                         r.storage->bytes);
-    }
-}
-
 // A state of the trace, as it is in this run.
 Rng Executable::moved(const Rng& traced) const {
   for (const GeneratorSpan& d : generators_)
@@ -309,90 +136,6 @@ void Executable::count_work() const {
     }
 }
 
-void Executable::run_singly(std::string why) {
-  recording_ = nullptr;
-  why_not_ = std::move(why);
-  std::fputs(fmt::format("[compile] {} ops run one by one, not as one graph: {}\n", calls_.size(), why_not_).c_str(),
-             stderr);
-}
-std::vector<CallOrder> Executable::order_of_calls() const {
-  std::vector<Access> all;
-  for (uint32_t i = 0; i < sources_.size(); ++i) {
-    const MemorySource& r = sources_[i];
-    // What is fixed lies in blocks that are shared out; what moves never meets other memory, but where it was donated.
-    const bool fixed = r.kind == MemorySource::Kind::fixed;
-    const uint32_t of = fixed ? kNone : r.kind == MemorySource::Kind::donated ? r.index : i;
-    const uintptr_t begin = fixed ? reinterpret_cast<uintptr_t>(r.data) : 0;
-    for (const MemorySource::Entry& e : r.places)
-      all.push_back({e.call, of, begin, begin + std::max<size_t>(r.storage->bytes, 1), e.writes});
-  }
-  constexpr uint32_t kMessages = kNone - 1;  // calls that communicate follow each other as if they wrote one place
-  for (uint32_t k = 0; k < calls_.size(); ++k)
-    if (!calls_[k].chain && ops_[calls_[k].op]->traits().communicates) all.push_back({k, kMessages, 0, 1, true});
-  std::ranges::stable_sort(all, {}, &Access::call);
-  return find_branches(calls_.size(), all);
-}
-// What never changes from run to run is asked once: after that there is a recording, or why there is none.
-void Executable::start_recording() {
-  const Device d = calls_[0].device;
-  if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
-    return run_singly("its ops run on several devices");
-  }
-  const bool branches = enabled_passes() & kBranches;
-  recording_ = runtime_of(d).recording(d.index, branches ? order_of_calls() : std::vector<CallOrder>(calls_.size()),
-                                       [this](size_t k) {
-                                         now_ = k;
-                                         const NowRunning run(calls_[k].name, calls_[k].scope, calls_[k].range);
-                                         call(calls_[k]);
-                                       });
-  if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
-}
-void Executable::record_all() {
-  recording_->record();
-  recorded_ += calls_.size();
-}
-// The recording has the arguments of this run then; false if it is not worth it.
-bool Executable::record_changes() {
-  constexpr size_t kMost = 4;
-  if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
-    profiler_ = profiler;  // it learns that as the parts are made
-    record_all();
-    changed_.clear();
-    return true;
-  }
-  std::ranges::sort(changed_);
-  changed_.erase(std::ranges::unique(changed_).begin(), changed_.end());
-  const bool few = launches_ > 0 && 2 * changed_.size() <= calls_.size();
-  if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return ++recorded_, recording_->record(k); })) {
-    whole_records_ = 0;
-  } else if (launches_ > 0 && ++whole_records_ > kMost) {
-    run_singly(fmt::format("{} of its {} ops had {}, in {} runs one after the other", changed_.size(), calls_.size(),
-                           few ? "work of another form" : "other arguments", whole_records_));
-    return false;
-  } else {
-    record_all();
-  }
-  changed_.clear();
-  return true;
-}
-// From the third run on: by then kernels are loaded, algorithms chosen and caches of memory filled. False: not done.
-bool Executable::call_as_one() {
-  if (!why_not_.empty() || runs_ < 3 || calls_.empty()) return false;
-  try {
-    now_ = calls_.size();
-    if (!recording_) start_recording();
-    if (!recording_ || !record_changes()) return false;
-  } catch (const Error& e) {
-    run_singly(now_ < calls_.size() ? fmt::format("{} cannot be recorded: {}", calls_[now_].name, e.what()) : e.what());
-    return false;
-  }
-  if (!recording_->launch()) {
-    run_singly("it was recorded for another stream");
-    return false;
-  }
-  ++launches_;
-  return true;
-}
 void Executable::call_all() {
   if (t_work) [[unlikely]]
     count_work();
@@ -447,7 +190,7 @@ std::vector<Tensor> Executable::run(Inputs in) {
     if (!counted) update_dynamic_ops(), counted = true;
     copy_moved(MemorySource::Kind::input);
     call_all();
-    copy_moved(MemorySource::Kind::fresh);
+    copy_moved(MemorySource::Kind::per_run);
   } catch (...) {
     wait_for_async();  // it works on memory of this run
     if (counted) undo_steps();

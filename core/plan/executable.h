@@ -9,7 +9,7 @@
 
 namespace tg::detail {
 
-// Bytes that a call of a program reads or writes: of the memory numbered `of`, from `begin` to `end`.
+// Bytes that a call reads or writes: of the memory numbered `of`, from `begin` to `end`.
 struct Access {
   uint32_t call, of;
   uintptr_t begin, end;
@@ -59,14 +59,14 @@ class Executable {
   const std::string& why_not_recorded() const { return why_not_; }
 
  private:
-  // A stretch of memory that values lie in.
+  // Where values are in memory.
   struct MemorySource {
     enum class Kind : uint8_t {
       input,     // number `index`
       variable,  // the start value of number `index`
-      fixed,     // of the program: it stays where it is
-      fresh,     // allocated for every run, because somebody keeps it
-      donated    // what root `index` has if nobody else holds it, else as fresh
+      fixed,     // of the executable: it never moves
+      per_run,   // allocated for each run, because the caller keeps it
+      donated    // the storage of source `index` if nobody else holds it, else as per_run
     } kind;
     uint32_t index = 0;
     Device device = {};
@@ -74,14 +74,14 @@ class Executable {
     Ref<Storage> owned = nullptr;  // for the length of a run, or fixed
     Storage* storage = nullptr;    // of this run
     Ref<Storage> copy = nullptr;   // what a recording reads or writes in place of it; null: the storage itself
-    std::byte* data = nullptr;     // as it stands in the places
+    std::byte* data = nullptr;     // as patched
     struct Entry {
       std::byte** at;
       size_t offset;
       uint32_t call;
       bool writes;
     };
-    std::vector<Entry> places = {};  // pointers of calls
+    std::vector<Entry> patch_sites = {};  // pointers of calls
   };
   struct ChainCall {
     ChainPlan plan;
@@ -99,6 +99,7 @@ class Executable {
   };
   class Builder;
 
+  void build(const Graph&, const Plan&);
   void patch_pointers(const MemorySource&);
   void bind(Inputs);
   bool copied(MemorySource&);
@@ -131,9 +132,9 @@ class Executable {
   std::deque<Layout> own_layouts_;   // of results of ops that stand for several nodes
   std::vector<uint32_t> source_of_;  // of slots; kNone: within a chain
   std::vector<MemorySource> sources_;
-  std::vector<uint32_t> moving_sources_;  // roots that are not fixed
+  std::vector<uint32_t> moving_sources_;  // those that are not fixed
   std::vector<OpPtr> ops_;
-  struct DynamicOp {  // what next() replaces
+  struct DynamicOp {  // for_next_step() replaces it
     OpPtr traced;
     uint32_t op, call, node;
     const Op** in_chain;

@@ -16,13 +16,9 @@ uint32_t Graph::find(uint32_t s) {
 }
 
 uint32_t enabled_passes() {
-  static constexpr std::pair<std::string_view, Pass> kNames[] = {{"merge", kCommonSubexpressions},
-                                                                 {"rewrite", kRewrite},
-                                                                 {"fuse", kElementwiseFusion},
-                                                                 {"order", kSchedule},
-                                                                 {"inplace", kInPlace},
-                                                                 {"arena", kArena},
-                                                                 {"branch", kBranches}};
+  static constexpr std::pair<std::string_view, Pass> kNames[] = {
+      {"cse", kCommonSubexpressions}, {"rewrite", kRewrite}, {"fuse", kElementwiseFusion}, {"order", kSchedule},
+      {"inplace", kInPlace},          {"arena", kArena},     {"branch", kBranches}};
   const char* text = std::getenv("TG_PASSES");  // read each time: tests set it
   uint32_t on = kAllPasses;
   std::string_view rest = text ? text : "";

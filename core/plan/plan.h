@@ -35,7 +35,7 @@ struct Graph {
   uint32_t find(uint32_t slot);  // of its group
 };
 
-// What may be switched off, to find the pass that is to blame: TG_PASSES=-merge,-fuse ...
+// What may be switched off, to find the pass that is to blame: TG_PASSES=-cse,-fuse ...
 enum Pass : uint32_t {
   kCommonSubexpressions = 1,  // nodes that compute the same run once
   kElementwiseFusion = 2,     // pointwise ops run together, tile by tile

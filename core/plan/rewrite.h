@@ -3,6 +3,7 @@
 // planned is rewritten, so an eager op runs as it was emitted. The tape is not touched: nodes keep what their own
 // gradients read.
 #pragma once
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
 
 namespace tg {

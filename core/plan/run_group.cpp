@@ -32,12 +32,12 @@ void count_chain(std::string_view name, std::span<const Ref<Node>> nodes, const 
   const DType to = nodes.back()->out[0].layout.dtype;
   t_work->add(name, nodes[0]->in.empty() ? to : nodes[0]->in[0].dtype, to, work);
 }
-std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan, std::span<const Donors> donors,
-                                const BufferAssignment& buffers) {
+std::vector<OutputStorages> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan,
+                                          std::span<const Donors> donors, const BufferAssignment& buffers) {
   using Kind = ChainPlan::Buffer::Kind;
   const NowRunning run(nodes[0]->op->name(), nodes[0]->scope, nodes[0]->range);
   SmallVec<const Op*, 8> ops;
-  std::vector<Made> made;
+  std::vector<OutputStorages> made;
   for (const auto& n : nodes) {
     check_alive(*n);
     ops.emplace_back(n->op.get());
@@ -58,7 +58,7 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
       const Value& v = *n.in[b.index].value;
       data.emplace_back(v.storage->data + v.layout.offset * int64_t(size_of(v.layout.dtype)));
     } else if (b.kind == Kind::output) {
-      made[b.node][0] = storage_of(n, 0, donors[b.node][0], buffers);
+      made[b.node][0] = output_storage(n, 0, donors[b.node][0], buffers);
       data.emplace_back(made[b.node][0]->data);
     } else {
       data.emplace_back(nullptr);
@@ -71,13 +71,13 @@ std::vector<Made> execute_chain(std::span<const Ref<Node>> nodes, const ChainPla
     run_chain_kernel(name, {plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
     ++mutable_stats().kernels;
   }
-  for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
+  for (size_t k = 0; k < nodes.size(); ++k) commit_outputs(*nodes[k], made[k]);
   return made;
 }
 
 void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
                     const BufferAssignment& buffers) {
-  std::vector<Made> made(nodes.size());  // null: what the op does not make
+  std::vector<OutputStorages> made(nodes.size());  // null: what the op does not make
   for (size_t k = 0; k < nodes.size(); ++k) {
     check_alive(*nodes[k]);
     for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);
@@ -107,12 +107,12 @@ void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, cons
     run_kernel(*op, {in.data(), in.size()}, {out.data(), out.size()}, c);
     ++mutable_stats().kernels;
   }
-  for (size_t k = 0; k < nodes.size(); ++k) finish(*nodes[k], made[k]);
+  for (size_t k = 0; k < nodes.size(); ++k) commit_outputs(*nodes[k], made[k]);
 }
 }  // namespace
 
-std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan,
-                                     std::span<const Donors> donors, const BufferAssignment& buffers) {
+std::vector<OutputStorages> run_nodes_as_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan,
+                                               std::span<const Donors> donors, const BufferAssignment& buffers) {
   try {
     return execute_chain(nodes, plan, donors, buffers);
   } catch (const Error& e) {

@@ -12,8 +12,8 @@ void run_chain_kernel(std::string_view name, const Chain&);
 std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; lives as long as the process
 
 // One call of the backend. Results that live within a tile are null.
-std::vector<Made> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
-                                     const BufferAssignment&);
+std::vector<OutputStorages> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
+                                               const BufferAssignment&);
 // One op.
 void run_nodes_as_one(std::span<const Ref<Node>>, const Replacement&, const Donors&, const BufferAssignment&);
 
