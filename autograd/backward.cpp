@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -59,8 +60,8 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
 using Gradients = std::map<uint64_t, Tensor>;
-// For Vjp::take_sum(): what is taken is no longer in `all`, so that what vjp() returns takes its place.
-struct SumsSoFar final : Vjp::Sums {
+// For Vjp::take_accumulated(): what is taken is no longer in `all`, so that what vjp() returns takes its place.
+struct SumsSoFar final : Vjp::Accumulators {
   explicit SumsSoFar(Gradients& g) : all(g) {}
   Tensor take(const Edge& e, DType dtype) override {
     const auto it = all.find(e.id);
@@ -72,7 +73,7 @@ struct SumsSoFar final : Vjp::Sums {
   Gradients& all;
 };
 Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
-  const detail::OnBehalfOf scope(n.scope);  // its gradient ops belong to the layer of the forward op
+  const detail::EmitInScope scope(n.scope);  // its gradient ops belong to the layer of the forward op
   SumsSoFar sums(all);
   try {
     return vjp_of(*n.op, Vjp(n, grads, last, &sums), grads);
@@ -103,7 +104,7 @@ void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   if (!first) it->second = add(it->second.to(dtype), g.to(dtype));
 }
 // A gradient that may come in bf16 for an f32 tensor, as what goes through a cast does: leaves keep it so, for
-// GradMap::as_computed().
+// GradMap::native().
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
 // Adds gin to the gradients of n's inputs; calls what waits for those that are complete.
 void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, const BackwardOptions& o) {
@@ -121,8 +122,8 @@ void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads,
     const auto it = grads.find(e.id);
     if (it == grads.end()) continue;
     call_hooks(e.hooks, it->second);
-    if (!o.complete || e.producer) continue;
-    o.complete(e.id, it->second);
+    if (!o.on_leaf_grad || e.producer) continue;
+    o.on_leaf_grad(e.id, it->second);
     if (!it->second) grads.erase(it);
   }
 }
@@ -190,10 +191,10 @@ GradMap backward_from(const Tensor& loss, BackwardOptions opt, const Ids& kept) 
 }  // namespace
 
 Tensor GradMap::operator[](const Tensor& t) const {
-  const Tensor g = as_computed(t);
+  const Tensor g = native(t);
   return g ? g.to(t.dtype()) : g;
 }
-Tensor GradMap::as_computed(const Tensor& t) const {
+Tensor GradMap::native(const Tensor& t) const {
   const auto it = map_.find(t.id());
   return it == map_.end() ? Tensor() : it->second;
 }
@@ -280,7 +281,7 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
   if (!from.empty()) g = walk(from, given, std::move(ends), {.create_graph = create});
   Tensors r;
   for (auto& t : x) r.emplace_back(t.requires_grad() ? g[t] : Tensor());
-  for (auto& t : captured) r.emplace_back(create ? g[t] : g.as_computed(t));
+  for (auto& t : captured) r.emplace_back(create ? g[t] : g.native(t));
   return r;
 }
 }  // namespace tg

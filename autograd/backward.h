@@ -16,8 +16,8 @@ struct BackwardOptions {
   bool create_graph = false;  ///< record the gradients on the tape as well; implies retain_graph
   bool retain_graph = false;  ///< keep what the tape saved, for another backward
   /// Called when the gradient of a leaf is complete, while the rest of backward is still to run: with the leaf's id and
-  /// the gradient as_computed(), after its hooks. It may replace the gradient, or take it away; GradMap then lacks it.
-  std::function<void(uint64_t leaf, Tensor& grad)> complete = {};
+  /// the gradient native(), after its hooks. It may replace the gradient, or take it away; GradMap then lacks it.
+  std::function<void(uint64_t leaf, Tensor& grad)> on_leaf_grad = {};
 };
 /// Gradients of leaves, by tensor. Those of intermediates are not kept; their hooks see them.
 class GradMap {
@@ -27,7 +27,7 @@ class GradMap {
   /// The same in the dtype in which backward() computed it: bf16 for an f32 leaf that a single op cast to bf16, and
   /// whose gradient nothing was added to. It has the values of operator[], which converts it. For optimisers: they read
   /// half the bytes.
-  Tensor as_computed(const Tensor& t) const;
+  Tensor native(const Tensor& t) const;
   /// Whether backward() reached t.
   bool contains(const Tensor& t) const;
   size_t size() const { return map_.size(); }
@@ -35,7 +35,7 @@ class GradMap {
   GradMap& operator+=(const GradMap&);
   /// Multiplies every gradient by a number.
   GradMap& operator*=(double);
-  /// The gradients as_computed(), by the ids of the leaves and in their order: loops over them emit the same ops each
+  /// The gradients native(), by the ids of the leaves and in their order: loops over them emit the same ops each
   /// time.
   /// @{
   std::map<uint64_t, Tensor>& map() { return map_; }

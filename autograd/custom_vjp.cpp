@@ -1,12 +1,12 @@
 #include <tapegrad/autograd/custom_vjp.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/engine/own_gradient.h>
+#include <tapegrad/core/engine/custom_gradient.h>
 
 #include <algorithm>
 
 namespace tg {
 namespace {
-// Never emitted itself, and so no op of the registry: OwnGradient asks it for gradients.
+// Never emitted itself, and so no op of the registry: CustomGradient asks it for gradients.
 struct WrittenGradient : Op {
   VjpFunction f;
   size_t outputs;
@@ -47,7 +47,7 @@ TensorFunction custom_vjp(TensorFunction f, VjpFunction vjp) {
       for (Tensor& y : f(in)) all.push_back(std::move(y));
     }
     const Tensors r =
-        emit(make_ref<op::OwnGradient>(make_ref<WrittenGradient>(vjp, all.size() - in.size()), in.size()), all);
+        emit(make_ref<op::CustomGradient>(make_ref<WrittenGradient>(vjp, all.size() - in.size()), in.size()), all);
     return std::vector<Tensor>(r.begin(), r.end());
   };
 }

@@ -22,7 +22,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
     for (size_t k = 0; k < outputs; ++k) r.emplace_back(in[k].layout()).aliases_input = int(k);
     return r;
   }
-  Mask saves_in(Mask) const override { return outputs < 31 ? ~(bit(outputs) - 1) : bit(31); }
+  Mask saves_in(Mask) const override { return outputs < 31 ? ~(mask_of(outputs) - 1) : mask_of(31); }
   Tensors vjp(const Vjp& v) const override {
     std::vector<Tensor> in, captured, grads;
     for (size_t i = outputs; i < v.inputs(); ++i) (i < outputs + inputs ? in : captured).push_back(v.in(i));

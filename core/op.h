@@ -18,10 +18,10 @@ namespace tg {
 /// A set of inputs or outputs of an op: bit i stands for number i, and bit 31 for number 31 and all that follow. So the
 /// members of a long list are kept all or not at all.
 using Mask = uint32_t;
-/// The set of one input or output.
-constexpr Mask bit(size_t i) { return Mask(1) << (i < 31 ? i : 31); }
-/// The set of several inputs or outputs: bits(0, 2).
-template <class... I> constexpr Mask bits(I... i) { return (bit(size_t(i)) | ... | 0u); }
+/// The set of these inputs or outputs: mask_of(0, 2).
+template <std::integral... I> constexpr Mask mask_of(I... i) {
+  return ((Mask(1) << (size_t(i) < 31 ? size_t(i) : 31)) | ... | 0u);
+}
 
 /// A 128-bit hash of the structure of something: the attributes of an op, or a whole plan.
 struct StructuralHash {
@@ -190,8 +190,9 @@ using OpPtr = Ref<const Op>;
 /// What to compute. Attributes are members, and do not change once the op was emitted. Authors derive from OpOf.
 ///
 /// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. A returned gradient may be
-/// the one that it was given. vjp() never writes into a gradient; the engine adds, except to what Vjp::take_sum()
-/// gave. An op without vjp() is differentiated through compose(), so gradient ops have second derivatives.
+/// the one that it was given. vjp() never writes into a gradient; the engine adds, except to what
+/// Vjp::take_accumulated() gave. An op without vjp() is differentiated through compose(), so gradient ops have second
+/// derivatives.
 struct Op : Counted<Op> {
   const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
   const DTypes dtypes;           ///< those of the inputs that the kernels have; empty: infer() checks them
@@ -252,14 +253,14 @@ struct Op : Counted<Op> {
 class Vjp {
  public:
   /// The gradients that inputs have so far. take() gives one up, if the input has this dtype.
-  struct Sums {
+  struct Accumulators {
     virtual Tensor take(const Edge&, DType) = 0;
 
    protected:
-    ~Sums() = default;
+    ~Accumulators() = default;
   };
   /// The view of one node. `last`: the node is not asked again, so its saved values may be given away.
-  explicit Vjp(Node&, Inputs grads, bool last = false, Sums* sums = nullptr);
+  explicit Vjp(Node&, Inputs grads, bool last = false, Accumulators* sums = nullptr);
   /// The same view of the first n inputs.
   Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
   /// Input i; saves_in() must have its bit.
@@ -279,14 +280,14 @@ class Vjp {
   /// The sum of the gradients of input i that later ops have given, if there is one and the input has this dtype; else
   /// an empty Tensor. vjp() must add to it, and return the result for input i. It saves a pass over all elements where
   /// only few change.
-  Tensor take_sum(size_t i, DType dtype) const;
+  Tensor take_accumulated(size_t i, DType dtype) const;
 
  private:
-  Vjp(Node& n, Inputs grads, bool last, Sums* sums, size_t inputs)
+  Vjp(Node& n, Inputs grads, bool last, Accumulators* sums, size_t inputs)
       : node_(n), grads_(grads), sums_(sums), last_(last), inputs_(inputs) {}
   Node& node_;
   Inputs grads_;
-  Sums* sums_;
+  Accumulators* sums_;
   bool last_;
   size_t inputs_;
 };

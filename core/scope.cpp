@@ -26,7 +26,7 @@ NameScope::NameScope(const Scope* scope) : scope_(t_scope, scope ? scope : &g_ro
   if (detail::profiling() && t_scope != scope_.former() && t_scope->parent) [[unlikely]]
     span_.begin_layer(t_scope);
 }
-detail::OnBehalfOf::OnBehalfOf(const Scope* s) : ScopedValue(t_scope, s) {}
+detail::EmitInScope::EmitInScope(const Scope* s) : ScopedValue(t_scope, s) {}
 
 const std::string* intern(std::string_view text) {
   static auto& all = *new std::set<std::string, std::less<>>;

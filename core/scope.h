@@ -34,8 +34,8 @@ class NameScope {
 };
 namespace detail {
 // The same without a range: for ops that are emitted later on behalf of those of the scope.
-struct OnBehalfOf : ScopedValue<const Scope*> {
-  explicit OnBehalfOf(const Scope*);
+struct EmitInScope : ScopedValue<const Scope*> {
+  explicit EmitInScope(const Scope*);
 };
 }  // namespace detail
 

@@ -15,7 +15,11 @@
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/autograd/custom_vjp.h>
+#include <tapegrad/autograd/recompute.h>
+#include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/io/safetensors.h>
+#include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/rng.h>
@@ -45,6 +49,7 @@
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/log.h>
 #include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/train/reduce.h>
 #include <tapegrad/models/train/roofline.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>

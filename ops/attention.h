@@ -35,8 +35,8 @@ struct Attention : OpOf<Attention> {
   AttentionForm o;
   explicit Attention(AttentionForm form) : o(form) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bit(3 + o.extra()) - 1; }
-  Mask saves_out(Mask) const override { return bits(0, 1); }
+  Mask saves_in(Mask) const override { return mask_of(3 + o.extra()) - 1; }
+  Mask saves_out(Mask) const override { return mask_of(0, 1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { o.key(k); }
   OpWork work(Bufs in, Bufs out) const override;  ///< of all keys, where lengths or starts decide
@@ -59,8 +59,8 @@ struct SelfAttention : OpOf<SelfAttention> {
   int64_t kv_heads;
   SelfAttention(AttentionForm form, int64_t n) : o(form), kv_heads(n) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bit(1 + o.extra()) - 1; }
-  Mask saves_out(Mask) const override { return bits(0, 1); }
+  Mask saves_in(Mask) const override { return mask_of(1 + o.extra()) - 1; }
+  Mask saves_out(Mask) const override { return mask_of(0, 1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { o.key(k), k.add(kv_heads); }
   OpWork work(Bufs in, Bufs out) const override;

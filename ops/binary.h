@@ -63,7 +63,7 @@ struct Div {
   static constexpr char kName[] = "div", kScalarName[] = "div_scalar";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return x / y; }
-  static Mask saves(Mask tracked) { return tracked & 2 ? bits(0, 1) : bits(1); }
+  static Mask saves(Mask tracked) { return tracked & 2 ? mask_of(0, 1) : mask_of(1); }
   static Mask saves_scalar(bool left) { return left; }
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
@@ -136,7 +136,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   bool by_y;
   explicit BinaryGrad(bool second) : by_y(second) {}
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bit(2)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(2)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[2])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), y(in[1]);
@@ -155,7 +155,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   bool left;
   BinaryScalarGrad(double number, bool on_left) : s(number), left(on_left) {}
   Traits traits() const override {
-    return {.kind = OpKind::pointwise, .may_alias = bit(1), .dynamic_attributes = true};
+    return {.kind = OpKind::pointwise, .may_alias = mask_of(1), .dynamic_attributes = true};
   }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Tensors compose(Inputs in) const override {
@@ -171,7 +171,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
 /// (x, y) -> F(x, y), with broadcasting.
 template <class F> struct Binary : OpOf<Binary<F>> {
   static constexpr auto kName = F::kName;
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0, 1)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0, 1)}; }
   Layouts infer(Inputs in) const override { return infer_binary(kName, in, takes_integers<F>); }
   Expression expression() const override {
     static const std::string text = expression_of<F>("@::f($0, $1)");
@@ -179,7 +179,7 @@ template <class F> struct Binary : OpOf<Binary<F>> {
   }
   Mask saves_in(Mask tracked) const override {
     if constexpr (has_partials<F>)
-      return bits(0, 1);
+      return mask_of(0, 1);
     else
       return F::saves(tracked);
   }
@@ -203,7 +203,7 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   bool left;
   BinaryScalar(double number, bool on_left) : s(number), left(on_left) {}
   Traits traits() const override {
-    return {.kind = OpKind::pointwise, .may_alias = bits(0), .dynamic_attributes = true};
+    return {.kind = OpKind::pointwise, .may_alias = mask_of(0), .dynamic_attributes = true};
   }
   Layouts infer(Inputs in) const override { return infer_scalar(F::kName, in, s, takes_integers<F>); }
   Expression expression() const override {
@@ -212,7 +212,7 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   }
   Mask saves_in(Mask) const override {
     if constexpr (has_partials<F>)
-      return bits(0);
+      return mask_of(0);
     else
       return F::saves_scalar(left);
   }

@@ -93,10 +93,10 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
 /// (condition, x, y) -> x where the condition holds, else y.
 struct Where : OpOf<Where> {
   static constexpr auto kName = "where";
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1, 2)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(1, 2)}; }
   Layouts infer(Inputs) const override;
   Expression expression() const override { return {.text = "$0 ? $1 : $2", .bitwise = true}; }
-  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
 };
 /// (x, mask) -> x with `value` where the mask is true.
@@ -105,11 +105,11 @@ struct MaskedFill : OpOf<MaskedFill> {
   double value;
   explicit MaskedFill(double v) : value(v) {}
   Traits traits() const override {
-    return {.kind = OpKind::pointwise, .may_alias = bits(0), .may_be_infinite = value - value != 0};
+    return {.kind = OpKind::pointwise, .may_alias = mask_of(0), .may_be_infinite = value - value != 0};
   }
   Layouts infer(Inputs) const override;
   Expression expression() const override { return {"$1 ? #0 : $0", {value}, true}; }
-  Mask saves_in(Mask) const override { return bits(1); }
+  Mask saves_in(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(value); }
 };
@@ -131,10 +131,10 @@ struct Clamp : OpOf<Clamp> {
   static constexpr auto kName = "clamp";
   ClampOptions o;
   explicit Clamp(const ClampOptions& options) : o(options) {}
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
   Expression expression() const override { return with_bounds("op::ClampFn::f($0, #0, #1)", o); }
-  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash&) const override;
 };
@@ -143,7 +143,7 @@ struct ClampGrad : OpOf<ClampGrad> {
   static constexpr auto kName = "clamp_grad";
   ClampOptions o;
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(1)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(1)}; }
   Layouts infer(Inputs) const override;
   Expression expression() const override { return with_bounds("op::ClampFn::df($0, #0, #1, $1)", o); }
   Tensors compose(Inputs) const override;

@@ -15,7 +15,7 @@ struct Dropout : OpOf<Dropout> {
   Rng rng;
   Dropout(double probability, Rng r) : p(probability), rng(r) {}
   Traits traits() const override {
-    return {.may_alias = bits(0), .dynamic_attributes = true, .cheap_to_recompute = true};
+    return {.may_alias = mask_of(0), .dynamic_attributes = true, .cheap_to_recompute = true};
   }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;

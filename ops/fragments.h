@@ -13,7 +13,7 @@ struct FragmentWeights : OpOf<FragmentWeights> {
   static constexpr auto kName = "fragment_weights";
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
-  Mask saves_out(Mask) const override { return bits(0); }
+  Mask saves_out(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
 };
 /// (a, b, index) -> rows of a times matrices of b.
@@ -22,7 +22,7 @@ struct IndexMatmul : OpOf<IndexMatmul> {
   bool trans_b;
   explicit IndexMatmul(bool transposed) : trans_b(transposed) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1 | bits(2); }
+  Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1 | mask_of(2); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(trans_b); }
   OpWork work(Bufs in, Bufs out) const override;  ///< of one matrix for each row, if there are so many

@@ -18,7 +18,7 @@ struct Gather : OpOf<Gather> {
   size_t dim;
   explicit Gather(size_t d) : dim(d) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(1); }
+  Mask saves_in(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
   OpWork work(Bufs in, Bufs out) const override;
@@ -28,9 +28,9 @@ struct ScatterAdd : OpOf<ScatterAdd> {
   static constexpr auto kName = "scatter_add";
   size_t dim;
   explicit ScatterAdd(size_t d) : dim(d) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask tracked) const override { return tracked & bits(2) ? bits(1) : 0; }
+  Mask saves_in(Mask tracked) const override { return tracked & mask_of(2) ? mask_of(1) : 0; }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
@@ -40,7 +40,7 @@ struct IndexSelect : OpOf<IndexSelect> {
   size_t dim;
   explicit IndexSelect(size_t d) : dim(d) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(1); }
+  Mask saves_in(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
   OpWork work(Bufs in, Bufs out) const override;
@@ -52,9 +52,9 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   size_t dim;
   int64_t size;
   IndexSelectGrad(size_t d, int64_t n) : dim(d), size(n) {}
-  Traits traits() const override { return {.may_alias = bits(2)}; }
+  Traits traits() const override { return {.may_alias = mask_of(2)}; }
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
   OpWork work(Bufs in, Bufs out) const override;
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
@@ -69,6 +69,14 @@ struct SliceUpdate : OpOf<SliceUpdate> {
   Traits traits() const override { return {.updates_in_place = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
+  OpWork work(Bufs in, Bufs out) const override;
+};
+/// (ids, table) -> rows of the table.
+struct Embedding : OpOf<Embedding> {
+  static constexpr auto kName = "embedding";
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask) const override { return mask_of(0); }
+  Tensors vjp(const Vjp&) const override;
   OpWork work(Bufs in, Bufs out) const override;
 };
 }  // namespace op
@@ -99,5 +107,12 @@ Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_
 /// The Error of an index outside of dimension `dim`, which has `size` slices; `where` is its position in `index`. For
 /// kernels.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
+
+/// The rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). An id outside [0, V) is an
+/// Error that names it and its position, when the op runs; on a CUDA device as said above.
+Tensor embedding(const Tensor& ids, const Tensor& table);
+
+/// The Error of an id outside of a table with `rows` rows; `where` is its position in `ids`. For kernels.
+Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows);
 
 }  // namespace tg

@@ -13,7 +13,7 @@ struct Lora : OpOf<Lora> {
   static constexpr auto kName = "lora";
   double scale;
   explicit Lora(double s) : scale(s) {}
-  Traits traits() const override { return {.may_alias = bits(3)}; }
+  Traits traits() const override { return {.may_alias = mask_of(3)}; }
   Layouts infer(Inputs) const override;
   /// x for the gradient of a, a for that of x, b for those of both, and h = x a for that of b.
   Mask saves_in(Mask tracked) const override {

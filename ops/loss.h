@@ -29,8 +29,8 @@ struct CrossEntropy : OpOf<CrossEntropy> {
   CrossEntropyOptions o;
   explicit CrossEntropy(CrossEntropyOptions opt) : o(opt) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0, 1); }
-  Mask saves_out(Mask) const override { return bits(1); }
+  Mask saves_in(Mask) const override { return mask_of(0, 1); }
+  Mask saves_out(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { o.key(k); }
 };
@@ -39,7 +39,7 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {
   static constexpr auto kName = "cross_entropy_grad";
   CrossEntropyOptions o;
   explicit CrossEntropyGrad(CrossEntropyOptions opt) : o(opt) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { o.key(k); }
@@ -50,7 +50,7 @@ struct MseLoss : OpOf<MseLoss> {
   Reduction reduction;
   explicit MseLoss(Reduction r) : reduction(r) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0, 1); }
+  Mask saves_in(Mask) const override { return mask_of(0, 1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(reduction)); }
 };

@@ -2,7 +2,9 @@
 /// Matrix products, batched, and linear layers. Operands may be any views: kernels read strides, so a transposed weight
 /// costs no copy. There are no vectors (reshape first) and no other contractions. Layers use it.
 #pragma once
-#include <tapegrad/core/op.h>
+#include <tapegrad/ops/pointwise.h>
+
+#include <array>
 
 namespace tg {
 
@@ -11,6 +13,14 @@ struct MatmulOptions {
   bool trans_a = false, trans_b = false;  ///< read the last two dimensions of a, or of b, swapped
   MatmulPrecision products = matmul_precision();
 };
+/// Two string literals, joined at compile time.
+template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const char (&a)[A], const char (&b)[B]) {
+  std::array<char, A + B - 1> r{};
+  for (size_t i = 0; i < A - 1; ++i) r[i] = a[i];
+  for (size_t i = 0; i < B; ++i) r[A - 1 + i] = b[i];
+  return r;
+}
+
 namespace op {
 
 /// (a, b) -> a b.
@@ -36,6 +46,23 @@ struct Linear : OpOf<Linear> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(products)); }
   OpWork work(Bufs in, Bufs out) const override;
+};
+
+// Plans make it of the two ops (ops/rewrite_rules.cpp); it is not for users.
+/// The activations that can follow a linear layer in one op.
+using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
+/// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. Its gradient goes through the two ops,
+/// as nothing between them is kept.
+template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
+  static constexpr auto kChars = joined("linear_", F::kName);
+  static constexpr const char* kName = kChars.data();
+  MatmulPrecision products;
+  explicit LinearActivation(MatmulPrecision p) : products(p) {}
+  Layouts infer(Inputs in) const override { return Linear(products).infer(in); }
+  Tensors compose(Inputs in) const override {
+    return {emit1(stateless<Unary<F>>(), {emit(make_ref<Linear>(products), in)[0]})};
+  }
+  void key(StructuralHash& k) const override { k.add(int(products)); }
 };
 }  // namespace op
 

@@ -33,7 +33,7 @@ template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   Mask saves_out(Mask tracked) const override { return tracked & (kX | kWeight) ? kKept : 0; }
   Mask recomputes_from(size_t k, Mask tracked) const override {
     if (terms == 1) return Op::recomputes_from(k, tracked);
-    return k == 0 && saves_out(tracked) ? bits(2, 3) : 0;
+    return k == 0 && saves_out(tracked) ? mask_of(2, 3) : 0;
   }
   Tensor recompute(const Vjp&, size_t k) const override;  ///< y; of two terms, from s
   Tensors vjp(const Vjp&) const override;
@@ -60,7 +60,7 @@ template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   NormWants wants;
   bool has_ds;
   explicit NormGrad(NormWants w, bool ds = false) : wants(w), has_ds(ds) {}
-  Traits traits() const override { return {.may_alias = bits(0) | Mask(has_ds) << (centred ? 4 : 3)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0) | Mask(has_ds) << (centred ? 4 : 3)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override {

@@ -6,7 +6,6 @@
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/dropout.h>
-#include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/fragments.h>
 #include <tapegrad/ops/indexing.h>

@@ -262,7 +262,7 @@ Tensor times_slope(const Tensor& dy, double slope);
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bit(kDy)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(kDy)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};  // the compiler at run time does not know F
@@ -274,7 +274,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
 /// (x) -> F(x).
 template <class F> struct Unary : OpOf<Unary<F>> {
   static constexpr auto kName = F::kName;
-  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = bits(0)}; }
+  Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0)}; }
   Layouts infer(Inputs in) const override {
     takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
     return {contiguous_like(in[0])};

@@ -25,7 +25,7 @@ int64_t count(const Shape& s, uint8_t dims) {  // elements that make one result
     if (dims >> i & 1) n *= s[i];
   return n;
 }
-uint8_t mask_of(std::string_view op, const Tensor& x, const Dims& dims) {
+uint8_t dims_mask(std::string_view op, const Tensor& x, const Dims& dims) {
   uint8_t mask = 0;
   for (int64_t d : dims) {
     const auto one = uint8_t(1u << normal_dim(op, d, x.shape()));
@@ -62,10 +62,12 @@ Tensor mean_of(const Tensor& x, uint8_t mask, bool keep) {
 }
 }  // namespace
 Tensor sum(const Tensor& x) { return sum_of(x, all_of(x), false); }
-Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions o) { return sum_of(x, mask_of("sum", x, dims), o.keepdim); }
+Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions o) {
+  return sum_of(x, dims_mask("sum", x, dims), o.keepdim);
+}
 Tensor mean(const Tensor& x) { return mean_of(x, all_of(x), false); }
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return mean_of(x, mask_of("mean", x, dims), o.keepdim);
+  return mean_of(x, dims_mask("mean", x, dims), o.keepdim);
 }
 
 Layouts op::infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep) {
@@ -87,11 +89,11 @@ Tensors op::ExtremumGrad::vjp(const Vjp& v) const {
 }
 Tensor max(const Tensor& x) { return emit1(make_ref<op::Max>(all_of(x), false), {x}); }
 Tensor max(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return emit1(make_ref<op::Max>(mask_of("max", x, dims), o.keepdim), {x});
+  return emit1(make_ref<op::Max>(dims_mask("max", x, dims), o.keepdim), {x});
 }
 Tensor min(const Tensor& x) { return emit1(make_ref<op::Min>(all_of(x), false), {x}); }
 Tensor min(const Tensor& x, const Dims& dims, ReduceOptions o) {
-  return emit1(make_ref<op::Min>(mask_of("min", x, dims), o.keepdim), {x});
+  return emit1(make_ref<op::Min>(dims_mask("min", x, dims), o.keepdim), {x});
 }
 
 Layouts op::Var::infer(Inputs in) const {
@@ -112,7 +114,7 @@ Tensors op::Var::vjp(const Vjp& v) const {  // 2 (x - mean) / (n - correction)
 }
 Tensor var(const Tensor& x) { return emit1(make_ref<op::Var>(all_of(x), false, 1), {x}); }
 Tensor var(const Tensor& x, const Dims& dims, VarOptions o) {
-  return emit1(make_ref<op::Var>(mask_of("var", x, dims), o.keepdim, o.correction), {x});
+  return emit1(make_ref<op::Var>(dims_mask("var", x, dims), o.keepdim, o.correction), {x});
 }
 
 Layouts op::Cumsum::infer(Inputs in) const {

@@ -28,8 +28,8 @@ template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
   bool keep;
   Extremum(uint8_t mask, bool keepdim) : dims(mask), keep(keepdim) {}
   Layouts infer(Inputs in) const override { return infer_extremum(kName, in[0], dims, keep); }
-  Mask saves_in(Mask) const override { return bits(0); }
-  Mask saves_out(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
+  Mask saves_out(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp& v) const override { return vjp_extremum(v, dims); }
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
@@ -42,9 +42,9 @@ struct ExtremumGrad : OpOf<ExtremumGrad> {
   static constexpr auto kName = "extremum_grad";
   uint8_t dims;
   explicit ExtremumGrad(uint8_t mask) : dims(mask) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0, 1); }
+  Mask saves_in(Mask) const override { return mask_of(0, 1); }
   Tensors vjp(const Vjp&) const override;  ///< linear in dy, constant in the rest
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)); }
 };
@@ -57,7 +57,7 @@ struct Var : OpOf<Var> {
   double correction;
   Var(uint8_t mask, bool keepdim, double c) : dims(mask), keep(keepdim), correction(c) {}
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep), k.add(correction); }
 };
@@ -67,7 +67,7 @@ struct Cumsum : OpOf<Cumsum> {
   size_t dim;
   bool reverse;  ///< from the last element to the first: the gradient
   Cumsum(size_t d, bool backwards) : dim(d), reverse(backwards) {}
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(reverse); }

@@ -1,7 +1,7 @@
 // The rules by which plans run several ops as one (core/plan/rewrite.h), and whether the result has the same bits.
 #include <tapegrad/core/plan/rewrite.h>
-#include <tapegrad/ops/linear_activation.h>
 #include <tapegrad/ops/lora.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/norm.h>
 
 namespace tg {

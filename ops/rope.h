@@ -54,9 +54,9 @@ struct Rope : OpOf<Rope> {
   int64_t heads;
   Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several, int64_t turned)
       : theta(base), scaling(s), start(first), inverse(back), starts(several), heads(turned) {}
-  Traits traits() const override { return {.may_alias = bits(0), .dynamic_attributes = true}; }
+  Traits traits() const override { return {.may_alias = mask_of(0), .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return starts ? bits(1) : 0; }
+  Mask saves_in(Mask) const override { return starts ? mask_of(1) : 0; }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override {
     const RopeScaling& s = scaling;

@@ -10,30 +10,30 @@ namespace op {
 /// (x) -> softmax over the last dimension.
 struct Softmax : OpOf<Softmax> {
   static constexpr auto kName = "softmax";
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
-  Mask saves_out(Mask) const override { return bits(0); }
+  Mask saves_out(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
 };
 /// (y, dy) -> y * (dy - sum(dy * y)).
 struct SoftmaxGrad : OpOf<SoftmaxGrad> {
   static constexpr auto kName = "softmax_grad";
-  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };
 /// (x) -> log_softmax over the last dimension.
 struct LogSoftmax : OpOf<LogSoftmax> {
   static constexpr auto kName = "log_softmax";
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
-  Mask saves_out(Mask) const override { return bits(0); }
+  Mask saves_out(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
 };
 /// (y, dy) -> dy - exp(y) * sum(dy).
 struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
   static constexpr auto kName = "log_softmax_grad";
-  Traits traits() const override { return {.may_alias = bits(0, 1)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };

@@ -12,13 +12,13 @@ struct Swiglu : OpOf<Swiglu> {
   static constexpr auto kName = "swiglu";
   Traits traits() const override { return {.cheap_to_recompute = true}; }
   Layouts infer(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
 };
 /// (x, dy) -> dx (..., 2F), both halves in one pass.
 struct SwigluGrad : OpOf<SwigluGrad> {
   static constexpr auto kName = "swiglu_grad";
-  Traits traits() const override { return {.may_alias = bits(0)}; }
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
 };

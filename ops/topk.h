@@ -21,7 +21,7 @@ struct SelectTopK : OpOf<SelectTopK> {
   int64_t k;
   explicit SelectTopK(int64_t count) : k(count) {}
   Layouts infer(Inputs) const override;
-  Mask saves_out(Mask) const override { return bits(1); }
+  Mask saves_out(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& to) const override { to.add(k); }
 };

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm/sums.h>
+#include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/train/data_parallel.h>
 
@@ -23,7 +23,7 @@ struct Flags : SharedFlags {
 };
 struct Row {
   std::string collective;
-  double bytes;  // of a message; of sum_over_ranks, of a rank's elements
+  double bytes;  // of a message; of all_reduce, of a rank's elements
   Timing time;
 };
 
@@ -61,11 +61,11 @@ std::vector<Row> measure_all(Communicator& world, const Flags& flags) {
     row("broadcast", [&] { world.broadcast(to.data(), bytes, 0); });
     const std::vector<float> x(bytes / sizeof(float), 1);
     std::vector<float> y(x.size());
-    const RankSum sum{x.data(), y.data(), int64_t(x.size()), DType::f32};
-    row("sum_over_ranks", [&] { sum_over_ranks(world, {&sum, 1}); });
+    const ReduceBuffer sum{x.data(), y.data(), int64_t(x.size()), DType::f32};
+    row("all_reduce", [&] { all_reduce(world, {&sum, 1}); });
     // The same without messages: what every rank copies and adds up.
     const auto hollow = Communicator::hollow(world.size());
-    row("its sums alone", [&] { sum_over_ranks(*hollow, {&sum, 1}); });
+    row("its sums alone", [&] { all_reduce(*hollow, {&sum, 1}); });
   }
   return rows;
 }
@@ -99,7 +99,7 @@ Network network_of(const std::vector<Row>& rows, const Communicator& world, cons
 }
 double predicted(const Row& r, const Network& n, int64_t ranks) {
   if (exchanges(r)) return exchange_seconds(n, ranks, r.bytes);
-  if (r.collective == "sum_over_ranks") return sum_cost(n, ranks, r.bytes, r.bytes).seconds();
+  if (r.collective == "all_reduce") return sum_cost(n, ranks, r.bytes, r.bytes).seconds();
   return 0;  // no model
 }
 

@@ -8,7 +8,7 @@ endif()
 set(PROGRAM ${MPIRUN} -n 2 ${PROGRAM})
 execute_process(COMMAND ${PROGRAM} --seconds 0 --largest 262144 --commit test --json ${OUT}/run.json --network ${OUT}/network.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
-prints("${text}" "2 ranks, 2 on a machine" "all_to_all +8 " "sum_over_ranks +262144 " "nothing was sent between machines")
+prints("${text}" "2 ranks, 2 on a machine" "all_to_all +8 " "all_reduce +262144 " "nothing was sent between machines")
 read_results(${OUT}/run.json json device ranks network)
 string(JSON rows LENGTH "${json}" collectives)
 if(NOT rows EQUAL 30)  # five at each of 8, 64 ... 262144 bytes

@@ -51,7 +51,7 @@ Gpt model_of(const DecodeFlags& f, DType dtype, Device device) {
 class Decoding {
  public:
   Decoding(const DecodeFlags& f, const Gpt& model, int64_t prompt) : flags_(f), prompt_(prompt), model_(model) {
-    fixed_ = model.fixed_cache(f.batch, prompt + f.tokens);
+    fixed_ = model.make_cache(f.batch, prompt + f.tokens);
     Rng rng{f.seed + 1};
     for (int64_t i = 0; i < f.batch * prompt; ++i)
       ids_.push_back(int64_t(rng.below(uint64_t(model.config().vocab_size))));

@@ -3,6 +3,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/ops/ops.h>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,6 +1,6 @@
 /// @file
 /// Communicator: the processes that work on one task, and what they tell each other. There is a world of one in every
-/// build, and MPI where TG_MPI found it (cpu/runtime/mpi_comm.cpp). Sums over them are in core/comm/sums.h. Data
+/// build, and MPI where TG_MPI found it (cpu/runtime/mpi_comm.cpp). Sums over them are in core/comm/collectives.h. Data
 /// parallel training uses it.
 #pragma once
 #include <tapegrad/core/comm/jobs.h>

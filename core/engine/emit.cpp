@@ -1,7 +1,7 @@
 // emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
 // it runs at once. Also what a vjp reads back from the tape.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/engine/own_gradient.h>
+#include <tapegrad/core/engine/custom_gradient.h>
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/observe.h>
@@ -95,7 +95,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   Mask tracked = 0;
   if (grad_enabled())
     for (size_t i = 0; i < in.size(); ++i)
-      if (in[i].requires_grad()) tracked |= bit(i);
+      if (in[i].requires_grad()) tracked |= mask_of(i);
   auto node = make_ref<Node>();
   node->scope = current_scope();
   node->range = detail::t_range;
@@ -162,7 +162,7 @@ Tensors composed(const OpPtr& op, Inputs in) {
     NoGradScope off;
     for (const Tensor& y : op->compose(in)) all.push_back(y);
   }
-  return emit(make_ref<op::OwnGradient>(op, in.size()), all);
+  return emit(make_ref<op::CustomGradient>(op, in.size()), all);
 }
 template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) {
   const Layouts layouts = checked_layouts(*op, in);
@@ -208,15 +208,15 @@ Tensor handle(uint64_t id, Ref<Value> v, bool tracked, const std::string* label)
   return t;
 }
 }  // namespace
-Vjp::Vjp(Node& n, Inputs grads, bool last, Sums* sums) : Vjp(n, grads, last, sums, n.in.size()) {}
+Vjp::Vjp(Node& n, Inputs grads, bool last, Accumulators* sums) : Vjp(n, grads, last, sums, n.in.size()) {}
 const Shape& Vjp::in_shape(size_t i) const { return node_.in[i].shape; }
 DType Vjp::in_dtype(size_t i) const { return node_.in[i].dtype; }
 Device Vjp::device() const { return node_.out[0].layout.device; }
 bool Vjp::wants(size_t i) const { return node_.in[i].tracked; }
-Tensor Vjp::take_sum(size_t i, DType dtype) const { return sums_ ? sums_->take(node_.in[i], dtype) : Tensor(); }
+Tensor Vjp::take_accumulated(size_t i, DType dtype) const { return sums_ ? sums_->take(node_.in[i], dtype) : Tensor(); }
 Tensor Vjp::in(size_t i) const {
   const Edge& e = node_.in[i];
-  const bool again = node_.recomputing.in & bit(i);
+  const bool again = node_.recomputing.in & mask_of(i);
   TG_CHECK(e.value || again, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
   if (!again) detail::check_version(node_, i);
   Tensor t = handle(e.id, again ? detail::recomputed(node_, i) : e.value, wants(i), e.label);
@@ -234,7 +234,7 @@ Tensor Vjp::donate_in(size_t i) const {
 }
 Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
-  TG_CHECK(node_.op->saves_out(node_.tracked) & bit(i), internal,
+  TG_CHECK(node_.op->saves_out(node_.tracked) & mask_of(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
   Ref<Value> v = o.live;
   if (!v) {  // the handle is gone: a new one on the saved storage

@@ -12,7 +12,7 @@ constexpr uint8_t kMostInARow = 8;
 
 size_t output_of(const Edge& e) { return size_t(e.id - e.producer->first_id); }
 bool can_compute_again(const Edge& e) {
-  return e.producer && e.producer->recomputing.out & bit(output_of(e)) &&
+  return e.producer && e.producer->recomputing.out & mask_of(output_of(e)) &&
          (e.version == kUnset || e.version == e.value->version);  // else written to since
 }
 
@@ -23,9 +23,9 @@ bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
   size_t constants = 0;
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Edge& e = n.in[i];
-    if (!(reads & bit(i)) || again & bit(i)) continue;
+    if (!(reads & mask_of(i)) || again & mask_of(i)) continue;
     if (n.op->traits().kind == OpKind::view) return false;
-    if (saved & bit(i)) continue;
+    if (saved & mask_of(i)) continue;
     if (e.tracked && e.producer) return false;
     if (!e.tracked) constants += e.value->layout.bytes();
   }
@@ -39,11 +39,12 @@ void plan_recomputing(Node& n) {
   Node::Recomputing& r = n.recomputing;
   Mask again = 0;
   for (size_t i = 0; i < n.in.size(); ++i)
-    if (can_compute_again(n.in[i])) again |= bit(i), r.depth = std::max(r.depth, n.in[i].producer->recomputing.depth);
+    if (can_compute_again(n.in[i]))
+      again |= mask_of(i), r.depth = std::max(r.depth, n.in[i].producer->recomputing.depth);
   if (++r.depth <= kMostInARow)
     for (size_t k = 0; k < n.out.size(); ++k) {
-      const Mask reads = saved_out & bit(k) ? 0 : n.op->recomputes_from(k, n.tracked);
-      if (reads && worth_it(n, k, reads, saved, again)) r.out |= bit(k), r.reads |= reads;
+      const Mask reads = saved_out & mask_of(k) ? 0 : n.op->recomputes_from(k, n.tracked);
+      if (reads && worth_it(n, k, reads, saved, again)) r.out |= mask_of(k), r.reads |= reads;
     }
   r.in = again & (saved | r.reads);
 }
@@ -60,7 +61,7 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   if (!o.recomputed) {
     NoGradScope off;
     const ScopedValue<Recomputes> now(t_recomputes, Recomputes::now);
-    const OnBehalfOf scope(p.scope);
+    const EmitInScope scope(p.scope);
     try {
       o.recomputed = p.op->recompute(Vjp(p, {}), k).value();
     } catch (const Error& error) {

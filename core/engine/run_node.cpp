@@ -184,13 +184,13 @@ Donors eager_donors(const Node& n) {
   });
 }
 
-void finish(Node& n, const Made& made) {
+void commit_outputs(Node& n, const OutputStorages& made) {
   const bool tape = n.tape();
   const Mask keep_in = n.kept_inputs(), keep_out = tape ? n.op->saves_out(n.tracked) : 0;
   n.done = true;
   for (size_t i = 0; i < n.out.size(); ++i) {
     Out& o = n.out[i];
-    if (keep_out & bit(i)) o.saved = made[i], o.version = made[i]->version;
+    if (keep_out & mask_of(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
     o.live->storage = made[i];
     if (made[i]) o.live->version = made[i]->version;  // none: within a chain, and nobody reads it
@@ -198,9 +198,9 @@ void finish(Node& n, const Made& made) {
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
-    if ((keep_in | n.recomputing.in) & bit(i) && e.value->storage)  // none: within a chain
+    if ((keep_in | n.recomputing.in) & mask_of(i) && e.value->storage)  // none: within a chain
       e.version = e.value->storage->version;
-    if (!(keep_in & bit(i))) e.value = nullptr;
+    if (!(keep_in & mask_of(i))) e.value = nullptr;
   }
 }
 Ref<Storage> new_storage(const Node& n, size_t i, const BufferAssignment& buffers) {
@@ -210,18 +210,18 @@ Ref<Storage> new_storage(const Node& n, size_t i, const BufferAssignment& buffer
       return make_ref<Storage>(buffers.arenas[p.arena], p.offset, l.bytes());
   return make_ref<Storage>(l.device, l.bytes());
 }
-Ref<Storage> storage_of(const Node& n, size_t i, int32_t from, const BufferAssignment& buffers) {
+Ref<Storage> output_storage(const Node& n, size_t i, int32_t from, const BufferAssignment& buffers) {
   return from >= 0 ? n.in[size_t(from)].value->storage : new_storage(n, i, buffers);
 }
 void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read: {}", n.op->name(), *n.error); }
 
 namespace {
-Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
+OutputStorages execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
   check_alive(n);
   const NowRunning run(n.op->name(), n.scope, n.range);
   const bool view = n.op->traits().kind == OpKind::view;
   SmallVec<Buf, 4> in, out;
-  Made made;
+  OutputStorages made;
   for (size_t i = 0; i < n.in.size(); ++i) {
     const Value& v = *n.in[i].value;
     check_version(n, i);
@@ -232,7 +232,7 @@ Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
     span.begin(n.op->name(), n.scope, n.range, shapes_of({in.data(), in.size()}));
   for (size_t i = 0; i < n.out.size(); ++i) {
     const Layout& l = n.out[i].layout;
-    made.emplace_back(storage_of(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], buffers));
+    made.emplace_back(output_storage(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], buffers));
     out.emplace_back(&l, made[i]->data);
   }
   if (t_work && !view) [[unlikely]]
@@ -246,7 +246,7 @@ Made execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
     ++mutable_stats().kernels;
     if (check) check->after({out.data(), out.size()});
   }
-  finish(n, made);
+  commit_outputs(n, made);
   return made;
 }
 std::vector<void (*)() noexcept>& waits() {
@@ -270,7 +270,7 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   n.error = intern(fmt::format("it failed before: {}", why.what()));
 }
 
-Made run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
+OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
   const Ref<Node> guard(&n);  // finish() may drop the last other reference
   try {
     return execute(n, donors, buffers);

@@ -53,8 +53,8 @@ class AnomalyCheck {
 
 // Per output: the input whose storage it takes over, or -1.
 using Donors = SmallVec<int32_t, 3>;
-using Made = SmallVec<Ref<Storage>, 3>;  // per output
-struct BufferSlice {                     // of a result
+using OutputStorages = SmallVec<Ref<Storage>, 3>;  // per output
+struct BufferSlice {                               // of a result
   static constexpr uint32_t kNone = ~0u;
   uint32_t arena = kNone;  // kNone: storage of its own
   size_t offset = 0;
@@ -63,13 +63,13 @@ struct BufferAssignment {  // of the outputs of the nodes of an evaluation; none
   std::span<const BufferSlice> slots;
   std::span<const Ref<Storage>> arenas;
 };
-Made run_node(Node&, const Donors&, const BufferAssignment& = {});
+OutputStorages run_node(Node&, const Donors&, const BufferAssignment& = {});
 // The parts of run_node(), for nodes that run together.
 void check_alive(const Node&);  // throws when it failed before
 Ref<Storage> new_storage(const Node&, size_t output, const BufferAssignment&);
-Ref<Storage> storage_of(const Node&, size_t output, int32_t donor, const BufferAssignment&);
+Ref<Storage> output_storage(const Node&, size_t output, int32_t donor, const BufferAssignment&);
 // Hands the results out, which may be another node's, and lets go of what backward does not need.
-void finish(Node&, const Made&);
+void commit_outputs(Node&, const OutputStorages&);
 void mark_failed(Node&, const Donors&, const Error& why);
 Donors eager_donors(const Node&);
 // Chooses among the inputs that the traits allow, of equal shape and dtype, those for which free(i) holds. in(i) and
@@ -88,7 +88,7 @@ Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt
     if (out.aliases_input >= 0) continue;
     if (traits.updates_in_place && fits(k, out)) donor = int32_t(k);
     for (size_t i = next; traits.may_alias && i < ins && donor < 0; ++i)
-      if (traits.may_alias & bit(i) && fits(i, out)) donor = int32_t(i), next = i + 1;
+      if (traits.may_alias & mask_of(i) && fits(i, out)) donor = int32_t(i), next = i + 1;
   }
   return d;
 }

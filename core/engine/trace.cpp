@@ -102,14 +102,14 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
     if (v.use_count() <= known[v.get()]) continue;
     const Tensor t(v);
     const std::string by = maker(t);
-    fail(
-        Error::Kind::state,
-        fmt::format("[compile] {} outlives the call of the function without being handed on{}{}. A replay does not run "
-                    "the function, so whoever keeps it would find the value of the first call again. h = h + x and "
-                    "h += x make a new tensor and give it to the handle. To change a tensor from call to call, make it "
-                    "before and assign() it, list its handle in CompileOptions::state, or pass it as an input and "
-                    "return the new one; a KvCache is to be one of KvCache::fixed(). To look at a value, return it.",
-                    t, by.empty() ? "" : ": ", by));
+    fail(Error::Kind::state,
+         fmt::format(
+             "[compile] {} outlives the call of the function without being handed on{}{}. A replay does not run "
+             "the function, so whoever keeps it would find the value of the first call again. h = h + x and "
+             "h += x make a new tensor and give it to the handle. To change a tensor from call to call, make it "
+             "before and assign() it, list its handle in CompileOptions::state, or pass it as an input and "
+             "return the new one; a KvCache is to be one of KvCache::with_capacity(). To look at a value, return it.",
+             t, by.empty() ? "" : ": ", by));
   }
   for (const CapturedVariable& h : held)
     TG_CHECK(h.variable->id >= first_id_ || h.variable.use_count() > known[h.variable.get()], state,

@@ -178,17 +178,17 @@ template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s,
   const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
   const MatView<C> panel{x, kPanel<C>, 1};
   if constexpr (std::is_same_v<C, float>)
-    if (b.z.pairs) return gemm_near_pairs(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, seen);
-  gemm_near<C>(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, false, seen);
+    if (b.z.pairs) return gemm_in_cache_pairs(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, seen);
+  gemm_in_cache<C>(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, false, seen);
 }
 // Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key.
 template <class C> void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
-  gemm_near<C>(b.queries, whole_vectors<C>(b.z.hs), b.n, {p, 1, ld}, x, y.p, y.ld, add,
-               b.triangle(Triangle::to, b.seen_first()));
+  gemm_in_cache<C>(b.queries, whole_vectors<C>(b.z.hs), b.n, {p, 1, ld}, x, y.p, y.ld, add,
+                   b.triangle(Triangle::to, b.seen_first()));
 }
 // Rows of y, one for each key, = or += P^T X.
 template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
-  gemm_near<C>(b.n, whole_vectors<C>(b.z.hs), b.queries, {p, ld, 1}, x, y.p, y.ld, add,
-               b.triangle(Triangle::from, 1 - b.seen_first()));
+  gemm_in_cache<C>(b.n, whole_vectors<C>(b.z.hs), b.queries, {p, ld, 1}, x, y.p, y.ld, add,
+                   b.triangle(Triangle::from, 1 - b.seen_first()));
 }
 }  // namespace tg::cpu::TG_ISA_NS::blocks

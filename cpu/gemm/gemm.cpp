@@ -3,8 +3,8 @@
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #if TG_ISA_LEVEL >= 3
-#include <tapegrad/cpu/gemm/gemm_few_columns.h>
-#include <tapegrad/cpu/gemm/gemm_shallow.h>
+#include <tapegrad/cpu/gemm/gemm_small_k.h>
+#include <tapegrad/cpu/gemm/gemm_small_n.h>
 #else
 #include <tapegrad/cpu/gemm/gemm_eigen.h>
 #endif
@@ -14,19 +14,19 @@ namespace {
 #if TG_ISA_LEVEL >= 3
 using namespace tiles;
 template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // less runs on the calling thread
-constexpr int64_t kSomeRows = 96;  // up to here a panel of B is packed by the one tile that needs it
+constexpr int64_t kMediumRows = 96;  // up to here a panel of B is packed by the one tile that needs it
 constexpr int64_t kFewTiles = 4;
-// Of a triangle: what a tile leaves out is what its last or first row leaves out.
-constexpr int kNearRows = TG_ISA_LEVEL == 4 ? 8 : 6;
+// Triangular operands: a tile skips only what all its rows skip.
+constexpr int kInCacheRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
-// Where A is not packed for want of rows, nor, on AVX2, for a small B.
-template <class T> bool in_place(const Product<T>& p) {
-  if (!kPacksA || p.m <= 2 * kRows) return p.m <= kSomeRows;
-  return p.m <= kSomeRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= shallow::kInCache<T>;
+// A is not packed where it has few rows, nor, on AVX2, where B is small.
+template <class T> bool fits_medium_m(const Product<T>& p) {
+  if (!kPacksA || p.m <= 2 * kRows) return p.m <= kMediumRows;
+  return p.m <= kMediumRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= small_k::kInCache<T>;
 }
-// Up to kSomeRows rows: A where it lies, each panel of B from its own tile's hands into L1. Rows are cut, too, where
-// panels are few and read in place.
-template <class T> void some_rows(const Product<T>& p, bool parallel) {
+// A is read in place; each tile packs its own panel of B into L1. Where panels are few and read in place, threads split
+// rows, too.
+template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   const int64_t step = rows_at_once(p.a), tiles = ceil_div(strips, per_tile), steps = ceil_div(p.m, step);
   const int64_t cuts = parallel && p.b.col == 1 && tiles < kFewTiles ? ceil_div(2 * kFewTiles, tiles) : 1;
@@ -48,19 +48,37 @@ template <class T> void some_rows(const Product<T>& p, bool parallel) {
     }
   });
 }
-// So few that B counts alone.
-template <class T> bool few(const Product<T>& p) {
-  if (p.m > few_rows::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
+// Reading B once is the cost.
+template <class T> bool fits_small_m(const Product<T>& p) {
+  if (p.m > small_m::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
   return !p.o.accumulate || p.k <= kDepth;  // one sum for an element
 }
-template <class T> void multiply_few_rows(const Product<T>& p, bool parallel) {
+template <class T> void run_small_m(const Product<T>& p, bool parallel) {
   const auto store = [&](int64_t i, int64_t j, int64_t n, const T* sums) {
     T* const c = p.c + i * p.ldc + j;
     for (int64_t s = 0; s < n; ++s) c[s] = p.o.accumulate ? c[s] + sums[s] : sums[s];
     p.finish(i, 1, j, n);
   };
-  few_rows::Product<few_rows::Numbers<T>>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
+  small_m::Product<small_m::ScalarFma<T>>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
 }
+
+// The ways through this room in the order of choice: the first that fits is taken. README.md has the picture.
+template <class T> struct Path {
+  std::string_view name;
+  bool (*fits)(const Product<T>&);
+  void (*run)(const Product<T>&, bool parallel);
+};
+template <class T>
+constexpr Path<T> kPaths[] = {
+    {"small_n, lanes along k", small_n::fits_dot<T>, small_n::run_dot<T>},
+    {"small_n, lanes along m", small_n::fits_axpy<T>, small_n::run_axpy<T>},
+    {"small_k, A in registers", small_k::fits_registers<T>, small_k::run_registers<T>},
+    {"small_k, strips of C", small_k::fits_strips<T>, small_k::run_strips<T>},
+    {"small_m", fits_small_m<T>, run_small_m<T>},
+    {"medium_m", fits_medium_m<T>, run_medium_m<T>},
+    {"tiles", [](const Product<T>&) { return true; },
+     [](const Product<T>& p, bool parallel) { Tiles<T>{p}.run(parallel); }},
+};
 
 template <class T> void multiply(const Product<T>& p, bool parallel) {
   if (p.k == 0) {
@@ -68,20 +86,15 @@ template <class T> void multiply(const Product<T>& p, bool parallel) {
     return p.finish(0, p.m, 0, p.n);
   }
   parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial<T>;  // a few rows cost what reading B costs
-  if (few_columns::dots(p)) return few_columns::multiply_dots(p, parallel);
-  if (few_columns::down(p)) return few_columns::multiply_down(p, parallel);
-  if (shallow::thin(p)) return shallow::multiply_thin(p, parallel);
-  if (shallow::strips(p)) return shallow::multiply_strips(p, parallel);
-  if (few(p)) return multiply_few_rows(p, parallel);
-  if (in_place(p)) return some_rows(p, parallel);
-  Tiles<T>{p}.run(parallel);
+  for (const Path<T>& path : kPaths<T>)
+    if (path.fits(p)) return path.run(p, parallel);
 }
 
 // A block of k.
-template <class Way> void multiply_near(const Product<typename Way::T>& p, const Block& l, Triangle triangle) {
-  using T = typename Way::T;
+template <class Fma> void multiply_in_cache(const Product<typename Fma::T>& p, const Block& l, Triangle triangle) {
+  using T = typename Fma::T;
   const bool add = p.o.accumulate || l.first > 0;
-  const int64_t step = triangle.of == Triangle::none ? rows_at_once(p.a) : kNearRows;
+  const int64_t step = triangle.of == Triangle::none ? rows_at_once(p.a) : kInCacheRows;
   for (int64_t j = 0; j < p.n; j += kCols<T>)
     for (int64_t i = 0; i < p.m; i += step) {
       const int64_t rows = std::min(step, p.m - i), edge = i + triangle.at;
@@ -91,14 +104,14 @@ template <class Way> void multiply_near(const Product<typename Way::T>& p, const
       if (triangle.of == Triangle::to) last = std::clamp(edge + rows - 1, first, last);
       const int64_t cols = std::min(p.n, j + kCols<T>) - col;
       if (cols <= 0) continue;
-      const auto& tiles = cols > kLanes<T> ? kTiles<2, Way> : kTiles<1, Way>;
+      const auto& tiles = cols > kLanes<T> ? kTiles<2, Fma> : kTiles<1, Fma>;
       tiles[size_t(rows - 1)](last - first, p.a.at(i, first).p, p.a.row, p.a.col, p.b.at(first, col).p, p.b.row,
                               p.c + i * p.ldc + col, p.ldc, add);
     }
 }
-template <class Way> void multiply_near(const Product<typename Way::T>& p, Triangle triangle) {
-  if (p.k <= kDepth) return multiply_near<Way>(p, {0, p.k}, triangle);
-  for (int64_t q = 0; q < blocks(p.k); ++q) multiply_near<Way>(p, block(p.k, q), triangle);
+template <class Fma> void multiply_in_cache(const Product<typename Fma::T>& p, Triangle triangle) {
+  if (p.k <= kDepth) return multiply_in_cache<Fma>(p, {0, p.k}, triangle);
+  for (int64_t q = 0; q < blocks(p.k); ++q) multiply_in_cache<Fma>(p, block(p.k, q), triangle);
 }
 #endif
 }  // namespace
@@ -112,24 +125,24 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
   if (m > 0 && n > 0) multiply<T>({m, n, k, a, b, c, ldc, o}, true);
 }
 template <class T>
-void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
-               [[maybe_unused]] Triangle triangle) {
+void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
+                   [[maybe_unused]] Triangle triangle) {
   const Product<T> p{m, n, k, a, b, c, ldc, {.accumulate = accumulate}};
 #if TG_ISA_LEVEL >= 3
-  multiply_near<Numbers<T>>(p, triangle);
+  multiply_in_cache<ScalarFma<T>>(p, triangle);
 #else
   if (m > 0 && n > 0) multiply<T>(p, false);
 #endif
 }
 #if TG_ISA_LEVEL == 4
 bool multiplies_pairs() { return bf16_path() == Bf16Path::avx512; }
-void gemm_near_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
-                     Triangle triangle) {
-  multiply_near<Bf16Pairs>({m, n, k, a, b, c, ldc, {}}, triangle);
+void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
+                         Triangle triangle) {
+  multiply_in_cache<Bf16Pairs>({m, n, k, a, b, c, ldc, {}}, triangle);
 }
 #else
 bool multiplies_pairs() { return false; }
-void gemm_near_pairs(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, Triangle) {}
+void gemm_in_cache_pairs(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, Triangle) {}
 #endif
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to) {
 #if TG_ISA_LEVEL >= 3
@@ -139,8 +152,9 @@ template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to)
     for (int64_t j = 0; j < kPanel<T>; ++j) to[t * kPanel<T> + j] = j < cols ? x.p[t * x.row + j * x.col] : T(0);
 #endif
 }
-template void gemm_near(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool, Triangle);
-template void gemm_near(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool, Triangle);
+template void gemm_in_cache(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool, Triangle);
+template void gemm_in_cache(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool,
+                            Triangle);
 template void pack_panel(int64_t, int64_t, MatView<float>, float*);
 template void pack_panel(int64_t, int64_t, MatView<double>, double*);
 template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions<float>);

@@ -46,13 +46,13 @@ struct Triangle {
 };
 // C = or += A B, where rows of B are n neighbours, whole vectors.
 template <class T>
-void gemm_near(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
-               Triangle = {});
+void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
+                   Triangle = {});
 // C = A B of bf16, if this machine's way of it is vdpbf16ps (cpu/runtime/bf16_path.h): each float of A and B is two
 // neighbours in k. Denormal numbers are taken for 0.
 bool multiplies_pairs();
-void gemm_near_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
-                     Triangle);
+void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
+                         Triangle);
 // x (k x cols, cols <= kPanel) to rows of kPanel elements, zeros after cols.
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 

@@ -9,7 +9,7 @@
 #include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
 #endif
 #if TG_ISA_LEVEL >= 3
-#include <tapegrad/cpu/gemm/gemm_few_rows.h>
+#include <tapegrad/cpu/gemm/gemm_small_m.h>
 #endif
 
 namespace tg::cpu::TG_ISA_NS {
@@ -87,9 +87,9 @@ void multiply(const Product& p, Bf16Path path, bool parallel) {
 #endif
 
 #if TG_ISA_LEVEL >= 3
-template <class Way> void multiply_few_rows(const Product& p, bool parallel) {
+template <class Fma> void run_small_m(const Product& p, bool parallel) {
   const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
-  few_rows::Product<Way>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
+  small_m::Product<Fma>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
 }
 #endif
 
@@ -105,11 +105,11 @@ void multiply(const Product& p, bool parallel) {
   }
   const Bf16Path path = bf16_path();
 #if TG_ISA_LEVEL >= 3
-  if (p.m <= few_rows::kMost && p.n > 16 && (p.b.row == 1 || p.b.col == 1)) {
+  if (p.m <= small_m::kMost && p.n > 16 && (p.b.row == 1 || p.b.col == 1)) {
     const bool pays = parallel && p.n * p.k >= (1 << 18);
-    if (path == Bf16Path::f32) return multiply_few_rows<few_rows::Widened>(p, pays);
+    if (path == Bf16Path::f32) return run_small_m<small_m::Widened>(p, pays);
 #if TG_ISA_LEVEL == 4
-    if (path == Bf16Path::avx512) return multiply_few_rows<few_rows::Pairs>(p, pays);
+    if (path == Bf16Path::avx512) return run_small_m<small_m::Pairs>(p, pays);
 #endif
   }
 #endif

@@ -5,7 +5,7 @@
 #include <algorithm>
 #if TG_ISA_LEVEL >= 3
 #include <tapegrad/cpu/gemm/gemm_int8_avx2.h>
-#include <tapegrad/cpu/gemm/gemm_int8_few.h>
+#include <tapegrad/cpu/gemm/gemm_int8_small_m.h>
 #endif
 #if TG_ISA_LEVEL == 4
 #include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
@@ -131,7 +131,7 @@ const Int8Kernels* kernels(Int8Path path) {
 }
 
 #if TG_ISA_LEVEL >= 3
-decltype(&few::multiply<few::Madd>) of_few_rows(Int8Path path) {
+decltype(&few::multiply<few::Madd>) of_small_m(Int8Path path) {
 #if TG_ISA_LEVEL == 4
   if (path == Int8Path::avx512_vnni || (path == Int8Path::amx && has(Int8Path::avx512_vnni)))
     return few::multiply<few::Evex>;
@@ -149,8 +149,8 @@ void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_
   // A few rows cost what reading B costs.
   const bool parallel = std::max(m, kFew) * n * k >= kSerial;
 #if TG_ISA_LEVEL >= 3
-  const auto few_rows = of_few_rows(path);
-  if (few_rows && m <= few::kRows && a.col == 1 && b.row == 1) return few_rows(m, n, k, a, b, store, parallel);
+  const auto small_m = of_small_m(path);
+  if (small_m && m <= few::kRows && a.col == 1 && b.row == 1) return small_m(m, n, k, a, b, store, parallel);
 #endif
   const auto store_sums = [&](int64_t i, int64_t j, int64_t some, int32_t* sums) { store(i, j, some, sums); };
   const Int8Product p{m, n, k, a, b, store_sums};

@@ -21,12 +21,12 @@ template <class T> inline constexpr int kLanes = int(kVector<T>);
 template <class T> inline constexpr int kCols = 2 * kLanes<T>;
 template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-// Neighbours whole pages apart share the places of a first cache, of which there are kPlaces.
-inline constexpr int64_t kPlaces = 8;
-template <class T> bool whole_pages(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
+// Addresses 4 KiB apart map to the same L1 set, which has kL1Ways ways.
+inline constexpr int64_t kL1Ways = 8;
+template <class T> bool aliases_in_l1(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
 
 // What a tile adds to its sums: y x[lane].
-template <class Number> struct Numbers {
+template <class Number> struct ScalarFma {
   using T = Number;
   static void add(Vector<T>& sum, T y, Vector<T> x) { sum += y * x; }
 };
@@ -40,7 +40,7 @@ struct Bf16Pairs {
 };
 #endif
 // C (R x W vectors, rows ldc apart) = or += A B. Element (r, t) of A at a[r * ar + t * ak], row t of B at b + t * bk.
-template <int R, int W, class Way, class T = typename Way::T>
+template <int R, int W, class Fma, class T = typename Fma::T>
 void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {
   constexpr int L = kLanes<T>;
   Vector<T> sum[R][W] = {};
@@ -59,7 +59,7 @@ void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk,
     for (int r = 0; r < R; ++r) {
       const T y = row[r / 3][r % 3 * ar];
 #pragma GCC unroll 8
-      for (int w = 0; w < W; ++w) Way::add(sum[r][w], y, x[w]);
+      for (int w = 0; w < W; ++w) Fma::add(sum[r][w], y, x[w]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; r += 3) row[r / 3] += ak;
@@ -142,10 +142,10 @@ inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R..
   return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
 }(std::make_integer_sequence<int, kRows>());
 
-// kTiles<W, Way>[R - 1].
-template <int W, class Way>
+// kTiles<W, Fma>[R - 1].
+template <int W, class Fma>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&tile<1, 1, Way>), sizeof...(R)>{tile<R + 1, W, Way>...};
+  return std::array<decltype(&tile<1, 1, Fma>), sizeof...(R)>{tile<R + 1, W, Fma>...};
 }(std::make_integer_sequence<int, kRows>());
 
 #if TG_ISA_LEVEL == 3
@@ -187,7 +187,7 @@ void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* 
   if (a.row == 1 && a.col == kRows && bk == kCols<T>)
     return kPackedTiles<W, T>[size_t(rows - 1)](k, a.p, b, c, ldc, add);
 #endif
-  kTiles<W, Numbers<T>>[size_t(rows - 1)](k, a.p, a.row, a.col, b, bk, c, ldc, add);
+  kTiles<W, ScalarFma<T>>[size_t(rows - 1)](k, a.p, a.row, a.col, b, bk, c, ldc, add);
 }
 
 // Element (i, j) of x becomes (j, i).
@@ -274,7 +274,7 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
   int64_t done = 0;
   if (b.col == 1) {
     if (cols == kCols<T>) {
-      const int64_t ahead = whole_pages<T>(b.row) ? kPlaces / 2 : 16;
+      const int64_t ahead = aliases_in_l1<T>(b.row) ? kL1Ways / 2 : 16;
       for (int64_t t = 0; t < k; ++t)
         for (int w = 0; w < 2; ++w) {
           __builtin_prefetch(b.p + (t + ahead) * b.row + w * L);

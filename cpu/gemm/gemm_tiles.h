@@ -1,8 +1,8 @@
 // Products of many rows and columns (cpu/gemm/gemm.cpp) for AVX2 and AVX-512: cut into tiles of C, panels packed,
 // blocks of k.
 #pragma once
-#include <tapegrad/cpu/gemm/gemm_few_rows.h>
 #include <tapegrad/cpu/gemm/gemm_product.h>
+#include <tapegrad/cpu/gemm/gemm_small_m.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
 // k is cut into blocks of at most kDepth, B into panels of kDepth x kCols. On AVX-512 kRows x kDepth of A stay in L1
@@ -10,7 +10,7 @@ namespace tg::cpu::TG_ISA_NS::tiles {
 // register tile reads them: of six rows it loads so often that little else may stand beside its multiply-adds.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
-inline constexpr int64_t kDepth = few_rows::kDepth, kTileRows = 16 * kRows;
+inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
 template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds of a tile, some 5 us
 inline constexpr int64_t kMostTiles = 16;                                   // tiles that are enough
@@ -35,7 +35,7 @@ inline Block block(int64_t k, int64_t index) {
 
 // Rows of A for a register tile.
 template <class T> int64_t rows_at_once(const MatView<T>& a) {
-  return a.col == 1 && whole_pages<T>(a.row) ? std::min<int64_t>(kRows, kPlaces) : kRows;
+  return a.col == 1 && aliases_in_l1<T>(a.row) ? std::min<int64_t>(kRows, kL1Ways) : kRows;
 }
 
 template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
@@ -80,7 +80,7 @@ template <class T> struct Tiles {
   const Product<T>& p;
   // Of a line down a column a tile takes kRows, so that caches must hold the line for the next tiles.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
-  const bool packs_a = kPacksA || (!in_rows && (whole_pages<T>(p.a.col) || !in_columns));
+  const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
   const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;

@@ -2,7 +2,7 @@
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
-#include <tapegrad/ops/linear_activation.h>
+#include <tapegrad/ops/matmul.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {

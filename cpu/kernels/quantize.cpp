@@ -4,7 +4,7 @@
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
-#include <tapegrad/cpu/simd/turned_codes.h>
+#include <tapegrad/cpu/simd/transpose_quantized.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>

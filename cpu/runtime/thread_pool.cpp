@@ -23,8 +23,8 @@
 namespace tg::cpu {
 namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial stretch between two kernels
-constexpr auto kLook = std::chrono::microseconds(20);  // between looks at workers that are late
-constexpr int kLooks = 10;
+constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at workers that are late
+constexpr int kPolls = 10;
 constexpr int64_t kPart = 16;  // of what a share has left, a thread takes one of so many parts at a time
 constexpr uint32_t kOpen = 1u << 31;
 constexpr auto relaxed = std::memory_order_relaxed;
@@ -64,11 +64,11 @@ class Pool {
 
  private:
   void start_workers();
-  void make_room();
+  void move_worker_off_caller_cpu();
   void work(size_t me, uint32_t seen);
   void take_tiles(size_t me);
   void close_gate();
-  std::vector<size_t> stalled();
+  std::vector<size_t> preempted_workers();
 
   const std::vector<int> cpus_;  // ascending
   std::atomic<int> threads_;
@@ -82,14 +82,14 @@ class Pool {
 
   // The tiles [next, end) of one thread, which it takes first, from job to job the same: what it left in its caches
   // is there for the next kernel. Then it helps the others.
-  struct alignas(64) Share {
+  struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
     std::atomic<bool> inside{false};  // its worker has passed the gate
   };
 
   // The job: written while the gate is closed and nobody is inside.
-  std::vector<Share> shares_;  // of the caller, then of the workers
+  std::vector<TileRange> shares_;  // of the caller, then of the workers
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
   std::exception_ptr error_;
@@ -104,7 +104,7 @@ void Pool::start_workers() {
   if (workers_.size() == want) return;
   const std::vector<int> cpus = detail::placement(cpus_, detail::current_cpu(), detail::core_of);
   home_ = cpus[0];
-  shares_ = std::vector<Share>(want + 1);
+  shares_ = std::vector<TileRange>(want + 1);
   try {
     while (workers_.size() < want) {
       workers_.emplace_back([this, me = workers_.size() + 1, seen = epoch_.load(relaxed)] { work(me, seen); });
@@ -124,7 +124,7 @@ void Pool::start_workers() {
 // The scheduler leaves a caller that woke up on a worker's cpu there, at half speed for both, even with another cpu
 // idle; the caller's affinity is not ours to change, so the worker changes places. At most once a millisecond: two
 // callers that take turns would drive it back and forth.
-void Pool::make_room() {
+void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
   const auto there = std::find(places_.begin(), places_.end(), here);
@@ -158,7 +158,7 @@ void Pool::take_tiles(size_t me) {
   t_in_tile = true;
   try {
     for (size_t k = 0; k < shares_.size(); ++k) {
-      Share& s = shares_[(me + k) % shares_.size()];
+      TileRange& s = shares_[(me + k) % shares_.size()];
       for (int64_t left; !failed_.load(relaxed) && (left = s.end - s.next.load(relaxed)) > 0;) {
         const int64_t chunk = (left + kPart - 1) / kPart;  // small at the end, when others may be waiting for it
         int64_t tile = s.next.fetch_add(chunk, relaxed);
@@ -173,7 +173,7 @@ void Pool::take_tiles(size_t me) {
 }
 
 // The workers that are inside and have not run since the last look: something else runs on their cpus.
-std::vector<size_t> Pool::stalled() {
+std::vector<size_t> Pool::preempted_workers() {
   std::vector<size_t> those;
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (!shares_[i + 1].inside.load(relaxed)) continue;
@@ -188,14 +188,14 @@ std::vector<size_t> Pool::stalled() {
 void Pool::close_gate() {
   uint32_t inside = gate_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
   if (inside == 0) return;
-  std::vector<size_t> guests;
-  for (int look = 0; look < kLooks && guests.empty(); ++look) {
-    if (spin_until([&] { return gate_.load(acquire) == 0; }, kLook)) return;
-    guests = stalled();
+  std::vector<size_t> borrowed;
+  for (int look = 0; look < kPolls && borrowed.empty(); ++look) {
+    if (spin_until([&] { return gate_.load(acquire) == 0; }, kPoll)) return;
+    borrowed = preempted_workers();
   }
-  for (size_t i : guests) detail::pin(workers_[i], detail::current_cpu());
+  for (size_t i : borrowed) detail::pin(workers_[i], detail::current_cpu());
   while ((inside = gate_.load(acquire)) != 0) gate_.wait(inside, acquire);
-  for (size_t i : guests) detail::pin(workers_[i], places_[i]);
+  for (size_t i : borrowed) detail::pin(workers_[i], places_[i]);
 }
 
 void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
@@ -205,7 +205,7 @@ void Pool::run(int64_t tiles, void (*call)(void*, int64_t), void* f) {
     return;
   }
   start_workers();
-  make_room();
+  move_worker_off_caller_cpu();
   const int64_t helpers = int64_t(workers_.size());
   const int64_t each = tiles / (helpers + 1), longer = tiles % (helpers + 1);
   for (int64_t i = 0, begin = 0; i <= helpers; ++i) {

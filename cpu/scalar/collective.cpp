@@ -9,8 +9,8 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 std::byte* elements(const Buf& x) { return x.bytes + x.layout->offset * int64_t(size_of(x.dtype())); }
-std::vector<RankSum> sums(Bufs in, Bufs out) {
-  std::vector<RankSum> all;
+std::vector<ReduceBuffer> sums(Bufs in, Bufs out) {
+  std::vector<ReduceBuffer> all;
   for (size_t i = 0; i < in.size(); ++i)
     all.push_back({elements(in[i]), elements(out[i]), in[i].numel(), in[i].dtype()});
   return all;
@@ -23,11 +23,11 @@ const void* issue_ticket(const Buf& ticket) {
 }
 
 void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context&) {
-  op.comm->start(issue_ticket(out.back()), [comm = op.comm.get(), all = sums(in, out)] { sum_over_ranks(*comm, all); });
+  op.comm->start(issue_ticket(out.back()), [comm = op.comm.get(), all = sums(in, out)] { all_reduce(*comm, all); });
 }
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context&) {
   op.comm->start(issue_ticket(out.back()),
-                 [comm = op.comm.get(), all = sums(in, out), cuts = op.cuts] { sum_to_owners(*comm, all, cuts); });
+                 [comm = op.comm.get(), all = sums(in, out), cuts = op.cuts] { reduce_scatter(*comm, all, cuts); });
 }
 void finish_sums(const op::FinishSums& op, Bufs in, Bufs out, Context&) {
   op.comm->finish(in.back().bytes);
@@ -37,13 +37,13 @@ void finish_sums(const op::FinishSums& op, Bufs in, Bufs out, Context&) {
 }
 void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context&) {
   const size_t n = in.size() - op.copied.size();
-  std::vector<RankTensor> all;
+  std::vector<ShardedTensor> all;
   for (const Buf& w : out.first(n)) {
     const Buf& old = in[all.size()];
     if (old.bytes != w.bytes && w.numel() > 0) std::memcpy(elements(w), elements(old), w.layout->bytes());
     all.push_back({elements(w), w.numel(), size_of(w.dtype())});
   }
-  gather_from_owners(*op.comm, all, op.cuts);
+  all_gather(*op.comm, all, op.cuts);
   for (size_t k = 0; k < op.copied.size(); ++k) {
     const float* const from = out[op.copied[k]].data<float>();
     bf16* const to = out[n + k].data<bf16>();

@@ -1,8 +1,7 @@
-// Kernels of ops/indexing.h and ops/embedding.h. Reading by index is one walk over the output, whatever the op. Adding
+// Kernels of ops/indexing.h. Reading by index is one walk over the output, whatever the op. Adding
 // by index gives each element of the result one writer, which adds in the order of the source.
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/sums.h>
-#include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
 
 #include <atomic>

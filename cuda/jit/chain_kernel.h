@@ -16,7 +16,7 @@ class Vjp;
 class Tensor;
 class Tensors;
 using Mask = uint32_t;
-template <class... I> constexpr Mask bits(I... i) { return ((Mask(1) << i) | ... | 0u); }
+template <class... I> constexpr Mask mask_of(I... i) { return ((Mask(1) << i) | ... | 0u); }
 }  // namespace tg
 
 namespace tg::cuda {

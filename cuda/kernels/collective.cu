@@ -14,7 +14,7 @@ namespace {
 // Tensors of one dtype as one long row of elements.
 class Row {
  public:
-  void add(const RankSum& s) {
+  void add(const ReduceBuffer& s) {
     all_.push_back(s);
     ends_.push_back(size() + s.n);
   }
@@ -31,7 +31,7 @@ class Row {
   }
 
  private:
-  std::vector<RankSum> all_;
+  std::vector<ReduceBuffer> all_;
   std::vector<int64_t> ends_;
 };
 // A row of which rank r has the elements [cuts[r], cuts[r + 1]), round by round: of each rank the next ones, at most
@@ -59,7 +59,7 @@ class Rounds {
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_pieces(c,
                 pieces(wanted,
-                       [&](const RankSum& s, size_t first, size_t at) {
+                       [&](const ReduceBuffer& s, size_t first, size_t at) {
                          return Piece{static_cast<const std::byte*>(s.from) + first * element, to + at * element, 0};
                        }),
                 element);
@@ -67,7 +67,7 @@ class Rounds {
   template <class Ranks> void unpack(const Context& c, size_t element, const std::byte* from, Ranks&& wanted) const {
     copy_pieces(c,
                 pieces(wanted,
-                       [&](const RankSum& s, size_t first, size_t at) {
+                       [&](const ReduceBuffer& s, size_t first, size_t at) {
                          return Piece{from + at * element, static_cast<std::byte*>(s.to) + first * element, 0};
                        }),
                 element);
@@ -78,7 +78,7 @@ class Rounds {
     std::vector<Piece> all;
     for (size_t r = 0; r < n_.size(); ++r) {
       if (!wanted(int(r))) continue;
-      row_.each(first_[r], n_[r], [&](const RankSum& s, int64_t first, int64_t n, int64_t done) {
+      row_.each(first_[r], n_[r], [&](const ReduceBuffer& s, int64_t first, int64_t n, int64_t done) {
         all.push_back(f(s, size_t(first), r * size_t(most_) + size_t(done)));
         all.back().n = n;
       });
@@ -109,15 +109,15 @@ struct Ranks {
         exchange(comm, name) {}
 
   // Elements of a rank's part of a round, by the cuts of a row; parts begin at multiples of 16 bytes.
-  int64_t most(const RankCuts& cuts, size_t size) const {
+  int64_t most(const ShardOffsets& cuts, size_t size) const {
     const auto vec = int64_t(16 / size);
     int64_t part = 0;
     for (size_t r = 0; r + 1 < cuts.size(); ++r) part = std::max(part, cuts[r + 1] - cuts[r]);
     return std::min((part + vec - 1) / vec * vec, std::max(vec, int64_t(round / size) / (ranks * vec) * vec));
   }
   // What each rank owns of a row, whose tensors are some of those that the cuts are of.
-  RankCuts cuts_of(const RankCuts& cuts, Bufs all, bool (*in)(const Buf&, size_t), size_t which) const {
-    RankCuts r(cuts.size());
+  ShardOffsets cuts_of(const ShardOffsets& cuts, Bufs all, bool (*in)(const Buf&, size_t), size_t which) const {
+    ShardOffsets r(cuts.size());
     int64_t begin = 0;
     for (const Buf& x : all) {
       if (in(x, which))
@@ -127,8 +127,8 @@ struct Ranks {
     return r;
   }
   // Sums of a row: done(this round, where its sums are: those of rank r at r * most) for each round.
-  template <class F> void sum(const Row& row, const RankCuts& cuts, DType dtype, F&& done) const {
-    const size_t size = size_of(dtype), wide = size_of(rank_sum_dtype(op, dtype));
+  template <class F> void sum(const Row& row, const ShardOffsets& cuts, DType dtype, F&& done) const {
+    const size_t size = size_of(dtype), wide = size_of(reduced_dtype(op, dtype));
     const int64_t n = most(cuts, size);
     const size_t elements = size_t(ranks * n);
     const Scratch packed(c, elements * size), received(c, elements * size), sums(c, elements * wide);
@@ -153,10 +153,10 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
     for (size_t i = 0; i < in.size(); ++i)
       if (in[i].dtype() == dtype) row.add({first_element(in[i]), first_element(out[i]), in[i].numel(), dtype});
     if (row.size() == 0) continue;
-    const size_t wide = size_of(rank_sum_dtype(op.kName, dtype));
+    const size_t wide = size_of(reduced_dtype(op.kName, dtype));
     const auto vec = int64_t(16 / size_of(dtype));
     const int64_t part = (row.size() + ranks.ranks * vec - 1) / (ranks.ranks * vec) * vec;
-    RankCuts cuts;
+    ShardOffsets cuts;
     for (int64_t r = 0; r <= ranks.ranks; ++r) cuts.push_back(std::min(r * part, row.size()));
     ranks.sum(row, cuts, dtype, [&](const Rounds& now, std::byte* sums, size_t stride) {
       if (ranks.comm) ranks.comm->all_gather(sums, now.bytes(wide), stride, op.kName);
@@ -168,13 +168,13 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) {
   Ranks ranks(c, *op.comm, op.kName);
   for (const DType dtype : kSummed) {
-    const size_t wide = size_of(rank_sum_dtype(op.kName, dtype));
+    const size_t wide = size_of(reduced_dtype(op.kName, dtype));
     Row row;
     int64_t begin = 0;
     for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
       if (in[i].dtype() != dtype) continue;
       // Sums of other elements than those that this rank owns have no place.
-      const OwnedPart own = owned_part(op.cuts, ranks.rank, begin, in[i].numel());
+      const Shard own = shard_of(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
       row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});
     }
@@ -201,7 +201,7 @@ void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context& 
     for (const Buf& x : w)
       if (has_size(x, size)) row.add({first_element(x), first_element(x), x.numel(), x.dtype()});
     if (row.size() == 0 || !ranks.comm) continue;
-    const RankCuts cuts = ranks.cuts_of(op.cuts, w, has_size, size);
+    const ShardOffsets cuts = ranks.cuts_of(op.cuts, w, has_size, size);
     const int64_t n = ranks.most(cuts, size);
     const Scratch passing(c, size_t(ranks.ranks * n) * size);
     auto* const all = passing.as<std::byte>();

@@ -1,6 +1,6 @@
 // Kernels of ops/fragments.h. A block scores the fragments of a row, each by a warp, and takes their softmax.
 #include <tapegrad/core/math.h>
-#include <tapegrad/cuda/device/few_rows.h>
+#include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/ops/fragments.h>
 #include <tapegrad/ops/indexing.h>
 

@@ -1,11 +1,10 @@
-// Kernels of ops/indexing.h and ops/embedding.h. Reading by index is one walk over the output, whatever the op, one
+// Kernels of ops/indexing.h. Reading by index is one walk over the output, whatever the op, one
 // thread for 2 to 16 bytes. Adding by index gives each element of the result one writer, which adds in the order of the
 // source: the thread of a whole line, or, where lines are few and long, one that finds its terms side by side because
 // (destination, position) pairs were sorted (sort.h). Indices are checked as index_check.h says.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/sort.h>
-#include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
 
 #include <numeric>

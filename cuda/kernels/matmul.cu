@@ -1,10 +1,10 @@
-// Kernels of ops/matmul.h on cuda/gemm/gemm.h and cuda/device/few_rows.h. A matrix that is contiguous along its rows or
+// Kernels of ops/matmul.h on cuda/gemm/gemm.h and cuda/device/small_m.h. A matrix that is contiguous along its rows or
 // its columns is read where it lies, transposed or not; any other is copied. Equal steps through a batch are one call
 // of the library.
-#include <tapegrad/cuda/device/few_rows.h>
 #include <tapegrad/cuda/device/map.h>
+#include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/cuda/gemm/gemm.h>
-#include <tapegrad/ops/linear_activation.h>
+#include <tapegrad/ops/matmul.h>
 
 #include <algorithm>
 
@@ -60,7 +60,7 @@ class Batched {
 };
 
 // By the kernels of few rows where reading b is most of the work; false where it is not, or they cannot.
-template <class T> bool few_rows(const Context& c, const Gemm& g) {
+template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
   if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
   const auto at = [](const void* p) { return static_cast<const T*>(p); };
@@ -70,8 +70,8 @@ template <class T> bool few_rows(const Context& c, const Gemm& g) {
   return true;
 }
 void product(const Context& c, const Gemm& g) {
-  if (g.dtype == DType::f32 && few_rows<float>(c, g)) return;
-  if (g.dtype == DType::bf16 && few_rows<bf16>(c, g)) return;
+  if (g.dtype == DType::f32 && small_m<float>(c, g)) return;
+  if (g.dtype == DType::bf16 && small_m<bf16>(c, g)) return;
   gemm(c, g);
 }
 

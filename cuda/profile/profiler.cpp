@@ -3,6 +3,7 @@
 // in which it was made (the "external correlation"). A kernel of a graph has the number of the launch of the whole, and
 // of its node; which op a node is of is noted as it is captured (running()), and handed on as graphs copy their nodes.
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
 #include <tapegrad/cuda/profile/cupti_api.h>
 #include <tapegrad/cuda/profile/profiler.h>

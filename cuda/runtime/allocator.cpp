@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/graph.h>

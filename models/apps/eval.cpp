@@ -69,7 +69,7 @@ int run(const EvalOptions& o) {
            o.model, c.context);
   const Data data =
       read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data, o.unknown == "skip");
-  const Windows windows(data.tokens, o.batch, window);
+  const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              data.tokens.size(), window);
   if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));

@@ -104,7 +104,7 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
   const Finetuning began = *saved.checkpoint.finetuning;
   check_lora(o, began, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
-  Base base = where_it_was(path, "model", !o.model.empty(), [&] { return Base(folder, device, began.base); });
+  Base base = explain_missing(path, "model", !o.model.empty(), [&] { return Base(folder, device, began.base); });
   TG_CHECK(
       base.weights == began.weights, value,
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "

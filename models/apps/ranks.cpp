@@ -34,7 +34,7 @@ std::string place() {
 }
 }  // namespace
 
-bool leads() { return world().rank() == 0; }
+bool is_main_rank() { return world().rank() == 0; }
 
 Device device_of_rank(Device d) {
   if (world().size() == 1 || d.backend == Backend::cpu) return d;

@@ -11,7 +11,7 @@
 namespace tg::apps {
 
 // Whether this process writes files and prints: rank 0.
-bool leads();
+bool is_main_rank();
 // The device of this rank: of several on a machine, each takes a GPU of its own. An Error if there are not as many.
 Device device_of_rank(Device);
 // The ranks that may use the same cpus share them equally: sets the number of threads.

@@ -77,7 +77,7 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
 
 Files::Files(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer)
     : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
-  if (leads())
+  if (is_main_rank())
     log_.emplace(open());
   else if (!s.state)
     save_checkpoint_only();  // ranks make its parts together
@@ -88,7 +88,7 @@ void Files::save() {
   start_.data.tokens.check_unchanged();  // else the checkpoint's hash of them would be a lie
   if (log_) log_->sync();
   save_checkpoint_only();
-  if (leads()) what_.save();
+  if (is_main_rank()) what_.save();
 }
 // A save writes the checkpoint first, so that what is older than that is of an earlier one.
 bool Files::is_whole() const {
@@ -101,8 +101,8 @@ bool Files::is_whole() const {
 void Files::save_checkpoint_only() {
   if (!saves_) return;
   TrainerState state;
-  if (leads() || start_.run.train.shard_optimizer) state = trainer_.state();
-  if (leads())
+  if (is_main_rank() || start_.run.train.shard_optimizer) state = trainer_.state();
+  if (is_main_rank())
     save_checkpoint(checkpoint_path(start_.out),
                     {.config = to_json(start_.run),
                      .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",

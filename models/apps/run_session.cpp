@@ -28,8 +28,8 @@ std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t s
       generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
 
-void note_of(const std::string& text) {
-  if (!leads()) return;
+void print_note(const std::string& text) {
+  if (!is_main_rank()) return;
   std::fflush(stdout);
   std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
 }
@@ -61,13 +61,14 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   });
   for (const Difference& d : differences(before, run))
     if (in(kRate, d.name))
-      note_of(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
+      print_note(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
   TG_CHECK(run.train.max_steps >= c.state.step, value,
            "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
            c.state.step, run.train.max_steps);
   if (run.train.max_steps != before.train.max_steps)
-    note_of(fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
-                        before.train.max_steps, run.train.max_steps, run.train.max_steps));
+    print_note(
+        fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
+                    before.train.max_steps, run.train.max_steps, run.train.max_steps));
   return run;
 }
 
@@ -100,7 +101,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, in
 }
 
 // How to go on after an Error.
-std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_t steps, int64_t saved) {
+std::string recovery_hint(const TrainOptions& o, const Start& s, const Error& e, int64_t steps, int64_t saved) {
   const TrainConfig& t = s.run.train;
   const bool diverged = e.kind() == Error::Kind::non_finite;
   if (diverged && steps == 0)
@@ -125,11 +126,11 @@ std::string way_on(const TrainOptions& o, const Start& s, const Error& e, int64_
 // All steps that are left, or those until a signal; the exit status.
 int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
-  Progress progress(t.max_steps, trainer.steps(), progress_kind(s.watch.progress), s.watch.quiet || !leads());
+  Progress progress(t.max_steps, trainer.steps(), progress_kind(s.watch.progress), s.watch.quiet || !is_main_rank());
   const Interrupt interrupt;
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
-  if (!o.profile.empty() && leads()) profile.emplace(o.profile, t.max_steps - trainer.steps(), machine_of(o));
+  if (!o.profile.empty() && is_main_rank()) profile.emplace(o.profile, t.max_steps - trainer.steps(), machine_of(o));
   const auto report = [&](const std::string& text) {
     if (!text.empty()) progress.print(text);
   };
@@ -142,21 +143,21 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
     files.write(*r);
     progress.show(*r);
     if (std::exchange(learns, r->grad_norm > 0) && !learns)
-      note_of(fmt::format("the gradient's norm of step {} is 0: nothing is learned. Look at init_std and norm_eps",
-                          r->step));
+      print_note(fmt::format("the gradient's norm of step {} is 0: nothing is learned. Look at init_std and norm_eps",
+                             r->step));
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
-    if (s.watch.sample_every > 0 && leads() && r->step % s.watch.sample_every == 0)
+    if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0)
       progress.print(fmt::format("--- step {}\n{}\n---", r->step,
                                  for_terminal(sample_text(what.model, *s.data.tokenizer, t.seed))));
   }
   if (profile) report(profile->end());
-  const bool rewrites = was_done && leads() && !files.is_whole();
+  const bool rewrites = was_done && is_main_rank() && !files.is_whole();
   if (rewrites) what.save();
   if (files.saved_step() != trainer.steps()) files.save();
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
-    note_of(fmt::format(
+    print_note(fmt::format(
         "stopped after step {} of {}; {}", trainer.steps(), t.max_steps,
         o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` goes on", o.command, s.out)));
     return 128 + signal;
@@ -185,16 +186,16 @@ int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned)
   if (s.state) {
     trainer.load_state(*s.state);
     s.state->tensors.clear();  // the trainer has them
-  } else if (leads()) {
+  } else if (is_main_rank()) {
     make_folder(s.out);
     s.lock = lock_folder(s.out);
     check_overwritten(o, s.out);
   }
   Files files(o, s, what, trainer);
   if (s.lock) s.lock->keep();  // until here it is a run that was refused
-  if (!s.watch.quiet && leads()) print_header(o, s, what, planned);
+  if (!s.watch.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
-    note_of(
+    print_note(
         fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
                     "on all the same",
                     log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable()));
@@ -204,7 +205,7 @@ int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned)
     const std::string path = checkpoint_path(s.out);
     std::error_code none;
     if (!std::filesystem::is_regular_file(path, none)) throw;
-    throw Error(e.kind(), fmt::format("{}\n{}", e.what(), way_on(o, s, e, trainer.steps(), files.saved_step())),
+    throw Error(e.kind(), fmt::format("{}\n{}", e.what(), recovery_hint(o, s, e, trainer.steps(), files.saved_step())),
                 e.scoped());
   }
 }
@@ -324,8 +325,8 @@ void add_unknown_option(Command& c, const std::string& otherwise, std::string& t
 std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
   KnownText known = tokenizer.known(text);
   if (known.skipped > 0)
-    note_of(fmt::format("{} of {} characters of {} are skipped, which the tokenizer does not know: {}", known.skipped,
-                        known.characters, what, known.first));
+    print_note(fmt::format("{} of {} characters of {} are skipped, which the tokenizer does not know: {}",
+                           known.skipped, known.characters, what, known.first));
   return std::move(known.text);
 }
 std::string name_of_files(const std::vector<std::string>& files) {
@@ -365,7 +366,7 @@ Saved open_checkpoint(const TrainOptions& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
-  if (path_exists(path) && leads()) lock = lock_folder(o.resume);  // before another process changes it
+  if (path_exists(path) && is_main_rank()) lock = lock_folder(o.resume);  // before another process changes it
   Checkpoint c = load_checkpoint(path);
   TG_CHECK(command_of(c) == o.command, value,
            "[train] {} is of a run of `tapegrad {}`, not of `tapegrad {}`. Go on with `tapegrad {} --resume {}`.", path,
@@ -378,7 +379,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   const RunConfig before = run_in(c, path);
   RunConfig run = resumed_settings(o, c, before, path);
   if (const std::string here = kernels_of(Device::parse(o.device), run.train); !c.kernels.empty() && c.kernels != here)
-    note_of(
+    print_note(
         fmt::format("{} was computed by other kernels ({}) than those here ({}): what follows is as good, and not the "
                     "same bit for bit",
                     path, c.kernels, here));
@@ -386,7 +387,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
-  Data data = where_it_was(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
+  Data data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "

@@ -85,7 +85,7 @@ Saved open_checkpoint(const TrainOptions&);
 Start resumed_run(const TrainOptions&, Saved, const ReadData&);
 // f(), which reads the `what` of a run that goes on. Unless it was named this time, an Error tells who says that it is
 // there.
-template <class F> auto where_it_was(const std::string& checkpoint, const char* what, bool named, F f) {
+template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {
   try {
     return f();
   } catch (const Error& e) {

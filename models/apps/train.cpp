@@ -90,7 +90,7 @@ TrainJob resumed_job(const TrainCommandOptions& o) {
                         [&](const auto& files, RunConfig& run) { return read_new_data(files, run, tokenizer); }),
             {}};
   }
-  Init init = where_it_was(path, "model", !o.init.empty(), [&] { return Init(o.init.empty() ? began : o.init); });
+  Init init = explain_missing(path, "model", !o.init.empty(), [&] { return Init(o.init.empty() ? began : o.init); });
   Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
     return read_data(init.of_data(), files, o.unknown != "error");
   });

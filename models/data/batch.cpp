@@ -5,10 +5,10 @@
 
 namespace tg {
 
-int64_t Batch::kept() const {
+int64_t Batch::num_targets() const {
   if (detail::running_dry()) return targets.numel();  // there are no values to look at
   const auto all = targets.to_vector<int64_t>();
-  return int64_t(all.size()) - std::count(all.begin(), all.end(), kIgnored);
+  return int64_t(all.size()) - std::count(all.begin(), all.end(), kIgnoreIndex);
 }
 
 }  // namespace tg

@@ -15,10 +15,10 @@ namespace tg {
 struct Batch {
   Tensor inputs, targets;
   /// A target of this value is left out of the loss, such as padding.
-  static constexpr int64_t kIgnored = -100;
+  static constexpr int64_t kIgnoreIndex = -100;
 
   /// The number of targets that are kept.
-  int64_t kept() const;
+  int64_t num_targets() const;
   /// The batch on a device.
   Batch to(Device d) const { return {inputs.to(d), targets.to(d)}; }
 };

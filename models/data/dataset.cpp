@@ -245,7 +245,7 @@ void TokenData::check_vocabulary(int64_t vocab_size) const {
   }
 }
 
-Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng, WindowOrder order)
+ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder order)
     : data_(std::move(data)), batch_(batch), context_(context), rng_(rng), order_(order) {
   check_sizes(batch, context);
   TG_CHECK(
@@ -254,9 +254,9 @@ Batches::Batches(TokenData data, int64_t batch, int64_t context, Rng rng, Window
       "text, a smaller context or another split.",
       data_.name(), data_.size(), context, uint64_t(context) + 1);
 }
-Batch Batches::next() {
+Batch ShuffledBatches::next() {
   const auto starts = uint64_t(data_.size() - context_), windows = uint64_t((data_.size() - 1) / context_);
-  if (order_ == WindowOrder::epochs)
+  if (order_ == SampleOrder::epochs)
     return gather(data_, batch_, context_, [&](int64_t) {
       const uint64_t at = rng_.offset++;
       return int64_t(permuted(rng_.split(at / windows), at % windows, windows)) * context_;
@@ -264,7 +264,7 @@ Batch Batches::next() {
   return gather(data_, batch_, context_, [&](int64_t) { return int64_t(rng_.below(starts)); });
 }
 
-Windows::Windows(TokenData data, int64_t batch, int64_t context)
+SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t context)
     : data_(std::move(data)), batch_(batch), context_(context) {
   check_sizes(batch, context);
   TG_CHECK(data_.size() >= 2, value,
@@ -272,7 +272,7 @@ Windows::Windows(TokenData data, int64_t batch, int64_t context)
            "another split.",
            data_.name(), data_.size());
 }
-std::optional<Batch> Windows::at(int64_t i) const {
+std::optional<Batch> SequentialBatches::at(int64_t i) const {
   const int64_t full = targets() / context_ / batch_;            // batches of `batch` whole windows
   const int64_t windows = targets() / context_ - full * batch_;  // of the batch after them
   const int64_t rest = targets() % context_;                     // length of the last window
@@ -285,17 +285,18 @@ std::optional<Batch> Windows::at(int64_t i) const {
 }
 
 BatchSource token_batches(const TokenData::Split& data, int64_t batch, int64_t context, bool validate,
-                          WindowOrder order) {
-  const Batches all(data.train, batch, context, Rng(), order);
+                          SampleOrder order) {
+  const ShuffledBatches all(data.train, batch, context, Rng(), order);
   BatchSource source;
   source.next = [all](Rng& rng) {
-    Batches here = all;
+    ShuffledBatches here = all;
     here.set_rng(rng);
     Batch b = here.next();
     rng = here.rng();
     return b;
   };
-  if (validate) source.validation = [windows = Windows(data.val, batch, context)](int64_t i) { return windows.at(i); };
+  if (validate)
+    source.validation = [windows = SequentialBatches(data.val, batch, context)](int64_t i) { return windows.at(i); };
   return source;
 }
 

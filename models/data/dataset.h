@@ -81,14 +81,14 @@ struct TokenData::Split {
 /// In which order windows come to train on: at random positions, each of the size - T possible ones equally likely; or
 /// in epochs: the (size - 1) / T windows that follow each other, each once in an order of the epoch, then again in
 /// another order.
-enum class WindowOrder { random, epochs };
+enum class SampleOrder { random, epochs };
 
 /// Batches of windows in an order. The generator is the only state: equal generators give equal batches. In epochs its
 /// offset counts the windows so far.
-class Batches {
+class ShuffledBatches {
  public:
   /// An Error unless batch and context are at least 1 and the data has at least context + 1 tokens.
-  Batches(TokenData data, int64_t batch, int64_t context, Rng rng, WindowOrder = WindowOrder::random);
+  ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder = SampleOrder::random);
   /// The next batch: (batch, context).
   Batch next();
   const Rng& rng() const { return rng_; }
@@ -99,16 +99,16 @@ class Batches {
   TokenData data_;
   int64_t batch_, context_;
   Rng rng_;
-  WindowOrder order_;
+  SampleOrder order_;
 };
 
 /// The data in order, cut into windows of `context` tokens that follow each other: every token but the first is a
 /// target exactly once. Batches have up to `batch` windows; the tokens left at the end make a batch of one shorter
 /// window. A mean over all targets weighs the mean of each batch by targets.numel().
-class Windows {
+class SequentialBatches {
  public:
   /// An Error unless batch and context are at least 1 and the data has at least 2 tokens.
-  Windows(TokenData data, int64_t batch, int64_t context);
+  SequentialBatches(TokenData data, int64_t batch, int64_t context);
   /// The i-th batch, counted from 0; nothing after the last.
   std::optional<Batch> at(int64_t i) const;
   /// The number of targets in all batches together.
@@ -119,9 +119,9 @@ class Windows {
   int64_t batch_, context_;
 };
 
-/// Batches of up to `batch` windows of `context` tokens: to train on as Batches makes them, and to validate on as
-/// Windows does, unless `validate` is false. Errors are those of both.
+/// Batches of up to `batch` windows of `context` tokens: to train on as ShuffledBatches makes them, and to validate on
+/// as SequentialBatches does, unless `validate` is false. Errors are those of both.
 BatchSource token_batches(const TokenData::Split&, int64_t batch, int64_t context, bool validate = true,
-                          WindowOrder = WindowOrder::random);
+                          SampleOrder = SampleOrder::random);
 
 }  // namespace tg

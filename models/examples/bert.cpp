@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
 
   // Eight lines; of each, 15 % of the characters are hidden, and these alone are targets.
   const auto batch = [&](tg::Rng& rng) {
-    std::vector<int64_t> inputs(kBatch * kContext, padding), targets(inputs.size(), tg::Batch::kIgnored);
+    std::vector<int64_t> inputs(kBatch * kContext, padding), targets(inputs.size(), tg::Batch::kIgnoreIndex);
     for (int64_t b = 0; b < kBatch; ++b) {
       const auto& line = lines[rng.below(lines.size())];
       for (int64_t t = 0; t < std::min(kContext, std::ssize(line)); ++t) {

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   const std::string path = argc > 3 ? argv[3] : "";
   const std::string text = tg::read_texts(std::vector<std::string>{argv[1]});
   const auto tokenizer = tg::CharTokenizer::from_text(text);
-  tg::Batches batches(tg::TokenData::from_text(tokenizer, text), /*batch=*/6, /*context=*/64, tg::Rng{1});
+  tg::ShuffledBatches batches(tg::TokenData::from_text(tokenizer, text), /*batch=*/6, /*context=*/64, tg::Rng{1});
 
   const tg::Params params(tg::Device::cpu(), /*seed=*/1);
   const tg::Gpt model(params, {.vocab_size = tokenizer.vocab_size(), .layers = 2, .width = 64});

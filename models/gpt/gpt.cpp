@@ -157,7 +157,7 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
            "[gpt] tokens must be i32 or i64, got {}. They are ids of a vocabulary; use .to(DType::i64).", tokens);
   TG_CHECK(tokens && tokens.ndim() == 2, shape,
            "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().", describe(tokens));
-  const bool fixed = o.cache && o.cache->is_fixed();
+  const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   TG_CHECK(tokens.size(0) >= 1 && t >= 1, shape,
            "[gpt] tokens are {}. There must be at least one sequence and one token.", tokens);
@@ -166,7 +166,7 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
            past, past + t, config_.context, past ? ", or clear() the cache" : "");
   if (fixed) {
     TG_CHECK(o.cache->capacity() <= config_.context, shape,
-             "[gpt] the cache has a capacity of {} positions, and the context is {}. Make it by fixed_cache().",
+             "[gpt] the cache has a capacity of {} positions, and the context is {}. Make it by make_cache().",
              o.cache->capacity(), config_.context);
     TG_CHECK(o.cache->lengths().size(0) == tokens.size(0) && t <= o.cache->capacity(), shape,
              "[gpt] tokens are {}, and the cache was made for {} sequences of up to {} positions. Make one for this "
@@ -178,7 +178,7 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
              "[gpt] lengths are {}, tokens are {}. They must be ({}) i32 or i64: one number for each sequence.",
              o.lengths, tokens, tokens.size(0));
     TG_CHECK(!o.cache || fixed, value,
-             "[gpt] lengths and a cache that grows: its sequences have one length. Make the cache by fixed_cache().");
+             "[gpt] lengths and a cache that grows: its sequences have one length. Make the cache by make_cache().");
   }
   const DType own = wte_.table.dtype(), compute = o.compute.value_or(own);
   TG_CHECK(compute == own || (size_of(compute) < size_of(own) && (compute == DType::f32 || compute == DType::bf16)),
@@ -194,7 +194,7 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
 Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   NameScope here = layer_.enter();
   check(tokens, o);
-  const bool fixed = o.cache && o.cache->is_fixed();
+  const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   KvCache grown;  // a copy of handles, so that a failure on the way leaves the caller's cache as it was
   if (o.cache) grown = *o.cache;
@@ -243,17 +243,17 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   return x;
 }
 
-KvCache Gpt::fixed_cache(int64_t batch, int64_t capacity, std::optional<DType> compute) const {
+KvCache Gpt::make_cache(int64_t batch, int64_t capacity, std::optional<DType> compute) const {
   TG_CHECK(capacity >= 0 && capacity <= config_.context, value,
            "[gpt] a cache of {} positions. It must be from 1 to {}, the context, or 0 for the context.", capacity,
            config_.context);
-  return KvCache::fixed({.layers = config_.layers,
-                         .batch = batch,
-                         .kv_heads = config_.kv_heads ? config_.kv_heads : config_.heads,
-                         .capacity = capacity ? capacity : config_.context,
-                         .head_size = config_.head_size(),
-                         .dtype = compute.value_or(wte_.table.dtype()),
-                         .device = device()});
+  return KvCache::with_capacity({.layers = config_.layers,
+                                 .batch = batch,
+                                 .kv_heads = config_.kv_heads ? config_.kv_heads : config_.heads,
+                                 .capacity = capacity ? capacity : config_.context,
+                                 .head_size = config_.head_size(),
+                                 .dtype = compute.value_or(wte_.table.dtype()),
+                                 .device = device()});
 }
 
 }  // namespace tg

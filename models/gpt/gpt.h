@@ -75,7 +75,7 @@ class Gpt {
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
   /// A cache of fixed capacity for forward() of `batch` sequences; `compute` as in ForwardOptions. A capacity of 0 is
   /// that of the context, the largest.
-  KvCache fixed_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
+  KvCache make_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
   const GptConfig& config() const { return config_; }
   int64_t context() const { return config_.context; }        ///< the most positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it

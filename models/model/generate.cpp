@@ -33,8 +33,7 @@ class Decoder {
     }
     const int64_t room = context_ - longest;
     if (!rows_.empty())
-      cache_ =
-          model_.fixed_cache(int64_t(rows_.size()), longest + std::min(room, std::max<int64_t>(0, max_tokens - 1)));
+      cache_ = model_.make_cache(int64_t(rows_.size()), longest + std::min(room, std::max<int64_t>(0, max_tokens - 1)));
   }
   // Empty for texts that have ended.
   std::vector<std::vector<float>> operator()() {

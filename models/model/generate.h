@@ -13,7 +13,7 @@ namespace tg {
 
 /// Options of generate() and generate_batch().
 struct GenerateOptions {
-  bool use_cache = true;  ///< keep keys and values, if the model has a fixed_cache(): the same tokens in less time
+  bool use_cache = true;  ///< keep keys and values, if the model has a make_cache(): the same tokens in less time
   bool compile = true;    ///< with the cache, replay a compiled function for each token: the same tokens in less time
   std::vector<int64_t> stop = {};                    ///< tokens that end a text: the first of them is its last token
   std::function<bool(int64_t token)> on_token = {};  ///< called with each new token; false ends the text after it

@@ -52,7 +52,7 @@ Tensor Model::loss_of(const std::function<Tensor()>& logits, const Tensor& targe
   };
   const auto loss = [&](const Tensor& scores) {
     const ProfileRange range(Phase::loss);
-    return cross_entropy(scores, targets, {.ignore_index = Batch::kIgnored});
+    return cross_entropy(scores, targets, {.ignore_index = Batch::kIgnoreIndex});
   };
   return loss(forward());  // the scores end here
 }

@@ -34,7 +34,7 @@ concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardO
 /// | `Tensor loss(const Batch&, const ForwardOptions&) const` | another loss than cross_entropy() of the logits |
 /// | `int64_t context() const` | the most positions of its inputs: training on TokenData, generate() |
 /// | `int64_t vocab_size() const` | messages about tokens outside of it |
-/// | `KvCache fixed_cache(int64_t batch, int64_t capacity) const` | generate() with a cache: also context(), and in
+/// | `KvCache make_cache(int64_t batch, int64_t capacity) const` | generate() with a cache: also context(), and in
 /// kSupport cache and lengths | | `Device device() const` | generate() on another device than the CPU | | `const
 /// Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() | |
 /// `std::vector<NamedLinear> linears()` | apply_lora(), replace_linears() |
@@ -49,15 +49,15 @@ class Model {
   /// that the model does not follow.
   Tensor forward(const Tensor& inputs, const ForwardOptions& = {}) const;
   /// The loss of a batch, a scalar: what the model's loss() returns, or the mean of cross_entropy() over the targets
-  /// that are not Batch::kIgnored. Logits of any shape (..., V) meet targets (...).
+  /// that are not Batch::kIgnoreIndex. Logits of any shape (..., V) meet targets (...).
   Tensor loss(const Batch&, const ForwardOptions& = {}) const;
 
   /// Which options it follows.
   ForwardSupport support() const { return own_->support(); }
   int64_t context() const { return own_->context(); }        ///< the most positions; 0: no limit is known
   int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: not known
-  /// A cache for so many sequences of up to `capacity` positions. An Error if it has no fixed_cache().
-  KvCache fixed_cache(int64_t batch, int64_t capacity) const { return own_->fixed_cache(batch, capacity); }
+  /// A cache for so many sequences of up to `capacity` positions. An Error if it has no make_cache().
+  KvCache make_cache(int64_t batch, int64_t capacity) const { return own_->make_cache(batch, capacity); }
   Device device() const { return own_->device(); }  ///< where generate() puts tokens
   /// Its configuration as a JSON object. An Error if it has no config().
   std::string config() const { return own_->config(); }
@@ -72,7 +72,7 @@ class Model {
     virtual ForwardSupport support() const = 0;
     virtual int64_t context() const = 0;
     virtual int64_t vocab_size() const = 0;
-    virtual KvCache fixed_cache(int64_t batch, int64_t capacity) const = 0;
+    virtual KvCache make_cache(int64_t batch, int64_t capacity) const = 0;
     virtual Device device() const = 0;
     virtual std::string config() const = 0;
     virtual std::vector<NamedLinear> linears() = 0;
@@ -115,11 +115,11 @@ class Model {
       else
         return 0;
     }
-    KvCache fixed_cache(int64_t batch, int64_t capacity) const override {
-      if constexpr (requires { model.fixed_cache(batch, capacity); })
-        return model.fixed_cache(batch, capacity);
+    KvCache make_cache(int64_t batch, int64_t capacity) const override {
+      if constexpr (requires { model.make_cache(batch, capacity); })
+        return model.make_cache(batch, capacity);
       else
-        misses("fixed_cache()", "generate() with a cache");
+        misses("make_cache()", "generate() with a cache");
     }
     Device device() const override {
       if constexpr (requires { Device(model.device()); })

@@ -10,7 +10,7 @@
 
 namespace tg {
 
-KvCache KvCache::fixed(const KvCacheShape& s) {
+KvCache KvCache::with_capacity(const KvCacheShape& s) {
   const auto positive = [](const char* name, int64_t n) {
     TG_CHECK(n >= 1, value, "[kv_cache] {} is {}. It must be 1 or more.", name, n);
   };
@@ -27,27 +27,27 @@ KvCache KvCache::fixed(const KvCacheShape& s) {
 }
 
 int64_t KvCache::length() const {
-  if (!is_fixed()) return layers_.empty() ? 0 : layers_[0].k.size(2);
+  if (!has_capacity()) return layers_.empty() ? 0 : layers_[0].k.size(2);
   return std::ranges::max(lengths_.to_vector<int64_t>());
 }
 void KvCache::set_lengths(const Tensor& t) {
-  TG_CHECK(is_fixed(), state, "[kv_cache] this cache grows: its sequences have one length, {}. Make it by fixed().",
+  TG_CHECK(has_capacity(), state, "[kv_cache] this cache grows: its sequences have one length, {}. Make it by fixed().",
            length());
   lengths_.assign(t.to(DType::i64).detach());
 }
 void KvCache::clear() {
-  if (is_fixed())
+  if (has_capacity())
     set_lengths(zeros(lengths_.shape(), DType::i64, lengths_.device()));
   else
     layers_.clear();
 }
 void KvCache::advance(const Tensor& positions) {
-  if (!is_fixed()) return;
+  if (!has_capacity()) return;
   NoGradScope off;
   lengths_.assign(lengths_ + positions.to(DType::i64));
 }
 void KvCache::advance(int64_t positions) {
-  if (!is_fixed()) return;
+  if (!has_capacity()) return;
   NoGradScope off;
   lengths_.assign(lengths_ + double(positions));
 }
@@ -57,7 +57,7 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
   TG_CHECK(layer >= 0 && layer <= known, state,
            "[kv_cache] layer {} comes after {} layers. They must come in order from 0.", layer, known);
   if (layer == known) {
-    TG_CHECK(!is_fixed(), state,
+    TG_CHECK(!has_capacity(), state,
              "[kv_cache] layer {} of a cache that was made for {} layers. A cache belongs to one model.", layer, known);
     TG_CHECK(
         known == 0 || layers_[0].k.size(2) == next.k.size(2), state,
@@ -73,8 +73,8 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
   if (next.k.ndim() == 4) expected[2] = next.k.size(2);
   TG_CHECK(next.k.shape() == expected && next.v.shape() == expected && next.k.dtype() == held.k.dtype(), shape,
            "[kv_cache] layer {} holds keys {}, the next are {}. A cache belongs to one model and one batch; {}.", layer,
-           held.k, next.k, is_fixed() ? "make one for these" : "clear() it first");
-  if (is_fixed()) {
+           held.k, next.k, has_capacity() ? "make one for these" : "clear() it first");
+  if (has_capacity()) {
     TG_CHECK(next.k.size(2) <= capacity(), shape,
              "[kv_cache] {} positions at once, and the capacity is {}. Pass fewer, or make a larger cache.",
              next.k.size(2), capacity());

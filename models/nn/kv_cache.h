@@ -4,8 +4,8 @@
 /// SelfAttention uses it, and Gpt::forward() fills it.
 ///
 /// A KvCache() grows by copying: O(length) per token, small beside the attention that reads all of it. A
-/// KvCache::fixed() has its memory from the start and is written in place, at positions that are tensors: its sequences
-/// may have unequal lengths, and a function that fills it can be compiled.
+/// KvCache::with_capacity() has its memory from the start and is written in place, at positions that are tensors: its
+/// sequences may have unequal lengths, and a function that fills it can be compiled.
 #pragma once
 #include <tapegrad/core/tensor.h>
 
@@ -35,11 +35,11 @@ class KvCache {
   /// A cache that grows.
   KvCache() = default;
   /// An empty cache of fixed capacity: zeros. An Error unless all sizes are 1 or more.
-  static KvCache fixed(const KvCacheShape&);
+  static KvCache with_capacity(const KvCacheShape&);
 
-  bool is_fixed() const { return bool(lengths_); }
+  bool has_capacity() const { return bool(lengths_); }
   /// The most positions of a sequence; 0 if it grows.
-  int64_t capacity() const { return is_fixed() ? layers_[0].k.size(2) : 0; }
+  int64_t capacity() const { return has_capacity() ? layers_[0].k.size(2) : 0; }
   /// The number of positions that it holds; of a fixed cache that of the longest sequence, which the host reads.
   int64_t length() const;
   /// The number of positions of each sequence of a fixed cache, (B) i64 on its device; empty if it grows. It is the

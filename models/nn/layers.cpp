@@ -8,7 +8,7 @@
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/dropout.h>
-#include <tapegrad/ops/embedding.h>
+#include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/fp8.h>
@@ -215,7 +215,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
            causal ? "lengths of padded sequences" : "attention that is not causal");
   const int64_t b = x.size(0), t = x.size(1), hs = head_dim;
   AttentionOptions how{.causal = causal, .lengths = c.lengths};
-  if (c.cache && c.cache->is_fixed()) how.starts = c.cache->lengths();
+  if (c.cache && c.cache->has_capacity()) how.starts = c.cache->lengths();
   const auto turned = [&](const Tensor& y, int64_t n) {  // the first n heads
     if (positions != Positions::rope) return y;
     return rope(y, {.theta = rope_theta,

@@ -3,6 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/binary.h>

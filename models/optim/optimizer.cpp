@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/optim/optimizer.h>
 #include <tapegrad/ops/factories.h>
@@ -127,7 +128,7 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
     if (partition_ && partition_->is_whole(i) && partition_->part(i).n == 0) continue;
-    Tensor g = grads.as_computed(e.w);
+    Tensor g = grads.native(e.w);
     if (partition_) {
       TG_CHECK(g && g.shape() == Shape{partition_->part(i).n}, shape,
                "[{}] the gradient of '{}' is {}, and this rank owns {} of its elements. Pass the gradients of "
@@ -194,7 +195,7 @@ void Optimizer::load_state(const StateDict& state, int64_t steps) {
   for (const auto& [name, s] : state_) {
     Tensor t = loaded(op_, state, name, entries_[s.entry].w);
     if (partition_ && !partition_->is_whole(s.entry)) {
-      const OwnedPart p = partition_->part(s.entry);
+      const Shard p = partition_->part(s.entry);
       t = concat({slice(reshape(t, {t.numel()}), 0, p.first, p.first + p.n)});  // a view would keep all of it
     }
     values.push_back(s.t ? t.to(s.t.dtype()).to(s.t.device()).contiguous() : t);

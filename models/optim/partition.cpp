@@ -16,8 +16,8 @@ constexpr int64_t kBucket = (25 << 20) / 4, kStretchesOfRank = 4;  // elements o
 int64_t stretches_of(int64_t n) { return (n + kStretch - 1) / kStretch; }
 
 // Of the places where a row may be cut, the nearest to equal pieces.
-RankCuts balanced(const std::vector<int64_t>& at, int ranks) {
-  RankCuts cuts = {0};
+ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
+  ShardOffsets cuts = {0};
   for (int r = 1; r < ranks; ++r) {
     const double want = double(at.back()) * r / ranks;
     const auto after = std::ranges::lower_bound(at, want, {}, [](int64_t x) { return double(x); });
@@ -64,8 +64,8 @@ Partition::Partition(std::vector<Parameter> parameters, std::vector<bool> whole,
         (r < comm_->rank() ? s.before : r > comm_->rank() ? s.after : s.mine) += stretches_of(part(i, r).n);
   }
 }
-OwnedPart Partition::part(size_t i, int rank) const {
-  return owned_part(cuts_[bucket_of_[i]], rank, begin_[i], parameters_[i].tensor.numel());
+Shard Partition::part(size_t i, int rank) const {
+  return shard_of(cuts_[bucket_of_[i]], rank, begin_[i], parameters_[i].tensor.numel());
 }
 
 PendingSums Partition::start_reduce(size_t bucket, Inputs grads) const {
@@ -76,7 +76,7 @@ Tensor Partition::norm(const GradMap& sums) const {
   std::vector<Tensor> owned;
   bool wide = false;
   for (const Parameter& p : parameters_) {
-    owned.push_back(sums.as_computed(p.tensor));
+    owned.push_back(sums.native(p.tensor));
     wide |= owned.back().dtype() == DType::f64;
   }
   const Tensor squares = square_sums(owned);
@@ -115,7 +115,7 @@ Tensor Partition::gather_to_first(size_t i, const Tensor& owned) const {
   };
   std::vector<std::byte> passing;
   for (int r = 0; r < comm_->size(); ++r) {
-    const OwnedPart p = part(i, r);
+    const Shard p = part(i, r);
     const size_t n = size_t(p.n) * size_of(owned.dtype());
     if (n == 0) continue;
     passing.resize(n);

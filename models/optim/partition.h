@@ -4,7 +4,7 @@
 /// Optimizer and TrainStep use them.
 #pragma once
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/comm/sums.h>
+#include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/training/collective.h>
 
@@ -35,8 +35,8 @@ class Partition {
 
   /// What a rank owns of parameter i; of this rank if none is named.
   /// @{
-  OwnedPart part(size_t i, int rank) const;
-  OwnedPart part(size_t i) const { return part(i, comm_->rank()); }
+  Shard part(size_t i, int rank) const;
+  Shard part(size_t i) const { return part(i, comm_->rank()); }
   /// @}
   bool is_whole(size_t i) const { return whole_[i]; }  ///< whether one rank owns all of parameter i
 
@@ -55,9 +55,9 @@ class Partition {
   std::vector<bool> whole_;
   std::shared_ptr<Communicator> comm_;
   std::vector<GradientBucket> buckets_;
-  std::vector<RankCuts> cuts_;     // of each bucket
-  std::vector<size_t> bucket_of_;  // of each parameter
-  std::vector<int64_t> begin_;     // of each parameter in its bucket's row
+  std::vector<ShardOffsets> cuts_;  // of each bucket
+  std::vector<size_t> bucket_of_;   // of each parameter
+  std::vector<int64_t> begin_;      // of each parameter in its bucket's row
   struct Stretches {
     int64_t before, mine, after;  // of lower ranks, of this one, of higher ones
   };

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
@@ -10,21 +11,21 @@ namespace tg {
 MicroBatches::MicroBatches(std::span<const Batch> all) {
   std::vector<double> kept;
   for (const Batch& b : all) {
-    const int64_t n = b.kept();
+    const int64_t n = b.num_targets();
     if (n == 0) continue;
     batches.push_back(b), kept.push_back(double(n));
     targets += n;
   }
   TG_CHECK(targets > 0, value,
            "[accumulate] {} micro-batches without a target that is kept. A mean needs at least one. Check the targets; "
-           "Batch::kIgnored leaves one out.",
+           "Batch::kIgnoreIndex leaves one out.",
            all.size());
   if (kept.size() == 1) return;
   for (double& n : kept) n /= double(targets);
   weights = tensor(kept, {int64_t(kept.size())});
 }
 
-MicroBatches MicroBatches::part(int rank, int size) const {
+MicroBatches MicroBatches::shard(int rank, int size) const {
   const auto all = int64_t(batches.size()), each = all / size;
   TG_CHECK(all % size == 0, value,
            "[accumulate] {} micro-batches with kept targets for {} ranks. Each rank takes as many as the others: their "
@@ -59,7 +60,7 @@ Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const Mi
     };
     BackwardOptions o;
     if (complete && i + 1 == micro.batches.size())
-      o.complete = [&](uint64_t leaf, Tensor& grad) {
+      o.on_leaf_grad = [&](uint64_t leaf, Tensor& grad) {
         if (const auto sum = all.grads.map().extract(leaf)) grad = widened(sum.mapped()) + widened(grad);
         complete(leaf, grad);
       };

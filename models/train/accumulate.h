@@ -25,10 +25,10 @@ struct MicroBatches {
   explicit MicroBatches(std::span<const Batch>);
   /// What rank `rank` of `size` computes of them: an equal number for each, in order. Weights and `targets` are still
   /// those of all. An Error if their number is no multiple of `size`.
-  MicroBatches part(int rank, int size) const;
+  MicroBatches shard(int rank, int size) const;
 };
 
-/// The result of accumulate(), of a part() what it adds to the sums over all ranks.
+/// The result of accumulate(), of a shard() what it adds to the sums over all ranks.
 struct Accumulated {
   Tensor loss;          ///< mean over all kept targets, 0-d f64, without a history
   GradMap grads;        ///< gradients of that mean
@@ -38,8 +38,8 @@ struct Accumulated {
 /// Each micro-batch weighs as much as it has kept targets, so the result is that of one batch of all of them, up to
 /// rounding. A micro-batch without kept targets is skipped. A single micro-batch gives the same bits as
 /// backward(loss(batch)). Inputs and targets are moved to `device`. An Error if no target is kept at all; those of
-/// backward() name the caller's line. `complete` is BackwardOptions::complete for sums over all micro-batches: it is
-/// called in the backward pass of the last one.
+/// backward() name the caller's line. `complete` is BackwardOptions::on_leaf_grad for sums over all micro-batches: it
+/// is called in the backward pass of the last one.
 /// @{
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches&, Device device = {},
                        const std::source_location& = std::source_location::current(),

@@ -31,8 +31,8 @@ void within(const char* name, double value, double low, double high) {
 void from_name(std::string_view name, MatmulPrecision& to) {
   to = MatmulPrecision(known_place("matmul_precision", name, kPrecisions));
 }
-std::string_view name_of(WindowOrder o) { return kOrders[size_t(o)]; }
-void from_name(std::string_view name, WindowOrder& to) { to = WindowOrder(known_place("order", name, kOrders)); }
+std::string_view name_of(SampleOrder o) { return kOrders[size_t(o)]; }
+void from_name(std::string_view name, SampleOrder& to) { to = SampleOrder(known_place("order", name, kOrders)); }
 std::string_view name_of(Recompute r) { return kRecompute[size_t(r)]; }
 void from_name(std::string_view name, Recompute& to) { to = Recompute(known_place("recompute", name, kRecompute)); }
 std::string_view name_of(OptimizerKind k) { return kOptimizers[size_t(k)]; }

@@ -24,7 +24,7 @@ std::string_view name_of(Recompute);
 /// The optimiser of a run: AdamW, Sgd, or Muon (with AdamW for what is no hidden matrix).
 enum class OptimizerKind { adamw, sgd, muon };
 /// "random" or "epochs".
-std::string_view name_of(WindowOrder);
+std::string_view name_of(SampleOrder);
 /// "adamw", "sgd" or "muon".
 std::string_view name_of(OptimizerKind);
 /// "original" or "rms".
@@ -32,7 +32,7 @@ std::string_view name_of(MuonScale);
 /// Sets the value with this name; an Error lists the names.
 /// @{
 void from_name(std::string_view, MatmulPrecision&);
-void from_name(std::string_view, WindowOrder&);
+void from_name(std::string_view, SampleOrder&);
 void from_name(std::string_view, Recompute&);
 void from_name(std::string_view, OptimizerKind&);
 void from_name(std::string_view, MuonScale&);
@@ -45,7 +45,7 @@ void from_name(std::string_view, DType&);
 struct TrainConfig {
   int64_t batch = 12;                       ///< windows in a micro-batch
   int64_t window = 0;                       ///< tokens of a window, at most the model's context; 0: the context
-  WindowOrder order = WindowOrder::random;  ///< of the windows that Trainer takes from TokenData
+  SampleOrder order = SampleOrder::random;  ///< of the windows that Trainer takes from TokenData
   /// Micro-batches in a step, whose gradients make one update, weighted by tokens; several ranks share them.
   int64_t accumulate = 1;
   int64_t max_steps = 2000;

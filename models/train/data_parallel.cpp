@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm/sums.h>
+#include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/optim/partition.h>
 #include <tapegrad/models/train/data_parallel.h>
@@ -47,7 +47,7 @@ SumCost sum_cost(const Network& n, int64_t ranks, double sent, double received) 
   SumCost c;
   if (ranks == 1 || sent == 0) return c;
   const double of_rank = sent / double(ranks);
-  const auto most = double(rank_part_bytes(ranks));
+  const auto most = double(bytes_of_round(ranks));
   c.rounds = int64_t(std::ceil(of_rank / most));
   c.message = of_rank / double(c.rounds);
   const double gathered = c.message * received / sent;

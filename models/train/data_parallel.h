@@ -22,7 +22,7 @@ struct Network {
   double gb_per_s_in_node = 0;  ///< 1 / beta, of a rank in one direction; 10^9 bytes
   double us_between = 0;
   double gb_per_s_between = 0;
-  double gb_per_s_sum = 0;  ///< bytes of gradients that sum_over_ranks() adds up, short ones packed and unpacked
+  double gb_per_s_sum = 0;  ///< bytes of gradients that all_reduce() adds up, short ones packed and unpacked
 };
 /// Calls f(name, field) for each number, in order.
 template <class N, class F> void visit_network_fields(N& n, F&& f) {
@@ -44,7 +44,7 @@ std::vector<std::string_view> network_names();
 /// both Communicator::all_to_all and all_gather. 0 for one rank. An Error for less than one.
 double exchange_seconds(const Network&, int64_t ranks, double bytes);
 
-/// The sum of all gradients over the ranks as sum_over_ranks() makes it: in rounds, each an all_to_all of the elements,
+/// The sum of all gradients over the ranks as all_reduce() makes it: in rounds, each an all_to_all of the elements,
 /// a sum of the parts, and an all_gather of the sums. Nothing for one rank.
 struct SumCost {
   int64_t rounds = 0;

@@ -42,7 +42,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
                  weights = others(zeros({1}, DType::f64));
     std::vector<Rng> draws(micro.size(), dropout);
-    return step_gradients(model, trained, c, MicroBatches(micro).part(0, int(ranks)), draws, comm,
+    return step_gradients(model, trained, c, MicroBatches(micro).shard(0, int(ranks)), draws, comm,
                           optimizer->partition());
   };
   size_t reached = 0;

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/train/reduce.h>
 
 namespace tg {
@@ -28,7 +29,7 @@ GradMap GradientReducer::finish(const GradMap& rest) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     if (missing_[b] == 0) continue;
     for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i)
-      if (!grads_[i]) grads_[i] = rest.as_computed(parameters_[i].tensor);
+      if (!grads_[i]) grads_[i] = rest.native(parameters_[i].tensor);
     start(b);
   }
   while (!pending_.empty()) finish_oldest();

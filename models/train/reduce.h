@@ -15,7 +15,7 @@ class GradientReducer {
   /// For an optimiser with a partition(), this rank gets what it owns of the sums; else it gets whole sums.
   GradientReducer(std::vector<Parameter>, std::shared_ptr<Communicator>, const Partition* = nullptr);
 
-  /// For BackwardOptions::complete and accumulate(): takes the gradients of its parameters away.
+  /// For BackwardOptions::on_leaf_grad and accumulate(): takes the gradients of its parameters away.
   void add(uint64_t leaf, Tensor& grad);
   /// The sums. `rest` has gradients that were not added so far. Without a partition a parameter may have none, on all
   /// ranks; with one it is an Error.

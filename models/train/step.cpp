@@ -1,6 +1,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/train/reduce.h>
 #include <tapegrad/models/train/step.h>
 #include <tapegrad/ops/factories.h>
@@ -54,7 +55,7 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
   if (partition) return {a.loss, partition->norm(a.grads), std::move(a.grads)};
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads.as_computed(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
+    if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
 StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
@@ -84,7 +85,7 @@ MicroBatches TrainStep::begin(const MicroBatches& all) {
     draws_[i] = first + i == 0 ? dropout : dropout.split(first + i);
     draws_[i].offset = dropout.offset;
   }
-  return comm_->size() > 1 ? all.part(comm_->rank(), comm_->size()) : all;
+  return comm_->size() > 1 ? all.shard(comm_->rank(), comm_->size()) : all;
 }
 void TrainStep::end_draws() {
   for (const Rng& r : draws_) dropout.offset = std::max(dropout.offset, r.offset);

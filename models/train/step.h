@@ -23,7 +23,7 @@ struct StepGradients {
   Tensor norm;    ///< norm of the gradients of the trained parameters, 0-d f32 or f64
   GradMap grads;  ///< gradients of the loss
 };
-/// Loss and gradients of the micro-batches of a step. Micro-batch i draws its dropout from dropout[i]; of a part() of
+/// Loss and gradients of the micro-batches of a step. Micro-batch i draws its dropout from dropout[i]; of a shard() of
 /// them, the sums over all ranks, with a partition what this rank owns of the gradients.
 StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
                              std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self(),

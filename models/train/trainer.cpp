@@ -1,6 +1,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
   int64_t i = 0;
   for (std::optional<Batch> batch; (batch = batches(i)); ++i) {
     if ((e.stopped = o.stop && o.stop())) break;
-    const int64_t kept = batch->kept();
+    const int64_t kept = batch->num_targets();
     e.targets += kept;
     if (i % ranks != o.comm->rank()) continue;
     mine.push_back(kept == 0 ? 0
@@ -53,7 +54,7 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
   for (int64_t b = 0; b < i; ++b) sum += all[size_t(b % ranks * each + b / ranks)];
   TG_CHECK(e.targets > 0 || e.stopped, value,
            "[evaluate] {} batches without a target that is kept. A mean needs at least one. Check the targets; "
-           "Batch::kIgnored leaves one out.",
+           "Batch::kIgnoreIndex leaves one out.",
            i);
   e.loss = sum / double(std::max<int64_t>(e.targets, 1));
   return e;

@@ -34,7 +34,7 @@ struct SwitchBack : OpOf<SwitchBack> {
   }
   Mask saves_out(Mask tracked) const override {
     if (mode != SwitchBackMode::memory_efficient) return 0;
-    return (tracked & 1 ? bits(3, 4) : 0) | (tracked & 2 ? bits(1, 2) : 0);
+    return (tracked & 1 ? mask_of(3, 4) : 0) | (tracked & 2 ? mask_of(1, 2) : 0);
   }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(mode)), k.add(of_gradient); }

@@ -26,8 +26,8 @@ struct SwitchBackMlp : OpOf<SwitchBackMlp> {
   SwitchBackMlp(SwitchBackMode m, bool tanh) : mode(m), by_tanh(tanh) {}
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  Mask saves_in(Mask) const override { return bits(0, 1, 2); }
-  Mask saves_out(Mask) const override { return bits(1); }
+  Mask saves_in(Mask) const override { return mask_of(0, 1, 2); }
+  Mask saves_out(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(mode)), k.add(by_tanh); }
 };

@@ -13,7 +13,7 @@ void check_call(std::string_view op, Inputs x, const std::shared_ptr<Communicato
   TG_CHECK(comm, value, "[{}] the communicator is null. Pass Communicator::world().", op);
   TG_CHECK(!x.empty(), value, "[{}] no tensors. Pass at least one.", op);
 }
-void check_cuts(std::string_view op, Inputs x, const RankCuts& cuts, int ranks) {
+void check_cuts(std::string_view op, Inputs x, const ShardOffsets& cuts, int ranks) {
   int64_t n = 0;
   for (const Tensor& t : x) n += t.numel();
   TG_CHECK(
@@ -28,7 +28,7 @@ void check_contiguous(std::string_view op, const Tensor& x) {
            "contiguous().",
            op, x);
 }
-void add_to(StructuralHash& k, const Communicator* comm, const RankCuts& cuts) {
+void add_to(StructuralHash& k, const Communicator* comm, const ShardOffsets& cuts) {
   k.add(uint64_t(reinterpret_cast<uintptr_t>(comm)));
   for (const int64_t c : cuts) k.add(uint64_t(c));
 }
@@ -77,7 +77,7 @@ Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
   for (const Tensor& x : in) {
     check_contiguous(kName, x);
-    all.emplace_back(Layout::contiguous(x.shape(), rank_sum_dtype(kName, x.dtype()), x.device()));
+    all.emplace_back(Layout::contiguous(x.shape(), reduced_dtype(kName, x.dtype()), x.device()));
   }
   all.emplace_back(ticket(in[0].device()));
   return all;
@@ -96,19 +96,19 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
   int64_t begin = 0;
   for (const Tensor& x : in) {
     check_contiguous(kName, x);
-    const int64_t n = owned_part(cuts, comm->rank(), begin, x.numel()).n;
-    all.emplace_back(Layout::contiguous({n}, rank_sum_dtype(kName, x.dtype()), x.device()));
+    const int64_t n = shard_of(cuts, comm->rank(), begin, x.numel()).n;
+    all.emplace_back(Layout::contiguous({n}, reduced_dtype(kName, x.dtype()), x.device()));
     begin += x.numel();
   }
   all.emplace_back(ticket(in[0].device()));
   return all;
 }
 void op::ReduceScatter::key(StructuralHash& k) const { add_to(k, comm.get(), cuts); }
-PendingSums start_reduce_scatter(Inputs x, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+PendingSums start_reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::ReduceScatter::kName, x, comm);
   return {make_ref<op::ReduceScatter>(comm, cuts), x, comm};
 }
-Tensors reduce_scatter(Inputs x, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+Tensors reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   return start_reduce_scatter(x, cuts, std::move(comm)).finish();
 }
 
@@ -126,7 +126,7 @@ void op::AllGatherParts::key(StructuralHash& k) const {
   add_to(k, comm.get(), cuts);
   for (const uint32_t i : copied) k.add(uint64_t(i));
 }
-void all_gather_parts(Inputs w, const RankCuts& cuts, std::shared_ptr<Communicator> comm) {
+void all_gather_parts(Inputs w, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::AllGatherParts::kName, w, comm);
   for (const Tensor& x : w) {
     TG_CHECK(!x.value()->producer || !x.value()->producer->tape(), state,

@@ -2,7 +2,7 @@
 /// Sums over the processes of a Communicator, at once or while the caller computes. Data parallel training adds up its
 /// gradients with them.
 #pragma once
-#include <tapegrad/core/comm/sums.h>
+#include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/core/op.h>
 
 #include <memory>
@@ -25,8 +25,8 @@ struct AllReduce : OpOf<AllReduce> {
 struct ReduceScatter : OpOf<ReduceScatter> {
   static constexpr auto kName = "reduce_scatter";
   std::shared_ptr<Communicator> comm;
-  RankCuts cuts;
-  ReduceScatter(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
+  ShardOffsets cuts;
+  ReduceScatter(std::shared_ptr<Communicator> c, ShardOffsets x) : comm(std::move(c)), cuts(std::move(x)) {}
   Traits traits() const override { return {.communicates = true, .asynchronous = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash&) const override;
@@ -46,9 +46,9 @@ struct FinishSums : OpOf<FinishSums> {
 struct AllGatherParts : OpOf<AllGatherParts> {
   static constexpr auto kName = "all_gather_parts";
   std::shared_ptr<Communicator> comm;
-  RankCuts cuts;
+  ShardOffsets cuts;
   std::vector<uint32_t> copied;  ///< which w have a copy, in order
-  AllGatherParts(std::shared_ptr<Communicator> c, RankCuts x) : comm(std::move(c)), cuts(std::move(x)) {}
+  AllGatherParts(std::shared_ptr<Communicator> c, ShardOffsets x) : comm(std::move(c)), cuts(std::move(x)) {}
   Traits traits() const override { return {.updates_in_place = true, .communicates = true}; }
   Layouts infer(Inputs) const override;
   void key(StructuralHash&) const override;
@@ -67,7 +67,7 @@ class PendingSums {
 
  private:
   friend PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
-  friend PendingSums start_reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);
+  friend PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
   PendingSums(OpPtr, Inputs, std::shared_ptr<Communicator>);
   std::vector<Tensor> all_;  // the inputs of FinishSums
   std::shared_ptr<Communicator> comm_;
@@ -80,15 +80,15 @@ class PendingSums {
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
 /// Of each tensor, the sum as all_reduce() makes it of the part that this rank owns by the cuts, (n) for its n elements
 /// in row-major order; n may be 0. Calls, dtypes and gradients are as for all_reduce().
-Tensors reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);
+Tensors reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// The same, of which PendingSums::finish() hands out the results. Until then ranks exchange data while the caller
 /// computes: on the CPU in a thread, if MPI allows threads, and on GPUs in a stream.
 /// @{
 PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
-PendingSums start_reduce_scatter(Inputs, const RankCuts&, std::shared_ptr<Communicator>);
+PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// @}
 /// All ranks get what its owner has of each weight, in place if nobody else reads the old values, and so do their
 /// copies of parameter_as(). Weights are leaves, of a dtype whose elements have 2 bytes or more. Nothing is recorded.
-void all_gather_parts(Inputs w, const RankCuts&, std::shared_ptr<Communicator>);
+void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

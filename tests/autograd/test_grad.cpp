@@ -151,7 +151,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   std::vector<std::pair<uint64_t, bool>> seen;
   const auto run = [&](const Tensor& loss, BackwardOptions o = {}) {
     seen.clear(), ran = false;
-    o.complete = [&](uint64_t leaf, Tensor& g) {
+    o.on_leaf_grad = [&](uint64_t leaf, Tensor& g) {
       seen.emplace_back(leaf, ran);
       if (leaf == b.id()) CHECK(values(g) == std::vector<float>{20, 20, 20});
       if (leaf == c.id()) g = Tensor();
@@ -164,7 +164,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   CHECK(seen[0] == std::pair(c.id(), false));  // before what comes after it in backward
   CHECK(seen[1].second);
   CHECK(!g.contains(c));
-  CHECK(g.as_computed(a).shape() == Shape{7});
+  CHECK(g.native(a).shape() == Shape{7});
   CHECK(values(g[b]) == std::vector<float>{20, 20, 20});
   // A leaf that a block reads which is recomputed in backward, and one that is used twice.
   const Tensor x = filled({3}, 1.0f);
@@ -345,7 +345,7 @@ TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the 
   Tensor m = random({4}, 3).requires_grad_();
   CHECK(values(backward(sum((m.to(DType::bf16) * 2.0).to(DType::f32)))[m]) == times(std::vector<float>(4, 1), 2));
 }
-TEST_CASE("as_computed: the gradient through one cast to bf16 stays in bf16, and all else has the leaf's dtype") {
+TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all else has the leaf's dtype") {
   const Tensor x = random({3, 5}, 1), a = random({3, 5}, 2).to(DType::bf16), b = random({3, 5}, 3).to(DType::bf16);
   const auto through = [](const Tensor& w, const Tensor& by) { return sum((w.to(DType::bf16) * by).to(DType::f32)); };
   const auto leaf = [&](DType t = DType::f32) { return x.to(t).detach().requires_grad_(); };
@@ -357,25 +357,25 @@ TEST_CASE("as_computed: the gradient through one cast to bf16 stays in bf16, and
   });
   GradMap g = backward(through(w, a));
   CHECK(seen == std::vector{DType::bf16});
-  CHECK(g.as_computed(w).dtype() == DType::bf16);
+  CHECK(g.native(w).dtype() == DType::bf16);
   CHECK(g[w].dtype() == DType::f32);
   CHECK(bits_of(g[w]) == bits_of(a.to(DType::f32)));
-  CHECK(!g.as_computed(x));
+  CHECK(!g.native(x));
   // Sums and multiples are those of f32.
   GradMap sums = g;
   sums += backward(through(w, b));
-  CHECK(bits_of(sums.as_computed(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
+  CHECK(bits_of(sums.native(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
   g *= 0.3;
-  CHECK(bits_of(g.as_computed(w)) == bits_of(a.to(DType::f32) * 0.3));
+  CHECK(bits_of(g.native(w)) == bits_of(a.to(DType::f32) * 0.3));
   const GradMap twice = backward(through(w, a) + through(w, b));
-  CHECK(bits_of(twice.as_computed(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
+  CHECK(bits_of(twice.native(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
   // Not a leaf; a leaf of another dtype; a graph of the gradient.
   Tensor before = leaf();
-  CHECK(backward(through(before * 1.0, a)).as_computed(before).dtype() == DType::f32);
+  CHECK(backward(through(before * 1.0, a)).native(before).dtype() == DType::f32);
   const Tensor wide = leaf(DType::f64), half = leaf(DType::bf16);
-  CHECK(backward(through(wide, a)).as_computed(wide).dtype() == DType::f64);
-  CHECK(backward(sum(half.to(DType::f32) * x)).as_computed(half).dtype() == DType::bf16);
-  CHECK(backward(through(w, a), {.create_graph = true}).as_computed(w).dtype() == DType::f32);
+  CHECK(backward(through(wide, a)).native(wide).dtype() == DType::f64);
+  CHECK(backward(sum(half.to(DType::f32) * x)).native(half).dtype() == DType::bf16);
+  CHECK(backward(through(w, a), {.create_graph = true}).native(w).dtype() == DType::f32);
 }
 TEST_CASE("an Error names the line of the caller's backward() or compile(), once, the nearest") {
   const Tensor x = ones({3}).requires_grad_();

@@ -36,7 +36,7 @@ struct Square : OpOf<Square> {
   static constexpr auto kName = "test_square";
   static constexpr DTypes kDTypes{DType::f32, DType::f64};
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
-  Mask saves_in(Mask) const override { return bits(0); }
+  Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * v.in(0) * 2.0}; }
 };
 template <class T> void square_of(const T* x, T* y, int64_t n) {
@@ -101,7 +101,7 @@ struct RoundThrough : OpOf<RoundThrough> {
   static constexpr auto kName = "test_round_through";
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs in) const override { return {in[0].to(DType::i32).to(in[0].dtype())}; }
-  Mask saves_out(Mask) const override { return bits(0); }
+  Mask saves_out(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * 3.0 + v.out(0) * 0.0}; }
 };
 Tensor round_through(const Tensor& x) { return emit1(stateless<RoundThrough>(), {x}); }

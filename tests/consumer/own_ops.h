@@ -27,7 +27,7 @@ struct Unit : tg::OpOf<Unit> {
   double epsilon;
   explicit Unit(double e) : epsilon(e) {}
   tg::Layouts infer(tg::Inputs) const override;
-  tg::Mask saves_in(tg::Mask) const override { return tg::bits(0); }
+  tg::Mask saves_in(tg::Mask) const override { return tg::mask_of(0); }
   tg::Tensors vjp(const tg::Vjp&) const override;
   void key(tg::StructuralHash& k) const override { k.add(epsilon); }  // the attributes
 };

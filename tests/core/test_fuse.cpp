@@ -1,8 +1,9 @@
 // Rules by which a plan runs several ops as one: where they apply and where not, and that values, gradients and what
 // the tape keeps are those of the ops themselves.
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/plan.h>
-#include <tapegrad/ops/linear_activation.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cstdlib>

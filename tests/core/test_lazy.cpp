@@ -1,4 +1,5 @@
 // Lazy evaluation, plans and the errors of ops that run late.
+#include <tapegrad/core/node.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

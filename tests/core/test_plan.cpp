@@ -2,6 +2,7 @@
 // storage, temporaries share one block; and that none of it changes a bit.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,6 +1,7 @@
 // Chains of pointwise ops on Device::cuda(): one kernel each, and the bits of op after op. Kernels are kept in the
 // build tree, so that of several runs the first compiles them.
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/cuda/jit/chain.h>

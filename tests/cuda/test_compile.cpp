@@ -196,7 +196,7 @@ TEST_CASE("compile: decoding with a fixed cache is one graph, with the bits of e
                              .width = 8,
                              .positions = positions,
                              .init_std = 0.3});
-    KvCache cache = model.fixed_cache(2, 8), eager = model.fixed_cache(2, 8);
+    KvCache cache = model.make_cache(2, 8), eager = model.make_cache(2, 8);
     const tg::Compiled step = compile([&](Inputs x) { return std::vector{model.forward(x[0], {.cache = &cache})}; });
     const auto ids = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };
     const auto tokens = [&](int64_t i) { return reshape(ids(i, 10 - i), {2, 1}); };

@@ -5,7 +5,6 @@
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/stream.h>
 #include <tapegrad/ops/dropout.h>
-#include <tapegrad/ops/embedding.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>

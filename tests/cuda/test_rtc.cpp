@@ -1,5 +1,6 @@
 // Kernels that are compiled at run time, without a device: what the disk keeps, what is said, and, where NVRTC is
 // (TG_CUDA=ON), that it compiles the sources of all chains for every GPU that this library is built for.
+#include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/cuda/jit/chain_source.h>
 #include <tapegrad/cuda/jit/rtc.h>

@@ -23,9 +23,9 @@ inline Tensor serial_sum(const Shape& s, DType t) {
   return sum;
 }
 // Cuts of n elements for all ranks: equal pieces, all to the last rank, and pieces that grow.
-inline std::vector<RankCuts> cuts_of(int64_t n) {
+inline std::vector<ShardOffsets> cuts_of(int64_t n) {
   const int64_t ranks = world()->size();
-  std::vector<RankCuts> all(3, RankCuts{0});
+  std::vector<ShardOffsets> all(3, ShardOffsets{0});
   for (int64_t r = 1; r <= ranks; ++r) {
     all[0].push_back(n * r / ranks);
     all[1].push_back(r == ranks ? n : 0);

@@ -111,7 +111,7 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
   const std::vector<Tensor> mine = inputs(world()->rank());
   // A sum of views, one of what an op makes of a sum, parts, and ops beside them.
   const auto f = [](Inputs x) {
-    const RankCuts cuts = cuts_of(x[0].numel())[0];
+    const ShardOffsets cuts = cuts_of(x[0].numel())[0];
     PendingSums a = start_all_reduce(x, world());
     PendingSums b = start_reduce_scatter(std::array{x[0] * 2.0}, cuts, world());
     const Tensor beside = sum(exp(x[0] * 1e-9));
@@ -123,7 +123,7 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
     return all;
   };
   const Tensors sums = all_reduce(mine, world());
-  const OwnedPart own = owned_part(cuts_of(mine[0].numel())[0], world()->rank(), 0, mine[0].numel());
+  const Shard own = shard_of(cuts_of(mine[0].numel())[0], world()->rank(), 0, mine[0].numel());
   const auto check = [&](const std::vector<Tensor>& got) {
     CHECK(bits_of(got[0]) == bits_of(sum(exp(mine[0] * 1e-9))));
     CHECK(bits_of(got[1]) == bits_of(slice(sums[0] * 2.0, 0, own.first, own.first + own.n)));
@@ -178,11 +178,11 @@ TEST_CASE("jobs of ranks: they run in their order while the caller goes on, and 
 TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eager, lazy and compiled") {
   const std::vector<Tensor> mine = list_of_rank(world()->rank());
   const Tensors sums = all_reduce(mine, world());
-  for (const RankCuts& cuts : cuts_of(elements(mine))) {
+  for (const ShardOffsets& cuts : cuts_of(elements(mine))) {
     const auto check = [&](const auto& got) {
       int64_t begin = 0;
       for (size_t i = 0; i < mine.size(); begin += mine[i++].numel()) {
-        const OwnedPart p = owned_part(cuts, world()->rank(), begin, mine[i].numel());
+        const Shard p = shard_of(cuts, world()->rank(), begin, mine[i].numel());
         CHECK(got[i].shape() == Shape{p.n});
         CHECK(bits_of(got[i]) == bits_of(slice(reshape(sums[i], {mine[i].numel()}), 0, p.first, p.first + p.n)));
       }
@@ -203,7 +203,7 @@ TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eag
 TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf16 copies with it") {
   std::vector<std::vector<Tensor>> lists;
   for (int r = 0; r < world()->size(); ++r) lists.push_back(list_of_rank(r));
-  for (const RankCuts& cuts : cuts_of(elements(lists[0])))
+  for (const ShardOffsets& cuts : cuts_of(elements(lists[0])))
     for (const bool shared : {false, true}) {
       std::vector<Tensor> w, keep;
       std::vector<std::vector<std::byte>> want;
@@ -213,7 +213,7 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
         std::vector<Tensor> parts;
         for (int r = 0; r < world()->size(); ++r) {
           const Tensor x = lists[size_t(r)][i];
-          const OwnedPart p = owned_part(cuts, r, begin, x.numel());
+          const Shard p = shard_of(cuts, r, begin, x.numel());
           parts.push_back(slice(reshape(x.contiguous(), {x.numel()}), 0, p.first, p.first + p.n));
         }
         begin += w[i].numel();

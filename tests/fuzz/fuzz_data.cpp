@@ -28,9 +28,9 @@ void check_data(const TokenData& data, int64_t batch, int64_t context, int64_t v
   const auto ids = all_of(data);
   const bool inside = std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id < vocab; });
   TG_FUZZ_CHECK(inside == fuzz::accepted([&] { return data.check_vocabulary(vocab), true; }).has_value());
-  if (auto batches = fuzz::accepted([&] { return Batches(data, batch, context, Rng{1}); }))
+  if (auto batches = fuzz::accepted([&] { return ShuffledBatches(data, batch, context, Rng{1}); }))
     for (int i = 0; i < 2; ++i) check_batch(batches->next(), batch, context);
-  if (auto windows = fuzz::accepted([&] { return Windows(data, batch, context); })) {
+  if (auto windows = fuzz::accepted([&] { return SequentialBatches(data, batch, context); })) {
     std::vector<int32_t> targets;
     for (int64_t i = 0; const auto b = windows->at(i); ++i) {
       check_batch(*b, batch, context);

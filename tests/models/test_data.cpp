@@ -374,7 +374,7 @@ TEST_CASE("data: the first token outside of the vocabulary is named") {
 }
 
 TEST_CASE("data: batches are windows of the data, targets one further") {
-  Batches batches(counting(50, 1000), 3, 8, Rng{1});
+  ShuffledBatches batches(counting(50, 1000), 3, 8, Rng{1});
   for (int n = 0; n < 20; ++n) {
     const Batch b = batches.next();
     CHECK(b.inputs.shape() == Shape{3, 8});
@@ -391,7 +391,7 @@ TEST_CASE("data: batches are windows of the data, targets one further") {
 
 TEST_CASE("data: every start is equally likely, the last one included") {
   constexpr int64_t kTokens = 12, kContext = 4, kStarts = kTokens - kContext, kDraws = 16'000;
-  Batches batches(counting(kTokens), kDraws, kContext, Rng{5});
+  ShuffledBatches batches(counting(kTokens), kDraws, kContext, Rng{5});
   const auto x = token_values(batches.next().inputs);
   std::map<int32_t, int> count;
   for (size_t i = 0; i < x.size(); i += kContext) ++count[x[i]];
@@ -403,7 +403,7 @@ TEST_CASE("data: every start is equally likely, the last one included") {
 
 TEST_CASE("data: in epochs each window comes once before any comes again, in another order each time") {
   constexpr int64_t kWindows = 37, kContext = 8, kBatch = 5;  // batches across the ends of epochs
-  Batches batches(counting(kWindows * kContext + 4), kBatch, kContext, Rng{5}, WindowOrder::epochs);
+  ShuffledBatches batches(counting(kWindows * kContext + 4), kBatch, kContext, Rng{5}, SampleOrder::epochs);
   std::vector<int32_t> starts;
   while (starts.size() < 4 * kWindows) {
     const Batch b = batches.next();
@@ -422,17 +422,17 @@ TEST_CASE("data: in epochs each window comes once before any comes again, in ano
     std::ranges::sort(one);
     for (int64_t w = 0; w < kWindows; ++w) CHECK(one[size_t(w)] == w * kContext);
   }
-  Batches other(counting(kWindows * kContext + 4), kBatch, kContext, Rng{6}, WindowOrder::epochs);
+  ShuffledBatches other(counting(kWindows * kContext + 4), kBatch, kContext, Rng{6}, SampleOrder::epochs);
   CHECK(token_values(other.next().inputs)[0] != starts[0]);
-  CHECK(token_values(Batches(counting(5), 2, 4, Rng{}, WindowOrder::epochs).next().inputs) ==
+  CHECK(token_values(ShuffledBatches(counting(5), 2, 4, Rng{}, SampleOrder::epochs).next().inputs) ==
         std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 3});
 }
 
 TEST_CASE("data: the generator is the cursor of batches") {
   const TokenData d = counting(1000);
-  const auto first = [&](Rng rng) { return token_values(Batches(d, 4, 8, rng).next().inputs); };
-  for (const WindowOrder order : {WindowOrder::random, WindowOrder::epochs}) {
-    Batches one(d, 4, 8, Rng{3}, order), two(d, 4, 8, Rng{9}, order);
+  const auto first = [&](Rng rng) { return token_values(ShuffledBatches(d, 4, 8, rng).next().inputs); };
+  for (const SampleOrder order : {SampleOrder::random, SampleOrder::epochs}) {
+    ShuffledBatches one(d, 4, 8, Rng{3}, order), two(d, 4, 8, Rng{9}, order);
     one.next(), two.next();
     two.set_rng(one.rng());
     CHECK(token_values(two.next().inputs) == token_values(one.next().inputs));
@@ -441,7 +441,7 @@ TEST_CASE("data: the generator is the cursor of batches") {
   CHECK(first(Rng{3}) != first(Rng{4}));
   CHECK(first(Rng{3}) != first(Rng{3}.split(1)));
 
-  Batches a(d, 4, 8, Rng{3}), b(d, 4, 8, Rng{9});
+  ShuffledBatches a(d, 4, 8, Rng{3}), b(d, 4, 8, Rng{9});
   const auto begin = token_values(a.next().inputs);
   const Rng cursor = a.rng();
   const auto second = token_values(a.next().inputs);
@@ -453,23 +453,26 @@ TEST_CASE("data: the generator is the cursor of batches") {
 }
 
 TEST_CASE("data: batches need context + 1 tokens") {
-  CHECK(token_values(Batches(counting(5), 1, 4, Rng{}).next().targets) == std::vector<int32_t>{1, 2, 3, 4});
-  CHECK_HAS(value_error([] { Batches(counting(4), 1, 4, Rng{}); }),
+  CHECK(token_values(ShuffledBatches(counting(5), 1, 4, Rng{}).next().targets) == std::vector<int32_t>{1, 2, 3, 4});
+  CHECK_HAS(value_error([] { ShuffledBatches(counting(4), 1, 4, Rng{}); }),
             "[data] count has 4 tokens, but a context of 4 needs at least 5.");
   const auto parts = counting(20).split(0.9);
-  CHECK_HAS(value_error([&] { Batches(parts.val, 1, 4, Rng{}); }), "[data] the validation part of count has 2 tokens");
-  CHECK_HAS(value_error([&] { Batches(parts.train, 1, 18, Rng{}); }),
+  CHECK_HAS(value_error([&] { ShuffledBatches(parts.val, 1, 4, Rng{}); }),
+            "[data] the validation part of count has 2 tokens");
+  CHECK_HAS(value_error([&] { ShuffledBatches(parts.train, 1, 18, Rng{}); }),
             "[data] the training part of count has 18 tokens");
-  CHECK_HAS(value_error([] { Batches(counting(4), 1, INT64_MAX, Rng{}); }), "needs at least 9223372036854775808.");
-  CHECK_HAS(value_error([] { Batches(counting(4), 0, 2, Rng{}); }), "[data] batch 0 and context 2. Both must be");
-  CHECK_HAS(value_error([] { Batches(counting(4), 2, 0, Rng{}); }), "[data] batch 2 and context 0");
+  CHECK_HAS(value_error([] { ShuffledBatches(counting(4), 1, INT64_MAX, Rng{}); }),
+            "needs at least 9223372036854775808.");
+  CHECK_HAS(value_error([] { ShuffledBatches(counting(4), 0, 2, Rng{}); }),
+            "[data] batch 0 and context 2. Both must be");
+  CHECK_HAS(value_error([] { ShuffledBatches(counting(4), 2, 0, Rng{}); }), "[data] batch 2 and context 0");
 }
 
 TEST_CASE("data: windows make every token but the first a target once, in order") {
   for (const int64_t n : {2, 3, 5, 12, 13, 14, 24, 25, 26, 40}) {
     for (const int64_t batch : {1, 2, 3, 100}) {
       constexpr int64_t kContext = 4;
-      Windows windows(counting(n), batch, kContext);
+      SequentialBatches windows(counting(n), batch, kContext);
       CHECK(windows.targets() == n - 1);
       std::vector<int32_t> seen;
       Batch b;
@@ -491,7 +494,9 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // in any order
     }
   }
-  CHECK_HAS(value_error([] { Windows(counting(1), 1, 4); }), "[data] count has 1 tokens. At least 2 are needed");
-  CHECK_HAS(value_error([] { Windows(counting(5).split(1).val, 1, 4); }), "the validation part of count has 0 tokens.");
-  CHECK_HAS(value_error([] { Windows(counting(9), 0, 4); }), "[data] batch 0 and context 4");
+  CHECK_HAS(value_error([] { SequentialBatches(counting(1), 1, 4); }),
+            "[data] count has 1 tokens. At least 2 are needed");
+  CHECK_HAS(value_error([] { SequentialBatches(counting(5).split(1).val, 1, 4); }),
+            "the validation part of count has 0 tokens.");
+  CHECK_HAS(value_error([] { SequentialBatches(counting(9), 0, 4); }), "[data] batch 0 and context 4");
 }

@@ -33,8 +33,8 @@ TEST_CASE("fixed cache: the logits of the growing cache") {
         const Gpt model(params, config(rope));
         NoGradScope off;
         const Mode mode(lazy);
-        KvCache grows, fixed = model.fixed_cache(1, 0, compute);
-        CHECK(fixed.is_fixed());
+        KvCache grows, fixed = model.make_cache(1, 0, compute);
+        CHECK(fixed.has_capacity());
         CHECK(fixed.capacity() == 12);
         for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 5}, {5, 6}, {6, 7}, {7, 11}, {11, 12}}) {
           const Tensor a = model.forward(text(begin, end), {.cache = &grows, .compute = compute});
@@ -54,7 +54,7 @@ TEST_CASE("fixed cache: a compiled forward gives the bits of the eager one, and 
     const Params params(Device(), 9);
     const Gpt model(params, config(rope));
     NoGradScope off;
-    KvCache eager = model.fixed_cache(2), cache = model.fixed_cache(2);
+    KvCache eager = model.make_cache(2), cache = model.make_cache(2);
     const Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0], {.cache = &cache})}; });
     const auto next = [&](int64_t i, int64_t n) {
       std::vector<int64_t> v;
@@ -83,7 +83,7 @@ TEST_CASE(
     NoGradScope off;
     const std::array<std::vector<int64_t>, 3> prompts{std::vector<int64_t>{5, 1}, {7, 2, 8, 0, 4}, {6, 6, 1}};
     const std::vector<int64_t> after{9, 3, 12, 2};  // tokens that follow each
-    KvCache cache = model.fixed_cache(3);
+    KvCache cache = model.make_cache(3);
     const Tensor padded = ids({5, 1, 0, 0, 0, 7, 2, 8, 0, 4, 6, 6, 1, 12, 11}, {3, 5}), n = ids({2, 5, 3}, {3});
     std::vector<Tensor> got{model.forward(padded, {.cache = &cache, .last_only = true, .lengths = n})};
     CHECK(got[0].shape() == Shape{3, 1, 13});
@@ -113,7 +113,7 @@ TEST_CASE("fixed cache: what does not fit is an Error before anything changes, e
       const Params params(Device(), 3);
       const Gpt model(params, config(rope));
       NoGradScope off;
-      KvCache cache = model.fixed_cache(2, capacity), same = model.fixed_cache(2, capacity);
+      KvCache cache = model.make_cache(2, capacity), same = model.make_cache(2, capacity);
       const Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0], {.cache = &cache})}; });
       const Tensor one = ids({1, 2}, {2, 1}), three = ids({1, 2, 3, 4, 5, 6}, {2, 3});
       for (int i = 0; i < 3; ++i) CHECK(bits_of(f({one})[0]) == bits_of(model.forward(one, {.cache = &same})));
@@ -136,12 +136,12 @@ TEST_CASE("fixed cache: what does not fit is an Error before anything changes, e
 TEST_CASE("fixed cache: what it refuses") {
   const Params params(Device(), 3);
   const Gpt model(params, config(false));
-  KvCache cache = model.fixed_cache(2, 4), grows;
+  KvCache cache = model.make_cache(2, 4), grows;
   const Tensor tokens = ids({1, 2}, {2, 1});
   CHECK_HAS(error_of([&] { model.forward(tokens, {.cache = &cache}); }), "[slice_update]");
   NoGradScope off;
-  CHECK_HAS(error_of([&] { model.fixed_cache(2, 13); }), "a cache of 13 positions. It must be from 1 to 12");
-  CHECK_HAS(error_of([&] { model.fixed_cache(0); }), "[kv_cache] batch is 0");
+  CHECK_HAS(error_of([&] { model.make_cache(2, 13); }), "a cache of 13 positions. It must be from 1 to 12");
+  CHECK_HAS(error_of([&] { model.make_cache(0); }), "[kv_cache] batch is 0");
   CHECK_HAS(error_of([&] { grows.set_lengths(ids({1}, {1})); }), "[kv_cache] this cache grows");
   CHECK_HAS(error_of([&] { cache.set_lengths(ids({1}, {1})); }), "[assign]");
   CHECK_HAS(error_of([&] {
@@ -157,12 +157,12 @@ TEST_CASE("fixed cache: what it refuses") {
             }),
             "[gpt] lengths and a cache that grows");
   CHECK_HAS(error_of([&] { model.forward(tokens, {.lengths = ids({1}, {1})}); }), "[gpt] lengths are (1) i64");
-  KvCache wide = KvCache::fixed({.layers = 2, .batch = 2, .kv_heads = 2, .capacity = 13, .head_size = 4});
+  KvCache wide = KvCache::with_capacity({.layers = 2, .batch = 2, .kv_heads = 2, .capacity = 13, .head_size = 4});
   CHECK_HAS(error_of([&] { model.forward(tokens, {.cache = &wide}); }), "a capacity of 13 positions");
-  KvCache other = KvCache::fixed({.layers = 2, .batch = 2, .kv_heads = 2, .capacity = 4, .head_size = 8});
+  KvCache other = KvCache::with_capacity({.layers = 2, .batch = 2, .kv_heads = 2, .capacity = 4, .head_size = 8});
   CHECK_HAS(error_of([&] { model.forward(tokens, {.cache = &other}); }),
             "[kv_cache] layer 0 holds keys (2, 2, 4, 8) f32");
-  KvCache shallow = KvCache::fixed({.layers = 1, .batch = 2, .kv_heads = 2, .capacity = 4, .head_size = 4});
+  KvCache shallow = KvCache::with_capacity({.layers = 1, .batch = 2, .kv_heads = 2, .capacity = 4, .head_size = 4});
   CHECK_HAS(error_of([&] { model.forward(tokens, {.cache = &shallow}); }), "a cache that was made for 1 layers");
   CHECK(lengths_of(shallow) == std::vector<int64_t>{0, 0});
 }

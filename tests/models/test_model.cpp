@@ -65,7 +65,7 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
   CHECK_HAS(error_of([&] { plain.forward(tokens, {.recompute = true}); }), "a RecomputeScope");
   CHECK_HAS(error_of([&] { plain.config(); }), "this model has no config(), with visit_fields(), which save_model()");
   CHECK_HAS(error_of([&] { apply_lora(plain, params, {.targets = {"*"}}); }), "no linears(), which apply_lora() needs");
-  CHECK_HAS(error_of([&] { plain.fixed_cache(1, 1); }), "no fixed_cache()");
+  CHECK_HAS(error_of([&] { plain.make_cache(1, 1); }), "no make_cache()");
   CHECK_HAS(error_of([&] { Trainer(plain, params, bytes_of(rhyme()), tiny_train()); }), "the model has no context()");
   CHECK_HAS(error_of([&] { Trainer(plain, params, BatchSource{}, tiny_train()); }), "has no next()");
   TrainConfig c = tiny_train();
@@ -98,8 +98,9 @@ TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved a
   Trainer trainer(bag, params, bytes_of(rhyme()), c);
   const auto all = rest_of(trainer);
   CHECK(*all.back().val_loss < 0.75 * all.front().loss);
-  const Evaluated e = evaluate(bag, [&](int64_t i) { return Windows(bytes_of(rhyme()).split(0.9).val, 4, 16).at(i); },
-                               {.compute = DType::bf16});
+  const Evaluated e =
+      evaluate(bag, [&](int64_t i) { return SequentialBatches(bytes_of(rhyme()).split(0.9).val, 4, 16).at(i); },
+               {.compute = DType::bf16});
   CHECK(e.loss == *all.back().val_loss);
 
   Folder folder;
@@ -147,7 +148,7 @@ TEST_CASE("evaluate: ignored targets do not count, and stop() gives up") {
   const auto batch = [](int64_t i) -> std::optional<Batch> {
     if (i == 3) return std::nullopt;
     const int64_t kept = i == 2 ? 0 : i + 1;  // the third keeps none
-    std::vector<int64_t> targets(4, Batch::kIgnored);
+    std::vector<int64_t> targets(4, Batch::kIgnoreIndex);
     std::fill_n(targets.begin(), kept, 7 + i);
     return Batch{tensor<int64_t>({1, 2, 3, 4}, {1, 4}), tensor(targets, {1, 4})};
   };
@@ -170,7 +171,7 @@ TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits
     Params params{Device(), 2};
     Bag model{params, {.width = 12}};
     AdamW optimizer{params.trainable(), {.lr = 1e-2}};
-    Batches batches{bytes_of(rhyme()), 3, 16, Rng{4}};
+    ShuffledBatches batches{bytes_of(rhyme()), 3, 16, Rng{4}};
     int64_t step = 0;
     void run(int64_t to) {
       for (; step < to; ++step) {

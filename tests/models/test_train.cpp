@@ -280,9 +280,9 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   g.dropout = 0;
   const Gpt model(params, g);
   const auto mean = [&](const Batch& b) {
-    return cross_entropy(model.forward(b.inputs), b.targets, {.ignore_index = Batch::kIgnored});
+    return cross_entropy(model.forward(b.inputs), b.targets, {.ignore_index = Batch::kIgnoreIndex});
   };
-  Batches batches(bytes_of(rhyme()), 3, 16, Rng{5});
+  ShuffledBatches batches(bytes_of(rhyme()), 3, 16, Rng{5});
   std::vector<Batch> micro;
   std::vector<Tensor> tokens, targets;
   const int64_t ignored[] = {40, 0, 48, 7};  // of 48: the third keeps none

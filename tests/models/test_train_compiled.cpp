@@ -40,7 +40,7 @@ BatchSource ignoring(const TokenData& data, bool whole) {
   return {.next = [=, source = token_batches(data.split(1), 2, 8, false), n = std::make_shared<int>(0)](Rng& rng) {
     Batch b = source.next(rng);
     const bool all = whole && ++*n % 3 == 0;
-    std::fill_n(b.targets.mutable_data<int32_t>(), all ? 16 : int64_t(rng.below(15)), int32_t(Batch::kIgnored));
+    std::fill_n(b.targets.mutable_data<int32_t>(), all ? 16 : int64_t(rng.below(15)), int32_t(Batch::kIgnoreIndex));
     return b;
   }};
 }

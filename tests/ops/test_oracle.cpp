@@ -4,7 +4,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/ops/linear_activation.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
 #include <map>

@@ -50,7 +50,7 @@ inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
     }
     const GradMap all = backward(loss);
     std::vector<Tensor> g;
-    for (const Tensor& p : w) g.push_back(all.as_computed(p));
+    for (const Tensor& p : w) g.push_back(all.native(p));
     const Tensor norm = global_norm(g);
     const double most = 1;
     if (update == Update::adamw)

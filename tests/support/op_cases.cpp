@@ -1,6 +1,6 @@
 #include "support/op_cases.h"
 
-#include <tapegrad/ops/linear_activation.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>

@@ -132,7 +132,7 @@ TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, 
     return r;
   };
   const std::vector<Tensor> mine = list_of_rank(world()->rank());
-  for (const RankCuts& cuts : cuts_of(elements(mine))) {
+  for (const ShardOffsets& cuts : cuts_of(elements(mine))) {
     const Tensors want = reduce_scatter(mine, cuts, world()), got = reduce_scatter(on_device(mine), cuts, world());
     for (size_t i = 0; i < mine.size(); ++i) {
       CAPTURE(i);

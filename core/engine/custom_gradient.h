@@ -1,5 +1,5 @@
 /// @file
-/// OwnGradient: values that other ops made, with the gradient of an op of their own. A composed op with a vjp() and
+/// CustomGradient: values that other ops made, with the gradient of an op of their own. A composed op with a vjp() and
 /// custom_vjp() return it; nobody else emits it.
 #pragma once
 #include <tapegrad/core/node.h>
@@ -7,11 +7,11 @@
 namespace tg::op {
 
 /// (inputs of an op, its outputs as ops outside the tape made them) -> the outputs, with the vjp of that op.
-struct OwnGradient : ViewOp<OwnGradient> {
+struct CustomGradient : ViewOp<CustomGradient> {
   static constexpr auto kName = "own_gradient";
   OpPtr op;
   size_t inputs;
-  OwnGradient(OpPtr o, size_t n) : op(std::move(o)), inputs(n) {}
+  CustomGradient(OpPtr o, size_t n) : op(std::move(o)), inputs(n) {}
   Layouts infer(Inputs in) const override {
     Layouts l;
     for (size_t i = inputs; i < in.size(); ++i) {

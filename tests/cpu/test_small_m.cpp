@@ -1,4 +1,4 @@
-// Products of few rows on the CPU (cpu/gemm/gemm_few_rows.h): the bits that these rows have among many.
+// Products of few rows on the CPU (cpu/gemm/gemm_small_m.h): the bits that these rows have among many.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -18,7 +18,7 @@ Tensor on_one_thread(const Tensor& a, const Tensor& b) {
   return y;
 }
 // Rows 20, 21, ... of a (40, k), by b (k, n) in either layout and by a linear layer with a bias.
-void check_few_rows(int64_t n, int64_t k, DType dtype) {
+void check_small_m(int64_t n, int64_t k, DType dtype) {
   CAPTURE(n);
   CAPTURE(k);
   const Tensor a = random({40, k}, 1).to(dtype), b = random({k, n}, 2).to(dtype), bias = random({n}, 3).to(dtype);
@@ -46,7 +46,7 @@ TEST_CASE("one to sixteen rows in f32 and f64 have the bits that they have among
   NoGradScope off;
   for (const DType dtype : {DType::f32, DType::f64})
     for (const auto [n, k] : kShapes)
-      if (small_enough(64, n, k)) check_few_rows(n, k, dtype);
+      if (small_enough(64, n, k)) check_small_m(n, k, dtype);
 }
 
 TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, by each way to multiply") {
@@ -54,6 +54,6 @@ TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, 
   NoGradScope off;
   for_each_path(cpu::kBf16Paths, [](cpu::Bf16Path) {
     for (const auto [n, k] : kShapes)
-      if (small_enough(64, n, k)) check_few_rows(n, k, DType::bf16);
+      if (small_enough(64, n, k)) check_small_m(n, k, DType::bf16);
   });
 }

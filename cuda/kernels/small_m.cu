@@ -1,7 +1,7 @@
-// The products of cuda/device/few_rows.h, in two forms. Turned: a warp reads along lines of the matrix, kLines of them
+// The products of cuda/device/small_m.h, in two forms. Turned: a warp reads along lines of the matrix, kLines of them
 // at once, and the warps of a block share the terms. Plain: a lane has 16 bytes of columns, warps share the lines of a
 // stretch of k, and the sums of the stretches are added in a second kernel.
-#include <tapegrad/cuda/device/few_rows.h>
+#include <tapegrad/cuda/device/small_m.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/comm/sums.h>
+#include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/core/half.h>
 
 #include <array>
@@ -7,6 +7,10 @@
 #include <cstring>
 #include <functional>
 
+// An all-reduce goes in rounds, so that buffers are small: of each round, a rank reduces one part.
+//   1. all-to-all: rank r gets the operands of its part from all ranks
+//   2. rank r adds them in the order of the ranks
+//   3. all-gather: rank r sends its sums to all (not for reduce_scatter)
 namespace tg {
 namespace {
 template <class T> void add_in_order(std::span<const std::byte* const> parts, int64_t n, std::byte* sums) {
@@ -33,23 +37,23 @@ void add_in_order(DType t, std::span<const std::byte* const> parts, int64_t n, s
 }
 
 // Elements [first, first + n) of one tensor of a list.
-struct Stretch {
+struct Chunk {
   size_t tensor;
   int64_t first, n;
 };
-using Stretches = std::vector<Stretch>;
-// What a rank has of a list, passed over from its start.
-class Row {
+using Chunks = std::vector<Chunk>;
+// Walks the chunks of one rank's shard.
+class ShardCursor {
  public:
-  void add(const Stretch& s) {
+  void add(const Chunk& s) {
     if (s.n > 0) all_.push_back(s), left_ += s.n;
   }
   int64_t left() const { return left_; }
   // The next n elements, or what is left.
-  Stretches next(int64_t n) {
-    Stretches r;
+  Chunks next(int64_t n) {
+    Chunks r;
     for (n = std::min(n, left_), left_ -= n; n > 0;) {
-      const Stretch& s = all_[at_];
+      const Chunk& s = all_[at_];
       const int64_t some = std::min(n, s.n - done_);
       r.push_back({s.tensor, s.first + done_, some});
       n -= some, done_ += some;
@@ -59,49 +63,49 @@ class Row {
   }
 
  private:
-  Stretches all_;
+  Chunks all_;
   size_t at_ = 0;
   int64_t done_ = 0, left_ = 0;
 };
-// What each rank has of the tensors of these lengths that are `wanted`.
+// A cursor for each rank over its shard of those tensors that are `wanted`.
 template <class Wanted>
-std::vector<Row> rows_of(int ranks, std::span<const int64_t> lengths, const RankCuts& cuts, Wanted&& wanted) {
-  std::vector<Row> rows{size_t(ranks)};
+std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths, const ShardOffsets& cuts,
+                                    Wanted&& wanted) {
+  std::vector<ShardCursor> cursors{size_t(ranks)};
   int64_t begin = 0;
   for (size_t i = 0; i < lengths.size(); begin += lengths[i++])
     for (int r = 0; r < ranks && wanted(i); ++r) {
-      const OwnedPart p = owned_part(cuts, r, begin, lengths[i]);
-      rows[size_t(r)].add({i, p.first, p.n});
+      const Shard p = shard_of(cuts, r, begin, lengths[i]);
+      cursors[size_t(r)].add({i, p.first, p.n});
     }
-  return rows;
+  return cursors;
 }
-// Elements of a rank's part of the next round: those of the one that has most, in bounds. 0: all is done.
-int64_t part_of_round(const std::vector<Row>& rows, size_t size) {
+// Elements per rank of the next round: what the fullest shard has left, at most bytes_of_round(). 0: all is done.
+int64_t elements_of_round(const std::vector<ShardCursor>& cursors, size_t size) {
   int64_t n = 0;
-  for (const Row& r : rows) n = std::max(n, r.left());
-  return std::min(n, std::max<int64_t>(1, rank_part_bytes(int64_t(rows.size())) / int64_t(size)));
+  for (const ShardCursor& r : cursors) n = std::max(n, r.left());
+  return std::min(n, std::max<int64_t>(1, bytes_of_round(int64_t(cursors.size())) / int64_t(size)));
 }
-// The next part of each rank.
-std::vector<Stretches> parts_of_round(std::vector<Row>& rows, int64_t n) {
-  std::vector<Stretches> parts;
-  for (Row& r : rows) parts.push_back(r.next(n));
+// The next chunks of each rank.
+std::vector<Chunks> chunks_of_round(std::vector<ShardCursor>& cursors, int64_t n) {
+  std::vector<Chunks> parts;
+  for (ShardCursor& r : cursors) parts.push_back(r.next(n));
   return parts;
 }
-int64_t elements_of(const Stretches& part) {
+int64_t elements_of(const Chunks& part) {
   int64_t n = 0;
-  for (const Stretch& s : part) n += s.n;
+  for (const Chunk& s : part) n += s.n;
   return n;
 }
 
-// How a part of a rank travels, whoever has it: long stretches one by one, as they lie in their tensors, and the
-// short ones between them packed.
+// How chunks travel: long ones one by one from where they are stored, short ones between them packed into one message.
 struct Segment {
-  size_t first, last;  // of the stretches
+  size_t first, last;  // of the chunks
   size_t bytes;
   bool packed;
 };
 constexpr size_t kLong = 64 << 10;  // bytes from which a message of its own costs less than a copy
-std::vector<Segment> segments_of(const Stretches& part, size_t size) {
+std::vector<Segment> segments_of(const Chunks& part, size_t size) {
   std::vector<Segment> all;
   for (size_t i = 0; i < part.size(); ++i) {
     const size_t bytes = size_t(part[i].n) * size;
@@ -113,36 +117,36 @@ std::vector<Segment> segments_of(const Stretches& part, size_t size) {
   return all;
 }
 // The messages of one exchange, and the memory of what is packed.
-class Messages {
+class MessageBatch {
  public:
-  using Place = std::function<std::byte*(const Stretch&)>;
-  Messages(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
+  using AddressOf = std::function<std::byte*(const Chunk&)>;
+  MessageBatch(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
   // The other ranks, in the order in which this one sends to them.
   template <class F> void each_other(F&& f) const {
     const int n = comm_.size();
     for (int k = 1; k < n; ++k) f((comm_.rank() + k) % n);
   }
-  // This part goes to some ranks: `place` says where its stretches lie.
-  template <class Ranks> void send(const Stretches& part, size_t size, const Place& place, Ranks&& to) {
+  // These chunks go to some ranks; address_of() says where they are stored.
+  template <class Ranks> void send(const Chunks& part, size_t size, const AddressOf& address_of, Ranks&& to) {
     for (const Segment& p : segments_of(part, size)) {
-      std::byte* const data = p.packed ? memory(p.bytes) : place(part[p.first]);
+      std::byte* const data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
       std::byte* q = data;
       for (size_t i = p.first; p.packed && i < p.last; q += size_t(part[i++].n) * size)
-        std::memcpy(q, place(part[i]), size_t(part[i].n) * size);
+        std::memcpy(q, address_of(part[i]), size_t(part[i].n) * size);
       for (const int r : to) sent_.push_back({r, data, p.bytes});
     }
   }
-  // This part comes from a rank, and lies where `place` says after run().
-  void receive(const Stretches& part, size_t size, const Place& place, int from) {
+  // These chunks come from a rank; after run() they are where address_of() says.
+  void receive(const Chunks& part, size_t size, const AddressOf& address_of, int from) {
     for (const Segment& p : segments_of(part, size)) {
-      std::byte* data = p.packed ? memory(p.bytes) : place(part[p.first]);
+      std::byte* data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
       received_.push_back({from, data, p.bytes});
       for (size_t i = p.first; p.packed && i < p.last; data += size_t(part[i++].n) * size)
-        unpacked_.push_back({data, place(part[i]), size_t(part[i].n) * size});
+        unpacked_.push_back({data, address_of(part[i]), size_t(part[i].n) * size});
     }
   }
-  // This part comes from a rank to `to`, in one piece.
-  void receive(const Stretches& part, size_t size, std::byte* to, int from) {
+  // These chunks come from a rank, contiguous at `to`.
+  void receive(const Chunks& part, size_t size, std::byte* to, int from) {
     for (const Segment& p : segments_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
   }
   void run() {
@@ -175,14 +179,14 @@ std::byte* at(const void* p, int64_t i, size_t size) {  // what is sent is only 
   return const_cast<std::byte*>(static_cast<const std::byte*>(p)) + i * int64_t(size);
 }
 
-// A round of sums: each rank gets the sum of its part, stretch by stretch to where `to` says.
-class SumRound {
+// One round: all ranks exchange operands, then each reduces its own chunks, to where `to` says.
+class ReduceRound {
  public:
-  SumRound(Communicator& comm, const char* name, std::span<const RankSum> all, DType dtype)
+  ReduceRound(Communicator& comm, const char* name, std::span<const ReduceBuffer> all, DType dtype)
       : comm_(comm), messages_(comm, name), all_(all), dtype_(dtype), size_(size_of(dtype)) {}
-  Messages& messages() { return messages_; }
-  void run(const std::vector<Stretches>& parts, const Messages::Place& to) {
-    const auto from = [&](const Stretch& s) { return at(all_[s.tensor].from, s.first, size_); };
+  MessageBatch& messages() { return messages_; }
+  void run(const std::vector<Chunks>& parts, const MessageBatch::AddressOf& to) {
+    const auto from = [&](const Chunk& s) { return at(all_[s.tensor].from, s.first, size_); };
     const auto me = size_t(comm_.rank());
     const size_t bytes = size_t(elements_of(parts[me])) * size_;
     const size_t stride = (bytes + 63) / 64 * 64;
@@ -194,7 +198,7 @@ class SumRound {
     messages_.run();
     std::vector<const std::byte*> sources(parts.size());
     size_t done = 0;
-    for (const Stretch& s : parts[me]) {
+    for (const Chunk& s : parts[me]) {
       for (size_t r = 0; r < parts.size(); ++r) sources[r] = r == me ? from(s) : received_.data() + r * stride + done;
       add_in_order(dtype_, sources, s.n, to(s));
       done += size_t(s.n) * size_;
@@ -203,20 +207,20 @@ class SumRound {
 
  private:
   Communicator& comm_;
-  Messages messages_;
-  std::span<const RankSum> all_;
+  MessageBatch messages_;
+  std::span<const ReduceBuffer> all_;
   DType dtype_;
   size_t size_;
   std::vector<std::byte> received_;
 };
-// All ranks get the parts of all, which lie where `place` says.
-void gather(Communicator& comm, Messages& messages, const std::vector<Stretches>& parts, size_t size,
-            const Messages::Place& place) {
+// All-gather of one round: chunks are where address_of() says.
+void gather(Communicator& comm, MessageBatch& messages, const std::vector<Chunks>& parts, size_t size,
+            const MessageBatch::AddressOf& address_of) {
   if (comm.size() == 1) return;
   std::vector<int> others;
   messages.each_other([&](int r) { others.push_back(r); });
-  messages.send(parts[size_t(comm.rank())], size, place, others);
-  for (const int r : others) messages.receive(parts[size_t(r)], size, place, r);
+  messages.send(parts[size_t(comm.rank())], size, address_of, others);
+  for (const int r : others) messages.receive(parts[size_t(r)], size, address_of, r);
   messages.run();
 }
 constexpr auto kAllReduce = "all_reduce", kReduceScatter = "reduce_scatter";
@@ -228,59 +232,60 @@ std::vector<int64_t> lengths_of(const auto& all) {
 }
 }  // namespace
 
-DType rank_sum_dtype(std::string_view op, DType t) {
+DType reduced_dtype(std::string_view op, DType t) {
   TG_CHECK(t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::i64, dtype,
            "[{}] cannot add up {} over ranks. It must be f64, f32, bf16 or i64.", op, name_of(t));
   return t == DType::bf16 ? DType::f32 : t;
 }
-void sum_over_ranks(Communicator& comm, std::span<const RankSum> all) {
+void all_reduce(Communicator& comm, std::span<const ReduceBuffer> all) {
   const auto ranks = size_t(comm.size());
   for (const DType dtype : kSummed) {
-    std::vector<RankSum> same;
+    std::vector<ReduceBuffer> same;
     int64_t n = 0;
-    for (const RankSum& s : all)
+    for (const ReduceBuffer& s : all)
       if (s.dtype == dtype) same.push_back(s), n += s.n;
-    RankCuts cuts;
+    ShardOffsets cuts;
     for (size_t r = 0; r <= ranks; ++r) cuts.push_back(n * int64_t(r) / int64_t(ranks));
-    auto rows = rows_of(comm.size(), lengths_of(same), cuts, [](size_t) { return true; });
-    const size_t wide = size_of(rank_sum_dtype(kAllReduce, dtype));
-    const Messages::Place to = [&](const Stretch& s) { return at(same[s.tensor].to, s.first, wide); };
-    SumRound round(comm, kAllReduce, same, dtype);
-    while (const int64_t part = part_of_round(rows, size_of(dtype))) {
-      const auto parts = parts_of_round(rows, part);
+    auto cursors = cursors_of(comm.size(), lengths_of(same), cuts, [](size_t) { return true; });
+    const size_t wide = size_of(reduced_dtype(kAllReduce, dtype));
+    const MessageBatch::AddressOf to = [&](const Chunk& s) { return at(same[s.tensor].to, s.first, wide); };
+    ReduceRound round(comm, kAllReduce, same, dtype);
+    while (const int64_t part = elements_of_round(cursors, size_of(dtype))) {
+      const auto parts = chunks_of_round(cursors, part);
       round.run(parts, to);
       gather(comm, round.messages(), parts, wide, to);
     }
   }
 }
 
-OwnedPart owned_part(const RankCuts& cuts, int rank, int64_t begin, int64_t n) {
+Shard shard_of(const ShardOffsets& cuts, int rank, int64_t begin, int64_t n) {
   const int64_t first = std::clamp(cuts[size_t(rank)] - begin, int64_t(0), n),
                 last = std::clamp(cuts[size_t(rank) + 1] - begin, int64_t(0), n);
   return {first, last - first};
 }
-void sum_to_owners(Communicator& comm, std::span<const RankSum> all, const RankCuts& cuts) {
+void reduce_scatter(Communicator& comm, std::span<const ReduceBuffer> all, const ShardOffsets& cuts) {
   const auto lengths = lengths_of(all);
   std::vector<int64_t> begin = {0};
   for (const int64_t n : lengths) begin.push_back(begin.back() + n);
   for (const DType dtype : kSummed) {
-    auto rows = rows_of(comm.size(), lengths, cuts, [&](size_t i) { return all[i].dtype == dtype; });
-    const size_t wide = size_of(rank_sum_dtype(kReduceScatter, dtype));
-    const Messages::Place to = [&](const Stretch& s) {
-      const OwnedPart own = owned_part(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
+    auto cursors = cursors_of(comm.size(), lengths, cuts, [&](size_t i) { return all[i].dtype == dtype; });
+    const size_t wide = size_of(reduced_dtype(kReduceScatter, dtype));
+    const MessageBatch::AddressOf to = [&](const Chunk& s) {
+      const Shard own = shard_of(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
       return at(all[s.tensor].to, s.first - own.first, wide);
     };
-    SumRound round(comm, kReduceScatter, all, dtype);
-    while (const int64_t part = part_of_round(rows, size_of(dtype))) round.run(parts_of_round(rows, part), to);
+    ReduceRound round(comm, kReduceScatter, all, dtype);
+    while (const int64_t part = elements_of_round(cursors, size_of(dtype)))
+      round.run(chunks_of_round(cursors, part), to);
   }
 }
-void gather_from_owners(Communicator& comm, std::span<const RankTensor> all, const RankCuts& cuts) {
-  Messages messages(comm, "all_gather_parts");
+void all_gather(Communicator& comm, std::span<const ShardedTensor> all, const ShardOffsets& cuts) {
+  MessageBatch messages(comm, "all_gather_parts");
   for (const size_t size : {size_t(8), size_t(4), size_t(2), size_t(1)}) {
-    auto rows = rows_of(comm.size(), lengths_of(all), cuts, [&](size_t i) { return all[i].size == size; });
-    while (const int64_t part = part_of_round(rows, size))
-      gather(comm, messages, parts_of_round(rows, part), size,
-             [&](const Stretch& s) { return at(all[s.tensor].data, s.first, size); });
+    auto cursors = cursors_of(comm.size(), lengths_of(all), cuts, [&](size_t i) { return all[i].size == size; });
+    while (const int64_t part = elements_of_round(cursors, size))
+      gather(comm, messages, chunks_of_round(cursors, part), size,
+             [&](const Chunk& s) { return at(all[s.tensor].data, s.first, size); });
   }
 }
 }  // namespace tg

@@ -42,7 +42,7 @@ struct Vex {
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   static void add(Vector& sum, Vector a, Vector b) { asm("%{vex%} vpdpbusd %1, %2, %0" : "+x"(sum) : "x"(a), "x"(b)); }
 };
-inline int32_t sum_of(__m256i x) {
+inline int32_t reduce_add(__m256i x) {
   const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
@@ -58,8 +58,8 @@ struct Evex {
   static Vector load(const OfA* a) { return _mm512_loadu_si512(a); }
   static void add(Vector& sum, Vector a, Vector b) { asm("vpdpbusd %1, %2, %0" : "+v"(sum) : "v"(a), "v"(b)); }
 };
-inline int32_t sum_of(__m512i x) {
-  return sum_of(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)));
+inline int32_t reduce_add(__m512i x) {
+  return reduce_add(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)));
 }
 #endif
 
@@ -91,7 +91,7 @@ void tile(int64_t k, const typename Dot::OfA* a, int64_t lda, const int8_t* b, i
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int c = 0; c < N; ++c) sums[r * ld + c] = int32_t(uint32_t(starts[r]) + uint32_t(sum_of(sum[r][c])));
+    for (int c = 0; c < N; ++c) sums[r * ld + c] = int32_t(uint32_t(starts[r]) + uint32_t(reduce_add(sum[r][c])));
 }
 
 inline thread_local Scratch t_rows, t_sums;

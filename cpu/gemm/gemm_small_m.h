@@ -7,7 +7,7 @@
 #include <tapegrad/cpu/simd/function_ref.h>
 #include <tapegrad/cpu/simd/scratch.h>
 
-namespace tg::cpu::TG_ISA_NS::few_rows {
+namespace tg::cpu::TG_ISA_NS::small_m {
 using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows whose sums are in registers together
@@ -35,7 +35,7 @@ inline Bits<float> load_some(const bf16* p, int64_t n) {
 
 // A way to multiply. A unit is kUnit neighbours in k: one Lane of a row of A, and `unit` of the bits, as many as a Sum
 // has, of a column of B.
-template <class Number> struct Numbers {
+template <class Number> struct ScalarFma {
   using T = Number;
   using Lane = Number;
   using Sum = Number;
@@ -58,7 +58,7 @@ struct Widened {
   static constexpr bool kOneChain = false;
   static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
   template <int R> static void add(Vector<float> (&sum)[R], const Lane* a, Bits<float> x, int64_t unit) {
-    Numbers<float>::add(sum, a, unit == 0 ? x << 16 : x & 0xffff0000u, 0);
+    ScalarFma<float>::add(sum, a, unit == 0 ? x << 16 : x & 0xffff0000u, 0);
   }
   static Bits<float> row(const T* b, int64_t, int64_t) {
 #if TG_ISA_LEVEL == 4
@@ -295,4 +295,4 @@ template <class W> class Product {
   int64_t group_, units_, depth_;
   const Lane* a_;  // by groups of rows: unit by unit, Lanes of all rows of the group
 };
-}  // namespace tg::cpu::TG_ISA_NS::few_rows
+}  // namespace tg::cpu::TG_ISA_NS::small_m

@@ -3,11 +3,11 @@
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
-namespace tg::cpu::TG_ISA_NS::shallow {
+namespace tg::cpu::TG_ISA_NS::small_k {
 using namespace tiles;
 inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // of k at a time: elements of A stay in registers
-inline constexpr int64_t kThin = 2 * kStep;                  // more of k, and tiles of sums in registers are faster
-template <int K> inline constexpr int kThinRows = std::min<int>(4, 3 * kStep / K);
+inline constexpr int64_t kRegisters = 2 * kStep;             // more of k, and tiles of sums in registers are faster
+template <int K> inline constexpr int kRegisterRows = std::min<int>(4, 3 * kStep / K);
 template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);  // kStep rows of B fill half of L1
 
 // R rows of A, K of k, n columns: whole vectors. Reads B from its rows and leaves a copy at `packed`, or reads that.
@@ -16,8 +16,8 @@ struct Order {
   bool first, add;
 };
 template <int R, int K, bool kPack, class T>
-void thin_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* packed, T* c, int64_t ldc,
-               Order order) {
+void register_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* packed, T* c, int64_t ldc,
+                   Order order) {
   constexpr int L = kLanes<T>;
   Vector<T> x[R][K];
 #pragma GCC unroll 4
@@ -54,28 +54,28 @@ void thin_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, int64_
 }
 // Rows [i, i + m) of C by [t, t + K) of k, columns [j, j + n).
 template <int K, class T>
-void thin_block(const Product<T>& p, int64_t i, int64_t m, int64_t j, int64_t n, int64_t t, T* packed) {
-  constexpr int R = kThinRows<K>;
+void register_block(const Product<T>& p, int64_t i, int64_t m, int64_t j, int64_t n, int64_t t, T* packed) {
+  constexpr int R = kRegisterRows<K>;
   const Order order{t == 0, p.o.accumulate};
   const auto run = [&](auto rows, int64_t r) {
     rows(n, p.a.p + (i + r) * p.a.row + t * p.a.col, p.a.row, p.a.col, p.b.p + t * p.b.row + j, p.b.row, packed,
          p.c + (i + r) * p.ldc + j, p.ldc, order);
   };
   int64_t r = m < R ? 1 : R;
-  run(m < R ? thin_rows<1, K, true, T> : thin_rows<R, K, true, T>, 0);
-  for (; r + R <= m; r += R) run(thin_rows<R, K, false, T>, r);
-  for (; r < m; ++r) run(thin_rows<1, K, false, T>, r);
+  run(m < R ? register_rows<1, K, true, T> : register_rows<R, K, true, T>, 0);
+  for (; r + R <= m; r += R) run(register_rows<R, K, false, T>, r);
+  for (; r < m; ++r) run(register_rows<1, K, false, T>, r);
 }
 template <class T>
-inline constexpr auto kThinBlocks = []<int... K>(std::integer_sequence<int, K...>) {
-  return std::array<decltype(&thin_block<1, T>), sizeof...(K)>{thin_block<K + 1, T>...};
+inline constexpr auto kRegisterBlocks = []<int... K>(std::integer_sequence<int, K...>) {
+  return std::array<decltype(&register_block<1, T>), sizeof...(K)>{register_block<K + 1, T>...};
 }(std::make_integer_sequence<int, kStep>());
 
 // Whether elements of A stay in registers while rows of C are written. Sums that are added to C are made in one pass.
-template <class T> bool thin(const Product<T>& p) {
-  return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kThin) && p.m > few_rows::kMost && p.n >= kLanes<T>;
+template <class T> bool fits_registers(const Product<T>& p) {
+  return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kRegisters) && p.m > small_m::kMost && p.n >= kLanes<T>;
 }
-template <class T> void multiply_thin(const Product<T>& p, bool parallel) {
+template <class T> void run_registers(const Product<T>& p, bool parallel) {
   const int64_t rows = parallel ? 24 : p.m, whole = p.n / kLanes<T> * kLanes<T>;
   for_tiles(parallel, ceil_div(p.m, rows), [&](int64_t tile) {
     const int64_t i = tile * rows, m = std::min(rows, p.m - i);
@@ -84,7 +84,7 @@ template <class T> void multiply_thin(const Product<T>& p, bool parallel) {
       n = std::min(kWidth<T>, whole - j);
       for (int64_t t = 0, k; t < p.k; t += k) {
         k = std::min(kStep, p.k - t);
-        kThinBlocks<T>[size_t(k - 1)](p, i, m, j, n, t, packed);
+        kRegisterBlocks<T>[size_t(k - 1)](p, i, m, j, n, t, packed);
       }
     }
     for (int64_t r = 0; whole < p.n && r < m; r += kRows)
@@ -99,10 +99,10 @@ template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);   
 template <class T> inline constexpr int64_t kPackAlone = (1 << 16) / sizeof(T);  // fewer elements are one thread's work
 inline constexpr int64_t kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 // Whether C is written strip by strip, in tiles of sums in registers.
-template <class T> bool strips(const Product<T>& p) {
+template <class T> bool fits_strips(const Product<T>& p) {
   return p.b.col == 1 && p.k <= kMost && p.k * p.n <= kInCache<T> && p.m >= 4 * kStripRows;
 }
-template <class T> void multiply_strips(const Product<T>& p, bool parallel) {
+template <class T> void run_strips(const Product<T>& p, bool parallel) {
   constexpr bool packs = kPacksA;
   const int64_t panels = ceil_div(p.n, kCols<T>), panel = p.k * kCols<T>;
   T* const packed = packs ? t_shared.get<T>(panels * panel) : nullptr;
@@ -126,4 +126,4 @@ template <class T> void multiply_strips(const Product<T>& p, bool parallel) {
     p.finish(i, rows, 0, p.n);
   });
 }
-}  // namespace tg::cpu::TG_ISA_NS::shallow
+}  // namespace tg::cpu::TG_ISA_NS::small_k

@@ -2,10 +2,10 @@
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
-namespace tg::cpu::TG_ISA_NS::few_columns {
+namespace tg::cpu::TG_ISA_NS::small_n {
 using namespace tiles;
 
-inline float sum_of(Vector<float> v) {  // halves, quarters and so on
+inline float reduce_add(Vector<float> v) {  // halves, quarters and so on
 #if TG_ISA_LEVEL == 4
   const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
 #else
@@ -15,7 +15,7 @@ inline float sum_of(Vector<float> v) {  // halves, quarters and so on
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
-inline double sum_of(Vector<double> v) {
+inline double reduce_add(Vector<double> v) {
 #if TG_ISA_LEVEL == 4
   const __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
 #else
@@ -24,8 +24,8 @@ inline double sum_of(Vector<double> v) {
   const __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
   return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
-// sum_of() of eight, the same additions two or more at a time.
-inline void sums_of(const Vector<float> (&v)[8], float* to) {
+// reduce_add() of eight, the same additions two or more at a time.
+inline void reduce_add_8(const Vector<float> (&v)[8], float* to) {
 #if TG_ISA_LEVEL == 4
   __m512 a[4], b[2];
 #pragma GCC unroll 4
@@ -49,8 +49,8 @@ inline void sums_of(const Vector<float> (&v)[8], float* to) {
   _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(_mm256_hadd_ps(b[0], b[1]), order));
 #endif
 }
-inline void sums_of(const Vector<double> (&v)[8], double* to) {
-  for (int i = 0; i < 8; ++i) to[i] = sum_of(v[i]);
+inline void reduce_add_8(const Vector<double> (&v)[8], double* to) {
+  for (int i = 0; i < 8; ++i) to[i] = reduce_add(v[i]);
 }
 
 // Columns of neighbours in k, `across` apart; a vector of each is `along` from the one before.
@@ -97,7 +97,7 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
     Vector<T> eight[8];
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) eight[j] = i + j < kAll ? sum[(i + j) % kAll / N][(i + j) % N] : Vector<T>{};
-    sums_of(eight, total + i);
+    reduce_add_8(eight, total + i);
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
@@ -191,10 +191,10 @@ int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth,
   return j;
 }
 // Whether lanes run along k: rows of A are neighbours in it.
-template <class T> bool dots(const Product<T>& p) {
+template <class T> bool fits_dot(const Product<T>& p) {
   return p.a.col == 1 && (p.n < kLanes<T> || (p.n == kLanes<T> && p.b.row == 1));
 }
-template <class T> void multiply_dots(const Product<T>& p, bool parallel) {
+template <class T> void run_dot(const Product<T>& p, bool parallel) {
   constexpr int64_t L = kLanes<T>;
   Columns<T> b{p.b.p, p.b.col, L};
   if (p.b.row != 1 && p.k > 1) b = pack_columns(p.k, p.n, p.b, t_shared.get<T>(ceil_div(p.k, L) * L * p.n));
@@ -212,8 +212,8 @@ template <class T> void multiply_dots(const Product<T>& p, bool parallel) {
   });
 }
 // Whether columns of A are neighbours: the transpose of C is computed, strip by strip.
-template <class T> bool down(const Product<T>& p) { return p.a.row == 1 && p.n <= kLanes<T>; }
-template <class T> void multiply_down(const Product<T>& p, bool parallel) {
+template <class T> bool fits_axpy(const Product<T>& p) { return p.a.row == 1 && p.n <= kLanes<T>; }
+template <class T> void run_axpy(const Product<T>& p, bool parallel) {
   for_tiles(parallel, ceil_div(p.m, kCols<T>), [&](int64_t t) {
     const int64_t i = t * kCols<T>, rows = std::min<int64_t>(kCols<T>, p.m - i);
     T* const packed = rows < kCols<T> ? t_own.get<T>(kDepth * kCols<T>) : nullptr;
@@ -223,7 +223,7 @@ template <class T> void multiply_down(const Product<T>& p, bool parallel) {
       const MatView<T> at = p.a.at(i, l.first).transposed(), bt = p.b.at(l.first, 0).transposed();
       if (packed) pack_b(l.depth, rows, at, packed);
       for (int64_t j = 0; j < p.n; j += kRows)
-        kTiles<2, Numbers<T>>[size_t(std::min<int64_t>(kRows, p.n - j) - 1)](
+        kTiles<2, ScalarFma<T>>[size_t(std::min<int64_t>(kRows, p.n - j) - 1)](
             l.depth, bt.p + j * bt.row, bt.row, bt.col, packed ? packed : at.p, packed ? kCols<T> : at.row,
             buffer + j * kCols<T>, kCols<T>, q > 0);
     }
@@ -235,4 +235,4 @@ template <class T> void multiply_down(const Product<T>& p, bool parallel) {
     p.finish(i, rows, 0, p.n);
   });
 }
-}  // namespace tg::cpu::TG_ISA_NS::few_columns
+}  // namespace tg::cpu::TG_ISA_NS::small_n
