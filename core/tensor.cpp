@@ -158,11 +158,10 @@ void Tensor::copy_to_host(void* to_host, DType t) const {
   runtime_of(device()).copy_to_host(device().index, to_host, from, l.bytes());
 }
 Tensor Tensor::detach() const {
-  if (!value()->producer) {
-    detail::Trace* const trace = detail::tracing();
-    return Tensor(trace ? trace->reads(*this) : value());
-  }
   NoGradScope off;
+  detail::Trace* const trace = detail::tracing();
+  const Ref<Value> seen = trace ? trace->reads(*this) : value();  // a variable that is lazy now is evaluated
+  if (!seen->producer) return Tensor(seen);
   return emit1(stateless<Detach>(), {*this});
 }
 void Tensor::on_grad(Hook f) {

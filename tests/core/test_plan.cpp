@@ -31,8 +31,8 @@ std::vector<std::byte> lazy_bits(const std::function<Tensor()>& f) {
   }
   return bits_of(y);
 }
-const char* const kSwitches[] = {"",       "-merge",   "-rewrite", "-fuse",
-                                 "-order", "-inplace", "-arena",   "-merge,-rewrite,-fuse,-order,-inplace,-arena"};
+const char* const kSwitches[] = {"",       "-cse",     "-rewrite", "-fuse",
+                                 "-order", "-inplace", "-arena",   "-cse,-rewrite,-fuse,-order,-inplace,-arena"};
 }  // namespace
 
 TEST_CASE("nodes that compute the same run once, unless they may differ") {
@@ -236,7 +236,7 @@ TEST_CASE("passes can be switched off one by one, and change no bit") {
       continue;
     }
     CHECK(has(e, fmt::format("[evaluate] TG_PASSES is '{}', and '", wrong)));
-    CHECK(has(e, "-merge, -rewrite, -fuse, -order, -inplace, -arena and -branch"));
+    CHECK(has(e, "-cse, -rewrite, -fuse, -order, -inplace, -arena and -branch"));
   }
 }
 TEST_CASE("a plan is written down: graph before and after, and as JSON") {

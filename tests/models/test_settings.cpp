@@ -129,14 +129,6 @@ TEST_CASE("settings: the optimiser, and settings that it does not use") {
   CHECK_HAS(refused({{"optimizer", "muon"}, {"lr", "0"}, {"min_lr", "0"}}), "[train] lr is 0 and the optimizer muon");
   CHECK_HAS(error_of([] { Settings().set("optimizer", "adam"); }),
             "[optimizer] 'adam' is not known. Did you mean 'adamw'? The names are adamw, sgd, muon.");
-
-  // A whole group of a file from before there were others than AdamW: each setting need not have an effect.
-  auto old = own_json(to_json(RunConfig().train));
-  for (const char* name : {"optimizer", "momentum", "nesterov", "muon_lr", "muon_scale", "muon_dtype"}) old.erase(name);
-  old["schedule"] = "constant";
-  Settings of_file;
-  of_file.read(text_of(Json{{"train", old}}), "config.json");
-  CHECK(of_file.run().train.optimizer == OptimizerKind::adamw);
 }
 
 TEST_CASE("settings: enums of a run go through words and JSON") {
