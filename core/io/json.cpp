@@ -4,6 +4,7 @@
 #include <tapegrad/core/io/json.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
@@ -38,10 +39,20 @@ bool Json::boolean() const {
   if (!is_boolean()) fail_type("boolean");
   return bits_.integer;
 }
-int64_t Json::integer() const {
-  if (is_number_float()) return int64_t(bits_.number);
+uint64_t Json::integer(int64_t least, uint64_t most) const {
   if (!is_number()) fail_type("number");
-  return bits_.integer;
+  Json x = *this;
+  if (is_number_float()) {
+    const double whole = std::trunc(bits_.number);
+    if (std::abs(whole) < 0x1p63) x = int64_t(whole);
+    if (whole >= 0x1p63 && whole < 0x1p64) x = uint64_t(whole);
+  }
+  const bool holds =
+      !x.is_number_float() &&
+      (x.is_number_unsigned() || x.bits_.integer >= 0 ? x.bits_.natural <= most : x.bits_.integer >= least);
+  TG_CHECK(holds, value, "[json] {} is asked for as an integer of {} to {}. Look at its size first.", text_of(*this),
+           least, most);
+  return x.bits_.natural;
 }
 double Json::number() const {
   if (is_number_float()) return bits_.number;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -54,13 +55,13 @@ class Json {
   bool is_object() const { return type_ == Type::object; }
   const char* type_name() const;  // "number", "object"
 
-  // bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast; an Error for a
-  // value of another kind.
+  // bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and fractions
+  // cut off; an Error for a number that the integer cannot hold, and for a value of another kind.
   template <class T> T get() const {
     if constexpr (std::same_as<T, bool>) {
       return boolean();
     } else if constexpr (std::integral<T>) {
-      return T(integer());
+      return T(integer(int64_t(std::numeric_limits<T>::min()), uint64_t(std::numeric_limits<T>::max())));
     } else if constexpr (std::floating_point<T>) {
       return T(number());
     } else if constexpr (std::same_as<T, std::string>) {
@@ -95,7 +96,7 @@ class Json {
  private:
   explicit Json(Type t) : type_(t) {}
   bool boolean() const;
-  int64_t integer() const;
+  uint64_t integer(int64_t least, uint64_t most) const;  // the bits of one of that range
   double number() const;
   const std::string& string() const;
   const std::vector<Json>& elements() const;

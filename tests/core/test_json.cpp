@@ -1,6 +1,8 @@
 // Json: values from braces, reading them back, text and its limits, and what is refused.
 #include <tapegrad/core/io/json.h>
 
+#include <cmath>
+
 #include "support/files.h"
 #include "support/helpers.h"
 
@@ -65,6 +67,20 @@ TEST_CASE("json: what is not there or of another type is an Error that shows the
   CHECK_HAS(error_of([&] { Json(1).items(); }), "[json] 1 is no object");
   CHECK_HAS(error_of([&] { Json(1)["x"] = 2; }), "[json] 1 is no object");
   CHECK_HAS(error_of([&] { Json(1).push_back(2); }), "[json] 1 is no array");
+}
+TEST_CASE("json: a number that the integer asked for cannot hold is an Error") {
+  CHECK_HAS(error_of([] { Json(1e30).get<int64_t>(); }),
+            "[json] 1e+30 is asked for as an integer of -9223372036854775808 to 9223372036854775807.");
+  for (const char* text : {"18446744073709551615", "9223372036854775808", "-1e19", "9.3e18"})
+    CHECK_HAS(error_of([&] { own_json(text).get<int64_t>(); }), "is asked for as an integer");
+  CHECK_HAS(error_of([] { Json(std::nan("")).get<int64_t>(); }), "is asked for as an integer");
+  CHECK_HAS(error_of([] { Json(-1).get<uint64_t>(); }),
+            "[json] -1 is asked for as an integer of 0 to 18446744073709551615");
+  CHECK_HAS(error_of([] { Json(300).get<uint8_t>(); }), "of 0 to 255");
+  CHECK(Json(1e19).get<uint64_t>() == 10'000'000'000'000'000'000u);
+  CHECK(Json(-2.5).get<int64_t>() == -2);
+  CHECK(Json(-0x1p62).get<int64_t>() == INT64_MIN / 2);
+  CHECK(Json(255u).get<uint8_t>() == 255);
 }
 TEST_CASE("json: text that is none") {
   CHECK(json_or_null("{").is_null());
