@@ -123,8 +123,12 @@ void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads,
     if (it == grads.end()) continue;
     call_hooks(e.hooks, it->second);
     if (!o.on_leaf_grad || e.producer) continue;
+    const Layout was = it->second.layout();
     o.on_leaf_grad(e.id, it->second);
-    if (!it->second) grads.erase(it);
+    if (it->second)
+      check_like("on_leaf_grad", it->second, was.shape, was.dtype, was.device);
+    else
+      grads.erase(it);
   }
 }
 void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {

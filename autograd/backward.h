@@ -16,7 +16,8 @@ struct BackwardOptions {
   bool create_graph = false;  ///< record the gradients on the tape as well; implies retain_graph
   bool retain_graph = false;  ///< keep what the tape saved, for another backward
   /// Called when the gradient of a leaf is complete, while the rest of backward is still to run: with the leaf's id and
-  /// the gradient native(), after its hooks. It may replace the gradient, or take it away; GradMap then lacks it.
+  /// the gradient native(), after its hooks. It may replace the gradient by one of the same shape, dtype and
+  /// device, or take it away; GradMap then lacks it.
   std::function<void(uint64_t leaf, Tensor& grad)> on_leaf_grad = {};
 };
 /// Gradients of leaves, by tensor. Those of intermediates are not kept; their hooks see them.

@@ -5,6 +5,7 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
+#include "support/files.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -155,7 +156,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
       seen.emplace_back(leaf, ran);
       if (leaf == b.id()) CHECK(values(g) == std::vector<float>{20, 20, 20});
       if (leaf == c.id()) g = Tensor();
-      if (leaf == a.id()) g = filled({7}, 1.0f);  // of any shape: it is the caller's
+      if (leaf == a.id()) g = filled({3}, 7.0f);
     };
     return backward(loss, o);
   };
@@ -164,7 +165,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   CHECK(seen[0] == std::pair(c.id(), false));  // before what comes after it in backward
   CHECK(seen[1].second);
   CHECK(!g.contains(c));
-  CHECK(g.native(a).shape() == Shape{7});
+  CHECK(values(g[a]) == std::vector<float>{7, 7, 7});
   CHECK(values(g[b]) == std::vector<float>{20, 20, 20});
   // A leaf that a block reads which is recomputed in backward, and one that is used twice.
   const Tensor x = filled({3}, 1.0f);
@@ -173,6 +174,10 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].first != seen[1].first);
   CHECK(again.size() == 1);
+  // What is put in its place looks like it.
+  for (const Tensor& other : {filled({7}, 1.0f), filled({3}, 1.0)})
+    CHECK_HAS(error_of([&] { backward(sum(a * 2.0), {.complete = [&](uint64_t, Tensor& grad) { grad = other; }}); }),
+              "[complete] returned (");
 }
 TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
   for (bool lazy : {false, true}) {
