@@ -44,7 +44,8 @@ class Tensor {
   bool requires_grad() const { return var_ && var_->requires_grad; }
   /// Asks backward() for a gradient of this tensor, or stops that. An Error unless it is a leaf.
   Tensor& requires_grad_(bool on = true);
-  /// Names the tensor in errors, dumps and profiles.
+  /// Names the tensor in errors, dumps and profiles. The text is kept until the process ends, some 80 bytes for each
+  /// new one: name parameters and inputs, not each step's tensors anew.
   Tensor& label(std::string_view text);
   /// The name given by label(text); empty if there is none.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
@@ -83,7 +84,8 @@ class Tensor {
   void assign(const Tensor&) const;
   /// Adds a hook, which backward() calls when the gradient of this tensor is complete. That has the tensor's dtype, or
   /// bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor after this call see the hook, so an
-  /// intermediate that an op has already read is an Error.
+  /// intermediate that an op has already read is an Error. A hook lives as long as its tensor: one that captures the
+  /// tensor itself, or what holds it, keeps both for good. Capture detach(), an id or a pointer.
   void on_grad(Hook);
 
   /// The identity, for the engine.

@@ -267,7 +267,11 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
-  n.error = intern(fmt::format("it failed before: {}", why.what()));
+  // These texts are never freed, and a program that catches Errors may make ever new ones: 3 MB of them are enough.
+  constexpr int kMost = 10'000;
+  static std::atomic<int> told = 0;
+  n.error = told < kMost && ++told <= kMost ? intern(fmt::format("it failed before: {}", why.what()))
+                                            : intern("it failed before. The Error that it threw then says why.");
 }
 
 OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
