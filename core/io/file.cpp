@@ -375,6 +375,15 @@ void make_folder(const std::string& path, unsigned permissions) {
                   path, what.empty() ? error.message() : what));
 }
 
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error);
+  TG_CHECK(!error, io,
+           "[file] {} is a relative path, and the current folder cannot be found: {}. It must be there. Go to another "
+           "folder (cd), or name the path from / on.",
+           path, error.message());
+  return whole.lexically_normal().string();
+}
 bool path_exists(const std::string& path) {
   if (fs::exists(status_of(path))) return true;
   std::error_code none;

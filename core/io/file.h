@@ -137,6 +137,8 @@ class FileLock {
 /// file can be created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
 
+/// The path from the root on, without parts such as `..`. An Error if it is relative and the current folder is gone.
+std::string absolute_path(const std::string& path);
 /// Whether there is anything at the path. Links are followed. An Error if the system does not tell, or if the path is a
 /// link that leads nowhere.
 bool path_exists(const std::string& path);

@@ -76,7 +76,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown == "skip");
   });
-  s.finetuning = {std::filesystem::absolute(o.model).lexically_normal().string(), base.weights, lora, dtype};
+  s.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
   return {std::move(base), std::move(s)};
 }
 

@@ -39,7 +39,7 @@ std::optional<Machine> machine_of(const TrainOptions& o) {
 }
 
 std::vector<std::string> absolute(std::vector<std::string> files) {
-  for (std::string& file : files) file = std::filesystem::absolute(file).lexically_normal().string();
+  for (std::string& file : files) file = absolute_path(file);
   return files;
 }
 

@@ -52,7 +52,7 @@ std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::s
 Data read_new_data(const std::vector<std::string>& paths, RunConfig& run, const std::string& saved = "") {
   int64_t& vocabulary = run.model.vocab_size;
   if (is_path(run.tokenizer))  // a resumed run may stand elsewhere
-    run.tokenizer = std::filesystem::absolute(run.tokenizer).lexically_normal().string();
+    run.tokenizer = absolute_path(run.tokenizer);
   if (has_token_file(paths)) {
     Data d{read_token_file(paths), named_tokenizer(run.tokenizer, saved)};
     TG_CHECK(

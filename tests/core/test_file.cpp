@@ -272,6 +272,19 @@ TEST_CASE("file: what is at a path, or an error when nobody can tell") {
   CHECK_HAS(error_of(Error::Kind::io, [&] { is_folder(folder / "a"); }), what);
 }
 
+TEST_CASE("file: a relative path in a current folder that was removed is named") {
+  const Folder folder;
+  const fs::path before = fs::current_path();
+  CHECK(absolute_path("a/../b") == (before / "b").string());
+  fs::create_directory(folder / "gone");
+  fs::current_path(folder / "gone");
+  fs::remove(folder / "gone");
+  const std::string message = error_of(Error::Kind::io, [] { absolute_path("t.txt"); });
+  CHECK(absolute_path("/a/../b") == "/b");
+  fs::current_path(before);
+  CHECK_HAS(message, "[file] t.txt is a relative path, and the current folder cannot be found: No such file");
+}
+
 TEST_CASE("file: temporary files of killed processes are removed, those of living ones and other files are not") {
   Folder folder;
   const pid_t gone = fork();
