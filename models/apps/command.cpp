@@ -13,6 +13,8 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <new>
+#include <system_error>
 #include <utility>
 
 namespace tg::apps {
@@ -196,7 +198,13 @@ int report(const std::string& program, int status, const char* message) {
   return status;
 }
 int run_body(const std::string& program, const std::function<int()>& body) {
-  const int status = body();
+  int status = 0;
+  try {
+    status = body();
+  } catch (const std::system_error& e) {  // of the library that prints: it says "file"
+    if (std::ferror(stdout) == 0) throw;
+    throw Error(Error::Kind::io, fmt::format("[io] standard output cannot be written: {}.", e.code().message()));
+  }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
     return report(program, status ? status : 1, "[io] standard output cannot be written.");
   return status;
@@ -211,6 +219,11 @@ int reported(
     return f();
   } catch (const UsageError& e) {
     status = report(program, 2, (before() + e.what()).c_str());
+  } catch (const std::bad_alloc&) {
+    status = report(program, 1,
+                    (before() + "[memory] the system gives this process no more memory. Free some, raise the limit "
+                                "(ulimit -v), or take smaller files or settings.")
+                        .c_str());
   } catch (const std::exception& e) {
     status = report(program, 1, (before() + e.what()).c_str());
   }

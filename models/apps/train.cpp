@@ -1,5 +1,6 @@
 // `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/data/bpe.h>
 
@@ -123,7 +124,12 @@ TrainJob new_job(TrainCommandOptions& o) {
   Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
     return read_data(init.of_data(), files, o.unknown == "skip");
   });
-  s.init = std::filesystem::absolute(o.init).lexically_normal().string();
+  s.init = absolute_path(o.init);
+  TG_CHECK(
+      own_json(text_of(Json(s.init))) == Json(s.init), value,
+      "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot say it. Rename the folder, or name it "
+      "by a link (ln -s) whose path is UTF-8.",
+      s.init);
   return {std::move(s), std::move(init)};
 }
 

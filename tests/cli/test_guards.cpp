@@ -168,6 +168,34 @@ TEST_CASE("names and values of a file are printed without the control characters
   CHECK(text.size() < 1000);
 }
 
+TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no checkpoint can say is refused") {
+  Folder folder;
+  write_file_atomically(folder / "text.txt", rhyme());
+  StateDict many;
+  for (int i = 0; i < 1000; ++i) many[fmt::format("tensor {}", i)] = filled({2}, 1.f);
+  write_safetensors(folder / "many.safetensors", many);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  close(ends[0]);
+  Process p(folder.path, {"inspect", "--model", "many.safetensors"}, {.output = ends[1]});
+  CHECK(p.status() == 1);
+  CHECK(p.errors() == "tapegrad: [io] standard output cannot be written: Broken pipe.\n");
+  close(ends[1]);
+
+  Arguments train = {"train", "--data", "text.txt", "--out", "run", "--quiet"};
+  train.insert(train.end(), kTiny.begin(), kTiny.end());
+  REQUIRE(Process(folder.path, train).status() == 0);
+  fs::rename(folder / "run", folder / "run\xff");
+  Process refused(folder.path, {"train", "--model", "run\xff", "--data", "text.txt", "--out", "next", "--quiet"});
+  CHECK(refused.status() == 1);
+  CHECK_HAS(refused.errors(), "run\\xff, is not UTF-8, and a checkpoint cannot say it");
+  CHECK(!fs::exists(folder / "next"));
+  fs::create_symlink("run\xff", folder / "link");
+  Process linked(folder.path, {"train", "--model", "link", "--data", "text.txt", "--out", "next", "--quiet",
+                               "--max-steps", "1", "--batch", "1"});
+  CHECK_MESSAGE(linked.status() == 0, linked.errors());
+}
+
 TEST_CASE("on a terminal no control character of a text is written, and a pipe gets them as they are") {
   Folder folder;
   const std::string hostile =
