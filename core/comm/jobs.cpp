@@ -1,8 +1,10 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/jobs.h>
 #include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 #include <utility>
 
 namespace tg {
@@ -34,7 +36,17 @@ class CommJobs::Waiting {
   std::unique_lock<std::mutex> lock_;
 };
 
-CommJobs::CommJobs() : thread_([this] { run_all(); }) {
+std::thread detail::comm_thread(const std::function<void()>& f) {
+  try {
+    return std::thread(f);
+  } catch (const std::system_error& e) {
+    TG_CHECK(false, comm,
+             "[comm] a thread for the messages between ranks does not start: {}. Each rank needs two, and the system "
+             "limits their number. Raise the limit (ulimit -u), or start fewer ranks or threads.",
+             e.code().message());
+  }
+}
+CommJobs::CommJobs() : thread_(detail::comm_thread([this] { run_all(); })) {
   const std::lock_guard lock(job_threads().mutex);
   job_threads().all.insert(this);
 }

@@ -11,6 +11,10 @@
 #include <thread>
 
 namespace tg {
+namespace detail {
+// A thread that runs f(). An Error of kind comm when the system has none left.
+std::thread comm_thread(const std::function<void()>& f);
+}  // namespace detail
 
 /// A thread that runs jobs, one after the other, in the order in which they were started.
 class CommJobs {

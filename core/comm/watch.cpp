@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 namespace tg {
-CommWatch::CommWatch(int rank) : rank_(rank), thread_([this] { watch(); }) {}
+CommWatch::CommWatch(int rank) : rank_(rank), thread_(detail::comm_thread([this] { watch(); })) {}
 CommWatch::~CommWatch() {
   {
     const std::lock_guard lock(mutex_);

@@ -270,6 +270,20 @@ TEST_CASE("sums over ranks: what is refused") {
             "is not contiguous, and it is read after the kernel has returned");
 }
 
+#ifdef __GLIBC__
+TEST_CASE("sums over ranks: a thread for messages that the system has not is an Error in our words") {
+  pthread_attr_t before, huge;
+  REQUIRE(pthread_getattr_default_np(&before) == 0);
+  pthread_attr_init(&huge);
+  pthread_attr_setstacksize(&huge, size_t(1) << 50);  // no address space is as large
+  REQUIRE(pthread_setattr_default_np(&huge) == 0);
+  const std::string message = error_of(Error::Kind::comm, [] { const CommJobs jobs; });
+  pthread_setattr_default_np(&before);
+  CHECK_HAS(message, "[comm] a thread for the messages between ranks does not start: ");
+  CHECK_HAS(message, "Raise the limit (ulimit -u), or start fewer ranks or threads.");
+}
+#endif
+
 TEST_CASE("sums over ranks: an observer is not shown what is not there yet") {
   const auto ranks = std::make_shared<EchoRank>();
   const Tensor x = random<float>({5, 4}, 1);
