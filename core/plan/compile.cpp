@@ -285,6 +285,10 @@ void detail::forbid_in_trace(std::string_view op, std::string_view what) {
       "[{}] {} while a compiled function is traced: a replay would not do it again. Do it outside, before the call.",
       op, what);
 }
+void detail::check_planner() {
+  (void)enabled_passes();
+  (void)folder_of_dumps();
+}
 void structure_changed() { g_structure.fetch_add(1, std::memory_order_relaxed); }
 const CompileStats& Compiled::stats() const { return state_->stats; }
 

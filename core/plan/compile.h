@@ -56,6 +56,8 @@ struct CompileStats {
 namespace detail {
 /// Before what a replay would not do again: an Error in the name of `op` while a function is traced.
 void forbid_in_trace(std::string_view op, std::string_view what);
+/// An Error now if TG_PASSES or TG_DUMP_PLANS would be one when a function is planned. Makes the folder of the latter.
+void check_planner();
 }  // namespace detail
 
 /// Says that functions make other ops from now on: each compiled function is traced again at its next call. Layers call

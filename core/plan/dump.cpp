@@ -101,12 +101,17 @@ Json json(const Graph& g, const Plan& p) {
 }
 }  // namespace
 
-void dump(const Graph& g, const Plan& p) {
+const char* folder_of_dumps() {
   const char* folder = std::getenv("TG_DUMP_PLANS");
-  if (!folder || !*folder) return;
+  if (!folder || !*folder) return nullptr;
+  make_folder(folder);
+  return folder;
+}
+void dump(const Graph& g, const Plan& p) {
+  const char* folder = folder_of_dumps();
+  if (!folder) return;
   static std::atomic<int> number{0};
   const std::string stem = fmt::format("{}/plan{:04}", folder, number++);
-  make_folder(folder);
   write_file_atomically(stem + ".before.dot", before(g));
   write_file_atomically(stem + ".after.dot", after(g, p));
   write_file_atomically(stem + ".json", text_of(json(g, p), 1) + "\n");

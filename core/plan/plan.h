@@ -90,6 +90,7 @@ std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& bus
 // BufferAssignment of the steps in an order by which fewer bytes should live at once: each after those that it reads.
 // schedule.cpp
 std::vector<uint32_t> memory_aware_order(const Graph&, const std::vector<Step>&);
-void dump(const Graph&, const Plan&);  // to the folder of the environment variable TG_DUMP_PLANS, if it is set
+const char* folder_of_dumps();         // that the environment variable TG_DUMP_PLANS names, made; null: it is not set
+void dump(const Graph&, const Plan&);  // to that folder
 
 }  // namespace tg::detail

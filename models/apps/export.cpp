@@ -3,6 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -36,6 +37,7 @@ int64_t bytes_of(const std::string& word) {
 
 int run(const ExportOptions& o) {
   if (o.model.empty() || o.out.empty()) throw UsageError("export needs --model DIR and --out DIR");
+  check_alone("export");
   HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
   // What is in --out is whole or absent, whenever this ends: it gets its name last.

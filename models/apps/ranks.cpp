@@ -69,6 +69,13 @@ void check_same(const std::vector<std::pair<std::string, std::string>>& all) {
            differences);
 }
 
+void check_alone(std::string_view command) {
+  TG_CHECK(world().size() == 1, comm,
+           "[{}] {} processes were started, and each would do all of the work and write the same files. Start one, "
+           "without mpirun or srun.",
+           command, world().size());
+}
+
 int agreed_signal() { return several() ? int(world().max(Interrupt::signal())) : Interrupt::signal(); }
 
 void end_ranks(int status) {

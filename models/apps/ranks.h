@@ -5,6 +5,7 @@
 #include <tapegrad/core/device.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,8 @@ Device device_of_rank(Device);
 void share_threads();
 // An Error on all ranks, which names them and what differs, unless all say the same; pairs of what it is and a text.
 void check_same(const std::vector<std::pair<std::string, std::string>>&);
+// An Error unless this process is alone: for commands that several would do several times.
+void check_alone(std::string_view command);
 // The signal that any rank got, or 0: all ranks ask at the same places, and get the same answer.
 int agreed_signal();
 // Of an Error, after its message: all ranks end with this status, if there are several.

@@ -270,6 +270,7 @@ Device prepare(const TrainOptions& o) {
   if (o.quiet && o.sample_every.value_or(0) > 0)
     throw UsageError("--quiet prints nothing, no samples either; leave one away");
   if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
+  (void)Communicator::timeout();
   const Device named = Device::parse(o.device);
   runtime_of(named);
   const Device device = device_of_rank(named);
@@ -410,6 +411,7 @@ int run_training(const TrainOptions& o, Start& s, Device device, const std::func
   TG_CHECK(s.watch.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of_files(s.identity.files));
+  if (s.run.train.compile) detail::check_planner();
   return in_memory(o, s, device, [&](int64_t planned) { return train(o, s, make(), planned); });
 }
 

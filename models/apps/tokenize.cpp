@@ -4,6 +4,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
 
@@ -34,6 +35,7 @@ bool holds_tokens(const std::string& path) {
 int run(const TokenizeOptions& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
     throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE");
+  check_alone("tokenize");
   if (!is_token_file(o.out)) throw UsageError("--out must end in .npy or .bin: it is a token file");
   const BpeTokenizer tokenizer = read_tokenizer(o.tokenizer, o.pattern);
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;

@@ -621,7 +621,7 @@ if(NOT header)  # else the machine multiplies bf16 in f32
 endif()
 
 # Variables of the environment are read before anything is written
-foreach(variable "TG_ISA=rubbish" "TG_ISA=99" "TG_THREADS=many" "TG_THREADS=0" "TG_BF16=rubbish" "TG_INT8=rubbish")
+foreach(variable "TG_ISA=rubbish" "TG_ISA=99" "TG_THREADS=many" "TG_THREADS=0" "TG_BF16=rubbish" "TG_INT8=rubbish" "TG_COMM_TIMEOUT=abc")
   string(REGEX REPLACE "=(.*)" " is '\\1'" text "${variable}")
   run_with("${variable}" 1 train --data text.txt --out never ${tiny})
   expect(err "${text}")
@@ -629,6 +629,14 @@ foreach(variable "TG_ISA=rubbish" "TG_ISA=99" "TG_THREADS=many" "TG_THREADS=0" "
     fail("made the output folder of a run that did not begin")
   endif()
 endforeach()
+
+run_with("TG_PASSES=rubbish" 1 train --data text.txt --out never ${tiny} --compile)
+expect(err "TG_PASSES is 'rubbish'")
+run_with("TG_DUMP_PLANS=text.txt/plans" 1 train --data text.txt --out never ${tiny} --compile)
+expect(err "cannot make or use the folder text.txt/plans")
+if(EXISTS ${dir}/never)
+  fail("made the output folder of a run that did not begin")
+endif()
 
 # What the system says of a path is said in our words, and what a name holds is not sent to the terminal
 file(CREATE_LINK loop_b ${dir}/loop_a SYMBOLIC)
