@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
 
@@ -143,6 +145,7 @@ struct MergeOptions {
 int merge(const MergeOptions& o) {
   if (o.model.empty() || o.adapter.empty() || o.out.empty())
     throw UsageError("merge needs --model DIR, --adapter DIR and --out DIR");
+  check_alone("merge");
   namespace fs = std::filesystem;
   std::error_code none;
   TG_CHECK(!fs::equivalent(o.model, o.out, none), value,
