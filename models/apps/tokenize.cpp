@@ -36,6 +36,8 @@ int run(const TokenizeOptions& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
     throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE");
   check_alone("tokenize");
+  if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
+    throw UsageError("--pattern is of a .tiktoken file, and other tokenizers say how they cut; leave it away");
   if (!is_token_file(o.out)) throw UsageError("--out must end in .npy or .bin: it is a token file");
   const BpeTokenizer tokenizer = read_tokenizer(o.tokenizer, o.pattern);
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;

@@ -323,6 +323,7 @@ refused(1 "is not in the vocabulary" train --data wide.npy --out never)
 run(0 generate --model pairs --prompt the --max-tokens 5)
 expect(out "the")
 refused(1 "nowhere.json" tokenize --tokenizer nowhere.json --in text.txt --out never.bin)
+refused(2 "--pattern is of a .tiktoken file" tokenize --tokenizer pairs.json --pattern gpt2 --in text.txt --out never.npy)
 refused(2 "tokenize needs --tokenizer PATH, --in FILE... and --out FILE" tokenize --in text.txt)
 
 # Help
