@@ -138,6 +138,16 @@ int finetune(FinetuneOptions& o) {
   });
 }
 
+// Removes the files of a tokenizer and the like that the model which was here had, and the one that is here now lacks.
+void remove_former(const std::string& folder, const LoadedModel& m) {
+  const bool has_file = dynamic_cast<const BpeTokenizer*>(m.tokenizer.get());
+  for (const std::string& name : huggingface_files()) {
+    if (name.starts_with("model.safetensors") || name == "config.json") continue;
+    const bool written = m.origin ? path_exists(m.origin->folder + "/" + name) : has_file && name == "tokenizer.json";
+    std::error_code none;
+    if (!written) std::filesystem::remove(folder + "/" + name, none);
+  }
+}
 struct MergeOptions {
   std::string model, adapter, out;
   bool overwrite = false;
@@ -162,6 +172,7 @@ int merge(const MergeOptions& o) {
   lora.merge();
   make_folder(o.out);
   save_model(o.out, m);
+  if (o.overwrite) remove_former(o.out, m);
   fmt::print("merged {} modules\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
              lora.modules().size(), o.out, o.out);
   return 0;

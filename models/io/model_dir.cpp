@@ -5,6 +5,7 @@
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/shards.h>
 
 #include <filesystem>
 
@@ -71,6 +72,7 @@ void save_model(const std::string& folder, const Model& model, const Params& par
   if (!train_json.empty()) config["train"] = own_json(train_json);
   write_file_atomically(config_path(folder), text_of(config, 2) + "\n");
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
+  remove_other_weights(folder, 1);
 }
 
 void save_model(const std::string& folder, const LoadedModel& m) {

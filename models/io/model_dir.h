@@ -29,8 +29,9 @@ template <class M> struct Loaded {
 /// A Gpt from a folder.
 using LoadedModel = Loaded<Gpt>;
 
-/// Writes the files into `folder`, which exists; each wholly or not at all. `train_json` is stored as it is, for human
-/// readers; "" leaves it out. An Error if the model has no config() (model.h).
+/// Writes the files into `folder`, which exists; each wholly or not at all. Shards of weights that were there go
+/// (remove_other_weights()). `train_json` is stored as it is, for human readers; "" leaves it out. An Error if the
+/// model has no config() (model.h).
 void save_model(const std::string& folder, const Model&, const Params&, const Tokenizer* tokenizer = nullptr,
                 const std::string& train_json = "");
 /// Writes a Gpt as the kind of folder that it was read from, Hugging Face's or our own.

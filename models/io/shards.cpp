@@ -2,6 +2,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/io/shards.h>
 
+#include <cstdio>
 #include <filesystem>
 
 namespace tg {
@@ -20,6 +21,14 @@ std::string index_text(const std::string& path) {
   std::string text(file.size(), ' ');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+// Whether a file is named as one of several shards, model-00001-of-00004.safetensors.
+bool is_shard(const std::string& name) {
+  unsigned i = 0, n = 0;
+  int length = 0;
+  return std::sscanf(name.c_str(), "model-%5u-of-%5u.safetensors%n", &i, &n, &length) == 2 && length == 32 &&
+         name.size() == 32;
 }
 
 }  // namespace
@@ -110,8 +119,20 @@ void write_shards(const std::string& folder, const std::vector<ShardTensor>& ten
     const Json index = {{"metadata", {{"total_size", total}, {"total_parameters", parameters}}}, {"weight_map", map}};
     write_file_atomically(folder + kIndex, text_of(index, 2) + "\n");
   }
+  remove_other_weights(folder, single ? 1 : shards.size());
+}
+
+void remove_other_weights(const std::string& folder, size_t shards) {
+  namespace fs = std::filesystem;
   std::error_code none;
-  std::filesystem::remove(folder + (single ? kIndex : kSingle), none);
+  fs::remove(folder + (shards == 1 ? kIndex : kSingle), none);  // first: what it names is whole until here
+  std::vector<fs::path> others;
+  const std::string own = fmt::format("-of-{:05}.safetensors", shards);
+  for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none))
+    if (const std::string name = it->path().filename().string();
+        is_shard(name) && (shards == 1 || !name.ends_with(own)))
+      others.push_back(it->path());
+  for (const fs::path& path : others) fs::remove(path, none);
 }
 
 }  // namespace tg

@@ -41,8 +41,11 @@ struct ShardTensor {
   std::function<Tensor()> make;  ///< of that shape and dtype
 };
 /// Writes model.safetensors, or shards of up to `max_shard` bytes of tensors and their index, into a folder that
-/// exists. Files of the other form, from before, are removed. The tensors of one file are in memory at once. Each file
-/// is written wholly or not at all, and the index last.
+/// exists. Files of another form or number, from before, are removed at the end (remove_other_weights()). The tensors
+/// of one file are in memory at once. Each file is written wholly or not at all, and the index last.
 void write_shards(const std::string& folder, const std::vector<ShardTensor>&, int64_t max_shard);
+/// Removes the weights that a folder had before it got `shards` files of them: model.safetensors beside several, and
+/// the index and all files model-00001-of-0000N.safetensors that are not of that number.
+void remove_other_weights(const std::string& folder, size_t shards);
 
 }  // namespace tg

@@ -10,6 +10,8 @@
 #include <tapegrad/models/io/shards.h>
 #include <tapegrad/ops/factories.h>
 
+#include <set>
+
 #include "support/helpers.h"
 #include "support/small_run.h"
 
@@ -199,6 +201,43 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       const Tensor tokens = tensor({1, 2, 3, 4, 5, 6}, {2, 3});
       CHECK(distance(load_model(to.path).model.forward(tokens), model.forward(tokens)) <= 1e-6);
     }
+}
+
+TEST_CASE("hugging face: weights that were there in another form or number go, and other files stay") {
+  const GptConfig c = small(Family::llama);
+  const Params params(Device(), 7);
+  const Gpt model(params, c);
+  const Folder to;
+  const auto weights = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(to.path))
+      if (const std::string name = entry.path().filename().string(); name.starts_with("model")) names.insert(name);
+    return names;
+  };
+  write_file_atomically(to / "model-1-of-2.safetensors", "mine");
+  write_file_atomically(to / "model-00001-of-00002.txt", "mine");
+  const std::set<std::string> others = weights();
+  std::set<size_t> counts;
+  for (const int64_t max_shard : {20000, 10000, 40000, 1 << 30, 20000}) {
+    save_huggingface(to.path, c, params, {.max_shard = max_shard});
+    std::set<std::string> named = others;
+    if (path_exists(to / "model.safetensors.index.json")) {
+      named.insert("model.safetensors.index.json");
+      const Json index = own_json(read_file(to / "model.safetensors.index.json"));
+      for (const Json& file : index["weight_map"]) named.insert(file.get<std::string>());
+    } else {
+      named.insert("model.safetensors");
+    }
+    CHECK(weights() == named);
+    counts.insert(named.size());
+    check_same_bits(load_model(to.path).params.state(), params.state());
+  }
+  CHECK(counts.size() >= 3);
+  save_model(to.path, model, params);
+  std::set<std::string> single = others;
+  single.insert("model.safetensors");
+  CHECK(weights() == single);
+  check_same_bits(load_model(to.path).params.state(), params.state());
 }
 
 TEST_CASE("hugging face: keys that another program changed count more than what was exported") {
