@@ -73,14 +73,24 @@ NpyArray read_npy(const InputFile& file) {
   std::erase_if(dict, [](char c) { return c == ' ' || c == '\n'; });
   std::replace(dict.begin(), dict.end(), '"', '\'');
   NpyArray array{before + size, 0, -1};
+  std::string rest = dict;  // without what is known, in whatever order it stands
+  const auto take = [&](size_t at, size_t length) {
+    if (at != rest.npos) rest.erase(at, length);
+    return at != rest.npos;
+  };
+  constexpr std::string_view kOrder = "'fortran_order':False", kShape = "'shape':(";
   for (const size_t width : {2, 4}) {
-    const std::string expected = fmt::format("{{'descr':'<u{}','fortran_order':False,'shape':(", width);
-    if (!dict.starts_with(expected)) continue;
-    const char* const last = dict.data() + dict.size();
-    const auto [end, error] = std::from_chars(dict.data() + expected.size(), last, array.count);
-    const std::string_view rest(end, size_t(last - end));
-    if (error == std::errc() && (rest == ",),}" || rest == ",)}")) array.width = width;
+    const std::string descr = fmt::format("'descr':'<u{}'", width);
+    if (take(rest.find(descr), descr.size())) array.width = width;
   }
+  take(rest.find(kOrder), kOrder.size());
+  if (const size_t at = rest.find(kShape); at != rest.npos) {
+    const char* const first = rest.data() + at + kShape.size();
+    const auto [end, error] = std::from_chars(first, rest.data() + rest.size(), array.count);
+    if (error == std::errc() && std::string_view(end, rest.data() + rest.size()).starts_with(",)"))
+      take(at, size_t(end - rest.data()) - at + 2);
+  }
+  if (rest != "{,,}" && rest != "{,,,}") array.width = 0;
   check(array.width != 0 && array.count >= 0, fmt::format("holds {}", dict.substr(0, 200)));
   const size_t bytes = file.size() - array.begin;
   check(bytes % array.width == 0 && int64_t(bytes / array.width) == array.count,

@@ -223,6 +223,10 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   CHECK(read(kNarrow, "\1\2\xff\xff"sv, char(2)) == std::vector<int32_t>{513, 65535});
   CHECK(read(kWide, "\1\0\1\0\xff\xff\xff\x7f"sv) == std::vector<int32_t>{65537, INT32_MAX});
   CHECK(read(R"({"descr":"<u4","fortran_order":False,"shape":(1,)})", "\1\0\1\0"sv) == std::vector<int32_t>{65537});
+  CHECK(read("{'shape': (2,), 'fortran_order': False, 'descr': '<u2'}", "\1\2\xff\xff"sv) ==
+        std::vector<int32_t>{513, 65535});
+  CHECK(read("{'fortran_order': False, 'shape': (2,), 'descr': '<u2', }", "\1\2\xff\xff"sv) ==
+        std::vector<int32_t>{513, 65535});
   const TokenData wide = TokenData::from_file(array(kWide, "\1\0\1\0\xff\xff\xff\xff"sv));
   CHECK_HAS(value_error([&] { wide.check_vocabulary(65537); }), "token 65537 at position 0 of ");
   CHECK_HAS(value_error([&] { wide.check_vocabulary(1 << 20); }), "token 4294967295 at position 1 of ");
@@ -233,12 +237,13 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
     return error_of(Error::Kind::io, [&] { TokenData::from_file(array(words...)); });
   };
   const std::pair<const char*, const char*> others[] = {
-      {"<u2", "<i8"},     {"<u2", ">u2"},    {"<u2", "<f4"},   {"False", "True"}, {"(2,)", "()"},
-      {"(2,)", "(2, 1)"}, {"(2,)", "(-2,)"}, {"(2,)", "(x,)"}, {"(2,)", "(2,"},   {"(2,)", "(2,), 'x': 1"}};
+      {"<u2", "<i8"},  {"<u2", ">u2"},           {"<u2", "<f4"},          {"False", "True"},
+      {"(2,)", "()"},  {"(2,)", "(2, 1)"},       {"(2,)", "(-2,)"},       {"(2,)", "(x,)"},
+      {"(2,)", "(2,"}, {"(2,)", "(2,), 'x': 1"}, {"'shape': (2,), ", ""}, {"'descr': '<u2'", "'shape': (2,)"}};
   for (const auto& [from, to] : others) {
     std::string dict = kNarrow;
     dict.replace(dict.find(from), std::string_view(from).size(), to);
-    CHECK_HAS(refused(dict, "\1\2\3\4"sv), "holds {'descr':");
+    CHECK_HAS(refused(dict, "\1\2\3\4"sv), "t.npy holds {'");
   }
   CHECK_HAS(refused(kNarrow, "\1\2\3"sv), "has 3 bytes after its header, which says that it has 2 tokens of 2 bytes");
   CHECK_HAS(refused(kNarrow, "\1\2\3\4\5\6"sv), "has 6 bytes after its header");
