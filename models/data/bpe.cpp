@@ -58,8 +58,11 @@ class Encoder {
     }
     std::vector<int64_t> wide;
     for (const Result& r : results) {
-      wide.assign(r.ids.begin(), r.ids.end());
-      if (!wide.empty()) take_(wide);
+      for (std::span<const int32_t> rest = r.ids; !rest.empty(); rest = rest.subspan(wide.size())) {
+        const std::span<const int32_t> some = rest.first(std::min(rest.size(), kPart));  // a part may be the whole text
+        wide.assign(some.begin(), some.end());
+        take_(wide);
+      }
       if (r.error) std::rethrow_exception(r.error);
     }
     open_.clear();

@@ -226,6 +226,9 @@ void BpeModel::look_at_bytes() {
 }
 void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
   if (text.empty()) return;
+  for (size_t i = 1; i < text.size(); ++i) within_[size_t(uint8_t(text[i - 1])) << 8 | uint8_t(text[i])] = true;
+  // Tokens of bytes that merge stand for other text than they are named by: no place is known to be none of theirs.
+  if (!byte_level && text.size() != 6 && text.find("<0x") != text.npos) within_.assign(within_.size(), true);
   const bool is_character = !byte_level && first_of(text).length == text.size();
   if (!ignore_merges && !is_character) {
     if (byte_pairs.empty()) return;
@@ -236,8 +239,19 @@ void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
   whole.keep(PieceKey(text), {&id, 1});
 }
 
+size_t BpeModel::split_from(std::string_view piece, size_t at) const {
+  const bool all_known = byte_fallback && std::ranges::find(byte_ids, -1) == byte_ids.end();
+  if (fuse_unknown && !all_known) return piece.size();  // two that are unknown are one
+  for (; at < piece.size(); ++at) {
+    const bool inside = !byte_level && (uint8_t(piece[at]) & 0xC0) == 0x80;
+    if (!inside && !within_[size_t(uint8_t(piece[at - 1])) << 8 | uint8_t(piece[at])]) return at;
+  }
+  return piece.size();
+}
+
 void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memory, std::vector<int32_t>& to) const {
   constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes of a piece that is worth a place, and pieces
+  constexpr size_t kPart = 1 << 14;                 // bytes that are joined at once
   auto& keys = memory.keys;
   for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), keys.size()))) {
     const size_t n = std::min(pieces.size(), keys.size());
@@ -249,7 +263,13 @@ void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memor
     for (const PieceKey& key : std::span(keys).first(n)) {
       if (memory.known.find(key, to)) continue;
       const size_t begin = to.size();
-      if (!whole.find(key, to)) join_characters(key.piece, memory.joiner, to);
+      if (!whole.find(key, to)) {
+        // A text that nothing cuts is one piece: joined whole, it takes 20 bytes for each of its own.
+        std::string_view rest = key.piece;
+        for (size_t end; rest.size() > kPart; rest.remove_prefix(end))
+          join_characters(rest.substr(0, end = split_from(rest, kPart)), memory.joiner, to);
+        if (!rest.empty()) join_characters(rest, memory.joiner, to);
+      }
       if (key.piece.size() > kLongest) continue;
       if (memory.known.size() == kMost) memory.known.clear();
       memory.known.keep(key, std::span(to).subspan(begin));

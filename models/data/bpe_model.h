@@ -107,8 +107,12 @@ struct BpeModel {
   void encode(std::span<const std::string_view> pieces, BpeMemory&, std::vector<int32_t>& to) const;
 
  private:
+  // The first place from `at` on that no token stands across, so that both sides have the ids that they have together;
+  // the end of the piece if there is none.
+  size_t split_from(std::string_view piece, size_t at) const;
   void first_ids(std::string_view piece, std::vector<int32_t>& to) const;
   void join_characters(std::string_view piece, Joiner&, std::vector<int32_t>& to) const;
+  std::vector<bool> within_{std::vector<bool>(1 << 16)};  // pairs of bytes that stand in any token
 };
 
 }  // namespace tg::detail

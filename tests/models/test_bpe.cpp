@@ -183,6 +183,30 @@ TEST_CASE("bpe: long pieces are joined as short ones are") {
   }
 }
 
+TEST_CASE("bpe: a text that nothing cuts has the ids that it has when it is joined whole") {
+  Rng rng{.seed = 6};
+  for (const char* name : {"fallback", "gpt2"}) {
+    CAPTURE(name);
+    Json parts = json_of(name), whole = parts;
+    if (name == std::string_view("gpt2"))
+      for (Json* json : {&parts, &whole})
+        (*json)["pre_tokenizer"] = Json{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+    // Either keeps texts whole: an unknown character that goes on, and a token of bytes.
+    if (name == std::string_view("gpt2"))
+      whole["model"]["fuse_unk"] = true;
+    else
+      whole["model"]["vocab"]["<0x00><0x00>"] = whole["model"]["vocab"].size();
+    const BpeTokenizer a = of(parts), b = of(whole);
+    const std::string sentence = "and the runtime has tests, of the kernels and the models; \xe2\x96\x81\xc3\xa9";
+    std::string text;
+    while (text.size() < 150'000)
+      text += text.size() < 50'000 ? any_bytes(rng, 7) : sentence.substr(0, size_t(rng.below(sentence.size())));
+    CHECK(a.encode(text) == b.encode(text));
+    const std::string same(70'000, 'e');  // a token may stand at each place
+    CHECK(a.encode(same) == b.encode(same));
+  }
+}
+
 TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threads") {
   struct Threads {
     int before = num_threads();
