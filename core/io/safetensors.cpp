@@ -37,121 +37,6 @@ struct Entry {
   std::optional<std::vector<uint64_t>> shape, offsets;
 };
 
-// Reads the header by events: a document made of it would keep the last of equal keys and nest without limit. Anything
-// the format does not have at a place is refused there, so the depth is at most 3.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit HeaderReader(const std::string& path) : path_(path) {}
-
-  std::map<std::string, Entry> entries;
-  std::map<std::string, std::string> metadata;
-
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool) override { return unexpected("a boolean"); }
-  bool number_integer(int64_t x) override { return unexpected(fmt::format("the negative number {}", x)); }
-  bool number_float(double, const std::string& text) override {
-    return unexpected(fmt::format("{}, which is no integer of 64 bits,", text));
-  }
-  bool binary(binary_t&) override { return unexpected("binary data"); }
-  bool number_unsigned(uint64_t x) override {
-    if (at_ != At::list) unexpected(fmt::format("the number {}", x));
-    list_->push_back(x);
-    return true;
-  }
-  bool string(std::string& text) override {
-    if (at_ == At::metadata) {
-      metadata[key_] = text;
-    } else if (at_ == At::tensor && key_ == "dtype") {
-      const auto found = std::find(kFileNames.begin(), kFileNames.end(), text);
-      if (std::ranges::find(kUnread, text) != kUnread.end())
-        throw Error(
-            Error::Kind::dtype,
-            fmt::format("[safetensors] {} has the tensor '{}' of {}, which is not read{}. Take the model in F32, "
-                        "BF16 or F16.",
-                        path_, name_.substr(0, kLongest), text,
-                        text == "U32"           ? ": MLX packs quantised weights so, and so do others"
-                        : text.starts_with('F') ? ": its weights are quantised to floats of 8 bits or less"
-                                                : ""));
-      if (found == kFileNames.end())
-        fail(path_,
-             fmt::format("tensor '{}' has dtype '{}', which is none of {}", name_, text, fmt::join(kFileNames, " ")));
-      entry_->dtype = DType(found - kFileNames.begin());
-    } else {
-      unexpected(fmt::format("the string '{}'", text));
-    }
-    return true;
-  }
-  bool start_object(size_t) override {
-    if (at_ == At::start) {
-      at_ = At::top;
-    } else if (at_ == At::top && name_ == kMetadata) {
-      at_ = At::metadata;
-    } else if (at_ == At::top) {
-      at_ = At::tensor;
-      entry_ = &entries[name_];
-    } else {
-      unexpected("an object");
-    }
-    return true;
-  }
-  bool end_object() override {
-    if (at_ == At::tensor && !(entry_->dtype && entry_->shape && entry_->offsets))
-      fail(path_, fmt::format("tensor '{}' lacks {}", name_,
-                              !entry_->dtype   ? "dtype"
-                              : !entry_->shape ? "shape"
-                                               : "data_offsets"));
-    at_ = at_ == At::top ? At::start : At::top;
-    return true;
-  }
-  bool key(std::string& text) override {
-    (at_ == At::top ? name_ : key_) = text;
-    bool repeated;
-    if (at_ == At::top) {
-      repeated = text == kMetadata ? std::exchange(saw_metadata_, true) : entries.contains(text);
-    } else if (at_ == At::metadata) {
-      repeated = metadata.contains(text);
-    } else {
-      if (text != "dtype" && text != "shape" && text != "data_offsets")
-        fail(path_, fmt::format("tensor '{}' has the unknown field '{}'", name_, text));
-      repeated = text == "dtype" ? bool(entry_->dtype) : bool(text == "shape" ? entry_->shape : entry_->offsets);
-    }
-    if (repeated) fail(path_, fmt::format("{} appears twice", place()));
-    return true;
-  }
-  bool start_array(size_t) override {
-    if (at_ != At::tensor || key_ == "dtype") unexpected("an array");
-    list_ = &(key_ == "shape" ? entry_->shape : entry_->offsets).emplace();
-    at_ = At::list;
-    return true;
-  }
-  bool end_array() override {
-    at_ = At::tensor;
-    return true;
-  }
-  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
-    fail(path_, fmt::format("its header is no JSON at byte {} of it", position));
-  }
-
- private:
-  enum class At { start, top, metadata, tensor, list };
-
-  std::string place() const {
-    if (at_ == At::start) return "the header";
-    if (at_ == At::top) return fmt::format("'{}'", name_);
-    return fmt::format("'{}' of '{}'", key_, name_);
-  }
-  [[noreturn]] bool unexpected(std::string_view what) const {
-    fail(path_, fmt::format("there is {} as {}", what, place()));
-  }
-
-  const std::string& path_;
-  At at_ = At::start;
-  std::string name_, key_;
-  bool saw_metadata_ = false;
-  Entry* entry_ = nullptr;
-  std::vector<uint64_t>* list_ = nullptr;
-};
-
 // The entry's meaning; its offsets count from `data`, where the file has `available` bytes left.
 SafetensorsInfo checked_info(const std::string& path, const std::string& name, const Entry& e, size_t data,
                              size_t available) {
@@ -178,6 +63,131 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   info.offset = data + o[0];
   return info;
 }
+
+// Reads the header by events: a document made of it would keep the last of equal keys and nest without limit. Anything
+// the format does not have at a place is refused there, so the depth is at most 3.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  // The data begins at byte `data` of the file, and has `available` bytes.
+  HeaderReader(const std::string& path, size_t data, size_t available)
+      : path_(path), data_(data), available_(available) {}
+
+  SafetensorsHeader header;
+  std::optional<Error> wrong;  // the first tensor's that is; a text that is no JSON is told before
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("a boolean"); }
+  bool number_integer(int64_t x) override { return unexpected(fmt::format("the negative number {}", x)); }
+  bool number_float(double, const std::string& text) override {
+    return unexpected(fmt::format("{}, which is no integer of 64 bits,", text));
+  }
+  bool binary(binary_t&) override { return unexpected("binary data"); }
+  bool number_unsigned(uint64_t x) override {
+    if (at_ != At::list) unexpected(fmt::format("the number {}", x));
+    list_->push_back(x);
+    return true;
+  }
+  bool string(std::string& text) override {
+    if (at_ == At::metadata) {
+      header.metadata[key_] = text;
+    } else if (at_ == At::tensor && key_ == "dtype") {
+      const auto found = std::find(kFileNames.begin(), kFileNames.end(), text);
+      if (std::ranges::find(kUnread, text) != kUnread.end())
+        throw Error(
+            Error::Kind::dtype,
+            fmt::format("[safetensors] {} has the tensor '{}' of {}, which is not read{}. Take the model in F32, "
+                        "BF16 or F16.",
+                        path_, name_.substr(0, kLongest), text,
+                        text == "U32"           ? ": MLX packs quantised weights so, and so do others"
+                        : text.starts_with('F') ? ": its weights are quantised to floats of 8 bits or less"
+                                                : ""));
+      if (found == kFileNames.end())
+        fail(path_,
+             fmt::format("tensor '{}' has dtype '{}', which is none of {}", name_, text, fmt::join(kFileNames, " ")));
+      entry_.dtype = DType(found - kFileNames.begin());
+    } else {
+      unexpected(fmt::format("the string '{}'", text));
+    }
+    return true;
+  }
+  bool start_object(size_t) override {
+    if (at_ == At::start) {
+      at_ = At::top;
+    } else if (at_ == At::top && name_ == kMetadata) {
+      at_ = At::metadata;
+    } else if (at_ == At::top) {
+      at_ = At::tensor;
+      entry_ = {};
+    } else {
+      unexpected("an object");
+    }
+    return true;
+  }
+  bool end_object() override {
+    if (at_ == At::tensor) {
+      if (!entry_.dtype || !entry_.shape || !entry_.offsets)
+        fail(path_, fmt::format("tensor '{}' lacks {}", name_,
+                                !entry_.dtype   ? "dtype"
+                                : !entry_.shape ? "shape"
+                                                : "data_offsets"));
+      try {
+        if (!wrong) header.tensors[name_] = checked_info(path_, name_, entry_, data_, available_);
+      } catch (const Error& e) {
+        wrong = e;
+      }
+    }
+    at_ = at_ == At::top ? At::start : At::top;
+    return true;
+  }
+  bool key(std::string& text) override {
+    (at_ == At::top ? name_ : key_) = text;
+    bool repeated;
+    if (at_ == At::top) {
+      repeated = text == kMetadata ? std::exchange(saw_metadata_, true) : header.tensors.contains(text);
+    } else if (at_ == At::metadata) {
+      repeated = header.metadata.contains(text);
+    } else {
+      if (text != "dtype" && text != "shape" && text != "data_offsets")
+        fail(path_, fmt::format("tensor '{}' has the unknown field '{}'", name_, text));
+      repeated = text == "dtype" ? bool(entry_.dtype) : bool(text == "shape" ? entry_.shape : entry_.offsets);
+    }
+    if (repeated) fail(path_, fmt::format("{} appears twice", place()));
+    return true;
+  }
+  bool start_array(size_t) override {
+    if (at_ != At::tensor || key_ == "dtype") unexpected("an array");
+    list_ = &(key_ == "shape" ? entry_.shape : entry_.offsets).emplace();
+    at_ = At::list;
+    return true;
+  }
+  bool end_array() override {
+    at_ = At::tensor;
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
+    fail(path_, fmt::format("its header is no JSON at byte {} of it", position));
+  }
+
+ private:
+  enum class At { start, top, metadata, tensor, list };
+
+  std::string place() const {
+    if (at_ == At::start) return "the header";
+    if (at_ == At::top) return fmt::format("'{}'", name_);
+    return fmt::format("'{}' of '{}'", key_, name_);
+  }
+  [[noreturn]] bool unexpected(std::string_view what) const {
+    fail(path_, fmt::format("there is {} as {}", what, place()));
+  }
+
+  const std::string& path_;
+  const size_t data_, available_;
+  At at_ = At::start;
+  std::string name_, key_;
+  bool saw_metadata_ = false;
+  Entry entry_;  // that is being read: of a million tensors each would take as much again as its line
+  std::vector<uint64_t>* list_ = nullptr;
+};
 
 // Each byte of the data belongs to exactly one tensor.
 void check_coverage(const std::string& path, const std::map<std::string, SafetensorsInfo>& tensors, size_t data,
@@ -251,15 +261,12 @@ SafetensorsHeader read_header(size_t size, const std::string& path, const auto& 
   read(8, std::as_writable_bytes(std::span(header)));
   if (!header.starts_with('{')) fail_start("its header does not begin with '{'");
 
-  HeaderReader reader(path);
-  nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
   const size_t data = 8 + length;
-  SafetensorsHeader result;
-  for (const auto& [name, entry] : reader.entries)
-    result.tensors[name] = checked_info(path, name, entry, data, size - data);
-  check_coverage(path, result.tensors, data, size);
-  result.metadata = std::move(reader.metadata);
-  return result;
+  HeaderReader reader(path, data, size - data);
+  nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
+  if (reader.wrong) throw *reader.wrong;
+  check_coverage(path, reader.header.tensors, data, size);
+  return std::move(reader.header);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace tg::apps {
 namespace {
@@ -32,29 +33,51 @@ struct Entry {
   size_t bytes;
 };
 
-// What --json prints; the table is made of it. `config` is null for a file without one.
-Json described(const std::string& source, Json config, const std::map<std::string, std::string>& metadata,
-               const std::vector<Entry>& entries) {
-  Json tensors = Json::array();
-  int64_t elements = 0;
-  size_t bytes = 0;
-  for (const Entry& t : entries) {
-    tensors.push_back({{"name", t.name},
-                       {"dtype", name_of(t.dtype)},
-                       {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
-                       {"bytes", t.bytes}});
-    elements += t.shape.product();
-    bytes += t.bytes;
+// What is printed. `config` is null for a file without one. Tensors are no Json: of a file with a million that takes
+// many times the file.
+struct Described {
+  std::string source;
+  Json config;
+  std::map<std::string, std::string> metadata;
+  std::vector<Entry> entries;
+
+  int64_t parameters() const {
+    int64_t n = 0;
+    for (const Entry& t : entries) n += t.shape.product();
+    return n;
   }
-  return {{"file", source},
-          {"config", std::move(config)},
-          {"metadata", Json(metadata)},
-          {"tensors", std::move(tensors)},
-          {"parameters", elements},
-          {"bytes", bytes}};
+  size_t bytes() const {
+    size_t n = 0;
+    for (const Entry& t : entries) n += t.bytes;
+    return n;
+  }
+};
+
+// A part of the JSON that is printed, indented as it is there.
+std::string json_part(const Json& x) {
+  std::string all;
+  for (const char c : text_of(x, 2)) {
+    all += c;
+    if (c == '\n') all += "  ";
+  }
+  return all;
+}
+void print_json(const Described& d) {
+  fmt::print("{{\n  \"file\": {},\n  \"config\": {},\n  \"metadata\": {},\n  \"tensors\": [", text_of(Json(d.source)),
+             json_part(d.config), json_part(Json(d.metadata)));
+  const char* between = "";
+  for (const Entry& t : d.entries) {
+    const std::string text = text_of(Json{{"name", t.name},
+                                          {"dtype", name_of(t.dtype)},
+                                          {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
+                                          {"bytes", t.bytes}});
+    fmt::print("{}\n    {}", std::exchange(between, ","), text);
+  }
+  fmt::print("{}],\n  \"parameters\": {},\n  \"bytes\": {}\n}}\n", d.entries.empty() ? "" : "\n  ", d.parameters(),
+             d.bytes());
 }
 
-Json of_file(const std::string& path) {
+Described of_file(const std::string& path) {
   const bool folder = is_folder(path), is_model = folder && path_exists(path + "/config.json");
   if (const std::string adapter = path + "/adapter.safetensors"; folder && !is_model && path_exists(adapter))
     return of_file(adapter);
@@ -69,11 +92,11 @@ Json of_file(const std::string& path) {
   };
   if (folder && !path_exists(path + "/model.safetensors")) {
     add(Shards(path));
-    return described(path, std::move(config), {}, entries);
+    return {path, std::move(config), {}, std::move(entries)};
   }
   const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
   add(file);
-  return described(file.path(), std::move(config), file.metadata(), entries);
+  return {file.path(), std::move(config), file.metadata(), std::move(entries)};
 }
 
 // Of a folder, with the settings that it was trained with; of a named model, with the default ones.
@@ -103,30 +126,26 @@ RunConfig planned_run(const InspectOptions& o) {
 }
 
 // Made lazily: shapes and no memory, in the order of the layers.
-Json of_arch(const std::string& name, const GptConfig& config) {
+Described of_arch(const std::string& name, const GptConfig& config) {
   LazyScope lazy;
   const Params params;
   const Gpt model(params, config);
   std::vector<Entry> entries;
   for (const Parameter& p : params.all())
     entries.push_back({p.name, p.tensor.dtype(), p.tensor.shape(), p.tensor.layout().bytes()});
-  return described(name, Json{{"model", own_json(to_json(config))}}, {}, entries);
+  return {name, Json{{"model", own_json(to_json(config))}}, {}, std::move(entries)};
 }
 
-void print_table(const Json& all) {
-  const auto text = [](const Json& x) { return printable(x.get<std::string>()); };
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", text(all["file"]), all["tensors"].size(),
-             text_of(all["parameters"]), text_of(all["bytes"]));
-  for (const auto& [key, value] : all["metadata"].items()) fmt::print("metadata {}: {}\n", printable(key), text(value));
-  if (!all["config"].is_null()) fmt::print("config {}\n", printable(text_of(all["config"], 2)));
+void print_table(const Described& d) {
+  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", printable(d.source), d.entries.size(), d.parameters(),
+             d.bytes());
+  for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
+  if (!d.config.is_null()) fmt::print("config {}\n", printable(text_of(d.config, 2)));
   size_t width = 4;
-  for (const Json& t : all["tensors"]) width = std::max(width, text(t["name"]).size());
+  for (const Entry& t : d.entries) width = std::max(width, printable(t.name).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
-  for (const Json& t : all["tensors"]) {
-    const auto shape = t["shape"].get<std::vector<int64_t>>();
-    fmt::print("{:{}}  {:18} {:6} {:>12}\n", text(t["name"]), width, to_string(Shape(shape.begin(), shape.end())),
-               text(t["dtype"]), text_of(t["bytes"]));
-  }
+  for (const Entry& t : d.entries)
+    fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(t.name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
 // A training step in each precision and with each kind of recomputation.
@@ -229,15 +248,18 @@ int run(const InspectOptions& o) {
   if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
   const std::string name = o.model.empty() ? o.arch : o.model;
-  const Json all = ranks            ? describe_ranks(name, o)
-                   : o.plan         ? describe_plans(o)
-                   : o.roofline     ? roofline_of(name, planned_run(o), o.device)
-                   : o.arch.empty() ? of_file(o.model)
-                                    : of_arch(o.arch, planned_run(o).model);
+  if (!of_step) {
+    const Described d = o.arch.empty() ? of_file(o.model) : of_arch(o.arch, planned_run(o).model);
+    o.json ? print_json(d) : print_table(d);
+    return 0;
+  }
+  const Json all = ranks    ? describe_ranks(name, o)
+                   : o.plan ? describe_plans(o)
+                            : roofline_of(name, planned_run(o), o.device);
   if (o.json)
     fmt::print("{}\n", text_of(all, 2));
   else
-    ranks ? print_ranks_plan(all) : o.plan ? print_plans(all) : o.roofline ? print_roofline(all) : print_table(all);
+    ranks ? print_ranks_plan(all) : o.plan ? print_plans(all) : print_roofline(all);
   return 0;
 }
 
