@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
@@ -41,8 +42,9 @@ Tensor fragment_weights(const Tensor& x, const Tensor& selector) {
 Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x) {
   return {Error::Kind::non_finite,
           fmt::format("[fragment_weights] the score of row {}, fragment {} is {}; x is {}. Scores must be finite: look "
-                      "for NaN or infinities in x and in the selector; an AnomalyScope finds the op that made them.",
-                      row, fragment, std::isnan(score) ? "NaN" : fmt::format("{}", score), x)};
+                      "for NaN or infinities in x and in the selector{}.",
+                      row, fragment, std::isnan(score) ? "NaN" : fmt::format("{}", score), x,
+                      anomaly_enabled() ? "" : "; an AnomalyScope finds the op that made them")};
 }
 
 OpWork op::IndexMatmul::work(Bufs in, Bufs out) const {

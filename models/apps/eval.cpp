@@ -73,7 +73,8 @@ int run(const EvalOptions& o) {
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              data.tokens.size(), window);
   if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));
-  const double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = device}).loss;
+  double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = device}).loss;
+  if (std::isnan(loss)) loss = std::abs(loss);  // never "-nan"
   fmt::print("loss        {:.6f} nats per token\nperplexity  {:.4f}\n", loss, std::exp(loss));
   if (data.tokenizer) {
     const int64_t bytes = bytes_of_targets(*data.tokenizer, data.tokens);

@@ -136,7 +136,7 @@ void check_finite(const std::string& theirs, const Tensor& made, DType dtype) {
       bad == all.end(), non_finite,
       "[huggingface] '{}' is {} at {} in {}. A weight must be finite in the file. Write bf16 or f32, or train with "
       "a lower learning rate.",
-      theirs, *bad, position_of(bad - all.begin(), made.shape()), dtype);
+      theirs, std::isnan(*bad) ? std::abs(*bad) : *bad, position_of(bad - all.begin(), made.shape()), dtype);
 }
 
 // The tensors of the file of an entry. `ours` is empty if the model lacks it.

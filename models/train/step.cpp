@@ -98,6 +98,10 @@ StepGradients TrainStep::gradients(const MicroBatches& m) {
   return g;
 }
 
+void TrainStep::search(const MicroBatches& m) {
+  (void)step_gradients(model_, params_, config_, begin(m), draws_, Communicator::self(), nullptr);
+}
+
 TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
                                   const std::function<void(const Outcome&, const MicroBatches&)>& check) {
   if (compiled_) {

@@ -52,6 +52,8 @@ class TrainStep {
   Outcome run(MicroBatches, double lr, const std::function<void(const Outcome&, const MicroBatches&)>& check);
   /// Its loss and gradients alone, op by op.
   StepGradients gradients(const MicroBatches&);
+  /// Computes them once more without the other ranks, after an Error of this one, for what ops say about it.
+  void search(const MicroBatches&);
 
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }

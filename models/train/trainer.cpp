@@ -90,8 +90,12 @@ Trainer::Trainer(const Model& model, const Params& params, const TokenData& data
                  std::shared_ptr<Communicator> comm)
     : Trainer(model, params, windows_of(model, data, valid(config)), config, std::move(comm)) {}
 
-// The Error about a number that is not finite. again() computes it once more, from the same state.
 void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
+  explain(fmt::format("the {} of step {} is {}. It must be finite", what, r.step, std::isnan(x) ? std::abs(x) : x), r,
+          again);
+}
+// The Error about a number that is not finite. again() computes it once more, from the same state.
+void Trainer::explain(const std::string& what, const StepRecord& r, const std::function<void()>& again) const {
   std::string found = "Computed once more with every op checked, it came out finite: no op can be named.";
   try {
     AnomalyScope check;
@@ -104,9 +108,13 @@ void Trainer::explain(std::string_view what, double x, const StepRecord& r, cons
       steps_ == 0
           ? "No update was made before it, so no learning rate helps: it comes of the weights that training begins "
             "with. Change the model or its init_std"
+      : config_.optimizer == OptimizerKind::muon
+          ? fmt::format(
+                "Lower muon_lr, the rate of the hidden matrices (now {:.3g}), or lr, that of all others (now "
+                "{:.3g}), or use more warm-up",
+                optimizer_lr(config_, r.lr), r.lr)
           : fmt::format("Lower the learning rate (now {}) or use more warm-up", r.lr);
-  throw Error(Error::Kind::non_finite, fmt::format("[train] the {} of step {} is {}. It must be finite. {}. {}", what,
-                                                   r.step, std::isnan(x) ? std::abs(x) : x, advice, found));
+  throw Error(Error::Kind::non_finite, fmt::format("[train] {}. {}. {}", what, advice, found));
 }
 
 StepRecord Trainer::step() {
@@ -130,7 +138,17 @@ std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
   }
   if (unvalidated_ || (config_.evaluates_after(steps_) && data_.validation)) {
     unvalidated_ = r;
-    r.val_loss = evaluate(stop);
+    try {
+      r.val_loss = evaluate(stop);
+    } catch (const Error& e) {
+      if (e.kind() != Error::Kind::non_finite) throw;
+      explain(
+          fmt::format("the validation after step {} computes a number that is not finite. All must be finite", r.step),
+          r, [&] {
+            const MatmulPrecisionScope precision(config_.matmul_precision);
+            tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype});
+          });
+    }
     if (!r.val_loss) return std::nullopt;
     if (!std::isfinite(*r.val_loss)) explain("validation loss", *r.val_loss, r, [&] { evaluate(); });
     unvalidated_.reset();
@@ -149,15 +167,25 @@ int64_t Trainer::update(StepRecord& r) {
   try {
     MicroBatches micro = next_batches();
     const int64_t targets = micro.targets;
+    bool explained = false;
     const auto check = [&](const TrainStep::Outcome& now, const MicroBatches& again) {
       if (now.finite()) return;
       const bool loss = !std::isfinite(now.loss);
+      explained = true;
       explain(loss ? "loss" : "gradient's norm", loss ? now.loss : now.grad_norm, r, [&] {
         step_->dropout = dropout;
         step_->gradients(again);
       });
     };
-    const TrainStep::Outcome o = step_->run(std::move(micro), r.lr, check);
+    TrainStep::Outcome o;
+    try {
+      o = step_->run(std::move(micro), r.lr, check);
+    } catch (const Error& e) {  // of an op that takes finite numbers only, on this rank alone
+      if (e.kind() != Error::Kind::non_finite || explained) throw;
+      data_rng_ = data, step_->dropout = dropout;
+      explain(fmt::format("step {} computes a number that is not finite. All must be finite", r.step), r,
+              [&] { step_->search(next_batches()); });
+    }
     r.loss = o.loss, r.grad_norm = o.grad_norm;
     return targets;
   } catch (...) {

@@ -91,6 +91,7 @@ class Trainer {
   MicroBatches next_batches();
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
+  [[noreturn]] void explain(const std::string& what, const StepRecord&, const std::function<void()>& again) const;
   int64_t update(StepRecord&);  // returns the number of targets
   /// The validation loss as evaluate() computes it; nothing if stop(), asked between batches, gave it up.
   std::optional<double> evaluate(const std::function<bool()>& stop) const;  // empty: it was given up

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>
@@ -47,9 +48,9 @@ Error detail::not_quantised(std::string_view op, const Layout& x, int64_t positi
     return Error(Error::Kind::value, what +
                                          " The largest magnitude is to be f16, which ends at 65504. Keep it as f32: "
                                          "pass DType::f32 as state.");
-  return Error(Error::Kind::non_finite, what +
-                                            " Codes stand for finite values. An AnomalyScope finds the op that made "
-                                            "it; lower the learning rate, or clip gradients.");
+  return Error(Error::Kind::non_finite,
+               fmt::format("{} Codes stand for finite values. Lower the learning rate, or clip gradients{}.", what,
+                           anomaly_enabled() ? "" : "; an AnomalyScope finds the op that made it"));
 }
 
 Layouts op::QuantizeRowwise::infer(Inputs in) const {

@@ -10,6 +10,7 @@
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/ops/loss.h>
 
+#include <limits>
 #include <thread>
 
 #include "support/helpers.h"
@@ -425,6 +426,29 @@ TEST_CASE("train: before the first update no learning rate is to blame for what 
   later.trainer.step();
   later.params.assign(broken);
   CHECK_HAS(error_of([&] { later.trainer.step(); }), "Lower the learning rate (now 0.00333");
+}
+
+TEST_CASE("train: an op that takes finite numbers only says the step, the first op, and which rate to lower") {
+  for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
+    CAPTURE(std::string(name_of(optimizer)));
+    TrainConfig c = tiny_train();
+    c.linear = LinearKind::switchback;
+    c.optimizer = optimizer;
+    Run run(c);
+    run.trainer.step();
+    StateDict broken = run.params.state();
+    for (auto& [name, t] : broken)
+      if (name == "wpe.weight") t = filled(t.shape(), std::numeric_limits<float>::infinity());
+    run.params.assign(broken);
+    const std::string message = error_of(Error::Kind::non_finite, [&] { run.trainer.step(); });
+    CHECK_HAS(message, "[train] step 2 computes a number that is not finite. All must be finite. Lower ");
+    CHECK_HAS(message, optimizer == OptimizerKind::muon ? "Lower muon_lr, the rate of the hidden matrices (now 0.0"
+                                                        : "Lower the learning rate (now 0.00");
+    CHECK_HAS(message, "every op checked, this is where it began:\n[");
+    CHECK(message.find("AnomalyScope") == std::string::npos);
+    CHECK(run.trainer.steps() == 1);
+    CHECK_HAS(error_of(Error::Kind::non_finite, [&] { run.trainer.evaluate(); }), "an AnomalyScope finds the op");
+  }
 }
 
 TEST_CASE("train: recomputed activations give the same bits, bf16 gives others that train as well") {
