@@ -1,4 +1,4 @@
-"""A change of a file, and a program of the tests that has it. For run.py, each.py and switch.py."""
+"""A change of a file, and a program of the tests that has it. For run.py and switch.py."""
 import functools, os, pathlib, re, shutil, subprocess, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -16,18 +16,15 @@ def code_of(line):
 
 
 class Mutant:
-    """A line of a file and what takes its place; kernels: which files to compile with it; runs: the (TG_CASES, test
-    cases) that must find it, or all that come by it."""
+    """A line of a file and what takes its place; kernel: which file to compile with it; tests: the (TG_CASES, test
+    cases) that must find it."""
 
-    def __init__(self, file, kernels, why, runs, was, now):
-        self.file, self.kernels, self.why, self.runs = file, kernels, why, runs
+    def __init__(self, file, kernel, why, tests, was, now):
+        self.file, self.kernel, self.why, self.tests = file, kernel, why, tests
         self.was, self.now = was, now
 
     def __str__(self):
         return f"{self.file}: {self.why}: {self.was!r} -> {self.now!r}"
-
-    def key(self):
-        return self.file, self.was, self.now
 
     def place(self):
         """Its line, and the number of it."""
@@ -54,7 +51,7 @@ def read_list(path):
         if s.startswith("# "):
             where, cases, tests, why = [p.strip() for p in s[2:].split("|", 3)]
             file, _, kernel = where.partition(" in ")
-            head = (file, [kernel or file], why, [(cases, tests)])
+            head = (file, kernel or file, why, (cases, tests))
         elif s.startswith("- ") and head:
             was = s[2:].strip()
         elif s.startswith("+") and was is not None:

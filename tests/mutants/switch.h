@@ -1,4 +1,4 @@
-// What `run.py --each` includes before a kernel file, and writes in the place of what it changes: all changes of all
+// What run.py includes before a kernel file, and writes in the place of what it changes: all changes of all
 // files are in one program, and TG_MUTANT chooses the one that happens. `a < b` becomes `a < tg_lt(7) > b`, which has
 // the same operands whatever stands around it.
 #pragma once

@@ -76,7 +76,7 @@ def compile_all(built, pool, mutants):
     """Compiles with all changes inside; returns which are, and which the compiler refuses: they are left out."""
     edits = edits_of(mutants)
     files = {file for file, *_ in edits.values()}
-    left = {kernel for k in edits for kernel in mutants[k].kernels}
+    left = {mutants[k].kernel for k in edits}
     while left:
         for file, text in texts(files, edits).items():
             built.write(file, text)
