@@ -1,25 +1,106 @@
 #!/usr/bin/env python3
-"""Data parallel steps on this machine, measured beside what `tapegrad inspect --plan --ranks` predicts for them.
+"""Data parallel steps, predicted: on this machine beside measured ones, or of H100s on paper.
 
     python bench/dist/predict.py build/release/bin [--ranks 2,4] [--threads N] [--steps N] [--warmup N] [--rounds N] [--json FILE]
+    python bench/dist/predict.py build/release/bin --on-paper gpt2-xl,cs336-2.7b [--ranks 8,64,1024,16384]
 
-The model has 6 layers of width 384, 10.7 million parameters; each rank has a micro-batch of 8 x 128 random tokens. The folder has
-the programs: bench_ops measures the machine, bench_comm the network of as many ranks, and `tapegrad train` a rank by itself, which
-are what the prediction is made of. Where ranks have more threads than there are cpus, the prediction lets them share: a rank then
-takes that many times as long as by itself. As many processes at once that send nothing tell what ranks take from each other
-besides, by caches and memory: the rest of a step is messages. Nothing is fitted to the steps. `one process` makes the same step with
-the threads of all ranks. Medians over the rounds, of which those on a busy machine are left out.
+The folder has the programs. A step is the least time of its ops on a machine (`tapegrad inspect --roofline`, forward, backward and
+update), scaled to the time of a rank by itself where that was measured, and the messages that backward does not hide. A message
+of m bytes takes alpha + m beta (Hockney, The communication challenge for MPP, 1994); a rank sends the N - 1 messages of an
+all_to_all or all_gather one after the other, some within its node and some between nodes (Thakur, Rabenseifner and Gropp,
+Optimization of collective communication operations in MPICH, 2005). Memory is that of `tapegrad inspect --plan`.
+
+Measured: the model has 6 layers of width 384, 10.7 million parameters; each rank has a micro-batch of 8 x 128 random tokens. bench_ops
+measures the machine, bench_comm the network of as many ranks, and `tapegrad train` a rank by itself, which are what the prediction
+is made of. Where ranks have more threads than there are cpus, the prediction lets them share: a rank then takes that many times as
+long as by itself. As many processes at once that send nothing tell what ranks take from each other besides, by caches and memory:
+the rest of a step is messages. Nothing is fitted to the steps. `one process` makes the same step with the threads of all ranks.
+Medians over the rounds, of which those on a busy machine are left out.
 """
-import argparse, json, os, statistics, subprocess, sys, tempfile
+import argparse, json, math, os, statistics, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
-from compare_torch import RUNS, flags_of, report_of, seconds_of, train
 from ranks import RUN, SHAPE, mpirun
 from torch_peer import LEAST_SHARE, rounds_of
+from train_runs import RUNS, flags_of, report_of, seconds_of, train
 
 RUNS[RUN] = SHAPE
+# Nodes of 8 H100 SXM5: NVLink 4 has 450 GB/s in each direction, and the 400 Gb/s InfiniBand of a GPU 50 GB/s, of which 0.8 are
+# reached. Microseconds of a message are assumed. Sums pass the memory of the GPU five times (2900 GB/s): packed, added up, unpacked.
+H100 = {"name": "h100", "ranks_per_node": 8, "us_in_node": 2, "gb_per_s_in_node": 0.8 * 450, "us_between": 5,
+        "gb_per_s_between": 0.8 * 50, "gb_per_s_sum": 2900 / 5}
+
+
+def fit(exchanges, messages):
+    """(alpha, beta) for which `messages` messages one after the other come nearest to each (bytes, seconds) by least squares of
+    relative errors, so that short ones count as much as long ones. What noise would make negative is 0, and the other is fitted alone."""
+    x = [messages / seconds for _, seconds in exchanges]
+    y = [size * a for (size, _), a in zip(exchanges, x)]
+    dot = lambda u, v: sum(map(lambda a, b: a * b, u, v))
+    aa, ab, bb, a, b = dot(x, x), dot(x, y), dot(y, y), sum(x), sum(y)
+    det = aa * bb - ab * ab
+    alpha, beta = ((a * bb - b * ab) / det, (b * aa - a * ab) / det) if det > 0 else (0, -1)
+    return (a / aa, 0) if beta < 0 else (0, b / bb) if alpha < 0 else (alpha, beta)
+
+
+def network_of(measured):
+    """The network of a run of bench_comm on one machine."""
+    rows = {(r["collective"], r["bytes"]): r["seconds"]["median"] for r in measured["collectives"]}
+    alpha, beta = fit([(size, s) for (name, size), s in rows.items() if name in ("all_to_all", "all_gather")], measured["ranks"] - 1)
+    if measured["ranks_per_node"] != measured["ranks"] or not beta:
+        sys.exit("the ranks are on several machines, or longer messages took no more time: measure again where nothing else runs")
+    size = max(size for _, size in rows)
+    us, rate = 1e6 * alpha, 1e-9 / beta
+    return {"name": "measured", "ranks_per_node": measured["ranks"], "us_in_node": us, "gb_per_s_in_node": rate, "us_between": us,
+            "gb_per_s_between": rate, "gb_per_s_sum": 1e-9 * size / rows["its sums alone", size]}
+
+
+def exchange(net, ranks, size):
+    """Seconds of a rank on the smallest node for a message of so many bytes to and from every other one."""
+    here = min(ranks, ranks % net["ranks_per_node"] or net["ranks_per_node"])
+    return sum(n * (1e-6 * net[f"us_{where}"] + size / (1e9 * net[f"gb_per_s_{where}"]))
+               for n, where in ((here - 1, "in_node"), (ranks - here, "between")))
+
+
+def sum_cost(net, ranks, sent, received):
+    """A sum over ranks in rounds (core/comm/sums.h): all_to_all of `sent` bytes of elements, adding up, all_gather of `received`."""
+    part, of_rank = min(1 << 20, (64 << 20) // ranks), sent / ranks
+    rounds = math.ceil(of_rank / part)
+    message = of_rank / rounds
+    return {"rounds": rounds, "message": message, "all_to_all": rounds * exchange(net, ranks, message),
+            "sum": sent / (1e9 * net["gb_per_s_sum"]), "all_gather": rounds * exchange(net, ranks, message * received / sent),
+            "buffers": ranks * min(of_rank, part) * (2 + received / sent)}
+
+
+def exposed(buckets, seconds, backward):
+    """What of equal sums is left when backward ends, in which they become ready at equal distances, one at a time."""
+    return max(seconds, buckets * seconds - (buckets - 1) / buckets * backward)
+
+
+def step(net, ranks, phases, gradients, shard=False, bucket_mb=0, rank_seconds=0):
+    """A step of ranks with one micro-batch each. phases: least seconds of forward, backward and update; gradients: their bytes as
+    backward computes them, and of their sums."""
+    scale = rank_seconds / sum(phases) if rank_seconds else 1
+    forward, backward, update = (scale * s for s in phases)
+    alone = forward + backward + update
+    s = {"ranks": ranks, "forward": forward, "backward": backward, "update": update / ranks if shard else update}
+    sent, received = gradients
+    bucket = 1e6 * bucket_mb or 4 * max((25 << 20) // 4, ranks * 4 * (1 << 14))  # gradient_buckets() of models/optim/partition.cpp
+    n = s["buckets"] = math.ceil(received / bucket)
+    one = sum_cost(net, ranks, sent / n, received / n)
+    s["parameters"] = 0
+    if shard:  # an all_gather of parameters after the update takes the place of that of the sums: nothing hides it
+        one["all_gather"], s["parameters"] = 0, n * sum_cost(net, ranks, received / n, received / n)["all_gather"]
+    messages = one["all_to_all"] + one["all_gather"] + one["sum"]
+    s |= {key: n * one[key] for key in ("rounds", "all_to_all", "sum", "all_gather")} | {key: one[key] for key in ("message", "buffers")}
+    s["scalars"] = 4 * exchange(net, ranks, 8)  # the loss in its round, the offset of the generator, and whether a signal came
+    beside = s["sum"] - one["sum"]  # sums take turns with backward: all but the last
+    s["exposed"] = min(n * messages, beside + exposed(n, messages, backward + beside))
+    s["hidden"] = n * messages - s["exposed"]
+    s["step"] = forward + backward + s["update"] + s["exposed"] + s["parameters"] + s["scalars"]
+    return s | {"efficiency": alone / s["step"], "messages": 2 * s["rounds"] * (ranks - 1)}
 
 
 def call(*command, **options):
@@ -29,10 +110,51 @@ def call(*command, **options):
     return done.stdout
 
 
+def inspected(program, kind, *words):
+    return json.loads(call(program, "inspect", f"--{kind}", "--json", *words))
+
+
+def phases_of(program, machine, *words):
+    """(The machine, least seconds of forward, backward and update on it)"""
+    m = inspected(program, "roofline", "--device", machine, *words)["machines"][0]
+    return m, [1e-3 * m[f"{phase}_ms"] for phase in ("forward", "backward", "update")]
+
+
+def plan_of(program, dtype, *words):
+    """Bytes of a rank, without recomputation."""
+    return inspected(program, "plan", *words)["plans"][0 if dtype == "f32" else 3]
+
+
+def on_paper(args):
+    """The tables of H100s, one micro-batch of 4 windows in bf16 for each rank."""
+    for arch in args.on_paper.split(","):
+        model = ["--arch", arch, "--batch", "4"]
+        phases = phases_of(args.program, "h100", *model, "--dtype", "bf16")[1]
+        sent = plan_of(args.program, "bf16", *model)["gradients"]
+        for title, shard, bucket_mb in (("", [], 0), (", sharded optimiser", ["--shard-optimizer", "true"], 0), (", buckets of 1600 MB", [], 1600)):
+            plan = lambda n, *words: plan_of(args.program, "bf16", *model, "--ranks", n, *words)
+            memory = [plan(n, *shard) for n in args.ranks]
+            steps = [step(H100, n, phases, (sent, plan(n)["gradients"]), bool(shard), bucket_mb) for n in args.ranks]
+            print(f"{arch}, 4 windows a rank in bf16{title}")
+            row = lambda name, cells: print(f"{name:30}", *(f"{x:>12}" for x in cells))
+            for name, key, scale, digits in (
+                    ("ranks", "ranks", 1, 0), ("forward, ms", "forward", 1e3, 2), ("backward, ms", "backward", 1e3, 2), ("update, ms", "update", 1e3, 2),
+                    ("buckets of gradients", "buckets", 1, 0), ("all_to_all, ms", "all_to_all", 1e3, 2), ("sums, ms", "sum", 1e3, 2),
+                    ("all_gather, ms", "all_gather", 1e3, 2), ("hidden behind backward, ms", "hidden", 1e3, 2), ("messages of a rank", "messages", 1, 0),
+                    ("kB of a message", "message", 1e-3, 2), ("all_gather of parameters, ms", "parameters", 1e3, 2),
+                    ("loss and signals, ms", "scalars", 1e3, 2), ("the step, ms", "step", 1e3, 2), ("efficiency, %", "efficiency", 100, 2),
+                    ("parts of all ranks, GB", "buffers", 1e-9, 2)):
+                row(name, (f"{scale * s[key]:.{digits}f}" for s in steps))
+            for key in ("weights", "moments", "gradients", "activations", "peak"):
+                row(f"{key} of a rank, GB", (f"{1e-9 * m[key]:.2f}" for m in memory))
+            print()
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("programs", help="the folder with tapegrad, bench_ops and bench_comm")
-    parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4])
+    parser.add_argument("--on-paper", metavar="MODELS", help="tables of H100s for these named models, and nothing measured")
+    parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
     parser.add_argument("--steps", type=int, default=8, help="timed ones, for each run and round")
@@ -40,6 +162,9 @@ def parse():
     parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")
     args = parser.parse_args()
+    args.ranks = args.ranks or ([8, 64, 1024, 16384] if args.on_paper else [2, 4])
+    if min(args.ranks) < 2:
+        parser.error("--ranks: two or more")
     args.program = os.path.join(args.programs, "tapegrad")
     args.device, args.cpu_time, args.dtype, args.matmul_precision = "cpu", False, "f32", "highest"
     return args
@@ -47,12 +172,17 @@ def parse():
 
 def main():
     args = parse()
+    if args.on_paper:
+        return on_paper(args)
     with tempfile.TemporaryDirectory() as folder:
         path = lambda name: os.path.join(folder, name)
         call(os.path.join(args.programs, "bench_ops"), "--filter", "gelu", "--machine", path("machine.json"),
              env={**os.environ, "TG_THREADS": str(args.threads)})
+        networks = {}
         for n in args.ranks:
-            call(*mpirun(n), os.path.join(args.programs, "bench_comm"), "--network", path(f"network{n}.json"))
+            call(*mpirun(n), os.path.join(args.programs, "bench_comm"), "--json", path(f"comm{n}.json"))
+            with open(path(f"comm{n}.json")) as f:
+                networks[n] = network_of(json.load(f))
         flags = flags_of(args, RUN, folder)
         fitting = [n for n in args.ranks if n * args.threads <= os.cpu_count()]
         printed = ""
@@ -70,32 +200,25 @@ def main():
         rounds, shares = rounds_of(args, os.cpu_count(), RUN, one)
         median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
         alone = median["at once", 1]
-        plan = ["inspect", "--plan", "--json", "--window", flags["context"],
-                *(w for key in ("layers", "heads", "width", "vocab-size", "context", "batch") for w in (f"--{key}", flags[key]))]
-
-        def predicted(n, rank_ms):
-            return json.loads(call(args.program, *plan, "--arch", "nano", "--ranks", n, "--machine", path("machine.json"),
-                                   "--network", path(f"network{n}.json"), "--rank-ms", rank_ms))
-
+        model = ["--arch", "nano", *(w for key in ("layers", "heads", "width", "vocab-size", "context", "batch") for w in (f"--{key}", flags[key]))]
+        machine, phases = phases_of(args.program, path("machine.json"), *model)
         rows = []
         head = lambda *names: print(f"{names[0]:>6}", *(f"{name:>13}" for name in names[1:]))
         head("", *3 * ["alone, ms"], "at once, ms", *2 * ["sums, ms"], *2 * ["step, ms"], "step", *2 * ["efficiency, %"])
         head("ranks", "least", "measured", "shared", "measured", *2 * ["predicted", "measured"], "error", "predicted", "measured")
         for n in args.ranks:
             shared = alone * max(1, n * args.threads / os.cpu_count())
-            plan_of, least = predicted(n, 1e3 * shared), predicted(n, 0)["steps"][0]
-            step_seconds, ranks = 1e-3 * plan_of["steps"][0]["step_ms"], median["ranks", n]
-            row = {"ranks": n, "threads": args.threads,
-                   "least": 1e-3 * sum(least[f"{phase}_ms"] for phase in ("forward", "backward", "update")), "alone": alone,
-                   "shared": shared, "at_once": median["at once", n], "sums_predicted": step_seconds - shared,
-                   "sums_measured": ranks - median["at once", n], "step_predicted": step_seconds, "step_measured": ranks}
-            percents = {"error": step_seconds / ranks - 1, "efficiency_predicted": alone / step_seconds,
-                        "efficiency_measured": alone / ranks}
-            rows.append({**row, **percents, "one_process": median.get(("one process", n)), "network": plan_of["network"], "machine": plan_of["machine"]})
+            gradients = [plan_of(args.program, "f32", *model, "--ranks", ranks)["gradients"] for ranks in (1, n)]
+            predicted, ranks = step(networks[n], n, phases, gradients, rank_seconds=shared)["step"], median["ranks", n]
+            row = {"ranks": n, "threads": args.threads, "least": sum(phases), "alone": alone, "shared": shared,
+                   "at_once": median["at once", n], "sums_predicted": predicted - shared, "sums_measured": ranks - median["at once", n],
+                   "step_predicted": predicted, "step_measured": ranks}
+            percents = {"error": predicted / ranks - 1, "efficiency_predicted": alone / predicted, "efficiency_measured": alone / ranks}
+            rows.append({**row, **percents, "one_process": median.get(("one process", n)), "network": networks[n], "machine": machine})
             print(f"{n:6}", *(f"{1e3 * x:13.1f}" for x in list(row.values())[2:]), *(f"{100 * x:13.1f}" for x in percents.values()))
         for n in fitting:
-            one = median["one process", n]
-            print(f"one process, {n * args.threads} threads: {1e3 * one:.1f} ms; {n} ranks make {one / median['ranks', n]:.2f} x its steps")
+            whole = median["one process", n]
+            print(f"one process, {n * args.threads} threads: {1e3 * whole:.1f} ms; {n} ranks make {whole / median['ranks', n]:.2f} x its steps")
     print(f"shared: {args.threads} thread(s) of each rank on {os.cpu_count()} cpus, so that a rank takes as many times as long as by itself "
           "as there are threads for a cpu")
     share = min(shares)
@@ -103,8 +226,7 @@ def main():
         print(f"busy: this program got {100 * share:.0f} % of the processors at the least; errors are of that too")
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({**report_of(args, printed), "commit": args.commit,
-                       "command": " ".join(["python", *sys.argv]), "run": RUN,
+            json.dump({**report_of(args, printed), "commit": args.commit, "command": " ".join(["python", *sys.argv]), "run": RUN,
                        "steps": args.steps, "rounds": args.rounds, "share": share, "data_parallel": rows}, f, indent=1)
             f.write("\n")
 

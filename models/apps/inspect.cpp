@@ -6,7 +6,6 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/apps/data_parallel.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/roofline.h>
 #include <tapegrad/models/gpt/config_json.h>
@@ -23,7 +22,7 @@ namespace {
 struct InspectOptions : TrainOptions {  // of which settings, --config and --device count
   std::string model, arch;
   bool json = false, plan = false, roofline = false;
-  RanksOptions of_ranks;
+  int64_t ranks = 1;
 };
 
 struct Entry {
@@ -148,16 +147,30 @@ void print_table(const Described& d) {
     fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(t.name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
+bool is_of_plan(std::string_view name) {
+  return name == "batch" || name == "accumulate" || name == "optimizer" || name == "linear";
+}
+bool is_of_roofline(std::string_view name) {  // dtype and recompute are the rows of a plan
+  return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
+}
+bool is_of_ranks(std::string_view name) { return name == "shard_optimizer"; }
+bool given(const InspectOptions& o, bool (*which)(std::string_view)) {
+  return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
+}
+
 // A training step in each precision and with each kind of recomputation.
 Json describe_plans(const InspectOptions& o) {
   RunConfig run = planned_run(o);
+  if (run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; }))
+    run.train.accumulate = o.ranks;  // a micro-batch for each
+  const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
   const Device device = Device::parse(o.device);
   Json plans = Json::array();
   MemoryPlan p;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
       run.train.dtype = dtype, run.train.recompute = recompute;
-      p = plan_memory(run.model, run.train, device);
+      p = plan_memory(run.model, run.train, device, nullptr, DType::f32, world);
       plans.push_back({{"dtype", name_of(dtype)},
                        {"recompute", name_of(recompute)},
                        {"weights", p.weights},
@@ -172,6 +185,8 @@ Json describe_plans(const InspectOptions& o) {
           {"parameters", p.parameters},
           {"batch", run.train.batch},
           {"accumulate", run.train.accumulate},
+          {"ranks", o.ranks},
+          {"shard_optimizer", run.train.shard_optimizer},
           {"optimizer", name_of(run.train.optimizer)},
           {"device", o.device},
           {"memory", runtime_of(device).memory(device.index)},
@@ -185,6 +200,8 @@ void print_plans(const Json& all) {
              text_of(all["batch"]), text_of(all["config"]["context"]), all["optimizer"].get<std::string>(),
              all["device"].get<std::string>());
   if (there) fmt::print(", which has {}", readable_bytes(there));
+  if (const auto ranks = all["ranks"].get<int64_t>(); ranks > 1)
+    fmt::print("; memory of each of {} ranks{}", ranks, all["shard_optimizer"].get<bool>() ? ", moments sharded" : "");
   constexpr const char* kRow = "{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n";
   fmt::print("\n\n");
   fmt::print(fmt::runtime(kRow), "dtype", "recompute", "weights", "gradients", "moments", "activations", "peak",
@@ -193,8 +210,9 @@ void print_plans(const Json& all) {
     const auto bytes = [&](const char* name) { return readable_bytes(p[name].get<int64_t>()); };
     fmt::print(fmt::runtime(kRow), p["dtype"].get<std::string>(), p["recompute"].get<std::string>(), bytes("weights"),
                bytes("gradients"), bytes("moments"), bytes("activations"), bytes("peak"),
-
-               fmt::format("{:.0f} %", 100 * p["gradients_at_peak"].get<double>() / p["gradients"].get<double>()),
+               all["ranks"].get<int64_t>() > 1  // whose gradients are sums, of all or a part of what backward has made
+                   ? ""
+                   : fmt::format("{:.0f} %", 100 * p["gradients_at_peak"].get<double>() / p["gradients"].get<double>()),
                there && p["peak"].get<int64_t>() > there ? "  too much" : "");
   }
   fmt::print(
@@ -203,25 +221,6 @@ void print_plans(const Json& all) {
       "how far backward has come then. 0 %: it begins, and activations make the peak. 100 %: all gradients are there "
       "or\n"
       "the optimiser is at work, and a smaller batch or --recompute lowers it little.\n");
-}
-
-bool is_of_plan(std::string_view name) {
-  return name == "batch" || name == "accumulate" || name == "optimizer" || name == "linear";
-}
-bool is_of_roofline(std::string_view name) {  // dtype and recompute are the rows of a plan
-  return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
-}
-bool is_of_ranks(std::string_view name) { return name == "shard_optimizer"; }
-bool given(const InspectOptions& o, bool (*which)(std::string_view)) {
-  return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
-}
-
-// A plan for ranks, of one dtype and one kind of recomputation.
-Json describe_ranks(const std::string& name, const InspectOptions& o) {
-  const RunConfig run = planned_run(o);
-  RanksOptions of = o.of_ranks;
-  of.one_each = run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; });
-  return ranks_plan_of(name, run, o.device, of);
 }
 
 int run(const InspectOptions& o) {
@@ -234,17 +233,10 @@ int run(const InspectOptions& o) {
     throw UsageError(
         "--batch, --accumulate, --optimizer, --linear and --device are of a training step; ask for its --plan or "
         "--roofline");
-  const bool ranks = !o.of_ranks.ranks.empty();
-  if (ranks && !o.plan) throw UsageError("--ranks is of a --plan");
-  if (const RanksOptions& r = o.of_ranks;
-      !ranks && (!r.machine.empty() || !r.network.empty() || r.rank_ms > 0 || given(o, is_of_ranks)))
-    throw UsageError("--machine, --network, --rank-ms and --shard-optimizer are of --ranks");
-  if (ranks && (o.of_ranks.network.empty() || o.of_ranks.machine.empty()))
-    throw UsageError(
-        "--ranks needs --machine h100, h200 or FILE for the time of computing, and --network h100 or FILE for that of "
-        "messages");
-  if (o.plan && !ranks && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
-    throw UsageError("--dtype, --recompute, --window and --clip-norm are of a --roofline or of --ranks");
+  if (!o.plan && (o.ranks > 1 || given(o, is_of_ranks)))
+    throw UsageError("--ranks and --shard-optimizer are of a --plan");
+  if (o.plan && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
+    throw UsageError("--dtype, --recompute, --window and --clip-norm are of a --roofline");
   if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
   const std::string name = o.model.empty() ? o.arch : o.model;
@@ -253,13 +245,11 @@ int run(const InspectOptions& o) {
     o.json ? print_json(d) : print_table(d);
     return 0;
   }
-  const Json all = ranks    ? describe_ranks(name, o)
-                   : o.plan ? describe_plans(o)
-                            : roofline_of(name, planned_run(o), o.device);
+  const Json all = o.plan ? describe_plans(o) : roofline_of(name, planned_run(o), o.device);
   if (o.json)
     fmt::print("{}\n", text_of(all, 2));
   else
-    ranks ? print_ranks_plan(all) : o.plan ? print_plans(all) : print_roofline(all);
+    o.plan ? print_plans(all) : print_roofline(all);
   return 0;
 }
 
@@ -285,19 +275,9 @@ Subcommand inspect_command() {
                      "it on --device: h100, h200 or a JSON file; default: both",
                      o->roofline);
             c.option("--ranks",
-                     "with --plan: numbers of processes that train together, as 8,64; time and memory of a step on "
-                     "each, with a micro-batch for each unless --accumulate says how many",
-                     o->of_ranks.ranks);
-            c.option("--machine", "NAME", "with --ranks: what computes, h100, h200 or a file of `bench_ops --machine`",
-                     o->of_ranks.machine);
-            c.option("--network", "NAME", "with --ranks: what sends, h100 or a file of `bench_comm --network`",
-                     o->of_ranks.network);
-            c.option("--rank-ms",
-                     "with --ranks: measured milliseconds of a rank's part of a step by itself, 0: the "
-                     "least time on the machine",
-                     o->of_ranks.rank_ms, 0);
-            c.option("--bucket-mb", "with --ranks: 10^6 bytes of gradients that are added up at once, 0: as train does",
-                     o->of_ranks.bucket_mb, 0);
+                     "with --plan: the memory of each of so many processes that train together, with a micro-batch "
+                     "for each unless --accumulate says how many",
+                     o->ranks, 1, INT32_MAX);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);
             return [o] { return run(*o); };

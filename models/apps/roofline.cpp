@@ -24,7 +24,8 @@ std::vector<Machine> machines_at(const std::string& where) {
 
 Json roofline_of(const std::string& model, const RunConfig& run, const std::string& where) {
   const std::vector<Machine> machines = machines_at(where);
-  std::vector<WorkOfOp> ops = step_work(run.model, run.train).all();
+  const StepWork work = step_work(run.model, run.train);
+  std::vector<WorkOfOp> ops = work.all();
   std::ranges::stable_sort(ops, std::greater<>(), [&](const WorkOfOp& o) { return floor_seconds(o, machines[0]); });
   Json rows = Json::array(), of_machines = Json::array();
   for (const WorkOfOp& o : ops) {
@@ -38,7 +39,11 @@ Json roofline_of(const std::string& model, const RunConfig& run, const std::stri
                     {"floor_ms", std::move(floors)}});
   }
   for (const Machine& m : machines) {
-    Json of = {{"name", m.name}, {"step_ms", 1e3 * floor_seconds(ops, m)}};
+    Json of = {{"name", m.name},
+               {"step_ms", 1e3 * floor_seconds(ops, m)},
+               {"forward_ms", 1e3 * floor_seconds(work.forward, m)},
+               {"backward_ms", 1e3 * floor_seconds(work.backward, m)},
+               {"update_ms", 1e3 * floor_seconds(work.update, m)}};
     visit_machine_fields(m, [&](const char* key, double x) { of[key] = x; });
     of_machines.push_back(std::move(of));
   }

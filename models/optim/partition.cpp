@@ -29,9 +29,8 @@ ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
 }
 }  // namespace
 
-int64_t bucket_elements(int64_t ranks) { return std::max(kBucket, ranks * kStretchesOfRank * kStretch); }
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter> parameters, int ranks) {
-  const int64_t least = bucket_elements(ranks);
+  const int64_t least = std::max(kBucket, ranks * kStretchesOfRank * kStretch);
   std::vector<GradientBucket> all;
   int64_t n = least;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -19,9 +19,8 @@ namespace tg {
 struct GradientBucket {
   size_t first, last;
 };
-/// The least elements of a bucket: 25 MiB of f32, and four stretches of square_sums() for each rank.
-int64_t bucket_elements(int64_t ranks);
-/// The parameters in buckets of so many elements or more, in order. The last has what is left.
+/// The parameters in order, in buckets of 25 MiB of f32 or more, and of four stretches of square_sums() for each rank
+/// or more. The last bucket has what is left.
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter>, int ranks);
 
 /// The parameters of a bucket are one long row of elements, and each rank owns a piece of it. Pieces are cut at
