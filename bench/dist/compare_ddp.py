@@ -18,8 +18,8 @@ from types import SimpleNamespace
 HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
-from compare_torch import gpt
 from ranks import RUN, SHAPE, mpirun
+from torch_gpt import gpt
 from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table
 from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, report_of, seconds_of, train
 
@@ -38,7 +38,7 @@ def of_rank(rank, args, way, port, results):
     torch.manual_seed(1)  # the weights of all ranks
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks)
-    model = torch.nn.parallel.DistributedDataParallel(gpt(torch, RUN), **WAYS[way])
+    model = torch.nn.parallel.DistributedDataParallel(gpt(torch, *SHAPE[:4], SHAPE[7], *SHAPE[4:6]), **WAYS[way])
     function = torch.compile(model) if "compile" in way else model
     torch.manual_seed(2 + rank)
     tokens, targets = (torch.randint(RUNS[RUN][3], RUNS[RUN][6:]) for _ in range(2))

@@ -16,6 +16,7 @@ autocast in PyTorch, whose backward then runs within it as the document's does.
 import math, os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
+import torch_gpt
 from torch_peer import PRECISIONS, Peer, in_turn, parse, serve, table
 
 # Width, blocks, heads; vocabulary 10 000, RMSNorm, GELU, learned positions, no biases.
@@ -26,8 +27,10 @@ WAYS = ("document eager", "document compile", "fused eager", "fused compile")
 
 def gpt(torch, kind, size, context):
     """Document 004's model and loss, as it writes them, or of PyTorch's fused functions."""
-    nn, F = torch.nn, torch.nn.functional
+    nn = torch.nn
     width, blocks, heads = SIZES[size]
+    if kind == "fused":
+        return torch_gpt.gpt(torch, blocks, heads, width, VOCABULARY, context, rms=True, tied=False, scaled=True)
     linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
 
     class RmsNorm(nn.Module):
@@ -59,26 +62,12 @@ def gpt(torch, kind, size, context):
             h = self.fc(self.norm_2(x))
             return x + self.down_projection(0.5 * h * (1 + torch.erf(h / math.sqrt(2))))
 
-    class FusedBlock(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm_1, self.norm_2 = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
-            self.qkv, self.context_projection = linear(width, 3 * width), linear(width, width)
-            self.fc, self.down_projection = linear(width, 4 * width), linear(4 * width, width)
-
-        def forward(self, x):
-            b, t, c = x.shape
-            q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.norm_1(x)).chunk(3, -1))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.context_projection(y.transpose(1, 2).reshape(b, t, c))
-            return x + self.down_projection(F.gelu(self.fc(self.norm_2(x))))
-
     class Gpt(nn.Module):
         def __init__(self):
             super().__init__()
             self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
-            self.h = nn.ModuleList((Block if kind == "document" else FusedBlock)() for _ in range(blocks))
-            self.ln_f = RmsNorm() if kind == "document" else nn.RMSNorm(width, eps=1e-5)
+            self.h = nn.ModuleList(Block() for _ in range(blocks))
+            self.ln_f = RmsNorm()
             self.head = linear(width, VOCABULARY)
             for key, p in self.named_parameters():
                 if p.dim() == 2:
@@ -89,8 +78,6 @@ def gpt(torch, kind, size, context):
             for block in self.h:
                 x = block(x)
             logits = self.head(self.ln_f(x))
-            if kind == "fused":
-                return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
             shifted = logits - logits.amax(-1, keepdim=True)
             at_target = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
             return (torch.log(torch.exp(shifted).sum(-1)) - at_target).mean()

@@ -15,6 +15,7 @@ document 003's model, for a GPU: name it, and of the ways those without foreach,
 import os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
+import torch_gpt
 from torch_peer import PRECISIONS, Peer, in_turn, parse, serve, table
 from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, settings_of
 
@@ -72,41 +73,8 @@ def big_gpt(torch, layers):
 
 
 def gpt(torch, run):
-    nn, F = torch.nn, torch.nn.functional
     blocks, heads, width, vocabulary, bias, dropout, _, context = RUNS[run]
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm_1, self.norm_2 = (nn.LayerNorm(width, bias=bias) for _ in range(2))
-            self.qkv, self.proj = nn.Linear(width, 3 * width, bias=bias), nn.Linear(width, width, bias=bias)
-            self.fc, self.down = nn.Linear(width, 4 * width, bias=bias), nn.Linear(4 * width, width, bias=bias)
-
-        def forward(self, x):
-            b, t, c = x.shape
-            q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.norm_1(x)).split(c, -1))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # ours drops no attention weights
-            x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(b, t, c)), dropout)
-            return x + F.dropout(self.down(F.gelu(self.fc(self.norm_2(x)))), dropout)
-
-    class Gpt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-            self.h = nn.ModuleList(Block() for _ in range(blocks))
-            self.ln_f = nn.LayerNorm(width, bias=bias)
-            for p in self.parameters():
-                if p.dim() == 2:
-                    nn.init.normal_(p, std=0.02)
-
-        def forward(self, tokens, targets, blocks=None):
-            x = F.dropout(self.wte(tokens) + self.wpe.weight[: tokens.shape[1]], dropout)
-            for block in blocks or self.h:
-                x = block(x)
-            logits = F.linear(self.ln_f(x), self.wte.weight)  # the head's weight is the token table
-            return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-    return Gpt()
+    return torch_gpt.gpt(torch, blocks, heads, width, vocabulary, context, bias, dropout)
 
 
 def ways_of(torch, run, args):

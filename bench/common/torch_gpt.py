@@ -1,0 +1,46 @@
+"""A GPT of PyTorch's fused functions: a norm, one product for queries, keys and values, scaled_dot_product_attention, GELU. No
+program. Users: gpt_timeit/compare_torch.py, gpt_training/compare_torch.py, dist/compare_ddp.py."""
+import math
+
+
+def gpt(torch, blocks, heads, width, vocabulary, context, bias=False, dropout=0.0, rms=False, tied=True, scaled=False):
+    """The model, whose forward(tokens, targets) is the loss. rms: of the norms; tied: the head's weight is the token table; scaled:
+    weights of projections back to the stream begin smaller by sqrt(2 blocks)."""
+    nn, F = torch.nn, torch.nn.functional
+    norm = (lambda: nn.RMSNorm(width, eps=1e-5)) if rms else (lambda: nn.LayerNorm(width, bias=bias))
+    linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=bias)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm_1, self.norm_2 = norm(), norm()
+            self.qkv, self.proj = linear(width, 3 * width), linear(width, width)
+            self.fc, self.down_proj = linear(width, 4 * width), linear(4 * width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.norm_1(x)).split(c, -1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # ours drops no attention weights
+            x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(b, t, c)), dropout)
+            return x + F.dropout(self.down_proj(F.gelu(self.fc(self.norm_2(x)))), dropout)
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+            self.h = nn.ModuleList(Block() for _ in range(blocks))
+            self.ln_f = norm()
+            if not tied:
+                self.head = linear(width, vocabulary)
+            for key, p in self.named_parameters():
+                if p.dim() == 2:
+                    nn.init.normal_(p, std=0.02 / (math.sqrt(2 * blocks) if scaled and "proj" in key else 1))
+
+        def forward(self, tokens, targets, blocks=None):
+            x = F.dropout(self.wte(tokens) + self.wpe.weight[: tokens.shape[1]], dropout)
+            for block in blocks or self.h:
+                x = block(x)
+            logits = F.linear(self.ln_f(x), (self.wte if tied else self.head).weight)
+            return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    return Gpt()
