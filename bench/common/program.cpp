@@ -46,7 +46,20 @@ Json json_of(const Origin& o) {
       {"commit", o.commit},
       {"command", o.command}};
 }
-void write_json(const std::string& path, const Json& j) { write_file_atomically(path, text_of(j, 1) + "\n"); }
+void write_json(const std::string& path, const Json& j) {
+  if (!j.is_object()) return write_file_atomically(path, text_of(j) + "\n");
+  std::string lines;
+  for (const auto& [key, value] : j.items()) {
+    std::string of_key = text_of(value);
+    if (value.is_array() && !value.empty() && value[0].is_object()) {
+      of_key = "[";
+      for (const Json& row : value) of_key += (of_key == "[" ? "\n" : ",\n") + text_of(row);
+      of_key += "\n]";
+    }
+    lines += fmt::format("{}{}: {}", lines.empty() ? "" : ",\n", text_of(key), of_key);
+  }
+  write_file_atomically(path, "{\n" + lines + "\n}\n");
+}
 
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
                 const std::vector<Variant>& others, Device device) {

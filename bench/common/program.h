@@ -30,7 +30,7 @@ struct Origin {  // of figures
 // cannot be written.
 Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "", int64_t threads = 0);
 Json json_of(const Origin&);  // with the date: what all result files begin with
-// Atomically; an Error when the file cannot be written.
+// A line for each key and for each object of a list. Atomically; an Error when the file cannot be written.
 void write_json(const std::string& path, const Json&);
 
 // An Error of kind memory when a run takes more than the device has in all: bytes(batch), by a dry_run()

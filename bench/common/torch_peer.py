@@ -3,6 +3,8 @@ in which other work took too much of the processors does not count. No program. 
 benchmark, and gpt_training/compare_llmc.py, whose peers are other programs."""
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
+from results_file import write
+
 PRECISIONS = ("highest", "high", "medium")  # of f32 matrix products
 
 
@@ -204,11 +206,8 @@ def table(args, measured, key="torch", **settings):
         least = min(judged, key=lambda r: r["ratio"])
         print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
     if args.json:
-        with open(args.json, "w") as f:
-            json.dump({**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, "commit": args.commit,
-                       "command": " ".join(["python", *sys.argv]), **settings, "geometric_mean": mean,
-                       "smallest": least and least["ratio"], "rows": rows}, f, indent=1)
-            f.write("\n")
+        write(args.json, {**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, **settings, "geometric_mean": mean,
+                          "smallest": least and least["ratio"], "rows": rows}, args.commit)
     if len(judged) < len(rows):
         sys.exit(f"{len(rows) - len(judged)} of {len(rows)} rows are not judged: other work took more than a tenth of the processors "
                  "in more than half of their rounds. Run it on a quiet machine, or with --cpu-time.")

@@ -23,6 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
 from ranks import RUN, SHAPE, mpirun
+from results_file import write
 from torch_peer import LEAST_SHARE, rounds_of
 from train_runs import RUNS, flags_of, report_of, seconds_of, train
 
@@ -225,10 +226,8 @@ def main():
     if share < LEAST_SHARE:
         print(f"busy: this program got {100 * share:.0f} % of the processors at the least; errors are of that too")
     if args.json:
-        with open(args.json, "w") as f:
-            json.dump({**report_of(args, printed), "commit": args.commit, "command": " ".join(["python", *sys.argv]), "run": RUN,
-                       "steps": args.steps, "rounds": args.rounds, "share": share, "data_parallel": rows}, f, indent=1)
-            f.write("\n")
+        write(args.json, {**report_of(args, printed), "run": RUN, "steps": args.steps, "rounds": args.rounds, "share": share,
+                          "data_parallel": rows}, args.commit)
 
 
 if __name__ == "__main__":

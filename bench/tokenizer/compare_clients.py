@@ -23,7 +23,10 @@ import numpy
 import tiktoken
 import tokenizers
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "clients"))
+for folder in ("tests/clients", "bench/common"):
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / folder))
+from results_file import write
+
 from peers import load, pattern_of, tiktoken_of
 
 
@@ -147,10 +150,8 @@ def main():
             cells += [rate.get((p, args.threads), "") for p in ("tapegrad", "tiktoken", "tokenizers")]
             print("| " + " | ".join(cells) + " |", flush=True)
     if args.json:
-        result = {"machine": machine, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": args.commit,
-                  "command": " ".join(["python", *sys.argv]), "tiktoken": tiktoken.__version__,
-                  "tokenizers": tokenizers.__version__, "clients": rows}  # fmt: skip
-        pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+        write(args.json, {"machine": machine, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                          "tiktoken": tiktoken.__version__, "tokenizers": tokenizers.__version__, "clients": rows}, args.commit)
 
 
 main()
