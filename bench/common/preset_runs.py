@@ -1,0 +1,48 @@
+"""Runs of `tapegrad train --preset shakespeare-cpu`, one thread each, and their logs. No program. Users: optimizers/compare.py,
+switchback/training.py."""
+import argparse, datetime, json, pathlib, platform, subprocess
+
+from results_file import write
+
+
+def parser(doc):
+    """With the flags that both have."""
+    p = argparse.ArgumentParser(description=doc.splitlines()[0])
+    p.add_argument("program")
+    p.add_argument("data")
+    p.add_argument("--out", default="runs")
+    p.add_argument("--json")
+    p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    p.add_argument("--steps", type=int, default=2000)
+    p.add_argument("--jobs", type=int, default=1, help="runs at a time, of one thread each")
+    p.add_argument("--commit", default="")
+    return p
+
+
+def records_of(out):
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def run(a, name, *flags):
+    """What computed a run of this name, and its records."""
+    out = pathlib.Path(a.out) / name
+    text = subprocess.run([a.program, "train", "--preset", "shakespeare-cpu", "--data", a.data, "--threads", "1", "--out",
+                           str(out), "--overwrite", *flags], check=True, capture_output=True, text=True).stdout
+    device = next(line for line in text.splitlines() if line.startswith("device")).removeprefix("device").strip()
+    (out / "header.txt").write_text(device)
+    return device, records_of(out)
+
+
+def trained(a, name, seed, steps, *flags):
+    """The same, of so many steps. One that is finished is not repeated."""
+    out = pathlib.Path(a.out) / f"{name}-{seed}"
+    if (out / "header.txt").exists() and (r := records_of(out)[-1])["step"] == steps and "val_loss" in r:
+        return (out / "header.txt").read_text(), records_of(out)
+    return run(a, out.name, "--seed", str(seed), "--max-steps", str(steps), *flags)
+
+
+def write_result(a, backend, **rows):
+    cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.machine())
+    write(a.json, {"machine": {"cpu": cpu, "backend": backend, "threads": 1, "jobs": a.jobs},
+                   "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **rows}, a.commit)
