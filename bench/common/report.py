@@ -3,17 +3,23 @@
 
     python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
 
-Takes what bench_ops, bench_training, bench_switchback, bench_fragmented, bench_gpt_timeit, bench_lm_profile, bench_decode and
-compare_torch*.py write with --json, run.json of bench/gpu/run.sh, and traces of `tapegrad train --profile` and
-`bench_lm_profile --trace`. A file is known by its keys. Traces are thinned to what the page can show, so that it stays small.
+Takes what the programs and scripts of bench/ write with --json, run.json of bench/gpu/run.sh, and traces of `tapegrad train
+--profile` and `bench_lm_profile --trace`. A file is known by its keys. Needs matplotlib: python3-matplotlib of Debian, or pip.
 """
-import argparse, json, math, os, re, statistics, sys
+import argparse, functools, html, io, json, os, re, sys
 from collections import Counter, defaultdict
 
-from report_plots import (BYTES, HALF, PARTS, SECONDS, TIMES, WIDE, Bar, Page, area, bars, big, esc, folded, keys, shown, timeline,
-                          took, two)
-
-MOST_ROWS, MOST_DEPTH, BUCKETS = 12, 9, 600  # of a table, of nested ranges, of memory
+try:
+    import matplotlib
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import EngFormatter
+except ImportError:
+    sys.exit("skipped: report.py finds no matplotlib, which draws the plots: apt-get install python3-matplotlib, or pip install it")
+pyplot.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+PARTS = dict(zip(("embedding", "attention: projections", "attention: scores to values", "attention: rope", "attention: norm, residual",
+                  "ffn: products", "ffn: gate, norm, residual", "final norm", "head", "loss", "optimizer", "other"),
+                 "#009e73 #0b5fa5 #3f9be0 #8fc9f5 #c3e0f7 #c95200 #f2a65a #7fd0b6 #8e5ba6 #d88bb6 #dfc23a #9aa3ab".split()))
 RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|range"
     ("cross_entropy|loss", "loss"), ("adamw|optimizer", "optimizer"), ("wte|wpe|embedding", "embedding"),
     (r"attn\.(qkv|proj)|projection", "attention: projections"), (r"\brope", "attention: rope"),
@@ -21,525 +27,231 @@ RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|rang
     (r"attn|attention|causal mask|computing|final matmul", "attention: scores to values"),
     (r"mlp\.(fc|proj)|^(linear|matmul).*(mlp|ffn)", "ffn: products"), ("mlp|ffn|ln_2", "ffn: gate, norm, residual"),
     ("ln_f|final_norm", "final norm"), ("lm_head", "head"))]
+OURS, THEIRS, PALE = "#0072b2", "#d55e00", "#d9e1e8"
+STYLE = "body{margin:24px auto;max-width:1100px;font:15px sans-serif}svg{max-width:100%;height:auto}dt{float:left;width:90px}"
 
 
-def facts(d, *more):
-    """What a file says about where its figures come from."""
-    m = d.get("machine") or {}
-    machine = (m.get("cpu"), m.get("cpus") and f"{m['cpus']} CPUs", m.get("backend"), m.get("compiler"))
-    named = {"machine": ", ".join(str(x) for x in machine if x), "device": d.get("device") or m.get("device")}
-    named |= {k: d.get(k) for k in ("date", "commit", "command")}
-    settings = [f"{k} {d[k]}" for k in ("mode", "clock", "batch", "context", "vocab", "threads", "rounds", "steps") if k in d]
-    return [(k, v or "not recorded") for k, v in named.items()] + [("settings", ", ".join(settings))] * bool(settings) + list(more)
+def shown(x, unit):
+    return EngFormatter(unit, places=2)(x) if unit in ("s", "B") else f"{x:.4g} {unit}"
 
 
-class Bad(Exception):
-    pass
+def drawn(figure):
+    out = io.StringIO()
+    figure.savefig(out, format="svg", bbox_inches="tight", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    pyplot.close(figure)
+    return out.getvalue()[out.getvalue().index("<svg"):]
 
 
-def percent(part, whole):
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+def at(row, path):
+    """row["a"]["b"] for "a.b"; 0 where it is null."""
+    return functools.reduce(lambda x, key: x[key], path.split("."), row) or 0
 
 
-def part_class(op, layer="", phase=""):
-    """The class of the part of the model that a kernel or range belongs to; None: it cannot be told."""
-    told = f"{op}|{layer}|{phase}"
-    return next((PARTS[part] for pattern, part in RULES if pattern.search(told)), None)
-
-
-def flame(depth, cls):
-    return f"{cls} s" if cls else "deep" if depth % 2 else "pale"
-
-
-def short(kernel):
-    """A function of a GPU without its namespaces and arguments."""
-    return re.sub(r"^([^(<]*(<.*>)?)\(.*$", r"\1", re.sub(r"\(anonymous namespace\)::|\b(tg|cuda)::|^void ", "", kernel))
-
-
-def by_part(name, seconds):
-    """One bar of all parts, from their seconds by name."""
-    whole = sum(seconds.values())
-    parts = [(seconds[p], cls, f"{p}: {took(seconds[p])}, {percent(seconds[p], whole)}") for p, cls in PARTS.items() if seconds.get(p)]
-    return Bar(name, whole, took(whole), parts=tuple(parts))
-
-
-def part_keys(all_seconds):
-    return keys(*((cls, p) for p, cls in PARTS.items() if any(seconds.get(p) for seconds in all_seconds)))
-
-
-def largest(totals, name):
-    """Bars of the largest of (label, seconds, count)."""
-    whole, totals = sum(t[1] for t in totals), sorted(totals, key=lambda t: -t[1])[:MOST_ROWS]
-    return bars([Bar(short(label), s, f"{took(s):>8}  {percent(s, whole):>7}  {count:>6,.0f}×", tip=label)
-                 for label, s, count in totals], SECONDS, name)
-
-
-# bench_lm_profile
-
-PHASES = ("forward_pass", "loss_computation", "backward_pass", "optimizer_step")
-TABLES = {"nvtx_sum": ("Range", "Instances", "ranges, all steps"),
-          "cpu_kern_sum": ("Name", "Instances", "kernels of the CPU, all steps"),
-          "cuda_gpu_kern_sum": ("Name", "Instances", "kernels of the GPU, all steps"),
-          "cuda_api_sum": ("Name", "Num Calls", "calls of the CUDA runtime, all steps")}
-
-
-def run_name(run):
-    return f"{run['type']}, {run['form']}, {run['precision']}"
-
-
-def phase_bars(run, scale, width):
-    rows = [Bar(run_name(run), text=f"step {took(run['step']['seconds'])}")]
-    for phase in sorted(run["phases"], key=PHASES.index):
-        p = run["phases"][phase]
-        rows.append(Bar(phase, p["kernel_seconds"], f"{took(p['seconds']):>8}  {percent(p['kernel_seconds'], p['seconds']):>7}",
-                        of=p["seconds"], tip=f"{phase}: {took(p['seconds'])}, {p['kernels']} kernels of "
-                        f"{took(p['kernel_seconds'])}, of which products {took(p['product_seconds'])}"))
-    return bars(rows, SECONDS, f"phases of {run_name(run)}", width, scale, label=max(map(len, PHASES)))
-
-
-def lm_timeline(t, name):
-    rows = [[] for _ in range(1 + max(r[1] for r in t["ranges"]))]
-    for label, depth, begin, end in t["ranges"]:
-        rows[depth].append((begin, end, label, flame(depth, part_class("", label, label)), 1))
-    lanes = [("ranges of the host", rows)]
-    for track, label in enumerate(t["tracks"]):
-        lanes.append((f"kernels, {label}", [[(begin, end, t["parts"][part], PARTS[t["parts"][part]], count)
-                                             for of, part, begin, end, count in t["kernels"] if of == track]]))
-    points = [*t["memory"]["points"], (t["seconds"], t["memory"]["points"][-1][1])]
-    return (timeline(lanes, (0, t["seconds"]), f"timeline of {name}") +
-            area([(f"memory, {t['memory']['device']}", "deep", points)], BYTES, f"memory of {name}"))
-
-
-def lm_tables(run):
-    for table in run["tables"]:
-        if table["report"] in TABLES:
-            label, count, title = TABLES[table["report"]]
-            totals = [(r[label].removeprefix(":"), r["Total Time (ns)"] / 1e9, r[count]) for r in table["rows"]]
-            yield f"<p>{table['report']}: {title}</p>" + largest(totals, table["report"])
-
-
-def lm(page, path, d):
-    runs, first = d["runs"], d["runs"][0]
-    model = (f"{first['num_layers']} layers, d_model {first['d_model']}, d_ff {first['d_ff']}, {first['num_heads']} heads, "
-             f"vocabulary {first['vocab_size']}: {first['parameters']:,} parameters")
-    page.file(f"bench_lm_profile: {first['size']}, batch {first['batch_size']}, context {first['context_length']}", path,
-              facts(d, ("model", model)))
-    slowest = max(p["seconds"] for run in runs for p in run["phases"].values())
-    page.part("Phases of the profiled step", "Pale: from begin to end on the host. Blue, and in percent: kernels in it.",
-              two([phase_bars(run, slowest, HALF if len(runs) > 1 else WIDE) for run in runs]))
-    parts = {run_name(run): run["step"]["part_seconds"] for run in runs}
-    page.part("Kernel time by part of the model", "Of the profiled step, forward and backward.", part_keys(parts.values()),
-              bars([by_part(*run) for run in parts.items()], SECONDS, "kernel time by part"))
-    page.part("Peak memory", "Of tensors on the device: parameters, gradients, moments, activations.",
-              bars([Bar(run_name(run), run["peak_bytes"], big(run["peak_bytes"])) for run in runs], BYTES, "peak memory"))
-    layers, top = [run["layer_kernel_seconds"] for run in runs], max(max(run["layer_kernel_seconds"]) for run in runs)
-    page.part("Layers", "Kernel time of each layer in forward_pass, by its number.",
-              *(area([(run_name(run), "ours", list(enumerate([*x, 0])))], SECONDS, "kernel time by layer", height=64, top=top,
-                     labels=[(i, str(i)) for i in range(len(x))], columns=True, axis=run is runs[-1])
-                for run, x in zip(runs, layers)))
-    for run in runs:
-        s = run["step"]
-        note = (f"<b>{took(s['seconds'])}</b>, {s['kernels']:,} kernels of {took(s['kernel_seconds'])}, of which products of matrices "
-                f"{percent(s['product_seconds'], s['kernel_seconds'])}; phases cover {percent(run['cover']['phases'], 1)} of the step; "
-                f"result {run['result']:.4g}.{''.join(f' Note: {esc(n)}.' for n in run['notes'])}")
-        plots = part_keys([s["part_seconds"]]) + lm_timeline(run["timeline"], run_name(run)) if "timeline" in run else ""
-        page.part(f"Profiled step: {run_name(run)}", note, plots, folded("Largest rows of the tables", *lm_tables(run)))
-
-
-# bench_gpt_timeit
-
-def timeit_bars(rows, name, width=WIDE):
-    drawn, of = [], None
-    for r in rows:
-        if r["computation"] != of:
-            of = r["computation"]
-            drawn.append(Bar(f"{r['size']}: {of}"))
-        times, least, most = r["times"], r["min_time"], r["max_time"]
-        drawn.append(Bar(f"{'mixed' if r['mixed_precision'] else 'f32'}, {r['warmup_steps'] or 'no'} warm-up", r["median_time"],
-                         f"{took(r['median_time']):>8}  {took(least)} to {took(most)}", span=(least, most), dots=tuple(times),
-                         cls=("theirs" if r["mixed_precision"] else "ours") + ("" if r["warmup_steps"] else "2"),
-                         tip=f"{r['name']}: {', '.join(map(took, times))}; peak memory {big(r['peak_bytes'])}"))
-    return bars(drawn, SECONDS, name, width, 1.3 * max(r["median_time"] for r in rows))
-
-
-def timeit(page, path, d):
-    page.file(f"bench_gpt_timeit: {d['mode']} on {d['device']}", path, facts(d))
-    sizes, order = defaultdict(list), list(dict.fromkeys(r["computation"] for r in d["rows"]))
-    for r in sorted(d["rows"], key=lambda r: (order.index(r["computation"]), r["mixed_precision"], r["warmup_steps"])):
-        sizes[r["size"]].append(r)
-    note = "Bars: the median. Dots: each step. Whiskers: least and most; what a notch ends goes on."
-    if claim := d.get("warmup_claim"):
-        note += f" With warm-up steps the standard deviation is smaller in {claim['holding']:d} of {claim['pairs']:d} pairs."
-    page.part("Time of a step", note, keys(("ours2", "f32, no warm-up"), ("ours", "f32, after a warm-up"),
-                                           ("theirs2", "bf16 over f32, no warm-up"), ("theirs", "bf16 over f32, after a warm-up")),
-              two([timeit_bars(rows, size, HALF if len(sizes) > 1 else WIDE) for size, rows in sizes.items()]))
-    if d["standalone"]:
-        page.part("One model, its gradients adding up", "Before the matrix of runs.", timeit_bars(d["standalone"], "standalone"))
-    page.part("Peak memory", "", bars([Bar(r["name"], r["peak_bytes"], big(r["peak_bytes"])) for rows in sizes.values() for r in rows],
-                                      BYTES, "peak memory of runs"))
-
-
-# bench_switchback
-
-PERCENT = ((1, "%"),)
-PRODUCTS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd")
-QUANTISES = ("x_quantize_rowwise", "g_quantize_rowwise", "w_quantize_rowwise", "w_quantize_colwise_transpose", "w_quantize_global",
-             "w_quantize_global_transpose")
-LINES = ("p1", "p5", "p0", "p8", "p10", "p3", "p9", "p11")
-
-
-def over_layers(series, labels, units, name):
-    """Lines over the layers from {name: {place of the layer: value}}."""
-    lines = [(label, cls, sorted(points.items())) for (label, points), cls in zip(series.items(), LINES)]
-    return keys(*((cls, label) for label, cls, _ in lines)) + area(lines, units, name, labels, height=200, stairs=False)
-
-
-def switchback(page, path, d):
-    page.file(f"bench_switchback: {d['dtype']} on {d['device']}", path, facts(d))
-    groups = defaultdict(list)  # by layer and batch: swapped and not
-    for r in d["grid"]:
-        small, large = sorted((r["dim_in"], r["dim_out"])) if r["wm"] >= 1 else sorted((r["dim_in"], r["dim_out"]))[::-1]
-        groups[(small, large, r["wm"]), r["batch_size"]].append(r)
-    layers, batches = (sorted({key[i] for key in groups}) for i in (0, 1))
-    labels = [(i, f"{dim}" if wm == 4 else f"{dim}×{wm:.1f}") for i, (dim, _, wm) in enumerate(layers)]
-    mean = lambda rows, value: statistics.fmean(map(value, rows))
-    over = lambda batch, value: {i: mean(groups[layer, batch], value) for i, layer in enumerate(layers) if (layer, batch) in groups}
-    shown_batch = 32768 if 32768 in batches else batches[-1]
-    of_ops = lambda ops: {op: over(shown_batch, lambda r, op=op: 1e-3 * r[op]) for op in ops}
-    some = [b for b in batches if 2**14 <= b <= 2**17] or batches[-len(LINES):]
-    by_batch = lambda value: {f"batch {b}": over(b, value) for b in some}
-    page.part(f"Time of the ops by width, batch {shown_batch}", "Of the mean of both layers of an MLP, dim to 4 dim and back.",
-              *(over_layers(of_ops(ops), labels, SECONDS, name) for ops, name in ((PRODUCTS, "products"), (QUANTISES, "quantising"))))
-    for form in ("global", "rowwise"):
-        page.part(f"Time saved, {form}", "The sum of the ops of SwitchBack less that of a layer in full precision, in percent of "
-                  "the latter. Below 0 SwitchBack is slower.", over_layers(by_batch(lambda r, form=form: 100 * (
-                      1 - r[f"time_{form}"] / r["time_standard"])), labels, PERCENT, f"time saved, {form}"))
-    page.part("Share of quantising", "In the sum of the ops, global.", over_layers(
-        by_batch(lambda r: 100 * r["quantise_share"]), labels, PERCENT, "share of quantising"))
-    steps = []
-    for (layer, batch), rows in sorted(groups.items()):
-        times = defaultdict(list)
-        for r in rows:
-            for t in r["layers"]:
-                times[f"{t['way']}, {t['mode']}"].append(t["seconds"])
-        if times:
-            best = mean(rows, lambda r: r["best_speedup"])
-            steps.append(Bar(f"{layer[0]} → {layer[1]}, batch {batch}", best, f"{best:.2f}×", "ours" if best >= 1 else "theirs",
-                             tip="; ".join(f"{way}: {took(statistics.fmean(s))}" for way, s in times.items())))
-    if len(steps) == len(groups):
-        page.part("The layer as a whole", "Forward and backward, quantising included: the fastest linear layer in full precision over "
-                  "the fastest SwitchBack. Below 1× SwitchBack is slower.",
-                  over_layers(by_batch(lambda r: r["best_speedup"]), labels, TIMES, "layers as a whole"),
-                  folded("All layers and batches", bars(steps, TIMES, "steps of layers", lines=((1, "as fast"),))))
-    for layer in layers:
-        for r in groups.get((layer, shown_batch), ())[:1]:
-            rated = [Bar(x["name"], x["percent"], f"{x['percent']:5.0f} %  {x['rate']:10.1f} {x['unit']} of {x['peak']:.1f}")
-                     for x in r["rates"]]
-            name = f"rates, {r['dim_in']} → {r['dim_out']}, batch {shown_batch}"
-            page.body.append(folded(name.capitalize(), bars(rated, PERCENT, name, lines=((100, "the peak"),))))
-
-
-# bench_fragmented
-
-MILLISECONDS = ((1, "ms"), (1e-3, "µs"))
-RATES = ((1, "MB/s"),)
-MIB = ((1, "MiB"),)  # steps are round in it, up to gigabytes
-MILLIONS = ((1, "M"),)
-FORMULA = {"separate": "stored", "folded": "folded"}
-PLOTTED = (("forward", MILLISECONDS, lambda c: c["forward_ms"]), ("backward", MILLISECONDS, lambda c: c["backward_ms"]),
-           ("peak memory", MIB, lambda c: c["live_bytes"] / 2**20), ("parameters", MILLIONS, lambda c: c["parameters"] / 1e6))
-
-
-def over_fragments(cells, counts, value):
-    """Lines over the numbers of fragments: {name: [(place, value)]}; a linear layer has one value for all."""
-    lines = defaultdict(list)
-    for c in cells:
-        at = [counts.index(c["fragments"])] if c["fragments"] else range(len(counts) or 1)
-        lines[f"{c['mode']}, batch {c['batch_size']}"] += [(place, value(c)) for place in at]
-    return {name: sorted(points) for name, points in sorted(lines.items())}
-
-
-def fragmented(page, path, d):
-    page.file(f"bench_fragmented on {d['device']}", path, facts(d))
-    groups = defaultdict(list)
-    for c in d["cells"]:
-        groups[c["input_size"], c["step"], c["run"]].append(c)
-    for (size, step, run), cells in groups.items():
-        title = f"{size}: {step}, {run}"
-        counts = sorted({c["fragments"] for c in cells if c["fragments"]})
-        labels = [(i, str(f)) for i, f in enumerate(counts)]
-        kinds = list(over_fragments(cells, counts, lambda c: 0))
-        cls = {name: f"p{i % len(PARTS)}" for i, name in enumerate(kinds)}
-        plots = []
-        for what, units, value in PLOTTED:
-            lines = over_fragments(cells, counts, value)
-            drawn = area([(name, cls[name], points) for name, points in lines.items()], units, f"{what}, {title}", labels, height=150,
-                         stairs=False, width=HALF, gutter=64)
-            plots.append(f"<div><p>{what}</p>{drawn}</div>")
-        page.part(title, "Over the number of fragments. Linear layers have none. Peak memory: of tensors.",
-                  keys(*((cls[name], name) for name in kinds)), two(plots))
-    peaks = []
-    for c in d["cells"]:
-        name = f"{c['input_size']}, batch {c['batch_size']}, {c['mode']}" + (f" {c['fragments']}" if c["fragments"] else "")
-        mib = [c[f"{kind}_bytes"] / 2**20 for kind in ("live", "reserved", FORMULA[c["step"]], "fair", "document")]
-        peaks.append(Bar(f"{name}, {c['step']}, {c['run']}", mib[0], "".join(f"{x:9.1f}" for x in mib), of=mib[-1]))
-    page.part("Peak memory beside the document's", "MiB: ours, of tensors and reserved; 4 or 3 times the parameters; the document's "
-              "framework without and, pale, with the linear layer that its harness keeps.",
-              folded("All cells", bars(peaks, MIB, "peaks")))
-
-
-# bench_training, compare_torch*.py, bench_ops, run.json
-
-def training(page, path, d):
-    page.file(f"bench_training: {d['mode']} on {d['device']}", path, facts(d))
-    groups = defaultdict(list)
-    for r in d["rows"]:
-        group, name = r["id"].split("/", 1)
-        t, change = r["time"], r.get("change")
-        of = f"; document 000 has {took(r['document']['estimate'])}" if r.get("document") else ""
-        since = f"  {100 * change['estimate']:+6.1f} % {r['verdict']:<12}" if change else ""
-        groups[group].append(Bar(
-            name, t["estimate"], f"{took(t['estimate']):>8}{since}", span=(t["low"], t["high"]),
-            tip=f"{r['id']}: {took(t['low'])} to {took(t['high'])} with 95 % confidence, {r['samples']} samples, {r['iterations']} "
-            f"iterations, {sum(r['outliers'].values())} outliers{of}"))
-    page.part("Time of an iteration", "Bars: the estimate. Whiskers: 95 % confidence. Each group has a scale of its own.",
-              two([bars([Bar(group), *rows], SECONDS, group, HALF, axis=len(rows) > 1) for group, rows in groups.items()]))
-    host = [(mode, h, h["share_outside_kernels"]) for mode, h in (d["host"] or {}).items() if mode in ("eager", "compiled")]
-    if host:
-        page.part("The training step outside of kernels", "Pale: a step. Blue: what of it is not spent in kernels.", bars(
-            [Bar(mode, share * h["step_seconds"], f"{took(h['step_seconds'])}, {percent(share, 1)} outside, {h['ops']:.0f} ops of "
-                 f"{took(h['ns_per_op'] * 1e-9)}", of=h["step_seconds"]) for mode, h, share in host], SECONDS, "host time"))
-
-
-def compare(page, path, d):
-    peer, program = ("PyTorch", f"PyTorch {d['torch']}") if "torch" in d else (d["peer"], d["peer"])
-    rows = []  # ratio, name, seconds of each way of ours, of the peer
-    for r in d["rows"]:
-        theirs = r.get("torch_all") or r.get("peer_all") or {"eager": r["torch_seconds"], "compile": r.get("torch_compiled_seconds")}
-        rows.append((r["ratio"], r["name"], r.get("all") or {"eager": r["seconds"]},
-                     {way: s for way, s in theirs.items() if s}))
-    mean, least = math.exp(statistics.fmean(math.log(ratio) for ratio, *_ in rows)), min(ratio for ratio, *_ in rows)
-    page.file(f"Beside {program}: {len(rows)} benchmarks", path, facts(d))
-    page.part("How many times as fast", f"The fastest way of {peer} over our fastest: <b>{mean:.2f}×</b> in the geometric mean, "
-              f"<b>{least:.2f}×</b> the smallest. Below 1× {peer} is faster.",
-              bars([Bar(name, ratio, f"{ratio:6.2f}×  {took(min(ours.values())):>8} / {took(min(theirs.values())):>8}",
-                        "ours" if ratio >= 1 else "theirs") for ratio, name, ours, theirs in sorted(rows, key=lambda r: -r[0])],
-                   TIMES, "ratios", lines=((1, "as fast"), (mean, f"mean {mean:.2f}×"))))
-    plots = [bars([Bar(name, text=f"{ratio:.2f}×")] +
-                  [Bar(f"{who}, {way}", s, took(s), cls + "2" * (s > min(of.values())))
-                   for who, cls, of in (("ours", "ours", ours), (peer, "theirs", theirs)) for way, s in of.items()],
-                  SECONDS, name, HALF, axis=False) for ratio, name, ours, theirs in rows]
-    page.part("Each way", "Time, shorter is better; each has a scale of its own. Strong colours: the fastest of a side.",
-              keys(("ours", "ours"), ("theirs", peer)), two(plots))
-
-
-def decode(page, path, d):
-    rows = []
-    for run in d["decoding"]:
-        rows.append(Bar(f"{run['arch']}, {run['dtype']}, texts {run['batch']}, prompt {run['prompt']}"))
-        for way in run["ways"]:
-            s = way["seconds_per_token"]
-            rows.append(Bar(way["way"], s["median"], f"{took(s['median'])}, {way['tokens_per_second']:.1f} a second",
-                            span=(s["p10"], s["p90"])))
-    page.file("bench_decode", path, facts(d))
-    page.part("Time of a token", "Bars: the median of a token of one text. Whiskers: 10 % to 90 % of the rounds.",
-              bars(rows, SECONDS, "decoding"))
-
-
-def encoding(page, path, d):
-    page.file("bench_tokenizer", path, facts(d))
-    rows = [Bar(f"{os.path.basename(r['tokenizer'])}, {os.path.basename(r['text'])}, threads {t['threads']}", t["mb_per_second"],
-                f"{t['mb_per_second']:.1f} MB/s") for r in d["encoding"] for t in r["runs"]]
-    page.part("Encoding of texts", "Megabytes per second, the median of all rounds.", bars(rows, RATES, "encoding"))
-
-
-def clients(page, path, d):
-    page.file(f"Beside tiktoken {d['tiktoken']} and tokenizers {d['tokenizers']}", path, facts(d))
-    rows = []
-    for r in d["clients"]:
-        rows.append(Bar(f"{r['tokenizer']}, {r['text']}"))
-        rows += [Bar(f"{x['program']}, threads {x['threads']}", x["mb_per_second"], f"{x['mb_per_second']:.1f} MB/s",
-                     "ours" if x["program"] == "tapegrad" else "theirs") for x in r["rates"]]
-    page.part("Encoding of texts", "Megabytes per second. One thread: by its processor time.", bars(rows, RATES, "clients"))
-
-
-def ops(page, path, d):
-    page.file("bench_ops", path, facts(d))
-    units = defaultdict(list)
-    for r in d["rows"]:
-        name, unit, span = f"{r['name']} {'×'.join(map(str, r['shape']))} {r['dtype']}", r["unit"], sorted((r["p10"], r["p90"]))
-        units[unit].append(Bar(
-            name, r["median"], f"{shown(r['median'], ((1, unit),)):>14}" + (f"  {r['percent']:4.0f} %" if r["peak"] else ""),
-            of=r["peak"] or 0, span=tuple(span),
-            tip=f"{name}: {span[0]} to {span[1]}, median {r['median']} {unit}; {took(r['seconds'])} a run, {r['runs']} runs"))
-    names = {"GFLOP/s": "Arithmetic", "GB/s": "Memory traffic", "ns": "Cost of an op"}
-    for unit, rows in units.items():
-        note = "Bars: the median. Whiskers: p10 to p90."
-        if any(r.of for r in rows):
-            note += " Pale, and 100 %: the peak of this machine, measured in the same run."
-        page.part(f"{names.get(unit, unit)}, {unit}", note, bars(rows, ((1, unit),), unit))
-    if d["bandwidth"]:
-        ways = {"copy": "theirs", "triad": "p0", "update": "ours"}
-        points = [(math.log2(b["bytes"]), b) for b in d["bandwidth"]]
-        labels = [(x, f"{b['bytes'] >> 20} MiB" if x >= 20 else f"{b['bytes'] >> 10} KiB") for x, b in points]
-        page.part("Bandwidth by size", "What all threads move, in GB/s, by the bytes of the arrays, on a logarithmic scale.",
-                  keys(*((cls, way) for way, cls in ways.items())),
-                  area([(way, cls, [(x, b[way]) for x, b in points]) for way, cls in ways.items()], ((1, "GB/s"),), "bandwidth", labels,
-                       height=200, stairs=False))
-
-
-def linear_kinds(page, path, d):
-    page.file("bench/switchback/training.py", path, facts(d))
-    rows = [Bar(f"{r['linear']}, seed {r['seed']}", r["val_loss"], f"{r['val_loss']:.4f}, {100 * r['above_plain']:+.2f} %") for r in d["rows"]]
-    page.part("Loss after training", "Bars: the loss on the validation data, beside that of the plain layers of the same seed.",
-              bars(rows, ((1, ""),), "linear kinds"))
-
-
-def optimizers(page, path, d):
-    page.file("Optimisers on tiny Shakespeare", path, facts(d))
-    page.part("Validation loss", "After all steps: the mean of the seeds. Whiskers: the smallest and the largest.", bars(
-        [Bar(f"{r['optimizer']}, {r['steps']} steps", r["mean"], f"{r['mean']:.3f}", span=(min(r["val_loss"]), max(r["val_loss"])))
-         for r in d["rows"]], ((1, ""),), "validation loss"))
-    page.part("Cost of a step", "Next to AdamW's.", bars(
-        [Bar(t["optimizer"], t["ms"] / 1e3, f"{took(t['ms'] / 1e3)}  {t['ratio']:.2f}×") for t in d["optimizer_steps"]], SECONDS, "steps"))
-
-
-def collectives(page, path, d):
-    page.file(f"bench_comm, {d['ranks']} ranks", path, facts(d))
-    page.part("Collectives", "Bars: the median of the slowest rank. Whiskers: p10 to p90.", bars(
-        [Bar(f"{r['collective']}, {r['bytes']:.0f} bytes", r["seconds"]["median"],
-             took(r["seconds"]["median"]) + (f", model {took(r['model'])}" if "model" in r else ""),
-             span=(r["seconds"]["p10"], r["seconds"]["p90"])) for r in d["collectives"]], SECONDS, "collectives"))
-
-
-def predicted(page, path, d):
-    page.file("Data parallel steps, measured and predicted", path, facts(d))
-    page.part("A step", "Blue: measured. Pale: predicted from the step of a rank by itself and the network.", bars(
-        [Bar(f"{r['ranks']} ranks, {name}", r[f"step_{name}"], took(r[f"step_{name}"]), cls)
-         for r in d["data_parallel"] for name, cls in (("measured", "ours"), ("predicted", "ours2"))], SECONDS, "steps of ranks"))
-
-
-def stages(page, path, d):
-    page.file("bench/gpu/run.sh", path, facts({**d, "device": ", ".join(map(str, d["gpu"].values())), "command": "bench/gpu/run.sh"}))
-    page.part("Stages", "", bars(
-        [Bar(name, s["seconds"], f"{s['seconds']} s, " + (f"FAILED: {s['status']}" if s["status"] else "passed"),
-             "theirs" if s["status"] else "ours") for name, s in d["stages"].items()], SECONDS, "stages"))
-
-
-# Traces
-
-def nested(events):
-    """Boxes of one thread, a row for each depth, from (begin, end, name, class)."""
-    rows, ends = [], []
-    for begin, end, name, cls in sorted(events, key=lambda e: (e[0], -e[1])):
-        while ends and ends[-1] <= begin + 1e-10:
-            ends.pop()
-        depth = len(ends)
-        ends.append(end)
-        if depth >= MOST_DEPTH:
-            continue
-        if depth == len(rows):
-            rows.append([])
-        rows[depth].append((begin, end, name, flame(depth, cls), 1))
+def flat(d, path):
+    """The rows of lists or objects in each other, "runs/phases", each with the fields around it. Keys of an object become "key"."""
+    rows, items = [d], lambda x: [{"key": k, **v} for k, v in x.items()] if isinstance(x, dict) else x
+    for step in path.split("/"):
+        rows = [{**r, **item} for r in rows for item in items(r[step])]
     return rows
 
 
-def envelope(points, span):
-    """The most of (time, live bytes) in each of BUCKETS stretches of the span, what is live where it begins among it."""
-    begin, length = span[0], span[1] - span[0]
-    at, live, found = 0, 0, []
-    for bucket in range(BUCKETS + 1):
-        most = live
-        while at < len(points) and points[at][0] < begin + length * bucket / BUCKETS:
-            live = points[at][1]
-            most, at = max(most, live), at + 1
-        if bucket and (not found or found[-1][1] != most):
-            found.append((length * (bucket - 1) / BUCKETS, most))
-    return found + [(length, live)]
+def groups(rows, group):
+    found = defaultdict(list)
+    for r in rows:
+        found[group(r) if callable(group) else group.format(**r)].append(r)
+    return found.items()
 
 
-def trace(page, path, d):
-    names, tracks, memory = {}, defaultdict(list), defaultdict(list)
-    totals, parts, steps = Counter(), Counter(), defaultdict(list)
+def bars(title, path, label, value, unit="s", group="", of="", span="", parts="", mark=0, color=lambda r: OURS):
+    """A plot for each group, a bar for each row. of: a pale bar behind it; span: "low high" of a whisker; parts: of it, stacked."""
+    def plot(rows):
+        figure, ax = pyplot.subplots(figsize=(8, 0.19 * len(rows) + 0.3))
+        for y, r in enumerate(rows):
+            ax.barh(y, at(r, of) if of else 0, 0.8, color=PALE)
+            left = 0
+            for part, length in at(r, parts).items() if parts else [(None, at(r, value))]:
+                ax.barh(y, length, 0.5 if of else 0.8, left, color=PARTS[part] if part else color(r))
+                left += length
+            if span:
+                ax.plot([at(r, key) for key in span.split()], (y, y), "k|-", linewidth=1)
+            text = shown(at(r, value), unit) + (f" of {shown(at(r, of), unit)}" if of else "")
+            ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), va="center")
+        ax.set_yticks(range(len(rows)), [label.format(**r) for r in rows])
+        ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, None))
+        ax.xaxis.set_major_formatter(lambda x, _: shown(x, unit))
+        if mark:
+            ax.axvline(mark, color=THEIRS, linestyle=":")
+        if parts:
+            patches = [pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PARTS.values()]
+            ax.legend(patches, PARTS, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+        return drawn(figure)
+    return lambda d: [(f"{title} {name}", plot(rows)) for name, rows in groups(flat(d, path), group)]
+
+
+def lines(title, path, series, x, value, unit="s", group=""):
+    """A plot for each group, a line for each series over x: the mean of value(row). What has no x is a level."""
+    def plot(rows):
+        figure, ax = pyplot.subplots(figsize=(8, 2.4))
+        xs = list(dict.fromkeys(x(r) for r in rows if x(r) is not None)) or [None]
+        for color, (name, of) in zip((*PARTS.values(), *matplotlib.colormaps["tab20"].colors), groups(rows, series)):
+            points = {i: [value(r) for r in of if x(r) in (place, None)] for i, place in enumerate(xs)}
+            ax.plot(*zip(*((i, sum(ys) / len(ys)) for i, ys in points.items() if ys)), ".-", color=color, label=name)
+        ax.set_xticks(range(len(xs)), xs)
+        ax.yaxis.set_major_formatter(lambda y, _: shown(y, unit))
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        return drawn(figure)
+    return lambda d: [(f"{title} {name}", plot(rows)) for name, rows in groups(flat(d, path), group)]
+
+
+def timeline(rows, memory, begin, end):
+    """rows: (name, [(begin, end, label, part)]); memory: {name: [(time, bytes)]}. Narrow boxes next to each other become one."""
+    heights, least = [0.2 * max(1, len(rows)), *[0.8] * len(memory)], (end - begin) / 1000
+    figure, axes = pyplot.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights, figsize=(10, sum(heights) + 0.5))
+    for y, (_, boxes) in enumerate(rows):
+        joined = []
+        for b, e, label, part in sorted(boxes, key=lambda box: box[:2]):
+            if joined and max(e - b, b - joined[-1][1], joined[-1][1] - joined[-1][0]) < least:
+                joined[-1][1] = max(e, joined[-1][1])
+            else:
+                joined.append([b, e, label, part])
+        axes[0, 0].broken_barh([(b - begin, max(e - b, least / 3)) for b, e, *_ in joined], (y - 0.45, 0.9),
+                               facecolors=[PARTS.get(part, PALE) for *_, part in joined])
+        for b, e, label, _ in joined:
+            if (room := int(130 * (e - b) / (end - begin))) >= min(len(label), 6):
+                axes[0, 0].text(b - begin, y, label[:room], va="center", fontsize=6)
+    axes[0, 0].set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes[0, 0].set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, end - begin))
+    for ax, (name, points) in zip(axes[1:, 0], memory.items()):
+        n = len(points) // 600 + 1
+        times, live = zip(*(max(points[i:i + n], key=lambda p: p[1]) for i in range(0, len(points), n)))
+        ax.fill_between([t - begin for t in times], live, step="post", color="#c9d3dc")
+        ax.set_title(f"{name}: peak {shown(max(live), 'B')}", loc="left", fontsize=8)
+        ax.yaxis.set_major_formatter(EngFormatter("B"))
+    axes[-1, 0].xaxis.set_major_formatter(EngFormatter("s"))
+    return drawn(figure)
+
+
+def part_of(op, layer="", phase=""):
+    """The part of the model that a kernel or range belongs to, or None."""
+    return next((part for pattern, part in RULES if pattern.search(f"{op}|{layer}|{phase}")), None)
+
+
+def profiled_steps(d):
+    for run in d["runs"]:
+        if t := run.get("timeline"):
+            rows = [(f"host, {i}", [(b, e, label, part_of("", label, label)) for label, depth, b, e in t["ranges"] if depth == i])
+                    for i in range(1 + max(r[1] for r in t["ranges"]))]
+            rows += [(label, [(b, e, t["parts"][part], t["parts"][part]) for of, part, b, e, _ in t["kernels"] if of == i])
+                     for i, label in enumerate(t["tracks"])]
+            points = [*t["memory"]["points"], (t["seconds"], t["memory"]["points"][-1][1])]
+            yield f"Profiled step: {run['type']}, {run['form']}, {run['precision']}", timeline(
+                rows, {f"memory, {t['memory']['device']}": points}, 0, t["seconds"])
+
+
+def each_way(d):
+    peer = "torch" if "torch" in d else "peer"
+    of = lambda r: (("ours", r.get("all") or {"": r["seconds"]}), (peer, r.get(f"{peer}_all") or {"": r[f"{peer}_seconds"]}))
+    rows = [{"name": r["name"], "way": f"{who}, {way}", "seconds": s}
+            for r in d["rows"] for who, ways in of(r) for way, s in ways.items() if s]
+    color = lambda r: OURS if r["way"].startswith("ours") else THEIRS
+    return bars("Each way:", "rows", "{way}", "seconds", group="{name}", color=color)({"rows": rows})
+
+
+def trace(d):
+    names, rows, memory, parts = {}, defaultdict(list), defaultdict(list), Counter()
     for e in d["traceEvents"]:
         if e["ph"] == "M":
             names[e["name"], e["pid"], e["tid"]] = names[e["name"], e["pid"]] = e["args"]["name"]
         elif e["ph"] == "C":
             memory[e["name"]].append((e["ts"] / 1e6, e["args"]["bytes"]))
         elif e["ph"] == "X":
-            args, begin, seconds = e.get("args", {}), e["ts"] / 1e6, e["dur"] / 1e6
-            layer, name = args.get("scope", ""), e["name"]
-            cls = part_class(args.get("op", name), layer, args.get("range", ""))
-            if names["process_name", e["pid"]].startswith("kernels"):
-                totals[name, "seconds"] += seconds
-                totals[name, "count"] += 1
-                parts[next((p for p, c in PARTS.items() if c == cls), "other")] += seconds
-                cls = cls or PARTS["other"]
-            elif not args:
-                steps[name].append((begin, begin + seconds))
-            if layer == name:  # a layer, by its path
-                name = re.search(r"[^.]*(\.\d+)?$", name)[0]
-            tracks[e["pid"], e["tid"]].append((begin, begin + seconds, name, cls))
-    notes = d.get("otherData", {}).get("notes", [])
-    page.file("Trace", path, [("events", f"{len(d['traceEvents']):,}"), *(("note", note) for note in notes)])
-    if totals:
-        page.part("Kernels", "Of the whole trace, in the colours of the timelines.", part_keys([parts]),
-                  bars([by_part("all kernels", parts)], SECONDS, "kernel time by part"), largest(
-                      [(name, s, totals[name, "count"]) for (name, what), s in totals.items() if what == "seconds"], "kernels"))
-    lanes = []
-    for (process, thread), boxes in sorted(tracks.items()):
-        kind, number = names["process_name", process], names["thread_name", process, thread]
-        if kind == "host":
-            lanes.append((f"host, {number}", nested(boxes)))
-        elif kind.startswith("kernels"):
-            lanes.append((f"{kind.removeprefix('kernels of ')}, {number}", [sorted((*box, 1) for box in boxes)]))
-        else:
-            lanes.append((f"calls, {number}", [sorted((begin, end, name, "deep", 1) for begin, end, name, _ in boxes)]))
-    whole = (min(b[0] for t in tracks.values() for b in t), max(b[1] for t in tracks.values() for b in t))
-    outer = {box[2] for lane, rows in lanes if lane.startswith("host") for box in rows[0]} - {"warmup", "validation"}
-    steps = {n: s for n, s in steps.items() if n in outer}
-    spans = [("Timeline", "The whole trace.", whole)]
-    if steps:
-        name = max(steps, key=lambda n: sum(end - begin for begin, end in steps[n]))
-        last = steps[name][-1]
-        if last[1] - last[0] < 0.9 * (whole[1] - whole[0]):
-            spans.append((f"The last {name}", f"{took(last[1] - last[0])} of it.", last))
-    for title, note, span in spans:
-        page.part(title, note, timeline(lanes, span, title),
-                  *(area([(name.replace("live bytes of ", "memory, "), "deep", envelope(points, span))], BYTES, name)
-                    for name, points in memory.items()))
+            args, begin, seconds, kind = e.get("args", {}), e["ts"] / 1e6, e["dur"] / 1e6, names["process_name", e["pid"]]
+            part = part_of(args.get("op", e["name"]), args.get("scope", ""), args.get("range", ""))
+            parts[part or "other"] += seconds * kind.startswith("kernels")
+            rows[kind, names["thread_name", e["pid"], e["tid"]]].append((begin, begin + seconds, e["name"], part))
+    kernels = {"seconds": sum(parts.values()), "parts": {p: s for p, s in parts.items() if s}}
+    yield from bars("Kernels of the whole trace", "k", "all kernels", "seconds", parts="parts")({"k": [kernels]})
+    nested = []
+    for (kind, thread), boxes in sorted(rows.items()):
+        depths, ends = defaultdict(list), []
+        for box in sorted(boxes, key=lambda b: (b[0], -b[1])):
+            while ends and ends[-1] <= box[0] + 1e-10:
+                ends.pop()
+            depths[len(ends)].append(box)
+            ends.append(box[1])
+        nested += [(f"{kind}, {thread}", depths[depth]) for depth in sorted(depths)[:9]]
+    boxes = [b for r in rows.values() for b in r]
+    yield "Timeline", timeline(nested, memory, min(b[0] for b in boxes), max(b[1] for b in boxes))
 
 
-KINDS = (("traceEvents", "a trace of our profiler", trace), ("runs", "bench_lm_profile", lm),
-         ("encoding", "bench_tokenizer", encoding), ("clients", "bench/tokenizer/compare_clients.py", clients),
-         ("decoding", "bench_decode", decode), ("grid", "bench_switchback", switchback), ("cells", "bench_fragmented", fragmented),
-         ("torch", "compare_torch*.py", compare), ("peer", "bench/gpt_training/compare_llmc.py", compare),
-         ("standalone", "bench_gpt_timeit", timeit), ("host", "bench_training", training), ("bandwidth", "bench_ops", ops),
-         ("collectives", "bench_comm", collectives), ("data_parallel", "bench/dist/predict.py", predicted),
-         ("optimizer_steps", "bench/optimizers/compare.py", optimizers), ("stages", "bench/gpu/run.sh", stages), ("rows", "bench/switchback/training.py", linear_kinds))
+COMPARED = [bars("How many times as fast", "rows", "{name}", "ratio", "x", mark=1), each_way]
+RUN = "{type}, {form}, {precision}"
+GRID = {"path": "grid", "series": "batch {batch_size}", "x": lambda r: f"{min(r['dim_in'], r['dim_out'])}\nx {r['wm']:.1f}"}
+CELLS = {"path": "cells", "series": "{mode}, batch {batch_size}", "x": lambda r: r["fragments"],
+         "group": "{input_size}, {step}, {run}, over the number of fragments"}
+KINDS = (  # the key of a file, the program, its plots
+    ("traceEvents", "a trace of our profiler", [trace]),
+    ("runs", "bench_lm_profile", [
+        bars("Phases: in blue kernels, of", "runs/phases", "{key}", "kernel_seconds", of="seconds", group=RUN),
+        bars("Kernel time by part of the model", "runs", RUN, "step.kernel_seconds", parts="step.part_seconds"),
+        bars("Peak memory of tensors", "runs", RUN, "peak_bytes", "B"), profiled_steps]),
+    ("encoding", "bench_tokenizer", [
+        bars("Encoding of texts", "encoding/runs", "{tokenizer}, {text}, threads {threads}", "mb_per_second", "MB/s")]),
+    ("clients", "bench/tokenizer/compare_clients.py", [
+        bars("Encoding of texts", "clients/rates", "{tokenizer}, {text}: {program}, threads {threads}", "mb_per_second", "MB/s")]),
+    ("decoding", "bench_decode", [bars("Time of a token", "decoding/ways", "{arch}, {dtype}, texts {batch}, prompt {prompt}: {way}",
+                                       "seconds_per_token.median", span="seconds_per_token.p10 seconds_per_token.p90")]),
+    ("grid", "bench_switchback", [
+        *(lines(f"{key} by width", value=lambda r, key=key: r[key] / 1e3, **GRID) for key in (
+            "time_standard", "time_rowwise", "time_global", "standard_fwd", "rowwise_fwd", "global_fwd", "x_quantize_rowwise",
+            "w_quantize_global")),
+        *(lines(f"{key} over time_standard", value=lambda r, key=key: r[key] / r["time_standard"], unit="", **GRID)
+          for key in ("time_global", "time_rowwise")),
+        lines("Share of quantising", value=lambda r: 100 * r["quantise_share"], unit="%", **GRID),
+        lines("The fastest linear layer's step over SwitchBack's", value=lambda r: r["best_speedup"] or 0, unit="x", **GRID),
+        bars("Rates:", "grid/rates", "{name}", "percent", "%", "{dim_in} to {dim_out}, batch {batch_size}", mark=100)]),
+    ("cells", "bench_fragmented", [lines(what, value=value, unit=unit, **CELLS) for what, unit, value in (
+        ("Forward,", "s", lambda c: c["forward_ms"] / 1e3), ("Backward,", "s", lambda c: c["backward_ms"] / 1e3),
+        ("Peak memory,", "B", lambda c: c["live_bytes"]), ("Parameters,", "", lambda c: c["parameters"]))]),
+    ("torch", "compare_torch.py", COMPARED), ("peer", "bench/gpt_training/compare_llmc.py", COMPARED),
+    ("standalone", "bench_gpt_timeit", [
+        bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}", span="min_time max_time"),
+        bars("Peak memory", "rows", "{name}", "peak_bytes", "B")]),
+    ("host", "bench_training", [bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate",
+                                     span="time.low time.high", group=lambda r: r["id"].split("/")[0])]),
+    ("bandwidth", "bench_ops", [
+        bars("p10 to p90, of the machine's peak:", "rows", "{name} {shape} {dtype}", "median", "", "{unit}", "peak", "p10 p90"),
+        *(bars(f"Bandwidth by size, {way}", "bandwidth", "{bytes:,} bytes", way, "GB/s") for way in ("copy", "triad", "update"))]),
+    ("collectives", "bench_comm", [
+        bars("Collectives", "collectives", "{collective}, {bytes:.0f} bytes", "seconds.median", span="seconds.p10 seconds.p90")]),
+    ("data_parallel", "bench/dist/predict.py", [
+        bars("A step, measured; pale: predicted", "data_parallel", "{ranks} ranks", "step_measured", of="step_predicted")]),
+    ("optimizer_steps", "bench/optimizers/compare.py", [
+        bars("Validation loss, the mean of the seeds", "rows", "{optimizer}, {steps} steps", "mean", ""),
+        bars("Milliseconds of a step", "optimizer_steps", "{optimizer}", "ms", "ms")]),
+    ("stages", "bench/gpu/run.sh", [
+        bars("Stages", "stages", "{key}, status {status}", "seconds", color=lambda s: THEIRS if s["status"] else OURS)]),
+    ("rows", "bench/switchback/training.py", [bars("Validation loss", "rows", "{linear}, seed {seed}", "val_loss", "")]))
 
 
-def add(page, path):
-    def refuse(constant):
-        raise ValueError(f"{constant} is no number")
+def section(path):
     try:
         with open(path, encoding="utf-8") as f:
-            d = json.load(f, parse_constant=refuse)
-    except OSError as e:
-        raise Bad(f"{path} cannot be read: {e.strerror}") from None
-    except (ValueError, RecursionError) as e:
-        raise Bad(f"{path} is not JSON: {e}") from None
-    for key, program, show in KINDS:
-        if not isinstance(d, dict) or key not in d:
-            continue
-        if any(d.get(k) == [] for k in ("rows", "runs", "decoding", "encoding", "clients", "grid", "cells", "traceEvents")):
-            raise Bad(f"{path} is a file of {program} without results")
-        try:
-            return show(page, path, d)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
-            what = f"{e} is missing" if isinstance(e, KeyError) else e
-            raise Bad(f"{path} has the key '{key}' of a file of {program}, and is none: {what}") from None
-    raise Bad(f"{path} is no result file. Expected one that has " + ", ".join(f"'{key}' ({program})" for key, program, _ in KINDS))
+            d = json.load(f)
+    except (OSError, ValueError, RecursionError) as e:
+        sys.exit(f"report.py: {path} cannot be read as JSON: {e}")
+    key, program, plots = next((kind for kind in KINDS if isinstance(d, dict) and kind[0] in d), (None, None, None))
+    if not key:
+        sys.exit(f"report.py: {path} is no result file. Expected one that has a key of {', '.join(kind[0] for kind in KINDS)}")
+    m = d.get("machine") or {}
+    facts = {"file": path, "machine": ", ".join(str(m[k]) for k in ("cpu", "backend", "compiler") if m.get(k)), **{
+        k: d.get(k) for k in ("device", "date", "commit", "command")}}
+    told = "".join(f"<dt>{k}</dt><dd>{html.escape(str(v or '-'))}</dd>" for k, v in facts.items())
+    try:
+        drawings = "".join(f"<h3>{html.escape(title)}</h3>{svg}" for plot in plots for title, svg in plot(d))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
+        sys.exit(f"report.py: {path} has the key '{key}' of a file of {program}, and is none: {type(e).__name__}: {e}")
+    return f"<h2>{html.escape(program)}</h2><dl>{told}</dl>{drawings}"
 
 
 def main():
@@ -547,19 +259,12 @@ def main():
     parser.add_argument("files", nargs="+", help="JSON files of the benchmarks")
     parser.add_argument("-o", "--output", required=True, help="the page to write")
     args = parser.parse_args()
-    page = Page()
-    try:
-        for path in args.files:
-            if os.path.exists(args.output) and os.path.exists(path) and os.path.samefile(path, args.output):
-                raise Bad(f"{path} is both a result file and the page to write")
-            add(page, path)
-        try:
-            with open(args.output, "w", encoding="utf-8") as f:
-                f.write(page.html())
-        except OSError as e:
-            raise Bad(f"{args.output} cannot be written: {e.strerror}") from None
-    except Bad as e:
-        sys.exit(f"report.py: {e}")
+    if any(os.path.realpath(path) == os.path.realpath(args.output) for path in args.files):
+        sys.exit(f"report.py: {args.output} is both a result file and the page to write")
+    body = "".join(map(section, args.files))
+    with open(args.output, "w", encoding="utf-8") as f:
+        f.write('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/><title>tapegrad: benchmarks</title>'
+                f"<style>{STYLE}</style></head><body><h1>tapegrad: benchmarks</h1>{body}</body></html>\n")
 
 
 if __name__ == "__main__":
