@@ -66,7 +66,7 @@ def exchange(net, ranks, size):
 
 
 def sum_cost(net, ranks, sent, received):
-    """A sum over ranks in rounds (core/comm/sums.h): all_to_all of `sent` bytes of elements, adding up, all_gather of `received`."""
+    """A sum over ranks in rounds (core/comm/collectives.h): all_to_all of `sent` bytes of elements, adding up, all_gather of `received`."""
     part, of_rank = min(1 << 20, (64 << 20) // ranks), sent / ranks
     rounds = math.ceil(of_rank / part)
     message = of_rank / rounds

@@ -1,6 +1,7 @@
 // `tapegrad eval`: the loss of a model on texts or on a token file.
 #include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
@@ -67,7 +68,7 @@ int run(const EvalOptions& o) {
   TG_CHECK(window >= 1 && window <= c.context, value,
            "[eval] window is {}, and the context of {} is {}. It must be from 1 to that, or 0 for it.", o.window,
            o.model, c.context);
-  const Data data =
+  const RunData data =
       read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data, o.unknown == "skip");
   const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),

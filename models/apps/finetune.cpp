@@ -4,6 +4,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -46,7 +47,7 @@ struct Base {
 
 struct FinetuneJob {
   Base base;
-  Start start;
+  RunSetup start;
 };
 
 FinetuneJob new_job(FinetuneOptions& o, Device device) {
@@ -75,7 +76,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   lora.seed = run.train.seed;
   if (!o.targets.empty()) lora.targets = o.targets;
   lora_targets(base.loaded.model, lora);  // refused before the data is read
-  Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
+  RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown == "skip");
   });
   s.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
@@ -101,7 +102,7 @@ void check_lora(const FinetuneOptions& o, const Finetuning& f, const std::string
 }
 
 FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
-  Saved saved = open_checkpoint(o);
+  OpenedCheckpoint saved = open_checkpoint(o);
   const std::string path = saved.path;
   const Finetuning began = *saved.checkpoint.finetuning;
   check_lora(o, began, path);
@@ -113,7 +114,7 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
       "run goes on over the same weights only. Restore them, or name their place with --model.",
       folder, path, base.weights, began.weights);
   // The tokens that are left must be those of before.
-  Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
+  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown != "error");
   });
   return {std::move(base), std::move(s)};
@@ -123,8 +124,8 @@ int finetune(FinetuneOptions& o) {
   const Device device = prepare(o);
   FinetuneJob job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
   Base& base = job.base;
-  Start& s = job.start;
-  return run_training(o, s, device, [&]() -> Trained {
+  RunSetup& s = job.start;
+  return run_training(o, s, device, [&]() -> TrainTarget {
     const Lora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
     return {.model = base.loaded.model,
             .params = lora.params(),

@@ -75,7 +75,7 @@ void check_sizes(std::string_view command, const RunConfig& run) {
       command, m.vocab_size, m.context, m.width, run.train.batch, std::max(weights, activations));
 }
 
-int in_memory(const TrainOptions& o, const Start& s, Device device, const std::function<int(int64_t)>& train) {
+int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std::function<int(int64_t)>& train) {
   check_sizes(o.command, s.run);
   const Run run{o,
                 s.run,

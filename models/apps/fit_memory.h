@@ -11,6 +11,6 @@ void check_sizes(std::string_view command, const RunConfig&);
 // Calls train(), which makes the model and trains it. Before, an Error when the plan of the run, with its data on the
 // CPU, is more than the device has in all, unless options.ignore_memory; afterwards, an Error about memory tells the
 // plan too. Both name the settings that would fit. `train` is told the plan in bytes, or 0 if it was not asked for.
-int in_memory(const TrainOptions&, const Start&, Device, const std::function<int(int64_t planned)>& train);
+int in_memory(const TrainOptions&, const RunSetup&, Device, const std::function<int(int64_t planned)>& train);
 
 }  // namespace tg::apps

@@ -1,12 +1,44 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/data/bpe.h>
+
+#include <algorithm>
 
 namespace tg::apps {
 
-Data read_data(const ModelOfData& m, const std::vector<std::string>& paths, bool skip_unknown) {
+bool has_token_file(const std::vector<std::string>& paths) {
+  return std::any_of(paths.begin(), paths.end(), is_token_file);
+}
+TokenData read_token_file(const std::vector<std::string>& paths) {
+  TG_CHECK(paths.size() == 1, value, "[data] {} files, one of them a token file. Pass one token file, or texts only.",
+           paths.size());
+  return TokenData::from_file(paths[0]);
+}
+TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
+  return TokenData::from_text(tokenizer, text, paths.size() == 1 ? paths[0] : "the data");
+}
+void add_unknown_option(Command& c, const std::string& otherwise, std::string& to) {
+  c.option(
+      "--unknown",
+      fmt::format("characters that the model's tokenizer does not know: error, or skip them; default: {}", otherwise),
+      to, {"error", "skip"});
+}
+std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
+  KnownText known = tokenizer.known(text);
+  if (known.skipped > 0)
+    print_note(fmt::format("{} of {} characters of {} are skipped, which the tokenizer does not know: {}",
+                           known.skipped, known.characters, what, known.first));
+  return std::move(known.text);
+}
+std::string name_of_files(const std::vector<std::string>& files) {
+  return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
+}
+
+RunData read_data(const ModelOfData& m, const std::vector<std::string>& paths, bool skip_unknown) {
   const auto own = [&] { return m.tokenizer ? Tokenizer::from_json(m.tokenizer->to_json()) : nullptr; };
   if (has_token_file(paths)) {
-    Data d{read_token_file(paths), own()};
+    RunData d{read_token_file(paths), own()};
     d.tokens.check_vocabulary(m.vocab_size);
     return d;
   }

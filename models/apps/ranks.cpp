@@ -1,12 +1,14 @@
 #include <sched.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 namespace tg::apps {
@@ -35,6 +37,11 @@ std::string place() {
 }  // namespace
 
 bool is_main_rank() { return world().rank() == 0; }
+void print_note(const std::string& text) {
+  if (!is_main_rank()) return;
+  std::fflush(stdout);
+  std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
+}
 
 Device device_of_rank(Device d) {
   if (world().size() == 1 || d.backend == Backend::cpu) return d;

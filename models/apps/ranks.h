@@ -13,6 +13,8 @@ namespace tg::apps {
 
 // Whether this process writes files and prints: rank 0.
 bool is_main_rank();
+// A line on stderr, from rank 0.
+void print_note(const std::string&);
 // The device of this rank: of several on a machine, each takes a GPU of its own. An Error if there are not as many.
 Device device_of_rank(Device);
 // The ranks that may use the same cpus share them equally: sets the number of threads.

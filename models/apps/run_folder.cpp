@@ -75,7 +75,7 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
                           path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 
-Files::Files(const TrainOptions& o, const Start& s, const Trained& what, const Trainer& trainer)
+Files::Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, const Trainer& trainer)
     : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
   if (is_main_rank())
     log_.emplace(open());

@@ -28,7 +28,7 @@ void check_overwritten(const TrainOptions&, const std::string& out);
 // folder can be resumed. With --no-save there is the log alone.
 class Files {
  public:
-  Files(const TrainOptions&, const Start&, const Trained&, const Trainer&);
+  Files(const TrainOptions&, const RunSetup&, const TrainTarget&, const Trainer&);
 
   void write(const StepRecord& r) {
     if (log_) log_->write(r);
@@ -43,8 +43,8 @@ class Files {
   StepLog open();
 
   const bool saves_;
-  const Start& start_;
-  const Trained& what_;
+  const RunSetup& start_;
+  const TrainTarget& what_;
   const Trainer& trainer_;
   int64_t saved_ = 0;
   std::optional<StepLog> log_;

@@ -28,12 +28,6 @@ std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t s
       generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
 
-void print_note(const std::string& text) {
-  if (!is_main_rank()) return;
-  std::fflush(stdout);
-  std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
-}
-
 std::optional<Machine> machine_of(const TrainOptions& o) {
   return o.machine.empty() ? std::nullopt : std::optional(machine(o.machine));
 }
@@ -72,7 +66,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   return run;
 }
 
-void print_header(const TrainOptions& o, const Start& s, const Trained& what, int64_t planned) {
+void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, int64_t planned) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
   const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
@@ -101,7 +95,7 @@ void print_header(const TrainOptions& o, const Start& s, const Trained& what, in
 }
 
 // How to go on after an Error.
-std::string recovery_hint(const TrainOptions& o, const Start& s, const Error& e, int64_t steps, int64_t saved) {
+std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error& e, int64_t steps, int64_t saved) {
   const TrainConfig& t = s.run.train;
   const bool diverged = e.kind() == Error::Kind::non_finite;
   if (diverged && steps == 0)
@@ -124,7 +118,7 @@ std::string recovery_hint(const TrainOptions& o, const Start& s, const Error& e,
 }
 
 // All steps that are left, or those until a signal; the exit status.
-int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Trainer& trainer, Files& files) {
+int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
   Progress progress(t.max_steps, trainer.steps(), progress_kind(s.watch.progress), s.watch.quiet || !is_main_rank());
   const Interrupt interrupt;
@@ -177,7 +171,7 @@ int run_steps(const TrainOptions& o, const Start& s, const Trained& what, Traine
   return 0;
 }
 
-int train(const TrainOptions& o, Start& s, const Trained& what, int64_t planned) {
+int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t planned) {
   check_same({{"settings", to_json(s.run)},
               {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
               {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
@@ -306,34 +300,6 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
   return settings.run();
 }
 
-bool has_token_file(const std::vector<std::string>& paths) {
-  return std::any_of(paths.begin(), paths.end(), is_token_file);
-}
-TokenData read_token_file(const std::vector<std::string>& paths) {
-  TG_CHECK(paths.size() == 1, value, "[data] {} files, one of them a token file. Pass one token file, or texts only.",
-           paths.size());
-  return TokenData::from_file(paths[0]);
-}
-TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
-  return TokenData::from_text(tokenizer, text, paths.size() == 1 ? paths[0] : "the data");
-}
-void add_unknown_option(Command& c, const std::string& otherwise, std::string& to) {
-  c.option(
-      "--unknown",
-      fmt::format("characters that the model's tokenizer does not know: error, or skip them; default: {}", otherwise),
-      to, {"error", "skip"});
-}
-std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
-  KnownText known = tokenizer.known(text);
-  if (known.skipped > 0)
-    print_note(fmt::format("{} of {} characters of {} are skipped, which the tokenizer does not know: {}",
-                           known.skipped, known.characters, what, known.first));
-  return std::move(known.text);
-}
-std::string name_of_files(const std::vector<std::string>& files) {
-  return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
-}
-
 namespace {
 // As the flags say, else as the run that goes on was watched.
 Watch watch_of(const TrainOptions& o, const std::string& saved) {
@@ -355,15 +321,15 @@ Watch watch_of(const TrainOptions& o, const std::string& saved) {
 }
 }  // namespace
 
-Start new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
-  Data data = read(o.data, run);
+RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
+  RunData data = read(o.data, run);
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(o.data));
-  Start s{o.out, std::move(run), std::move(data), std::move(identity)};
+  RunSetup s{o.out, std::move(run), std::move(data), std::move(identity)};
   s.watch = watch_of(o, "");
   return s;
 }
 
-Saved open_checkpoint(const TrainOptions& o) {
+OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
@@ -375,7 +341,7 @@ Saved open_checkpoint(const TrainOptions& o) {
   return {path, std::move(c), std::move(lock)};
 }
 
-Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
+RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadData& read) {
   const auto& [path, c, lock] = saved;
   const RunConfig before = run_in(c, path);
   RunConfig run = resumed_settings(o, c, before, path);
@@ -388,7 +354,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
-  Data data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
+  RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
@@ -407,7 +373,7 @@ Start resumed_run(const TrainOptions& o, Saved saved, const ReadData& read) {
           watch_of(o, path_exists(watch_path(o.resume)) ? std::string(MappedFile(watch_path(o.resume)).text()) : "")};
 }
 
-int run_training(const TrainOptions& o, Start& s, Device device, const std::function<Trained()>& make) {
+int run_training(const TrainOptions& o, RunSetup& s, Device device, const std::function<TrainTarget()>& make) {
   TG_CHECK(s.watch.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of_files(s.identity.files));

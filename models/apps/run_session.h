@@ -5,6 +5,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/checkpoint.h>
@@ -38,20 +39,8 @@ Device prepare(const TrainOptions&);  // checks them, and sets the number of thr
 RunConfig run_of(const TrainOptions&, const RunConfig& base,
                  const std::function<void(const Difference&)>& may_differ = {});
 
-struct Data {
-  TokenData tokens;
-  std::unique_ptr<Tokenizer> tokenizer;  // null: token ids with a vocabulary of their own
-};
 // Reads the files of a run, and may settle the vocabulary in it.
-using ReadData = std::function<Data(const std::vector<std::string>& files, RunConfig&)>;
-bool has_token_file(const std::vector<std::string>& paths);
-TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
-TokenData encoded(const Tokenizer&, const std::string& text, const std::vector<std::string>& paths);
-std::string name_of_files(const std::vector<std::string>& files);
-// --unknown: a word for `to`, or what `otherwise` says.
-void add_unknown_option(Command&, const std::string& otherwise, std::string& to);
-// The text `what` without the characters that the tokenizer does not know; a line on stderr says which they were.
-std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
+using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 
 // How a run is watched. It computes nothing, so it is not in the checkpoint; a run that goes on keeps it.
 struct Watch {
@@ -62,10 +51,10 @@ struct Watch {
 };
 
 // What a run is before its first step.
-struct Start {
+struct RunSetup {
   std::string out;
   RunConfig run;
-  Data data;
+  RunData data;
   DataIdentity identity;
   std::optional<Finetuning> finetuning = std::nullopt;
   std::string init = "";                             // Checkpoint::init
@@ -74,15 +63,15 @@ struct Start {
   bool changed = false;                              // a run that goes on has other settings now
   Watch watch = {};
 };
-Start new_run(const TrainOptions&, RunConfig, const ReadData&);
-struct Saved {
+RunSetup new_run(const TrainOptions&, RunConfig, const ReadData&);
+struct OpenedCheckpoint {
   std::string path;
   Checkpoint checkpoint;
   std::optional<FileLock> lock;
 };
 // The checkpoint in the folder of --resume, which is locked. An Error when it is of the other command's run.
-Saved open_checkpoint(const TrainOptions&);
-Start resumed_run(const TrainOptions&, Saved, const ReadData&);
+OpenedCheckpoint open_checkpoint(const TrainOptions&);
+RunSetup resumed_run(const TrainOptions&, OpenedCheckpoint, const ReadData&);
 // f(), which reads the `what` of a run that goes on. Unless it was named this time, an Error tells who says that it is
 // there.
 template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {
@@ -96,7 +85,7 @@ template <class F> auto explain_missing(const std::string& checkpoint, const cha
 }
 
 // What a run trains, and what a save writes beside the checkpoint.
-struct Trained {
+struct TrainTarget {
   Gpt model;
   Params params;      // that are trained
   std::string title;  // about them, for the header
@@ -107,6 +96,6 @@ struct Trained {
 };
 // Makes what is trained, if there is memory for it, and takes the folder; trains until the end or a signal, and writes
 // its files. Returns the exit status.
-int run_training(const TrainOptions&, Start&, Device, const std::function<Trained()>& make);
+int run_training(const TrainOptions&, RunSetup&, Device, const std::function<TrainTarget()>& make);
 
 }  // namespace tg::apps

@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/data/bpe.h>
 
 #include <filesystem>
@@ -14,12 +15,12 @@ struct TrainCommandOptions : TrainOptions {
 };
 
 // The folder of the model that a run begins with.
-struct Init {
+struct InitialModel {
   std::string folder;
   ModelFile file;
   GptConfig config;
 
-  explicit Init(const std::string& f) : folder(f), file(read_model_file(f)) {
+  explicit InitialModel(const std::string& f) : folder(f), file(read_model_file(f)) {
     detail::in_config_file(f, [&] {
       config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
     });
@@ -35,8 +36,8 @@ struct Init {
   }
 };
 struct TrainJob {
-  Start start;
-  std::optional<Init> init;
+  RunSetup start;
+  std::optional<InitialModel> init;
 };
 
 bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
@@ -50,12 +51,12 @@ std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::s
 }
 
 // Settles the vocabulary of the run as well.
-Data read_new_data(const std::vector<std::string>& paths, RunConfig& run, const std::string& saved = "") {
+RunData read_new_data(const std::vector<std::string>& paths, RunConfig& run, const std::string& saved = "") {
   int64_t& vocabulary = run.model.vocab_size;
   if (is_path(run.tokenizer))  // a resumed run may stand elsewhere
     run.tokenizer = absolute_path(run.tokenizer);
   if (has_token_file(paths)) {
-    Data d{read_token_file(paths), named_tokenizer(run.tokenizer, saved)};
+    RunData d{read_token_file(paths), named_tokenizer(run.tokenizer, saved)};
     TG_CHECK(
         d.tokenizer, value,
         "[data] {} holds token ids, and the tokenizer is \"{}\". Characters come from a text. Pass the text, or use "
@@ -81,7 +82,7 @@ Data read_new_data(const std::vector<std::string>& paths, RunConfig& run, const 
 TrainJob resumed_job(const TrainCommandOptions& o) {
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
-  Saved saved = open_checkpoint(o);
+  OpenedCheckpoint saved = open_checkpoint(o);
   const std::string path = saved.path, began = saved.checkpoint.init;
   if (began.empty()) {
     TG_CHECK(o.init.empty(), value,
@@ -91,8 +92,9 @@ TrainJob resumed_job(const TrainCommandOptions& o) {
                         [&](const auto& files, RunConfig& run) { return read_new_data(files, run, tokenizer); }),
             {}};
   }
-  Init init = explain_missing(path, "model", !o.init.empty(), [&] { return Init(o.init.empty() ? began : o.init); });
-  Start s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
+  InitialModel init =
+      explain_missing(path, "model", !o.init.empty(), [&] { return InitialModel(o.init.empty() ? began : o.init); });
+  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
     return read_data(init.of_data(), files, o.unknown != "error");
   });
   return {std::move(s), std::move(init)};
@@ -114,14 +116,14 @@ TrainJob new_job(TrainCommandOptions& o) {
       !std::filesystem::equivalent(o.init, o.out, none), value,
       "[train] --out {} is the folder of --model. The trained model goes into a folder of its own. Choose another.",
       o.out);
-  Init init(o.init);
+  InitialModel init(o.init);
   RunConfig run = run_of(o, init.run(), [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name) || d.name == "dropout", value,
              "[train] {} is {} in {}, and {} is given. A model that was trained before keeps its shape and its "
              "tokenizer. Leave it out.",
              d.name, d.before, o.init, d.after);
   });
-  Start s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
+  RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
     return read_data(init.of_data(), files, o.unknown == "skip");
   });
   s.init = absolute_path(o.init);
@@ -136,9 +138,9 @@ TrainJob new_job(TrainCommandOptions& o) {
 int train(TrainCommandOptions& o) {
   const Device device = prepare(o);
   TrainJob job = o.resume.empty() ? new_job(o) : resumed_job(o);
-  const Start& s = job.start;
+  const RunSetup& s = job.start;
   const std::optional<Origin> origin = job.init ? job.init->file.origin : std::nullopt;
-  return run_training(o, job.start, device, [&]() -> Trained {
+  return run_training(o, job.start, device, [&]() -> TrainTarget {
     const bool begins = job.init && !s.state;
     const Params params = begins ? load_model(job.init->folder, device).params : Params(device, s.run.train.seed);
     const Gpt model(params.shared(), s.run.model);
