@@ -17,6 +17,12 @@ set(docs_out ${PROJECT_BINARY_DIR}/docs)
 include(cmake/public_headers.cmake)
 tg_reached_headers(docs_headers ${PROJECT_BINARY_DIR}/include/tapegrad ${TG_PUBLIC_HEADERS})
 list(TRANSFORM docs_headers REPLACE "^tapegrad.h$" "models/tapegrad.h")
+foreach(header IN LISTS docs_headers)  # without "@file" it is the engine's own
+  file(STRINGS ${PROJECT_SOURCE_DIR}/${header} page REGEX "^/// @file" LIMIT_COUNT 1)
+  if(NOT page)
+    list(REMOVE_ITEM docs_headers ${header})
+  endif()
+endforeach()
 tg_quoted(docs_input ${docs_headers} README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md cpu/README.md
           cpu/gemm/README.md cuda/README.md tests/emulator/README.md models/README.md bench/README.md tests/README.md cmake/README.md)
 configure_file(cmake/Doxyfile.in ${docs_out}/Doxyfile @ONLY)
