@@ -7,6 +7,7 @@
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
+#include "support/refusals.h"
 
 using namespace tg;
 namespace {
