@@ -176,8 +176,9 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   CHECK(again.size() == 1);
   // What is put in its place looks like it.
   for (const Tensor& other : {filled({7}, 1.0f), filled({3}, 1.0)})
-    CHECK_HAS(error_of([&] { backward(sum(a * 2.0), {.on_leaf_grad = [&](uint64_t, Tensor& grad) { grad = other; }}); }),
-              "[on_leaf_grad] returned (");
+    CHECK_HAS(
+        error_of([&] { backward(sum(a * 2.0), {.on_leaf_grad = [&](uint64_t, Tensor& grad) { grad = other; }}); }),
+        "[on_leaf_grad] returned (");
 }
 TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
   for (bool lazy : {false, true}) {
