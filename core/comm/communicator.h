@@ -31,8 +31,8 @@ class Communicator {
   /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
   /// this process is one of several and this build has no MPI.
   static const std::shared_ptr<Communicator>& world();
-  /// A world of so many ranks whose calls move nothing and wait for nobody: what a rank keeps and computes beside its
-  /// messages, for a dry_run() and for benchmarks. Results are not those of any world.
+  /// A fake communicator of `size` ranks that transfers nothing, for dry runs and for benchmarks of local work. Its
+  /// results are meaningless.
   static std::shared_ptr<Communicator> hollow(int size);
   /// Seconds that a call of world() may wait for the other ranks: then it ends the process, with a message that names
   /// the call. TG_COMM_TIMEOUT, or 600, until set_timeout(), which refuses what is not above 0.

@@ -284,8 +284,7 @@ AppendFile::AppendFile(std::string path, Begin begin) : path_(std::move(path)) {
   });
 }
 void AppendFile::append(std::string_view text) {
-  // What is written to a file without a name is lost when the process ends, and one that has moved has left the files
-  // that belong to it.
+  // Data written to an unlinked file is lost at exit, and a renamed file is separated from its run folder.
   struct stat own;
   if (::fstat(fd_.get(), &own) == 0)
     TG_CHECK(names(path_, fd_.get()), io,

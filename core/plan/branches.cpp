@@ -1,4 +1,4 @@
-// Which calls of a program may run beside others: the order that the memory imposes, and what could wait.
+// Which calls of an Executable may run in parallel: the order that memory imposes, and what is off the critical path.
 #include <tapegrad/core/plan/executable.h>
 
 #include <algorithm>

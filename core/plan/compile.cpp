@@ -31,7 +31,7 @@ StructuralHash signature(Inputs in) {
   return key;
 }
 
-// One call of the function in a trace, and the program that comes of it.
+// One call of the function in a trace, and the Executable made of it.
 class Tracing {
  public:
   Tracing(Inputs in, const CompileOptions& o) : state_(o.state) {

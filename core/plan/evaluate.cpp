@@ -87,7 +87,7 @@ void run(Graph& g, const Plan& plan) {
   std::vector<Ref<Storage>> arenas;
   for (const Plan::Arena& a : plan.arenas) arenas.push_back(make_ref<Storage>(a.device, a.bytes));
   const BufferAssignment buffers{plan.slices, arenas};
-  std::unordered_map<uint32_t, OutputStorages> kept;  // results that twins will ask for
+  std::unordered_map<uint32_t, OutputStorages> kept;  // results that duplicates will ask for
   std::vector<Ref<Node>> nodes;
   try {
     for (const Step& step : plan.steps) {

@@ -61,7 +61,7 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   std::vector<uint32_t> duplicate_of(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return duplicate_of;
-  std::vector<uint8_t> visible = visible_nodes(g);  // of a node that has twins: of any of them
+  std::vector<uint8_t> visible = visible_nodes(g);  // a duplicated node is visible if any of its duplicates is
   std::unordered_map<StructuralHash, uint32_t, StructuralHasher> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
@@ -248,7 +248,7 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   return p;
 }
 
-// In the order of emission; several nodes run where their last one stands.
+// One step per node or group, in emission order; a group takes the position of its last node.
 std::vector<Step> initial_steps(const Graph& g, const std::vector<uint32_t>& duplicate_of,
                                 const std::vector<uint8_t>& has_duplicate, uint32_t passes) {
   const auto n = uint32_t(g.nodes.size());

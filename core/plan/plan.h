@@ -87,7 +87,7 @@ struct Rewrite {
   Replacement replacement;
 };
 std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& busy);
-// BufferAssignment of the steps in an order by which fewer bytes should live at once: each after those that it reads.
+// An order of the steps that lowers peak memory, as indices into `steps`; each comes after those that it reads.
 // schedule.cpp
 std::vector<uint32_t> memory_aware_order(const Graph&, const std::vector<Step>&);
 const char* folder_of_dumps();         // that the environment variable TG_DUMP_PLANS names, made; null: it is not set

@@ -31,7 +31,7 @@ struct Magazine {
     return std::exchange(head, head->next);
   }
 };
-// The header of a block's chunk: how many of its blocks release has seen.
+// Chunk header: the number of its blocks that release() found free.
 size_t& seen(void* p) { return *reinterpret_cast<size_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(kChunk - 1)); }
 
 // What a thread owns. No destructor, so that it is usable at any time of the thread's life.

@@ -173,7 +173,7 @@ template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> 
         panel[j] = -panel[j];
   }
 }
-// s (keys, ld) = K X^T, for pairs that see each other and some more. x: a panel.
+// s (keys, ld) = K X^T; entries outside the causal mask may be computed too. x: a panel.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
   const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
   const MatView<C> panel{x, kPanel<C>, 1};

@@ -24,7 +24,7 @@ template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, i
     s[j] = rest + join_vectors(sum, kAdd);
   }
 }
-// y of N vectors: sum of s[j] times row j of values. Chains of sums are short, so that they round less.
+// y of N vectors: sum of s[j] times row j of values. Short accumulator chains reduce rounding error.
 template <int N, class C, class T> void weigh_vectors(const C* s, const T* values, int64_t ld, int64_t n, C* y) {
   constexpr int64_t kChain = 128, W = kVector<C>;
   Vector<C> all[N] = {};

@@ -149,8 +149,8 @@ inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
 }(std::make_integer_sequence<int, kRows>());
 
 #if TG_ISA_LEVEL == 3
-// tile() of an A and a B that are packed: offsets are numbers of the code, and four steps of k one round, so that few
-// instructions stand beside the multiply-adds.
+// tile() of packed operands: offsets are immediates, and k is unrolled by 4, so that few instructions come with the
+// FMAs.
 template <int R, int W, class T> void packed_tile(int64_t k, const T* a, const T* b, T* c, int64_t ldc, bool add) {
   constexpr int L = kLanes<T>, kSteps = 4;
   Vector<T> sum[R][W] = {};

@@ -53,7 +53,7 @@ inline void reduce_add_8(const Vector<double> (&v)[8], double* to) {
   for (int i = 0; i < 8; ++i) to[i] = reduce_add(v[i]);
 }
 
-// Columns of neighbours in k, `across` apart; a vector of each is `along` from the one before.
+// Columns contiguous in k, with stride `across`; consecutive vectors of a column are `along` apart.
 template <class T> struct Columns {
   const T* p;
   int64_t across, along;

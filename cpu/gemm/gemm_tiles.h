@@ -74,8 +74,8 @@ template <class T> struct Ahead {
   }
 };
 
-// A product in tiles of C. Panels of B are always packed, and A where it lies badly for the caches: of these the
-// smaller operand once before all tiles, by all threads; the larger one by each tile for itself.
+// GEMM in tiles of C. Panels of B are always packed, A only where its layout is bad for the caches. All threads pack
+// the smaller operand once, before the tiles; each tile packs its part of the larger one.
 template <class T> struct Tiles {
   const Product<T>& p;
   // Of a line down a column a tile takes kRows, so that caches must hold the line for the next tiles.

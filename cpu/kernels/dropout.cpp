@@ -27,7 +27,7 @@ Lane product(const Lane& a, const Lane& b) {
   return (a & 0xffffffff) * (b & 0xffffffff);
 #endif
 }
-// Of which block a lane is: so that joining neighbours of two vectors leaves blocks in order.
+// Philox block of each lane, permuted so that interleaving two result vectors restores block order.
 template <int... I> Lane block_of_lane(std::integer_sequence<int, I...>) {
   return Lane{uint64_t(I / 2 + I % 2 * int(kBlocks / 2))...};
 }

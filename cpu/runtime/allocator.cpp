@@ -88,7 +88,7 @@ LargeClass large_class(size_t bytes) {
 // std::bad_alloc when there is no memory.
 void* system_allocate(size_t bytes) {
 #ifdef __linux__
-  if (bytes >= kHuge) {  // not by operator new: what it gets back it may keep
+  if (bytes >= kHuge) {  // mmap: malloc may not return freed memory to the system
     void* m = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (m == MAP_FAILED) throw std::bad_alloc();
     auto* const raw = static_cast<std::byte*>(m);
@@ -192,7 +192,7 @@ void CachingAllocator::deallocate_large(void* p, size_t bytes) noexcept {
   const LargeClass k = large_class(bytes);
   Global& g = global();
   std::lock_guard lock(g.mutex);
-  g.flush(t_local);  // its high belongs to the live of now
+  g.flush(t_local);  // first: its peak was reached with the current live bytes
   g.live -= int64_t(bytes);
   g.large[k.index] = ::new (p) Free{g.large[k.index]};
   g.cached += int64_t(k.bytes);

@@ -9,10 +9,10 @@
 #include <cmath>
 
 namespace tg::cpu::TG_ISA_NS {
-// Products take the place of quotients for bf16 and f16, with the same codes. Such numbers have at most 11 bits: where
-// 127 (x / absmax) is no tie it is 1 / (254 * 2047) of itself or more away from one, and the factor is off by a third
-// of that. Ties are where |x| = absmax / 2, whose code is 64, to which the factor is larger than 127 / absmax; and
-// where 127 divides the bits of absmax, and then there is no factor. Nor for f32, and where it would not be finite.
+// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax does. Such inputs have at most 11 bits, so
+// a value that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the error of the factor. Ties
+// occur at |x| = absmax / 2, which rounds to 64 since the factor is slightly larger, and where 127 divides the bits of
+// absmax: there the division is used, as for f32 and where the factor would not be finite.
 template <class T> bool has_factor(float absmax) {
   return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
 }

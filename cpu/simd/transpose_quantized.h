@@ -1,5 +1,5 @@
-// Codes of 8 bits on their way from the rows of a matrix to the columns of another, for cpu/kernels/quantize.cpp: those
-// of four lines become 32 bits at each place, which turn in registers and leave as whole lines of the cache.
+// Quantizes to 8 bits and transposes, for cpu/kernels/quantize.cpp: four rows are packed into 32-bit lanes, transposed
+// in registers and written as full cache lines.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/codes.h>

@@ -70,9 +70,8 @@ __device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, 
   (e.template read<kHalf>(x, at[K], repeat[K]), ...);
   (e.template convert<kHalf>(), ...);
 }
-// What functions of the library have beside their operands: numbers of the type that they are computed in, and a
-// choice. Kernels of all of them so have the same arguments, and are launched by the same code. Others may have any
-// type A, which is copied to the device.
+// Scalar arguments of the library's functors. They share one struct, so that all kernels have one signature and one
+// launch. Functors of users may have arguments of any type A, which is copied to the device.
 template <class T> struct Numbers {
   T a{}, b{};
   uint8_t choice = 0;

@@ -93,7 +93,7 @@ template <class S, class F> __device__ __forceinline__ typename S::C sum_of_pack
 // A thread keeps so many elements of a row at most.
 template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
 // vectors: every row of every operand begins at a multiple of 16 bytes.
-// Each shape costs seconds of compiling: f64, and rows that do not begin so, have what they need.
+// Each shape costs seconds to compile, so f64 and unaligned rows share one generic shape.
 template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {
   constexpr int kKept = int(kKeptElements<T>), V = kVec<T>;
   if constexpr (!std::is_same_v<T, double>)

@@ -88,7 +88,7 @@ template <class T, class B> struct Backward {
   C *dw, *db;  // (groups, n) each, the second one step further; or null
   int64_t rows, n, groups, per_group, step;
 };
-// Blocks per SM that are meant, where ptxas would take more registers; centred there is one sum more.
+// Minimum blocks per SM for __launch_bounds__, so that ptxas takes fewer registers; LayerNorm has one accumulator more.
 template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
 // A group of rows per warp or block. Rows that are not kept leave dw and db to norm_grad_columns.
 template <class S, class B, bool kCentred>

@@ -39,12 +39,12 @@ class DeviceComm final : CommWatch::OnDevice {
   // Sends part r of `from` to rank r, and gets this rank's part of rank r to `to` + r * stride.
   // To be called during an Exchange.
   void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op);
-  // This rank's part of `row` is there; the others get there. Likewise.
+  // In place: this rank's shard of `row` is filled, the others are received. To be called during an Exchange.
   void all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op);
 
-  // While it lives, the calling thread queues into the stream of the exchanges, behind what its own stream has so far.
-  // The watch is told of the wait by functions of the host in the stream, as the host itself is ahead of it. Null:
-  // nothing waits, and the thread stays in its stream.
+  // Scope: launches of the calling thread go to the communication stream, ordered after the work already in its own
+  // stream. Host functions in the stream tell the watch of the wait, because the host is ahead of the stream. Null: no
+  // scope.
   class Exchange {
    public:
     Exchange(DeviceComm*, const char* op);  // `op` lives as long as the process
@@ -59,7 +59,7 @@ class DeviceComm final : CommWatch::OnDevice {
     std::optional<OnStream> on_stream_;
     bool goes_on_ = false;
   };
-  // What the calling thread queues from here on runs behind the exchange that went on with this ticket.
+  // The calling thread's stream waits for the asynchronous exchange of this ticket.
   void finish(const void* ticket);
   // The same for all that go on, of all devices; they may be finished again. Errors are those of the stream, which are
   // known already.

@@ -273,7 +273,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
     TG_CHECK(bytes.size() <= kLongest, value,
              "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}. Take another tokenizer.", source,
              rank, bytes.size(), kLongest);
-    // A pair merges by the rank of what it makes, so each way to make it is a merge.
+    // tiktoken ranks the merged token, so every split into two tokens is a merge rule.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
       if (!is_token(left) || !is_token(right)) continue;

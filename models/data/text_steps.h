@@ -46,7 +46,7 @@ struct Cut {
   enum class Prepend { never, first, always } prepend = Prepend::never;  // metaspace
 };
 using TakePieces = std::function<void(std::span<const std::string_view> pieces)>;
-// Passes on the pieces of a text, some at a time. `begins`: nothing is before it.
+// Calls `take` with batches of pre-tokens. `begins`: the text starts the document.
 void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePieces&);
 // The first offset from `from` on where a text can be cut in two whose pieces are those of the whole; its size if there
 // is none.

@@ -46,7 +46,7 @@ class Partition {
   Tensor norm(const GradMap& sums) const;
   /// All ranks get what each has made of the elements that it owns.
   void gather_parameters() const;
-  /// Whole tensors on the host, of which each rank has what it owns of parameter i: on rank 0, empty on the others.
+  /// Gathers the shards of parameter i to the host of rank 0; empty on other ranks.
   Tensor gather_to_first(size_t i, const Tensor& owned) const;
 
  private:

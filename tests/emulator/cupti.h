@@ -107,7 +107,7 @@ CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last);
 
 namespace simt {
-// For tests: what a function answers from now on, and the others do what they should: cuptiSubscribe,
+// For tests: `function` returns this result from now on, and all others succeed. It is cuptiSubscribe,
 // cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or cuptiActivityEnable.
 void set_cupti(CUptiResult, const char* function = "cuptiSubscribe");
 }  // namespace simt

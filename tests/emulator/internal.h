@@ -136,7 +136,7 @@ void async_end(char* to, unsigned bytes, unsigned unit);
 // A read of shared memory by an unit, on behalf of the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
-// The same by a library, in whose name faults are; it may not read what nothing wrote.
+// An access by a library call: faults name the library, and reading uninitialised memory is one.
 void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

@@ -105,8 +105,7 @@ bool inside(const std::map<const char*, std::size_t>& m, const char* p, std::siz
   return it != m.begin() && p + n <= (--it)->first + it->second;
 }
 
-// Forgets the history, and gives pages back to the system; whole huge ones, where these are what protection is changed
-// by.
+// Forgets the history and returns pages to the system, in 2 MiB units where protection is set per huge page.
 void clear(char* p, std::size_t n) {
   const std::size_t at = static_cast<std::size_t>(p - arena.base), whole = (n + page - 1) / page * page;
   const std::size_t from = key < 0 ? up_to_huge(at) : at, to = key < 0 ? (at + whole) / huge * huge : at + whole;

@@ -139,7 +139,7 @@ void check_pair(const Touch& old, Access a, unsigned bytes, bool old_wrote, cons
   const char* verb = a == Access::read ? "read" : "write";
   const char* did = old_wrote ? "written" : "read";
   if (old.op != mark) {
-    const bool atomics = old.atomic && a == Access::atomic;  // they need no order, of streams neither
+    const bool atomics = old.atomic && a == Access::atomic;  // never conflict, even across streams
     if (!atomics && !comes_before(old.op, op.seen))
       fail(Fault::stream_order, w,
            "%s of memory %s by an operation of another stream, no event or synchronisation between", verb, did);
