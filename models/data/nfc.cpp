@@ -28,6 +28,10 @@ std::string nfc(std::string_view text) {
   size_t done = 0,
          from = 0;  // what is in `to`; where a part would begin: the last character that stays, which may join
   for (size_t at = 0; at < text.size();) {
+    if (uint8_t(text[at]) < 0x80) {
+      from = at++;
+      continue;
+    }
     Utf8 c = first_of(text.substr(at));
     const auto changing = [&] { return c.length > 0 && !stays(c.code); };
     if (!changing()) {
