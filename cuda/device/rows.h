@@ -1,21 +1,21 @@
-// Rows of n neighbours, each worked on by a warp or a block: thread t has the packs of V elements at (k kThreads + t) V
-// for k = 0, 1, ... Rows that fit are read once, into registers; longer ones again on each pass. For softmax.cu and
-// norm.cu; reductions of any layout are in reduce.h.
-//   RowShape: what a kernel is a template of        visit_row_shape<T>(n, vectors, f): f with the shape for rows of n
-//   RowOf<S> x{p}; x.load(n);                       an operand; x.load_sum(n, r, s): x + r, which s gets
+// Rows of n contiguous elements, one per warp or block. Thread t has the packs of V elements at (k kThreads + t) V for
+// k = 0, 1, ... Rows that fit in registers are read once, longer rows on each pass. For softmax.cu and norm.cu;
+// reduce.h has reductions of any layout.
+//   RowShape: a kernel's template parameter         visit_row_shape<T>(n, vectors, f): f with the shape for rows of n
+//   RowOf<S> x{p}; x.load(n);                       an operand; x.load_sum(n, r, s): s = x + r, and x becomes s
 //   each_pack<S>(n, [&](int k, int64_t j) {...})    with x.at(k, j)[0 .. V)
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 namespace tg::cuda {
 
-// kPacks: the packs of a thread that are kept in registers; 0: rows of any length, which are read again.
+// kPacks: packs per thread kept in registers. 0: rows of any length, read again on each pass.
 template <class Element, int kRowThreads, int kWidth, int kKeptPacks> struct RowShape {
   using T = Element;
   using C = compute_t<T>;
   static constexpr int kThreads = kRowThreads, V = kWidth, kPacks = kKeptPacks;
   static constexpr bool kKept = kPacks > 0;
-  static constexpr int kBlock = kThreads < 128 ? 128 : kThreads, kRows = kBlock / kThreads;  // of a block
+  static constexpr int kBlock = kThreads < 128 ? 128 : kThreads, kRows = kBlock / kThreads;  // per block
 };
 
 namespace {
@@ -39,7 +39,7 @@ template <class S, class E, class F> __device__ __forceinline__ void store_pack(
   for (int e = 0; e < S::V; ++e) r.x[e] = narrow<E>(f(e));
   store16(y + j, r);
 }
-// T may be narrower than S::T; it is computed in the same type.
+// T may be narrower than S::T; both have the compute type C.
 template <class S, class Element = typename S::T> class RowOf {
  public:
   using T = Element;
@@ -48,9 +48,9 @@ template <class S, class Element = typename S::T> class RowOf {
   __device__ __forceinline__ void load(int64_t n) {
     if constexpr (S::kKept) each_pack<S>(n, [&](int k, int64_t j) { read(k, j); });
   }
-  // Instead of load: x becomes x + r, rounded to T, and s gets it. s may be the memory of x or r.
+  // Replaces load(): s = x + r rounded to T, and x becomes s. s may alias x or r.
   template <class R> __device__ __forceinline__ void load_sum(int64_t n, const R* r, T* s) {
-    load(n);  // all that is kept is on its way before the first store
+    load(n);  // all loads are in flight before the first store
     const auto sum = [&](int k, int64_t j) {
       const auto v = load16<S::V>(r + j);
       auto& x = at(k, j);
@@ -66,12 +66,12 @@ template <class S, class Element = typename S::T> class RowOf {
       p_ = s;
     }
   }
-  // The pack at j, in the compute type. Where it is kept, what is written there stays for later passes.
+  // The pack at j, in the compute type. Writes to it last for later passes if the row is kept in registers.
   __device__ __forceinline__ C (&at(int k, int64_t j))[S::V] {
     if constexpr (!S::kKept) read(k, j);
     return kept_[k];
   }
-  // The pack that at() gave last, of rows that are kept any.
+  // The pack that at() returned last, whether the row is kept in registers or not.
   __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
 
  private:
@@ -83,17 +83,17 @@ template <class S, class Element = typename S::T> class RowOf {
   const T* p_;
   C kept_[S::kKept ? S::kPacks : 1][S::V];
 };
-// f(k, j) -> a pack's share of the sum over the row, which all its threads get.
+// Sums f(k, j), a pack's partial sum, over the row; all threads of the row get the total.
 template <class S, class F> __device__ __forceinline__ typename S::C sum_of_packs(int64_t n, F&& f) {
   typename S::C total = 0;
   each_pack<S>(n, [&](int k, int64_t j) { total += f(k, j); });
   return block_all<SumOp, S::kThreads>(total, typename S::C(0));
 }
 
-// A thread keeps so many elements of a row at most.
+// Elements of a row kept in registers per thread, at most.
 template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
-// vectors: every row of every operand begins at a multiple of 16 bytes.
-// Each shape costs seconds to compile, so f64 and unaligned rows share one generic shape.
+// vectors: each row of each operand begins at a multiple of 16 bytes. Each shape costs seconds to compile, so f64 and
+// unaligned rows share generic shapes.
 template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {
   constexpr int kKept = int(kKeptElements<T>), V = kVec<T>;
   if constexpr (!std::is_same_v<T, double>)
@@ -111,7 +111,7 @@ template <class T, class... P> bool rows_in_vectors(int64_t n, const P*... p) {
   return n % kVec<T> == 0 && (aligned16(p) && ...);
 }
 
-// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()): the rows of this warp or block.
+// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()) visits the rows of this warp or block.
 template <class S> __device__ __forceinline__ int64_t first_row() {
   return blockIdx.x * int64_t(S::kRows) + threadIdx.x / S::kThreads;
 }

@@ -1,6 +1,6 @@
-// Kernels of ops/loss.h. Cross-entropy reads the logits once, a block per row: each thread keeps a running maximum and
-// the sum of exponentials below it. The gradient reads them once more and writes once, in place where it may. Losses of
-// rows are added in f64 by one block, squared differences in chunks fixed by their number: the same bits on every run.
+// Kernels of ops/loss.h. Cross-entropy reads the logits once, one block per row, with an online softmax per thread. The
+// gradient reads them once more and writes once, in place where allowed. One block reduces the losses of rows in f64.
+// Squared differences are reduced in chunks whose number depends on the size only. Every run gives the same bits.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/row_loop.h>
@@ -10,7 +10,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kThreads = 256, kShortRow = 1024;  // a warp is enough for rows up to kShortRow
+constexpr int kThreads = 256, kShortRow = 1024;  // shorter rows: one warp
 constexpr int kReduceThreads = 1024;
 
 Error no_class(const IndexSite& s, int64_t position, int64_t value) {
@@ -18,7 +18,6 @@ Error no_class(const IndexSite& s, int64_t position, int64_t value) {
 }
 Error no_rows(const IndexSite& s, int64_t, int64_t) { return no_rows_left(s.index.numel(), s.ignore); }
 
-// Targets, by value to kernels.
 struct Targets : Ids {
   int64_t ignore;
   bool ignores;
@@ -27,7 +26,7 @@ struct Targets : Ids {
   __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
 
-// The sum of exp(x - top) with the largest x so far as top; nothing yet: top -inf. NaN is no maximum, but in the sum.
+// Online sum of exp(x - top), top being the largest x so far (-inf at first). A NaN is never top, but reaches the sum.
 template <class C> struct LogSum {
   C top = -std::numeric_limits<C>::infinity(), sum = 0;
   template <class T, int N> __device__ __forceinline__ void add(const Vec<T, N>& x) {
@@ -44,7 +43,7 @@ template <class C> struct LogSum {
   }
 };
 
-// x (rows, n) -> log-sum-exp and loss of each row; 0 for ignored rows, NaN for a target that is no class.
+// x (rows, n) -> log-sum-exp and loss of each row: 0 for ignored rows, NaN for a target out of range.
 template <int kBlock, class T>
 __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock)
     cross_entropy_rows(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     for_row_packs<kBlock>(p, n, [&](int64_t, const auto& v) { own.add(v); });
     const C top = block_all<MaxOp, kBlock>(own.top, -std::numeric_limits<C>::infinity());
     const C scaled = own.sum == C(0) ? C(0) : own.sum * math::exp(own.top - top);
-    // (top - top) is 0, or NaN for infinite logits, as the difference of each from the maximum is
+    // top - top is 0, or NaN for an infinite top, as x - top is
     const C sum = block_all<SumOp, kBlock>(scaled, C(0)) + (top - top);
     C below = 0;  // sum of x - top
     if (smoothing != C(0)) {
@@ -76,7 +75,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     }
     if (threadIdx.x != 0) continue;
     const C log_sum = math::log(sum);
-    // Differences from the maximum: large logits do not cost the loss its digits.
+    // Differences from the maximum keep the loss precise for large logits.
     C loss = (C(1) - smoothing) * (log_sum - (C(widen(p[target])) - top));
     if (smoothing != C(0)) loss += smoothing * (log_sum - below / C(n));
     lse[r] = top + log_sum;
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
   }
 }
 
-// The number of rows that are not ignored, in all threads of the one block.
+// The number of rows that are not ignored. One block; all its threads get it.
 __device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t rows) {
   if (!targets.ignores) return rows;
   int64_t kept = 0;
@@ -135,18 +134,19 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
 }
 
-// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target), g the gradient of the row's loss.
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target). g: gradient of the row's loss, s: smoothing, V:
+// classes.
 
 template <class T> struct GradOf {
   using C = compute_t<T>;
   const T* x;
   T* dx;
   const C *lse, *dloss;
-  const int64_t* kept;  // null: there is no mean, or it is over `rows`
+  const int64_t* kept;  // null: no mean, or the mean is over `rows`
   Targets targets;
   int64_t rows, n;
   C smoothing;
-  bool mean, each;  // the mean was taken; each row has a gradient of its own
+  bool mean, each;  // mean: divide; each: one gradient per row
 };
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o, IndexCheck check) {
@@ -213,7 +213,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
 struct SquaredDifference {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return (a - b) * (a - b); }
 };
-constexpr int64_t kChunks = 1024;  // at most; as many partial sums, whatever the device
+constexpr int64_t kChunks = 1024;  // at most, on any device
 template <class T>
 __global__ void __launch_bounds__(kThreads) mse_squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
   for (GridLoop i(n); i; ++i) y[*i] = SquaredDifference{}(widen(x[*i]), widen(t[*i]));

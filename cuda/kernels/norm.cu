@@ -1,6 +1,6 @@
-// Kernels of ops/norm.h: a row per warp or block, the variance in a second pass over it. Gradients of weight and bias
-// are sums over groups of consecutive rows, which are then added up: how many groups, the sizes alone decide. RMSNorm
-// is LayerNorm with a mean of 0.
+// Kernels of ops/norm.h: one row per warp or block; a second pass computes the variance. Gradients of weight and bias
+// are partial sums over groups of consecutive rows, reduced afterwards. The number of groups depends on the sizes only.
+// RMSNorm is LayerNorm with a mean of 0.
 #include <tapegrad/ops/norm.h>
 
 #include <tapegrad/cuda/device/reduce.h>
@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 namespace {
-// The i-th input, or null. Not an optional: g++ takes what is in one for uninitialised.
+// The i-th input, or null. Not a std::optional: g++ warns that its contents are uninitialised.
 template <class T> struct Parameter {
   std::unique_ptr<Dense<T>> data;
   Parameter(const Context& c, Bufs in, size_t i) {
@@ -25,8 +25,8 @@ __device__ __forceinline__ void load_pack(const typename S::T* p, int64_t j, typ
   for (int e = 0; e < S::V; ++e) to[e] = p ? widen(v.x[e]) : otherwise;
 }
 
-// r and s, which is x + r: both or none. y and s may be the memory of x and r, or of r and x. r and y are of B, which
-// is T or narrower.
+// r and s = x + r are both set or both null. y and s may alias x and r in either order. B, the type of r and y, is T or
+// narrower.
 template <class T, class B> struct Forward {
   const T* x;
   const B* r;
@@ -75,31 +75,32 @@ __global__ void __launch_bounds__(S::kBlock) norm_rows(Forward<typename S::T, B>
   }
 }
 
-// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)), dw = sum of dy * h and
-// db = sum of dy over rows; without a mean, mean(g) is left out; ds, or null, is added to what dx is rounded to. dx may
-// be the memory of dy or ds. dr, or null, is dx rounded to B, the type of dy.
+// g = dy * w, h = (x - mean) * rstd:
+//   dx = rstd * (g - mean(g) - h * mean(g * h)), without mean(g) for RMSNorm; ds, or null, is added after rounding
+//   dw = sum over rows of dy * h, db = sum over rows of dy
+// dx may alias dy or ds. dr, or null, is dx rounded to B, the type of dy.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   const B* dy;
   const T *x, *ds, *w;
   const C *mean, *rstd;
   T* dx;       // or null
-  B* dr;       // or null, as dx
-  C *dw, *db;  // (groups, n) each, the second one step further; or null
+  B* dr;       // or null
+  C *dw, *db;  // (groups, n) each with row stride `step`; or null
   int64_t rows, n, groups, per_group, step;
 };
-// Minimum blocks per SM for __launch_bounds__, so that ptxas takes fewer registers; LayerNorm has one accumulator more.
+// Minimum blocks per SM for __launch_bounds__: caps ptxas's registers. LayerNorm has one more accumulator.
 template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
-// A group of rows per warp or block. Rows that are not kept leave dw and db to norm_grad_columns.
+// One group of rows per warp or block. For rows that do not fit in registers, norm_grad_columns computes dw and db.
 template <class S, class B, bool kCentred>
 __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
   using C = typename S::C;
-  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // for more than two rows in registers
+  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // registers hold more than two rows
   const auto n = f.n;
   for (int64_t group = first_row<S>(); group < f.groups; group += row_step<S>()) {
     [[maybe_unused]] Vec<C, S::V> dw[kRoom ? S::kPacks : 1] = {}, db[kRoom && kCentred ? S::kPacks : 1] = {};
-    const int64_t begin = kRoom ? group * f.per_group : group;  // others have groups of one row
+    const int64_t begin = kRoom ? group * f.per_group : group;  // without kRoom: one row per group
     const int64_t end = kRoom ? std::min(f.rows, begin + f.per_group) : group + 1;
     for (int64_t r = begin; r < end; ++r) {
       RowOf<S> x(f.x + r * n);
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
       each_pack<S>(n, [&](int k, int64_t j) {
         auto &h = x.at(k, j), &g = grad.at(k, j);
         C more[S::V];
-        load_pack<S>(ds, j, C(-0.0), more);  // plus -0 changes nothing
+        load_pack<S>(ds, j, C(-0.0), more);  // adding -0 changes nothing
         if constexpr (!S::kKept) load_pack<S>(f.w, j, C(1), w);
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
     }
   }
 }
-// A thread per column and group of rows.
+// One thread per column and group of rows.
 template <class T, class B, bool kCentred> __global__ void norm_grad_columns(Backward<T, B> f) {
   using C = compute_t<T>;
   for (GridLoop i(f.groups * f.n); i; ++i) {
@@ -168,7 +169,7 @@ template <class T, class B, bool kCentred> __global__ void norm_grad_columns(Bac
     if (f.db) f.db[group * f.step + j] = db;
   }
 }
-template <class T> struct IntoParameters {  // sums of (groups, one or two of n)
+template <class T> struct IntoParameters {  // reduces (groups, n or 2 n)
   using A = compute_t<T>;
   T *first, *second;
   int64_t n;
@@ -212,8 +213,8 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
   B* const dr = wants.dr ? out[next].data<B>() : nullptr;
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
-  // Groups are blocks, or warps of which a block has 4: what 132 SMs hold at once. Each writes sums, so of 4 rows at
-  // least; at most 128 are added one after another.
+  // Groups are blocks, or warps (4 per block): as many as 132 SMs hold at once. Each group writes partial sums, so it
+  // has at least 4 rows. It accumulates at most 128 rows sequentially.
   const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
   const int64_t per_group = std::clamp<int64_t>((rows + most - 1) / most, 4, 128);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;
@@ -226,7 +227,7 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
     if (db) sum_b = dw ? p + n : p;
   }
   Backward<T, B> f{dy, x, ds.get(), w.get(), mean.get(), rstd, dx, dr, sum_w, sum_b, rows, n, groups, per_group, step};
-  if (rows > 0 && sums > 0 && by_columns)  // before dx, which may be dy
+  if (rows > 0 && sums > 0 && by_columns)  // before dx, which may alias dy
     launch(c, norm_grad_columns<T, B, Op::kCentred>, blocks_for(c, groups * n, 256), 256, 0, f);
   if (sums == 0 || by_columns) f.groups = rows, f.per_group = 1;
   if (rows > 0 && (dx || !by_columns))
@@ -236,7 +237,7 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
     reduce(c, IntoParameters<T>{dw ? dw : db, db, n}, part->as<C>(), split(0b01, {groups, step}, {step, 1}));
 }
 
-// Of the stream, and of what is computed from it.
+// f with the dtype of the residual stream and the dtype of the branch.
 template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
   if (stream != branch) return f.template operator()<float, bf16>();
   visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });

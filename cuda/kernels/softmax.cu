@@ -1,5 +1,5 @@
-// Kernels of ops/softmax.h: a row per warp or block. Rows that fit in registers are read once; longer ones twice, the
-// maximum and the sum of exponentials being taken in one pass (Milakov & Gimelshein 2018).
+// Kernels of ops/softmax.h: one row per warp or block. Rows that fit in registers are read once. Longer rows are read
+// twice: one pass computes both the maximum and the sum of exponentials (Milakov & Gimelshein 2018).
 #include <tapegrad/ops/softmax.h>
 
 #include <tapegrad/core/math.h>
@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 template <class C> __device__ __forceinline__ C lowest() { return -std::numeric_limits<C>::infinity(); }
 
-// The row's maximum, and sum(exp(x - top)). Where the row is kept, x - top (kLog) or exp(x - top) takes x's place.
+// The row's maximum, and sum(exp(x - top)). A row kept in registers is overwritten by x - top (kLog) or exp(x - top).
 template <class S, bool kLog> struct Weights {
   using C = typename S::C;
   C top, sum;
@@ -40,7 +40,7 @@ template <class S, bool kLog> struct Weights {
       return some;
     });
   }
-  // Each thread with the maximum so far; of -inf alone there is nothing to add.
+  // Online softmax: each thread scales by its maximum so far. Packs of -inf alone add nothing.
   __device__ __forceinline__ void of_long(RowOf<S>& x, int64_t n) {
     C best = lowest<C>(), total = 0;
     each_pack<S>(n, [&](int k, int64_t j) {
@@ -57,7 +57,7 @@ template <class S, bool kLog> struct Weights {
   }
 };
 
-// x may be y.
+// y may alias x.
 template <class S, bool kLog>
 __global__ void __launch_bounds__(S::kBlock)
     softmax_rows(const typename S::T* x, typename S::T* y, int64_t rows, int64_t n) {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(S::kBlock)
     });
   }
 }
-// y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy). dx may be y or dy.
+// dx = y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy) for log-softmax. dx may alias y or dy.
 template <class S, bool kLog>
 __global__ void __launch_bounds__(S::kBlock)
     softmax_grad_rows(const typename S::T* y, const typename S::T* dy, typename S::T* dx, int64_t rows, int64_t n) {
