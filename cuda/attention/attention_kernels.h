@@ -1,6 +1,5 @@
-// What the attention kernels of this folder take, and which of them there are: attention.cu chooses,
-// attention_tiled*.cu computes any dtype in its own precision, attention_mma*.cu bf16 on tensor cores. Scores live in
-// registers and shared memory only (Dao, FlashAttention-2, 2023). For these files alone.
+// attention.cu chooses a kernel: attention_tiled*.cu for any dtype in its own precision, attention_mma*.cu for bf16 on
+// tensor cores. Scores stay in registers and shared memory (FlashAttention-2, arXiv:2307.08691).
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -8,10 +7,10 @@
 
 namespace tg::cuda {
 
-template <class T> struct HeadRows {  // of one head: element (t, i) at p[t * row + i * col]
+template <class T> struct HeadRows {  // one head: element (t, i) at p[t * row + i * col]
   T* p;
   int64_t row, col;
-  bool vectors;  // rows are whole 16-byte vectors, and aligned to them
+  bool vectors;  // rows are whole aligned 16-byte vectors
 };
 template <class T> struct Heads {  // (B, heads, T, HS), any strides
   T* p;
@@ -29,20 +28,21 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   }
 };
 
-struct AttentionSpan {  // of a sequence: its keys, the others are padding, and the position of its first query
+// A sequence's keys (the rest is padding), and the position of its first query.
+struct AttentionSpan {
   int64_t keys, start;
 };
 struct AttentionSizes {
   int64_t batch, heads, key_heads, tq, tk, hs;
   bool causal;
   double scale;
-  const AttentionSpan* spans;  // (B); null: tk keys, and the last query stands at the last of them
+  const AttentionSpan* spans;  // (B); null: tk keys, the last query at the last key
 
   __host__ __device__ __forceinline__ int64_t group() const { return heads / key_heads; }
   __device__ __forceinline__ AttentionSpan span(int64_t b) const {
     return spans ? spans[b] : AttentionSpan{tk, tk - tq};
   }
-  // How many keys query i sees (at least one, unless there are none), and the first query that sees key j.
+  // seen: keys that query i sees, at least one if there are any. first_query: the first query that sees key j.
   __device__ __forceinline__ int64_t seen(const AttentionSpan& s, int64_t i) const {
     const int64_t n = i + 1 + s.start;
     return causal && n < s.keys ? n : s.keys;
@@ -58,6 +58,11 @@ template <class T> struct AttentionArgs {
   Heads<T> y;
   compute_t<T>* lse;  // (B, NH, Tq)
 };
+// Per head, with Q, dY, dQ (tq, hs) and K, V, dK, dV (tk, hs), five GEMMs (arXiv:2307.08691):
+//   S = Q K^T           P = exp(scale S - lse)
+//   dP = dY V^T         dS = P (dP - delta)
+//   dV = P^T dY         dK = scale dS^T Q          dQ = scale dS K
+// The kernels' p holds S, then P; ds holds dP, then dS. A group's query heads accumulate into one dK and dV.
 template <class T> struct AttentionGradArgs {
   AttentionSizes z;
   Heads<const T> q, k, v, dy;
@@ -68,8 +73,7 @@ template <class T> struct AttentionGradArgs {
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// A launch has one dimension: the i-th block of all heads before the next of any, so that blocks with much to do can go
-// first.
+// Block i of all heads is launched before block i + 1 of any, so the longest blocks can go first.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {
@@ -80,15 +84,14 @@ struct HeadBlock {
   }
 };
 
-// f.template operator()<N>() with the first of kSizes that holds a head of n.
 template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
 
-// Head sizes up to kMostHeadSize, of f64 kMostF64HeadSize.
+// Head sizes up to kMostHeadSize; f64 up to kMostF64HeadSize.
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
-// Head sizes up to kMostMmaHeadSize; q, k, v and dy in whole vectors; forward a scale above 0.
+// Head sizes up to kMostMmaHeadSize. q, k, v and dy are in whole vectors. Forward needs scale > 0.
 void attention_mma(const Context&, const AttentionArgs<bf16>&);
 void attention_grad_mma(const Context&, const AttentionGradArgs<bf16>&);
 

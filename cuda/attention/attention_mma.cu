@@ -1,21 +1,19 @@
-// Attention of bf16 on tensor cores, forward: a block of 4 warps has a block of queries and goes over blocks of keys. V
-// arrives while the scores are computed, and the next K while they are multiplied by V.
+// A block of 4 warps owns a tile of queries and loops over tiles of keys. V loads during Q K^T, the next K during P V.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
 template <int D> struct Tile {
-  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // 128 with 8 needs more registers than there are
-  static constexpr int kOwn = kTall * 16;               // rows of a warp
+  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // 128 with 8 exceeds the registers
+  static constexpr int kOwn = kTall * 16;               // rows per warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
   static constexpr int kCtas = 2;  // per SM
   static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
-// The online softmax of a warp's rows, whose two halves are 8 rows apart. mask: the scores of keys that a row does not
-// see become -infinity. step: s becomes powers of 2 of scale (s - maximum), with a scale above 0; o and sum are scaled
-// to the new maximum.
+// Online softmax of a warp's rows; the two halves are 8 rows apart. step() turns s into 2^(scale (s - max)), scale > 0,
+// and rescales o and sum.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
@@ -45,7 +43,7 @@ template <int kTall, int N, int O> struct Softmax {
     for (int m = 0; m < kTall; ++m)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float next = max[m][i];  // NaN is passed over, and comes back in the exponentials
+        float next = max[m][i];  // fmaxf skips NaN; the exponentials keep it
 #pragma unroll
         for (int n = 0; n < N; ++n) next = fmaxf(next, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
         next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
@@ -75,7 +73,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
-  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last see the most keys
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last tiles see the most keys
   const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1);
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = q0 + warp * S::kOwn, warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;
@@ -92,7 +90,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
     const bool busy = k0 < warp_end;
     float s[S::kTall][S::N][4];
     cp_async_wait<0>();
-    __syncthreads();  // K is here, and nobody reads the last V
+    __syncthreads();  // K has arrived; no thread reads the last V
     load_tile<S::kKeys, D>(values, v, k0, end, z.hs);
     cp_async_commit();
     if (busy) {
@@ -101,12 +99,12 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
       softmax.step(s, scale, o);
     }
     cp_async_wait<0>();
-    __syncthreads();  // V is here, and nobody reads K
+    __syncthreads();  // V has arrived; no thread reads K
     if (k0 + S::kKeys < end) load_tile<S::kKeys, D>(keys, k, k0 + S::kKeys, end, z.hs);
     cp_async_commit();
     if (busy) add_weighted<D>(o, s, values);
   }
-  if (end == 0) {  // without keys nothing has waited for the queries
+  if (end == 0) {  // no keys: nothing has waited for the queries
     cp_async_wait<0>();
     __syncthreads();
   }

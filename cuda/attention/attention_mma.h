@@ -1,15 +1,14 @@
-// Device functions of attention_mma.cu and attention_mma_grad.cu: products of bf16 tiles in shared memory on tensor
-// cores (mma.sync m16n8k16), summed in f32 registers. A warp has kTall * 16 rows of a tile; of each 16 x 8 product lane
-// l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next. Scores of two such products side by side are, rounded
-// to bf16, the first operand of the next product: they never leave their registers.
+// GEMMs of bf16 tiles in shared memory (mma.sync m16n8k16), accumulated in f32. A warp has kTall * 16 rows of a tile.
+// In a 16 x 8 accumulator, lane l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next. Two adjacent
+// accumulators, rounded to bf16, are the A operand of the next GEMM, so scores never leave registers.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
 namespace tg::cuda {
 namespace {
 constexpr int kWarps = 4, kThreads = kWarps * 32;
-constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // of sm_90; the latter is the system's own
-// Elements from row to row of a tile: an odd number of 16 bytes, so that 8 rows lie in all banks.
+constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // sm_90; the system reserves kSharedOfBlock
+// Row stride of a tile: an odd number of 16 bytes, so that 8 rows cover all banks.
 template <int D> constexpr int kStep = D + 8;
 
 __device__ __forceinline__ int lane_row() { return int(threadIdx.x) % 32 / 4; }
@@ -24,8 +23,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 #endif
 }
 
-// Rows first ... first + kRows of `rows`, and hs of D columns; zeros beyond. Here after cp_async_wait and a barrier.
-// The rows of `from` are whole vectors: a thread has one of every kAtOnce-th row.
+// cp.async of rows first ... first + kRows of `rows` and hs of D columns, zeros beyond. Rows of `from` are whole
+// vectors. A thread copies one vector of every kAtOnce-th row.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -39,7 +38,7 @@ __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& 
   for (int r = 0; r < kRows; r += kAtOnce, p += kAtOnce * from.row)
     if (r + kAtOnce <= kRows || r + row < kRows) cp_async16(to + r * kStep<D>, p, r < left);
 }
-// s = the warp's rows, which begin at a, times the N * 8 rows of b, all of D columns.
+// s = a b^T: the warp's rows of a, N * 8 rows of b, D columns.
 template <int D, int kTall, int N>
 __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
   const int lane = int(threadIdx.x) % 32;
@@ -68,7 +67,7 @@ __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf1
     }
   }
 }
-// o += s b with the N * 8 rows of b, of D columns.
+// o += s b: N * 8 rows of b, D columns.
 template <int D, int kTall, int N>
 __device__ __forceinline__ void add_weighted(float (&o)[kTall][D / 8][4], const float (&s)[kTall][N][4],
                                              const bf16* b) {
@@ -101,8 +100,7 @@ template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTa
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
 }
-// Rows first, first + 1 ... := o * factor of the row. Through `own`, rows of a tile that only this warp reads, so that
-// 16 bytes are stored at once.
+// Rows first, first + 1, ... = o * factor, staged in `own`, rows that only this warp reads, for 16-byte stores.
 template <int D, int kTall>
 __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],
                                            const float (&factor)[kTall][2], bf16* own, int64_t first, int64_t rows,

@@ -1,16 +1,11 @@
-// Gradients of attention of bf16 on tensor cores, without atomics. One kernel owns a block of keys and walks blocks of
-// queries (dK, dV); one owns a block of queries and walks blocks of keys (dQ). Both compute the scores again and load
-// the next block while they work on one. Of one head, with Q, dY, dQ (tq, hs) and K, V, dK, dV (tk, hs), there are five
-// GEMMs and (tq, tk) values that never leave registers (Dao 2023, arXiv:2307.08691, algorithm 2):
-//   S = Q K^T           P = exp(scale S - lse)
-//   dP = dY V^T         dS = P (dP - delta), where delta of a query is dy . y
-//   dV = P^T dY         dK = scale dS^T Q          dQ = scale dS K
-// The kernel of keys has P and dS as (keys, queries), that of queries as (queries, keys).
+// Gradients without atomics: one kernel owns a tile of keys and loops over tiles of queries (dK, dV; P and dS are
+// (keys, queries)), one owns a tile of queries and loops over tiles of keys (dQ). Both recompute the scores and load
+// the next tile during the GEMMs.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
-// A warp has 16 kRowTiles rows, and 8 N others at a time: the more rows, the fewer reads of shared memory a product.
+// A warp owns 16 kRowTiles rows and takes 8 N others per step: more rows, fewer shared-memory reads per mma.
 template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kTall = kRowTiles, N = kOtherTiles, kOwn = kTall * 16, kBlock = kWarps * kOwn, kOthers = N * 8;
   static constexpr int kElements = (2 * kBlock + 4 * kOthers) * kStep<D>;
@@ -18,12 +13,11 @@ template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kCtas = 2;  // per SM
   static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
-// 32 rows a warp with heads of 64 or 80 would read a third less, and take more than 255 registers.
+// 32 rows per warp with heads of 64 or 80 would read a third less, but need more than 255 registers.
 template <int D> using KeyTile = Tile<D, D == 32 ? 2 : 1, D == 64 || D == 80 ? 8 : 4>;
 template <int D> using QueryTile = Tile<D, D <= 96 ? 2 : 1, D == 32 ? 8 : 4>;
 
-// In shared memory: two tiles of the block's own rows, two stages of two tiles of the others, two stages of lse in
-// powers of 2 and delta of kOthers queries.
+// Two tiles of own rows; two stages of two tiles of the others, and of lse (base 2) and delta of kOthers queries.
 template <class S, int D> struct Shared {
   bf16* p = dynamic_shared<bf16>();
   __device__ __forceinline__ bf16* own(int i) const { return p + i * S::kBlock * kStep<D>; }
@@ -36,7 +30,7 @@ template <class S, int D> struct Shared {
 };
 
 template <class S> using Scores = float[S::kTall][S::N][4];
-// p becomes P, ds becomes dS; stats has lse in powers of 2, then delta, of kOthers queries.
+// stats: lse (base 2), then delta, of kOthers queries.
 template <class S>
 __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale) {
 #pragma unroll
@@ -52,7 +46,7 @@ __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const fl
       }
   }
 }
-// Clears what no query sees: keys from number `keys` on, and queries before edge + row.
+// Zeros for unseen pairs: keys from number `keys` on, and queries before edge + row.
 template <class S> __device__ __forceinline__ void mask_keys(Scores<S>& p, Scores<S>& ds, int keys, int edge) {
 #pragma unroll
   for (int t = 0; t < S::kTall; ++t)
@@ -103,19 +97,20 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t k0 = at.i * S::kBlock;  // the first are seen by the most queries
+  const int64_t k0 = at.i * S::kBlock;  // the first keys have the most queries
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = k0 + warp * S::kOwn, first = z.first_query(span, k0) / S::kOthers * S::kOthers;
-  // Blocks of queries, the first that sees a key of the warp, and the first behind that sees all of them.
+  // Numbers of query tiles: all, the first that sees a key of the warp, and the first where each query sees all of
+  // them.
   const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
   const int blocks = block_of(z.tq + S::kOthers - 1), begin = block_of(z.first_query(span, row0)),
             whole = block_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
-  // Of the warp's keys: how many there are, and key `row` is seen from query first + edge + row on.
+  // keys: how many the warp has. edge: queries from first + edge + row on see key `row`.
   const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * S::kOwn * kStep<D>, *v = m.own(1) + warp * S::kOwn * kStep<D>;
-  // A block of queries of head h, and one of its 2 * kOthers stats.
+  // Loads a tile of queries of head h. Returns the thread's one of 2 * kOthers stats.
   const auto load = [&](int stage, int h, int n) {
     const int64_t q0 = first + n * S::kOthers;
     load_tile<S::kOthers, D>(m.others(stage, 0), a.q.at(at.b, h), q0, z.tq, z.hs);
@@ -140,7 +135,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   clear(dv);
   for (int stage = 0; h < heads; stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // this block is here, and nobody reads the last one
+    __syncthreads();  // arrived; no thread reads the last one
     const bool last = n + 1 == blocks, more = !last || h + 1 < heads;
     const float stat = more ? load(stage ^ 1, last ? h + 1 : h, last ? 0 : n + 1) : 0;
     if (n >= begin) {
@@ -157,7 +152,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
     if (more) keep(stage ^ 1, stat);
     h = last ? h + 1 : h, n = last ? 0 : n + 1;
   }
-  cp_async_wait<0>();  // without queries nothing has waited for the own rows
+  cp_async_wait<0>();  // no queries: nothing has waited for the own rows
   __syncthreads();
   float ones[S::kTall][2], scales[S::kTall][2];
 #pragma unroll
@@ -175,7 +170,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t q0 = ((z.tq - 1) / S::kBlock - at.i) * S::kBlock;  // the last see the most keys
+  const int64_t q0 = ((z.tq - 1) / S::kBlock - at.i) * S::kBlock;  // the last tiles see the most keys
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = q0 + warp * S::kOwn, end = z.seen(span, min(q0 + S::kBlock, z.tq) - 1);
   const int64_t warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;
@@ -204,7 +199,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
   int stage = 0;
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers, stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // this block is here, and nobody reads the last one
+    __syncthreads();  // arrived; no thread reads the last one
     if (k0 + S::kOthers < end) load(stage ^ 1, k0 + S::kOthers);
     if (k0 >= warp_end) continue;
     const bf16 *keys = m.others(stage, 0), *values = m.others(stage, 1);
@@ -215,7 +210,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
     if (k0 + S::kOthers > z.seen(span, row0)) mask_queries<S>(ds, z, span, row0, k0);
     add_weighted<D>(dq, ds, keys);
   }
-  if (end == 0) {  // without keys nothing has waited for the own rows
+  if (end == 0) {  // no keys: nothing has waited for the own rows
     cp_async_wait<0>();
     __syncthreads();
   }

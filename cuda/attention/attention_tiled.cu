@@ -1,17 +1,16 @@
-// Attention of any dtype, forward: a block of 256 threads has a block of queries and goes over blocks of keys, K and V
-// one after the other in the same shared memory.
+// A block owns a tile of queries and loops over tiles of keys. K and V share one tile of shared memory in turn.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-template <class C, int D> struct Tile {  // by the bytes of a row: rows per thread, keys per thread
+template <class C, int D> struct Tile {  // R rows and N keys per thread, by the bytes of a row
   static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 1024 ? 4 : 2, N = kBytes <= 512 ? 4 : 2;
   static constexpr int kQueries = R * kSide, kKeys = N * kSide;
   static constexpr size_t kShared = sizeof(C) * ((kQueries + kKeys) * kStep<C, D> + kQueries * kStep<C, kKeys>);
 };
 
-// One step of the online softmax of a row: s, raw scores of which the first `seen` count, becomes exponentials; returns
-// what earlier sums are to be multiplied by. NaN is passed over by the maximum and comes back in the exponentials.
+// One online-softmax step: the first `seen` scores become exponentials, the rest 0. Returns the factor for earlier
+// sums. The maximum skips NaN; the exponentials keep it.
 template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], int64_t seen, C scale, C& max, C& sum) {
   const int tx = int(threadIdx.x) % kSide;
   C next = max;
@@ -41,7 +40,7 @@ template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attenti
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
-  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last see the most keys
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last tiles see the most keys
   const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);

@@ -1,6 +1,5 @@
-// Device functions of attention_tiled.cu and attention_tiled_grad.cu: products of tiles in shared memory, summed in
-// registers in the type that T is computed in (f32 without tensor cores). 256 threads are 16 x 16; thread (ty, tx) has
-// the R rows from ty * R on, so 16 neighbouring lanes share a row.
+// GEMMs of tiles in shared memory, accumulated in registers in T's compute type (f32 without tensor cores). 256 threads
+// are 16 x 16. Thread (ty, tx) has R rows from ty * R on, so 16 adjacent lanes share a row.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
@@ -13,12 +12,12 @@ __device__ __forceinline__ double power2(double x) { return exp2(x); }
 __device__ __forceinline__ float logarithm2(float x) { return log2f(x); }
 __device__ __forceinline__ double logarithm2(double x) { return log2(x); }
 
-// Elements from row to row of a tile with N columns: 16 bytes more, so that neighbouring rows start in other banks.
+// Row stride of a tile: 16 bytes of padding move adjacent rows to other banks.
 template <class C, int N> constexpr int kStep = N + kVec<C>;
-// Columns of a thread are (tx + 16 j) * W + w: W neighbours at once, of N / 16.
+// A thread's columns are (tx + 16 j) * W + w: W adjacent at once, N / 16 in all.
 template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
 
-// Rows first ... first + kRows of `rows`, and hs of D columns; zeros beyond.
+// Copies rows first ... first + kRows of `rows` and hs of D columns; zeros beyond.
 template <int kRows, int D, class T, class C>
 __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -43,7 +42,7 @@ __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, 
     }
   }
 }
-// s[r][n] = row ty R + r of a times row tx + 16 n of b, both of D columns.
+// s[r][n] = row ty R + r of a times row tx + 16 n of b, over D columns.
 template <int D, int R, int N, class C>
 __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C* b) {
   constexpr int V = kVec<C>;
@@ -68,7 +67,7 @@ __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C*
     }
   }
 }
-// Row ty R + r, column tx + 16 n of a tile of weights := s[r][n]. Only the lanes that share the row read it.
+// p[ty R + r][tx + 16 n] = s[r][n]. Only the lanes that share the row read it.
 template <int R, int N, class C> __device__ __forceinline__ void store_weights(C* p, const C (&s)[R][N]) {
   p += int(threadIdx.x) / kSide * R * kStep<C, N * kSide> + int(threadIdx.x) % kSide;
   __syncwarp();
@@ -78,7 +77,7 @@ template <int R, int N, class C> __device__ __forceinline__ void store_weights(C
     for (int n = 0; n < N; ++n) p[r * kStep<C, N * kSide> + n * kSide] = s[r][n];
   __syncwarp();
 }
-// o[r][j] += row ty R + r of the K weights p times the j-th own column of b, of K rows.
+// o[r][j] += row ty R + r of p (K weights) times the thread's j-th column of b.
 template <int K, int D, int R, class C>
 __device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, const C* b) {
   constexpr int V = kVec<C>, W = kWide<C, D>, kColumns = D / kSide / W;
@@ -101,7 +100,7 @@ __device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, c
       }
   }
 }
-// Rows first + ty R + r := o[r] * factor[r].
+// Rows first + ty R + r = o[r] * factor[r].
 template <int D, int R, class T, class C>
 __device__ __forceinline__ void store_tile(const HeadRows<T>& to, const C (&o)[R][D / kSide], const C (&factor)[R],
                                            int64_t first, int64_t rows, int64_t hs) {

@@ -1,10 +1,10 @@
-// Gradients of attention of any dtype, without atomics: one kernel has a block of keys and goes over blocks of queries
-// (dk, dv), one has a block of queries and goes over blocks of keys (dq). Both compute the scores again.
+// Gradients without atomics: one kernel owns a tile of keys and loops over tiles of queries (dk, dv), one owns a tile
+// of queries and loops over tiles of keys (dq). Both recompute the scores.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-template <class C, int D> struct Tile {  // by the bytes of a row: own rows per thread, rows of the others per thread
+template <class C, int D> struct Tile {  // R own rows, N others per thread, by the bytes of a row
   static constexpr int kBytes = D * int(sizeof(C));
   static constexpr int R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1, N = kBytes <= 1024 ? 2 : 1;
   static constexpr int kOwn = R * kSide, kOthers = N * kSide;
@@ -30,7 +30,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   const Shared<C, D> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t k0 = at.i * S::kOwn;  // the first are seen by the most queries
+  const int64_t k0 = at.i * S::kOwn;  // the first keys have the most queries
   const int row0 = int(threadIdx.x) / kSide * S::R, tx = int(threadIdx.x) % kSide;
   load_tile<S::kOwn, D>(m.own[0], a.k.at(at.b, at.h), k0, span.keys, z.hs);
   load_tile<S::kOwn, D>(m.own[1], a.v.at(at.b, at.h), k0, span.keys, z.hs);
@@ -81,7 +81,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
   const Shared<C, D> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last see the most keys
+  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last tiles see the most keys
   const int64_t end = z.seen(span, min(q0 + S::kOwn, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const int tx = int(threadIdx.x) % kSide;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());

@@ -4,9 +4,9 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kThreads = 256, kBatch = 16;  // 16 parts are 3.6 of the 4 KiB of a kernel's arguments
+constexpr int kThreads = 256, kBatch = 16;  // 16 parts take 3.6 of the 4 KiB of a kernel's arguments
 
-// A region whose innermost dimension counts units of one access.
+// A region whose innermost dimension counts accesses.
 struct Part {
   Strided<2> walk{Shape(), {Strides(), Strides()}};  // y, x
   int64_t units = 0;
@@ -16,7 +16,6 @@ struct Part {
 struct Parts {
   Part part[kBatch];
 };
-// blockIdx.y chooses the part.
 template <class Unit> __global__ void __launch_bounds__(kThreads) copy_parts(const __grid_constant__ Parts all) {
   const Part& part = all.part[blockIdx.y];
   Unit* y = reinterpret_cast<Unit*>(part.y);
@@ -31,7 +30,6 @@ template <class Unit> __global__ void __launch_bounds__(kThreads) copy_parts(con
 Part part_of(const Region& r) {
   return {Strided<2>(r.shape, {r.y_strides, r.x ? r.x_strides : r.y_strides}), r.shape.product(), r.y, r.x};
 }
-// Whether the part can be moved `bytes` at a time.
 bool allows(const Part& p, size_t size, int64_t bytes) {
   const auto whole = [&](int64_t elements) { return elements * int64_t(size) % bytes == 0; };
   const auto aligned = [&](const void* a) { return reinterpret_cast<uintptr_t>(a) % uintptr_t(bytes) == 0; };

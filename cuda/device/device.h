@@ -1,12 +1,12 @@
-// The one header of CUDA that a kernel source includes. nvcc sees CUDA; a host compiler sees the emulator, which gives
-// the same names and checks every access (tests/emulator/emulator.h). Rules for kernels, which keep both true:
-// - kernels and their device functions live in an anonymous namespace of their .cu file, or are __forceinline__;
+// nvcc gets CUDA; a host compiler gets the emulator, with the same names and a check of every access
+// (tests/emulator/emulator.h). Rules for kernels that hold for both:
+// - kernels and their device functions are in an anonymous namespace of their .cu file, or are __forceinline__;
 // - shared memory is `__shared__ __align__(16) T x[N]`, or dynamic_shared<T>(); device code reads no mutable globals;
 // - memory moves by assignment, vectors by vec.h, never by memcpy; PTX only through ptx.h and hopper.h;
-// - a mask of a shuffle names exactly the lanes that take part; shuffles order no memory, __syncwarp does;
-// - all threads of a block meet at the same __syncthreads line, and none returns before it;
-// - what cp.async, TMA or wgmma started is waited for before its thread or block ends;
-// - a block waits for another only if that one drew an earlier ticket from an atomic: blocks may run one by one.
+// - a shuffle's mask names exactly the participating lanes; shuffles order no memory, __syncwarp does;
+// - all threads of a block reach the same __syncthreads line, and none returns before it;
+// - cp.async, TMA and wgmma are waited for before their thread or block ends;
+// - a block waits only for one that drew an earlier ticket from an atomic: blocks may run one by one.
 #pragma once
 #include <cstdint>
 #ifdef __CUDACC__

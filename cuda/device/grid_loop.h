@@ -1,5 +1,4 @@
-// GridLoop, the loop of a kernel over numbered elements. For kernel files, through kernel.h, and for kernels that are
-// compiled at run time, through chain_kernel.h: it includes nothing, and the names of CUDA's language come before it.
+// Also for kernels compiled at run time: it includes nothing, and the names of CUDA's language come before it.
 #pragma once
 
 namespace tg::cuda {

@@ -1,5 +1,5 @@
-// Hopper's asynchronous units: mbarrier, TMA tile loads with the 128-byte swizzle, and wgmma. The PTX wrappers for
-// nvcc, below them the same names for the emulator. For kernels that are compiled for sm_90a only.
+// mbarrier, TMA tile loads with the 128-byte swizzle, and wgmma: PTX wrappers for nvcc, then the same names for the
+// emulator. For kernels compiled for sm_90a only.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
@@ -30,13 +30,13 @@ inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, c
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
-// Describes data[rows][columns] for loads of box_rows x box_columns (128 bytes wide), swizzled.
+// data[rows][columns] for swizzled loads of box_rows x box_columns (128 bytes wide).
 inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint32_t box_rows, std::uint32_t box_columns) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, rows, columns, columns * sizeof *data, box_rows,
                            box_columns);
 }
-// The same of bytes in rows `stride` apart, a multiple of 16; boxes are 128 bytes wide.
+// Bytes in rows `stride` apart, a multiple of 16, for swizzled loads of box_rows x 128.
 inline cudaError_t make_tensor_map(TensorMap* map, const std::int8_t* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint64_t stride, std::uint32_t box_rows) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, rows, columns, stride, box_rows, 128);
@@ -54,11 +54,11 @@ __device__ __forceinline__ void mbarrier_init_fence() {
 __device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
-// Arrives, and makes the phase wait for that many bytes of TMA.
+// Arrives; the phase also waits for that many bytes of TMA.
 __device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-// Waits for the end of the phase of that parity (the first phase has parity 0).
+// Waits for the end of the phase of that parity; the first has parity 0.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -68,10 +68,10 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
       : "memory");
 }
 
-// Ordinary writes of shared memory by this thread may be read by wgmma after a following barrier.
+// Makes this thread's writes of shared memory visible to wgmma after a following barrier.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// One thread loads the box whose first element is (row, column); elements outside are zeros.
+// One thread loads the box that begins at (row, column); elements outside are zeros.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -80,7 +80,7 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int
       : "memory");
 }
 
-// A k-major operand of rows of 128 swizzled bytes, at a multiple of 1024; + 2 advances k by 32 bytes.
+// A k-major operand: rows of 128 swizzled bytes, 1024-byte aligned. + 2 advances k by 32 bytes.
 __device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
   return (std::uint64_t{shared_address(shared)} & 0x3ffffU) >> 4 | std::uint64_t{1} << 16 |
          std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 #define TG_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-// d[64 x 64] += a[64 x 16] b[64 x 16]^T by a warpgroup.
+// d[64 x 64] += a[64 x 16] b[64 x 16]^T, one warpgroup.
 __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -99,8 +99,7 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       : "l"(a), "l"(b)
       : "memory");
 }
-// Waits for all products of the warpgroup, which add to d. It names these registers, so that no read of them moves
-// above it.
+// Waits for all wgmma of the warpgroup. It names the accumulators, so that no read of them moves above it.
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)
@@ -111,7 +110,7 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
 #define TG_D4(i) "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
 #define TG_D32(i) \
   TG_D4(i), TG_D4(i + 1), TG_D4(i + 2), TG_D4(i + 3), TG_D4(i + 4), TG_D4(i + 5), TG_D4(i + 6), TG_D4(i + 7)
-// d[64 x 256] += a[64 x 32] b[256 x 32]^T of int8 by a warpgroup; operands and rows of d as above.
+// d[64 x 256] += a[64 x 32] b[256 x 32]^T of int8, one warpgroup.
 __device__ __forceinline__ void wgmma_m64n256k32(int (&d)[32][4], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 "

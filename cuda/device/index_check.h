@@ -1,7 +1,6 @@
-// Indices that a kernel finds to be outside of their range. The kernel skips them and writes them down in memory of the
-// host; the next synchronisation with the device throws the Error of the first one, the same as on the CPU. No call
-// waits for its check, and a captured graph may hold it: which call comes first is then the order of recording. For
-// kernels that read indices; backend.cpp asks for the Error.
+// Out-of-range indices: the kernel skips them and logs them in host memory, and the next synchronisation throws the
+// Error of the first one, as on the CPU. No call waits for its check. A captured graph may hold it; calls are then
+// ordered by recording.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -9,7 +8,7 @@
 
 namespace tg::cuda {
 
-// Indices, i64 or i32: kernels are told at run time, and not compiled for each.
+// i64 or i32 at run time: no kernel is compiled for each.
 struct Ids {
   const void* first;
   bool wide;
@@ -19,13 +18,13 @@ struct Ids {
   }
 };
 
-// What the Error of an index says besides its value and position. Interned: one for each distinct use, for ever.
+// Contents of an index Error, except its value and position. Interned for ever, once per distinct use.
 struct IndexSite {
   Error (*error)(const IndexSite&, int64_t position, int64_t value);
   std::string_view op;
   Layout index;
   size_t dim = 0;
-  int64_t size = 0;  // valid are [0, size)
+  int64_t size = 0;  // valid: [0, size)
   std::optional<int64_t> ignore = {};
 };
 
@@ -36,26 +35,25 @@ struct IndexLog {
     int64_t position, value;
     unsigned long long key;
   };
-  struct Counters {  // in memory of the device
+  struct Counters {  // device memory
     unsigned long long least;
     unsigned used;
   };
-  Entry* entries;  // pinned memory of the host
+  Entry* entries;  // pinned host memory
   Counters* counters;
 };
 
-// One call's check, by value to its kernels.
 class IndexCheck {
  public:
   IndexCheck(const Context&, const IndexSite&);
   __device__ __forceinline__ bool inside(int64_t id) const { return uint64_t(id) < uint64_t(size_); }
-  // The same; an id that is outside is noted as what stands at `position` of the indices.
+  // inside(id); an id outside is noted at `position` of the indices.
   __device__ __forceinline__ bool operator()(int64_t id, int64_t position) const {
     if (!inside(id)) note(id, position);
     return inside(id);
   }
-  // Only a key below all before it takes an entry, so the last entry taken is that of the first index in row-major
-  // order, whatever the order of threads; when entries run out, the oldest and largest are written over.
+  // Only a key below all earlier ones takes an entry. So the last entry is the first index in row-major order, for any
+  // order of threads. When entries run out, the oldest and largest are overwritten.
   __device__ __forceinline__ void note(int64_t value, int64_t position) const {
     const unsigned long long key = key_ + static_cast<unsigned long long>(position);
     if (atomicMin(&log_.counters->least, key) <= key) return;
@@ -68,7 +66,7 @@ class IndexCheck {
   IndexLog log_;
   const IndexSite* site_;
   int64_t size_;
-  unsigned long long key_;  // number of the call in the upper 24 bits
+  unsigned long long key_;  // call number in the upper 24 bits
 };
 
 }  // namespace tg::cuda

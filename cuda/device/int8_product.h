@@ -1,5 +1,4 @@
-// What kernels of products of 8-bit integers share: their operands, which tile a block has, and the way of its sums to
-// memory. For int8_linear.cu.
+// Shared by int8 GEMM kernels: operands, the tile of a block, and the epilogue.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -13,11 +12,10 @@ struct Product {
   int64_t ld_x = 0, ld_weight = 0;
   const float *absmax_x = nullptr, *absmax_weight = nullptr, *bias = nullptr;
   int64_t step_x = 0, step_weight = 0;
-  bool wide = false;  // rows of the result begin at 16 bytes
+  bool wide = false;  // rows of the result are 16-byte aligned
 };
 
-// Where tile number t of the result begins. Blocks that run at the same time share rows and columns: kGroup rows of
-// tiles are done column by column.
+// Groups of kGroup rows of tiles go column by column, so that concurrent blocks share rows and columns.
 struct TileOrigin {
   int64_t row, column;
   __device__ __forceinline__ TileOrigin(const Product& p, int64_t rows, int64_t columns, int64_t t) {
@@ -29,19 +27,17 @@ struct TileOrigin {
   }
 };
 
-// The way of a warp's sums to memory, through shared memory: 16 rows of kPart * 8 columns at a time, rows kStep
-// elements apart, so that no two lanes meet in a bank.
+// Epilogue through shared memory: 16 rows of kPart * 8 columns at a time; kStep avoids bank conflicts.
 template <class S, class T> struct Results {
   static constexpr int kPart = S::kN <= 8 ? S::kN : int(16 / sizeof(T)), kStep = kPart * 8 + 8;
   static constexpr size_t kColumnBytes = size_t(S::kColumns) * 8,
                           kBytes = kColumnBytes + size_t(S::kWarps) * 16 * kStep * sizeof(T);
   static_assert(S::kN % kPart == 0);
 
-  // All that multiply call it. `shared` is free when they have met, and again when they meet the next time.
+  // All multiplying threads call it. `shared` is free once they have met, and again at their next barrier.
   static __device__ __forceinline__ void store(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
                                                std::byte* shared, int64_t first, int64_t left) {
     const int warp = int(threadIdx.x) / 32;
-    // scale and bias of each column of the block
     float* const columns = reinterpret_cast<float*>(shared);
     T* const own = reinterpret_cast<T*>(shared + kColumnBytes) + warp * 16 * kStep;
     S::barrier();
@@ -53,7 +49,7 @@ template <class S, class T> struct Results {
       }
       S::barrier();
     }
-    const int side = warp % S::kAcross * S::kN * 8;  // the warp's first column of the block's
+    const int side = warp % S::kAcross * S::kN * 8;  // the warp's first column in the block
     first += warp / S::kAcross * S::kM * 16;
 #pragma unroll
     for (int i = 0; i < S::kM; ++i)
@@ -96,7 +92,7 @@ template <class S, class T> struct Results {
     }
   }
   static __device__ __forceinline__ void copy(const Product& p, const T* own, T* y, int64_t first, int64_t left) {
-    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // rows of a warp's store
+    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // rows per store of a warp
     const int row = int(threadIdx.x) % 32 / kPacks, pack = int(threadIdx.x) % kPacks;
     left += pack * V;
     if (left >= p.n) return;

@@ -1,6 +1,5 @@
-// Products of 8-bit integers on Hopper (wgmma m64n256k32): a thread loads tiles of both operands by TMA into a ring
-// of stages, two warpgroups multiply them. Blocks stay, and go from tile to tile of the result: the next tile's stages
-// are loaded while one is stored. For int8_linear.cu.
+// Int8 GEMM on Hopper: one thread loads tiles of both operands by TMA into a ring of stages, two warpgroups multiply.
+// Blocks are persistent: they load the next tile's stages while they store one.
 #pragma once
 #include <tapegrad/cuda/device/hopper.h>
 #include <tapegrad/cuda/device/int8_product.h>
@@ -12,16 +11,17 @@ namespace {
 struct Wgmma {
   static constexpr int kRows = 128, kColumns = 256, kDepth = 128, kStages = 4;
   static constexpr int kRowBytes = kRows * kDepth, kStageBytes = kRowBytes + kColumns * kDepth;
-  // of those that multiply: a warp has 16 rows and all columns
+  // of the multiplying warps: each has 16 rows and all columns
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
-  static constexpr int kBlock = kThreads + 128;  // and the warpgroup of which one thread loads
+  static constexpr int kBlock = kThreads + 128;  // plus the warpgroup of the loading thread
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }
   static int64_t tiles(const Product& p) { return (p.m + kRows - 1) / kRows * ((p.n + kColumns - 1) / kColumns); }
 };
-class Ring {  // where a thread is in it
+class Ring {  // a thread's position in it
  public:
   __device__ __forceinline__ int stage() const { return stage_; }
-  __device__ __forceinline__ int parity() const { return parity_; }  // of the barriers' phases, in each round another
+  // The parity of the barriers' phases flips each round.
+  __device__ __forceinline__ int parity() const { return parity_; }
   __device__ __forceinline__ void next() {
     stage_ = stage_ + 1 == Wgmma::kStages ? 0 : stage_ + 1;
     parity_ ^= stage_ == 0;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
       const TileOrigin at(p, S::kRows, S::kColumns, t);
       for (int step = 0; step < steps; ++step, ring.next()) {
         const int s = ring.stage();
-        mbarrier_wait(empty + s, ring.parity() ^ 1);  // in the first round at once
+        mbarrier_wait(empty + s, ring.parity() ^ 1);  // the first round does not wait
         mbarrier_arrive_expect(full + s, S::kStageBytes);
         std::byte* const to = shared + s * S::kStageBytes;
         tma_load(to, &x, int(at.row), step * S::kDepth, full + s);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
   }
 #endif
 }
-// Whether the kernel is in the program: compute capability 9.0 alone is not enough, its code must be compiled for 9.0a.
+// Compute capability 9.0 is not enough: the code must be compiled for 9.0a.
 template <class T> bool has_wgmma(const Context& c) {
   if (properties(c.device.index).major != 9) return false;
 #ifdef __CUDACC__
@@ -99,7 +99,7 @@ template <class T> bool has_wgmma(const Context& c) {
   return true;
 #endif
 }
-// Of k > 0.
+// k > 0.
 template <class T> void multiply_by_wgmma(const Context& c, const Product& p, T* y) {
   using S = Wgmma;
   TensorMap x, weight;

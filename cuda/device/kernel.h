@@ -1,5 +1,4 @@
-// What a kernel file (.cu) of this folder includes, after the header of its ops: launching, operands of any layout, and
-// the loops over their elements. A file registers its kernels with TG_STRIDED_KERNEL(Op, cuda, fn), as cpu/ does.
+// For kernel files, after the header of their ops. They register kernels with TG_STRIDED_KERNEL(Op, cuda, fn).
 //   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
 //   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
 //   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
@@ -20,12 +19,12 @@
 
 namespace tg::cuda {
 
-/// A block has this much dynamic shared memory without asking for more: static and dynamic together may be 48 KiB then,
-/// and no kernel has more than 32 KiB of static.
+/// Dynamic shared memory without opt-in: static and dynamic together may be 48 KiB, and no kernel has more than 32 KiB
+/// of static.
 inline constexpr size_t kSharedWithoutOptIn = 16 * 1024;
 
-/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). More shared memory than all kernels may have is opted
-/// in to. An Error names the op if the launch fails; one of the kernel itself comes with the next synchronisation.
+/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...), with opt-in above kSharedWithoutOptIn. A failed launch
+/// is an Error with the op's name; the next synchronisation reports a failure of the kernel itself.
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
@@ -38,8 +37,8 @@ void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_
   launched(c);
 }
 
-/// Offsets of the i-th element (row-major) of N operands that are walked in one shape, by value to kernels. Adjacent
-/// dimensions that every operand steps through evenly are merged; a stride of 0 repeats.
+/// Offsets of the i-th element (row-major) of N operands of one shape. Adjacent dimensions with compatible strides are
+/// merged. A stride of 0 broadcasts.
 template <size_t N> struct Strided {
   int32_t dims = 0;
   int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
@@ -58,7 +57,7 @@ template <size_t N> struct Strided {
       ++dims;
     }
   }
-  // Every operand's i-th element is its i-th in memory.
+  // Element i of every operand is at offset i.
   bool contiguous() const {
     for (size_t k = 0; k < N; ++k)
       if (dims > 1 || (dims == 1 && stride[k][0] != 1)) return false;
@@ -76,9 +75,9 @@ template <size_t N> struct Strided {
 #pragma unroll
     for (size_t k = 0; k < N; ++k) at[k] = 0;
 #pragma unroll 1
-    for (int32_t d = 0; d < dims; ++d) {  // few turns, and each is much code
+    for (int32_t d = 0; d < dims; ++d) {  // few iterations of much code
       I index = i, rest = 0;
-      if (d + 1 < dims) {  // what is left in the last dimension is its index
+      if (d + 1 < dims) {  // the last dimension needs no division
         rest = i / I(shape[d]);
         index = i - rest * I(shape[d]);
       }
@@ -89,12 +88,11 @@ template <size_t N> struct Strided {
   }
 };
 
-// Copies the elements in row-major order to contiguous memory; any layout, any dtype (cast.cu).
+// Copies any layout and dtype to contiguous memory in row-major order (cast.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
-/// An operand as contiguous data, whatever its dtype: its own where it is contiguous, else a copy that lives as long as
-/// this.
+/// An operand as contiguous data: its own memory if contiguous, else a copy that this object owns.
 class Contiguous {
  public:
   Contiguous(const Context& c, const Buf& b) : data_(first_element(b)) {
@@ -109,7 +107,7 @@ class Contiguous {
   const void* data_;
   std::optional<Scratch> copy_;
 };
-/// The same of dtype T.
+/// An operand of dtype T as contiguous data: its own memory, or a copy that this object owns.
 template <class T> class Dense {
  public:
   Dense(const Context& c, const Buf& b) : any_(c, b) {}
@@ -119,7 +117,7 @@ template <class T> class Dense {
   Contiguous any_;
 };
 
-// f(bits): a number as an element of dtype d, in that unsigned type.
+// f(bits): `number` as an element of dtype d, in an unsigned type of its size.
 template <class F> void visit_bits(DType d, double number, F&& f) {
   visit_dtype(d, [&]<class T>() {
     using U = std::conditional_t<

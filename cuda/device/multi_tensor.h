@@ -1,6 +1,5 @@
-// Many tensors in one launch: a kernel gets their descriptors by value, so that nothing is uploaded and a captured
-// graph holds them. Tensors are cut in chunks, and a block finds the tensor of its chunk by bisection. For the kernels
-// of the optimiser (optim_step.cu) and of the collectives (collective.cu).
+// Many tensors in one launch: a kernel takes their descriptors by value, so nothing is uploaded and a captured graph
+// holds them. A block finds the tensor of its chunk by bisection.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -9,33 +8,32 @@
 
 namespace tg::cuda {
 
-// Elements of a chunk, of tensors of n in all: four chunks for each of 132 SMs, where n is enough for that. The sizes
-// alone decide, as sums go by chunks; a multiple of 16 bytes of any dtype.
+// Elements per chunk: four chunks for each of 132 SMs if n suffices. It depends on n only, since sums go by chunks. It
+// is a multiple of 16 bytes of any dtype.
 inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
 template <class D> int64_t batch_chunk(const std::vector<D>& all) {
   int64_t n = 0;
   for (const D& d : all) n += d.n;
   return batch_chunk(n);
 }
-inline constexpr size_t kMostParameters = 32'764;  // bytes, of all parameters of a kernel
+inline constexpr size_t kMostParameters = 32'764;  // bytes of a kernel's parameters
 
-// At most kMost descriptors D, which have a member n: the number of elements.
+// At most kMost descriptors D; D::n is the number of elements.
 template <class D, int kMost> struct Batch {
   D item[kMost];
-  int64_t first[kMost + 1];  // chunk of each item; behind the last, their number
+  int64_t first[kMost + 1];  // first chunk of each item, then the total
   int count = 0;
-  int64_t chunk;  // elements of one
+  int64_t chunk;  // elements
 
   explicit Batch(int64_t size) : chunk(size) { first[0] = 0; }
   bool full() const { return count == kMost; }
   int64_t chunks() const { return first[count]; }
-  void add(const D& d) {  // empty tensors take no part
+  void add(const D& d) {  // skips empty tensors
     if (d.n == 0) return;
     item[count] = d;
     first[count + 1] = first[count] + (d.n + chunk - 1) / chunk;
     ++count;
   }
-  // The item of the c-th chunk.
   __device__ __forceinline__ int find(int64_t c) const {
     int low = 0, high = count;  // first[low] <= c < first[high]
     while (high - low > 1) {
@@ -49,7 +47,7 @@ template <class D, int kMost> struct Batch {
   }
 };
 
-// A batch of as few or as many as there are: small launches carry small parameters. run(batch, number of its first).
+// Batches of at most 4 or kMany: small launches carry small parameters. run(batch, index of its first).
 template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
   constexpr size_t kFew = 4;
   const auto fill = [&]<int kMost>(size_t from) {

@@ -1,6 +1,5 @@
-// PTX instructions that CUDA C++ has no name for, one wrapper each, and below it its twin for the emulator: a wrapper
-// and its twin mean the same and are changed together. No inline assembly anywhere else but in hopper.h, which has the
-// instructions of sm_90a alone. For kernels, through device.h.
+// PTX instructions without a name in CUDA C++: wrappers, then their emulated versions. Change both together. Only
+// hopper.h has more inline assembly.
 #pragma once
 #include <tapegrad/core/half.h>
 
@@ -15,7 +14,7 @@ template <class T> __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(tg_dynamic_shared);
 }
 
-// a + b, and never in one operation with the product that a or b may be.
+// a + b, never contracted into an FMA.
 __device__ __forceinline__ float sum_rn(float a, float b) { return __fadd_rn(a, b); }
 __device__ __forceinline__ double sum_rn(double a, double b) { return __dadd_rn(a, b); }
 
@@ -125,14 +124,13 @@ template <class T> T sum_rn(T a, T b) {
 // Dynamic shared memory of the block, 1024-byte aligned.
 template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }
 
-// *p = x, of at most 16 bytes, by one instruction (of 1 or 2 bytes, or elements of them in 2: as the compiler likes).
-// The memory is what the name says. Streaming: what is not read again soon.
+// *p = x of at most 16 bytes by one instruction (1 or 2 bytes, or elements of them in 2: as the compiler likes).
+// Streaming: for data not read again soon.
 template <class V> __forceinline__ void store_global(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), false); }
 template <class V> __forceinline__ void store_global_streaming(V* p, const V& x) { store_global(p, x); }
 template <class V> __forceinline__ void store_shared(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), true); }
 
-// 16 bytes from global to shared memory; zeros when !valid. Visible to the issuing thread after cp_async_wait, to
-// others after a barrier that follows it.
+// 16 bytes; zeros if !valid. Visible to the issuing thread after cp_async_wait, to others after a later barrier.
 inline void cp_async16(void* shared, const void* global, bool valid = true) {
   simt::engine::cp_async(shared, global, 16, valid);
 }
@@ -159,13 +157,13 @@ inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
 
 // Rounded to nearest even.
 inline bf16 to_bf16(float x) { return bf16(x); }
-// Exact; which NaN it is may differ.
+// Exact, except which NaN it is.
 inline float to_float(f16 x) { return float(x); }
 
-// 1 / x rounded to nearest, of an x in [2^-100, 2^100]: the division's own instructions without its branch for others.
+// 1 / x rounded to nearest, for x in [2^-100, 2^100]: the division without its slow-path branch.
 inline float reciprocal(float x) { return 1.0f / x; }
 
-// 1 / x to 1 ulp, of any x; denormal results are 0.
+// 1 / x to 1 ulp, for any x; denormal results are 0.
 inline float reciprocal_approx(float x) {
   const float y = 1.0f / x;
   return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;

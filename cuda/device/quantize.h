@@ -1,5 +1,5 @@
-// Quantization to int8 for the kernels of ops/quantized/quantize.h: the arithmetic of ops/quantized/codes.h without its
-// divisions, bit for bit, and Errors of values that cannot be quantized.
+// The arithmetic of `ops/quantized/codes.h` bit for bit, without its divisions, and Errors of values that cannot be
+// quantized.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 namespace {
-// Magnitudes as unsigned integers in their order, which for 16-bit floats need no conversion, and as bits of an f32.
+// Magnitudes as ordered unsigned integers (16-bit floats need no conversion), and as f32 bits.
 __device__ __forceinline__ uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> __device__ __forceinline__ uint32_t magnitude(T x) { return x.bits & 0x7fffu; }
 template <class T> __device__ __forceinline__ uint32_t as_f32(uint32_t m) {
@@ -25,17 +25,17 @@ template <class T> __device__ __forceinline__ float value(T x) {
 }
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-// x / y, rounded to nearest as the division is, where r = 1 / y and no operation leaves the normal range. True of all
-// quotients that the quantizers need: each was tried.
+// x / y rounded to nearest, with r = 1 / y, if no operation leaves the normal range. All quotients of the quantizers
+// were tested.
 __device__ __forceinline__ float quotient(float x, float y, float r) {
   const float q = x * r;
   return math::detail::fma(math::detail::fma(-q, y, x), r, q);
 }
-// code_of() by one absmax, without a division for each element: it would take longer than the memory.
+// code_of() without a division per element, which would be slower than memory.
 class Int8Quantizer {
  public:
   using Value = int8_t;
-  // Magnitudes far from 1 are scaled, exactly: what that cuts off has code 0.
+  // Scales magnitudes far from 1, exactly; elements that underflow quantize to 0.
   __device__ __forceinline__ explicit Int8Quantizer(uint32_t absmax) {
     const float a = math::detail::float_of(absmax);
     scale_ = a < 0x1p-60f ? 0x1p80f : a > 0x1p60f ? 0x1p-80f : 1.0f;
@@ -43,7 +43,7 @@ class Int8Quantizer {
     inverse_ = reciprocal(absmax_);
   }
   __device__ __forceinline__ int8_t operator()(float x) const {
-    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to an integer, ties to even
+    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to integer, ties to even
     const float q = quotient(x * scale_, absmax_, inverse_);
     return int8_t(math::detail::bits_of(sum_rn(127.0f * q, kMagic)));
   }
@@ -51,7 +51,7 @@ class Int8Quantizer {
  private:
   float scale_, absmax_, inverse_;
 };
-// value_of(), where usual(absmax).
+// value_of() for usual(absmax).
 __device__ __forceinline__ bool usual(float absmax) {
   return math::abs(absmax) > 0x1p-80f && math::abs(absmax) < 0x1p100f;
 }
@@ -59,12 +59,12 @@ __device__ __forceinline__ float usual_value(int8_t code, float absmax) {
   return quotient(absmax * float(code), 127.0f, 1.0f / 127.0f);
 }
 
-// Elements that are not finite come before those that are too large for a state in f16: those stand kTooLarge further.
+// Non-finite elements are reported first: positions of those too large for an f16 state are kTooLarge higher.
 constexpr int64_t kTooLarge = int64_t(1) << 39;
 Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
   return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
-// What is found in x that has no code. Only who saw it looks for where it is.
+// Only a thread that saw a value that cannot be quantized searches for its position.
 class NonFiniteCheck {
  public:
   NonFiniteCheck(const Context& c, const Buf& x, DType state)

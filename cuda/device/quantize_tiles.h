@@ -1,7 +1,6 @@
-// Quantizes to 8 bits, for quantize.cu and fp8.cu; Q is the quantizer of one absmax. Rows that fit in registers are
-// read once. A matrix whose columns are contiguous, and both directions at once, take two passes over tiles: one finds
-// the absmax of columns, of rows and columns, or of all, as a maximum of bits, which no order of threads changes; the
-// other quantizes and transposes through shared memory.
+// Q quantizes by one absmax. Rows that fit in registers are read once. A matrix with contiguous columns, or both
+// directions at once, take two passes over tiles. One finds the absmax of columns, of both, or of all, as an integer
+// maximum, which no order of threads changes. The other quantizes and transposes through shared memory.
 #pragma once
 #include <tapegrad/cuda/device/quantize.h>
 #include <tapegrad/cuda/device/rows.h>
@@ -13,13 +12,13 @@ namespace tg::cuda {
 namespace {
 constexpr int kTileThreads = 256;
 
-// In memory order: elements of a row are contiguous.
+// Rows are contiguous.
 template <class T> struct Matrix {
   const T* p;
   int64_t rows, cols, ld;
   bool vectors;                  // 16 bytes at a time
   int64_t row_place, col_place;  // element (i, j) is number i * row_place + j * col_place of x
-  // V elements of row i from column j on; 0 where there are none.
+  // V elements of row i from column j on; 0 beyond the matrix.
   __device__ __forceinline__ Vec<T> at(int64_t i, int64_t j) const {
     Vec<T> v;
     if (vectors && i < rows && j < cols) return load16(p + i * ld + j);
@@ -28,11 +27,11 @@ template <class T> struct Matrix {
     return v;
   }
 };
-constexpr int kTallest = 1024;  // rows of a block, where there are many
+constexpr int kTallest = 1024;  // rows per block, at most
 enum class Of { columns, both, all };
-template <class T> constexpr int kStretch = 32 * kVec<T>;  // columns of a block, V for each lane of a warp
+template <class T> constexpr int kStretch = 32 * kVec<T>;  // columns of a block, V per lane
 
-// The largest magnitudes into words that are 0 at first.
+// Maximum magnitudes, into words that start at 0.
 template <Of kOf, class T>
 __global__ void __launch_bounds__(kTileThreads, 4)
     absmax_in_tiles(Matrix<T> x, int64_t tall, uint32_t* of_rows, uint32_t* of_columns, NonFiniteCheck watch) {
@@ -88,13 +87,13 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   }
 }
 
-// The absmax of rows or columns: step 1, or 0 where all share one.
+// step: 1, or 0 if all rows or columns share one absmax.
 template <class Q> struct AbsmaxView {
   const uint32_t* p;
   int64_t step;
   __device__ __forceinline__ Q operator()(int64_t i) const { return Q(p[i * step]); }
 };
-// codes (rows, cols) if kBoth, and transposed (cols, rows). wide: as TransposeTile stores.
+// Quantized values (rows, cols) if kBoth, and transposed (cols, rows). wide: as in TransposeTile::store().
 template <bool kBoth, class Q, class T>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_tiles(Matrix<T> x, AbsmaxView<Q> of_rows, AbsmaxView<Q> of_columns, typename Q::Value* codes,
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(S::kBlock)
       for (int64_t j = threadIdx.x % S::kThreads; j < n; j += S::kThreads) watch(p[j], r * n + j);
   }
 }
-// f with the RowShape: packs are kept as they were read, so 16-bit floats have room for twice as many.
+// f with the RowShape. Packs are kept unconverted, so there is room for twice the 16-bit floats.
 template <class T, class F> void visit_shape(int64_t n, bool vectors, F&& f) {
   constexpr int V = kVec<T>;
   if (vectors) {
@@ -202,8 +201,7 @@ template <class T, class F> void visit_shape(int64_t n, bool vectors, F&& f) {
   return f.template operator()<RowShape<T, 512, 1, 0>>();
 }
 
-// --- the host's side
-// --------------------------------------------------------------------------------------------------
+// --- host -----------------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(kTileThreads) narrow_scales(const uint32_t* most, f16* scales, int64_t n) {
   for (GridLoop g(n); g; ++g) scales[*g] = f16(math::detail::float_of(most[*g]));
 }
@@ -211,7 +209,7 @@ __global__ void __launch_bounds__(kTileThreads) narrow_scales(const uint32_t* mo
 void clear(const Context& c, void* p, int64_t bytes) {
   if (bytes > 0) check(cudaMemsetAsync(p, 0, size_t(bytes), stream_of(c.device.index)), c.op, "clearing");
 }
-// Words for the absmax values: the output where it is f32, else scratch that finish() rounds.
+// The output if it is f32, else scratch that finish() rounds to f16.
 class AbsmaxWords {
  public:
   AbsmaxWords(const Context& c, const Buf& scales) : c_(c), scales_(scales), n_(scales.numel()) {
@@ -277,7 +275,7 @@ void quantize_each_row(const Context& c, const Buf& x, Bufs out, const NonFinite
     launch_per_row<S>(c, rows, quantize_rows<S, F, Q>, p, step, codes, ScaleOutput(out[1]), rows, n, watch);
   });
 }
-// x by its rows: the values to out[0], the absmax of each row to out[1].
+// Values to out[0], each row's absmax to out[1].
 template <class Q, class T>
 void quantize_rows_of(const Context& c, const Buf& x, Bufs out, const NonFiniteCheck& watch) {
   if (!has_contiguous_columns(x)) return quantize_each_row<Q, AsIs, T>(c, x, out, watch);

@@ -5,7 +5,6 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// Elements of From become To, 16 bytes of them at a time where that is aligned.
 template <class From, class To, int kMost>
 __global__ void __launch_bounds__(kThreads)
     copy_chunks(const __grid_constant__ Batch<Piece, kMost> batch, int64_t chunks) {

@@ -1,28 +1,27 @@
-// Reductions of any layout over any dimensions: each output o is the join of value(x, o) over n elements, in an order
-// that the sizes alone decide. Where an operand's neighbours are reduced, a warp or a block reads along them (rows);
-// where they are kept, neighbouring threads have neighbouring outputs (columns). Few outputs of many elements are made
-// of chunks, whose results are reduced in turn. For reduce.cu and kernels that end in a sum of partial results.
+// Reductions of any layout over any dimensions: output o joins value(x, o) of n elements, in an order that depends on
+// the sizes only. If reduced elements are contiguous, a warp or block reads along them (rows). If kept ones are,
+// adjacent threads have adjacent outputs (columns). Few outputs are reduced in chunks, then over the chunks.
 //   struct R {
-//     using A = float;                                                 // what is joined
+//     using A = float;                                                 // the accumulator
 //     __device__ A start() const, join(A before, A later) const;
-//     __device__ A value(compute_t<T> x, int64_t out) const;           // an element's share
+//     __device__ A value(compute_t<T> x, int64_t out) const;           // an element as an operand of join
 //     __device__ void store(int64_t out, A total) const;
-//     static constexpr Forms kForms = Forms::all;                      // may be left out, as what follows
-//     Q partial() const;                                               // joins results of chunks; else R does
+//     static constexpr Forms kForms = Forms::all;                      // optional, like partial()
+//     Q partial() const;                                               // reduces partial results; default: R
 //   };
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 namespace tg::cuda {
 
-// The elements as (kept, reduced): element i of output o lies at kept's offset of o plus reduced's of i.
+// Element i of output o is at kept's offset of o plus reduced's offset of i.
 struct Reduced {
   Strided<1> kept, reduced;
   int64_t outputs, n;
 };
 
 namespace {
-// Of a value of these sizes: the dimensions of a mask are reduced, the others kept, both in their order.
+// Dimensions in the mask `dims` are reduced, the others are kept.
 Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
   Shape shape[2];
   Strides stride[2];
@@ -36,17 +35,17 @@ Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
 
 constexpr int kReduceThreads = 256, kTallRows = 8;
 
-// Which kernels an R is worth: rows by warps and columns one by one always, with 16 bytes of columns per thread, and
-// with rows by blocks as well. R::kForms; all without it. Where sums are rounded, R's forms are part of the result.
+// Kernels compiled for R: `few` has rows by warps and columns one by one, `columns` also 16 bytes of columns per
+// thread, `all` also rows by blocks. Where sums round, it affects the result.
 enum class Forms { few, columns, all };
 template <class R> inline constexpr Forms forms_of = Forms::all;
 template <class R>
   requires requires { R::kForms; }
 inline constexpr Forms forms_of<R> = R::kForms;
 
-struct Chunks {  // of the n elements of an output
+struct Chunks {  // chunks of an output's n elements
   int64_t count = 1, size;
-  // `blocks` work on each chunk: more chunks where those are too few to fill a GPU.
+  // blocks: blocks per chunk. More chunks are made if they are too few to fill a GPU.
   Chunks(int64_t n, int64_t blocks, int64_t least, int64_t most) : size(n) {
     constexpr int64_t kEnough = 512, kRound = 64;
     const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
@@ -57,7 +56,7 @@ struct Chunks {  // of the n elements of an output
   }
 };
 
-// Thread t's share, of kThreads, of n neighbours: 16 bytes at a time from the first aligned address on.
+// Thread t's partial result over n contiguous elements, 16 bytes at a time from the first aligned address on.
 template <int kThreads, class T, class R>
 __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int64_t n, int64_t out, int t) {
   constexpr int V = kVec<T>;
@@ -75,8 +74,7 @@ __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int6
   if (tail + t < n) total = r.join(total, r.value(widen(p[tail + t]), out));
   return total;
 }
-// kThreads threads, a warp or the block, per output and chunk. part: (chunks, outputs), or null where there is one
-// chunk.
+// A warp or the block per output and chunk. part: (chunks, outputs), null for one chunk.
 template <int kThreads, class T, class R>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_rows(R r, const T* x, Reduced z, bool dense, Chunks chunks, typename R::A* part) {
@@ -107,7 +105,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       r.store(o, total);
   }
 }
-// V neighbouring outputs per thread; `rows` threads, a power of 2, share the elements of an output.
+// V adjacent outputs per thread. `rows` threads, a power of 2, share the elements of an output.
 template <int V, class T, class R>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_columns(R r, const T* x, Reduced z, int rows, Chunks chunks, typename R::A* part) {
@@ -161,7 +159,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z);
 
-// How results of chunks are joined: R may say so itself (R::partial()), in a type that others share.
+// Reduces chunk results. R::partial() may return a type that several R share.
 template <class R> struct Joined : R {
   static constexpr Forms kForms = Forms::few;
   explicit Joined(const R& r) : R(r) {}
@@ -174,7 +172,6 @@ template <class R> auto joined(const R& r) {
   else
     return Joined<R>(r);
 }
-// run(part) reduces the chunks; what they give is reduced in turn.
 template <class R, class F>
 void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chunks, F&& run) {
   using A = typename R::A;
@@ -184,7 +181,7 @@ void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chun
   reduce(c, joined(r), part.as<A>(), split(0b01, {chunks.count, outputs}, {outputs, 1}));
 }
 
-// Each kernel costs compilers a second for each R and T.
+// Each kernel costs about a second of compilation per R and T.
 template <class T, class R> void launch_rows(const Context& c, const R& r, const T* x, const Reduced& z) {
   constexpr int64_t kOfWarp = 1024;
   constexpr bool kBlocks = forms_of<R> == Forms::all;
@@ -210,7 +207,7 @@ void launch_columns(const Context& c, const R& r, const T* x, const Reduced& z, 
   });
 }
 
-// V neighbouring outputs are always V neighbours in memory, and aligned.
+// Whether V adjacent outputs are always contiguous and aligned in memory.
 template <class T> bool in_vectors(const T* x, const Reduced& z) {
   const auto& k = z.kept;
   bool even = aligned16(x) && k.dims > 0 && k.stride[0][0] == 1 && k.shape[0] % kVec<T> == 0;
@@ -219,7 +216,7 @@ template <class T> bool in_vectors(const T* x, const Reduced& z) {
   return even;
 }
 template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z) {
-  constexpr int64_t kFew = 16;  // so many lanes of a warp would be idle with columns, or with rows
+  constexpr int64_t kFew = 16;  // fewer would leave lanes of a warp idle
   if (z.outputs == 0) return;
   const bool narrow = z.kept.dims == 0 || z.kept.shape[0] < kFew;
   if (z.n > kFew && (narrow || (z.reduced.dims > 0 && z.reduced.stride[0][0] < z.kept.stride[0][0])))

@@ -1,7 +1,6 @@
-// Each pass of 8 bits: the digits of each tile are counted, one block adds the counts up, and each tile moves its words
-// behind those of lower digits and earlier tiles. A warp reads 32 neighbours at a time, and equal digits among them
-// find each other by ballots, so the order of words of one digit never changes. Few tiles: all passes by one block in
-// one launch.
+// Each pass of 8 bits counts the digits per tile, one block scans the counts, and each tile scatters its words. A warp
+// reads 32 adjacent words at a time and matches equal digits by ballots, so the sort is stable. With few tiles, one
+// block does all passes in one launch.
 #include <tapegrad/cuda/device/sort.h>
 
 namespace tg::cuda {
@@ -30,14 +29,14 @@ __device__ __forceinline__ void count_tile(const uint64_t* in, int64_t n, int64_
   __syncthreads();
 }
 
-// counts becomes the sums of all that stand before. One block.
+// Exclusive scan of counts, by one block.
 __device__ __forceinline__ void scan(int64_t* counts, int64_t n) {
   __shared__ int64_t sums[kWarps];
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
   int64_t before = 0;
   for (int64_t from = 0; from < n; from += kThreads) {
     const int64_t i = from + threadIdx.x, own = i < n ? counts[i] : 0;
-    int64_t sum = own;  // of the warp up to this lane
+    int64_t sum = own;  // inclusive, within the warp
     for (int d = 1; d < 32; d *= 2) {
       const int64_t left = __shfl_up_sync(~0u, sum, d);
       if (lane >= d) sum += left;
@@ -54,7 +53,7 @@ __device__ __forceinline__ void scan(int64_t* counts, int64_t n) {
   }
 }
 
-// The lanes whose digit is this lane's; 0 for lanes without a word.
+// The lanes with this lane's digit; 0 for lanes without a word.
 __device__ __forceinline__ unsigned peers_of(int digit, bool valid) {
   unsigned peers = __ballot_sync(~0u, valid);
 #pragma unroll
@@ -66,7 +65,7 @@ __device__ __forceinline__ unsigned peers_of(int digit, bool valid) {
 }
 __device__ __forceinline__ void place_tile(const uint64_t* in, uint64_t* out, int64_t n, int64_t tile, int64_t tiles,
                                            int shift, const int64_t* starts) {
-  __shared__ unsigned count[kWarps][kDigits];  // of each warp so far, then the sums over the warps before it
+  __shared__ unsigned count[kWarps][kDigits];  // per warp so far, then the sums over earlier warps
   __shared__ int64_t start[kDigits];
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
   for (int d = lane; d < kDigits; d += 32) count[warp][d] = 0;

@@ -1,6 +1,5 @@
-// A stable radix sort of 64-bit words by some of their bits, 8 bits a pass: pairs (key << bits of positions | position)
-// come out in the order of keys, equal keys in the order of positions. On the device alone, with no wait and no memory
-// that the host looks at. For kernels that add by index in a fixed order (indexing.cu).
+// Stable radix sort of 64-bit words by some of their bits: pairs (key << position bits | position) sort by key, equal
+// keys by position. It runs on the device alone, without waits or host memory.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -15,15 +14,15 @@ struct PairBits {
   bool fit() const { return position + key <= 64; }
 };
 
-// n words in memory of the device, to be filled and then sorted.
+// n words of device memory: fill data(), then sort().
 class SortedPairs {
  public:
   SortedPairs(const Context& c, int64_t n, PairBits bits);
-  uint64_t* data() const { return data_; }  // before sort() to write to, after it sorted
+  uint64_t* data() const { return data_; }  // before sort() to fill, after it sorted
   void sort();
 
  private:
-  const Context& c_;  // of the kernel that it lives in
+  const Context& c_;  // the calling kernel's
   int64_t n_, tiles_;
   PairBits bits_;
   Scratch words_, other_, counts_;
