@@ -1,6 +1,6 @@
-// Kernels of ops/training/collective.h. The tensors of a dtype are one long row, which goes round by round: it is
-// packed, each rank gets its part of it from all ranks, adds them up in the order of the ranks, and the others get the
-// sums. So they have the bits of the CPU's, whatever NCCL does: it moves bytes alone.
+// Kernels of ops/training/collective.h. The tensors of a dtype form one row, which is reduced in rounds: each rank gets
+// its part from all ranks, sums them in rank order, and sends the sum to the others. So the bits equal the CPU's
+// whatever NCCL does: it only moves bytes.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
@@ -11,7 +11,7 @@
 
 namespace tg::cuda {
 namespace {
-// Tensors of one dtype as one long row of elements.
+// Tensors of one dtype as one row of elements.
 class Row {
  public:
   void add(const ReduceBuffer& s) {
@@ -19,7 +19,7 @@ class Row {
     ends_.push_back(size() + s.n);
   }
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
-  // f(tensor, its first element, how many, after how many of the n) for stretches of the elements [first, first + n).
+  // f(tensor, its first element, count, offset from `first`) for the segments of elements [first, first + n).
   template <class F> void each(int64_t first, int64_t n, F&& f) const {
     auto i = size_t(std::ranges::upper_bound(ends_, first) - ends_.begin());
     for (int64_t done = 0; done < n; ++i) {
@@ -34,8 +34,8 @@ class Row {
   std::vector<ReduceBuffer> all_;
   std::vector<int64_t> ends_;
 };
-// A row of which rank r has the elements [cuts[r], cuts[r + 1]), round by round: of each rank the next ones, at most
-// `most`. In memory of a round, those of rank r begin at element r * most.
+// A row in rounds. Rank r owns elements [cuts[r], cuts[r + 1]); each round takes its next ones, at most `most`. In a
+// round's memory they begin at element r * most.
 class Rounds {
  public:
   Rounds(const Row& row, const std::vector<int64_t>& cuts, int64_t most)
@@ -44,7 +44,7 @@ class Rounds {
         first_(cuts.begin(), cuts.end() - 1),
         end_(cuts.begin() + 1, cuts.end()),
         n_(end_.size()) {}
-  // False: there is nothing left.
+  // False at the end.
   bool next() {
     for (size_t r = 0; r < n_.size(); ++r) first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
     return std::ranges::any_of(n_, [](int64_t n) { return n > 0; });
@@ -55,7 +55,7 @@ class Rounds {
     for (const int64_t n : n_) all.push_back(size_t(n) * element);
     return all;
   }
-  // The elements of this round of some ranks, from their tensors and to them.
+  // Copies some ranks' elements of this round from their tensors, or to them.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_pieces(c,
                 pieces(wanted,
@@ -87,11 +87,11 @@ class Rounds {
   }
   const Row& row_;
   int64_t most_;
-  std::vector<int64_t> first_, end_, n_;  // of each rank
+  std::vector<int64_t> first_, end_, n_;  // per rank
 };
 bool all_ranks(int) { return true; }
 
-// What the ops share: the ranks, their devices, and how much goes at once.
+// Shared by the ops: ranks, devices, and the size of a round.
 struct Ranks {
   const Context& c;
   const char* op;
@@ -108,14 +108,14 @@ struct Ranks {
         round(comm ? comm->round() : properties(context.device.index).l2_cache),
         exchange(comm, name) {}
 
-  // Elements of a rank's part of a round, by the cuts of a row; parts begin at multiples of 16 bytes.
+  // Elements of a rank's part of a round, a multiple of 16 bytes.
   int64_t most(const ShardOffsets& cuts, size_t size) const {
     const auto vec = int64_t(16 / size);
     int64_t part = 0;
     for (size_t r = 0; r + 1 < cuts.size(); ++r) part = std::max(part, cuts[r + 1] - cuts[r]);
     return std::min((part + vec - 1) / vec * vec, std::max(vec, int64_t(round / size) / (ranks * vec) * vec));
   }
-  // What each rank owns of a row, whose tensors are some of those that the cuts are of.
+  // Each rank's part of a row whose tensors are a subset of those that `cuts` covers.
   ShardOffsets cuts_of(const ShardOffsets& cuts, Bufs all, bool (*in)(const Buf&, size_t), size_t which) const {
     ShardOffsets r(cuts.size());
     int64_t begin = 0;
@@ -126,7 +126,7 @@ struct Ranks {
     }
     return r;
   }
-  // Sums of a row: done(this round, where its sums are: those of rank r at r * most) for each round.
+  // Reduces a row: done(round, sums) for each round; the sums of rank r begin at r * most.
   template <class F> void sum(const Row& row, const ShardOffsets& cuts, DType dtype, F&& done) const {
     const size_t size = size_of(dtype), wide = size_of(reduced_dtype(op, dtype));
     const int64_t n = most(cuts, size);
@@ -173,7 +173,7 @@ void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) 
     int64_t begin = 0;
     for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
       if (in[i].dtype() != dtype) continue;
-      // Sums of other elements than those that this rank owns have no place.
+      // The output holds only the elements that this rank owns.
       const Shard own = shard_of(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
       row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});

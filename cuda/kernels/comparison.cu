@@ -1,5 +1,4 @@
-// Kernels of ops/comparison.h. Where and masked_fill move elements and know their size only; bool is read and written
-// as bytes of 0 and 1.
+// Where and masked_fill know elements by their size only. Booleans are bytes of 0 and 1.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/ops/comparison.h>
 
@@ -7,8 +6,7 @@
 
 namespace tg::cuda {
 namespace {
-// Comparisons differ in the cases that they hold in, of which the choice has a bit each: less, equal, greater,
-// unordered.
+// The choice has a bit per case, set if the comparison holds: less, equal, greater, unordered.
 template <class T> __device__ __forceinline__ uint8_t holds(uint8_t cases, T x, T y) {
   return cases >> (x < y ? 0 : x == y ? 1 : x > y ? 2 : 3) & 1;
 }
@@ -24,7 +22,7 @@ struct Holds {
 struct HoldsWithNumber {
   template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return holds(n.choice, x, n.a); }
 };
-// The types that comparisons see: as arithmetic, and bool, which some take, as bytes.
+// Compute types, indices, and bool as bytes.
 template <class G> void visit_compared(DType d, G&& g) {
   if (d == DType::boolean) return g.template operator()<uint8_t>();
   is_index(d) ? visit_index(d, g) : visit_computed(d, g);

@@ -1,6 +1,5 @@
-// Kernel of Cumsum (ops/reduce.h): a warp per chunk of a row, or a thread per chunk of a column, each from what was
-// before it. That is the running sum of the chunks' totals, by the same kernels. The order of additions depends on the
-// sizes alone.
+// Kernel of Cumsum (ops/reduce.h): a warp per chunk of a row, or a thread per chunk of a column. Each chunk starts from
+// the scan of earlier chunks' totals, made by the same kernels. The order of additions depends on the sizes only.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/kernel.h>
@@ -9,19 +8,19 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256, kWarp = 32;
 
-// A running sum is rounded at every element: f32 adds up in f64. Integers wrap, as unsigned numbers do.
+// Every element rounds, so f32 accumulates in f64. Integers wrap like unsigned numbers.
 template <class T>
 using Acc = std::conditional_t<std::is_integral_v<T>, uint64_t,
                                std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;
 template <class T> __device__ __forceinline__ Acc<T> widened(T x) { return Acc<T>(widen(x)); }
 template <class T> __device__ __forceinline__ T rounded(Acc<T> sum) { return narrow<T>(compute_t<T>(sum)); }
 
-struct Lines {  // (outer, n, inner), contiguous; n is summed along in chunks
+struct Lines {  // (outer, n, inner), contiguous; a scan of n in chunks
   int64_t outer, n, inner, chunk, chunks;
   bool reverse;
   __host__ __device__ int64_t tasks() const { return outer * chunks * inner; }
 };
-// Task t: elements begin to end of one line, the i-th at at(i).
+// Task t: elements [begin, end) of one line, element i at at(i).
 struct Part {
   int64_t begin, end, first, step;
   __device__ __forceinline__ Part(const Lines& l, int64_t t) {
@@ -44,7 +43,7 @@ template <class T> __global__ void cumsum_row_totals(Lines l, const T* x, Acc<T>
     if (*i % kWarp == 0) totals[t] = sum;
   }
 }
-// before: running sums of the totals, or null where a line is one chunk. x may be y.
+// before: scan of the totals, or null if a line is one chunk. x may alias y.
 template <class T> __global__ void cumsum_row_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
   for (GridLoop i(l.tasks() * kWarp); i; ++i) {
     const int64_t t = *i / kWarp;

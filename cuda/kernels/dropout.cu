@@ -1,5 +1,5 @@
-// Kernel of ops/dropout.h. The output is contiguous, so the offset in it is the element's position in row-major order,
-// however the input is stored. Threads: one per group of V elements, whose words are V / 4 blocks of the stream.
+// The output is contiguous, so an offset in it is the element's row-major position, for any layout of the input. Each
+// thread has a group of V elements, whose words are V / 4 blocks of the random stream.
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/dropout.h>
 
@@ -18,7 +18,7 @@ template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int
     word[4 * b + 2] = int32_t(w.z >> 8), word[4 * b + 3] = int32_t(w.w >> 8);
   }
 }
-// An element is dropped where the upper 24 bits of its word are below limit. y may be x.
+// An element is dropped if the upper 24 bits of its word are below limit. y may alias x.
 template <class T, int V>
 __global__ void dropout_values(StepValue<Rng> state, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors,
                                int64_t n, const T* x, T* y) {
@@ -47,7 +47,7 @@ __global__ void dropout_values(StepValue<Rng> state, int32_t limit, compute_t<T>
 void dropout(const op::Dropout& op, Bufs in, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
-  // uniform(word) < p, in whole multiples of 2^-24.
+  // uniform(word) < p, in units of 2^-24.
   const auto limit = int32_t(std::ceil(op.p * 0x1p24));
   const StepValue<Rng> state(op, [](const op::Dropout& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {

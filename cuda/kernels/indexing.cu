@@ -1,7 +1,6 @@
-// Kernels of ops/indexing.h. Reading by index is one walk over the output, whatever the op, one
-// thread for 2 to 16 bytes. Adding by index gives each element of the result one writer, which adds in the order of the
-// source: the thread of a whole line, or, where lines are few and long, one that finds its terms side by side because
-// (destination, position) pairs were sorted (sort.h). Indices are checked as index_check.h says.
+// Kernels of ops/indexing.h. Reads by index are one walk over the output, one thread per 2 to 16 bytes. Sums by index
+// give each element of the result one writer, which accumulates in source order: one thread per line, or, if lines are
+// few and long, a thread that reads its terms from sorted (destination, position) pairs (sort.h).
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -25,13 +24,13 @@ IndexCheck check_of(const Context& c, const Buf& index, size_t dim, int64_t size
 }
 
 // --- reading by index ---------------------------------------------------------------------------------------------
-// Where the index of the i-th unit of the output stands: element e reads position (e / repeat) % count.
+// Position of the i-th unit's index: element e of the output reads (e / repeat) % count.
 struct Repeats {
   int64_t repeat, count, unit = 1;
   __device__ __forceinline__ int64_t operator()(int64_t i) const { return i * unit / repeat % count; }
 };
 
-// y[i] = x[at + index[at] * step], in units of type Bits.
+// y[i] = x[at + index[at] * step], in units of Bits.
 template <class Bits>
 __global__ void __launch_bounds__(kThreads) index_pick(const Bits* x, Ids index, Bits* y, Strided<2> walk, int64_t step,
                                                        int64_t n, Repeats repeats, IndexCheck check) {
@@ -48,14 +47,14 @@ __global__ void __launch_bounds__(kThreads) index_pick(const Bits* x, Ids index,
   }
 }
 
-// Strides over y's shape; step and size are x's along the dimension that is indexed.
+// Strides over y's shape; step is x's along the indexed dimension.
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
   int64_t step;
   Repeats repeats;
 
-  // Elements that move together: neighbours of one slice, as many as all offsets and sizes are multiples of.
+  // Elements that move together: contiguous ones of a slice, the greatest common divisor of all offsets and sizes.
   int64_t unit() const {
     const auto bytes = int64_t(size_of(y.dtype()));
     if (y.shape().empty() || index_strides.back() != 0 || x_strides.back() != 1) return 1;
@@ -120,7 +119,7 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context& c) {
 }
 
 // --- adding slices by index ---------------------------------------------------------------------------------------
-// (index, position); indices that are outside come last.
+// (index, position) pairs; indices out of range come last.
 __global__ void __launch_bounds__(kThreads)
     index_make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
@@ -128,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
     pairs[*i] = uint64_t(check(id, *i) ? id : size) << position_bits | uint64_t(*i);
   }
 }
-struct Run {  // of equal keys: [begin, end) of the sorted pairs
+struct Run {  // equal keys: sorted pairs [begin, end)
   int64_t begin, end;
 };
 __global__ void __launch_bounds__(kThreads)
@@ -140,8 +139,7 @@ __global__ void __launch_bounds__(kThreads)
     if (*i == n - 1 || int64_t(pairs[*i + 1] >> position_bits) != key) runs[key].end = *i + 1;
   }
 }
-// dy (outer, m, n) -> dx (outer, size, n), or added to what is there, V elements to a thread; the terms are loaded four
-// at a time.
+// dx (outer, size, n) = or += dy (outer, m, n), V elements per thread. Terms are loaded four at a time.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, bool add_to_dx, int64_t items,
@@ -174,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // unless they are one
+template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // unless they alias
   if (x.data<T>() != y.data<T>() || !x.is_contiguous()) copy_contiguous(c, x, y.data<T>());
 }
 template <class T>
@@ -234,10 +232,11 @@ template <class From, class To> void convert_to(const Context& c, const Buf& x, 
          Strided<1>(x.shape(), {x.strides()}), n);
 }
 
-// One thread adds a line along the dimension, n elements, into y, which holds compute types.
+// One thread accumulates a line of n elements along the dimension into y, in compute types.
 struct Lines {
-  int64_t count, n, step, id_step, src_step;  // lines, and along them: elements, strides of y, index and src
-  int64_t inner;                              // elements of src beyond the dimension
+  // count: lines. Along a line: n elements, strides of y, index and src.
+  int64_t count, n, step, id_step, src_step;
+  int64_t inner;  // elements of src after the dimension
 };
 template <class A, class T>
 __global__ void __launch_bounds__(kThreads)
@@ -253,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// (offset in y, position in src); indices that are outside come last.
+// (offset in y, position in src) pairs; indices out of range come last.
 __global__ void __launch_bounds__(kThreads)
     index_make_element_pairs(Ids index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
                              int position_bits, IndexCheck check) {
@@ -264,7 +263,7 @@ __global__ void __launch_bounds__(kThreads)
     pairs[*i] = uint64_t(check(id, *i) ? at[0] + id * step : y_size) << position_bits | uint64_t(*i);
   }
 }
-// The thread of the first pair of a run adds the whole run.
+// The thread of a run's first pair accumulates the whole run.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     index_add_element_runs(const uint64_t* pairs, const T* src, T* y, Strided<1> walk, int64_t n, int64_t y_size,
@@ -342,7 +341,7 @@ Error outside_slices(const IndexSite& s, int64_t position, int64_t value) {
   const int64_t n = *s.ignore;  // slices of the update
   return slice_outside(s.op, value, position, n, s.dim, s.size + n - 1);
 }
-// y[at + start * step] = update[at], in units of type Bits; `per_start` elements share a start.
+// y[at + start * step] = update[at], in units of Bits; `per_start` elements share a start.
 template <class Bits>
 __global__ void __launch_bounds__(kThreads)
     index_write_slices(const Bits* update, Ids starts, Bits* y, Strided<3> walk, int64_t step, int64_t n,

@@ -1,5 +1,5 @@
-// Kernel of ops/lora.h: a block per row, or per few of many, whose x a stays in shared memory between the two products.
-// Every sum has one order: warps take slices of the inner size, and their shares are added by number.
+// Kernel of ops/lora.h: a block per row, or per kMostRows of many. x a stays in shared memory between the two GEMMs.
+// Sums have a fixed order: warps split the inner size, and partial sums are reduced by warp number.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/lora.h>
 
@@ -8,14 +8,14 @@
 namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kMostRows = 4, kCols = 8;  // of x a, in the registers of a thread
+constexpr int kMostRows = 4, kCols = 8;  // tile of x a, in a thread's registers
 
 struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// The sums of N numbers over a warp: lane l gets that of number l % N, with half as many numbers at each step. Each is
-// added in one order, whatever N.
+// N sums over a warp: lane l gets sum l % N. Each step halves the numbers. The order of additions is the same for any
+// N.
 template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) {
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) {
@@ -32,7 +32,7 @@ template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) 
   }
   return v[0];
 }
-// One warp's share of columns [first, first + kCols) of x a, for kRows rows: lane l gets that of row l / kCols.
+// One warp's partial sums of columns [first, first + kCols) of x a for kRows rows: lane l gets row l / kCols.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, int64_t first, int64_t begin, int64_t end,
                                                  const T* x, const T* a) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, in
   return sums_to_lanes(sum);
 }
 
-// (x a) of the block's rows: rounded to h, and times scale to inner (kRows, r). Ends synchronised.
+// x a of the block's rows: rounded to h, and times scale to inner (kRows, r). Ends with a barrier.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale, int64_t row, const T* x, const T* a,
                                               T* h, compute_t<T>* inner) {
@@ -85,14 +85,14 @@ __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale
   }
 }
 
-// Block b: rows b kRows and after it. base may be y, or null. kVectors: columns of a come in whole vectors.
+// Block b: rows from b kRows on. base may alias y, or be null. kVectors: rows of a are whole vectors.
 template <class T, int kRows, bool kVectors>
 __global__ void __launch_bounds__(kThreads, kRows == 1 ? 4 : 2)
     lora_rows(Sizes s, compute_t<T> scale, const T* x, const T* a, const T* b, const T* base, T* y, T* h) {
   using C = compute_t<T>;
   C* const inner = dynamic_shared<C>();  // (kRows, r)
   for (int64_t row = blockIdx.x * int64_t(kRows); row < s.rows; row += int64_t(gridDim.x) * kRows) {
-    first_product<T, kRows, kVectors>(s, scale, row, x, a, h, inner);  // writes inner behind a barrier: none here
+    first_product<T, kRows, kVectors>(s, scale, row, x, a, h, inner);  // a barrier precedes its writes of inner
     for (int64_t n = threadIdx.x; n < s.out; n += kThreads) {
       C sum[kRows] = {};
       for (int64_t t = 0; t < s.r; ++t) {
@@ -129,7 +129,7 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
              out[0].data<T>(), out[1].data<T>());
     };
     const bool vectors = s.r % kCols == 0 && aligned16(a);
-    if (s.rows < kMostRows * properties(c.device.index).multiprocessors)  // else some would have no block
+    if (s.rows < kMostRows * properties(c.device.index).multiprocessors)  // more rows per block would leave SMs idle
       vectors ? run.template operator()<1, true>() : run.template operator()<1, false>();
     else
       vectors ? run.template operator()<kMostRows, true>() : run.template operator()<kMostRows, false>();

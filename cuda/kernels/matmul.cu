@@ -1,6 +1,5 @@
-// Kernels of ops/matmul.h on cuda/gemm/gemm.h and cuda/device/small_m.h. A matrix that is contiguous along its rows or
-// its columns is read where it lies, transposed or not; any other is copied. Equal steps through a batch are one call
-// of the library.
+// Kernels of ops/matmul.h, by cuda/gemm/gemm.h and cuda/device/small_m.h. A matrix with contiguous rows or columns is
+// read in place, transposed or not; any other is copied. Equal strides over a batch make one call of the library.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -11,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// A (rows, columns) view as an operand; false when neither its rows nor its columns are contiguous and apart.
+// A (rows, columns) view as an operand; false if neither rows nor columns are contiguous without overlap.
 bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, GemmOperand& x) {
   const auto fits = [](int64_t lines, int64_t length, int64_t line_step, int64_t step) {
     return (length == 1 || step == 1) && (lines == 1 || line_step >= length);
@@ -23,13 +22,13 @@ bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t colu
   return true;
 }
 
-// An operand of matmul: its last two dimensions are a matrix, those before them are broadcast.
+// An operand of matmul: the last two dimensions are a matrix, the others broadcast.
 class Batched {
  public:
   Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {
     std::byte* p = first_element(b);
     if (!in_place()) {
-      for (size_t d = 0; d + 2 < layout_.shape.size(); ++d)  // each matrix once, however often it is repeated
+      for (size_t d = 0; d + 2 < layout_.shape.size(); ++d)  // broadcast matrices are copied once
         if (layout_.strides[d] == 0) layout_.shape[d] = 1;
       copy_.emplace(c, layout_.bytes());
       copy_contiguous(c, {&layout_, b.bytes}, copy_->as<void>());
@@ -41,7 +40,7 @@ class Batched {
     matrix.transposed ^= transposed;
   }
   GemmOperand matrix;  // the first of the batch
-  // Elements from one matrix to the next, per dimension of the batch.
+  // Elements from one matrix to the next, per batch dimension.
   Strides steps(const Shape& batch) const {
     const size_t nd = layout_.shape.size() - 2;
     Layout l;
@@ -59,7 +58,7 @@ class Batched {
   }
 };
 
-// By the kernels of few rows where reading b is most of the work; false where it is not, or they cannot.
+// Uses multiply_few_rows() if reading b dominates; false if it does not, or the kernels cannot.
 template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
   if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
@@ -75,7 +74,7 @@ void product(const Context& c, const Gemm& g) {
   gemm(c, g);
 }
 
-// One b for all of a batch whose rows follow each other evenly: the batch is more rows.
+// If all matrices of a batch share b and their rows have one stride, the batch becomes more rows.
 bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   for (size_t d = 0; d < batch.size(); ++d)
     if (step_b[d] != 0 && batch[d] != 1) return false;
@@ -91,7 +90,7 @@ bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Stride
   return true;
 }
 
-// The longest run of equal steps is a batch of the library, the rest a loop over such batches.
+// The longest dimension is the library's batch; a loop covers the rest.
 void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   Strides step_out = Strides::filled(batch.size(), g.m * g.n);
   for (size_t d = batch.size(); d-- > 1;) step_out[d - 1] = step_out[d] * batch[d];
@@ -162,7 +161,7 @@ void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   }
   if (g.k == 0) return gemm(c, g);
 
-  // The rows of x, by their strides when its leading dimensions step evenly.
+  // Rows of x are read in place if the leading dimensions have one stride.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   std::optional<Contiguous> copy;

@@ -1,4 +1,4 @@
-// Kernels of ops/training/optim_step.h: all tensors of an op in one launch (multi_tensor.h), 16 bytes at a time.
+// Kernels of ops/training/optim_step.h: all tensors of an op in one launch, 16 bytes at a time.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/training/optim_step.h>
@@ -19,7 +19,7 @@ struct Gradient {
 };
 constexpr int kNormCtas = 5;  // per SM
 
-// Of elements [begin, end), a multiple of 16 bytes from the start of the tensor; each thread its own.
+// This thread's sum over elements [begin, end), a multiple of 16 bytes from the start of the tensor.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
   constexpr int V = kVec<T>;
   const T* x = static_cast<const T*>(data);
@@ -36,7 +36,7 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
   for (int64_t i = scalars + threadIdx.x; i < end; i += kThreads) sum += double(widen(x[i])) * double(widen(x[i]));
   return sum;
 }
-// A chunk is a stretch.
+// One partial sum per chunk.
 template <int kMost>
 __global__ void __launch_bounds__(kThreads, kNormCtas)
     square_sums_all(const __grid_constant__ Batch<Gradient, kMost> batch, double* sums) {
@@ -81,7 +81,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
 }
 
 // --- steps --------------------------------------------------------------------------------------------------------
-// What all tensors of a step share: how gradients are clipped. Both norms null: they are not.
+// Gradient clipping, shared by all tensors of a step. It is off if both norms are null.
 struct Clip {
   const double* wide = nullptr;
   const float* narrow = nullptr;
@@ -100,29 +100,29 @@ struct Clip {
   template <class T> __device__ __forceinline__ Factor<T> factor() const {
     if (!wide && !narrow) return {T(1), false};
     const double norm = wide ? *wide : double(*narrow), c = max_norm / (norm + 1e-6);
-    return {T(c > 1 ? 1 : c),  // NaN stays: a bad gradient shows
+    return {T(c > 1 ? 1 : c),  // a NaN stays visible
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor: kLists parts, which are updated, and its gradient, in T or, where that is f32, in bf16.
+// A tensor's kLists lists, which are updated, and its gradient in T, or bf16 for f32.
 template <class T, int kLists_> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
   static constexpr bool kCopies = sizeof(T) == 4;
   const T* in[kLists];
-  T* out[kLists];  // may be the inputs
+  T* out[kLists];  // may alias the inputs
   const void* grad;
-  bf16* copy;  // of the first part; may be null
+  bf16* copy;  // of in[0] after the step; may be null
   int64_t n;
-  bool narrow;  // whether the gradient is in bf16
+  bool narrow;  // the gradient is bf16
 };
-// With its numbers, which are computed in double and used in T. Those in `now` change every step.
+// Hyperparameters are computed in double and used in T. `now` changes every step.
 template <class T> struct AdamW : StepTensor<T, 3> {
   static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
   T beta1, rest1, beta2, rest2, eps;
   WeightDecay kind;
   struct Now {
-    T rate, root, decay;  // weight_decay where that is l2, else 1 - rate weight_decay
+    T rate, root, decay;  // weight_decay if l2, else 1 - rate weight_decay
   } now;
 
   AdamW() = default;
@@ -158,7 +158,7 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
   Sgd() = default;
   Sgd(const op::SgdStep& op, size_t k) : nesterov(op.o.nesterov) {
     const SgdOverrides& x = op.each[k];
-    const bool first = op.t == 1;  // the buffer is the gradient then
+    const bool first = op.t == 1;  // the buffer starts as the gradient
     now.keep = T(first ? 0 : op.o.momentum), now.take = T(first ? 1 : 1 - op.o.dampening);
     now.rate = T(op.lr * x.lr_scale), ahead = T(op.o.momentum), decay = T(*x.weight_decay);
   }
@@ -175,7 +175,7 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
     w -= s.rate * g;
   }
 };
-// Elements [at, at + V) of what t points at, with a gradient of G.
+// Elements [at, at + V) of t, with a gradient of G.
 template <int V, class G, class Entry, class Factor>
 __device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, const typename Entry::Now& now,
                                         int64_t at) {
@@ -204,7 +204,7 @@ __device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, cons
       store16_streaming(t.copy + at, narrow);
     }
 }
-// Elements [begin, begin + n), by vectors where all pointers are multiples of 16 bytes.
+// Elements [begin, begin + n), by vectors if all pointers are 16-byte aligned.
 template <class G, class Entry, class Factor>
 __device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, const typename Entry::Now& now,
                                            int64_t begin, int n) {
@@ -213,12 +213,12 @@ __device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, c
 #pragma unroll
   for (int i = 0; i < Entry::kLists; ++i)
     low |= reinterpret_cast<uintptr_t>(t.in[i]) | reinterpret_cast<uintptr_t>(t.out[i]);
-  if constexpr (Entry::kCopies) low |= reinterpret_cast<uintptr_t>(t.copy) * 2;  // vectors of half the bytes
+  if constexpr (Entry::kCopies) low |= reinterpret_cast<uintptr_t>(t.copy) * 2;  // copy: vectors of half the bytes
   const int scalars = low % 16 == 0 ? n / V * V : 0;
   for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V, G>(t, clip, now, begin + i);
   for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, now, begin + i);
 }
-// recorded: what changes every step of the entries, null: it is in them.
+// recorded: the entries' `now` in a recording; null if it is in the entries.
 template <class Entry, int kMost>
 __global__ void __launch_bounds__(kThreads, Entry::kCtas)
     optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks, const __grid_constant__ Clip clip,
@@ -245,7 +245,7 @@ template <class Entry> struct Entries {
   using T = typename Entry::Type;
   std::deque<Contiguous> dense;
   std::vector<Entry> all;
-  std::vector<size_t> places;  // of them, in the op
+  std::vector<size_t> places;  // their indices in the op
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
@@ -281,15 +281,14 @@ template <class Entry> struct Entries {
     });
   }
 };
-// Entry is a template of the dtype.
 template <template <class> class Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
-  for (size_t k = 0; k < op.first.size(); ++k)  // what is not of the parts goes along
+  for (size_t k = 0; k < op.first.size(); ++k)  // tensors outside the update are copied
     if (all_in[k].bytes != all_out[k].bytes) copy_contiguous(c, all_in[k], first_element(all_out[k]));
   const op::StepParts parts(op.first, op.copied, all_in, all_out);
   const Bufs in = parts.in(), out = parts.out();
   const size_t updated = out.size(), n = op.tensors();
   const Clip clip(op, in, updated + n);
-  const Entries<Entry<float>> f32(op, in, out, c);  // all memory is taken before anything is written
+  const Entries<Entry<float>> f32(op, in, out, c);  // allocate all before any write
   const Entries<Entry<double>> f64(op, in, out, c);
   f32.step(op, clip, c);
   f64.step(op, clip, c);
@@ -297,9 +296,9 @@ template <template <class> class Entry, class Op> void step(const Op& op, Bufs a
 template <class T> using SgdMomentum = Sgd<T, true>;
 template <class T> using SgdPlain = Sgd<T, false>;
 
-// --- a step from a gradient that is a product -----------------------------------------------------------------------
-// w (rows, columns) with the gradient a^T b, of a (terms, rows) and b (terms, columns): a thread has kTall rows of V
-// neighbours, so that b is read once for all of them, and w and its moments pass by once.
+// --- a step whose gradient is a GEMM --------------------------------------------------------------------------------
+// w (rows, columns) has the gradient a^T b, of a (terms, rows) and b (terms, columns). A thread has kTall rows of V
+// adjacent columns, so that it reads b once for all of them, and w and its moments once.
 constexpr int kTall = 4;
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)

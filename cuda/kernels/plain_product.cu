@@ -1,5 +1,5 @@
-// Kernel of cuda/gemm/plain_product.h. Threads: 256 per tile of 64 x 64 of the result, 4 x 4 elements each; sums go
-// through k in one order, so the bits of an element depend on its row and column of the operands alone.
+// Kernel of cuda/gemm/plain_product.h: 256 threads per 64 x 64 tile, 4 x 4 elements each. Sums over k have one order,
+// so an element's bits depend on its row and column of the operands only.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/gemm/plain_product.h>
 
@@ -9,8 +9,8 @@ constexpr int kTile = 64, kDepth = 16, kSide = 16, kThreads = kSide * kSide, kEa
 
 template <class T> using Sum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, compute_t<T>>;
 
-// Lines [first, first + kTile) and [k, k + kDepth) of an operand, by k; zeros beyond its ends. Elements are `step`
-// apart along k and `line_step` from line to line, one of which is 1: neighbouring threads read along that one.
+// Lines [first, first + kTile) and [k, k + kDepth) of an operand, k-major; zeros beyond it. One of step and line_step
+// is 1: adjacent threads read along it.
 template <class T>
 __device__ __forceinline__ void load_tile(Sum<T> (&tile)[kDepth][kTile + 1], const T* from, int64_t line_step,
                                           int64_t step, int64_t first, int64_t lines, int64_t k, int64_t depth) {
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) multiply_plainly(Gemm g, int64_t ldd
     const In* const from_b = static_cast<const In*>(g.b.data) + matrix * g.b.stride;
     Sum<In> sums[kEach][kEach] = {};
     for (int64_t k = 0; k < g.k; k += kDepth) {
-      __syncthreads();  // the tiles before have been read
+      __syncthreads();  // the last tiles were read
       load_tile<In>(a, from_a, g.a.transposed ? 1 : g.a.ld, g.a.transposed ? g.a.ld : 1, top, g.m, k, g.k);
       load_tile<In>(b, from_b, g.b.transposed ? g.b.ld : 1, g.b.transposed ? 1 : g.b.ld, left, g.n, k, g.k);
       __syncthreads();

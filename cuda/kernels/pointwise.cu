@@ -1,15 +1,15 @@
-// Kernels of ops/pointwise.h and ops/binary.h, made by folding over their lists: the same functors as on the CPU.
+// Kernels of ops/pointwise.h and ops/binary.h, folded over their lists: the functors of the CPU.
 #include <tapegrad/cuda/unary.h>
 
 namespace tg::cuda {
 namespace {
-// Beside Value and Slope of unary.h. The choice: the number is on the left.
+// n.choice: the number is the left operand.
 template <class F> struct WithNumber {
   template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x) {
     return F::f(n.choice ? n.a : x, n.choice ? x : n.a);
   }
 };
-template <class F> struct Partial {  // the choice: by y
+template <class F> struct Partial {  // n.choice: by y
   template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x, T y, T g) {
     return (n.choice ? F::dy(x, y) : F::dx(x, y)) * g;
   }
@@ -25,7 +25,7 @@ template <> constexpr bool kGrouped<WithNumber<op::Pow>> = false;
 template <> constexpr bool kGrouped<Partial<op::Pow>> = false;
 template <> constexpr bool kGrouped<PartialWithNumber<op::Pow>> = false;
 
-// The types that F computes in: double and float, and the integers if it takes them.
+// The types that F computes in: double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

@@ -1,4 +1,4 @@
-// Kernels of ops/reduce.h, but for cumsum: what is joined, and how. The walk over the elements is in reduce.h.
+// Kernels of ops/reduce.h except Cumsum; device/reduce.h walks the elements.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/map.h>
@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 namespace {
-// Integers add up in 64 bits, 16-bit floats in f32.
+// Integers accumulate in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 template <class A> __device__ __forceinline__ constexpr A lowest() {
   using Limits = std::numeric_limits<A>;
@@ -20,7 +20,7 @@ template <class A> __device__ __forceinline__ constexpr A lowest() {
 
 template <class T> inline constexpr bool kCommon = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
-// Joins results of chunks: sums, or maxima of keys (Best). All that it is told at run time, so that one kernel serves
+// Reduces chunk results: sums, or maxima of keys (Best). Everything is a run-time value, so that one kernel serves
 // every op and dtype; such results are few.
 template <class Total> struct OfChunks {
   using A = Total;
@@ -60,11 +60,11 @@ template <class T> struct Add {
   __device__ __forceinline__ void store(int64_t out, A total) const { y[out] = narrow<T>(compute_t<T>(total)); }
   OfChunks<A> partial() const { return {false, false, dtype_of<T>(), y}; }
 };
-// Sums of x, and of (x - mean)^2 where means are given, divided.
+// Sums of x, or of (x - mean)^2 if means are given, divided.
 template <class T> struct Moment {
   using A = compute_t<T>;
   const A* means;
-  A* first;  // where there are no means yet
+  A* first;  // if there are no means yet
   T* second;
   A divisor;
   static __device__ __forceinline__ A start() { return 0; }
@@ -84,7 +84,7 @@ template <class T> struct Moment {
                  : OfChunks<A>{false, false, dtype_of<A>(), first, divisor};
   }
 };
-// The largest, or the smallest as the largest of negated values; NaN wins.
+// The maximum, or the minimum as the maximum of negated values; NaN wins.
 template <class T> struct Best {
   using A = Acc<T>;
   static constexpr Forms kForms = kCommon<T> ? Forms::all : Forms::few;
@@ -103,9 +103,9 @@ template <class T> struct Best {
   OfChunks<A> partial() const { return {true, !largest, dtype_of<T>(), y}; }
 };
 
-// A value equals itself, NaN too: the largest of a row with a NaN is that NaN.
+// NaN equals itself: the maximum of a row with a NaN is that NaN.
 template <class C> __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-template <class T> struct Ties {  // how many elements equal the extremum
+template <class T> struct Ties {  // number of elements that equal the extremum
   using A = int64_t;
   static constexpr Forms kForms = kCommon<T> ? Forms::columns : Forms::few;
   const T* best;

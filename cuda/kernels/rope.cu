@@ -1,6 +1,6 @@
-// Kernels of ops/rope.h: sines and cosines of all (position, pair) once per call, then every row in one pass. Threads
-// of the pass: one per V neighbours of a position, which they keep the turns of and step through the batch with; V is
-// 16 bytes where rows are aligned, else a pair.
+// Kernels of ops/rope.h: sines and cosines of all (position, pair) once per call, then one pass over the rows. A thread
+// keeps the rotations of V adjacent elements of a position and steps through the batch. V is 16 bytes if rows are
+// aligned, else a pair.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
@@ -21,11 +21,11 @@ template <class C> struct alignas(2 * sizeof(C)) Turn {
 Error outside_positions(const IndexSite& s, int64_t position, int64_t value) {
   return rope_outside(s.op, value, position, op::kRopeEnd + 1 - s.size);
 }
-struct OneStart {  // for all sequences
+struct OneStart {  // shared by all sequences
   int64_t start, count = 1;
   __device__ __forceinline__ int64_t operator[](int64_t) const { return start; }
 };
-struct Starts {  // of each sequence, `step` apart
+struct Starts {  // one per sequence, `step` apart
   Ids ids;
   int64_t step, count;
   IndexCheck check;
@@ -35,7 +35,7 @@ struct Starts {  // of each sequence, `step` apart
   }
 };
 
-// turns (starts, T, pairs)
+// turns (starts, T, pairs).
 template <class C, class S>
 __global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, bool inverse, int64_t positions,
                                 int64_t pairs, Turn<C>* turns) {
@@ -47,12 +47,13 @@ __global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, boo
     turns[*i] = turn;
   }
 }
-struct Rows {  // of x and y: row (b, t) begins at batch.offsets(b) + t * step
+// Row (b, t) of x and y begins at batch.offsets(b) + t * step.
+struct Rows {
   Strided<2> batch;
   int64_t step[2], positions, hs, count;  // count: batch rows in all
-  int64_t same;                           // batch rows with the turns of one start
+  int64_t same;                           // batch rows that share a start
 };
-// y may be x. kStarts: more starts than one.
+// y may alias x. kStarts: more than one start.
 template <class T, int V, bool kStarts>
 __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   using C = compute_t<T>;
@@ -70,7 +71,7 @@ __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* 
       const T* from = x + at[0] + t * rows.step[0] + j;
       T* to = y + at[1] + t * rows.step[1] + j;
       Vec<T, V> v;
-      if constexpr (V == 2)  // a pair may lie anywhere
+      if constexpr (V == 2)  // a pair may be unaligned
         v.x[0] = from[0], v.x[1] = from[1];
       else
         v = load16<V>(from);
@@ -90,7 +91,7 @@ __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* 
 template <class T, int V>
 void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   const int64_t groups = rows.positions * (rows.hs / V);
-  // As many parts of the batch as fill the device; each has its threads for all groups.
+  // The batch is split over enough threads to fill the device.
   const int64_t wanted = int64_t(blocks_for(c, groups * rows.count, kThreads)) * kThreads;
   const int64_t threads = groups * std::clamp<int64_t>(wanted / groups, 1, rows.count);
   launch(c, rows.same < rows.count ? rope_turn<T, V, true> : rope_turn<T, V, false>, blocks_for(c, threads, kThreads),

@@ -1,5 +1,4 @@
-// Kernels of the copying ops in ops/shape_ops.h. Element types matter by their size only; every element is written
-// once.
+// Copies in ops/shape_ops.h know elements by their size only; every element is written once.
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/ops/shape_ops.h>
 

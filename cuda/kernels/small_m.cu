@@ -1,13 +1,13 @@
-// The products of cuda/device/small_m.h, in two forms. Turned: a warp reads along lines of the matrix, kLines of them
-// at once, and the warps of a block share the terms. Plain: a lane has 16 bytes of columns, warps share the lines of a
-// stretch of k, and the sums of the stretches are added in a second kernel.
+// Two kernels of cuda/device/small_m.h. (n, k) matrices: a warp reads along kLines lines of the matrix at once, and the
+// warps of a block split the terms. (k, n) matrices: a lane has 16 bytes of columns, warps split the lines of a segment
+// of k, and a second kernel reduces the segments.
 #include <tapegrad/cuda/device/small_m.h>
 
 #include <algorithm>
 
 namespace tg::cuda {
 namespace {
-// The rows of a block: those that name its matrix, kRows at a time, in their order.
+// Rows of a block: those that name its matrix, kRows at a time, in order.
 template <int kRows> struct RowList {
   int count;
   int32_t row[kRows];
@@ -18,11 +18,11 @@ struct OneMatrix {
 };
 struct Named {
   NamedMatrices all;
-  int64_t first;  // of the matrices of this launch
+  int64_t first;  // first matrix of this launch
   __device__ __forceinline__ bool of(int64_t row, int64_t matrix) const { return all.index[row] == first + matrix; }
   __device__ __forceinline__ bool any(int64_t row) const { return all.check.inside(all.index[row]); }
 };
-// The next kRows rows from `from` on; returns where to go on. All threads call it; warp 0 looks.
+// Finds the next kRows rows from `from` on; returns where to continue. All threads call it; warp 0 searches.
 template <int kRows, class Which>
 __device__ __forceinline__ int64_t next_rows(const Which& which, int64_t matrix, int64_t from, int64_t rows,
                                              RowList<kRows>& list, int64_t& next) {
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kTurnedWarps * 32)
 }
 
 constexpr int kPlainWarps = 8;
-constexpr int64_t kStretch = 256;  // of k, for a block
-// part (stretches, rows, n): sums of a stretch of k; where there is one, y itself.
+constexpr int64_t kStretch = 256;  // segment of k per block
+// part (segments, rows, n): partial sums per segment of k; with one segment, y itself.
 template <class T, int V, int kRows, class Which>
 __global__ void __launch_bounds__(kPlainWarps * 32)
     few_rows_plain(FewRows<T> p, int64_t step, compute_t<T>* part, const __grid_constant__ Which which) {
@@ -163,7 +163,7 @@ __global__ void few_rows_finish(const compute_t<T>* part, int64_t stretches, con
     y[*i] = narrow<T>(total);
   }
 }
-// Rows that name no matrix are noted, and their results are zeros; the others are not touched.
+// Rows that name no matrix are noted and become zeros; others are untouched.
 template <class T> __global__ void few_rows_check(NamedMatrices named, T* y, int64_t rows, int64_t n) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const int64_t id = named.index[r];
@@ -173,7 +173,7 @@ template <class T> __global__ void few_rows_check(NamedMatrices named, T* y, int
   }
 }
 
-// of_matrices(first): which rows are of the matrices from the first one on; a launch has at most 65535.
+// of_matrices(first): the row selector for matrices from `first` on; a launch has at most 65535.
 template <class T, int V, int kRows, class Of>
 void run(const Context& c, FewRows<T> p, bool turned, int64_t matrices, int64_t step, const Of& of_matrices) {
   using C = compute_t<T>;

@@ -1,5 +1,5 @@
-// Kernels of ops/swiglu.h on rows (2F), gate first. Threads: one per V neighbours of a row's F, both halves; V is
-// 16 bytes where rows are aligned, else 1.
+// Kernels of ops/swiglu.h on rows (2F), gate first. A thread has V adjacent elements of both halves. V is 16 bytes if
+// rows are aligned, else 1.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/swiglu.h>
 
@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreads = 256;
 template <class T> constexpr int kCtas = sizeof(T) == 8 ? 4 : 6;  // per SM
 
-// Where the g-th group of V lies in x (rows, 2F); in y (rows, F) it lies at g V.
+// Offset of the g-th group of V in x (rows, 2F); in y (rows, F) it is g V.
 template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f) {
   const int64_t row = g >> 32 == 0 ? uint32_t(g) / uint32_t(f / V) : g / (f / V);
   return g * V + row * f;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, kCtas<T>) swiglu_forward(int64_t gro
     store16(y + *g * V, r);
   }
 }
-// dx may be x.
+// dx may alias x.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads, kCtas<T>)
     swiglu_grad(int64_t groups, int64_t f, const T* x, const T* dy, T* dx) {

@@ -1,15 +1,15 @@
-// Kernels of ops/topk.h. argmax: a block per row, or a thread where rows lie across memory. topk: a block per row
-// finds the k-th largest digit by digit (radix select on keys that order as floats do), collects what is above it and
-// sorts that in shared memory; k above kChunk is done in several such rounds, each below the last.
+// Kernels of ops/topk.h. argmax: a block per row, or a thread if rows are strided. topk: a block per row finds the k-th
+// largest digit by digit (radix select on keys in float order), collects the items above it and sorts them in shared
+// memory. k above kChunk takes several rounds, each below the last.
 #include <tapegrad/cuda/device/row_loop.h>
 #include <tapegrad/ops/topk.h>
 
 namespace tg::cuda {
 namespace {
-constexpr int kSmall = 128, kLarge = 512;  // threads of a block, for rows up to kShortRow and longer ones
+constexpr int kSmall = 128, kLarge = 512;  // threads per block, short and long rows
 constexpr int64_t kShortRow = 1024;
 
-// An element and its index, -1 for none. NaN counts as largest, ties go to the lower index: a total order.
+// An element and its index, -1 for none. NaN is largest, ties go to the lower index: a total order.
 template <class C> struct Best {
   C value = 0;
   int64_t index = -1;
@@ -85,9 +85,9 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
 }
 
 // --- topk ---------------------------------------------------------------------------------------------------------
-constexpr int kChunk = 1024;  // elements that are sorted at a time
+constexpr int kChunk = 1024;  // items sorted at a time
 
-// Unsigned integers in the order of floats: NaN largest, all NaN alike, -0 as 0.
+// Unsigned integers in float order: NaN largest, all NaN equal, -0 as 0.
 __device__ __forceinline__ uint32_t key_of(float x) {
   if (x != x) return ~0u;
   const auto b = __builtin_bit_cast(uint32_t, x == 0.0f ? 0.0f : x);
@@ -105,17 +105,17 @@ template <class K> struct Item {
     return key > o.key || (key == o.key && index < o.index);
   }
 };
-// Of a row, in shared memory.
+// One row's, in shared memory.
 template <class K> struct Selection {
   Item<K> items[kChunk];
   unsigned long long histogram[256];
-  unsigned long long need;  // how many of the items with the key chosen so far are wanted
+  unsigned long long need;  // items wanted among those with the prefix
   K prefix;
-  unsigned above;  // items that are surely among the largest
+  unsigned above;  // items known to be among the largest
   unsigned per_warp[kLarge / 32];
 };
 
-// The digit in which the need-th largest falls, by the first warp: each lane looks at 8 digits.
+// The digit that holds the need-th largest, by the first warp, 8 digits per lane.
 template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s, int shift) {
   const int lane = int(threadIdx.x);
   const unsigned long long need = s.need;
@@ -135,7 +135,7 @@ template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s,
   s.prefix |= K(digit) << shift;
 }
 
-// The `count` largest of the items of row p that come after `last` (whose index is -1 at first), into s.items, sorted.
+// The `count` largest items of row p after `last` (index -1 at first), sorted, into s.items.
 template <int kThreads, class T, class K>
 __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
   const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };
@@ -157,7 +157,7 @@ __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_
   }
   const K threshold = s.prefix;
   const auto need = int64_t(s.need);
-  // Above the threshold in any order, at it the first in order.
+  // All items above the threshold, and the first ones at it.
   int64_t seen = 0;
   for (int64_t from = 0; from < n; from += kThreads) {
     const int64_t j = from + tid;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_
     __syncthreads();
   }
 }
-// A bitonic sort.
+// Bitonic sort.
 template <int kThreads, class K> __device__ __forceinline__ void sort_items(Selection<K>& s, int count) {
   int size = 1;
   while (size < count) size *= 2;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
         values[r * k + done + i] = p[j];
         indices[r * k + done + i] = j;
       }
-      last = s.items[count - 1];  // the next items are written many barriers later
+      last = s.items[count - 1];  // many barriers precede the next write of items
     }
   }
 }
