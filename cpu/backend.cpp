@@ -1,4 +1,4 @@
-// The CPU as a backend: host memory, memcpy, the thread pool.
+// The CPU backend: host memory, memcpy, the thread pool.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
@@ -18,7 +18,7 @@ void set_num_threads(int n) { cpu::set_num_threads(n); }
 
 namespace cpu {
 namespace {
-// The instructions of products, where there are any for the dtype.
+// Names the dtype's special GEMM instructions.
 std::string_view bf16_products() {
   switch (bf16_path()) {
     case Bf16Path::amx: return ", bf16 by AMX";
@@ -56,7 +56,7 @@ class CpuRuntime final : public BackendRuntime {
   void copy_from_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_to_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 };
-// Leaked: tensors in static storage may be freed after this file's statics.
+// Leaked: static tensors may be freed after this file's statics.
 [[maybe_unused]] const bool registered = register_backend(Backend::cpu, new CpuRuntime);
 }  // namespace
 }  // namespace cpu

@@ -1,6 +1,6 @@
 /// @file
-/// Kernels of a function of one operand (ops/pointwise.h): cpu/kernels/pointwise.cpp makes those of the library by it,
-/// and TG_UNARY_OP(F, cpu) those of a function outside of it.
+/// Kernels of unary functions (ops/pointwise.h): cpu/kernels/pointwise.cpp instantiates the library's, TG_UNARY_OP(F,
+/// cpu) a user-defined one.
 #pragma once
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/ops/pointwise.h>
@@ -21,7 +21,7 @@ template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, C
   else
     for_each({in[0], in[1]}, out[0], [](auto saved, auto g) { return F::df(saved, saved) * g; });
 }
-/// Registers value and gradient of F on the CPU.
+/// Registers the kernels of F and its gradient.
 template <class F> bool add_unary(const KernelOrigin& o) {
   if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
   return add_kernel<op::Unary<F>, Backend::cpu, unary<F>>(o);

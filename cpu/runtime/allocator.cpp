@@ -1,5 +1,5 @@
-// Small blocks (all of them when kPlainMemory) are the slab's, counted per thread; larger ones have one common list
-// per class.
+// Small blocks (all blocks when kPlainMemory) come from the slab; each thread counts them. Larger ones have one shared
+// free list per class.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -20,20 +20,22 @@ namespace tg {
 namespace {
 constexpr std::align_val_t kAlign{64};
 constexpr size_t kHuge = 2 << 20;
-constexpr size_t kMaxBytes = size_t(1) << (kPlainMemory ? 40 : 47);  // what ASan takes; all addresses
+// The limit of ASan; else the whole address space.
+constexpr size_t kMaxBytes = size_t(1) << (kPlainMemory ? 40 : 47);
 constexpr size_t kLargeClasses = (47 - 10) * 8;
-static_assert(kSlabMax == 1 << 10);  // where the large classes begin
+static_assert(kSlabMax == 1 << 10);
 constexpr int64_t kPending = 64 << 10;
 
 struct Free {
   Free* next;
 };
 
-// What a thread has not reported of its small blocks; high is the largest live. No destructor, so that it is usable at
-// any time of the thread's life.
+// Counts of small blocks that the thread has not reported; high is the peak of live. No destructor: usable even at
+// thread exit.
 struct Local {
   int64_t live = 0, high = 0, total = 0;
-  int64_t limit = 0;  // at which it reports; 0 until the end of the thread is arranged for, -1 after that end
+  // Report at this total. 0: the exit hook is not yet registered. -1: it has run.
+  int64_t limit = 0;
 };
 constinit thread_local Local t_local;
 
@@ -85,17 +87,17 @@ LargeClass large_class(size_t bytes) {
   const size_t step = size_t(1) << (k - 3), steps = (bytes - 1) / step + 1;
   return {size_t(k - 10) * 8 + steps - 9, steps * step};
 }
-// std::bad_alloc when there is no memory.
+// Throws std::bad_alloc.
 void* system_allocate(size_t bytes) {
 #ifdef __linux__
-  if (bytes >= kHuge) {  // mmap: malloc may not return freed memory to the system
+  if (bytes >= kHuge) {  // malloc may keep freed memory
     void* m = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (m == MAP_FAILED) throw std::bad_alloc();
     auto* const raw = static_cast<std::byte*>(m);
     const size_t before = -reinterpret_cast<uintptr_t>(m) & (kHuge - 1);
     if (before) munmap(raw, before);
     munmap(raw + before + bytes, kHuge - before);
-    (void)madvise(raw + before, bytes, MADV_HUGEPAGE);  // a hint: kernels without huge pages refuse it
+    (void)madvise(raw + before, bytes, MADV_HUGEPAGE);  // a hint: may fail
     return raw + before;
   }
 #endif
@@ -117,7 +119,7 @@ void system_free(void* p, [[maybe_unused]] size_t bytes) noexcept {
                   "of tensors.",
                   bytes, s.live, s.cached));
 }
-// What get() returns, or does on the second try, after empty_cache(). bytes: for the Error.
+// Calls get(); after std::bad_alloc it retries once with an empty cache. bytes: for the Error.
 template <class F> void* get_or_fail(size_t bytes, F get) {
   try {
     return get();

@@ -1,4 +1,3 @@
-// Chains of pointwise ops on the CPU.
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/op.h>
 #include <tapegrad/cpu/runtime/chain.h>
@@ -8,13 +7,13 @@
 
 namespace tg::cpu {
 namespace {
-constexpr int64_t kTile = 4096;     // elements: a few buffers of them stay in the first or second cache
-constexpr int64_t kWork = 1 << 14;  // elements times ops, below which waking a thread costs more
+constexpr int64_t kTile = 4096;     // elements: a few such buffers fit L1 or L2
+constexpr int64_t kWork = 1 << 14;  // elements times ops: less does not pay for a wake-up
 
 struct Tile {
   int64_t row, rows, column, columns;
 };
-struct Scratch {  // of a thread, kept for the next chain
+struct Scratch {  // per thread
   std::vector<std::byte> bytes;
   std::vector<Layout> layouts;
   std::vector<std::byte*> data;
@@ -53,7 +52,7 @@ void run_chain(const Chain& c) {
   const int64_t columns = std::min(p.columns, kTile),
                 rows = std::max<int64_t>(1, kTile / std::max<int64_t>(1, p.columns));
   const int64_t across = (p.columns + columns - 1) / columns, down = (p.rows + rows - 1) / rows;
-  // Tiles of a task: as much work as a single op gives one.
+  // Tiles per task: the work of one task of a single op.
   const int64_t grain = std::max<int64_t>(1, kWork / (columns * rows * int64_t(p.uses.size())));
   parallel_for(across * down, grain, [&](int64_t begin, int64_t end) {
     thread_local Scratch scratch;

@@ -1,4 +1,4 @@
-// What the runtime of the CPU backend calls for a chain of pointwise ops (core/chain.h). Not for kernels.
+// Runs a chain of pointwise ops (core/chain.h) for the CPU backend. Not for kernels.
 #pragma once
 
 namespace tg {

@@ -19,7 +19,7 @@ namespace tg::cpu::detail {
 namespace {
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-// Of one group. What is no number ("max"), or is not there, limits nothing.
+// The limit of one group. A missing file or "max" means unlimited.
 double limit_of(const std::string& folder, bool second_version) {
   double quota = 0, period = 0;
   if (second_version) {
@@ -30,7 +30,7 @@ double limit_of(const std::string& folder, bool second_version) {
   }
   return quota > 0 && period > 0 ? quota / period : kUnlimited;
 }
-// Of the group at `path` ("/a/b") and those above, the mount itself included.
+// The least limit of the group at `path` ("/a/b") and those above, `mount` included.
 double least_limit(const std::string& mount, std::string path, bool second_version) {
   double least = limit_of(mount, second_version);
   for (; path.size() > 1 && path[0] == '/'; path.resize(path.rfind('/')))
@@ -69,7 +69,8 @@ std::vector<int> placement(std::vector<int> cpus, int here, const std::function<
 }
 
 #ifdef __linux__
-using CpuSet = cpu_set_t[16];  // one cpu_set_t holds 1024 cpus, and the kernel refuses a mask that is too short for it
+// One cpu_set_t holds 1024 cpus; the kernel refuses a mask shorter than its own.
+using CpuSet = cpu_set_t[16];
 
 std::vector<int> usable_cpus() {
   CpuSet set;

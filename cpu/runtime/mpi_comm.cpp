@@ -1,4 +1,4 @@
-// The world of MPI, in builds with TG_MPI. Calls come from one thread at a time: the caller's, or that of jobs.
+// The MPI world, in builds with TG_MPI. One thread at a time calls it: the caller's or that of jobs.
 #include <mpi.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
@@ -30,7 +30,7 @@ class MpiWorld final : public Communicator {
   struct Place {
     int rank, size, local_rank, local_size;
     MPI_Comm comm;
-    bool ours;  // MPI was not there before
+    bool ours;  // this library has started MPI
     bool any_thread;
   };
   explicit MpiWorld(const Place& p)
@@ -47,7 +47,7 @@ class MpiWorld final : public Communicator {
 
   void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) override {
     for (const auto list : {sent, received})
-      for (const Message& m : list) (void)count_of(m.bytes);  // before anything is posted
+      for (const Message& m : list) (void)count_of(m.bytes);  // before any message is posted
     meet(name, sent.size() + received.size(), [&](MPI_Request* r) {
       for (const Message& m : received)
         check(MPI_Irecv(m.data, count_of(m.bytes), MPI_BYTE, m.rank, kTag, comm_, r++), name);
@@ -78,7 +78,7 @@ class MpiWorld final : public Communicator {
     std::vector<MPI_Request> all(n, MPI_REQUEST_NULL);
     start(all.data());
     if (!jobs() || !jobs()->in_job()) return check(MPI_Waitall(int(n), all.data(), MPI_STATUSES_IGNORE), name);
-    // Engines spin while they wait. That would take the cpu from the thread that computes.
+    // MPI's waits spin; polling leaves the cpu to the computing thread.
     constexpr int kPolls = 20;
     constexpr std::chrono::microseconds kPause(50);
     int done = 0;
@@ -89,11 +89,11 @@ class MpiWorld final : public Communicator {
     }
   }
   MPI_Comm comm_;
-  bool ours_;  // MPI was not there before
+  bool ours_;
 };
 
 std::shared_ptr<Communicator> world() {
-  (void)Communicator::timeout();  // refuses a wrong TG_COMM_TIMEOUT here, not in the thread that watches
+  (void)Communicator::timeout();  // refuses a wrong TG_COMM_TIMEOUT in this thread
   int there = 0, level = 0;
   MPI_Initialized(&there);
   if (there) {
@@ -105,7 +105,8 @@ std::shared_ptr<Communicator> world() {
   }
   MpiWorld::Place p{};
   p.ours = !there;
-  p.any_thread = level >= (there ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED);  // a program's own calls come any time
+  // A program that has started MPI may call it at any time.
+  p.any_thread = level >= (there ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED);
   MPI_Comm machine = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &p.comm), "starting MPI");
   check(MPI_Comm_set_errhandler(p.comm, MPI_ERRORS_RETURN), "starting MPI");
@@ -120,7 +121,7 @@ std::shared_ptr<Communicator> world() {
 std::string name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
-  MPI_Get_library_version(text, &length);  // allowed before MPI starts
+  MPI_Get_library_version(text, &length);  // allowed before MPI_Init
   const std::string_view all(text, size_t(length));
   return std::string(all.substr(0, all.find_first_of(",\n")));
 }

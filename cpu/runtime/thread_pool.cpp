@@ -1,5 +1,5 @@
-// One job at a time: the owner of busy_ publishes it, opens the gate, works itself, closes the gate and waits for those
-// who went in. Workers that sleep through a job are not waited for.
+// One job at a time: the owner of busy_ publishes it, opens the gate, works, closes the gate and waits for the workers
+// inside. It does not wait for workers that sleep through a job.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -22,10 +22,10 @@
 
 namespace tg::cpu {
 namespace {
-constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial stretch between two kernels
-constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at workers that are late
+constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial code between two kernels
+constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at late workers
 constexpr int kPolls = 10;
-constexpr int64_t kPart = 16;  // of what a share has left, a thread takes one of so many parts at a time
+constexpr int64_t kPart = 16;  // a thread takes 1/kPart of a range's rest at a time
 constexpr uint32_t kOpen = 1u << 31;
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr auto acquire = std::memory_order_acquire;
@@ -40,7 +40,7 @@ void pause() {
 #endif
 }
 
-// done() became true within `time`.
+// Whether done() became true within `time`.
 template <class F> bool spin_until(F done, std::chrono::microseconds time = kSpin) {
   const auto end = std::chrono::steady_clock::now() + time;
   do {
@@ -72,24 +72,24 @@ class Pool {
 
   const std::vector<int> cpus_;  // ascending
   std::atomic<int> threads_;
-  std::mutex busy_;  // held by whoever uses the pool; guards what is not atomic
+  std::mutex busy_;  // held by the pool's user; guards non-atomic members
   std::vector<std::thread> workers_;
-  std::vector<int> places_;   // the cpu of each worker
-  std::vector<int64_t> ran_;  // run_time() of each at the last look
-  int home_ = 0;              // a cpu that no worker is on
+  std::vector<int> places_;
+  std::vector<int64_t> ran_;  // run_time() at the last look
+  int home_ = 0;              // a cpu without a worker
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
 
-  // The tiles [next, end) of one thread, which it takes first, from job to job the same: what it left in its caches
-  // is there for the next kernel. Then it helps the others.
+  // The tiles [next, end) that one thread takes first, the same for every job: its caches hold their data from the last
+  // kernel. Then it helps the others.
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
     std::atomic<bool> inside{false};  // its worker has passed the gate
   };
 
-  // The job: written while the gate is closed and nobody is inside.
-  std::vector<TileRange> shares_;  // of the caller, then of the workers
+  // The job: written while the gate is closed and no worker is inside.
+  std::vector<TileRange> shares_;  // the caller's, then the workers'
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
   std::exception_ptr error_;
@@ -121,9 +121,9 @@ void Pool::start_workers() {
   }
 }
 
-// The scheduler leaves a caller that woke up on a worker's cpu there, at half speed for both, even with another cpu
-// idle; the caller's affinity is not ours to change, so the worker changes places. At most once a millisecond: two
-// callers that take turns would drive it back and forth.
+// The scheduler leaves a caller that woke up on a worker's cpu there, at half speed for both, even with an idle cpu.
+// The worker moves, because the caller's affinity belongs to the user. At most once a millisecond: two alternating
+// callers would move it back and forth.
 void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
@@ -160,7 +160,7 @@ void Pool::take_tiles(size_t me) {
     for (size_t k = 0; k < shares_.size(); ++k) {
       TileRange& s = shares_[(me + k) % shares_.size()];
       for (int64_t left; !failed_.load(relaxed) && (left = s.end - s.next.load(relaxed)) > 0;) {
-        const int64_t chunk = (left + kPart - 1) / kPart;  // small at the end, when others may be waiting for it
+        const int64_t chunk = (left + kPart - 1) / kPart;  // small at the end, where others may wait
         int64_t tile = s.next.fetch_add(chunk, relaxed);
         for (const int64_t end = std::min(tile + chunk, s.end); tile < end && !failed_.load(relaxed); ++tile)
           call_(f_, tile);
@@ -172,7 +172,7 @@ void Pool::take_tiles(size_t me) {
   t_in_tile = false;
 }
 
-// The workers that are inside and have not run since the last look: something else runs on their cpus.
+// The workers inside that have not run since the last look: another process holds their cpus.
 std::vector<size_t> Pool::preempted_workers() {
   std::vector<size_t> those;
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -183,8 +183,8 @@ std::vector<size_t> Pool::preempted_workers() {
   return those;
 }
 
-// A worker that lost its cpu to another process in the middle of a tile would have all wait for some milliseconds, the
-// scheduler's slice. It finishes on the cpu of the caller, which has nothing to do, and goes back.
+// A worker preempted inside a tile would stall all for milliseconds, the scheduler's slice. It finishes on the cpu of
+// the idle caller, then moves back.
 void Pool::close_gate() {
   uint32_t inside = gate_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
   if (inside == 0) return;
@@ -247,7 +247,7 @@ void Pool::resize(int n) {
   threads_.store(n, relaxed);
 }
 
-// Leaked: destructors of objects in static storage may still run kernels, and the workers outlive main().
+// Leaked: destructors of static objects may run kernels, and the workers outlive main().
 Pool& pool() {
   static Pool& p = *new Pool;
   return p;
