@@ -20,7 +20,7 @@
 namespace tg::apps {
 namespace {
 
-// The whole word as a number, or a UsageError that names the flag.
+// A UsageError unless the whole word is a number.
 template <class T> T number(const std::string& flag, const std::string& word, const char* what) {
   T x{};
   const char* end = word.data() + word.size();
@@ -29,7 +29,7 @@ template <class T> T number(const std::string& flag, const std::string& word, co
   return x;
 }
 constexpr const char *kWhole = "a whole number", *kNumber = "a number";
-// What puts the word into `value`, of type T or one that may have no value.
+// A function that parses a word into `value`, of type T or std::optional<T>.
 template <class T, class Value>
 Command::Take into(Value& value, const std::string& flag, const char* what, T least = std::numeric_limits<T>::lowest(),
                    T most = std::numeric_limits<T>::max()) {
@@ -54,7 +54,7 @@ std::vector<std::string> split(const std::string& words) {  // at commas
 
 std::string with_article(const std::string& kind) { return (kind.starts_with("I") ? "an " : "a ") + kind; }
 
-// What an unset variable of a shell leaves behind names no file, folder or anything else.
+// An empty word usually comes from an unset shell variable.
 void refuse_empty(const std::string& flag, const std::string& kind, const std::string& word) {
   if (word.empty() && kind != "TEXT")
     throw UsageError(
@@ -76,11 +76,11 @@ class ParserCommand final : public Command {
                    stderr);
       take(words.back());
     };
-    const bool alone = kind == "BOOL";  // is true
+    const bool alone = kind == "BOOL";  // "true" may be left out
     CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
                          ->type_name(kind)
                          ->expected(alone ? 0 : 1, 1)
-                         ->allow_extra_args(false)  // a word behind the value is no second one
+                         ->allow_extra_args(false)  // the next word is no value
                          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     if (alone)
       o->default_str("true")->option_text(fmt::format("BOOL={}", shown));
@@ -105,7 +105,7 @@ class ParserCommand final : public Command {
   CLI::App& app_;
 };
 
-// What other programs call our flags.
+// Names of our flags in other programs.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"--steps", "--max-steps"},        {"--epochs", "--max-steps"},   {"--iters", "--max-steps"},
     {"--max-iters", "--max-steps"},    {"--learning-rate", "--lr"},   {"--batch-size", "--batch"},
@@ -118,7 +118,7 @@ std::string flag_meant(std::string word, const std::vector<std::string>& known) 
   return nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
 }
 
-// The parser's message about a flag without a value, or with one that it does not take, in our words.
+// Rewords the parser's message about a value.
 std::string in_our_words(const CLI::ArgumentMismatch& e) {
   const std::string text = e.what(), missing = " missing", required = " required ",
                     override = " was given a disallowed";
@@ -134,7 +134,7 @@ std::string in_our_words(const CLI::ArgumentMismatch& e) {
 std::string full_name(const CLI::App& app) {
   return app.get_parent() ? app.get_parent()->get_name() + " " + app.get_name() : app.get_name();
 }
-// What nobody asked for is an error that names the nearest thing there is.
+// Unknown words are wrong usage. Suggests the nearest known one.
 void refuse_extras(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining();
   if (rest.empty()) return;
@@ -161,7 +161,7 @@ void set_up(CLI::App& app) {
   app.get_formatter()->column_width(34);
   app.allow_extras();
 }
-// The status, when all that was asked for is to print something: --help and --version.
+// The exit status after --help and --version, otherwise empty.
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -176,8 +176,8 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return {};
 }
 
-// Takes a character from the front of the text, as a terminal may show it. \x1b stands for a byte that is no UTF-8, of
-// a control character, or of one that turns the direction of what follows.
+// Takes the first character of the text. A terminal may not get invalid UTF-8, control characters and direction
+// changes: they become \x1b.
 std::string take_shown(std::string_view& text) {
   const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
   const uint8_t c = byte(0), d = byte(1), e = byte(2);
@@ -194,14 +194,14 @@ std::string take_shown(std::string_view& text) {
 int report(const std::string& program, int status, const char* message) {
   std::fflush(stdout);
   std::fputs(fmt::format("{}: {}\n", program, printable(message)).c_str(),
-             stderr);  // may fail: then there is nobody to tell
+             stderr);  // may fail: no one is left to tell
   return status;
 }
 int run_body(const std::string& program, const std::function<int()>& body) {
   int status = 0;
   try {
     status = body();
-  } catch (const std::system_error& e) {  // of the library that prints: it says "file"
+  } catch (const std::system_error& e) {  // from fmt, whose message says "file"
     if (std::ferror(stdout) == 0) throw;
     throw Error(Error::Kind::io, fmt::format("[io] standard output cannot be written: {}.", e.code().message()));
   }
@@ -209,7 +209,7 @@ int run_body(const std::string& program, const std::function<int()>& body) {
     return report(program, status ? status : 1, "[io] standard output cannot be written.");
   return status;
 }
-// The status of f, or that of what it throws.
+// The status of f(), or of its exception, which is printed.
 int reported(
     const std::string& program, const std::function<int()>& f,
     const std::function<std::string()>& before = [] { return ""; },
@@ -336,7 +336,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
     app.set_version_flag("--version", std::function<std::string()>(version), "print the version and exit")
         ->disable_flag_override();
     set_up(app);
-    app.require_subcommand(0, 1);  // one command: its words may be named like another
+    app.require_subcommand(0, 1);  // only one, so its values may equal command names
     return parse_and_run(app, argc, argv, subcommands);
   };
   return reported("tapegrad", run, before, after);

@@ -1,7 +1,6 @@
-// Options of a program or of its subcommands, and what parses, runs and reports: the only door to the argument parser,
-// so that one file pays for compiling it. Wrong usage ends with status 2, an Error with status 1, both as one message
-// on stderr that begins with the program's name; else the body says its status.
-// Users: the files of this folder, the benchmarks.
+// Options and subcommands of a program. Only command.cpp includes the argument parser, which compiles slowly. Wrong
+// usage ends with status 2, an Error with status 1. Both print one message on stderr after the program's name. Users:
+// this folder, the benchmarks.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace tg::apps {
 
-// What was typed makes no sense; the message says what would.
+// Wrong usage. The message says what is valid.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -23,16 +22,16 @@ class Command {
  public:
   using Take = std::function<void(const std::string& word)>;
 
-  // --flag WORD: take gets the word. `kind` stands for the word in the help (INT, FILE ...); `shown` is the default
-  // there. An empty word is wrong usage, but for the kind TEXT.
+  // --flag WORD: calls take(word). The help shows `kind` (INT, FILE ...) and the default `shown`. An empty word is
+  // wrong usage, except for the kind TEXT.
   virtual void option(const std::string& flag, const std::string& kind, const std::string& shown,
                       const std::string& help, Take take) = 0;
   virtual void list(const std::string& flag, const std::string& kind, const std::string& help,
                     std::vector<std::string>& words) = 0;                               // --flag WORD...
   virtual void toggle(const std::string& flag, const std::string& help, bool& on) = 0;  // --flag
 
-  // --flag WORD into a variable whose value now is the default. A number outside of [least, most] is wrong usage, and
-  // so is a word that is not among `known`.
+  // --flag WORD. The variable holds the default. A number outside [least, most] or a word not in `known` is wrong
+  // usage.
   void option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value);
   void option(const std::string& flag, const std::string& help, std::string& value,
               const std::vector<std::string_view>& known);
@@ -41,10 +40,10 @@ class Command {
   void option(const std::string& flag, const std::string& help, uint64_t& value);
   void option(const std::string& flag, const std::string& help, double& value, double least = -HUGE_VAL,
               double most = HUGE_VAL);
-  // --flag WORD,WORD into a list whose value now is the default.
+  // --flag WORD,WORD.
   void option(const std::string& flag, const std::string& help, std::vector<std::string>& values);
   void option(const std::string& flag, const std::string& help, std::vector<int64_t>& values);
-  // --flag WORD where it matters whether the flag was given; `shown` is the default in the help, if there is one.
+  // --flag WORD where it matters whether it was given. The help shows the default `shown`.
   void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
               std::optional<int64_t> shown);
   void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
@@ -55,23 +54,21 @@ class Command {
 
 struct Subcommand {
   std::string name, help;
-  // Registers options; returns what runs once they are parsed, which returns the exit status.
+  // Registers options. Returns the body, which runs after parsing and returns the exit status.
   std::function<std::function<int()>(Command&)> declare;
 };
 
-// A text of somebody else's for a terminal: control characters as \x1b, and of words of more than 400 bytes the two
-// ends.
+// Untrusted text for a terminal: control characters become \x1b, words over 400 bytes keep their ends only.
 std::string printable(std::string_view text);
 
-// What a model wrote, for standard output: on a terminal without control characters, as printable() shows them; else as
-// it is.
+// Text from a model for standard output. A terminal gets control characters escaped, except newline and tab.
 std::string for_terminal(std::string_view text);
 
-// The whole program `tapegrad`; returns its exit status. `before` an Error's message comes what it returns; `after` it
-// is told the status.
+// Runs `tapegrad` and returns its exit status. before() is the prefix of an error message, and after(status) follows
+// it.
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std::function<std::string()> before,
                      std::function<void(int)> after);
-// The whole of a program that has no subcommands.
+// A program without subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
 
 Subcommand tokenize_command();

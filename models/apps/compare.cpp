@@ -1,5 +1,5 @@
-// `tapegrad compare`: one training step of a model on two sides, tensor by tensor: a device against the CPU, a dtype
-// against another, one thread against two. Exit status 1 when they differ by more than rounding explains.
+// `tapegrad compare`: compares all tensors of one training step on two sides: devices, dtypes, or thread counts. Exit
+// status 1 when they differ by more than rounding explains.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -34,8 +34,8 @@ struct Subject {
   StateDict weights;
   int64_t parameters;
 };
-// Settles the context, and refuses what cannot fit. A lower bound: weights, gradients and moments of a side, and logits
-// and an activation of each layer.
+// Sets the context and refuses what cannot fit. A lower bound: weights, gradients and moments of a side, logits, one
+// activation per layer.
 void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   constexpr int64_t kContext = 64;
   if (o.context == 0) o.context = std::min(kContext, config.context);
@@ -95,7 +95,7 @@ std::vector<Pair> pairs_of(const CompareOptions& o) {
   return pairs;
 }
 
-// Random tokens: what a step computes with does not have to be language.
+// Random tokens are enough for a comparison.
 Batch batch_of(const CompareOptions& o, const GptConfig& config) {
   Rng rng = Rng{o.seed}.split(1);
   const auto draw = [&](const Shape& shape) {

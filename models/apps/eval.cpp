@@ -23,7 +23,7 @@ struct EvalOptions {
   int64_t batch = 8, window = 0, threads = 0;
 };
 
-// The bytes of the text of all tokens but the first, which is no target.
+// The bytes of text of all tokens except the first, which is not a target.
 int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
   constexpr int64_t kPiece = 1 << 16;
   int64_t bytes = 0;
@@ -32,7 +32,7 @@ int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
     std::vector<int32_t> ids(size_t(std::min(kPiece, tokens.size() - at)));
     tokens.copy(at, ids);
     for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] >= tokenizer.vocab_size()) continue;  // the model's alone: it stands for no text
+      if (ids[i] >= tokenizer.vocab_size()) continue;  // not in the tokenizer: no text
       const auto n = int64_t(tokenizer.decode_next(ids[i], begins).size());
       if (at + int64_t(i) > 0) bytes += n;
     }

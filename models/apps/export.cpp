@@ -1,4 +1,4 @@
-// `tapegrad export`: a model folder in, the folder of another program's form out.
+// `tapegrad export`: a model folder in another program's format.
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -40,11 +40,11 @@ int run(const ExportOptions& o) {
   check_alone("export");
   HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
-  // What is in --out is whole or absent, whenever this ends: it gets its name last.
+  // Renames a temporary folder last, so --out is complete or absent.
   std::string out = o.out;
   while (out.size() > 1 && out.ends_with('/')) out.pop_back();
   const std::string part = temporary_folder(out);
-  remove_leftovers(out);  // of exports that were killed
+  remove_leftovers(out);  // of killed exports
   TG_CHECK(!path_exists(out), value,
            "[export] {} is there. Exporting makes a new folder. Remove it, or choose another --out.", out);
   LoadedModel m = load_model(o.model);
@@ -53,7 +53,7 @@ int run(const ExportOptions& o) {
     options.origin = &*m.origin;
   else
     options.tokenizer = m.tokenizer.get();
-  (void)gpt_config_to_huggingface(m.model.config());  // refused before there is a folder
+  (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
   make_folder(part);
   try {
     save_huggingface(part, m.model.config(), m.params, options);

@@ -1,5 +1,4 @@
-// `tapegrad finetune`: a model folder and text in, a LoRA adapter out, by the same kind of run as `train`; and
-// `tapegrad merge`, which makes a plain model of both.
+// `tapegrad finetune`: trains a LoRA adapter over a model folder. `tapegrad merge`: merges both into a plain model.
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/model_data.h>
@@ -24,7 +23,7 @@ struct FinetuneOptions : TrainOptions {
   std::optional<double> alpha, lora_dropout;
 };
 
-// What was trained, by the tokenizer that it was trained with.
+// The base model and its tokenizer.
 struct Base {
   std::string folder;
   LoadedModel loaded;
@@ -75,7 +74,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   lora.dropout = o.lora_dropout.value_or(lora.dropout);
   lora.seed = run.train.seed;
   if (!o.targets.empty()) lora.targets = o.targets;
-  lora_targets(base.loaded.model, lora);  // refused before the data is read
+  lora_targets(base.loaded.model, lora);  // throws before the data is read
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown == "skip");
   });
@@ -83,7 +82,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   return {std::move(base), std::move(s)};
 }
 
-// An Error when a flag says another thing than the run that goes on.
+// Flags may not differ from the resumed run.
 void check_lora(const FinetuneOptions& o, const Finetuning& f, const std::string& path) {
   const LoraConfig& c = f.lora;
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
@@ -113,7 +112,7 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
       "run goes on over the same weights only. Restore them, or name their place with --model.",
       folder, path, base.weights, began.weights);
-  // The tokens that are left must be those of before.
+  // the tokens must be those of the first start
   RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown != "error");
   });
@@ -139,7 +138,7 @@ int finetune(FinetuneOptions& o) {
   });
 }
 
-// Removes the files of a tokenizer and the like that the model which was here had, and the one that is here now lacks.
+// Removes files of the overwritten model (tokenizer and others) that the new one lacks.
 void remove_former(const std::string& folder, const LoadedModel& m) {
   const bool has_file = dynamic_cast<const BpeTokenizer*>(m.tokenizer.get());
   for (const std::string& name : huggingface_files()) {

@@ -12,7 +12,7 @@ struct Run {
   RunConfig config;
   Device device;
   const LoraConfig* adapters;
-  int64_t data;   // bytes of the tokens beside the tensors on the device
+  int64_t data;   // bytes of tokens on the CPU
   DType weights;  // dtype of the frozen ones
   int64_t peak() const {
     return data + plan_memory(config.model, config.train, device, adapters, weights, Communicator::world()).peak;
@@ -22,7 +22,7 @@ struct Run {
 Variant variant(const Run& run, const std::string& flags) {
   return {flags, [run] { return run.peak(); }};
 }
-// Half the batch, a quarter ...: the same step in more micro-batches, then smaller steps.
+// Halves the batch: with more micro-batches (the same step), then as smaller steps.
 std::vector<Variant> smaller_batches(const Run& run, const std::string& flags) {
   std::vector<Variant> list;
   for (const int64_t more : {2, 1}) {
@@ -35,7 +35,7 @@ std::vector<Variant> smaller_batches(const Run& run, const std::string& flags) {
   }
   return list;
 }
-// The settings next to those of the run that take at most `most` bytes.
+// The nearest settings that need at most `most` bytes.
 std::string advice(const Run& run, int64_t most) {
   if (!run.options.resume.empty()) return "A run that goes on keeps its settings: resume it where there is more.";
   const TrainConfig& own = run.config.train;
@@ -91,7 +91,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
     return train(o.ignore_memory || s.watch.quiet ? 0 : run.peak());
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
-    const int64_t most = run.data + memory_stats(device).peak - before;  // that was there
+    const int64_t most = run.data + memory_stats(device).peak - before;  // bytes that the run could allocate
     throw Error(e.kind(),
                 fmt::format("{}\nA step of this run takes {} of memory, of which it got {}. {}", e.what(),
                             readable_bytes(run.peak()), readable_bytes(most), advice(run, most)),

@@ -1,16 +1,15 @@
-// What a run of training takes, before it begins: refusals of what cannot fit, with what would, and the same words for
-// a run that memory has ended. Users: run_session.cpp, inspect.cpp.
+// Refuses a training run that does not fit in memory, and names settings that fit. Users: run_session.cpp, inspect.cpp.
 #pragma once
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/train/memory_plan.h>
 
 namespace tg::apps {
 
-// An Error when a tensor of the run alone has more bytes than 63 bits count, which no plan could say.
+// Throws an Error when the bytes of one tensor overflow 63 bits, because a plan cannot count them.
 void check_sizes(std::string_view command, const RunConfig&);
-// Calls train(), which makes the model and trains it. Before, an Error when the plan of the run, with its data on the
-// CPU, is more than the device has in all, unless options.ignore_memory; afterwards, an Error about memory tells the
-// plan too. Both name the settings that would fit. `train` is told the plan in bytes, or 0 if it was not asked for.
+// Calls train(), which makes the model and trains it. Throws an Error before, unless options.ignore_memory, if the plan
+// (with the data, if on the CPU) exceeds the device's total memory. A memory Error in train() also tells the plan. Both
+// name settings that fit. `planned` is in bytes, or 0 without a plan.
 int in_memory(const TrainOptions&, const RunSetup&, Device, const std::function<int(int64_t planned)>& train);
 
 }  // namespace tg::apps

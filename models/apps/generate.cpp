@@ -1,4 +1,4 @@
-// `tapegrad generate`: continues a prompt, token by token as they are made, or many prompts in batches.
+// `tapegrad generate`: streams the continuation of a prompt, or continues many in batches.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -24,7 +24,7 @@ namespace {
 struct GenerateOptions {
   std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown;
   std::optional<std::string> prompt;
-  std::vector<int64_t> prompt_ids;  // not empty: ids are read and written, and no text
+  std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
   std::optional<int64_t> batch;
   std::vector<std::string> stops;
   int64_t max_tokens = 200, samples = 1, threads = 0;
@@ -32,7 +32,7 @@ struct GenerateOptions {
   bool ignore_eos = false, no_cache = false;
 };
 
-struct ClosedPipe {};  // the reader has read enough, as `head` does
+struct ClosedPipe {};  // the reader stopped, like `head`
 
 void put(const std::string& text) {
   const bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -40,14 +40,14 @@ void put(const std::string& text) {
   TG_CHECK(done, io, "[generate] standard output cannot be written.");
 }
 
-// The text after a prompt, from its tokens as they come, and why it ends.
+// Text of the tokens after a prompt, and why it ends.
 class Continuation {
  public:
   Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
     if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
     if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
   }
-  // The text that the next token makes certain.
+  // The text that the token completes.
   std::string add(int64_t token) {
     if (std::ranges::find(eos_, token) != eos_.end()) {
       reason_ = "eos";
@@ -55,7 +55,6 @@ class Continuation {
     }
     return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
   }
-  // The rest of the text.
   std::string end() {
     if (!stream_) return {};
     std::string text = cut(stream_->end());
@@ -79,7 +78,7 @@ class Continuation {
 };
 
 struct Prompt {
-  Json line;  // what a line of --prompts says
+  Json line;  // a line of --prompts
   std::string text;
   std::vector<int64_t> tokens;
 };
@@ -89,7 +88,7 @@ Prompt encoded_prompt(const LoadedModel& m, const GenerateOptions& o, const std:
   p.tokens = m.tokenizer->encode(p.text, {.parse_special = true, .add_special = true});
   return p;
 }
-constexpr const char* kResults[] = {"text", "tokens", "finish_reason"};  // what --out adds to a line
+constexpr const char* kResults[] = {"text", "tokens", "finish_reason"};  // keys that --out adds to a line
 std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o) {
   const MappedFile file(o.prompts);
   std::vector<Prompt> all;
@@ -120,11 +119,11 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
   return all;
 }
 
-// Continues the prompt on standard output.
 void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt) {
   Continuation text(m, o);
   bool begun = false;
-  const auto begin = [&] {  // not before the first token: what fails until then prints nothing
+  // Not before the first token, so that an earlier failure prints nothing.
+  const auto begin = [&] {
     if (!std::exchange(begun, true)) put(for_terminal(prompt.text));
   };
   const auto show = [&](int64_t token) {
@@ -142,7 +141,7 @@ struct Result {
   std::vector<int64_t> tokens;
   std::string_view reason;
 };
-// Continues each prompt o.samples times, in batches. take(prompt, sample, result) gets them in order.
+// Continues each prompt o.samples times. Calls take(prompt, sample, result) in order.
 template <class F>
 void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts, F take) {
   const auto samples = size_t(o.samples), rows = prompts.size() * samples, batch = size_t(o.batch.value_or(8));
@@ -207,7 +206,7 @@ int run(GenerateOptions o) {
     check_tokenizer(
         m.tokenizer.get(), m.tokenizer_error,
         fmt::format("[generate] {} has no tokenizer. Text needs one; --prompt-ids takes token ids.", o.model));
-  if (device != Device())  // the text alone goes to standard output
+  if (device != Device())  // standard output gets the text only
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
   std::vector<Prompt> prompts;
@@ -233,7 +232,7 @@ int run(GenerateOptions o) {
         put(fmt::format("--- sample {}\n{}{}\n", sample + 1, for_terminal(p.text), for_terminal(r.text)));
       });
   } catch (const ClosedPipe&) {
-    (void)!std::freopen("/dev/null", "w", stdout);  // what is buffered is wanted by nobody
+    (void)!std::freopen("/dev/null", "w", stdout);  // drops the buffered rest
     return 128 + SIGPIPE;
   }
   return 0;

@@ -1,5 +1,4 @@
-// `tapegrad inspect`: what is in the folder of a model or an adapter or in a safetensors file, or what a named model
-// would have, and would take to train, as a table or as JSON.
+// `tapegrad inspect`: prints a model or adapter folder, a safetensors file, a named model, or what its training needs.
 #include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -19,7 +18,7 @@
 namespace tg::apps {
 namespace {
 
-struct InspectOptions : TrainOptions {  // of which settings, --config and --device count
+struct InspectOptions : TrainOptions {  // uses settings, --config and --device
   std::string model, arch;
   bool json = false, plan = false, roofline = false;
   int64_t ranks = 1;
@@ -32,8 +31,8 @@ struct Entry {
   size_t bytes;
 };
 
-// What is printed. `config` is null for a file without one. Tensors are no Json: of a file with a million that takes
-// many times the file.
+// `config` is null for a file without one. Entries are not Json, which for a million tensors takes many times their
+// file.
 struct Described {
   std::string source;
   Json config;
@@ -52,7 +51,7 @@ struct Described {
   }
 };
 
-// A part of the JSON that is printed, indented as it is there.
+// A nested value of the printed JSON.
 std::string json_part(const Json& x) {
   std::string all;
   for (const char c : text_of(x, 2)) {
@@ -98,7 +97,7 @@ Described of_file(const std::string& path) {
   return {file.path(), std::move(config), file.metadata(), std::move(entries)};
 }
 
-// Of a folder, with the settings that it was trained with; of a named model, with the default ones.
+// A folder has the settings of its training, a named model the defaults.
 RunConfig planned_run(const InspectOptions& o) {
   Settings base;
   if (!o.model.empty()) {
@@ -124,7 +123,7 @@ RunConfig planned_run(const InspectOptions& o) {
   return run;
 }
 
-// Made lazily: shapes and no memory, in the order of the layers.
+// Lazy: shapes without memory, in the order of the layers.
 Described of_arch(const std::string& name, const GptConfig& config) {
   LazyScope lazy;
   const Params params;
@@ -150,7 +149,7 @@ void print_table(const Described& d) {
 bool is_of_plan(std::string_view name) {
   return name == "batch" || name == "accumulate" || name == "optimizer" || name == "linear";
 }
-bool is_of_roofline(std::string_view name) {  // dtype and recompute are the rows of a plan
+bool is_of_roofline(std::string_view name) {  // a plan has rows for dtype and recompute
   return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
 }
 bool is_of_ranks(std::string_view name) { return name == "shard_optimizer"; }
@@ -158,11 +157,11 @@ bool given(const InspectOptions& o, bool (*which)(std::string_view)) {
   return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
 }
 
-// A training step in each precision and with each kind of recomputation.
+// A training step for each dtype and kind of recomputation.
 Json describe_plans(const InspectOptions& o) {
   RunConfig run = planned_run(o);
   if (run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; }))
-    run.train.accumulate = o.ranks;  // a micro-batch for each
+    run.train.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
   const Device device = Device::parse(o.device);
   Json plans = Json::array();
@@ -210,7 +209,8 @@ void print_plans(const Json& all) {
     const auto bytes = [&](const char* name) { return readable_bytes(p[name].get<int64_t>()); };
     fmt::print(fmt::runtime(kRow), p["dtype"].get<std::string>(), p["recompute"].get<std::string>(), bytes("weights"),
                bytes("gradients"), bytes("moments"), bytes("activations"), bytes("peak"),
-               all["ranks"].get<int64_t>() > 1  // whose gradients are sums, of all or a part of what backward has made
+               // empty for several ranks: their gradients are sums of all or some of those of backward
+               all["ranks"].get<int64_t>() > 1
                    ? ""
                    : fmt::format("{:.0f} %", 100 * p["gradients_at_peak"].get<double>() / p["gradients"].get<double>()),
                there && p["peak"].get<int64_t>() > there ? "  too much" : "");
@@ -253,7 +253,7 @@ int run(const InspectOptions& o) {
   return 0;
 }
 
-// Of those of a run, what decides on shapes, memory and work.
+// Settings that change shapes, memory or work.
 bool is_inspected(const std::string& name) {
   return is_of_roofline(name) || is_of_ranks(name) || is_model_setting(name);
 }

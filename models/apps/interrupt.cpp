@@ -10,15 +10,15 @@ namespace tg::apps {
 namespace {
 
 std::atomic<int> g_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);  // the only kind that a handler may touch
+static_assert(std::atomic<int>::is_always_lock_free);  // handlers may only use lock-free atomics
 constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 struct sigaction g_former[std::size(kCaught)];
 
 void note(int signal) {
   int none = 0;
   if (g_signal.compare_exchange_strong(none, signal)) return;
-  if (signal == SIGHUP) return;  // a terminal that closes sends it more than once
-  std::signal(signal, SIG_DFL);  // the second one: it ends the process when this handler returns
+  if (signal == SIGHUP) return;  // a closing terminal sends it more than once
+  std::signal(signal, SIG_DFL);  // the second: ends the process after this handler
   std::raise(signal);
 }
 
@@ -32,7 +32,7 @@ void writes_fail_with_errors() {
 void open_standard_streams() {
   int fd;
   do fd = open("/dev/null", O_RDWR);
-  while (fd >= 0 && fd <= STDERR_FILENO);  // the lowest number that is free
+  while (fd >= 0 && fd <= STDERR_FILENO);  // open() returns the lowest free number
   if (fd >= 0) close(fd);
 }
 
@@ -40,11 +40,11 @@ Interrupt::Interrupt() {
   g_signal = 0;
   struct sigaction action {};
   action.sa_handler = note;
-  action.sa_flags = SA_RESTART;  // writes that wait go on
+  action.sa_flags = SA_RESTART;  // restarts interrupted writes
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < std::size(kCaught); ++i) {
     sigaction(kCaught[i], nullptr, &g_former[i]);
-    if (g_former[i].sa_handler != SIG_IGN)  // ignored, as in background jobs and under nohup: it stays so
+    if (g_former[i].sa_handler != SIG_IGN)  // keeps an ignored signal (background jobs, nohup)
       sigaction(kCaught[i], &action, nullptr);
   }
 }

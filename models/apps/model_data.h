@@ -1,5 +1,4 @@
-// Texts and token files that commands read, by a new tokenizer or by that of a model that was trained before. Users:
-// all commands that read data.
+// Reads texts and token files. Users: all commands that read data.
 #pragma once
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/dataset.h>
@@ -13,18 +12,18 @@ namespace tg::apps {
 
 struct RunData {
   TokenData tokens;
-  std::unique_ptr<Tokenizer> tokenizer;  // null: token ids with a vocabulary of their own
+  std::unique_ptr<Tokenizer> tokenizer;  // null: ids without a tokenizer
 };
 bool has_token_file(const std::vector<std::string>& paths);
 TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
 TokenData encoded(const Tokenizer&, const std::string& text, const std::vector<std::string>& paths);
 std::string name_of_files(const std::vector<std::string>& files);
-// --unknown: a word for `to`, or what `otherwise` says.
+// --unknown: writes its word to `to`. The help shows the default `otherwise`.
 void add_unknown_option(Command&, const std::string& otherwise, std::string& to);
-// The text `what` without the characters that the tokenizer does not know; a line on stderr says which they were.
+// The text without characters unknown to the tokenizer. Reports them on stderr, as characters of `what`.
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
-// A folder with a model, as far as data depends on it.
+// A model folder, as far as data depends on it.
 struct ModelOfData {
   std::string command;  // opens messages
   std::string folder;
@@ -32,12 +31,12 @@ struct ModelOfData {
   const Tokenizer* tokenizer = nullptr;  // null: token files only
   std::string tokenizer_error = {};      // why it cannot be read
 };
-// The data of the files. `skip_unknown` leaves characters out that the tokenizer does not know.
+// Reads the files. `skip_unknown` drops characters unknown to the tokenizer.
 RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, bool skip_unknown);
-// RunConfig::tokenizer of a run that goes on with the model.
+// RunConfig::tokenizer of a run from this model.
 std::string tokenizer_setting(const ModelOfData&);
 
-// Text about a dropout that config.json names and training does not use; "" if there is none.
+// A note about a dropout in config.json that training does not use, or "".
 std::string about_dropout(const std::optional<Origin>&, const std::string& way_out);
 
 }  // namespace tg::apps

@@ -1,4 +1,4 @@
-// Files that a command writes where a flag says.
+// Checks of output files.
 #pragma once
 #include <functional>
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace tg::apps {
 
-// An Error if the file of `flag` could not be written at the end of the command, or holds something else than an
-// earlier one of its kind: holds_one(text) tells. An empty file holds nothing.
+// Throws an Error if the file cannot be written, or is not an earlier output of this kind: holds_one(text) tells. An
+// empty file passes.
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
                   const std::function<bool(std::string_view)>& holds_one);
 

@@ -34,7 +34,7 @@ std::string notes_of(const Profile& p) {
   return s;
 }
 
-// The layers of a model that differ by their number are one: "gpt.h.*.attn".
+// Layer numbers become "*": "gpt.h.*.attn".
 std::string kind_of_layer(const Scope* layer) {
   if (!layer || !layer->parent) return "in no layer";
   const std::string path = layer->path();
@@ -47,7 +47,7 @@ std::string kind_of_layer(const Scope* layer) {
   }
   return kind;
 }
-// The range in the step: "forward"; empty outside of a step.
+// The range in the step: "forward". Empty outside of a step.
 std::string phase_of(const Scope* path) {
   std::string inner;
   for (; path && path->parent; path = path->parent) {
@@ -57,7 +57,6 @@ std::string phase_of(const Scope* path) {
   return "";
 }
 
-// The time of all steps, and how many there were.
 struct Steps {
   int64_t count = 0, ns = 0;
 };
@@ -88,14 +87,14 @@ std::string shares(const Times& times, int64_t whole) {
                      100 * double(ns) / double(std::max<int64_t>(whole, 1)));
   return s;
 }
-// Where the time of the steps went, in a few lines.
+// Where the time went.
 std::string summary(const Profile& p) {
   const auto [steps, wall] = steps_of(p);
   int64_t kernels = 0;
   Times phases, ops, layers;
   for (const Profile::Kernel& k : p.kernels) {
     const std::string phase = phase_of(k.path);
-    if (phase.empty()) continue;  // samples of text, saves
+    if (phase.empty()) continue;  // outside of steps: sampling, saving
     const int64_t ns = k.end - k.begin;
     kernels += ns;
     phases[phase] += ns;
@@ -112,8 +111,7 @@ std::string summary(const Profile& p) {
   return s;
 }
 
-// Bytes and products of ops beside the time that they took, its share of the steps, and the share of it that the
-// machine needs at least.
+// Time, bytes and FLOPs of ops, and the least time on the machine relative to the measured one.
 ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, const std::optional<Machine>& machine) {
   using Format = ProfileTable::Format;
   Times times;
@@ -146,7 +144,7 @@ ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, con
   std::ranges::stable_sort(t.rows, std::greater<>(), [](const auto& row) { return std::get<double>(row[0]); });
   return t;
 }
-// Its rows that take at least 2 % of the steps.
+// Rows of at least 2 % of the steps.
 ProfileTable largest(ProfileTable t) {
   std::erase_if(t.rows, [](const auto& row) { return std::get<double>(row[0]) < 2; });
   return t;

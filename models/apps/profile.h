@@ -1,5 +1,4 @@
-// `--profile FILE` of a training run: a few steps after warm-up are recorded, written to FILE as a trace and to
-// FILE.txt as tables, and summed up in a few lines. User: run_session.cpp.
+// `--profile FILE` of a training run: writes a trace to FILE and tables to FILE.txt. User: run_session.cpp.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/train/roofline.h>
@@ -12,16 +11,15 @@ namespace tg::apps {
 
 class StepProfile {
  public:
-  // Of a run that has so many steps left. The first ones are slower (memory, kernels that are loaded): up to 3 are left
-  // out, at most half, and then up to 5 are recorded.
-  // With a machine, the tables have each op's share of what it sustains.
+  // Skips up to 3 slow first steps (memory, kernel loading), at most half, then records up to 5. With a machine, the
+  // tables have each op's share of what it sustains.
   StepProfile(std::string file, int64_t steps_left, std::optional<Machine> machine = {});
-  // An Error if one of the files could not be written at the end, or holds something else.
+  // Throws an Error if a file cannot be written, or holds something else.
   static void check(std::string_view command, const std::string& file);
   void before_step();
-  // What to print after the last of them, when the files are written; empty before and later. An Error of a file.
+  // After the last recorded step, writes the files (or throws an Error) and returns the summary; otherwise "".
   std::string after_step();
-  std::string end();  // the same, when the run ends earlier
+  std::string end();  // the same as after_step(), when the run ends early
 
  private:
   std::string file_;

@@ -65,7 +65,7 @@ void Progress::show(const StepRecord& r) {
     const std::string text = line(r, std::clamp(width - rest, 0, 30)).substr(0, size_t(width - 1));
     put("\r\x1b[K" + text);
     open_ = true;
-    if (r.val_loss) end_line();  // evaluations stay on the screen
+    if (r.val_loss) end_line();  // keeps evaluations on the screen
   } else {
     put(line(r, 0) + "\n");
   }

@@ -13,7 +13,7 @@
 
 namespace tg::apps {
 namespace {
-bool g_begun = false;  // the ranks know each other
+bool g_begun = false;  // world() was called
 Communicator& world() {
   Communicator& w = *Communicator::world();
   g_begun = true;
@@ -21,7 +21,7 @@ Communicator& world() {
 }
 bool several() { return g_begun && world().size() > 1; }
 
-// This machine and the cpus that this process may use.
+// This machine and this process's CPUs.
 std::string place() {
   std::string text(256, '\0');
   if (gethostname(text.data(), text.size() - 1) != 0) text.clear();

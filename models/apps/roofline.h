@@ -1,5 +1,4 @@
-// `tapegrad inspect --roofline`: what a training step moves and computes, op by op, and the least time for it on some
-// machines. User: inspect.cpp.
+// `tapegrad inspect --roofline`: bytes, FLOPs and least time of a training step by op. User: inspect.cpp.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/train/roofline.h>
@@ -7,7 +6,7 @@
 
 namespace tg::apps {
 
-// `where` is --device: a Machine; cpu or cuda stand for all that have names.
+// `where`: a Machine, or cpu or cuda for all named machines.
 Json roofline_of(const std::string& model, const RunConfig&, const std::string& where);
 void print_roofline(const Json&);
 

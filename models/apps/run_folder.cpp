@@ -80,17 +80,17 @@ Files::Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, 
   if (is_main_rank())
     log_.emplace(open());
   else if (!s.state)
-    save_checkpoint_only();  // ranks make its parts together
+    save_checkpoint_only();  // collective
   if (s.state) saved_ = s.state->step;
 }
 void Files::save() {
   if (!saves_) return;
-  start_.data.tokens.check_unchanged();  // else the checkpoint's hash of them would be a lie
+  start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
   if (log_) log_->sync();
   save_checkpoint_only();
   if (is_main_rank()) what_.save();
 }
-// A save writes the checkpoint first, so that what is older than that is of an earlier one.
+// A save writes the checkpoint first, so older files are from an earlier save.
 bool Files::is_whole() const {
   namespace fs = std::filesystem;
   std::error_code none;
@@ -128,10 +128,11 @@ StepLog Files::open() {
   for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
   if (!start_.state) {
     std::error_code none;
-    if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of a run that is overwritten
-    save_checkpoint_only();  // from now on the run can be resumed; a disk that cannot hold it is found here
+    if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of the overwritten run
+    // The run can now be resumed. Finds a full disk early.
+    save_checkpoint_only();
     StepLog log(path);
-    // those of a run that is overwritten: they go with neither this checkpoint nor this log
+    // Files of the overwritten run do not match this one.
     for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
     return log;
   }

@@ -1,5 +1,4 @@
-// The folder of a run: its lock, what may be overwritten in it, and the files that a run writes there. Users:
-// run_session.cpp.
+// The folder of a run: lock, checks before overwriting, files. Users: run_session.cpp.
 #pragma once
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/run_session.h>
@@ -15,17 +14,17 @@ std::string log_path(const std::string& folder);
 std::string watch_path(const std::string& folder);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
-// Whose bits those of others differ from: backend, instruction set and, for a run that multiplies bf16, how.
+// Backend, instruction set and bf16 matmul method (if used). Other kernels may round differently.
 std::string kernels_of(Device, const TrainConfig&);
 
-// One process at a time writes the files of a run.
+// Only one process at a time may write the files of a run.
 FileLock lock_folder(const std::string& folder);
-// What is there is worth more than a new run that would overwrite it by mistake; a run that has done no step is worth
-// nothing. A run of the other command leaves files that a new one does not replace.
+// Throws an Error if a new run would overwrite one with steps by mistake, or one of the other command, since that
+// leaves its files behind.
 void check_overwritten(const TrainOptions&, const std::string& out);
 
-// The files of a run, which rank 0 writes. A save is the checkpoint first, then the others: what is newest in the
-// folder can be resumed. With --no-save there is the log alone.
+// The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
+// --no-save there is only the log.
 class Files {
  public:
   Files(const TrainOptions&, const RunSetup&, const TrainTarget&, const Trainer&);
@@ -35,8 +34,8 @@ class Files {
   }
   void save();
   void save_checkpoint_only();
-  bool is_whole() const;                         // the files beside the checkpoint are there, and not older
-  int64_t saved_step() const { return saved_; }  // of the checkpoint
+  bool is_whole() const;                         // the other files are no older than the checkpoint
+  int64_t saved_step() const { return saved_; }  // step of the checkpoint
   const std::optional<StepLog>& log() const { return log_; }
 
  private:

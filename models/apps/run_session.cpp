@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kSampleTokens = 200;
 
 std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
-  const std::vector<int64_t> start = {0};  // any token does
+  const std::vector<int64_t> start = {0};  // any token works
   return tokenizer.decode(
       generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
@@ -37,8 +37,7 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
   return files;
 }
 
-// Settings may differ that change nothing that was computed so far. A run that diverged goes on with another learning
-// rate.
+// Only settings that do not affect past steps may change. A diverged run may resume with another learning rate.
 RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
@@ -94,7 +93,7 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
   std::fflush(stdout);
 }
 
-// How to go on after an Error.
+// How to continue after an Error.
 std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error& e, int64_t steps, int64_t saved) {
   const TrainConfig& t = s.run.train;
   const bool diverged = e.kind() == Error::Kind::non_finite;
@@ -117,7 +116,7 @@ std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error&
                      checkpoint_path(s.out), saved, o.command, s.out, rate, diverged ? " with a lower rate" : "");
 }
 
-// All steps that are left, or those until a signal; the exit status.
+// All remaining steps, or until a signal. Returns the exit status.
 int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
   Progress progress(t.max_steps, trainer.steps(), progress_kind(s.watch.progress), s.watch.quiet || !is_main_rank());
@@ -128,12 +127,12 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
   const auto report = [&](const std::string& text) {
     if (!text.empty()) progress.print(text);
   };
-  if (s.changed) files.save_checkpoint_only();  // what was said once holds for each process that goes on
+  if (s.changed) files.save_checkpoint_only();  // later resumes keep the changed settings
   bool learns = true;
   while (!trainer.done() && !agreed_signal()) {
     if (profile) profile->before_step();
     const std::optional<StepRecord> r = trainer.step([] { return agreed_signal() != 0; });
-    if (!r) break;  // the signal came in the validation
+    if (!r) break;  // in the validation
     files.write(*r);
     progress.show(*r);
     if (std::exchange(learns, r->grad_norm > 0) && !learns)
@@ -186,7 +185,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
     check_overwritten(o, s.out);
   }
   Files files(o, s, what, trainer);
-  if (s.lock) s.lock->keep();  // until here it is a run that was refused
+  if (s.lock) s.lock->keep();  // a refused run removes its lock file
   if (!s.watch.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
     print_note(
@@ -272,7 +271,8 @@ Device prepare(const TrainOptions& o) {
     share_threads();
   else
     set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  (void)runtime_of(Device::cpu()).describe(0);  // variables of the environment are read before anything is written
+  // Reads environment variables before anything is written.
+  (void)runtime_of(Device::cpu()).describe(0);
   if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
   (void)machine_of(o);
@@ -301,7 +301,7 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
 }
 
 namespace {
-// As the flags say, else as the run that goes on was watched.
+// Flags override the saved Watch of a resumed run.
 Watch watch_of(const TrainOptions& o, const std::string& saved) {
   Watch w;
   const Json before = json_or_null(saved);
@@ -353,7 +353,7 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
   const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
   RunConfig as_read = run;
-  if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // a text that is another is found below, by its tokens
+  if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
   RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,

@@ -1,5 +1,4 @@
-// What `train` and `finetune` share: the options and the data of a run, the folder that it writes and goes on from, and
-// its steps until the end or a signal. What is trained, and what files come of it, is up to them. Users: train.cpp,
+// Shared by `train` and `finetune`: options, data, folder and steps of a run, and resuming. Users: train.cpp,
 // finetune.cpp; generate.cpp and inspect.cpp for single functions.
 #pragma once
 #include <tapegrad/core/check.h>
@@ -31,18 +30,18 @@ struct TrainOptions {
 };
 // --config, --device, and flags for the settings with wanted(name).
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
-// Flags for all of them, and for the settings with wanted(name); `out` is the default of --out.
+// Flags for all TrainOptions, and settings with wanted(name). `out` is the default of --out.
 void add_train_options(Command&, TrainOptions&, const char* out, const std::function<bool(const std::string&)>& wanted);
-Device prepare(const TrainOptions&);  // checks them, and sets the number of threads
-// The base first, then the file, then the flags. may_differ() throws an Error for a setting that must be that of the
-// base, before the settings are checked together.
+Device prepare(const TrainOptions&);  // checks them, sets the number of threads
+// Applies the base, the config file, then the flags. may_differ() may throw an Error for a setting that differs from
+// the base. It runs before validation.
 RunConfig run_of(const TrainOptions&, const RunConfig& base,
                  const std::function<void(const Difference&)>& may_differ = {});
 
-// Reads the files of a run, and may settle the vocabulary in it.
+// Reads the files of a run. May set its vocabulary.
 using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 
-// How a run is watched. It computes nothing, so it is not in the checkpoint; a run that goes on keeps it.
+// How a run reports progress. Not in the checkpoint, since it does not affect results. A resumed run keeps it.
 struct Watch {
   int64_t sample_every = 0;
   bool quiet = false;
@@ -50,7 +49,7 @@ struct Watch {
   bool operator==(const Watch&) const = default;
 };
 
-// What a run is before its first step.
+// A run before its first step.
 struct RunSetup {
   std::string out;
   RunConfig run;
@@ -58,9 +57,9 @@ struct RunSetup {
   DataIdentity identity;
   std::optional<Finetuning> finetuning = std::nullopt;
   std::string init = "";                             // Checkpoint::init
-  std::optional<TrainerState> state = std::nullopt;  // of a run that goes on
+  std::optional<TrainerState> state = std::nullopt;  // of a resumed run
   std::optional<FileLock> lock = std::nullopt;       // of the folder
-  bool changed = false;                              // a run that goes on has other settings now
+  bool changed = false;                              // with other settings than before
   Watch watch = {};
 };
 RunSetup new_run(const TrainOptions&, RunConfig, const ReadData&);
@@ -69,11 +68,11 @@ struct OpenedCheckpoint {
   Checkpoint checkpoint;
   std::optional<FileLock> lock;
 };
-// The checkpoint in the folder of --resume, which is locked. An Error when it is of the other command's run.
+// Locks and reads the checkpoint of --resume. An Error if the other command wrote it.
 OpenedCheckpoint open_checkpoint(const TrainOptions&);
 RunSetup resumed_run(const TrainOptions&, OpenedCheckpoint, const ReadData&);
-// f(), which reads the `what` of a run that goes on. Unless it was named this time, an Error tells who says that it is
-// there.
+// Returns f(), which reads the `what` of a resumed run. Unless its path was `named` now, an Error says where the path
+// came from.
 template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {
   try {
     return f();
@@ -84,18 +83,17 @@ template <class F> auto explain_missing(const std::string& checkpoint, const cha
   }
 }
 
-// What a run trains, and what a save writes beside the checkpoint.
+// The model and the files of a run.
 struct TrainTarget {
   Gpt model;
-  Params params;      // that are trained
-  std::string title;  // about them, for the header
+  Params params;      // trained ones
+  std::string title;  // for the header
   std::function<void()> save;
-  std::vector<std::string> files;  // that save() writes
-  std::string hint;                // a command that uses them
+  std::vector<std::string> files;  // written by save()
+  std::string hint;                // an example command for them
   std::string note = "";           // about the run
 };
-// Makes what is trained, if there is memory for it, and takes the folder; trains until the end or a signal, and writes
-// its files. Returns the exit status.
+// Checks the memory, calls make(), locks the folder, trains until the end or a signal. Returns the exit status.
 int run_training(const TrainOptions&, RunSetup&, Device, const std::function<TrainTarget()>& make);
 
 }  // namespace tg::apps

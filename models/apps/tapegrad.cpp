@@ -1,4 +1,4 @@
-// The command line `tapegrad`: one file per subcommand.
+// The program `tapegrad`: one file per subcommand.
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/ranks.h>

@@ -1,4 +1,4 @@
-// `tapegrad tokenize`: texts to a token file, which `train` and `finetune` read.
+// `tapegrad tokenize`: writes a token file for `train` and `finetune`.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>

@@ -1,4 +1,4 @@
-// `tapegrad train`: text or token files in, a model folder out, and a checkpoint to go on from after any end.
+// `tapegrad train`: trains on texts or token files, writes a model folder and resumable checkpoints.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/model_data.h>
@@ -14,7 +14,7 @@ struct TrainCommandOptions : TrainOptions {
   std::string preset, arch, init, unknown;
 };
 
-// The folder of the model that a run begins with.
+// The model that a run starts from.
 struct InitialModel {
   std::string folder;
   ModelFile file;
@@ -42,18 +42,18 @@ struct TrainJob {
 
 bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
 
-// The tokenizer of a setting; null: "char", which is made of the text. `saved`, if it is not empty, is the text of the
-// one at a path, which may be gone.
+// Returns null for "char", which needs the text. `saved`, if not empty, is the JSON of a tokenizer whose file may be
+// gone.
 std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& saved) {
   if (name == "char") return nullptr;
   if (name == "byte") return std::make_unique<ByteTokenizer>();
   return saved.empty() ? std::make_unique<BpeTokenizer>(read_tokenizer(name)) : Tokenizer::from_json(saved);
 }
 
-// Settles the vocabulary of the run as well.
+// Also sets the vocabulary.
 RunData read_new_data(const std::vector<std::string>& paths, RunConfig& run, const std::string& saved = "") {
   int64_t& vocabulary = run.model.vocab_size;
-  if (is_path(run.tokenizer))  // a resumed run may stand elsewhere
+  if (is_path(run.tokenizer))  // a resume may run elsewhere
     run.tokenizer = absolute_path(run.tokenizer);
   if (has_token_file(paths)) {
     RunData d{read_token_file(paths), named_tokenizer(run.tokenizer, saved)};
@@ -87,7 +87,7 @@ TrainJob resumed_job(const TrainCommandOptions& o) {
   if (began.empty()) {
     TG_CHECK(o.init.empty(), value,
              "[train] {} is of a run that began with random weights, and --model is given. Leave it out.", path);
-    const std::string tokenizer = saved.checkpoint.tokenizer;  // its own folder has it: where it was may be gone
+    const std::string tokenizer = saved.checkpoint.tokenizer;  // its file may be gone
     return {resumed_run(o, std::move(saved),
                         [&](const auto& files, RunConfig& run) { return read_new_data(files, run, tokenizer); }),
             {}};
