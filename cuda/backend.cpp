@@ -1,5 +1,5 @@
-// The CUDA backend's runtime: devices, copies, synchronisation. A machine without a driver or GPU has no device, and
-// why_missing() says what it lacks.
+// The CUDA runtime: devices, copies, synchronisation. Without a driver or GPU there is no device, and why_missing()
+// says what is missing.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/jit/chain.h>
@@ -66,7 +66,8 @@ std::unique_ptr<DeviceState> open_device(int device) {
   return s;
 }
 
-struct Devices {  // opened on first use; leaked, because tensors in static storage may be freed last
+// Opened on first use; leaked, because static tensors may be freed last.
+struct Devices {
   std::mutex mutex;
   std::string why_none;
   std::vector<std::atomic<DeviceState*>> open;
@@ -96,10 +97,10 @@ Devices& devices() {
   return d;
 }
 
-thread_local int t_device = 0;  // CUDA's current one of this thread
+thread_local int t_device = 0;  // this thread's current CUDA device
 thread_local std::pair<int, cudaStream_t> t_on{-1, nullptr};
 
-// Of the device, which becomes the calling thread's current one.
+// Also makes the device the calling thread's current one.
 DeviceState& state(int device) {
   Devices& all = devices();
   auto& slot = all.open.at(size_t(device));

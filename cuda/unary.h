@@ -1,13 +1,13 @@
 /// @file
-/// Kernels of a function of one operand (ops/pointwise.h), for .cu files: cuda/kernels/pointwise.cu makes those of the
-/// library by it, and TG_UNARY_OP(F, cuda) those of a function outside of it.
+/// Kernels of a function of one operand (ops/pointwise.h), for .cu files: the library's in cuda/kernels/pointwise.cu,
+/// and others by TG_UNARY_OP(F, cuda).
 #pragma once
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/ops/pointwise.h>
 
 namespace tg::cuda {
 namespace {
-// What a kernel calls for each element: F's value or derivative.
+// F's value or derivative for one element.
 template <class F> struct Value {
   template <class T, class... Y> __device__ __forceinline__ static T f(Numbers<T>, T x, Y... y) {
     return F::f(x, y...);

@@ -1,6 +1,6 @@
-// Row-major by swapping: read column by column, the memory of a row-major matrix X is X^T. So the library, which
-// computes column-major D = A B, gives the row-major product out = a b when it is asked for out^T = b^T a^T: its A is
-// our b, its B is our a, m and n change places, and nothing moves. A flag of transposition stays with its operand.
+// The library is column-major: a row-major X read column by column is X^T. So out = a b is computed as out^T = b^T a^T:
+// the library's A is our b, its B is our a, m and n are swapped, and no data moves. Each operand keeps its
+// transposition flag.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -22,13 +22,13 @@
 namespace tg::cuda {
 namespace {
 
-// A part of a product that was split: out is no longer contiguous, and later parts of a split k are added.
+// A part of a GEMM that exceeds the library's sizes. out is not contiguous; later parts of k accumulate.
 struct Part : Gemm {
   int64_t ldd = 0;
   bool accumulate = false;
 };
 
-// No algorithm asks for more than 16 bytes: higher powers would only be other keys of the same product.
+// No algorithm asks for more than 16 bytes: higher powers would only add keys for the same GEMM.
 uint8_t alignment(const void* p) {
   return p ? uint8_t(std::min(kMostAlignment, std::countr_zero(reinterpret_cast<uintptr_t>(p)))) : uint8_t(0);
 }
@@ -58,7 +58,7 @@ GemmKey key_of(const Part& g) {
   return k;
 }
 
-// Everything of one device; made at its first product, so programs that never ask for one need no GPU.
+// One device's plans, made at its first GEMM: programs without a GEMM need no GPU.
 class Gemms {
  public:
   Gemms(int device, GemmOptions o) : device_(device) { reset(std::move(o)); }
@@ -80,7 +80,9 @@ class Gemms {
     const std::lock_guard lock(mutex_);
     open(c.op);
     if (by_library(c, g)) return;
-    if (g.bias) {  // which it may have for no alignment or shape: a first term of the sums, rounded with them once
+    // The bias may be the reason, by its alignment or shape. Then it becomes the first term of the sums, rounded once
+    // with them.
+    if (g.bias) {
       fill_rows(c, g, g.ldd);
       g.bias = nullptr, g.accumulate = true;
       if (by_library(c, g)) return;
@@ -95,12 +97,12 @@ class Gemms {
   }
 
  private:
-  using Recent = std::list<std::pair<GemmKey, GemmPlan>>;  // the latest first
+  using Recent = std::list<std::pair<GemmKey, GemmPlan>>;  // latest first
   int device_;
   std::mutex mutex_;
   GemmOptions options_;
   LtHandle handle_;
-  std::map<cudaStream_t, void*> workspaces_;  // never freed: kernels may use them until the process ends
+  std::map<cudaStream_t, void*> workspaces_;  // leaked: kernels may use them until exit
   Recent recent_;
   std::unordered_map<GemmKey, Recent::iterator, GemmKeyHash> plans_;
   std::optional<GemmFile> file_;
@@ -148,7 +150,7 @@ class Gemms {
   bool by_library(const Context& c, const Part& g) {
     const cudaStream_t stream = stream_of(device_);
     const HeldMemory* const held = held_memory();
-    std::optional<Scratch> beside;  // products of two branches of a recording may run at once
+    std::optional<Scratch> beside;  // branches of a recording may run concurrently
     if (held && held->beside()) beside.emplace(c, kGemmWorkspace);
     void* const space = beside ? beside->as<void>() : workspace(held ? held->order() : stream, c.op);
     const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, space, g.accumulate};
@@ -188,7 +190,8 @@ class Gemms {
   }
 };
 
-// Measured times, and so the choice and the bits of results, differ from run to run, unless the choice is kept.
+// Measured times differ from run to run, and so would the choice and the bits of results, unless a file keeps the
+// choice.
 void check_tuning(const GemmOptions& o) {
   TG_CHECK(
       !o.autotune || !o.file.empty(), value,
@@ -229,7 +232,7 @@ GemmOperand advance(GemmOperand x, int64_t row, int64_t column, int64_t matrix, 
   return x;
 }
 DType result_of(DType t) { return t == DType::i8 ? DType::i32 : t; }
-// f(begin, count) for [0, n) in pieces of at most `step`.
+// f(begin, count) for segments of [0, n) of at most `step`.
 template <class F> void pieces(int64_t n, int64_t step, F&& f) {
   for (int64_t at = 0; at < n; at += step) f(at, std::min(step, n - at));
 }
@@ -265,7 +268,7 @@ void gemm(const Context& c, const Gemm& g) {
   Gemms& device = gemms(c.device.index);
   Part part{g};
   part.ldd = g.n;
-  // The library (13.0, 13.1) has no product of integers with more columns, which are our rows.
+  // The library (13.0, 13.1) has no int8 GEMM with more columns, which are our rows.
   const int64_t most_rows = g.dtype == DType::i8 ? std::min<int64_t>(o.largest, 65536) : o.largest;
   pieces(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
     pieces(g.m, most_rows, [&](int64_t row, int64_t rows) {

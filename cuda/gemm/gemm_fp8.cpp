@@ -1,5 +1,5 @@
-// Row-major by swapping, as in gemm.cpp: the library's A is the weight, its B is x, and m and n change places. The
-// descriptors are made for each call; the chosen algorithms are kept.
+// Operands are swapped as in gemm.cpp: the library's A is the weight, its B is x, m and n are swapped. Descriptors are
+// made per call; algorithms are cached.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
@@ -23,7 +23,7 @@ struct Shape8 {
 struct Library {
   std::mutex mutex;
   std::map<int, LtHandle> handles;
-  std::map<Shape8, std::optional<cublasLtMatmulAlgo_t>> algorithms;  // none: refused
+  std::map<Shape8, std::optional<cublasLtMatmulAlgo_t>> algorithms;  // nullopt: refused
   uint64_t refusals = 0;
 };
 Library& library() {  // leaked, as the devices are
@@ -82,7 +82,7 @@ bool multiplied(const Context& c, const GemmFp8& g, Library& l) {
   check_lt(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), c.op, "describing a product");
   const LtDesc desc(raw);
   const int32_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-  // Never FAST_ACCUM, which keeps fewer bits of a sum.
+  // No FAST_ACCUM: it keeps fewer bits of a sum.
   if (!set(desc, CUBLASLT_MATMUL_DESC_TRANSA, int32_t(CUBLAS_OP_T)) ||
       !set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, rows) || !set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, rows) ||
       !set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.scale_weight) ||

@@ -1,13 +1,12 @@
-// Products of 8-bit floats by cuBLASLt, on tensor cores of compute capability 9.0. For fp8.cu, which has another way
-// where the library has none.
+// GEMMs of 8-bit floats by cuBLASLt on tensor cores of compute capability 9.0. fp8.cu has a fallback.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/ops/quantized/fp8.h>
 
 namespace tg::cuda {
 
-// out (m, n) = x (m, k) times the transpose of weight (n, k), scaled: element (i, j) by scale_x[i] and scale_weight[j],
-// and rounded once. All row-major and contiguous, in device memory, at multiples of 16 bytes.
+// out (m, n) = x (m, k) times the transpose of weight (n, k), element (i, j) scaled by scale_x[i] and scale_weight[j]
+// and rounded once. All are row-major, contiguous, 16-byte aligned, in device memory.
 struct GemmFp8 {
   int64_t m = 0, n = 0, k = 0;
   Fp8Format of_x, of_weight;  // not both e5m2
@@ -16,12 +15,13 @@ struct GemmFp8 {
   DType dtype = DType::f32;  // of out: f32, bf16 or f16
   void* out = nullptr;
 };
-// Whether gemm_fp8() may have a product of this shape: n and k are multiples of 16, m of 4, and the GPU is the one.
+// Whether gemm_fp8() may support the shape: n and k are multiples of 16, m of 4, on compute capability 9.0.
 bool fp8_shape_fits(const Context&, int64_t m, int64_t n, int64_t k);
-// False if the library refuses: then nothing was done. Tensor cores of compute capability 9.0 add with some 14 bits,
-// and add these sums in f32 every few terms (DeepSeek-AI, DeepSeek-V3 technical report, 2024, arXiv:2412.19437, 3.5.2).
+// False if the library refuses; then nothing was done. Tensor cores of compute capability 9.0 accumulate with about 14
+// bits, and add these partial sums in f32 every few terms (DeepSeek-V3 technical report, 2024, arXiv:2412.19437,
+// 3.5.2).
 bool gemm_fp8(const Context&, const GemmFp8&);
-// How often it did, in this process; a line on stderr names the first.
+// Refusals in this process; a line on stderr names the first.
 uint64_t fp8_refusals();
 
 }  // namespace tg::cuda

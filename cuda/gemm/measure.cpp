@@ -8,7 +8,7 @@
 namespace tg::cuda {
 namespace {
 
-class Stopwatch {  // of a stream
+class Stopwatch {
  public:
   Stopwatch(cudaStream_t s, std::string_view op) : stream_(s), op_(op) {
     for (auto& e : events_) check(cudaEventCreate(&e), op, "making an event");
@@ -34,8 +34,7 @@ class Stopwatch {  // of a stream
   cudaEvent_t events_[2] = {};
 };
 
-// The operands, and copies of them at the same alignment, enough that their sum is more than the cache, or that there
-// is one for each launch.
+// The operands, and copies at the same alignment: enough to exceed the cache, or one per launch.
 class Operands {
  public:
   Operands(const Context& c, const GemmKey& k, const GemmPointers& p, cudaStream_t stream) : all_{p} {
@@ -82,13 +81,13 @@ bool may_measure(cudaStream_t s, std::string_view op) {
 double measure(const Context& c, GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
   const Operands operands(c, key, p, stream);
   const size_t cache = properties(c.device.index).l2_cache;
-  const Scratch other(c, cache);  // what the cache holds after it was written
+  const Scratch other(c, cache);  // written to evict the cache
   Stopwatch watch(stream, c.op);
   double best = 0;
   size_t winner = 0;
   for (size_t i = 0; i < plan.candidates().size(); ++i) {
     plan.choose(i);
-    if (!plan.run_chosen(p, stream, c.op)) continue;  // it loads the kernel
+    if (!plan.run_chosen(p, stream, c.op)) continue;  // loads the kernel
     std::array<double, 3> times;
     for (double& t : times) {
       check(cudaMemsetAsync(other.as<void>(), 0, cache, stream), c.op, "writing to the cache");

@@ -1,15 +1,15 @@
-// Measuring of cuBLASLt's algorithms. For gemm.cpp.
+// Measures cuBLASLt's algorithms.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 
 namespace tg::cuda {
 
-// Measuring waits for the device, which the capture of a stream forbids.
+// False during a capture of the stream: measuring waits for the device.
 bool may_measure(cudaStream_t, std::string_view op);
 
-// Chooses the candidate that takes the least time, the median of some rounds, and returns that: microseconds a product.
-// A round is kMeasuredLaunches products between two events, on operands that no product before it has brought to the L2
-// cache. D is overwritten; other memory is scratch, at most twice the cache and one product's operands.
+// Chooses the candidate with the least median time over a few rounds, and returns microseconds per GEMM. A round is
+// kMeasuredLaunches GEMMs between two events, on operands that are cold in L2. D is overwritten. Scratch memory is at
+// most twice the cache plus one GEMM's operands.
 inline constexpr int kMeasuredLaunches = 20;
 double measure(const Context&, GemmPlan&, const GemmKey&, const GemmPointers&, cudaStream_t);
 

@@ -15,10 +15,10 @@ namespace tg::cuda {
 namespace {
 struct ChainKernel {
   ChainSource source;
-  cudaKernel_t kernel = nullptr;  // null: it cannot be compiled
+  cudaKernel_t kernel = nullptr;  // null: not compilable
   std::string name;               // of its ops, for messages
 };
-struct Chains {  // leaked, as all that outlives main(): messages have the names of kernels
+struct Chains {  // leaked: messages hold names of kernels
   std::mutex mutex;
   std::unordered_map<StructuralHash, const ChainKernel*, StructuralHasher> kernels;
   std::unordered_map<std::string, cudaKernel_t> loaded;  // by source and architecture
@@ -36,7 +36,7 @@ void say(const std::string& why) {
 
 int architecture(int device) { return properties(device).major * 10 + properties(device).minor; }
 
-// All that a source is made from.
+// Everything that determines a source.
 StructuralHash key_of(const Chain& c) {
   StructuralHash k;
   k.add(c.device.index);
@@ -80,7 +80,7 @@ const ChainKernel& kernel_of(const Chain& c) {
   return *kernel;
 }
 
-// Whether each group of `vector` neighbours is such a group of every buffer, from an aligned address, or one element.
+// Whether each group of `vector` elements is, in each buffer, contiguous and aligned, or one repeated element.
 bool in_groups(const Chain& c, const ChainSource& s) {
   for (const uint32_t b : s.buffers) {
     const ChainPlan::Buffer& buffer = c.plan.buffers[b];

@@ -1,18 +1,18 @@
-// Chains of pointwise ops on the device: each as one kernel, which is written (chain_source.h) and compiled (rtc.h)
-// when it is first run. For backend.cpp.
+// Chains of pointwise ops, each run as one kernel that is written (chain_source.h) and compiled (rtc.h) at its first
+// use.
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/op.h>
 
 namespace tg::cuda {
 
-// Whether chains may have the op: it has an expression, and there is a compiler. Why there is none is said once, on
-// stderr. On the emulator, where a compilation takes seconds, also TG_EMULATE_CHAINS=1 is wanted.
+// Whether chains may contain the op: it has an expression, and a compiler is available. If none is, stderr says why,
+// once. The emulator also needs TG_EMULATE_CHAINS=1, since a compilation takes seconds there.
 bool runs_in_chains(const Op&);
-// Where its kernel cannot be compiled, which is said on stderr, its ops run one by one.
+// If the kernel cannot be compiled, stderr says so and the ops run one by one.
 void run_chain(const Chain&);
-// Kernels are compiled, or read from the disk, again, and what was said is said again: for tests.
+// For tests: kernels are compiled or read from disk again, and messages repeat.
 void forget_chains();
-uint64_t refused_chains();  // kernels that did not compile, ever: for tests
+uint64_t refused_chains();  // for tests: kernels that did not compile
 
 }  // namespace tg::cuda

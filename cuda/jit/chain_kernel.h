@@ -1,6 +1,5 @@
-// What the kernels of chains stand on: their arguments, and elements of every dtype. The source of such a kernel is
-// written at run time (chain_source.h) and begins with this header and those of the pointwise functions, of which the
-// library holds copies for NVRTC; on the emulator the host compiler reads them.
+// Arguments and element access of chain kernels. Their source (chain_source.h) begins with this header and those of the
+// pointwise functions. The library embeds copies for NVRTC; on the emulator the host compiler reads the files.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
@@ -11,7 +10,7 @@
 #include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
-// Names that the functions of ops/ have beside them, for the gradients of their ops; nothing here calls them.
+// Names that gradients in those headers use; nothing here calls them.
 class Vjp;
 class Tensor;
 class Tensors;
@@ -21,9 +20,10 @@ template <class... I> constexpr Mask mask_of(I... i) { return ((Mask(1) << i) | 
 
 namespace tg::cuda {
 namespace {
-// Filled word by word by ChainKernel::launch.
+// Filled word by word by launch() of chain.cpp.
 template <int kBuffers, int kNumbers> struct Arguments {
-  int64_t elements, groups, columns;  // groups of neighbours, from the first element on, and the rest one by one
+  // `groups` groups of adjacent elements from the first on, then single elements.
+  int64_t elements, groups, columns;
   uint64_t zero;
   void* data[kBuffers];
   uint64_t numbers[kNumbers > 0 ? kNumbers : 1];
@@ -59,7 +59,6 @@ template <class T, int V> __device__ __forceinline__ void store(void* data, int6
   store16(static_cast<T*>(data) + i, x);
 }
 
-// To the type that is computed in, and back.
 template <class T> __device__ __forceinline__ compute_t<T> widen(T x) { return compute_t<T>(x); }
 template <class T> struct Narrowed {
   template <class X> __device__ __forceinline__ static T from(X x) { return T(x); }
@@ -68,9 +67,8 @@ template <> struct Narrowed<bf16> {
   __device__ __forceinline__ static bf16 from(float x) { return to_bf16(x); }
 };
 
-// The result of an op that is read by the next one. Op after op it goes through memory, so that no product in the one
-// is contracted with a sum in the other; here it goes through an exclusive or with a zero that the compiler cannot
-// know.
+// The result of an op that the next one reads. Op by op it passes through memory, so no multiplication of one is
+// contracted with an addition of the other. Here an XOR with a zero unknown to the compiler prevents that.
 template <class T> __device__ __forceinline__ T settled(T x, uint64_t) { return x; }
 __device__ __forceinline__ float settled(float x, uint64_t zero) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) ^ uint32_t(zero));
@@ -81,7 +79,7 @@ __device__ __forceinline__ double settled(double x, uint64_t zero) {
 }  // namespace
 }  // namespace tg::cuda
 
-#ifdef TG_CUDA_EMULATED  // by which the emulator calls the kernel
+#ifdef TG_CUDA_EMULATED  // the emulator's way into the kernel
 #define TG_CHAIN_ENTRY(kernel, Args)                                                          \
   extern "C" void kernel##_run(const void* args) { kernel(*static_cast<const Args*>(args)); } \
   extern "C" unsigned long kernel##_bytes() { return sizeof(Args); }

@@ -17,7 +17,7 @@ constexpr std::string_view kBegin = R"(#define TG_FUNCTIONS_ONLY
 namespace tg::cuda {
 namespace {
 )";
-// {0} kernel, {1} threads, {2} neighbours, {3} of Once
+// {0} kernel, {1} threads, {2} adjacent elements per thread minus 1, {3} values of Once
 constexpr std::string_view kEnd = R"(}}  // namespace
 }}  // namespace tg::cuda
 using tg::cuda::Args;
@@ -56,7 +56,7 @@ class Writer {
   Writer(const ChainPlan& p, std::span<const Op* const> ops) : p_(p), ops_(ops), readers_(p.buffers.size()) {
     for (const ChainPlan::Use& u : p.uses)
       for (const uint32_t b : u.in) ++readers_[b];
-    size_t widest = 2;  // at most 8 neighbours: each has registers of its own
+    size_t widest = 2;  // at most 8 elements per thread: registers
     for (uint32_t b = 0; b < p.buffers.size(); ++b) {
       if (!in_memory(b)) continue;
       s_.buffers.push_back(b);
@@ -67,7 +67,7 @@ class Writer {
   ChainSource write() {
     std::string body;
     for (uint32_t k = 0; k < p_.uses.size(); ++k) body += op(k);
-    std::string once, first;  // what is read once: declarations, values
+    std::string once, first;  // read once: declarations, values
     for (const uint32_t b : s_.buffers)
       if (reads_of(p_, p_.buffers[b]) == Reads::one && !is_output(b)) {
         once += fmt::format(" {} b{};", type_of(p_.buffers[b].dtype), b);
@@ -117,7 +117,7 @@ class Writer {
   }
   std::string input(uint32_t b, bool bitwise) const {
     const Buffer& from = p_.buffers[b];
-    std::string s = fmt::format("v{}", b);  // what an op of the chain made
+    std::string s = fmt::format("v{}", b);  // the result of an op of the chain
     if (from.kind == Buffer::Kind::input) {
       const Reads how = reads_of(p_, from);
       s = fmt::format("{}b{}{}", how == Reads::one ? "once." : "", b,
@@ -157,11 +157,11 @@ class Writer {
 
   const ChainPlan& p_;
   std::span<const Op* const> ops_;
-  std::vector<uint32_t> readers_;  // of each buffer, within the chain
+  std::vector<uint32_t> readers_;  // per buffer, within the chain
   ChainSource s_;
 };
 
-// As a cast does it: cut towards 0 and saturated.
+// Casts: truncated towards 0 and saturated.
 template <class T> T to(double x) {
   if constexpr (std::is_integral_v<T>) {
     constexpr T lo = std::numeric_limits<T>::min(), hi = std::numeric_limits<T>::max();

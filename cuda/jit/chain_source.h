@@ -1,5 +1,5 @@
-// The source of a chain of pointwise ops as one kernel, in the text of the ops' own functions. Knows neither compiler
-// nor device; chain.cpp compiles and launches it.
+// Writes a chain of pointwise ops as the source of one kernel, from the text of the ops' functions. chain.cpp compiles
+// and launches it.
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/op.h>
@@ -9,14 +9,14 @@
 
 namespace tg::cuda {
 
-// How a buffer is read: element by element, one row for all rows, one column for all columns, or one element for all.
+// How a buffer is read: every element, one row for all rows, one column for all columns, or one element for all.
 enum class Reads : uint8_t { all, row, column, one };
 Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 
 struct ChainSource {
-  std::string text;               // depends on dtypes, steps and expressions, and not on sizes or numbers
-  int vector = 1;                 // neighbours that a thread takes at once, where alignment allows
-  std::vector<uint32_t> buffers;  // those in memory, in the order of the kernel's arguments
+  std::string text;               // set by dtypes, strides and expressions only
+  int vector = 1;                 // adjacent elements per thread, if aligned
+  std::vector<uint32_t> buffers;  // in memory, in the order of the kernel's arguments
   struct Number {                 // number `index` of the expression of `op`
     uint32_t op, index;
     DType dtype;
@@ -29,7 +29,7 @@ inline constexpr unsigned kChainThreads = 128;
 
 // All ops have expressions.
 ChainSource chain_source(const ChainPlan&, std::span<const Op* const> ops);
-// A number as an argument of the kernel: in the dtype, or in the type that it is computed in.
+// A number as a kernel argument, in its dtype or its compute type.
 uint64_t number_bits(const ChainSource::Number&, double);
 
 }  // namespace tg::cuda

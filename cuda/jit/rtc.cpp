@@ -19,7 +19,7 @@ void check_rtc(nvrtcResult r, std::string_view what) {
   TG_CHECK(r == NVRTC_SUCCESS, cuda, "[cuda] {} failed: {}.", what, nvrtcGetErrorString(r));
 }
 
-// The parts of the standard library that our headers name; NVRTC has the functions, and no headers.
+// The standard headers that our headers include; NVRTC has the functions without the headers.
 #ifdef TG_CUDA_EMULATED
 constexpr std::span<const EmbeddedHeader> kStandard;
 #else
@@ -79,8 +79,8 @@ struct Digest {
 };
 
 std::vector<std::string> options_for(int arch) {
-  // Contraction as nvcc has it by default, for the kernels of single ops. All else, divisions and square roots that are
-  // rounded correctly, and denormal numbers that are kept, is the default of both.
+  // Contraction is on, as nvcc's default for kernels of single ops. Correctly rounded division and square root, and
+  // denormals, are the default of both.
   return {fmt::format("--gpu-architecture=sm_{}", arch), "--std=c++20", "--device-as-default-execution-space",
           "--fmad=true"};
 }
@@ -107,21 +107,21 @@ std::string folder() {
     return std::string(v ? v : "");
   };
   if (const std::string own = set("TG_CACHE_DIR"); !own.empty()) return own;
-  // A relative one means nothing (XDG Base Directory Specification), and the working folder may be anybody's.
+  // A relative path is invalid (XDG Base Directory Specification), and others may own the working folder.
   if (const std::string caches = set("XDG_CACHE_HOME"); caches.starts_with('/')) return caches + "/tapegrad";
   if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/tapegrad";
   return {};
 }
-// What is there runs on the device: both must be this user's, and nobody else may write them.
+// The file's code runs on the device: both must be this user's and not writable by others.
 bool is_own(const std::string& path) {
   struct stat s;
   return ::stat(path.c_str(), &s) == 0 && s.st_uid == ::geteuid() && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
-// A file: this line, the digest of the image, the image.
+// File format: this line, the digest of the image, the image.
 constexpr std::string_view kMagic = "tapegrad kernels 1\n";
 constexpr size_t kBegin = kMagic.size() + 33;
 std::string begin_of(std::string_view image) { return std::string(kMagic) + Digest().add(image).hex() + "\n"; }
-std::string read_image(const std::string& path) {  // empty if there is none that is whole
+std::string read_image(const std::string& path) {  // empty if there is no intact one
   if (path.empty() || !is_own(path.substr(0, path.rfind('/'))) || !is_own(path)) return {};
   try {
     const MappedFile file(path);

@@ -1,6 +1,5 @@
-// NVRTC, CUDA's compiler at run time, and the loading of what it makes, for host code: the toolkit's, or the emulator's
-// stand-in under the same names (TG_CUDA=EMULATE). NVRTC has a hundred megabytes: the first kernel that is compiled
-// loads it, not the start of a process.
+// NVRTC and kernel loading for host code: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE).
+// NVRTC has a hundred megabytes, so the first compilation loads it.
 #pragma once
 #include <tapegrad/cuda/runtime/api.h>
 #ifdef TG_CUDA_EMULATED
@@ -10,7 +9,7 @@
 #include <tapegrad/cuda/runtime/shared_library.h>
 
 #include <nvrtc.h>
-#define TG_LOADS_KERNELS (CUDART_VERSION >= 12080)  // older toolkits have no cudaLibraryLoadData
+#define TG_LOADS_KERNELS (CUDART_VERSION >= 12080)  // added in 12.8: cudaLibraryLoadData
 
 namespace tg::cuda {
 SharedLibrary& rtc_library();  // rtc.cpp

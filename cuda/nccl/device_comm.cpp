@@ -10,7 +10,7 @@
 
 namespace tg::cuda::nccl {
 namespace {
-// Calls that NCCL takes as one: those for the same two ranks meet in any order.
+// NCCL calls issued as one, so that sends and receives of two ranks match in any order.
 class Group {
  public:
   explicit Group(const char* op) : op_(op) { check(GroupStart(), op, "beginning a group"); }
@@ -28,7 +28,7 @@ class Group {
   const char* op_;
   bool open_ = true;
 };
-// All that were made, for of() and wait_for_all().
+// All instances, for of() and wait_for_all().
 struct Registry {
   std::mutex mutex;
   std::map<std::pair<Communicator*, int>, DeviceComm*> all;
@@ -48,7 +48,7 @@ void order(cudaStream_t first, cudaStream_t then) {
 DeviceComm* DeviceComm::of(Communicator& comm, int device, const char* op) {
   if (comm.size() == 1) return nullptr;
   TG_CHECK(!held_memory(), state, "[{}] exchanges with other ranks are not captured into CUDA graphs.", op);
-  comm.wait_for_jobs();  // to make an NCCL communicator exchanges messages: jobs come first on all ranks
+  comm.wait_for_jobs();  // creating a communicator exchanges messages
   const std::lock_guard lock(registry().mutex);
   DeviceComm*& found = registry().all[{&comm, device}];
   if (!found) found = new DeviceComm(comm, device, op);
@@ -128,7 +128,7 @@ DeviceComm::Exchange::~Exchange() {
   if (goes_on_) return;
   try {
     order(comm_->stream_, stream_of(comm_->device_));
-  } catch (const Error&) {  // the next launch says it
+  } catch (const Error&) {  // the next launch reports it
   }
 }
 void DeviceComm::Exchange::go_on(const void* ticket) {

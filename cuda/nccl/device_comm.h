@@ -1,10 +1,9 @@
-// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, in a stream of their own beside
-// the one that computes. For the kernels of ops/training/collective.h.
+// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, on a separate stream next to the
+// compute stream. For the kernels of ops/training/collective.h.
 //
-// What it queues is not captured into CUDA graphs, and neither are the ops that use it: NCCL ties the buffers of
-// what it captures to the captured graph, while a recording (recording.h) captures each call alone, adds copies of
-// it to a graph and replaces them there. No GPU has shown that the two go together. Compiled functions with such
-// an op run op by op.
+// The exchanges and the ops that use them are not captured into CUDA graphs. NCCL ties captured buffers to the captured
+// graph, but a recording (recording.h) captures each call separately, adds copies of it to a graph and replaces them
+// there. The combination is untested on GPUs. Compiled functions with such an op run op by op.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/nccl_api.h>
@@ -24,34 +23,34 @@ namespace tg::cuda::nccl {
 
 class DeviceComm final : CommWatch::OnDevice {
  public:
-  // Of this rank's device: made at the first call, in which all ranks meet, and never ended, as the ranks may end at
-  // different times. Null for a world of one, which needs no NCCL. An Error if there is no NCCL, or if `op` is
-  // recorded.
+  // The instance of this rank's device, or null for one rank. All ranks must make the first call. It is never
+  // destroyed, since ranks may end at different times. An Error without NCCL, or if `op` is recorded.
   static DeviceComm* of(Communicator&, int device, const char* op);
 
   int rank() const { return comm_.rank(); }
-  // Bytes that a rank sends at once: half of the smallest L2 cache of all ranks, so that what one kernel writes the
-  // next finds there.
+  // Bytes that a rank sends at once: half of the smallest L2 cache of all ranks, so that a kernel finds in L2 what the
+  // previous one wrote.
   size_t round() const { return round_; }
 
-  // Rows of a part for each rank: part r begins at r * stride and has bytes[r] bytes, on all ranks the same.
+  // Buffers with a part per rank: part r begins at r * stride and has bytes[r] bytes, the same on all ranks.
   using Sizes = std::span<const size_t>;
-  // Sends part r of `from` to rank r, and gets this rank's part of rank r to `to` + r * stride.
-  // To be called during an Exchange.
+  // Sends part r of `from` to rank r, and receives this rank's part from rank r at `to` + r * stride. Needs an
+  // Exchange.
   void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op);
-  // In place: this rank's shard of `row` is filled, the others are received. To be called during an Exchange.
+  // In place: sends this rank's part of `row`, receives the others. Needs an Exchange.
   void all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op);
 
-  // Scope: launches of the calling thread go to the communication stream, ordered after the work already in its own
-  // stream. Host functions in the stream tell the watch of the wait, because the host is ahead of the stream. Null: no
-  // scope.
+  // Scope: the calling thread launches into the communication stream, after the work already in its own stream. Host
+  // functions in the stream tell the watch of the wait, because the host is ahead of the stream. A null DeviceComm
+  // makes it a no-op.
   class Exchange {
    public:
     Exchange(DeviceComm*, const char* op);  // `op` lives as long as the process
-    ~Exchange();                            // the thread's own stream waits for what was queued, unless that goes on
+    // The thread's stream waits for the queued work, unless go_on() was called.
+    ~Exchange();
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
-    // What was queued goes on until finish(ticket).
+    // The queued work stays asynchronous until finish(ticket).
     void go_on(const void* ticket);
 
    private:
@@ -61,8 +60,8 @@ class DeviceComm final : CommWatch::OnDevice {
   };
   // The calling thread's stream waits for the asynchronous exchange of this ticket.
   void finish(const void* ticket);
-  // The same for all that go on, of all devices; they may be finished again. Errors are those of the stream, which are
-  // known already.
+  // Like finish(), for all asynchronous exchanges of all devices, which may be finished again. The stream has reported
+  // its errors already.
   static void wait_for_all() noexcept;
 
  private:
@@ -78,10 +77,10 @@ class DeviceComm final : CommWatch::OnDevice {
   Comm nccl_ = nullptr;
   Stream stream_;
   std::mutex mutex_;
-  std::map<const void*, Event> going_on_;             // their ends, by tickets
-  uint64_t waits_ = 0;                                // that were queued
-  std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // of them
-  std::array<std::atomic<const char*>, 64> names_{};  // of the last
+  std::map<const void*, Event> going_on_;             // their ends, by ticket
+  uint64_t waits_ = 0;                                // queued waits
+  std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // of the waits
+  std::array<std::atomic<const char*>, 64> names_{};  // of the latest waits
 };
 
 }  // namespace tg::cuda::nccl

@@ -1,13 +1,13 @@
-// The functions of NCCL that are used, by prototypes of our own: a build needs no nccl.h, and the first of them that is
-// called loads libnccl.so.2. On the emulator they are its stand-in (TG_CUDA=EMULATE). A test compares the prototypes
-// with nccl.h where there is one. Buffers are moved as bytes: sums are made by our own kernels.
+// The NCCL functions in use, as our own prototypes: a build needs no nccl.h, and the first call loads libnccl.so.2. The
+// emulator has its own versions (TG_CUDA=EMULATE). A test compares the prototypes with nccl.h where installed. Buffers
+// move as bytes: our kernels compute the sums.
 #pragma once
 #include <cstddef>
 #ifndef TG_CUDA_EMULATED
 #include <tapegrad/cuda/runtime/shared_library.h>
 #endif
 
-struct ncclComm;     // of the library
+struct ncclComm;     // NCCL's
 struct CUstream_st;  // *cudaStream_t
 
 namespace tg::cuda::nccl {

@@ -1,6 +1,5 @@
-// CUPTI, which tells what ran on a GPU, for host code: the toolkit's, or the emulator's stand-in under the same names
-// (TG_CUDA=EMULATE). The first profiler of a process loads it. TG_HAS_CUPTI: its headers were there when this was
-// built.
+// CUPTI for host code: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). The first profiler
+// loads it. TG_HAS_CUPTI: the build had its headers.
 #pragma once
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cupti.h>

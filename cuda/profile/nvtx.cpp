@@ -1,5 +1,5 @@
-// Ranges of a Profiler as ranges of NVTX, for nsys and ncu. The header alone: it finds the tool that runs the process,
-// or does nothing.
+// Ranges of a Profiler as NVTX ranges, for nsys and ncu. The NVTX header finds the tool that runs the process, or does
+// nothing.
 #include <tapegrad/core/profile/profiler_record.h>
 
 #ifndef TG_CUDA_EMULATED

@@ -1,7 +1,7 @@
-// CUPTI hands records over in buffers, from threads of its own, in no order: what a record belongs to is found when all
-// are there. A kernel has the number of the API call that launched it, and that call's record the number of the range
-// in which it was made (the "external correlation"). A kernel of a graph has the number of the launch of the whole, and
-// of its node; which op a node is of is noted as it is captured (running()), and handed on as graphs copy their nodes.
+// CUPTI delivers records in buffers, from its threads, in no order, so records are matched once all have arrived. A
+// kernel has the number of the API call that launched it, and that call's record has the number of its range (the
+// "external correlation"). A kernel of a graph has the number of the graph's launch, and of its node. A node's op is
+// noted as it is captured (running()), and copied when graphs clone their nodes.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -44,7 +44,7 @@ SharedLibrary& cupti_library() {  // leaked, as lt_library()
 namespace {
 
 #if !defined(TG_CUDA_EMULATED) && CUPTI_API_VERSION >= 130000
-// What toolkits since 13.0 write begins as what those before wrote.
+// Records of toolkits since 13.0 begin like the older ones.
 #define TG_SAME_PLACE(field) \
   static_assert(offsetof(CUpti_ActivityKernel9, field) == offsetof(CUpti_ActivityKernel10, field))
 TG_SAME_PLACE(start);
@@ -93,29 +93,29 @@ std::string demangled(const char* name) {
   return s;
 }
 
-struct Link {  // of a record to what it belongs to
+struct Link {  // from a record to its call and graph node
   uint32_t call;
   uint64_t node;
 };
-// What buffers brought; under the lock.
+// Contents of the buffers, under the lock.
 struct Arrived {
   std::mutex mutex;
   DeviceRecords records;
-  int64_t behind = 0;                                // how much CUPTI's clock is behind the host's, in nanoseconds
-  bool totals = false;                               // are all that is kept
+  int64_t behind = 0;                                // CUPTI's clock behind the host's, in nanoseconds
+  bool totals = false;                               // only totals are kept
   std::vector<Link> kernels, copies;                 // of the records
-  std::vector<std::pair<uint32_t, uint32_t>> calls;  // their numbers and threads
+  std::vector<std::pair<uint32_t, uint32_t>> calls;  // numbers and threads
   std::vector<std::pair<DeviceCall, std::pair<uint32_t, uint32_t>>> driver_calls;
   std::unordered_map<uint32_t, uint64_t> ranges;                               // by call
   std::unordered_map<uint64_t, Running> nodes;                                 // of graphs
-  std::unordered_map<std::string, std::string_view> names;                     // demangled, for ever
+  std::unordered_map<std::string, std::string_view> names;                     // demangled, never freed
   std::unordered_map<uint32_t, std::string_view> runtime_names, driver_names;  // by id
   bool keeps_calls_of(std::string_view name) const {
-    // Asked for after each launch, and no work.
+    // Called after each launch; they do no work.
     return name != "cudaGetLastError" && name != "cudaPeekAtLastError" && name != "cudaGetDevice";
   }
 };
-Arrived& arrived() {  // leaked: CUPTI's threads may call until the process ends
+Arrived& arrived() {  // leaked: CUPTI's threads may call until exit
   static auto& a = *new Arrived;
   return a;
 }
@@ -209,11 +209,12 @@ void take(Arrived& a, CUpti_Activity* r) {
 void buffer_wanted(uint8_t** buffer, size_t* size, size_t* most_records) {
   *buffer = static_cast<uint8_t*>(::operator new(kBuffer, std::align_val_t(kAlign), std::nothrow));
   *size = *buffer ? kBuffer : 0;
-  *most_records = 0;  // as many as fit
+  *most_records = 0;  // no limit
 }
 void buffer_full(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
   Arrived& a = arrived();
-  size_t dropped = 0;  // asked for without our lock: CUPTI has its own, under which it calls node_made()
+  // Without our lock: CUPTI calls node_made() under its own.
+  size_t dropped = 0;
   if (cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) != CUPTI_SUCCESS) dropped = 0;
   try {
     const std::lock_guard lock(a.mutex);
@@ -244,7 +245,7 @@ void node_made(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const vo
 }
 uint64_t timestamp() { return uint64_t(profiler_clock()); }
 
-// --- what belongs together ---
+// --- matching of records ---
 uint64_t range_of(const Arrived& a, uint32_t call) {
   const auto at = a.ranges.find(call);
   return at == a.ranges.end() ? 0 : at->second;
@@ -253,7 +254,7 @@ const Running* origin_of(const Arrived& a, uint64_t node) {
   const auto at = node ? a.nodes.find(node) : a.nodes.end();
   return at == a.nodes.end() ? nullptr : &at->second;
 }
-// A launch by the driver's API is one of a library's; those that the runtime makes are in its own calls.
+// A driver API launch outside the runtime's calls is a library's.
 void add_driver_calls(Arrived& a) {
   std::unordered_map<uint32_t, std::vector<std::pair<int64_t, int64_t>>> by_thread;
   std::unordered_set<uint32_t> numbers;
@@ -343,18 +344,18 @@ class CuptiProfiler final : public DeviceProfiler {
     a.ranges = {}, a.nodes = {};
     a.behind = 0;
   }
-  // A profile is whole without it.
+  // A profile is complete without it.
   void note(CUptiResult r, const char* what) {
     if (r == CUPTI_SUCCESS) return;
     if (std::string text = refusal(r, what); std::ranges::find(notes_, text) == notes_.end())
       notes_.push_back(std::move(text));
   }
-  // Else its own, which is compared with the host's once.
+  // If refused, CUPTI's clock is compared with the host's once.
   void use_host_clock() {
     const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
     if (r == CUPTI_SUCCESS) return;
     note(r, "the clock of the host, and its own is moved to it");
-    // Of the narrowest of a few pairs, and from the host's that is before: so no record ends after the profile does.
+    // The narrowest of a few pairs, against the host's earlier reading: so no record ends after the profile.
     int64_t behind = 0, narrowest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 8; ++i) {
       uint64_t own = 0;

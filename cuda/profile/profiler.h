@@ -1,4 +1,4 @@
-// What the GPU did while a Profiler runs, from CUPTI. For backend.cpp.
+// GPU activity during a Profiler, from CUPTI.
 #pragma once
 #include <tapegrad/core/profile/profiler_record.h>
 
@@ -6,8 +6,8 @@
 
 namespace tg::cuda {
 
-// From now on kernels, copies, fills and calls of the CUDA runtime are recorded. An Error says why they cannot be: no
-// CUPTI here, a driver that refuses, another tool that uses it.
+// Starts recording kernels, copies, fills and CUDA runtime calls. An Error says why it cannot: no CUPTI, a driver that
+// refuses, another tool that uses it.
 std::unique_ptr<detail::DeviceProfiler> make_profiler();
 
 }  // namespace tg::cuda

@@ -16,7 +16,7 @@
 namespace tg::cuda {
 namespace {
 
-// The emulator checks accesses against blocks, and finds those that run past the end of one in its red zone.
+// The emulator checks accesses against blocks: the red zone catches those past the end of one.
 #ifdef TG_CUDA_EMULATED
 constexpr size_t kRedZone = kBlockUnit;
 void segment_made(void* p, size_t n) { simt::note_segment(p, n); }
@@ -36,7 +36,7 @@ std::string size_text(size_t bytes) {
 
 cudaStream_t owner_of(const Block& b) { return static_cast<cudaStream_t>(const_cast<void*>(b.pool->owner)); }
 
-// CUDA refuses cudaMalloc to a thread that captures, unless it says that it does not depend on what is captured.
+// A thread that captures may not call cudaMalloc, unless it declares that it does not depend on the capture.
 class MayAllocate {
  public:
   MayAllocate() { exchange(); }
@@ -92,8 +92,8 @@ void DeviceAllocator::deallocate(void* p, size_t bytes) noexcept {
   Block* b = pool_.find(p);
   if (!b) return;
   const cudaStream_t owner = owner_of(*b);
-  // The owner waits for the others, so that whatever it does with the block comes after them. Errors: the device is
-  // lost or the process ends, and there is nobody to tell.
+  // The owner waits for the other streams, so that its later use of the block comes after theirs. Errors are ignored:
+  // the device is lost or the process ends.
   if (!users_.empty()) {
     const auto [first, last] = users_.equal_range(p);
     for (auto it = first; it != last; ++it)
@@ -170,7 +170,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   if (!p && size > least) p = segment(size = least);
   if (!p) {
     check(cudaMemGetInfo(&free, &total), "allocate", "reading the size of its memory");
-    // Releasing waits for the device, which the capture of this thread forbids, or would not help.
+    // Releasing waits for the device, which a capture of this thread forbids, or would not help.
     if (held_memory() || least > total) fail(asked);
     release(lock);
     p = segment(size);
@@ -180,8 +180,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   return pool_.take(bytes, stream);
 }
 void DeviceAllocator::release(Lock& lock) {
-  // Another thread that captures may need our lock to end, or one that our caller has: then it gets this time and no
-  // more.
+  // Another capturing thread may need our lock, or one of our caller's, to end: wait no longer than this.
   constexpr std::chrono::seconds kMost{10};
   lock.unlock();
   const std::unique_lock alone(captures(), kMost);

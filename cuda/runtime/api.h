@@ -1,4 +1,4 @@
-// The CUDA runtime for host code: the toolkit's, or the emulator's subset of it under the same names (TG_CUDA=EMULATE).
+// The CUDA runtime for host code: the toolkit's, or the emulator's subset under the same names (TG_CUDA=EMULATE).
 // Kernel sources include device.h instead.
 #pragma once
 #ifdef TG_CUDA_EMULATED

@@ -1,5 +1,5 @@
-// Cuts blocks from segments of memory that others provide, and merges freed neighbours. Bookkeeping on the host only:
-// no CUDA, no locks, no memory is touched. The allocator of this folder has one per device.
+// Splits segments of memory into blocks and merges adjacent free ones. Host bookkeeping only: no CUDA, no locks, no
+// access to the memory. Each allocator has one.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/scope.h>
@@ -12,29 +12,30 @@
 
 namespace tg::cuda {
 
-using Owner = const void*;  // whose free blocks they are: a stream
+using Owner = const void*;  // the stream that owns free blocks
 
 struct Block {
   std::byte* at = nullptr;
-  size_t bytes = 0;  // of the memory, a multiple of kBlockUnit
+  size_t bytes = 0;  // a multiple of kBlockUnit
   struct Pool* pool = nullptr;
-  Block *before = nullptr, *after = nullptr;  // neighbours in the segment
+  Block *before = nullptr, *after = nullptr;  // adjacent in the segment
   bool in_use = false;
-  // What it is used for, for messages.
+  // The use, for messages.
   size_t asked = 0;
   std::string_view op = {};
   const Scope* scope = nullptr;
   const std::string* label = nullptr;
 };
 
-inline constexpr size_t kBlockUnit = 512;      // alignment and granularity
-inline constexpr size_t kSmallMost = 1 << 20;  // larger blocks come from other segments, which small ones do not split
+inline constexpr size_t kBlockUnit = 512;  // alignment and granularity
+// Larger blocks have separate segments, which small blocks do not split.
+inline constexpr size_t kSmallMost = 1 << 20;
 inline constexpr size_t kSegmentUnit = 2 << 20;  // of cudaMalloc
 
-// At most 1/8 more than asked for, and at most 2 MiB, so that sizes which vary a little use each other's blocks.
+// At most 1/8 and 2 MiB more than asked for, so that slightly different sizes reuse each other's blocks.
 size_t rounded_block(size_t bytes);
 
-struct BestFit {  // the smallest, and of equal ones the lowest
+struct BestFit {  // the smallest, then the lowest address
   using is_transparent = void;
   bool operator()(const Block* a, const Block* b) const {
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->at < b->at;
@@ -46,23 +47,24 @@ struct Pool {
   Owner owner;
   bool small;
   std::set<Block*, BestFit> free = {};
-  std::vector<std::set<Block*, BestFit>::node_type> spare = {};  // nodes of the set, so that it allocates nothing
+  // Spare nodes of the set, so that it allocates nothing.
+  std::vector<std::set<Block*, BestFit>::node_type> spare = {};
   size_t segment_bytes = 0;
 };
 
 class BlockPool {
  public:
-  // A block of at least rounded_block(bytes) from the owner's free ones; null when there is none.
+  // A block of at least rounded_block(bytes) from the owner's free ones; null if there is none.
   Block* take(size_t bytes, Owner);
-  // Merges with free neighbours; the block may be gone afterwards.
+  // Merges the block with adjacent free ones; it may cease to exist.
   void give(Block*);
-  Block* find(const void*) const;  // in use at that address; null if none
+  Block* find(const void*) const;  // the block in use at that address, or null
 
-  // What to ask of the card when take() found nothing: grows with what the owner has; never less than least_segment().
+  // Bytes to allocate after take() found nothing: it grows with the owner's memory, and is at least least_segment().
   size_t next_segment(size_t bytes, Owner);
   static size_t least_segment(size_t bytes);
   void add_segment(void*, size_t bytes, size_t for_bytes, Owner);
-  // Forgets all segments of which nothing is in use, and returns them.
+  // Forgets and returns all segments without a block in use.
   std::vector<void*> release();
 
   size_t segments() const { return segments_; }

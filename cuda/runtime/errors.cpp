@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kRestart =
     "CUDA gives no way to go on after that: restart the process, a training from its last checkpoint.";
 
-// The errors after which CUDA refuses everything until the process ends.
+// Errors after which CUDA refuses everything until the process ends.
 bool ends_device(cudaError_t e) {
   switch (int(e)) {
     case 214:               // ECC uncorrectable
@@ -27,14 +27,14 @@ bool ends_device(cudaError_t e) {
     case 717:               // invalid address space
     case 718:               // invalid program counter
     case 719:               // launch failure
-    case 720: return true;  // cooperative launch too large, or a launch that failed in another way
+    case 720: return true;  // cooperative launch too large, or another failure
     default: return false;
   }
 }
 std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 std::string text_of(cudaError_t e) { return fmt::format("{} ({})", cudaGetErrorString(e), cudaGetErrorName(e)); }
 
-// Ops whose kernels nothing has waited for, the newest kSize of them.
+// Ops whose kernels were not waited for, the latest kSize.
 struct Launches {
   static constexpr size_t kSize = 16;
   std::mutex mutex;
@@ -61,12 +61,12 @@ struct Launches {
     return s;
   }
 };
-Launches& launches() {  // leaked, as all that tensors in static storage need when they end
+Launches& launches() {  // leaked: static tensors need it at exit
   static auto& l = *new Launches;
   return l;
 }
 
-std::atomic<const std::string*> g_lost{nullptr};  // what check_alive() says
+std::atomic<const std::string*> g_lost{nullptr};  // the message of check_alive()
 
 [[noreturn]] void lose(const std::string& what) {
   const std::string* expected = nullptr;

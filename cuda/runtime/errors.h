@@ -1,6 +1,5 @@
-// Errors of CUDA as Errors of ours: which op, which kernel may have failed, why there is no device. An error of a
-// kernel ends the device for the process; every later use repeats it. For this folder, through runtime.h, and its
-// tests.
+// CUDA errors as Errors: which op, which kernel may have failed, why there is no device. A kernel's error ends the use
+// of the device in this process; every later use repeats it.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/cuda/runtime/api.h>
@@ -9,26 +8,26 @@
 
 namespace tg::cuda {
 
-// Throws an Error(cuda) "[op] what failed: CUDA's text" unless e is cudaSuccess. An error of a kernel may be that of
-// any op launched since the last synchronisation, and the Error names them.
+// Throws an Error(cuda) "[op] what failed: CUDA's text" unless e is cudaSuccess. A kernel's error may come from any op
+// launched since the last synchronisation; the Error names them.
 void check(cudaError_t e, std::string_view op, std::string_view what);
-// Throws that first error again if a kernel has failed in this process.
+// Throws the first kernel error of this process again, if any.
 void check_alive();
 
-// Kernels of `op` are in the stream; with TG_SYNC=1 it waits for them, so that their errors are those of this op.
+// Kernels of `op` are in the stream. With TG_SYNC=1 it waits for them, so that errors name their op.
 void note_launch(std::string_view op, cudaStream_t);
-// Nothing launched so far can fail any more.
+// All work launched so far has finished.
 void note_synchronised();
 
 // Read from the environment (TG_SYNC, off if empty or 0) on first use.
 bool sync_after_each();
 void set_sync_after_each(bool);  // for tests
 
-// An Error(device) if the NVIDIA driver, by the version of CUDA that it supports (12010 for 12.1), cannot launch all of
-// our kernels: the parameters of some take up to 32 764 bytes, and before 12.1 they had 4096.
+// An Error(device) if the NVIDIA driver, by the CUDA version that it supports (12010 for 12.1), cannot launch all our
+// kernels: parameters take up to 32 764 bytes, and before 12.1 the limit was 4096.
 void check_driver(int version);
 
-// What this machine lacks and the way out, from the error of cudaGetDeviceCount.
+// Explains an error of cudaGetDeviceCount: the machine's lack, and the way out.
 std::string why_no_device(cudaError_t);
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-// Owners of a CUDA graph, of one that is ready to be launched, and of the capture of a stream. For recording.cpp.
+// Owners of a CUDA graph, an executable graph, and a stream capture.
 #pragma once
 #include <fmt/format.h>
 #include <tapegrad/cuda/runtime/errors.h>
@@ -9,16 +9,17 @@
 
 namespace tg::cuda {
 
-// Shared by captures; owned alone by who waits for the whole device (cudaDeviceSynchronize, cudaFree): CUDA ends the
-// captures of other threads then, whatever their mode.
+// Captures share it. A wait for the whole device (cudaDeviceSynchronize, cudaFree) takes it exclusively, since CUDA
+// then ends other threads' captures, whatever their mode.
 inline std::shared_timed_mutex& captures() {  // leaked, as the devices are
   static auto& m = *new std::shared_timed_mutex;
   return m;
 }
 
-inline constexpr std::string_view kGraphOp = "compile";  // in whose name errors of graphs are
+inline constexpr std::string_view kGraphOp = "compile";  // the op in errors of graphs
 
-struct RefusedPart : Error {  // what the driver does not take as a child graph may be captured with all the rest
+// The driver refuses it as a child graph; one capture of all calls may still work.
+struct RefusedPart : Error {
   using Error::Error;
 };
 
@@ -37,7 +38,7 @@ class Graph {
     check(cudaGraphGetNodes(graph_, nullptr, &n), kGraphOp, "counting the nodes of a graph");
     return n == 0;
   }
-  // A node that does what the child does now, after others.
+  // Adds a node with the child's current work, after others.
   cudaGraphNode_t add(const Graph& child, std::span<const cudaGraphNode_t> after) {
     cudaGraphNode_t node = nullptr;
     if (const cudaError_t e = cudaGraphAddChildGraphNode(&node, graph_, after.data(), after.size(), child);
@@ -55,7 +56,7 @@ class Graph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// It keeps the graph that it was made of, whose nodes name its own.
+// It keeps the source graph, whose nodes identify its own.
 class ExecutableGraph {
  public:
   ExecutableGraph() : graph_(nullptr) {}
@@ -63,14 +64,14 @@ class ExecutableGraph {
     check(cudaGraphInstantiate(&exec_, graph_, 0), kGraphOp, "instantiating a graph");
   }
   ~ExecutableGraph() {
-    if (exec_) (void)cudaGraphExecDestroy(exec_);  // launches go on
+    if (exec_) (void)cudaGraphExecDestroy(exec_);  // launches still complete
   }
   ExecutableGraph(ExecutableGraph&& o) noexcept : graph_(std::move(o.graph_)), exec_(std::exchange(o.exec_, nullptr)) {}
   ExecutableGraph& operator=(ExecutableGraph&& o) noexcept {
     std::swap(graph_, o.graph_), std::swap(exec_, o.exec_);
     return *this;
   }
-  // From the next launch on a node of Graph::add() does what the child does; false if that has another form.
+  // Replaces the work of a node of Graph::add() from the next launch on; false if the child's topology differs.
   bool replace(cudaGraphNode_t node, const Graph& child) {
     if (cudaGraphExecChildGraphNodeSetParams(exec_, node, child) == cudaSuccess) return true;
     (void)cudaGetLastError();
@@ -83,14 +84,14 @@ class ExecutableGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// During its life, work that the calling thread queues in the stream is kept and not run. Other threads may do as they
-// like, but not in this stream.
+// While it lives, work that the calling thread queues in the stream is recorded and not run. Other threads are free,
+// except in this stream.
 class Capture {
  public:
   explicit Capture(cudaStream_t s) : stream_(s) {
     check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), kGraphOp, "beginning a capture");
   }
-  ~Capture() {  // of what failed
+  ~Capture() {  // a failed capture
     cudaGraph_t g = nullptr;
     if (stream_) (void)cudaStreamEndCapture(stream_, &g);
     if (g) (void)cudaGraphDestroy(g);

@@ -12,7 +12,7 @@
 namespace tg::cuda {
 namespace {
 
-// What changes from step to step: values of calls in a few blocks of the device, and what the next launch puts there.
+// Values that change per step: they are in a few device blocks, with host copies for the next launch.
 class StepValues {
  public:
   explicit StepValues(int device)
@@ -23,7 +23,7 @@ class StepValues {
   StepValues(const StepValues&) = delete;
   StepValues& operator=(const StepValues&) = delete;
 
-  // A call is recorded, once more perhaps: it gets the places that it had.
+  // A repeated recording of a call reuses its places.
   void begin(size_t call) { call_ = call, next_ = 0; }
   const void* take(const Op& op, size_t bytes, FillValues fill) {
     std::vector<Value>& values = calls_[call_];
@@ -51,7 +51,7 @@ class StepValues {
   static constexpr size_t kBlock = 16384, kAligned = 16;
   struct Block {
     void* device;
-    size_t bytes;  // that it can have
+    size_t bytes;  // capacity
     std::vector<std::byte> host;
     bool changed = false;
   };
@@ -123,9 +123,9 @@ class CudaRecording final : public Recording {
   }
 
  private:
-  // Calls of two branches may run at once: each has memory of its own.
+  // Calls of two branches may run concurrently: each branch has separate memory.
   struct Branch {
-    Stream stream;  // where calls are captured; nothing runs in it
+    Stream stream;  // calls are captured here; nothing runs in it
     HeldMemory memory;
     Branch(int device, bool beside) : memory(allocator_of(device), stream, stream_of(device), beside) {}
   };
@@ -133,9 +133,10 @@ class CudaRecording final : public Recording {
   void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
-    std::vector<cudaGraphNode_t> last(nodes.size());  // of its branch, up to each call
+    std::vector<cudaGraphNode_t> last(nodes.size());  // of the call's branch so far
     std::vector<cudaGraphNode_t> newest(branches_.size());
-    std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());  // what the next node of a branch follows
+    // Dependencies of the next node per branch.
+    std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());
     for (size_t k = 0; k < nodes.size(); ++k) {
       const size_t b = order_[k].branch;
       std::vector<cudaGraphNode_t>& mine = after[b];
@@ -163,7 +164,7 @@ class CudaRecording final : public Recording {
     capture(k);
     return c.end();
   }
-  // All calls as one capture, for drivers that refuse the kernels of some op as a child graph.
+  // All calls as one capture, for drivers that refuse an op's kernels as a child graph.
   Graph captured_whole() {
     const Event begin;
     std::vector<std::optional<Event>> done(order_.size());  // of calls that other branches wait for
@@ -194,7 +195,7 @@ class CudaRecording final : public Recording {
   StepValues values_;
   ExecutableGraph graph_;
   std::vector<cudaGraphNode_t> nodes_;  // of calls; null: it queues nothing
-  bool flat_ = false;                   // the graph has no parts
+  bool flat_ = false;                   // one capture, without child graphs
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Calls of kernels as one CUDA graph: each call is captured to a child graph, so that one whose arguments changed is
-// captured again, and the others stay. What changes in an op from step to step lies in memory that is written before
-// each launch. For backend.cpp, which offers it to compile(), and what asks whether it is on.
+// Kernel calls as one CUDA graph. Each call is captured to a child graph, so that a call with changed arguments is
+// captured again alone. Values that change per step are in memory that is written before each launch. backend.cpp
+// offers it to compile().
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -11,11 +11,10 @@
 
 namespace tg::cuda {
 
-// Device memory that belongs to a branch of a recording, and is used again within it: its calls run one after the
-// other.
+// Device memory of one branch of a recording. The branch's calls run in order, so they reuse it.
 class HeldMemory {
  public:
-  // Recorded in the one stream, to run in the other, or beside what runs in it.
+  // Recorded in one stream, to run in the other, or concurrently with it.
   HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order, bool beside = false)
       : allocator_(a), recorded_(recorded), order_(order), beside_(beside) {}
   ~HeldMemory();
@@ -33,15 +32,15 @@ class HeldMemory {
   bool beside_;
   size_t total_ = 0;
   std::multimap<size_t, void*> free_;      // by size
-  std::unordered_map<void*, size_t> all_;  // their sizes
+  std::unordered_map<void*, size_t> all_;  // sizes
 };
-// While the calling thread records: where scratch memory comes from. Else null.
+// The source of scratch memory while the calling thread records, else null.
 HeldMemory* held_memory();
 
 // Sets the values of an op from the op of a step.
 using FillValues = std::function<void(const Op&, std::byte* to)>;
-// While the calling thread records: device memory whose content each launch finds as fill() gives it for the op of that
-// step. Else null. A kernel that takes some takes all that changes so.
+// While the calling thread records: device memory that each launch fills by fill() with the op of its step. Else null.
+// A kernel that uses it must take all such values from it.
 const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
 std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder>, std::function<void(size_t)> call);

@@ -1,6 +1,5 @@
-// The host side of the CUDA backend: one DeviceState per GPU with its stream and allocator, errors, and scratch memory.
-// For the kernel files (through kernel.h), gemm and the tests of this folder; users see Device::cuda() and nothing
-// else.
+// The host side of the CUDA backend: one DeviceState per GPU with stream and allocator, errors, and scratch memory.
+// Users only see Device::cuda().
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/cuda/runtime/errors.h>
@@ -14,42 +13,40 @@ namespace tg::cuda {
 struct Properties {
   std::string name;
   int major = 0, minor = 0;     // compute capability
-  int multiprocessors = 0;      // streaming multiprocessors
+  int multiprocessors = 0;      // SMs
   size_t shared_per_block = 0;  // bytes, with the opt-in above 48 KiB
   size_t memory = 0;            // bytes of the card
   size_t l2_cache = 0;          // bytes
 };
 
 const Properties& properties(int device);
-// Kernels and allocations of the calling thread go here, in order. An Error once a kernel has failed in this process.
+// The stream of the calling thread's kernels and allocations. An Error once a kernel has failed in this process.
 cudaStream_t stream_of(int device);
-// During its life, those of the calling thread go to another stream. Streams are ordered by events of the caller, and
-// a block that was allocated in one and is used in another needs DeviceAllocator::used_on().
+// Scope: the calling thread uses another stream. The caller orders streams by events. A block allocated in one stream
+// and used in another needs DeviceAllocator::used_on().
 struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
   OnStream(int device, cudaStream_t);
 };
 
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
-// After each launch: its error, or with TG_SYNC=1 that of the finished kernel, in the name of the op.
+// After each launch: throws its error, or with TG_SYNC=1 the finished kernel's, with the op's name.
 void launched(const Context&);
 
-// From now on launches of the kernel may have so many bytes of dynamic shared memory. CUDA is asked when they are more
-// than before.
+// Raises the kernel's limit of dynamic shared memory; CUDA is called only if it grows.
 void opt_in(const Context&, const void* kernel, size_t shared_bytes);
 
-// After the host waited for the device: the Error of the first bad index that kernels noted since the last time
-// (index_check.h), if there is one.
+// After a wait for the device: throws the Error of the first bad index that kernels noted since the last wait
+// (index_check.h).
 void throw_bad_index(int device);
 
-/// Blocks for n items, `per_block` each: at least 1, at most 16 per multiprocessor, so kernels loop by the grid.
+/// Blocks for n items, `per_block` each: at least 1, at most 16 per SM, so kernels use grid-stride loops.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
-// Bytes on the device for the length of one kernel call; 256-byte aligned, freed in stream order. While the call is
-// recorded, bytes of the recording.
+// Device memory for one kernel call, 256-byte aligned, freed in stream order. A recorded call takes the recording's.
 void* take_scratch(int device, size_t bytes);
 void give_scratch(int device, void*, size_t bytes) noexcept;
-// The same, freed before the kernel returns. Context::scratch() frees when it returned.
+// Scratch memory freed before the kernel function returns; Context::scratch() is freed after it.
 class Scratch {
  public:
   Scratch(const Context& c, size_t bytes)

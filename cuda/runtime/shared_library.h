@@ -1,5 +1,4 @@
-// A shared library that is loaded at its first use, so that programs which may need it start without it. For lt_api.h
-// and rtc_api.h.
+// A shared library loaded at first use, so that programs start without it.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -9,11 +8,11 @@ namespace tg::cuda {
 
 class SharedLibrary {
  public:
-  // `file` is looked for as the system does (LD_LIBRARY_PATH, its cache), then in `folder`. `install` says in a message
-  // where to get it. What was loaded stays until the process ends.
+  // `file` is searched by the system's rules (LD_LIBRARY_PATH, its cache), then in `folder`. `install` tells users
+  // where to get it. It stays loaded until the process ends.
   SharedLibrary(std::string file, std::string folder, std::string install)
       : file_(std::move(file)), folder_(std::move(folder)), install_(std::move(install)) {}
-  // The address of a function. An Error(cuda) if the library is not there, or lacks it; the next call looks again.
+  // The address of a function. An Error(cuda) if the library or function is missing; the next call searches again.
   void* function(const char* name);
 
  private:
@@ -22,7 +21,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// A function of a library as an object, which stands before the library's declaration of it and finds it when called.
+// A library function as an object that hides the library's declaration and resolves it when called.
 template <class F, SharedLibrary& (*library)()> class LibraryFunction;
 template <class R, class... A, SharedLibrary& (*library)()> class LibraryFunction<R(A...), library> {
  public:

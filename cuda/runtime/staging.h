@@ -1,5 +1,5 @@
-// Copies between the host's ordinary memory and a device through a ring of pinned memory: the host copies one piece
-// while the bus copies another, and goes on when its own part is done. For backend.cpp, which has one per device.
+// Copies between pageable host memory and a device through a ring of pinned memory: the host fills one segment while
+// the bus transfers another, and continues after its own copy. One per device.
 #pragma once
 #include <tapegrad/cuda/runtime/stream.h>
 
@@ -13,33 +13,34 @@ namespace tg::cuda {
 
 class Staging {
  public:
-  // A ring of `chunks` chunks, 3 at least. A piece is a chunk at most, a multiple of 256 bytes.
+  // A ring of at least 3 chunks. A segment is at most a chunk, a multiple of 256 bytes.
   Staging(size_t chunk, size_t chunks) : chunk_(chunk), size_(chunk * chunks) {}
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
-  // Returns when `from` has been read: it waits for the device only while the ring is full. Not while the stream
-  // captures: a graph would read the ring when others have it.
+  // Returns when `from` has been read: it waits for the device only while the ring is full. Not during a capture of the
+  // stream: a graph would read the ring after others reuse it.
   void to_device(void* to, const void* from, size_t bytes, cudaStream_t);
-  // Returns when the copy and all that was queued in the stream before it are done.
+  // Returns when the copy, and all work queued in the stream before it, is done.
   void to_host(void* to, const void* from, size_t bytes, cudaStream_t);
   size_t chunk() const { return chunk_; }
 
  private:
-  struct Piece {  // that a queued copy reads or writes
+  struct Piece {  // read or written by a queued copy
     uint64_t begin;
     Event done;
   };
-  bool open();  // false: the system has no memory to pin
-  // The next n bytes of the ring, until the copy that used() is called after is done.
+  bool open();  // false: no memory can be pinned
+  // The next n bytes of the ring, reserved until the copy before used() is done.
   std::byte* reserve(size_t n);
   void used(cudaStream_t);
 
   size_t chunk_, size_;
   std::mutex mutex_;
   std::byte* ring_ = nullptr;
-  uint64_t begin_ = 0, end_ = 0;  // of the last piece; positions grow for ever, and lie in the ring at % size_
-  std::deque<Piece> pieces_;      // the oldest first
+  // The last segment; positions grow without limit, and are taken % size_.
+  uint64_t begin_ = 0, end_ = 0;
+  std::deque<Piece> pieces_;  // oldest first
   std::vector<Event> spare_;
 };
 

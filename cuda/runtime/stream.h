@@ -1,4 +1,4 @@
-// Owners of a stream and of an event. For the runtime and the tests of this folder.
+// Owners of a stream and an event.
 #pragma once
 #include <tapegrad/cuda/runtime/errors.h>
 
@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// Work in it runs in order, and does not wait for the legacy default stream.
+// Does not synchronise with the legacy default stream.
 class Stream {
  public:
   Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream", "making a stream"); }
@@ -22,7 +22,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// A point in a stream, without a time. Until the first record() it is in the past.
+// A point in a stream, without timing. It counts as reached until the first record().
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event", "making an event"); }
@@ -34,7 +34,7 @@ class Event {
   operator cudaEvent_t() const { return event_; }
   void record(cudaStream_t s) const { check(cudaEventRecord(event_, s), "event", "recording an event"); }
   void synchronize() const { check(cudaEventSynchronize(event_), "event", "waiting for an event"); }
-  // Later work of the stream runs after the point; the host goes on.
+  // Later work of the stream waits for the point; the host does not.
   void wait_in(cudaStream_t s) const { check(cudaStreamWaitEvent(s, event_, 0), "event", "ordering two streams"); }
 
  private:
