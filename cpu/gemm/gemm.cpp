@@ -1,5 +1,4 @@
-// Products on AVX2 and AVX-512 machines are computed on the register tiles of cpu/gemm/gemm_micro.h, on the baseline by
-// Eigen.
+// AVX2 and AVX-512 use the register tiles of gemm_micro.h, the baseline uses Eigen.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #if TG_ISA_LEVEL >= 3
@@ -14,18 +13,18 @@ namespace {
 #if TG_ISA_LEVEL >= 3
 using namespace tiles;
 template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // less runs on the calling thread
-constexpr int64_t kMediumRows = 96;  // up to here a panel of B is packed by the one tile that needs it
+// Up to here the one tile that reads a panel of B packs it.
+constexpr int64_t kMediumRows = 96;
 constexpr int64_t kFewTiles = 4;
-// Triangular operands: a tile skips only what all its rows skip.
+// Triangles skip only whole register tiles.
 constexpr int kInCacheRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
-// A is not packed where it has few rows, nor, on AVX2, where B is small.
+// Packing A does not pay for few rows or, on AVX2, a small B.
 template <class T> bool fits_medium_m(const Product<T>& p) {
   if (!kPacksA || p.m <= 2 * kRows) return p.m <= kMediumRows;
   return p.m <= kMediumRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= small_k::kInCache<T>;
 }
-// A is read in place; each tile packs its own panel of B into L1. Where panels are few and read in place, threads split
-// rows, too.
+// A is read in place; each tile packs its panel of B into L1. With few unpacked panels, threads split rows too.
 template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   const int64_t step = rows_at_once(p.a), tiles = ceil_div(strips, per_tile), steps = ceil_div(p.m, step);
@@ -48,10 +47,10 @@ template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
     }
   });
 }
-// Reading B once is the cost.
+// The cost is one read of B.
 template <class T> bool fits_small_m(const Product<T>& p) {
   if (p.m > small_m::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
-  return !p.o.accumulate || p.k <= kDepth;  // one sum for an element
+  return !p.o.accumulate || p.k <= kDepth;  // one chain per element
 }
 template <class T> void run_small_m(const Product<T>& p, bool parallel) {
   const auto store = [&](int64_t i, int64_t j, int64_t n, const T* sums) {
@@ -62,7 +61,7 @@ template <class T> void run_small_m(const Product<T>& p, bool parallel) {
   small_m::Product<small_m::ScalarFma<T>>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
 }
 
-// The ways through this room in the order of choice: the first that fits is taken. README.md has the picture.
+// The first path that fits runs. README.md has a diagram.
 template <class T> struct Path {
   std::string_view name;
   bool (*fits)(const Product<T>&);
@@ -85,12 +84,12 @@ template <class T> void multiply(const Product<T>& p, bool parallel) {
     for (int64_t i = 0; !p.o.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, T(0));
     return p.finish(0, p.m, 0, p.n);
   }
-  parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial<T>;  // a few rows cost what reading B costs
+  // A few rows cost as much as reading B.
+  parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial<T>;
   for (const Path<T>& path : kPaths<T>)
     if (path.fits(p)) return path.run(p, parallel);
 }
 
-// A block of k.
 template <class Fma> void multiply_in_cache(const Product<typename Fma::T>& p, const Block& l, Triangle triangle) {
   using T = typename Fma::T;
   const bool add = p.o.accumulate || l.first > 0;

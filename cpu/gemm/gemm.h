@@ -1,9 +1,8 @@
-// Matrix products for kernels: C (m x n, rows of length ldc) = A B or C += A B, with A and B given by row and column
-// strides. The cut into tiles depends on m, n and k alone, so results do not depend on the number of threads or on
-// where the memory lies. On AVX2 and AVX-512, element (i, j) depends on row i of A, column j of B and k only, bit for
-// bit; a row comes out the same alone and in any batch. It is the sum over blocks of at most 384 terms, in order, each
-// block one chain of fused multiply-adds. Up to as many columns as a vector has, their number and the direction in
-// which A and B lie matter too: there may be one chain per lane. Not so on the baseline, where Eigen computes.
+// GEMM for kernels: C (m x n, rows ldc apart) = A B or C += A B; A and B have row and column strides. The split depends
+// on m, n and k alone, not on threads or addresses. On AVX2 and AVX-512, element (i, j) depends bit for bit only on row
+// i of A, column j of B and k: a row is the same alone and in any batch. It is the sum over blocks of at most 384
+// terms, in order; each block is one chain of FMAs. For n up to one vector, n and the layouts of A and B matter too:
+// there may be one chain per lane. The baseline (Eigen) guarantees none of this.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -11,10 +10,11 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Whether a row comes out the same alone and in any batch, as said above.
+// Whether a row is the same alone and in any batch.
 inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
 
-template <class T> struct MatView {  // element (i, j) at p[i * row + j * col]; row or col must be 1 for speed
+// ^Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
+template <class T> struct MatView {
   const T* p;
   int64_t row, col;
   MatView at(int64_t i, int64_t j) const { return {p + i * row + j * col, row, col}; }
@@ -22,38 +22,38 @@ template <class T> struct MatView {  // element (i, j) at p[i * row + j * col]; 
 };
 template <class T> struct GemmOptions {
   bool accumulate = false;  // C += A B
-  // Called once for each stretch of a row of C, from column j on, when its sums are complete and still in the cache.
+  // Called once per segment of a row of C, from column j on: its sums are complete and still in cache.
   const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
 };
 // On the thread pool. C must not overlap A or B. float and double.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
-// C = A B of f32, as the precision allows it: of bf16 parts of the operands where that is quicker, else by gemm().
+// C = A B of f32, as the precision allows: by bf16 parts where that is faster, else by gemm().
 void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
              int64_t ldc, GemmOptions<float> = {});
 // On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// Products in caches, for kernels that keep operands there (cpu/attention/attention.cpp): nothing is packed and nothing
-// cut, and of products of triangles only some of what is 0, or not wanted, is computed. A panel is kPanel wide, whole
-// vectors.
+// GEMM on operands in cache (cpu/attention/attention.cpp): no packing, no threads; it skips tiles that a Triangle
+// excludes. A panel has kPanel columns, whole vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
-  // columns: C's row i is wanted from column i + at on. from: A's row i is 0 before column i + at; to: from there on.
+  // columns: only columns from i + at on of C's row i are needed. from: A's row i is 0 before column i + at. to: it is
+  // 0 from there on.
   int64_t at = 0;
 };
-// C = or += A B, where rows of B are n neighbours, whole vectors.
+// C = or += A B. Rows of B are contiguous; n is a multiple of the vector.
 template <class T>
 void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
                    Triangle = {});
-// C = A B of bf16, if this machine's way of it is vdpbf16ps (cpu/runtime/bf16_path.h): each float of A and B is two
-// neighbours in k. Denormal numbers are taken for 0.
+// C = A B of bf16 by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h): a float of A or B holds two values
+// adjacent in k. Denormals count as 0.
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
                          Triangle);
-// x (k x cols, cols <= kPanel) to rows of kPanel elements, zeros after cols.
+// Packs x (k x cols, cols <= kPanel) into zero-padded rows of kPanel.
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,5 +1,5 @@
-// C is cut into tiles of rows and columns, each computed by one thread from what it packs of A and B itself, into
-// memory of its own. How it is cut changes no bit, but for the baseline's Eigen.
+// C is split into tiles; the thread of a tile packs its operands into its own scratch. Except with Eigen, the split
+// changes no bit.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -23,7 +23,7 @@ struct Product {
   int64_t ldc;
   const FunctionRef<void(float*, int64_t, int64_t)>* finish;
 
-  // Rows [i, i + rows) and columns [j, j + cols) of C from their sums, which are rows ld apart.
+  // Rounds and stores rows [i, i + rows), columns [j, j + cols) from sums, ld apart.
   void store(int64_t i, int64_t rows, int64_t j, int64_t cols, float* sums, int64_t ld) const {
     for (int64_t r = 0; r < rows; ++r, sums += ld) {
       if (finish) (*finish)(sums, j, cols);
@@ -32,9 +32,10 @@ struct Product {
     }
   }
 };
-// In f32: blocks of both operands are widened and multiplied by gemm_serial.
+// Blocks of both operands are widened, then gemm_serial in f32.
 namespace widened {
-constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;  // kDepth is at most that of the f32 product's own blocks
+// ^At most the depth of the f32 GEMM's blocks.
+constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;
 
 MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, float* to) {
   if (v.row == 1 && v.col != 1 && !by_rows) return widen(v.transposed(), cols, rows, true, to).transposed();
@@ -50,13 +51,13 @@ MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, 
 }
 void multiply(const Product& p, bool parallel) {
   const int64_t depth = ceil_div(p.k, ceil_div(p.k, kDepth));
-  // The last tile takes the rest of the columns: very few columns would be added in another order.
+  // The last tile takes the rest: very few columns would be summed in another order.
   const packed::Cut cut{kHeight, kWidth, ceil_div(p.m, kHeight), std::max<int64_t>(1, p.n / kWidth)};
   cut.for_tiles(p.m, p.n, parallel, [&](int64_t i, int64_t rows, int64_t j, int64_t cols) {
     float* const sums = t_sums.get<float>(rows * cols);
     for (int64_t q = 0; q < p.k; q += depth) {
       const int64_t terms = std::min(depth, p.k - q);
-      // Few columns are added in an order that depends on how A lies, and one row may lie in either direction.
+      // The sum order of few columns depends on A's layout, and one row has both.
       const auto a = widen(p.a.at(i, q), rows, terms, p.n <= 16, t_a.get<float>(rows * terms));
       const auto b = widen(p.b.at(q, j), terms, cols, false, t_b.get<float>(terms * cols));
       gemm_serial<float>(rows, cols, terms, a, b, sums, cols, {.accumulate = q > 0});
@@ -67,7 +68,7 @@ void multiply(const Product& p, bool parallel) {
 }  // namespace widened
 
 #if TG_ISA_LEVEL == 4
-// On packed pairs of bf16.
+// Packed bf16 pairs.
 namespace paired {
 constexpr int64_t kSerial = 1 << 21;  // multiply-adds: less runs on the calling thread
 

@@ -1,4 +1,4 @@
-// Products on the baseline (cpu/gemm/gemm.cpp). The only file that includes Eigen.
+// GEMM of the baseline. The only file that includes Eigen.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_product.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -8,8 +8,8 @@
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
-// The blocked product itself: expressions would add paths for vectors and small matrices, which cost more to compile
-// than all the rest and whose sums depend on alignment.
+// Eigen's blocked GEMM without expressions: these add paths for vectors and small matrices, which compile longer than
+// all the rest and whose sums depend on alignment.
 template <class T, int A, int B>
 void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
   using namespace Eigen::internal;
@@ -18,7 +18,7 @@ void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const
   general_matrix_matrix_product<int64_t, T, A, false, T, B, false, Eigen::RowMajor, 1>::run(
       m, n, k, a, lda, b, ldb, c, 1, ldc, T(1), blocking, nullptr);
 }
-// Strides that are 1 in neither direction (or odd ones of single rows and columns) are copied to row-major first.
+// Copies operands without a unit stride (or with odd strides of single rows and columns) to row-major.
 template <class T> MatView<T> packed(MatView<T> v, int64_t rows, int64_t cols, std::vector<T>& scratch) {
   if (v.col == 1 && (v.row >= cols || rows <= 1)) return {v.p, std::max(v.row, cols), 1};
   if (v.row == 1 && (v.col >= rows || cols <= 1)) return {v.p, 1, std::max(v.col, rows)};
@@ -41,12 +41,12 @@ template <class T> void tile(const Product<T>& p, int64_t i, int64_t rows, int64
     product(rows, cols, p.k, p.a.at(i, 0).p, a ? p.a.row : p.a.col, p.b.at(0, j).p, b ? p.b.row : p.b.col, c, p.ldc);
   p.finish(i, rows, j, cols);
 }
-// The cut of an m x n product into rows x cols tiles. Each tile packs its own operands, so a cut of m packs B again and
-// a cut of n packs A again: of the cuts with enough tiles, the one that packs least.
+// The split of C into tiles. Each packs its own operands: more rows of tiles pack B again, more columns A. Takes the
+// split that packs least.
 struct Cut {
   int64_t rows, cols, m, n;  // tiles down and across, and their sizes
   Cut(int64_t size_m, int64_t size_n, int64_t k) {
-    constexpr int64_t kTile = 1 << 22;  // multiply-adds of a tile: some 60 us
+    constexpr int64_t kTile = 1 << 22;  // multiply-adds: about 60 us
     const int64_t want = std::clamp<int64_t>(ceil_div(size_m * size_n * k, kTile), 1, 16);
     int64_t least = INT64_MAX;
     for (int64_t r = 1; r <= want; ++r) {

@@ -16,27 +16,26 @@ namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: less runs on the calling thread
-constexpr int64_t kFew = 32;          // rows, up to which they cost what one costs
+constexpr int64_t kFew = 32;          // rows: up to here reading B is the cost
 
-// C++ alone: blocks of both operands are widened to int16, so that compilers find instructions for sums of products.
+// Both operands are widened to int16, which compilers vectorise.
 namespace plain {
 using packed::t_a, packed::t_b, packed::t_sums, packed::ceil_div;
 constexpr int64_t kDepth = 256, kHeight = 96, kWidth = 256;
 
-// Rows of depth_of elements, of which the last may be zeros.
+// Widens to rows kDepth apart, zero-padded to a multiple of 16.
 void widen(MatView<int8_t> v, int64_t rows, int64_t depth, int16_t* to) {
   if (v.col == 1 || v.row != 1) {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t t = 0; t < depth; ++t) to[i * kDepth + t] = v.p[i * v.row + t * v.col];
   } else {
-    for (int64_t i = 0; i < rows; i += 32)  // lines of the cache, both of v and of what is written
+    for (int64_t i = 0; i < rows; i += 32)  // cache lines of v and `to`
       for (int64_t t = 0; t < depth; ++t)
         for (int64_t r = i; r < std::min(rows, i + 32); ++r) to[r * kDepth + t] = v.p[r + t * v.col];
   }
   if (depth < kDepth)
     for (int64_t i = 0; i < rows; ++i) std::fill_n(to + i * kDepth + depth, (-depth) & 15, int16_t(0));
 }
-// Adds R rows of A and N columns of B, of `depth` elements.
 template <int R, int N> void add_dots(int64_t depth, const int16_t* a, const int16_t* b, uint32_t* sums, int64_t ld) {
   int32_t s[R][N] = {};
   for (int64_t t = 0; t < depth; ++t)
@@ -49,7 +48,7 @@ void multiply(const Int8Product& p, bool parallel) {
   const packed::Cut cut{kHeight, kWidth, ceil_div(p.m, kHeight), ceil_div(p.n, kWidth)};
   cut.for_tiles(p.m, p.n, parallel, [&](int64_t i, int64_t rows, int64_t j, int64_t cols) {
     auto* const sums = t_sums.get<int32_t>(rows * cols);
-    auto* const bits = reinterpret_cast<uint32_t*>(sums);  // sums may wrap
+    auto* const bits = reinterpret_cast<uint32_t*>(sums);  // unsigned: sums may wrap
     std::fill_n(sums, rows * cols, 0);
     for (int64_t q = 0; q < p.k; q += kDepth) {
       const int64_t depth = std::min(kDepth, p.k - q), whole = ceil_div(depth, 16) * 16;
@@ -70,7 +69,7 @@ void multiply(const Int8Product& p, bool parallel) {
 
 #if TG_ISA_LEVEL >= 3
 struct MaddDot {
-  static constexpr bool kSixes = false;  // a chain is one addition: eight of them hide it
+  static constexpr bool kSixes = false;  // a chain step is one add: eight accumulators hide it
   static void add(__m256i& sum, __m256i a, __m256i b) {
     __m256i products;
     asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
@@ -96,7 +95,7 @@ struct TileDot {
 };
 #endif
 
-// vpdpbusd multiplies unsigned by signed: B is packed with 128 added, and sums start at -128 times that of A's row.
+// vpdpbusd is unsigned by signed: B is packed with 128 added, and sums start at -128 times the sum of A's row.
 const Int8Kernels* kernels(Int8Path path) {
   using namespace packed;
 #if TG_ISA_LEVEL == 4
@@ -146,7 +145,7 @@ void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_
                FunctionRef<void(int64_t i, int64_t j, int64_t n, const int32_t* sums)> store) {
   if (m == 0 || n == 0) return;
   const Int8Path path = int8_path();
-  // A few rows cost what reading B costs.
+  // A few rows cost as much as reading B.
   const bool parallel = std::max(m, kFew) * n * k >= kSerial;
 #if TG_ISA_LEVEL >= 3
   const auto small_m = of_small_m(path);

@@ -1,6 +1,5 @@
-// Packing and blocks of int8 products on packed operands (cpu/gemm/gemm_int8.cpp, its only user) for AVX2 machines: in
-// fours for vpdpbusd of AVX-VNNI, or widened to int16 and in twos for vpmaddwd, which never saturates there. Packed
-// memory is that of cpu/gemm/gemm_packed_avx512.h.
+// Packing and micro-kernels of gemm_int8.cpp for AVX2: quads for vpdpbusd (AVX-VNNI), or int16-widened pairs for
+// vpmaddwd, which cannot saturate there. Packed as in gemm_packed_avx512.h.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -15,7 +14,7 @@ inline __m256i widened(const int8_t* p) {  // 16 elements
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-// 8 x 8 elements of 32 bits, transposed.
+// Transposes 8 x 8 elements of 32 bits.
 inline void transpose(__m256i (&x)[8]) {
   __m256i a[8], b[8];
 #pragma GCC unroll 4
@@ -36,7 +35,7 @@ inline void transpose(__m256i (&x)[8]) {
     x[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
   }
 }
-// The step at `from` in one of the layouts of A and B, to the other one.
+// Converts a step between the layouts of A and B.
 template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
   for (int64_t tile = 0; tile < kStep; tile += kStep / 2)
     for (int64_t i = 0; i < 16; i += 8)
@@ -50,7 +49,7 @@ template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
           store256(to + tile + (j + r) * kRow + 4 * i, _mm256_xor_si256(x[r], _mm256_set1_epi8(char(Flip))));
       }
 }
-// A step of rows that are neighbours in k, in A's layout.
+// Packs a step of rows contiguous in k, in A's layout.
 template <bool Wide> void pack_rows(MatView<int8_t> v, std::byte* to) {
   for (int64_t i = 0; i < kSide; ++i, to += kRow) {
     const int8_t* const p = v.p + i * v.row;
@@ -58,7 +57,7 @@ template <bool Wide> void pack_rows(MatView<int8_t> v, std::byte* to) {
     store256(to + 32, Wide ? widened(p + 16) : load256(p + 32));
   }
 }
-// A step of lines of all rows, in B's layout.
+// Packs a step of contiguous columns, in B's layout.
 template <bool Wide, int Flip> void pack_lines(MatView<int8_t> v, std::byte* to) {
   const auto store = [&](int64_t at, __m256i x) {
     store256(to + at, _mm256_xor_si256(x, _mm256_set1_epi8(char(Flip))));
@@ -76,7 +75,8 @@ template <bool Wide, int Flip> void pack_lines(MatView<int8_t> v, std::byte* to)
     } else {
       const int8_t* const p = v.p + 4 * t * v.col;
       const __m256i x = load256(p), y = load256(p + v.col), z = load256(p + 2 * v.col), w = load256(p + 3 * v.col);
-      const auto fours = [&](int64_t at, __m256i xy, __m256i zw) {  // of rows [0, 8) and [16, 24), and then 8 further
+      // Rows [0, 8) and [16, 24), then those 8 further.
+      const auto fours = [&](int64_t at, __m256i xy, __m256i zw) {
         const __m256i low = _mm256_unpacklo_epi16(xy, zw), high = _mm256_unpackhi_epi16(xy, zw);
         store(at, _mm256_permute2x128_si256(low, high, 0x20));
         store(at + kStep / 2, _mm256_permute2x128_si256(low, high, 0x31));
@@ -127,8 +127,8 @@ inline void starts_of_rows(int64_t steps, const std::byte* a, int32_t* to) {
   }
 }
 
-// `Rows` rows and 16 columns of a block. Dot::add(sum, x, y) adds the products of 32 bits of a row of A and of 8
-// columns of B.
+// `Rows` rows and 16 columns of a block. Dot::add(sum, x, y) adds dot products of 32 bits: a row of A with 8 columns of
+// B.
 template <class Dot, int Rows>
 void rows256(int64_t steps, const std::byte* a, const std::byte* b, int32_t* c, int64_t ld, bool add,
              const int32_t* starts) {
@@ -163,7 +163,7 @@ template <class Dot>
 void block256(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, int32_t* c, int64_t ld, bool add,
               const int32_t* starts) {
   for (int64_t h = 0; h < 2; ++h, b += kStep / 2, c += 16)
-    for (int64_t r = 0; r < rows;) {  // in sixes, and the last eight in fours
+    for (int64_t r = 0; r < rows;) {  // 32 rows: 4 times 6, twice 4
       const bool six = Dot::kSixes && r < 24;
       (six ? rows256<Dot, 6> : rows256<Dot, 4>)(steps, a + r * kRow, b, c + r * ld, ld, add,
                                                 starts ? starts + r : nullptr);

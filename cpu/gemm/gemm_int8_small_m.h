@@ -1,5 +1,5 @@
-// Sums of products of int8 for few rows of A, whose rows and B's columns are neighbours in k (cpu/gemm/gemm_int8.cpp,
-// its only user): what counts is that B is read once, so it is read where it lies. Lanes run along k.
+// int8 GEMM of few rows (only for gemm_int8.cpp); rows of A and columns of B are contiguous in k. The cost is reading
+// B: it is read once, in place, with lanes along k.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -16,7 +16,7 @@ inline constexpr int64_t kRows = 16;        // at most
 inline constexpr int kColumns = 4;          // of B at a time
 inline constexpr int64_t kBytes = 1 << 16;  // of B in a tile
 
-// vpmaddwd: elements are widened to int16.
+// vpmaddwd on int16-widened elements.
 struct Madd {
   using Vector = __m256i;
   using OfA = int16_t;
@@ -29,7 +29,7 @@ struct Madd {
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   static void add(Vector& sum, Vector a, Vector b) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 };
-// vpdpbusd multiplies unsigned by signed: 128 is added to elements of B, and sums start at -128 times that of A's row.
+// vpdpbusd is unsigned by signed: B has 128 added, and sums start at -128 times the sum of A's row.
 struct Vex {
   using Vector = __m256i;
   using OfA = int8_t;
@@ -63,7 +63,7 @@ inline int32_t reduce_add(__m512i x) {
 }
 #endif
 
-// R rows of A, lda apart and padded with zeros, by N columns of B.
+// R rows of A, lda apart and zero-padded, by N columns of B.
 template <class Dot, int R, int N>
 void tile(int64_t k, const typename Dot::OfA* a, int64_t lda, const int8_t* b, int64_t ldb, const int32_t* starts,
           int32_t* sums, int64_t ld) {

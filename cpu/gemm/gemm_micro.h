@@ -1,6 +1,6 @@
-// Register tiles and packing of the f32 and f64 products (cpu/gemm/gemm.cpp) for AVX2 and AVX-512, in the compiler's
-// vector extensions. Each tile gives an element one chain of multiply-adds over ascending k, whatever
-// the tile around it; cuts, threads and memory are the caller's business.
+// Micro-kernels (register tiles) and packing of f32 and f64 GEMM for AVX2 and AVX-512, in the compiler's vector
+// extensions. An element is one chain of FMAs over ascending k, whatever the tile. Callers handle splits, threads and
+// memory.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #if TG_ISA_LEVEL == 4
@@ -17,7 +17,7 @@
 namespace tg::cpu::TG_ISA_NS::micro {
 inline constexpr int kRows = TG_ISA_LEVEL == 4 ? 12 : 6;
 template <class T> inline constexpr int kLanes = int(kVector<T>);
-// kRows x kCols sums fill all but a few of the vector registers.
+// kRows x kCols accumulators fill almost all vector registers.
 template <class T> inline constexpr int kCols = 2 * kLanes<T>;
 template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
@@ -25,13 +25,12 @@ template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32
 inline constexpr int64_t kL1Ways = 8;
 template <class T> bool aliases_in_l1(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
 
-// What a tile adds to its sums: y x[lane].
 template <class Number> struct ScalarFma {
   using T = Number;
   static void add(Vector<T>& sum, T y, Vector<T> x) { sum += y * x; }
 };
 #if TG_ISA_LEVEL == 4
-// Each float is two bf16, of which the sum of products is added, by vdpbf16ps.
+// Each float is two bf16; vdpbf16ps adds their dot product.
 struct Bf16Pairs {
   using T = float;
   static void add(Vector<T>& sum, T y, Vector<T> x) {
@@ -39,12 +38,13 @@ struct Bf16Pairs {
   }
 };
 #endif
-// C (R x W vectors, rows ldc apart) = or += A B. Element (r, t) of A at a[r * ar + t * ak], row t of B at b + t * bk.
+// C (R x W vectors, rows ldc apart) = or += A B. A's element (r, t) is a[r * ar + t * ak], B's row t is at b + t * bk.
 template <int R, int W, class Fma, class T = typename Fma::T>
 void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {
   constexpr int L = kLanes<T>;
   Vector<T> sum[R][W] = {};
-  const T* row[(R + 2) / 3];  // one pointer for three rows: offsets 0, ar and 2 ar are x86 addresses
+  // One pointer per three rows: x86 addresses encode offsets 0, ar and 2 ar.
+  const T* row[(R + 2) / 3];
 #pragma GCC unroll 4
   for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
   T* to = c;
@@ -69,7 +69,7 @@ void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk,
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
 }
-// The first n < kLanes elements at p; the rest is 0, and is not touched.
+// Accesses only the first n < kLanes elements at p; the rest loads as 0.
 #if TG_ISA_LEVEL == 4
 template <class T> class Lanes {
  public:
@@ -118,7 +118,7 @@ template <class T> class Lanes {
   __m256i mask_;
 };
 #endif
-// tile<R, 1> for fewer columns than a vector has, of B as it lies and of C.
+// tile<R, 1> for fewer columns than a vector, unpadded B.
 template <int R, class T>
 void narrow_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add,
                  Lanes<T> some) {
@@ -142,15 +142,13 @@ inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R..
   return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
 }(std::make_integer_sequence<int, kRows>());
 
-// kTiles<W, Fma>[R - 1].
 template <int W, class Fma>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<decltype(&tile<1, 1, Fma>), sizeof...(R)>{tile<R + 1, W, Fma>...};
 }(std::make_integer_sequence<int, kRows>());
 
 #if TG_ISA_LEVEL == 3
-// tile() of packed operands: offsets are immediates, and k is unrolled by 4, so that few instructions come with the
-// FMAs.
+// tile() on packed operands: immediate offsets and k unrolled by 4 leave few instructions next to the FMAs.
 template <int R, int W, class T> void packed_tile(int64_t k, const T* a, const T* b, T* c, int64_t ldc, bool add) {
   constexpr int L = kLanes<T>, kSteps = 4;
   Vector<T> sum[R][W] = {};
@@ -180,7 +178,6 @@ inline constexpr auto kPackedTiles = []<int... R>(std::integer_sequence<int, R..
   return std::array<decltype(&packed_tile<1, 1, T>), sizeof...(R)>{packed_tile<R + 1, W, T>...};
 }(std::make_integer_sequence<int, kRows>());
 #endif
-// The tile of W vectors for `rows` rows of A.
 template <int W, class T>
 void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {
 #if TG_ISA_LEVEL == 3
@@ -190,7 +187,7 @@ void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* 
   kTiles<W, ScalarFma<T>>[size_t(rows - 1)](k, a.p, a.row, a.col, b, bk, c, ldc, add);
 }
 
-// Element (i, j) of x becomes (j, i).
+// Transposes in place.
 #if TG_ISA_LEVEL == 4
 inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
 inline void transpose(Bits<double> (&x)[8]) {
@@ -246,7 +243,7 @@ inline void transpose(Bits<double> (&x)[4]) {
   }
 }
 #endif
-// kLanes rows of kLanes neighbours, ld apart, transposed: row i to to + i * step.
+// Transposes kLanes contiguous rows of kLanes, ld apart, to rows `step` apart.
 template <class T> inline void copy_transposed(const T* p, int64_t ld, T* to, int64_t step) {
   constexpr int L = kLanes<T>;
   Bits<T> x[L];
@@ -256,7 +253,7 @@ template <class T> inline void copy_transposed(const T* p, int64_t ld, T* to, in
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) store_vector(to + i * step, Vector<T>(x[i]));
 }
-// kLanes columns of B, each of k neighbours and ld apart, to rows of `to`, kCols apart.
+// Packs kLanes columns of B, contiguous in k and ld apart, into rows kCols apart.
 template <class T> inline void pack_columns(int64_t k, const T* b, int64_t ld, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
@@ -268,7 +265,7 @@ template <class T> inline void pack_columns(int64_t k, const T* b, int64_t ld, T
   for (; t < k; ++t)
     for (int j = 0; j < L; ++j) to[t * kCols<T> + j] = b[j * ld + t];
 }
-// A panel of B (k x cols, cols <= kCols) to rows of kCols at `to`, with zeros after cols.
+// Packs a panel of B (k x cols, cols <= kCols) into zero-padded rows of kCols.
 template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* to) {
   constexpr int L = kLanes<T>;
   int64_t done = 0;
@@ -292,19 +289,20 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
   }
 }
 
-// Rows of A (m x k) in scratch: panels of kRows x k elements, where element (r, t) of a panel is at r * row + t * col.
+// The view of packed A (m x k): panels of kRows x k, with element (r, t) at r * row + t * col.
 template <class T> inline MatView<T> packed_a(MatView<T> a, int64_t k, const T* at) {
   return a.row == 1 || (TG_ISA_LEVEL == 3 && a.col == 1) ? MatView<T>{at, 1, kRows} : MatView<T>{at, k, 1};
 }
 #if TG_ISA_LEVEL == 3
-// R rows of k neighbours, ld apart, turned: element (r, t) to to[t * kRows + r].
+// Transposes R contiguous rows of k, ld apart: element (r, t) goes to to[t * kRows + r].
 template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
   for (; t + L < k; t += L) {
     for (int r = 0; r < R; ++r) __builtin_prefetch(a + (R + r) * ld + t);
 #pragma GCC unroll 2
-    for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {  // what a store writes beyond its rows, a later one overwrites
+    // Descending: later stores overwrite what one writes beyond its rows.
+    for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {
       Bits<T> x[L];
 #pragma GCC unroll 8
       for (int r = 0; r < L; ++r) x[r] = r0 + r < R ? Bits<T>(load_vector(a + (r0 + r) * ld + t)) : Bits<T>{};
@@ -332,7 +330,7 @@ template <class T> inline MatView<T> pack_a(int64_t m, int64_t k, MatView<T> a, 
     return packed_a(a, k, to);
   }
 #endif
-  if (a.row == 1) {  // neighbours down a column stay neighbours
+  if (a.row == 1) {  // columns stay contiguous
     for (int64_t t = 0; t < k; ++t) {
       for (int64_t i = 0; TG_ISA_LEVEL == 3 && i < m; i += 64 / int64_t(sizeof(T)))
         __builtin_prefetch(a.p + (t + 16) * a.col + i);

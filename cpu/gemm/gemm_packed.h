@@ -1,9 +1,7 @@
-// Blocked matrix products on packed operands, of cpu/gemm/gemm_bf16.cpp, cpu/gemm/gemm_parts.cpp and
-// cpu/gemm/gemm_int8.cpp. Operands are packed in steps: kSide rows of A, or columns of B, of 64 bytes of k each.
-// Threads pack a block of A and one of B together, each block once; then each thread takes rows of C. Of what it
-// multiplies, the block of B stays in L2, while chunks of kSide rows and kChunk steps of A and the chunks of B that
-// they meet pass through L1. Elements may be packed as sums of three parts;
-// six products of parts then make a product, the smaller ones first, chunk by chunk.
+// Blocked GEMM on packed operands (gemm_bf16.cpp, gemm_parts.cpp, gemm_int8.cpp). A step is kSide rows of A, or columns
+// of B, by 64 bytes of k. Threads pack a block of A and one of B, each once, then each takes rows of C. The block of B
+// stays in L2; chunks of A (kSide rows, kChunk steps) and of B pass through L1. Elements may be packed as three parts:
+// six GEMMs of parts then make one, smallest first, per chunk.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -15,28 +13,26 @@
 
 namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
-inline constexpr int64_t kRow = 64;             // bytes of a row of a step
-inline constexpr int64_t kStep = kSide * kRow;  // bytes of a step
-// Steps of a block of B, and of A if that has not all; up to how many it has all; of a chunk. Bytes of a block.
+inline constexpr int64_t kRow = 64;             // bytes
+inline constexpr int64_t kStep = kSide * kRow;  // bytes
+// Steps: of a block of B; the most for packing A over all of k; of a chunk. Then bytes of a block.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
-inline constexpr int64_t kTogether = 4;  // panels, of elements of a byte
+inline constexpr int64_t kTogether = 4;  // panels packed together if elements have one byte
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
-// How operands are packed and multiplied.
 template <class T, class Sum> struct Kernels {
-  int64_t step;  // elements of k of a step
-  // A step of v, whose rows are rows of A or columns of B; `rows` and `depth` of it count, and others are zeros.
-  // Further parts follow `part` bytes after one another.
+  int64_t step;  // elements of k
+  // Packs a step of v, whose rows are A's rows or B's columns: `rows` x `depth` elements, zero-padded. Further parts
+  // follow every `part` bytes.
   void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
-  // A block of C, rows ld apart, = or += A and B of some steps. `rows` of it count, others may be computed as well.
-  // Each row begins with one of `starts`, if these are not null.
+  // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`. Row r starts at starts[r], if not null.
   void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                 const Sum* starts);
-  void (*starts)(int64_t steps, const std::byte* a, Sum* to);  // of kSide rows; null: there are none
+  void (*starts)(int64_t steps, const std::byte* a, Sum* to);  // of kSide rows; null: none
   // Around a thread's blocks; may be null.
   void (*enter)(), (*leave)();
   int64_t parts = 1;  // or 3
@@ -45,13 +41,14 @@ template <class T, class Sum> struct Kernels {
 template <class T, class Sum> struct Product {
   int64_t m, n, k;
   MatView<T> a, b;
-  FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;  // n sums of row i, from column j on
-  // If not null: called for each panel of kSide rows of A or columns of B, from `first` on, once it is packed.
+  // Takes n sums of row i, from column j on.
+  FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;
+  // If not null: called for each packed panel of kSide rows of A or columns of B, from `first` on.
   const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
 };
 
-// tile(i, rows, j, cols) for all of C: `down` tiles of `height` rows, `across` of `width` columns; the last take what
-// is left, which may be more.
+// Calls tile(i, rows, j, cols) for all of C: `down` x `across` tiles of `height` x `width`. The last ones take the
+// rest, which may be larger.
 struct Cut {
   int64_t height, width, down, across;
   template <class F> void for_tiles(int64_t m, int64_t n, bool parallel, F&& tile) const {
@@ -90,7 +87,7 @@ template <class T, class Sum> class Blocked {
   struct Block {  // of C and of k
     int64_t i, rows, j, cols, first, depth;
   };
-  // Panels of kSide rows, one after another, each of all steps of one part, then of the next.
+  // Panels of kSide rows, each with all steps of one part, then of the next.
   struct Packed {
     std::byte* p = nullptr;
     int64_t steps = 0, parts = 1;
@@ -99,7 +96,7 @@ template <class T, class Sum> class Blocked {
     }
   };
 
-  // The size of equal parts of n, in whole units, of at most `most`.
+  // The size of equal ranges of n, in whole units, of at most `most`.
   static int64_t even_part(int64_t n, int64_t most, int64_t unit) {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
@@ -108,12 +105,12 @@ template <class T, class Sum> class Blocked {
     if (parallel_) return parallel_for(n, f);
     for (int64_t t = 0; t < n; ++t) f(t);
   }
-  // v from row `first` of A, or column of B, on.
+  // v begins at row `first` of A or column `first` of B.
   Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch) const {
     const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
     const Packed to{scratch.get<std::byte>(panels * parts * steps * kStep), steps, parts};
-    // Many panels that lie in the same cache lines are packed together.
+    // Panels that share cache lines are packed together.
     const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
     const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
     for_tiles(ceil_div(panels, together), [&](int64_t group) {
@@ -134,11 +131,10 @@ template <class T, class Sum> class Blocked {
     starts_ = t_starts.get<Sum>(panels * kSide);
     for_tiles(panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
   }
-  // The block's part of C, in tiles of some rows and columns.
   void multiply(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
-    const int64_t ld = across * kSide + 16;  // no power of two, for the caches' sake
-    const bool whole = b.depth == p_.k;      // else sums stay from block to block of k
+    const int64_t ld = across * kSide + 16;  // not a power of two: L1 set aliasing
+    const bool whole = b.depth == p_.k;      // else sums are kept across blocks of k
     Sum* const kept = whole ? nullptr : t_sums.get<Sum>(down * kSide * ld);
     const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
     const int64_t group = ceil_div(across, groups);
@@ -147,7 +143,7 @@ template <class T, class Sum> class Blocked {
       if (first < last) rows(b, i, first, last, whole ? t_own.get<Sum>(kSide * ld) : kept + i * ld, ld);
     });
   }
-  // Rows [i, i + kSide) of the block and its panels [first, last) of columns.
+  // Rows [i, i + kSide), column panels [first, last) of the block.
   void rows(const Block& b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld) const {
     const int64_t some = std::min(kSide, b.rows - i);
     const bool all_of_a = a_.steps > b_.steps;
@@ -155,7 +151,7 @@ template <class T, class Sum> class Blocked {
     if (kernels_.enter) kernels_.enter();
     for (int64_t s = 0; s < b_.steps; s += most) {
       const int64_t chunk = std::min(most, b_.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
-      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // what is packed of A
+      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // at the start of packed A
       const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
       const bool add = b.first + s > 0;
       for (int64_t j = first; j < last; ++j) {
@@ -187,7 +183,7 @@ template <class T, class Sum> class Blocked {
   const Product<T, Sum>& p_;
   const Kernels<T, Sum>& kernels_;
   bool parallel_;
-  Packed a_, b_;  // a_ of the block's part of k, or of all
+  Packed a_, b_;  // a_: the block's k, or all of k
   Sum* starts_ = nullptr;
 };
 }  // namespace tg::cpu::TG_ISA_NS::packed

@@ -1,8 +1,6 @@
-// Packing and blocks of products on packed operands (cpu/gemm/gemm_packed.h) for AVX-512 machines and their AMX tiles:
-// bf16 in twos (cpu/gemm/gemm_bf16.cpp, cpu/gemm/gemm_parts.cpp) and int8 in fours (cpu/gemm/gemm_int8.cpp), 32 bits in
-// either case. Of A: two
-// tiles of 16 rows, each row 64 bytes of neighbours in k. Of B: two tiles of 16 columns, each of 16 rows that hold 32
-// bits of neighbours in k of every column.
+// Packing and micro-kernels of gemm_packed.h for AVX-512 and AMX: bf16 in pairs (gemm_bf16.cpp, gemm_parts.cpp), int8
+// in quads (gemm_int8.cpp), 32 bits each. A's step is two tiles of 16 rows of 64 contiguous bytes of k. B's step is two
+// tiles of 16 columns; each of their 16 rows has 32 bits of k of every column.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -13,7 +11,7 @@
 namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kTile = 16 * kRow;  // bytes
 
-// 16 x 16 elements of 32 bits, transposed.
+// Transposes 16 x 16 elements of 32 bits.
 inline void transpose(__m512i (&x)[16]) {
   __m512i a[16], b[16];
 #pragma GCC unroll 8
@@ -38,8 +36,8 @@ inline void transpose(__m512i (&x)[16]) {
   }
 }
 
-// Lines t, t + 1, ... of v, of as many elements as fill 32 bits in each of 16 rows of it, row by row. `some` rows
-// count, and lines before `depth`.
+// Columns t, t + 1, ... of 16 rows of v, interleaved to 32 bits per row. Rows outside `some` and columns from `depth`
+// on are 0.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
   const auto line = [&](int64_t at) {
     const bool inside = at < depth;
@@ -52,7 +50,7 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
     const bool inside = at < depth;
     return _mm_maskz_loadu_epi8(inside ? some : 0, v.p + (inside ? at * v.col : 0));
   };
-  // Four lines one after another: 32 bits of each beside one another, and then bytes.
+  // Four columns, interleaved as 32-bit words, then as bytes.
   const __m512i x = _mm512_inserti32x4(
       _mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(line(t)), line(t + 1), 1), line(t + 2), 2),
       line(t + 3), 3);
@@ -61,8 +59,8 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
   return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, x), bytes);
 }
 
-// One tile of v, whose rows are those of A or the columns of B: element (i, t) is row i's at t of k. `rows` and `depth`
-// of it count, at most 16 and a step. A's layout for OfB = false. Each byte is changed by those of Flip.
+// Packs one tile of v, whose rows are A's rows or B's columns; element (i, t) is row i at t of k. Beyond `rows` and
+// `depth` it is 0. Bytes are XORed with Flip.
 template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
   constexpr int64_t kLine = kRow / int64_t(sizeof(T)), kEach = 4 / int64_t(sizeof(T));
   alignas(64) T copy[16 * kLine];
@@ -93,7 +91,6 @@ template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows
   for (int64_t i = 0; i < 16; ++i)
     _mm512_store_si512(to + i * kRow, Flip ? _mm512_xor_si512(x[i], _mm512_set1_epi8(char(Flip))) : x[i]);
 }
-// One step of two tiles.
 template <bool OfB, int Flip, class T>
 void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t /*part*/) {
   for (int64_t i = 0; i < kSide; i += 16) {
@@ -102,8 +99,8 @@ void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t
   }
 }
 
-// AMX by inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not say what memory they read. Compilers use no
-// tiles on their own, so tiles need not be named as changed.
+// Inline assembly, because g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. Compilers
+// never use tiles themselves, so no clobber names them.
 template <int Tile> void load_tile(const void* p, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
 }
@@ -111,8 +108,7 @@ template <int Tile> void store_tile(void* p, int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
 }
 template <int Tile> void zero_tile() { asm volatile("tilezero %%tmm%c0" ::"i"(Tile)); }
-// The shapes of the tiles, for the calling thread until it leaves them: 16 rows of 64 bytes each. A thread that holds
-// none pays for none when it is interrupted.
+// Configures the calling thread's tiles: 16 rows of 64 bytes. After leave_tiles() context switches save no tile state.
 inline void enter_tiles() {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -123,7 +119,7 @@ inline void enter_tiles() {
 }
 inline void leave_tiles() { asm volatile("tilerelease"); }
 
-// A block of C on tiles: Dot::add<C, A, B>() is the product of two. The lower 16 rows only if Halves is 2.
+// A block of C in AMX tiles; Dot::add<C, A, B>() adds a GEMM of tiles. Halves 1: only the upper 16 rows.
 template <class Dot, int Halves, class Sum>
 void amx_halves(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add) {
   const int64_t bytes = ld * int64_t(sizeof(Sum));
@@ -153,7 +149,6 @@ void amx_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte*
   (rows > 16 ? amx_halves<Dot, 2, Sum> : amx_halves<Dot, 1, Sum>)(steps, a, b, c, ld, add);
 }
 
-// Products of bf16 in twos.
 struct Avx512Bf16 {
   static constexpr bool kStarts = false;
   static void add(__m512i& sum, __m512i a, __m512i b) { asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
@@ -164,7 +159,7 @@ struct AmxBf16 {
   }
 };
 
-// Eight rows of a block: Dot::add(sum, x, y) adds the products of 32 bits of a row of A and of 16 columns of B.
+// Eight rows of a block. Dot::add(sum, x, y) adds dot products of 32 bits: a row of A with 16 columns of B.
 template <class Dot, class Sum>
 void avx512_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                  const Sum* starts) {

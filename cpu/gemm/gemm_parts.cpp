@@ -1,7 +1,7 @@
-// Products of f32 by bf16 instructions. Under MatmulPrecision::medium, operands are rounded to bf16. Under `high` each
-// is the sum of three bf16: a part is what is left of the number, rounded. Of the nine products of parts the six
-// largest count; what is left out is below the rounding of f32 (Henry, Tang and Heinecke, "Leveraging the bfloat16
-// Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
+// f32 GEMM by bf16 instructions. MatmulPrecision::medium rounds operands to bf16. `high` splits each into three bf16
+// parts, each the rounded rest, and sums the six largest of nine GEMMs; the others are below f32's rounding (Henry,
+// Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations",
+// 2019).
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -16,13 +16,13 @@ namespace tg::cpu::TG_ISA_NS {
 #if TG_ISA_LEVEL == 4
 namespace {
 using namespace packed;
-constexpr int64_t kFewRows = 16;          // up to which products are bound by reading B
+constexpr int64_t kFewRows = 16;          // up to here reading B is the cost
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
 constexpr int64_t kSerial = 1 << 21;      // less runs on the calling thread
 constexpr int64_t kTileDepth = kRow / 2;  // elements of k of a step
 thread_local Scratch t_largest, t_copy;
 
-// To the nearest bf16, even if between two, whose bits are the upper half. NaN stays NaN.
+// Rounds to bf16, ties to even, in the upper half of each lane. NaN stays NaN.
 __m512i rounded(__m512i x) {
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
   const __m512i up = _mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -35,7 +35,7 @@ __m512i minus(__m512i a, __m512i b) {
   return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
 }
 
-// As pack_tile of gemm_packed_avx512.h: `Parts` tiles, `part` bytes after one another.
+// pack_tile of gemm_packed_avx512.h for `Parts` tiles, `part` bytes apart.
 template <int Parts, bool OfB>
 void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte* to, int64_t part) {
   if (v.col != 1 && v.row != 1) {
@@ -47,7 +47,7 @@ void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte
   const bool along = v.col == 1;
   __m512i x[Parts][16];
   const auto split = [&](int64_t i, __m512i first,
-                         __m512i second) {  // elements that pair up, or come one after another
+                         __m512i second) {  // two lines adjacent in k, or halves of a row
     alignas(64) static constexpr auto kUpper = [] {
       std::array<uint16_t, 32> at{};
       for (size_t j = 0; j < 32; ++j) at[j] = uint16_t(2 * j + 1);
@@ -86,14 +86,13 @@ void pack_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte* to, in
   }
 }
 
-// What the three parts of an element, and products of them, cannot be: bf16 instructions take denormal numbers for 0
-// and have no more than the exponents of f32.
+// Finds rows that three parts cannot represent: bf16 instructions flush denormals to 0 and have f32's exponents.
 class Guard {
  public:
   Guard(int64_t m, int64_t n) : m_(m), n_(n), largest_(t_largest.get<uint16_t>(padded(m) + padded(n))) {
     std::fill_n(largest_, padded(m) + padded(n), uint16_t(0));
   }
-  // The largest magnitude of each row of a panel of A, or column of one of B, as the bits of bf16, of the first parts.
+  // Records the absmax of each row of A or column of B in a panel, as bf16 bits of the first parts.
   void look(bool of_b, int64_t first, int64_t steps, const std::byte* panel) const {
     uint16_t* const to = largest_ + (of_b ? padded(m_) : 0) + first;
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), lower = _mm512_set1_epi32(0xffff);
@@ -114,9 +113,9 @@ class Guard {
       }
     }
   }
-  // Calls redo(i, rows) for rows of C that f32 must multiply.
+  // Calls redo(i, rows) for rows of C that need f32.
   template <class F> void for_others(F&& redo) const {
-    int least = kInfinite, most = 0;  // exponents of columns of B
+    int least = kInfinite, most = 0;  // exponents of B's columns
     for (int64_t j = 0; j < n_; ++j)
       if (const uint16_t x = largest_[padded(m_) + j]) {
         least = std::min(least, exponent(x)), most = std::max(most, exponent(x));
@@ -135,8 +134,8 @@ class Guard {
   }
 
  private:
-  // Exponents as f32 has them, 127 more than those of powers of two. A row's largest element of 2^-96 leaves 30 binary
-  // places above the denormal numbers, as do the products; sums of 2^17 products of 2^110 are finite.
+  // Biased f32 exponents (+127). A row's absmax of 2^-96 leaves 30 bits above the denormals, as do dot products; sums
+  // of 2^17 terms of 2^110 are finite.
   static constexpr int kInfinite = 255, kLeast = 127 - 96, kLeastOfProduct = 254 - 96, kMostOfProduct = 254 + 110;
   static int exponent(uint16_t bits) { return bits >> 7; }
   static int64_t padded(int64_t n) { return ceil_div(n, kSide) * kSide; }

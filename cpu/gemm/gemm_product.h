@@ -1,4 +1,3 @@
-// One product as the ways to compute it take it (cpu/gemm/gemm.cpp).
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 

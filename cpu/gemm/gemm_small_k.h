@@ -1,17 +1,18 @@
-// Products of a small k (cpu/gemm/gemm.cpp) for AVX2 and AVX-512. There is little work for an element of C, so what
-// counts is that C is written in the order of its memory.
+// GEMM of a small k for AVX2 and AVX-512. C is written in memory order, because its elements cost little work.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
 namespace tg::cpu::TG_ISA_NS::small_k {
 using namespace tiles;
-inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // of k at a time: elements of A stay in registers
-inline constexpr int64_t kRegisters = 2 * kStep;             // more of k, and tiles of sums in registers are faster
+inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // k per pass: A stays in registers
+// above, register tiles of sums are faster
+inline constexpr int64_t kRegisters = 2 * kStep;
 template <int K> inline constexpr int kRegisterRows = std::min<int>(4, 3 * kStep / K);
-template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);  // kStep rows of B fill half of L1
+// kStep rows of B fill half of L1.
+template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);
 
-// R rows of A, K of k, n columns: whole vectors. Reads B from its rows and leaves a copy at `packed`, or reads that.
-// Sums go on from those in C, unless these are the `first`; `add`: to what is in C.
+// R rows of A, K of k, n columns (whole vectors). Copies rows of B to `packed`, or reads `packed`. Sums continue from C
+// unless `first`; `add`: C += sums.
 struct Order {
   bool first, add;
 };
@@ -25,7 +26,7 @@ void register_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, in
 #pragma GCC unroll 8
     for (int t = 0; t < K; ++t) {
       x[r][t] = Vector<T>{} + a[r * ar + t * ak];
-      asm("" : "+v"(x[r][t]));  // or it is read again for each vector
+      asm("" : "+v"(x[r][t]));  // else reloaded per vector
     }
   const T* row[(K + 2) / 3];  // as in micro::tile
 #pragma GCC unroll 4
@@ -52,7 +53,7 @@ void register_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, in
     for (int r = 0; r < R; ++r, to += ldc) store_vector(to, order.add ? sum[r] + load_vector(to) : sum[r]);
   }
 }
-// Rows [i, i + m) of C by [t, t + K) of k, columns [j, j + n).
+// Adds k range [t, t + K) to rows [i, i + m), columns [j, j + n) of C.
 template <int K, class T>
 void register_block(const Product<T>& p, int64_t i, int64_t m, int64_t j, int64_t n, int64_t t, T* packed) {
   constexpr int R = kRegisterRows<K>;
@@ -71,7 +72,7 @@ inline constexpr auto kRegisterBlocks = []<int... K>(std::integer_sequence<int, 
   return std::array<decltype(&register_block<1, T>), sizeof...(K)>{register_block<K + 1, T>...};
 }(std::make_integer_sequence<int, kStep>());
 
-// Whether elements of A stay in registers while rows of C are written. Sums that are added to C are made in one pass.
+// Whether A stays in registers while rows of C are written; C += allows one pass only.
 template <class T> bool fits_registers(const Product<T>& p) {
   return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kRegisters) && p.m > small_m::kMost && p.n >= kLanes<T>;
 }
@@ -96,9 +97,9 @@ template <class T> void run_registers(const Product<T>& p, bool parallel) {
 
 inline constexpr int64_t kMost = 64;                                             // of k
 template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);    // elements of B
-template <class T> inline constexpr int64_t kPackAlone = (1 << 16) / sizeof(T);  // fewer elements are one thread's work
+template <class T> inline constexpr int64_t kPackAlone = (1 << 16) / sizeof(T);  // fewer elements: one thread packs
 inline constexpr int64_t kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
-// Whether C is written strip by strip, in tiles of sums in registers.
+// Whether C is written in strips of register tiles.
 template <class T> bool fits_strips(const Product<T>& p) {
   return p.b.col == 1 && p.k <= kMost && p.k * p.n <= kInCache<T> && p.m >= 4 * kStripRows;
 }

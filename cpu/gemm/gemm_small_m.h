@@ -1,6 +1,5 @@
-// Products of at most kMost rows (cpu/gemm/gemm.cpp, cpu/gemm/gemm_bf16.cpp) for AVX2 and AVX-512. Their time is that
-// of reading B, so B is read once, where it lies, in the order of its memory: while a stretch of it is multiplied, the
-// next one is on its way to L2. An element gets the sum that it gets among many rows, bit for bit.
+// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512. The cost is reading B: it is read once, in
+// place, in memory order, and the next segment is prefetched to L2. Sums have the bits of GEMMs of many rows.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_micro.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -10,22 +9,22 @@
 namespace tg::cpu::TG_ISA_NS::small_m {
 using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
-inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows whose sums are in registers together
-inline constexpr int64_t kDepth = 384;     // of k at most for one chain of sums; chains are added in order
-inline constexpr int64_t kStretch = 6144;  // bytes of each of kLanes columns of B: with the next ones, a part of L2
-inline constexpr int64_t kNear = 1 << 18;  // bytes of B that a cache may hold
-inline constexpr int64_t kColumns = 64;    // of a tile, where columns of B are neighbours in k
+inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
+inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains add in order
+// ^Bytes of a column of B; kLanes of them, and the prefetched ones, take a fraction of L2.
+inline constexpr int64_t kStretch = 6144;
+inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
+inline constexpr int64_t kColumns = 64;    // of a tile, if contiguous in k
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of `Sum`s' width.
 template <class Sum> inline Bits<Sum> load_bits(const void* p) {
   Bits<Sum> x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-// The first n elements at p; the rest is 0, and is not touched.
+// The first n elements at p; the rest is 0 and is not read.
 template <class T> inline Bits<T> load_some(const T* p, int64_t n) { return Bits<T>(micro::Lanes<T>(n).load(p)); }
 inline Bits<float> load_some(const bf16* p, int64_t n) {
   alignas(64) bf16 some[2 * kLanes<float>] = {};
@@ -33,8 +32,7 @@ inline Bits<float> load_some(const bf16* p, int64_t n) {
   return load_bits<float>(some);
 }
 
-// A way to multiply. A unit is kUnit neighbours in k: one Lane of a row of A, and `unit` of the bits, as many as a Sum
-// has, of a column of B.
+// A multiply policy. A unit is kUnit elements adjacent in k: one Lane of A, and index `unit` into the Bits of B.
 template <class Number> struct ScalarFma {
   using T = Number;
   using Lane = Number;
@@ -46,10 +44,9 @@ template <class Number> struct ScalarFma {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sum[r] += a[r] * Vector<Sum>(x);
   }
-  // A unit of kLanes columns of rows of B, of which so many are left.
+  // A unit of kLanes columns from rows of B; last: the number of remaining rows.
   static Bits<Sum> row(const T* b, int64_t, int64_t) { return load_bits<Sum>(b); }
 };
-// bf16, each widened to f32.
 struct Widened {
   using T = bf16;
   using Lane = float;
@@ -69,7 +66,7 @@ struct Widened {
   }
 };
 #if TG_ISA_LEVEL == 4
-// bf16 in pairs, by vdpbf16ps.
+// bf16 pairs, by vdpbf16ps.
 struct Pairs {
   using T = bf16;
   using Lane = uint32_t;
@@ -91,7 +88,7 @@ struct Pairs {
 };
 #endif
 
-// Lines of memory to come, in order: `lines` of a row, then those of the next one.
+// Cache lines to prefetch: `lines` of a row, then of the next.
 struct Ahead {
   const std::byte* p;
   int64_t left, lines, skip;
@@ -109,12 +106,12 @@ struct Ahead {
   }
 };
 
-// Elements [begin, end) of k; begin is that of a cache line if columns of B begin with one.
+// Elements [begin, end) of k; begin is aligned to cache lines if B's columns are.
 struct Range {
-  int64_t begin, end, k, depth;  // each `depth` of k is one chain of sums
+  int64_t begin, end, k, depth;  // `depth` of k are one chain
 };
-// R rows of A by kLanes columns of B that are neighbours in k, ld apart. Sums (R, kLanes) go on from those of elements
-// before; a chain's end adds them to `totals`. `each` lines are fetched with those of a block.
+// R rows of A by kLanes columns of B contiguous in k, ld apart. Sums (R, kLanes) continue from the segment before; a
+// chain's end adds them to `totals`. Each block of loads prefetches `each` lines.
 template <class W, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                 typename W::Sum* totals, Ahead& ahead, int64_t each) {
@@ -144,7 +141,8 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
     if (t + kBlock <= range.k)
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i, p += ld) {
-        asm("" : "+r"(p));  // or the compiler keeps an offset per row, more than there are registers
+        // Without this the compiler keeps an offset per row: more than there are registers.
+        asm("" : "+r"(p));
         x[i] = load_bits<S>(p);
       }
     else
@@ -157,7 +155,7 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
         for (int64_t unit = 0; unit < kUnits; ++unit, a += R) W::template add<R>(sum, a, x[i], unit);
       continue;
     }
-    Bits<S> y[L];  // in memory, which x need not be
+    Bits<S> y[L];  // in memory; x may stay in registers
 #pragma GCC unroll 16
     for (int i = 0; i < L; ++i) y[i] = x[i];
     for (int64_t u = 0, at = t; u < L * kUnits && at < range.k; ++u, a += R) {
@@ -169,8 +167,8 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
 }
-// R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) go on from those of the rows before, unless
-// this `begins` them; where it `ends` them, total = or += them.
+// R rows of A by kLanes columns of k rows of B, ld apart. Unless part.begins, sums (R, kLanes) continue from the rows
+// before; if part.ends, total = (first) or += sums.
 struct Part {
   bool begins, ends, first, fetch;
 };
@@ -207,13 +205,14 @@ inline constexpr auto kRowsTiles = []<int... R>(std::integer_sequence<int, R...>
   return std::array<decltype(&rows_tile<W, 1>), kGroup>{rows_tile<W, R + 1>...};
 }(std::make_integer_sequence<int, kGroup>());
 
-// C = A B for m <= kMost and n >= kLanes. B's rows or columns are neighbours.
+// C = A B for m <= kMost and n >= kLanes. B's rows or columns are contiguous.
 template <class W> class Product {
  public:
   using T = typename W::T;
   using Lane = typename W::Lane;
   using Sum = typename W::Sum;
-  using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)>;  // n sums of row i, from column j on
+  // Stores n sums of row i, from column j on.
+  using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)>;
   Product(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, Store store)
       : m_(m), n_(n), k_(k), b_(b), store_(store), group_(ceil_div(m, ceil_div(m, kGroup))) {
     units_ = ceil_div(k, W::kUnit);
@@ -225,8 +224,8 @@ template <class W> class Product {
     a_ = to;
   }
   void run(bool parallel) const {
-    const bool lines = b_.col != 1;  // its columns are neighbours in k
-    // Rows of B are read in stretches: long ones, unless sums of many rows would leave the caches or threads be idle.
+    const bool lines = b_.col != 1;  // columns of B are contiguous in k
+    // Row segments are long, unless sums of many rows would leave the caches or threads would idle.
     const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
     const int64_t width = lines ? kColumns : wide / L * L, tiles = std::max<int64_t>(1, n_ / width);
     const auto tile = [&](int64_t t) {
@@ -242,7 +241,7 @@ template <class W> class Product {
  private:
   static constexpr int64_t L = kLanes<Sum>;
 
-  // The last kLanes columns of a tile may have been computed in part before.
+  // The last kLanes columns may overlap the strip before.
   static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * L, cols - L); }
 
   void by_lines(int64_t j, int64_t cols, Sum* totals) const {
@@ -264,7 +263,7 @@ template <class W> class Product {
   void by_rows(int64_t j, int64_t cols, Sum* totals) const {
     const int64_t strips = ceil_div(cols, L);
     const bool near = n_ * k_ * int64_t(sizeof(T)) <= kNear;
-    const int64_t some = near ? depth_ : m_ > 4 && m_ <= kGroup ? 16 : 8;  // rows of B read side by side
+    const int64_t some = near ? depth_ : m_ > 4 && m_ <= kGroup ? 16 : 8;  // rows of B per pass
     constexpr int64_t kLine = 64 / int64_t(sizeof(T));
     Sum* const sums = t_sums.get<Sum>(m_ * strips * L);
     for (int64_t q = 0; q < k_; q += depth_)
@@ -293,6 +292,6 @@ template <class W> class Product {
   MatView<T> b_;
   Store store_;
   int64_t group_, units_, depth_;
-  const Lane* a_;  // by groups of rows: unit by unit, Lanes of all rows of the group
+  const Lane* a_;  // per group of rows, unit by unit: Lanes of all its rows
 };
 }  // namespace tg::cpu::TG_ISA_NS::small_m

@@ -1,11 +1,11 @@
-// Products of hardly more columns than a vector has (cpu/gemm/gemm.cpp) for AVX2 and AVX-512.
+// GEMM of at most about one vector of columns, for AVX2 and AVX-512.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
 namespace tg::cpu::TG_ISA_NS::small_n {
 using namespace tiles;
 
-inline float reduce_add(Vector<float> v) {  // halves, quarters and so on
+inline float reduce_add(Vector<float> v) {  // horizontal add, by halves
 #if TG_ISA_LEVEL == 4
   const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
 #else
@@ -24,7 +24,7 @@ inline double reduce_add(Vector<double> v) {
   const __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
   return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
-// reduce_add() of eight, the same additions two or more at a time.
+// reduce_add() of eight vectors: the same additions, several per instruction.
 inline void reduce_add_8(const Vector<float> (&v)[8], float* to) {
 #if TG_ISA_LEVEL == 4
   __m512 a[4], b[2];
@@ -53,7 +53,7 @@ inline void reduce_add_8(const Vector<double> (&v)[8], double* to) {
   for (int i = 0; i < 8; ++i) to[i] = reduce_add(v[i]);
 }
 
-// Columns contiguous in k, with stride `across`; consecutive vectors of a column are `along` apart.
+// Columns contiguous in k, `across` apart; consecutive vectors of a column are `along` apart.
 template <class T> struct Columns {
   const T* p;
   int64_t across, along;
@@ -61,8 +61,8 @@ template <class T> struct Columns {
 struct Part {  // of k
   bool first, last;
 };
-// C (R x N) = or += A B, for rows of A that are neighbours in k: lanes along k. Sums (R, N) of vectors go on from part
-// to part of k through `sums`.
+// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` carries the accumulators (R, N) of vectors
+// from one range of k to the next.
 template <int R, int N, class T>
 void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int64_t along, Part part, T* sums, T* c,
               int64_t ldc, bool add) {
@@ -78,7 +78,7 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       Vector<T> y = at(b + n * across);
-      asm("" : "+v"(y));  // or it is loaded again for each row
+      asm("" : "+v"(y));  // else reloaded per row
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
     }
@@ -103,11 +103,11 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + total[r * N + n] : total[r * N + n];
 }
-// Rows of the tile for N columns: what the registers hold.
+// Rows of a tile that fit the registers.
 template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
 #if TG_ISA_LEVEL == 4
-// Eight columns of 16 rows: x[i] has rows i % 4 + i / 4 * 8 and the fourth after it, and becomes column i.
+// Transposes eight columns of 16 rows: x[i] holds rows i % 4 + i / 4 * 8 and that + 4, and becomes column i.
 inline void transpose_pairs(__m512 (&x)[8]) {
   __m512 a[8], b[8];
 #pragma GCC unroll 4
@@ -127,14 +127,14 @@ inline void transpose_pairs(__m512 (&x)[8]) {
   }
 }
 #endif
-// The first `cols` columns of kLanes rows, ld apart, as rows of kLanes at `to`, `step` apart.
+// Transposes `cols` columns of kLanes rows, ld apart, to rows of kLanes, `step` apart.
 template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t cols, T* to, int64_t step) {
   constexpr int L = kLanes<T>;
   const Lanes<T> some(cols);
 #if TG_ISA_LEVEL == 4
   if constexpr (std::is_same_v<T, float>)
     if (cols <= L / 2) {
-      // Two rows in a vector: half as many shuffles.
+      // Two rows per vector halve the shuffles.
       const auto half = __mmask8((1u << cols) - 1);
       __m512 x[8];
 #pragma GCC unroll 8
@@ -158,7 +158,7 @@ template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t c
   for (int i = 0; i < L; ++i)
     if (i < cols) store_vector(to + i * step, Vector<T>(x[i]));
 }
-// Columns of B (k x cols) that are no neighbours in k: vector by vector of k, those of all columns.
+// Packs B (k x cols, columns not contiguous): per vector of k, one vector per column.
 template <class T> inline Columns<T> pack_columns(int64_t k, int64_t cols, MatView<T> b, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
@@ -172,9 +172,10 @@ template <class T> inline Columns<T> pack_columns(int64_t k, int64_t cols, MatVi
 }
 
 inline constexpr int64_t kRowsAtOnce = 24;
-template <class T> inline constexpr int64_t kPart = 16384 / 8 / sizeof(T);  // of k: 8 columns of it fill half of L1
+// ^8 columns of this range of k fill half of L1.
+template <class T> inline constexpr int64_t kPart = 16384 / 8 / sizeof(T);
 
-// Columns [j, j + N) for rows [i, end) by `depth` of k from `t` on.
+// Columns from j on, N at a time, of rows [i, end) over k range [t, t + depth). Returns the first column left over.
 template <int N, class T>
 int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth, int64_t i, int64_t end, int64_t j,
                     T* sums) {
@@ -190,7 +191,7 @@ int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth,
     }
   return j;
 }
-// Whether lanes run along k: rows of A are neighbours in it.
+// Whether lanes run along k: rows of A are contiguous.
 template <class T> bool fits_dot(const Product<T>& p) {
   return p.a.col == 1 && (p.n < kLanes<T> || (p.n == kLanes<T> && p.b.row == 1));
 }
@@ -211,7 +212,7 @@ template <class T> void run_dot(const Product<T>& p, bool parallel) {
     p.finish(i, end - i, 0, p.n);
   });
 }
-// Whether columns of A are neighbours: the transpose of C is computed, strip by strip.
+// Whether A's columns are contiguous: computes C's transpose in strips.
 template <class T> bool fits_axpy(const Product<T>& p) { return p.a.row == 1 && p.n <= kLanes<T>; }
 template <class T> void run_axpy(const Product<T>& p, bool parallel) {
   for_tiles(parallel, ceil_div(p.m, kCols<T>), [&](int64_t t) {

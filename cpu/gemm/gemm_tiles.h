@@ -1,31 +1,32 @@
-// Products of many rows and columns (cpu/gemm/gemm.cpp) for AVX2 and AVX-512: cut into tiles of C, panels packed,
-// blocks of k.
+// GEMM of many rows and columns for AVX2 and AVX-512.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_product.h>
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
-// k is cut into blocks of at most kDepth, B into panels of kDepth x kCols. On AVX-512 kRows x kDepth of A stay in L1
-// while kTileCols of B pass by, from L2. On AVX2 a panel of B stays in L1 while a tile's rows of A pass by, packed as a
-// register tile reads them: of six rows it loads so often that little else may stand beside its multiply-adds.
+// k is split into blocks of at most kDepth, B into panels of kDepth x kCols. On AVX-512 kRows x kDepth of A stay in L1
+// and kTileCols of B stream from L2. On AVX2 a panel of B stays in L1 and rows of A stream, packed in the order of the
+// register tile: its six rows need frequent loads, so little else fits next to the FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
 template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
-template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds of a tile, some 5 us
-inline constexpr int64_t kMostTiles = 16;                                   // tiles that are enough
+template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds, about 5 us
+inline constexpr int64_t kMostTiles = 16;                                   // enough tiles
 template <class T>
-inline constexpr int64_t kShared = (1 << 21) / sizeof(T);  // elements of a packed operand that all tiles read
-// What an element costs, in multiply-adds.
+// Elements of a packed operand that all tiles read.
+inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
+// Costs of an element, in multiply-adds.
 inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
-template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);  // of A in columns, read in place
+// Contiguous columns of A up to this size are read in place.
+template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);
 
-inline thread_local Scratch t_shared, t_own;  // of the caller, read by all threads; of a tile
+inline thread_local Scratch t_shared, t_own;  // caller's, read by all threads; a tile's
 
 struct Block {  // [first, first + depth) of k
   int64_t first, depth;
 };
-// Element (i, j) gets one partial sum per block, so the blocks depend on k alone.
+// An element gets one partial sum per block, so blocks depend on k alone.
 inline int64_t depth_of(int64_t k) { return ceil_div(k, ceil_div(k, kDepth)); }
 inline int64_t blocks(int64_t k) { return ceil_div(k, depth_of(k)); }
 inline Block block(int64_t k, int64_t index) {
@@ -33,7 +34,7 @@ inline Block block(int64_t k, int64_t index) {
   return {first, std::min(depth_of(k), k - first)};
 }
 
-// Rows of A for a register tile.
+// Rows of A per register tile.
 template <class T> int64_t rows_at_once(const MatView<T>& a) {
   return a.col == 1 && aliases_in_l1<T>(a.row) ? std::min<int64_t>(kRows, kL1Ways) : kRows;
 }
@@ -43,8 +44,8 @@ template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-// rows x cols of C at (i, j), at most kRows x kCols; b is a panel, packed if cols is more than a vector has and no
-// whole number of them.
+// Adds rows x cols (at most kRows x kCols) of C at (i, j). The panel b is packed if cols is over one vector but no
+// whole vectors.
 template <class T>
 void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               const MatView<T>& a, const T* b, int64_t bk) {
@@ -61,7 +62,7 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
 }
 
-// Rows of memory, or columns if they lie so, that are needed soon, prefetched a few lines at a time.
+// Prefetches contiguous rows (or columns), a few lines at a time.
 template <class T> struct Ahead {
   static constexpr int64_t kLine = 64 / sizeof(T);
   const T* row = nullptr;
@@ -74,11 +75,11 @@ template <class T> struct Ahead {
   }
 };
 
-// GEMM in tiles of C. Panels of B are always packed, A only where its layout is bad for the caches. All threads pack
-// the smaller operand once, before the tiles; each tile packs its part of the larger one.
+// B is always packed, A only if its layout is bad for the caches. All threads pack the smaller operand once, before the
+// tiles; each tile packs its share of the larger one.
 template <class T> struct Tiles {
   const Product<T>& p;
-  // Of a line down a column a tile takes kRows, so that caches must hold the line for the next tiles.
+  // A tile reads kRows of a column's line, which must stay cached for the next tiles.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
   const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
@@ -86,7 +87,7 @@ template <class T> struct Tiles {
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
 
-  // Of the cuts into about `want` tiles, the one with the least work, and small tiles, as the last ones run alone.
+  // Takes the split into about `want` tiles of least cost. The last tiles run alone, so small ones win.
   void cut() {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
@@ -98,15 +99,15 @@ template <class T> struct Tiles {
       for (const int64_t j : {want / d, ceil_div(want, d)}) {
         const int64_t c = ceil_div(ceil_div(p.n, std::max<int64_t>({j, least_across, 1})), kCols<T>) * kCols<T>;
         const int64_t a = ceil_div(p.n, c);
-        // Multiply-adds of single elements that a tile takes as long as, for one of k.
+        // Cost of a tile per k, in scalar multiply-adds.
         const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
         const int64_t time = (d * a + 2) * tile;
         if (time < least) least = time, down = d, across = a, rows = r, cols = c;
       }
     }
   }
-  // Of blocks [q0, q1): the shared operand, where column j or row i of block l is at (first - first of q0) * padded +
-  // i * depth.
+  // Packs blocks [q0, q1) of the shared operand; column j or row i of block l is at (l.first - block(q0).first) *
+  // padded + i * depth.
   const T* share(int64_t q0, int64_t q1, bool parallel) const {
     if (!shares_a && !shares_b) return nullptr;
     constexpr int64_t kGroup = 4 * kRows;
@@ -123,7 +124,7 @@ template <class T> struct Tiles {
     });
     return to;
   }
-  // What tile t packs of B in block l, if it comes from memory.
+  // B's elements that tile t packs in block l, if they come from memory.
   Ahead<T> ahead(int64_t t, const Block& l) const {
     const bool in_lines = p.b.col == 1 || p.b.row == 1;
     if (shares_b || !in_lines || p.n * p.k <= kShared<T> || t >= down * across) return {};
@@ -131,7 +132,7 @@ template <class T> struct Tiles {
     const T* const first = p.b.at(l.first, j).p;
     return p.b.col == 1 ? Ahead<T>{first, p.b.row, n, l.depth} : Ahead<T>{first, p.b.col, l.depth, n};
   }
-  // To rows [i0, i0 + m) and columns [j0, j0 + n) of C, what block l adds; `shared`: of this block.
+  // Adds block l to rows [i0, i0 + m), columns [j0, j0 + n) of C; `shared` is of this block.
   void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
     T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));
     const T* b = own;
@@ -148,7 +149,7 @@ template <class T> struct Tiles {
     const int64_t next = packs_a ? l.depth : a.row;
     const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
     const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
-    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns that all rows see before the next ones
+    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns in cache while all rows pass
     for (int64_t j1 = 0; j1 < n; j1 += kStay)
       for (int64_t i = 0; i < m; i += step)
         for (int64_t j = j1; j < std::min(n, j1 + kStay); j += kCols<T>) {
@@ -159,7 +160,7 @@ template <class T> struct Tiles {
   }
   void run(bool parallel) {
     cut();
-    // As many blocks of k at once as a cache holds of the shared operand.
+    // Blocks of k per pass: as much of the shared operand as a cache holds.
     const int64_t per = shares_a || shares_b ? std::max<int64_t>(1, kShared<T> / (padded * kDepth)) : blocks(p.k);
     for (int64_t q0 = 0, q1; q0 < blocks(p.k); q0 = q1) {
       q1 = std::min(q0 + per, blocks(p.k));
